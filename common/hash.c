@@ -1,0 +1,54 @@
+#include "common/hash.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#define CRC32C_POLY 0x82F63B78u
+
+/* Bit-at-a-time table built on first use would need a lock; a nibble table is small enough to be constant-folded. */
+static uint32_t crc_portable(uint32_t crc, const unsigned char *p, size_t n)
+{
+    static const uint32_t table[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
+                                       0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
+                                       0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
+    for (; n; n--, p++) {
+        crc ^= *p;
+        crc = table[crc & 15] ^ (crc >> 4);
+        crc = table[crc & 15] ^ (crc >> 4);
+    }
+    return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t crc_sse42(uint32_t crc, const unsigned char *p, size_t n)
+{
+    uint64_t c = crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        c = __builtin_ia32_crc32di(c, v);
+    }
+    crc = (uint32_t)c;
+    for (; n; n--, p++) crc = __builtin_ia32_crc32qi(crc, *p);
+    return crc;
+}
+#endif
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t size)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2")) return ~crc_sse42(~crc, data, size);
+#endif
+    return ~crc_portable(~crc, data, size);
+}
+
+uint64_t hash64(const void *data, size_t size)
+{
+    return XXH3_64bits(data, size);
+}
+
+uint64_t hash_mix(uint64_t acc, uint64_t member)
+{
+    uint64_t pair[2] = {acc, member};
+    return XXH3_64bits(pair, sizeof pair);
+}

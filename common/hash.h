@@ -1,0 +1,15 @@
+/* Checksums and fingerprints. CRC32C (Castagnoli, RFC 3720 appendix B.4) guards bytes in transit and on disk; 64-bit
+ * XXH3 fingerprints parameters, layouts and configs. Neither resists an adversary; CURVE does that on the wire. */
+#ifndef COMMON_HASH_H
+#define COMMON_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* CRC32C of data, continuing from `crc` (0 at the start). Uses the SSE4.2 instruction when the CPU has it. */
+uint32_t crc32c(uint32_t crc, const void *data, size_t size);
+uint64_t hash64(const void *data, size_t size);
+/* Combine fingerprints in order: hash of a list is hash_mix over its members, starting from 0. */
+uint64_t hash_mix(uint64_t acc, uint64_t member);
+
+#endif

@@ -1,0 +1,170 @@
+#include "common/layout.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/mem.h"
+#include "common/rng.h"
+
+enum { LAYOUT_FRAGMENT_PARAMS = 32 << 20 };
+
+void layout_init(struct layout *layout)
+{
+    memset(layout, 0, sizeof *layout);
+}
+
+void layout_finish(struct layout *layout)
+{
+    mem_free(layout->tensors);
+    layout_init(layout);
+}
+
+int layout_find(const struct layout *layout, const char *name)
+{
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        if (!strcmp(layout->tensors[i].name, name)) return (int)i;
+    return -1;
+}
+
+enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
+                       float sigma, bool decay)
+{
+    if (!name[0] || strlen(name) >= LAYOUT_NAME_MAX || ndim < 1 || ndim > LAYOUT_DIMS_MAX ||
+        layout->n_tensors >= LAYOUT_TENSORS_MAX || init > LAYOUT_INIT_NORMAL || !isfinite(sigma) ||
+        layout_find(layout, name) >= 0)
+        return STATUS_INVALID;
+    struct tensor t = {.ndim = (uint8_t)ndim, .init = (uint8_t)init, .decay = decay, .sigma = sigma, .count = 1};
+    memcpy(t.name, name, strlen(name) + 1);
+    for (int d = 0; d < ndim; d++) {
+        if (!shape[d] || __builtin_mul_overflow(t.count, shape[d], &t.count)) return STATUS_INVALID;
+        t.shape[d] = shape[d];
+    }
+    t.offset = layout->n_params;
+    uint64_t total;
+    if (__builtin_add_overflow(t.offset, t.count, &total) || total > (uint64_t)1 << 40) return STATUS_INVALID;
+    if ((layout->n_tensors & (layout->n_tensors - 1)) == 0) { /* powers of two: room doubles */
+        size_t old = layout->n_tensors * sizeof t, room = layout->n_tensors ? 2 * old : sizeof t;
+        struct tensor *grown = mem_resize(layout->tensors, old, room);
+        if (!grown) return STATUS_NOMEM;
+        layout->tensors = grown;
+    }
+    layout->tensors[layout->n_tensors++] = t;
+    layout->n_params = total;
+    return STATUS_OK;
+}
+
+enum status layout_split(struct layout *layout, uint32_t n)
+{
+    if (!layout->n_tensors || n > LAYOUT_FRAGMENTS_MAX) return STATUS_INVALID;
+    if (!n) {
+        uint64_t want = (layout->n_params + LAYOUT_FRAGMENT_PARAMS - 1) / LAYOUT_FRAGMENT_PARAMS;
+        n = want > LAYOUT_FRAGMENTS_MAX ? LAYOUT_FRAGMENTS_MAX : (uint32_t)want;
+    }
+    layout->n_fragments = 0;
+    struct fragment f = {0};
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        f.n_tensors++;
+        f.count += t->count;
+        uint32_t left = n - layout->n_fragments; /* fragments still to be closed, this one included */
+        uint64_t share = (layout->n_params - f.offset + left - 1) / left;
+        if (i + 1 < layout->n_tensors && (left == 1 || f.count < share)) continue;
+        layout->fragments[layout->n_fragments++] = f;
+        f = (struct fragment){.first_tensor = i + 1, .offset = t->offset + t->count};
+    }
+    return STATUS_OK;
+}
+
+size_t layout_encoded_size(const struct layout *layout)
+{
+    size_t n = 8;
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        n += 2 + strlen(layout->tensors[i].name) + 7 + 8u * layout->tensors[i].ndim;
+    return n + 4u * layout->n_fragments;
+}
+
+void layout_encode(const struct layout *layout, struct writer *w)
+{
+    put_u32(w, layout->n_tensors);
+    put_u32(w, layout->n_fragments);
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        put_str(w, t->name);
+        put_u8(w, t->ndim);
+        put_u8(w, t->init);
+        put_u8(w, t->decay);
+        put_f32(w, t->sigma);
+        for (int d = 0; d < t->ndim; d++) put_u64(w, t->shape[d]);
+    }
+    for (uint32_t i = 0; i < layout->n_fragments; i++) put_u32(w, layout->fragments[i].n_tensors);
+}
+
+enum status layout_decode(struct layout *layout, struct reader *r)
+{
+    uint32_t n_tensors = get_u32(r), n_fragments = get_u32(r);
+    if (r->bad || !n_tensors || n_tensors > LAYOUT_TENSORS_MAX || !n_fragments || n_fragments > LAYOUT_FRAGMENTS_MAX ||
+        n_fragments > n_tensors || n_tensors > reader_left(r) / 18)
+        return STATUS_CORRUPT;
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        char name[LAYOUT_NAME_MAX];
+        uint64_t shape[LAYOUT_DIMS_MAX];
+        get_str(r, name, sizeof name);
+        int ndim = get_u8(r);
+        uint8_t init = get_u8(r), decay = get_u8(r);
+        float sigma = get_f32(r);
+        if (r->bad || ndim > LAYOUT_DIMS_MAX || init > LAYOUT_INIT_NORMAL || decay > 1) return STATUS_CORRUPT;
+        for (int d = 0; d < ndim; d++) shape[d] = get_u64(r);
+        if (r->bad) return STATUS_CORRUPT;
+        enum status s = layout_add(layout, name, ndim, shape, (enum layout_init)init, sigma, decay);
+        if (s != STATUS_OK) return s == STATUS_INVALID ? STATUS_CORRUPT : s;
+    }
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < n_fragments; i++) {
+        struct fragment f = {.first_tensor = first, .n_tensors = get_u32(r)};
+        if (r->bad || !f.n_tensors || f.n_tensors > n_tensors - first) return STATUS_CORRUPT;
+        f.offset = layout->tensors[first].offset;
+        for (uint32_t t = 0; t < f.n_tensors; t++) f.count += layout->tensors[first + t].count;
+        layout->fragments[layout->n_fragments++] = f;
+        first += f.n_tensors;
+    }
+    return first == n_tensors ? STATUS_OK : STATUS_CORRUPT;
+}
+
+uint64_t layout_hash(const struct layout *layout)
+{
+    uint64_t acc = hash_mix(layout->n_tensors, layout->n_fragments);
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        uint32_t sigma;
+        memcpy(&sigma, &t->sigma, sizeof sigma);
+        acc = hash_mix(acc, hash64(t->name, strlen(t->name)));
+        acc = hash_mix(acc, (uint64_t)t->ndim << 48 | (uint64_t)t->init << 40 | (uint64_t)t->decay << 32 | sigma);
+        for (int d = 0; d < t->ndim; d++) acc = hash_mix(acc, t->shape[d]);
+    }
+    for (uint32_t i = 0; i < layout->n_fragments; i++) acc = hash_mix(acc, layout->fragments[i].n_tensors);
+    return acc;
+}
+
+void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta)
+{
+    const struct fragment *f = &layout->fragments[fragment];
+    for (uint32_t i = f->first_tensor; i < f->first_tensor + f->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        float *out = theta + (t->offset - f->offset);
+        if (t->init == LAYOUT_INIT_NORMAL)
+            rng_normal_fill(seed, RNG_INIT, (uint64_t)i << 40, t->sigma, out, t->count);
+        else
+            for (uint64_t k = 0; k < t->count; k++) out[k] = t->init == LAYOUT_INIT_ONES ? 1.0f : 0.0f;
+    }
+}
+
+uint64_t layout_theta_hash(const struct layout *layout, const float *theta)
+{
+    uint64_t acc = 0;
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        const struct fragment *f = &layout->fragments[i];
+        acc = hash_mix(acc, hash64(theta + f->offset, f->count * sizeof *theta));
+    }
+    return acc;
+}

@@ -1,0 +1,30 @@
+/* Counter-based random numbers: a pure function of (seed, stream, counter), so any element can be drawn alone, in any
+ * order, on any node, with the same result. Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+ * SC 2011). Nothing here has state. */
+#ifndef COMMON_RNG_H
+#define COMMON_RNG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Streams keep uses of one seed apart. */
+enum rng_stream {
+    RNG_INIT = 1,   /* initial parameters; counter = tensor index << 40 | element */
+    RNG_ORDER = 2,  /* sample order; counter = epoch */
+    RNG_SAMPLE = 3, /* text generation */
+    RNG_RETRY = 4,  /* back-off jitter */
+    RNG_TEST = 100,
+};
+
+/* Four words of block `counter` of `stream`. */
+void rng_block(uint64_t seed, uint32_t stream, uint64_t counter, uint32_t out[4]);
+uint64_t rng_u64(uint64_t seed, uint32_t stream, uint64_t counter);
+/* Uniform in [0, 1). */
+double rng_uniform(uint64_t seed, uint32_t stream, uint64_t counter);
+/* Fill out[n] with N(0, sigma^2) (Box-Muller on blocks counter0, counter0 + 1, ...; two values of each block pair). */
+void rng_normal_fill(uint64_t seed, uint32_t stream, uint64_t counter0, float sigma, float *out, size_t n);
+/* A permutation of [0, n) keyed by (seed, epoch): where sample k of that epoch lies. Feistel network of four rounds on
+ * the smallest even number of bits that holds n, walked until it lands below n (O(1) expected). k < n, n >= 1. */
+uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t k, uint64_t n);
+
+#endif

@@ -1,0 +1,40 @@
+#include "common/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *status_text(enum status code)
+{
+    switch (code) {
+#define STATUS_CASE(name, value, text)                                                                                 \
+    case STATUS_##name: return text;
+        STATUS_MAP(STATUS_CASE)
+#undef STATUS_CASE
+    }
+    return "unknown status";
+}
+
+enum status err_set(struct err *err, enum status code, const char *fmt, ...)
+{
+    if (err) {
+        va_list args;
+        va_start(args, fmt);
+        vsnprintf(err->msg, sizeof err->msg, fmt, args);
+        va_end(args);
+        err->code = code;
+    }
+    return code;
+}
+
+enum status err_prefix(struct err *err, const char *fmt, ...)
+{
+    if (!err) return STATUS_INVALID;
+    char tail[sizeof err->msg];
+    memcpy(tail, err->msg, sizeof tail);
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(err->msg, sizeof err->msg, fmt, args);
+    va_end(args);
+    if (n >= 0 && (size_t)n < sizeof err->msg) snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", tail);
+    return err->code;
+}
