@@ -1,0 +1,326 @@
+/* The messages of protocol version 1: structs <-> bytes. What each message means, who sends it when, and what the other
+ * side does with it is in docs/protocol.md; this header is the vocabulary.
+ *
+ * A worker dials two connections to the coordinator: *control* (small messages, never behind data) and *bulk* (chunks).
+ * Everything is idempotent: any message may be lost, repeated or late, and sending it again is always safe. */
+#ifndef WIRE_MSG_H
+#define WIRE_MSG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/bytes.h"
+#include "common/layout.h"
+#include "common/status.h"
+
+enum {
+    WIRE_VERSION = 1,
+    WIRE_HEADER = 16,              /* bytes before each message's body, see wire/frame.h */
+    WIRE_CHUNK_MAX = 1 << 20,      /* payload bytes of one CHUNK */
+    WIRE_BODY_MAX = 4 << 20,       /* body bytes of any message */
+    WIRE_NAME_MAX = 64,            /* names, terminator included */
+    WIRE_TEXT_MAX = 1024,          /* human-readable lines, terminator included */
+    WIRE_CONFIG_MAX = 65536,       /* configuration and config.json text, terminator included */
+    WIRE_STATUS_MAX = 1 << 18,     /* status JSON, terminator included */
+    WIRE_RANGES_MAX = 64,          /* ranges of one assignment */
+    WIRE_METRICS_MAX = 256,        /* step records of one METRICS */
+    WIRE_NAMED_MAX = 4096,         /* deltas named by one update */
+    WIRE_UUID = 16,
+};
+
+enum wire_lane { WIRE_CONTROL, WIRE_BULK };
+
+/* X(NAME, number, lane, direction): W worker to coordinator, C coordinator to worker, B both */
+#define MSG_MAP(X)                                                                                                     \
+    X(HELLO, 1, CONTROL, W)                                                                                            \
+    X(CONFIG, 2, CONTROL, C)                                                                                           \
+    X(JOIN, 3, CONTROL, W)                                                                                             \
+    X(WELCOME, 4, CONTROL, C)                                                                                          \
+    X(REFUSE, 5, CONTROL, C)                                                                                           \
+    X(BIND, 6, BULK, W)                                                                                                \
+    X(HEARTBEAT, 7, CONTROL, W)                                                                                        \
+    X(HEARTBEAT_ACK, 8, CONTROL, C)                                                                                    \
+    X(ASSIGN, 9, CONTROL, C)                                                                                           \
+    X(EVAL, 10, CONTROL, C)                                                                                            \
+    X(EVAL_RESULT, 11, CONTROL, W)                                                                                     \
+    X(OFFER, 12, CONTROL, W)                                                                                           \
+    X(CREDIT, 13, CONTROL, C)                                                                                          \
+    X(REJECT, 14, CONTROL, C)                                                                                          \
+    X(GET, 15, CONTROL, W)                                                                                             \
+    X(CHUNK, 16, BULK, B)                                                                                              \
+    X(METRICS, 17, CONTROL, W)                                                                                         \
+    X(LEAVE, 18, CONTROL, W)                                                                                           \
+    X(DONE, 19, CONTROL, C)                                                                                            \
+    X(STATUS, 20, CONTROL, W)                                                                                          \
+    X(STATUS_REPLY, 21, CONTROL, C)
+
+enum msg_type {
+#define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
+    MSG_MAP(MSG_ENUM)
+#undef MSG_ENUM
+};
+
+/* Why a connection is refused (REFUSE) or a delta rejected (REJECT). */
+enum refuse_code {
+    REFUSE_VERSION = 1,     /* protocol version */
+    REFUSE_RUN,             /* the worker belongs to another run */
+    REFUSE_CONFIG,          /* shared configuration differs: text names the keys */
+    REFUSE_LAYOUT,          /* tensors differ: text names the first one */
+    REFUSE_DATASET,         /* training or validation tokens differ */
+    REFUSE_FULL,            /* max_workers reached */
+    REFUSE_NAME,            /* another live worker has this name */
+    REFUSE_UNKNOWN_SESSION, /* not joined, or the coordinator restarted: say HELLO again */
+    REFUSE_GONE,            /* the object asked for no longer exists: join again */
+    REFUSE_STOPPING,        /* the coordinator is shutting down: try again later */
+    REFUSE_MALFORMED,       /* the message could not be understood */
+};
+enum reject_code {
+    REJECT_LATE = 1,  /* the round closed without it */
+    REJECT_STALE,     /* base version too old (outer.max_staleness) */
+    REJECT_BASE,      /* computed from a version the policy does not merge */
+    REJECT_NONFINITE, /* decodes to NaN or infinity */
+    REJECT_CORRUPT,   /* CRC or codec check failed */
+    REJECT_UNASSIGNED /* this worker holds no assignment for this round */
+};
+
+/* What a delta holds. PARAMETERS: theta_now itself (lossless codec and base = current version only), from which the
+ * coordinator subtracts in double precision: the form that makes one worker equal plain training bit for bit. */
+enum delta_form { DELTA_PSEUDO_GRADIENT, DELTA_PARAMETERS, DELTA_GRADIENT };
+/* What an update holds: an increment to add, or the new parameters themselves (lossless codec). */
+enum update_form { UPDATE_INCREMENT, UPDATE_PARAMETERS };
+
+enum worker_state {
+    WORKER_CATCHING_UP, /* loading a snapshot or replaying updates */
+    WORKER_READY,       /* nothing to do */
+    WORKER_TRAINING,
+    WORKER_SENDING, /* its delta is on the way */
+    WORKER_WAITING, /* its delta is delivered, the update that names it is not here */
+    WORKER_EVALUATING,
+    WORKER_FINISHED,
+};
+
+enum object_kind { OBJECT_DELTA, OBJECT_UPDATE, OBJECT_SNAPSHOT };
+
+struct wire_range {
+    uint64_t start, count; /* training: positions in the endless sample order, epoch = position / n_samples */
+};
+
+struct msg_hello {
+    uint8_t uuid[WIRE_UUID];    /* identity of the worker, kept in its folder across restarts */
+    uint8_t run_id[WIRE_UUID];  /* run its saved state belongs to; zeros: none */
+    char name[WIRE_NAME_MAX];   /* unique in the run; shown everywhere */
+    char software[WIRE_NAME_MAX];
+};
+
+struct msg_config {
+    uint8_t run_id[WIRE_UUID];
+    uint64_t config_hash; /* config_shared_hash */
+    const char *text;     /* shared configuration, YAML; borrowed, terminated */
+};
+
+struct wire_version {
+    uint64_t version, hash; /* hash64 of the fragment's floats at that version */
+};
+
+struct msg_join {
+    uint8_t uuid[WIRE_UUID];
+    char name[WIRE_NAME_MAX];
+    uint64_t config_hash, layout_hash;
+    uint64_t train_hash, val_hash;       /* fingerprints of the token shards */
+    uint64_t train_samples, val_samples; /* windows of block_size tokens */
+    uint32_t sample_tokens;              /* block_size */
+    uint32_t ranks;
+    char devices[WIRE_NAME_MAX];
+    const uint8_t *layout; /* layout_encode bytes; borrowed */
+    size_t layout_size;
+    const char *model_config; /* config.json text; borrowed, terminated */
+    /* what it holds already: n_held = number of fragments, or 0 for nothing */
+    uint32_t n_held;
+    struct wire_version held[LAYOUT_FRAGMENTS_MAX];
+    uint64_t round; /* round it is working on or has a finished delta of; UINT64_MAX: none */
+};
+
+struct msg_welcome {
+    uint64_t session;
+    uint32_t worker_id;    /* merge order; UINT32_MAX until the first round opens */
+    uint32_t heartbeat_ms;
+    uint32_t n_fragments;
+    bool resume;           /* what JOIN said it holds is on this run's log: continue from it */
+    struct wire_version current[LAYOUT_FRAGMENTS_MAX];
+    struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot to load otherwise; version 0 may be made
+                                                           from the layout and run.seed when the hash agrees */
+};
+
+struct msg_refuse {
+    uint16_t code; /* enum refuse_code */
+    char text[WIRE_TEXT_MAX];
+};
+
+struct msg_bind {
+    uint64_t session;
+};
+
+struct msg_heartbeat {
+    uint64_t session;
+    uint64_t sent_us; /* the worker's clock, echoed in the answer */
+    uint64_t round;
+    uint32_t step, steps; /* of this round */
+    uint8_t state;        /* enum worker_state */
+    double step_s;        /* compute seconds of one inner step, smoothed; 0 = not known */
+    uint64_t eval_id;     /* evaluation it is working on or finished last; 0 = none */
+    uint32_t n_fragments;
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+};
+
+struct msg_heartbeat_ack {
+    uint64_t sent_us;
+    char waiting_for[WIRE_TEXT_MAX]; /* what the run waits for, for people; may be empty */
+};
+
+struct msg_assign {
+    uint64_t round;    /* barrier: of the run; async: of this worker. Unique and increasing per worker */
+    uint32_t steps;    /* inner steps to take (H) */
+    double step0;      /* schedule position of the first of them */
+    double step_rate;  /* schedule steps per inner step (1 with a fixed set of workers) */
+    uint32_t n_ranges; /* samples, used in order; their counts add up to steps * batch_size * grad_accum */
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    uint32_t n_fragments;
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* barrier: start from exactly these; async: from these or later */
+};
+
+struct msg_eval {
+    uint64_t eval_id;        /* > 0, increasing */
+    uint64_t start, count;   /* validation windows, in file order */
+    uint32_t n_fragments;
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* evaluate exactly these */
+};
+
+struct msg_eval_result {
+    uint64_t session, eval_id, start, count;
+    double loss_sum; /* nats, summed over tokens */
+    uint64_t tokens;
+};
+
+struct msg_offer {
+    uint64_t session, round;
+    uint32_t fragment;
+    uint8_t form;          /* enum delta_form */
+    uint64_t base_version; /* version of the fragment training started from */
+    uint64_t bytes;        /* of the encoded payload */
+    uint32_t crc;          /* crc32c of the encoded payload */
+    uint64_t tokens;       /* tokens trained on: the weight of the delta */
+    uint32_t steps;        /* inner steps taken */
+    double loss_sum;       /* training loss, nats, summed over tokens */
+    float norm;            /* L2 norm of the delta */
+    uint64_t compute_us;
+};
+
+struct msg_credit {
+    uint64_t round;
+    uint32_t fragment;
+    uint64_t have; /* bytes the coordinator holds from the start; = bytes: delivered (or merged long ago) */
+    uint64_t upto; /* the worker may send bytes below this offset */
+};
+
+struct msg_reject {
+    uint64_t round;
+    uint32_t fragment;
+    uint16_t code; /* enum reject_code */
+    char text[WIRE_TEXT_MAX];
+};
+
+struct msg_get {
+    uint64_t session;
+    uint8_t kind; /* OBJECT_UPDATE or OBJECT_SNAPSHOT */
+    uint32_t fragment;
+    uint64_t version;
+    uint64_t offset, length; /* an update that does not exist yet: answered when it does */
+};
+
+struct msg_chunk {
+    uint8_t kind;      /* enum object_kind */
+    uint32_t fragment;
+    uint64_t key;      /* round of a delta, version of an update or snapshot */
+    uint64_t offset, total;
+    uint32_t crc;      /* crc32c of these bytes */
+    const uint8_t *data;
+    size_t size;       /* 1 .. WIRE_CHUNK_MAX */
+};
+
+struct metrics_step {
+    uint64_t round;
+    uint32_t step;     /* in the round, from 0 */
+    double position;   /* schedule position */
+    float loss;        /* nats per token */
+    float lr, grad_norm;
+    uint64_t tokens;
+    uint32_t step_us;
+};
+
+struct msg_metrics {
+    uint64_t session;
+    uint64_t bytes_up, bytes_down; /* of this worker process, on both sockets */
+    /* the round finished last: seconds; round = UINT64_MAX when there is nothing to report */
+    uint64_t round;
+    float compute_s, compress_s, send_s, wait_s, apply_s;
+    uint32_t n_steps;
+    struct metrics_step steps[WIRE_METRICS_MAX];
+};
+
+struct msg_leave {
+    uint64_t session;
+    bool finished; /* the run is over for this worker; false: it stops and may come back */
+    char text[WIRE_TEXT_MAX];
+};
+
+struct msg_done {
+    uint32_t n_fragments;
+    struct wire_version final[LAYOUT_FRAGMENTS_MAX];
+    char text[WIRE_TEXT_MAX];
+};
+
+struct msg_status_reply {
+    const char *json; /* borrowed, terminated */
+};
+
+struct msg {
+    enum msg_type type;
+    union {
+        struct msg_hello hello;
+        struct msg_config config;
+        struct msg_join join;
+        struct msg_welcome welcome;
+        struct msg_refuse refuse;
+        struct msg_bind bind;
+        struct msg_heartbeat heartbeat;
+        struct msg_heartbeat_ack heartbeat_ack;
+        struct msg_assign assign;
+        struct msg_eval eval;
+        struct msg_eval_result eval_result;
+        struct msg_offer offer;
+        struct msg_credit credit;
+        struct msg_reject reject;
+        struct msg_get get;
+        struct msg_chunk chunk;
+        struct msg_metrics metrics;
+        struct msg_leave leave;
+        struct msg_done done;
+        struct msg_status_reply status_reply;
+    };
+};
+
+/* "HELLO"; "?" for an unknown number. */
+const char *msg_name(enum msg_type type);
+enum wire_lane msg_lane(enum msg_type type);
+/* Bytes msg_encode would write, header included; never above WIRE_HEADER + WIRE_BODY_MAX for a valid message. */
+size_t msg_encoded_size(const struct msg *m);
+/* Header (magic, version, type, body length, CRC) and body. LIMIT when cap is too small; INVALID when a field is over
+ * its limit. */
+enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
+/* Decode one whole message. Pointers in m borrow from src. CORRUPT with a reason in err for anything malformed: short,
+ * long, CRC, unknown type, counts over their limits, NaN where a number is needed, strings with control characters;
+ * UNSUPPORTED for another protocol version. Nothing is allocated. */
+enum status msg_decode(struct msg *m, const uint8_t *src, size_t size, struct err *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,51 @@
+/* The objects that travel in chunks and lie in the journal: updates and snapshots, header and payload in one run of bytes.
+ *
+ * An update is one outer step of one fragment: theta_f,version = theta_f,version-1 + decode(payload) (or = the decoded
+ * payload, by form). It names the deltas that went into it: that is their acknowledgement. */
+#ifndef WIRE_OBJECT_H
+#define WIRE_OBJECT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "wire/msg.h"
+
+struct update_named {
+    uint32_t worker_id;
+    uint64_t round;
+    uint64_t tokens;
+};
+
+struct update {
+    uint32_t fragment;
+    uint64_t version;    /* of the fragment after this update, >= 1 */
+    uint64_t round;      /* barrier: the round it closes; async: the round of the delta it merges */
+    uint8_t form;        /* enum update_form */
+    uint64_t theta_hash; /* hash64 of the fragment's floats after this update */
+    char codec[64];      /* spec of the payload */
+    uint32_t n_named;
+    const struct update_named *named; /* encode: caller's; decode: the caller's buffer given below */
+    const uint8_t *payload;           /* decode: borrowed from src */
+    size_t payload_size;
+};
+
+size_t update_encoded_size(const struct update *u);
+enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
+/* named: room for named_cap entries. CORRUPT for anything malformed, LIMIT when named_cap is too small. */
+enum status update_decode(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src,
+                          size_t size) MUST_CHECK;
+
+/* A snapshot is theta_f at one version, little-endian fp32. */
+struct snapshot_head {
+    uint32_t fragment;
+    uint64_t version, hash, count; /* count: floats that follow */
+};
+
+enum { SNAPSHOT_HEAD_BYTES = 40 };
+
+void snapshot_head_encode(const struct snapshot_head *h, uint8_t dst[SNAPSHOT_HEAD_BYTES]);
+/* CORRUPT when magic or CRC of the head is wrong. */
+enum status snapshot_head_decode(struct snapshot_head *h, const uint8_t *src, size_t size) MUST_CHECK;
+
+#endif

@@ -1,0 +1,64 @@
+/* Transport: moves whole encoded messages between peers on two lanes. The vtable has a ZeroMQ implementation
+ * (wire/transport_zmq.c: DEALER to ROUTER over TCP, CURVE) and one in virtual time for the simulation (tests/lib).
+ *
+ * One thread owns a transport. Delivery is at most once, in order per peer and lane while a connection lasts. */
+#ifndef WIRE_TRANSPORT_H
+#define WIRE_TRANSPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "wire/msg.h"
+
+struct transport;
+
+struct transport_ops {
+    /* Queue one message of `size` bytes (copied). AGAIN: the lane's queue is full, try later; CLOSED: unknown peer.
+     * A dialler has one peer, 0. A listener's peer ids are its own, never reused, one per connection (so one worker has
+     * two: control and bulk). */
+    enum status (*send)(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size);
+    /* Wait up to timeout_us for a message (0: only look). AGAIN: nothing came (timeout, wake or signal). On OK *data_p is
+     * valid until the next call. */
+    enum status (*recv)(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
+                        const uint8_t **data_p, size_t *size_p);
+    /* Make a concurrent recv return; the only function another thread or a signal handler may call. */
+    void (*wake)(struct transport *t);
+    /* Bytes on the socket so far, frame headers of the transport included. */
+    void (*bytes)(const struct transport *t, uint64_t *sent_p, uint64_t *received_p);
+    void (*close)(struct transport *t);
+};
+
+struct transport {
+    const struct transport_ops *ops;
+};
+
+/* Where and as whom: "tcp://HOST:PORT" or "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each): the join line.
+ * Without keys the connection is plain, allowed on loopback addresses only. */
+struct transport_address {
+    char endpoint[256];      /* tcp://HOST:PORT */
+    uint8_t server_key[32];  /* CURVE public key of the coordinator */
+    uint8_t secret[32];      /* CURVE secret key all enrolled workers of the run share */
+    int curve;               /* 0 or 1 */
+};
+
+enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err) MUST_CHECK;
+void transport_address_format(const struct transport_address *a, char *out, size_t cap);
+
+/* Keys of a run: made once, kept by the coordinator (run folder, mode 0600). */
+struct transport_keys {
+    uint8_t server_public[32], server_secret[32], worker_public[32], worker_secret[32];
+};
+
+enum status transport_keys_make(struct transport_keys *keys, struct err *err) MUST_CHECK;
+
+/* Listen on `endpoint` (port * = any free one); control and bulk arrive on the same port. keys NULL: plain, refused
+ * (INVALID) off loopback. *bound (cap bytes) gets the endpoint with its real port. */
+enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
+                                 char *bound, size_t cap, struct err *err) MUST_CHECK;
+/* Dial; returns at once, connects and reconnects in the background. uuid makes both connections recognisable across
+ * reconnects. */
+enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
+                               const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;
+
+#endif
