@@ -1,0 +1,45 @@
+/* Collectives between the ranks of one worker (its GPUs, or groups of CPU threads): every rank is a thread with its own
+ * device and its own handle, and all ranks make the same calls in the same order.
+ *
+ * Sums are taken in rank order, so every rank gets the same bits, whatever the timing. A rank that fails calls `abort`:
+ * every call of every rank, waiting or to come, then returns STATUS_CLOSED. Nobody hangs. */
+#ifndef GPU_COLLECTIVE_H
+#define GPU_COLLECTIVE_H
+
+#include <stddef.h>
+
+#include "common/status.h"
+#include "gpu/device.h"
+
+enum { COLLECTIVE_RANKS_MAX = 64 };
+
+struct collective_ops;
+
+struct collective {
+    const struct collective_ops *ops;
+    int rank, n_ranks;
+    struct device *dev; /* this rank's; borrowed */
+    void *group;        /* shared by the ranks */
+};
+
+/* Calls are ordered after what was submitted to the rank's device, and later operations see their result. */
+struct collective_ops {
+    /* buf[n] becomes the sum over ranks, on every rank. */
+    enum status (*all_reduce_sum)(struct collective *coll, float *buf, size_t n) MUST_CHECK;
+    /* buf[n] of rank `root` is copied to every rank. */
+    enum status (*broadcast)(struct collective *coll, float *buf, size_t n, int root) MUST_CHECK;
+    /* Returns when every rank called it. */
+    enum status (*barrier)(struct collective *coll) MUST_CHECK;
+    /* This rank gives up; any thread may call it, more than once. */
+    void (*abort)(struct collective *coll);
+    /* Frees the group; once, when no rank is inside a call. */
+    void (*close)(struct collective *coll);
+};
+
+/* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed and costs nothing.
+ * `out` is the caller's array; any of its handles closes the group. */
+enum status collective_open(struct device *const *devices, int n_ranks, struct collective *out,
+                            struct err *err) MUST_CHECK;
+void collective_close(struct collective *ranks);
+
+#endif

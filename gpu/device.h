@@ -1,0 +1,160 @@
+/* A device computes: the model, the inner optimizer and the vector work of one rank run on it through one table of
+ * operations. "cpu" is the reference and lives in this folder; "cuda" is a shared object loaded at run time.
+ *
+ * Operations are queue-ordered: they take effect in the order of the calls, and the caller may not look at memory of the
+ * device (nor change host memory it handed to upload/download) before `sync`. They return nothing: the first error sticks
+ * to the device and `sync` returns it. Shapes are fixed when a plan is made, so no operation allocates. The granularity is
+ * a fused layer: a back end that cannot fuse issues several kernels, one that can never pays for the other's.
+ *
+ * Two kinds of pointers. `float *` is always fp32: parameters, gradients, optimizer state, statistics, losses. `void *`
+ * is an activation, `device->act_bytes` a number (4 = fp32 on the CPU), row-major, and only the device looks inside.
+ *
+ * Shapes: N = B*T rows (tokens), C model width, V vocabulary, H heads of C/H, a linear layer maps K to M. Weights have the
+ * layout of the Hugging Face GPT-2 checkpoint, so theta is never transposed: linear [K,M] (y = x w + b), wte [V,C] (a
+ * linear plan with `out_in` computes y = x w^T with w [M,K]).
+ *
+ * One gradient rule: gradients are sums over tokens of the derivative of the loss times `dscale`; whoever runs the step
+ * chooses dscale = 1 / (tokens of the whole step) once, in `head`. Nothing else divides.
+ *
+ * Determinism: same inputs, same bits, for any number of threads, on one instruction-set level. Threads: one thread at a
+ * time may call into a device; different devices are independent. */
+#ifndef GPU_DEVICE_H
+#define GPU_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+
+struct device_ops;
+
+struct device {
+    const struct device_ops *ops;
+    size_t act_bytes; /* size of one activation element */
+    int threads;      /* CPU threads it computes with; 1 for a GPU */
+    char name[96];    /* "cpu avx512 x2": for logs */
+};
+
+enum lin_act { LIN_ACT_NONE, LIN_ACT_GELU };
+
+struct lin_shape {
+    size_t n, k, m;   /* y[n,m] from x[n,k] */
+    enum lin_act act; /* GELU: the tanh form, 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) */
+    bool out_in;      /* w is [m,k] */
+    bool inference;   /* only lin_fwd will be called */
+};
+
+struct attn_shape {
+    size_t batch, seq, heads, head_dim; /* causal self-attention, scale 1/sqrt(head_dim) */
+    bool inference;
+};
+
+struct head_shape {
+    size_t n, c, v;
+    bool inference; /* losses only, no gradients */
+};
+
+/* Plans are opaque to callers; each back end has its own struct behind the pointer. */
+struct lin_plan;
+struct attn_plan;
+struct head_plan;
+
+/* A range of theta with one weight-decay rule. */
+struct adamw_span {
+    uint64_t offset, count;
+    bool decay;
+};
+
+/* Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), bias-corrected moments. */
+struct adamw_hyper {
+    float lr, beta1, beta2, eps, weight_decay;
+    uint64_t step; /* 1 for the first step */
+};
+
+struct device_ops {
+    void (*close)(struct device *dev);
+
+    /* Memory of the device, zeroed, 64-byte aligned; NULL when there is none. release: NULL is allowed. */
+    void *(*alloc)(struct device *dev, size_t bytes);
+    void (*release)(struct device *dev, void *p);
+    void (*upload)(struct device *dev, void *dst, const void *host_src, size_t bytes);
+    void (*download)(struct device *dev, void *host_dst, const void *src, size_t bytes);
+    void (*copy)(struct device *dev, void *dst, const void *src, size_t bytes); /* may not overlap */
+    void (*fill)(struct device *dev, float *p, size_t n, float value);
+    /* Wait for everything submitted; the first error since open, or OK. err may be NULL. */
+    enum status (*sync)(struct device *dev, struct err *err) MUST_CHECK;
+
+    /* Plans. INVALID for a zero dimension, NOMEM. They belong to the device and end with plan_free or close. */
+    enum status (*lin_plan)(struct device *dev, const struct lin_shape *shape, struct lin_plan **out) MUST_CHECK;
+    enum status (*attn_plan)(struct device *dev, const struct attn_shape *shape, struct attn_plan **out) MUST_CHECK;
+    enum status (*head_plan)(struct device *dev, const struct head_shape *shape, struct head_plan **out) MUST_CHECK;
+    void (*plan_free)(struct device *dev, void *plan); /* any of the three; NULL is allowed */
+
+    /* out[N,C] = wte[token] + wpe[row % seq]. tokens[N] in device memory, each 0 <= token < V (the data loader's duty).
+     * Backward adds into dwte (the tied head, which may overwrite, runs before it) and adds to or overwrites rows
+     * 0..seq-1 of dwpe. Overwriting leaves the rows after seq alone: keep them zero. */
+    void (*embed_fwd)(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
+                      const float *wpe, void *out);
+    void (*embed_bwd)(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
+                      float *dwte, float *dwpe, bool accumulate);
+
+    /* Layer norm over rows, eps 1e-5: y = (x - mean) * rstd * w + b. mean[N] and rstd[N] are kept for backward.
+     * Backward: dx = dres + d(norm)/dx dy; dres may be NULL (zero) or equal dx (in place). dw[C], db[C] added to or
+     * overwritten. */
+    void (*norm_fwd)(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
+                     float *mean, float *rstd);
+    void (*norm_bwd)(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
+                     const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
+                     bool accumulate);
+
+    /* y[N,M] = act(x w + b) + res. b and res may be NULL; res may equal y. aux[N,M] keeps what backward through the
+     * activation needs (its content is the back end's secret); NULL when act is NONE or there will be no backward. */
+    void (*lin_fwd)(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                    const void *res, void *y, void *aux);
+    /* dx[N,K] = dy w^T (+ dx when accumulate), times the derivative of the activation that made x when aux[N,K] (of the
+     * layer before, from its lin_fwd) is not NULL. accumulate and aux exclude each other. */
+    void (*lin_bwd_x)(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                      void *dx, bool accumulate);
+    /* dw = x^T dy in w's layout, db[M] = column sums of dy (db may be NULL); added to or overwritten. `dy` is the gradient
+     * of x w + b: through the activation it already went in the lin_bwd_x of the layer after. */
+    void (*lin_bwd_w)(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
+                      float *db, bool accumulate);
+
+    /* qkv[N,3C] with q | k | v as column blocks, head h in columns h*hd.. of each; o[N,C]; lse[B,H,T] (log-sum-exp of the
+     * scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T exists. */
+    void (*attn_fwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
+    void (*attn_bwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
+                     const float *lse, const void *d_o, void *dqkv);
+
+    /* Language-model head: logits = x wte^T (never stored whole: rows are cut into chunks), loss[N] in nats, gradients.
+     * target < 0: the row does not count (loss 0, no gradient). dx[N,C] is overwritten, dwte[V,C] added to or
+     * overwritten; with inference plans dx and dwte are NULL and dscale has no meaning. */
+    void (*head)(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
+                 const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate);
+
+    /* Reductions to a scalar in device memory, in a fixed order, computed in double and rounded once. */
+    void (*sum)(struct device *dev, size_t n, const float *x, float *out);
+    void (*sumsq)(struct device *dev, size_t n, const float *x, float *out);
+
+    /* scale = min(1, max_norm / sqrt(sumsq)) and norm = sqrt(sumsq), both scalars in device memory; max_norm <= 0: scale
+     * is 1. A norm that is not finite gives scale 0 and shows in *norm. */
+    void (*clip_scale)(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
+
+    /* theta, grad, m, v are the whole flat vectors; spans say which parts and whether they decay. The gradient is
+     * multiplied by *scale (device memory) first; NULL: 1. Where *scale is 0, nothing changes (a refused step). */
+    void (*adamw)(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
+                  float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
+    /* theta -= lr * scale * grad */
+    void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
+    void (*axpy)(struct device *dev, size_t n, float a, const float *x, float *y); /* y += a x */
+    void (*scale)(struct device *dev, size_t n, float a, float *x);                /* x *= a */
+};
+
+/* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (UNSUPPORTED in this build).
+ * "auto" is the best there is. ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
+enum status device_open(const char *name, int threads, struct device **out, struct err *err) MUST_CHECK;
+/* NULL is allowed. */
+void device_close(struct device *dev);
+
+#endif
