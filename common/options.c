@@ -1,0 +1,178 @@
+#include "common/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_LEN = 63 };
+
+/* Levenshtein distance of two short names; SIZE_MAX when one is too long to be worth comparing. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), row[NAME_MAX_LEN + 1];
+    if (n > NAME_MAX_LEN || m > NAME_MAX_LEN) return SIZE_MAX;
+    for (size_t j = 0; j <= m; j++) row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+const char *options_nearest(const char *text, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    size_t best_distance = strlen(text) / 3 + 2;
+    for (size_t i = 0; i < n; i++) {
+        size_t distance = edit_distance(text, names[i]);
+        if (distance < best_distance && distance < strlen(names[i])) {
+            best = names[i];
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+bool options_count(const char *text, uint64_t *value)
+{
+    if (*text < '0' || *text > '9') return false;
+    char *end;
+    errno = 0;
+    unsigned long long parsed = strtoull(text, &end, 10);
+    if (errno || *end) return false;
+    *value = parsed;
+    return true;
+}
+
+bool options_real(const char *text, double *value)
+{
+    if (!strchr("+-.0123456789", *text) || !*text) return false;
+    char *end;
+    double parsed = strtod(text, &end);
+    if (*end || !isfinite(parsed)) return false;
+    *value = parsed;
+    return true;
+}
+
+static const struct option_spec *find(const struct options *o, const char *name, size_t length)
+{
+    for (size_t i = 0; i < o->n_specs; i++)
+        if (strlen(o->specs[i].name) == length && !strncmp(o->specs[i].name, name, length)) return &o->specs[i];
+    return NULL;
+}
+
+static enum status unknown(const struct options *o, const char *word, size_t length, struct err *err)
+{
+    const char *names[64];
+    char name[NAME_MAX_LEN + 1];
+    size_t n = 0;
+    for (; n < o->n_specs && n < 62; n++) names[n] = o->specs[n].name;
+    names[n++] = "help";
+    names[n++] = "version";
+    snprintf(name, sizeof name, "%.*s", (int)(length < NAME_MAX_LEN ? length : NAME_MAX_LEN), word);
+    const char *nearest = options_nearest(name, names, n);
+    if (nearest)
+        return err_set(err, STATUS_INVALID, "unknown option --%s: did you mean --%s? (%s --help lists all)", name,
+                       nearest, o->program);
+    return err_set(err, STATUS_INVALID, "unknown option --%s: %s --help lists the known ones", name, o->program);
+}
+
+static enum status store(const struct option_spec *spec, const char *value, struct err *err)
+{
+    if (spec->kind == OPTION_COUNT && !options_count(value, spec->target))
+        return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
+    if (spec->kind == OPTION_REAL && !options_real(value, spec->target))
+        return err_set(err, STATUS_INVALID, "--%s is '%s': give a number", spec->name, value);
+    if (spec->kind == OPTION_TEXT) *(const char **)spec->target = value;
+    return STATUS_OK;
+}
+
+/* One word that starts with "--"; *at moves on when the value is the next word. */
+static enum status parse_option(struct options *o, int argc, char **argv, int *at, struct err *err)
+{
+    const char *word = argv[*at] + 2, *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    if (!strcmp(word, "help")) {
+        options_help(o, stdout);
+        return STATUS_END;
+    }
+    if (!strcmp(word, "version")) {
+        printf("%s %s\n", o->program, ATOLL_VERSION);
+        return STATUS_END;
+    }
+    const struct option_spec *spec = find(o, word, length);
+    if (!spec && o->settings_allowed && memchr(word, '.', length)) {
+        if (!equals) return err_set(err, STATUS_INVALID, "--%s has no value: write --%s=VALUE", word, word);
+        if (o->n_settings == OPTIONS_SETTINGS_MAX)
+            return err_set(err, STATUS_INVALID, "more than %d settings on the command line: put them into the config",
+                           OPTIONS_SETTINGS_MAX);
+        o->settings[o->n_settings++] = argv[*at];
+        return STATUS_OK;
+    }
+    if (!spec) return unknown(o, word, length, err);
+    if (spec->kind == OPTION_FLAG) {
+        if (equals) return err_set(err, STATUS_INVALID, "--%s takes no value: leave '%s' out", spec->name, equals);
+        *(bool *)spec->target = true;
+        return STATUS_OK;
+    }
+    if (equals) return store(spec, equals + 1, err);
+    if (*at + 1 >= argc)
+        return err_set(err, STATUS_INVALID, "--%s has no value: give %s", spec->name, spec->value);
+    return store(spec, argv[++*at], err);
+}
+
+enum status options_parse(struct options *o, int argc, char **argv, struct err *err)
+{
+    o->args = argv + 1;
+    o->n_args = o->n_settings = 0;
+    bool only_args = false;
+    for (int i = 1; i < argc; i++) {
+        if (!only_args && !strcmp(argv[i], "--"))
+            only_args = true;
+        else if (!only_args && !strcmp(argv[i], "-h"))
+            return options_help(o, stdout), STATUS_END;
+        else if (!only_args && !strncmp(argv[i], "--", 2))
+            TRY(parse_option(o, argc, argv, &i, err));
+        else if (!only_args && argv[i][0] == '-' && argv[i][1])
+            return err_set(err, STATUS_INVALID, "unknown option %s: options start with two dashes, %s --help lists them",
+                           argv[i], o->program);
+        else
+            o->args[o->n_args++] = argv[i]; /* never ahead of i: the argument moves to the front */
+    }
+    if (o->n_args < o->args_min)
+        return err_set(err, STATUS_INVALID, "too few arguments: usage is %s %s", o->program, o->usage);
+    if (o->n_args > o->args_max)
+        return err_set(err, STATUS_INVALID, "unexpected argument '%s': usage is %s %s", o->args[o->args_max],
+                       o->program, o->usage);
+    return STATUS_OK;
+}
+
+void options_help(const struct options *o, FILE *out)
+{
+    fprintf(out, "usage: %s %s\n\n%s\n", o->program, o->usage, o->about);
+    fprintf(out, "\noptions:\n");
+    for (size_t i = 0; i < o->n_specs; i++) {
+        char left[64];
+        const struct option_spec *spec = &o->specs[i];
+        snprintf(left, sizeof left, "--%s%s%s", spec->name, spec->value ? " " : "", spec->value ? spec->value : "");
+        fprintf(out, "  %-24s %s\n", left, spec->help);
+    }
+    if (o->settings_allowed)
+        fprintf(out, "  %-24s %s\n", "--section.key=value", "a setting of the run; `atoll config help` lists them");
+    fprintf(out, "  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
+}
+
+int options_fail(const char *program, const struct err *err)
+{
+    fprintf(stderr, "%s: %s\n", program, err->msg[0] ? err->msg : status_text(err->code));
+    if (err->code == STATUS_INVALID) return EXIT_USAGE;
+    return err->code == STATUS_INTERRUPTED ? EXIT_RESUMABLE : EXIT_FAILED;
+}
