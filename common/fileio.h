@@ -1,0 +1,56 @@
+/* Files as the run folder needs them: read whole with a limit, written so that a crash at any instant leaves the old
+ * file or the new one. A new file is written beside its place under a temporary name, fsynced, renamed over the old one,
+ * and the folder is fsynced. Errors name the file and the cause. */
+#ifndef COMMON_FILEIO_H
+#define COMMON_FILEIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+
+enum { FILEIO_PATH_MAX = 4096 };
+
+/* The whole file in mem_alloc'd memory followed by a NUL (not counted in size); the caller frees. NOTFOUND, IO, LIMIT
+ * (longer than max), NOMEM. */
+enum status file_read(const char *path, size_t max, void **data, size_t *size, struct err *err) MUST_CHECK;
+enum status file_write(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
+bool file_exists(const char *path);
+
+/* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. */
+struct file_out {
+    int fd;               /* -1 when not open */
+    char *path, *tmp;     /* final and temporary name */
+    uint8_t *buffer;
+    size_t used;
+    uint64_t size;        /* bytes put so far */
+};
+
+enum status file_out_open(struct file_out *out, const char *path, struct err *err) MUST_CHECK;
+enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
+/* Overwrite bytes already put, at `offset` (a header whose counts are known at the end). */
+enum status file_out_patch(struct file_out *out, uint64_t offset, const void *data, size_t size,
+                           struct err *err) MUST_CHECK;
+enum status file_out_commit(struct file_out *out, struct err *err) MUST_CHECK;
+/* Remove what was written. Does nothing after commit, or on a zeroed struct with fd -1. */
+void file_out_abort(struct file_out *out);
+
+/* Read-only memory map. A file cut short while mapped is undefined (SIGBUS): shards and checkpoints are only ever
+ * replaced by rename. size 0 maps to a valid empty pointer. */
+struct file_map {
+    const uint8_t *data;
+    size_t size;
+};
+
+enum status file_map_open(struct file_map *map, const char *path, struct err *err) MUST_CHECK;
+void file_map_close(struct file_map *map);
+
+/* mkdir -p. */
+enum status dir_make(const char *path, struct err *err) MUST_CHECK;
+/* fsync a folder, so that renames in it survive a power cut. */
+enum status dir_sync(const char *path, struct err *err) MUST_CHECK;
+/* Delete a folder and the plain files in it; folders inside are an error. NOTFOUND is success. */
+enum status dir_remove_flat(const char *path, struct err *err) MUST_CHECK;
+
+#endif

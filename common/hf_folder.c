@@ -1,0 +1,230 @@
+#include "common/hf_folder.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "common/safetensors.h"
+
+static const char prefix[] = "transformer.";
+
+/* --- config.json --------------------------------------------------------------------------------------------------- */
+
+static enum status config_number(const json_t *root, const char *key, uint32_t *out, const char *where,
+                                 struct err *err)
+{
+    const json_t *value = json_object_get(root, key);
+    json_int_t n = json_integer_value(value);
+    if (!json_is_integer(value) || n < 1 || n > INT32_MAX)
+        return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is missing or not a positive number", where, key);
+    *out = (uint32_t)n;
+    return STATUS_OK;
+}
+
+static enum status config_read(struct hf_config *config, const json_t *root, const char *where, struct err *err)
+{
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    if (!type || strcmp(type, "gpt2") != 0)
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: model_type is '%.31s', only gpt2 can be read", where,
+                       type ? type : "missing");
+    memcpy(config->model_type, type, strlen(type) + 1);
+    TRY(config_number(root, "n_layer", &config->n_layer, where, err));
+    TRY(config_number(root, "n_head", &config->n_head, where, err));
+    TRY(config_number(root, "n_embd", &config->n_embd, where, err));
+    TRY(config_number(root, "n_positions", &config->block_size, where, err));
+    TRY(config_number(root, "vocab_size", &config->vocab_size, where, err));
+    const char *activation = json_string_value(json_object_get(root, "activation_function"));
+    if (activation && strcmp(activation, "gelu_new") != 0)
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: activation_function '%.31s', only gelu_new is built", where,
+                       activation);
+    const json_t *eps = json_object_get(root, "layer_norm_epsilon"), *inner = json_object_get(root, "n_inner");
+    if (eps && fabs(json_number_value(eps) - 1e-5) > 1e-9)
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: layer_norm_epsilon is not 1e-5", where);
+    if (json_is_integer(inner) && json_integer_value(inner) != 4 * (json_int_t)config->n_embd)
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: n_inner is not 4 * n_embd", where);
+    if (json_is_false(json_object_get(root, "tie_word_embeddings")))
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: an output layer of its own (tie_word_embeddings false)",
+                       where);
+    if (config->n_embd % config->n_head)
+        return err_set(err, STATUS_CORRUPT, "%.200s: n_embd %u is not a multiple of n_head %u", where, config->n_embd,
+                       config->n_head);
+    return STATUS_OK;
+}
+
+enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where,
+                            struct err *err)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return err_set(err, STATUS_CORRUPT, "%.200s: not a JSON object: %.100s", where, root ? "" : why.text);
+    }
+    *config = (struct hf_config){0};
+    enum status status = config_read(config, root, where, err);
+    json_decref(root);
+    return status;
+}
+
+enum status hf_config_load(struct hf_config *config, const char *folder, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    void *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    TRY(file_read(path, HF_CONFIG_MAX, &text, &size, err));
+    enum status status = hf_config_parse(config, text, size, path, err);
+    mem_free(text);
+    return status;
+}
+
+/* --- tensors in ---------------------------------------------------------------------------------------------------- */
+
+static bool is_ignored(const char *name)
+{
+    size_t n = strlen(name);
+    static const char *const tails[] = {".attn.bias", ".attn.masked_bias"};
+    for (size_t i = 0; i < 2; i++)
+        if (n > strlen(tails[i]) && !strcmp(name + n - strlen(tails[i]), tails[i])) return true;
+    return !strcmp(name, "lm_head.weight"); /* tied: the same numbers as wte.weight */
+}
+
+static bool same_shape(const struct tensor *t, const struct safetensors_entry *e)
+{
+    if (t->ndim != e->ndim) return false;
+    for (uint32_t d = 0; d < e->ndim; d++)
+        if (t->shape[d] != e->shape[d]) return false;
+    return true;
+}
+
+/* Copy every tensor of one file; seen[i] says which of the layout's are already there. */
+static enum status load_file(const char *path, const struct layout *layout, float *theta, bool *seen, struct err *err)
+{
+    struct safetensors st;
+    TRY(safetensors_open(&st, path, err));
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < st.n; i++) {
+        const struct safetensors_entry *e = &st.entries[i];
+        const char *name = strncmp(e->name, prefix, sizeof prefix - 1) ? e->name : e->name + sizeof prefix - 1;
+        int at = layout_find(layout, name);
+        if (at < 0 && is_ignored(name)) continue;
+        if (at < 0)
+            status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has no place in this model", path, name);
+        else if (!same_shape(&layout->tensors[at], e))
+            status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has another shape than in this model: "
+                             "compare its config.json with the model section", path, name);
+        else if (seen[at])
+            status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
+        else {
+            seen[at] = true;
+            status = safetensors_read_f32(e, theta + layout->tensors[at].offset, err);
+        }
+    }
+    safetensors_close(&st);
+    return status;
+}
+
+/* Each distinct file of the index's weight_map once, in order of first mention. */
+static enum status load_sharded(const char *folder, const json_t *map, const struct layout *layout, float *theta,
+                                bool *seen, struct err *err)
+{
+    json_t *done = json_object();
+    const char *tensor;
+    json_t *value;
+    enum status status = done ? STATUS_OK : STATUS_NOMEM;
+    json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
+        const char *file = json_string_value(value);
+        char path[FILEIO_PATH_MAX];
+        if (status != STATUS_OK || (file && json_object_get(done, file))) continue;
+        if (!file || !file[0] || strchr(file, '/') || json_object_set_new(done, file, json_true())) {
+            status = err_set(err, STATUS_CORRUPT, "%s/model.safetensors.index.json: bad file name for '%.96s'", folder,
+                             tensor);
+            continue;
+        }
+        snprintf(path, sizeof path, "%s/%s", folder, file);
+        status = load_file(path, layout, theta, seen, err);
+    }
+    json_decref(done);
+    return status;
+}
+
+static enum status load_index(const char *folder, const char *path, const struct layout *layout, float *theta,
+                              bool *seen, struct err *err)
+{
+    void *text;
+    size_t size;
+    TRY(file_read(path, SAFETENSORS_HEADER_MAX, &text, &size, err));
+    json_error_t why;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    const json_t *map = json_object_get(root, "weight_map");
+    enum status status = json_is_object(map)
+                             ? load_sharded(folder, map, layout, theta, seen, err)
+                             : err_set(err, STATUS_CORRUPT, "%s: no weight_map in it", path);
+    json_decref(root);
+    mem_free(text);
+    return status;
+}
+
+enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
+{
+    char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
+    snprintf(whole, sizeof whole, "%s/model.safetensors", folder);
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
+    bool *seen = mem_alloc(layout->n_tensors, sizeof *seen);
+    if (!seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
+    enum status status;
+    if (!file_exists(whole) && file_exists(index))
+        status = load_index(folder, index, layout, theta, seen, err);
+    else
+        status = load_file(whole, layout, theta, seen, err);
+    for (uint32_t i = 0; status == STATUS_OK && i < layout->n_tensors; i++)
+        if (!seen[i])
+            status = err_set(err, STATUS_MISMATCH, "%s: tensor '%s' is missing", folder, layout->tensors[i].name);
+    mem_free(seen);
+    return status;
+}
+
+/* --- folder out ---------------------------------------------------------------------------------------------------- */
+
+static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
+                               const char *config_json, const char *tokenizer_json, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    TRY(dir_make(tmp, err));
+    snprintf(path, sizeof path, "%s/config.json", tmp);
+    TRY(file_write(path, config_json, strlen(config_json), err));
+    if (tokenizer_json) {
+        snprintf(path, sizeof path, "%s/tokenizer.json", tmp);
+        TRY(file_write(path, tokenizer_json, strlen(tokenizer_json), err));
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", tmp);
+    return safetensors_write_theta(path, layout, theta, err);
+}
+
+enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
+                            const char *config_json, const char *tokenizer_json, struct err *err)
+{
+    char tmp[FILEIO_PATH_MAX - 64], parent[FILEIO_PATH_MAX];
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    if (!n || n >= sizeof tmp - 32) return err_set(err, STATUS_INVALID, "bad folder name '%.80s'", folder);
+    snprintf(tmp, sizeof tmp, "%.*s.tmp-%ld", (int)n, folder, (long)getpid());
+    snprintf(parent, sizeof parent, "%.*s/..", (int)n, folder);
+    TRY(dir_remove_flat(tmp, err));
+    enum status status = fill_folder(tmp, layout, theta, config_json, tokenizer_json, err);
+    if (status == STATUS_OK) status = dir_sync(tmp, err);
+    if (status == STATUS_OK) status = dir_remove_flat(folder, err);
+    if (status == STATUS_OK && rename(tmp, folder) != 0)
+        status = err_set(err, STATUS_IO, "cannot rename %s into place: %s", tmp, strerror(errno));
+    if (status != STATUS_OK) {
+        if (dir_remove_flat(tmp, NULL) != STATUS_OK) { /* the first error is the one to report */
+        }
+        return status;
+    }
+    return dir_sync(parent, err);
+}

@@ -1,0 +1,34 @@
+/* From a global sample counter to tokens and targets.
+ *
+ * Counter k stands for sample k mod n of epoch k / n (n windows in the data set); rng_permute says which window that is.
+ * So any node draws any sample alone, and a range of counters granted to one worker is a set of windows nobody else
+ * sees in that epoch. Validation reads windows in file order. */
+#ifndef WORKER_BATCH_H
+#define WORKER_BATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "common/tokens.h"
+
+struct batch_source {
+    const struct tokens *tokens; /* borrowed */
+    uint64_t seed;
+    uint64_t n_samples; /* windows of seq + 1 tokens */
+    uint32_t seq, vocab_size;
+    bool in_order; /* counter = window (validation) instead of the permutation */
+};
+
+/* INVALID when the data set has no window of seq + 1 tokens. */
+enum status batch_source_init(struct batch_source *source, const struct tokens *tokens, uint32_t seq,
+                              uint32_t vocab_size, uint64_t seed, bool in_order, struct err *err) MUST_CHECK;
+/* The window counter k stands for. */
+uint64_t batch_window(const struct batch_source *source, uint64_t k);
+/* Rows for n counters: tokens[rows * seq], targets[rows * seq]; rows n .. rows - 1 are padding (token 0, target -1: no
+ * loss). scratch[seq + 1]. INVALID when a token is outside the vocabulary. */
+enum status batch_fill(const struct batch_source *source, const uint64_t *counters, size_t n, size_t rows,
+                       int32_t *tokens, int32_t *targets, uint32_t *scratch, struct err *err) MUST_CHECK;
+
+#endif
