@@ -1,0 +1,259 @@
+#include "common/config.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/bytes.h"
+#include "common/config_keys.h"
+#include "common/hash.h"
+#include "common/log.h"
+
+void config_defaults(struct config *config, struct config_sources *sources)
+{
+    memset(config, 0, sizeof *config);
+    memset(sources, 0, sizeof *sources);
+    for (int i = 0; i < config_keys_count; i++)
+        if (config_value_set(config, i, config_keys[i].preset, NULL) != STATUS_OK)
+            log_error("default of %s.%s breaks its own range", config_keys[i].section, config_keys[i].key);
+}
+
+/* "--train.max_steps=10" -> index of train.max_steps, *value_p -> "10". -1 when it is no known key: err is filled. */
+static int split_assignment(const char *assignment, const char **value_p, struct err *err)
+{
+    const char *name = assignment + (strncmp(assignment, "--", 2) ? 0 : 2);
+    size_t len = strcspn(name, "=");
+    const char *dot = memchr(name, '.', len);
+    size_t section_len = dot ? (size_t)(dot - name) : 0;
+    const char *key = dot ? dot + 1 : name;
+    int index = config_key_find(name, section_len, key, len - (size_t)(key - name));
+    if (index < 0) {
+        char section[64], text[64];
+        snprintf(section, sizeof section, "%.*s", (int)(section_len < 60 ? section_len : 60), name);
+        size_t key_len = len - (size_t)(key - name);
+        snprintf(text, sizeof text, "%.*s", (int)(key_len < 60 ? key_len : 60), key);
+        int nearest = config_key_nearest(section, text);
+        err_set(err, STATUS_INVALID, "unknown option --%s%s%s; the nearest is --%s.%s", section, dot ? "." : "", text,
+                config_keys[nearest].section, config_keys[nearest].key);
+        return -1;
+    }
+    if (name[len] != '=') {
+        err_set(err, STATUS_INVALID, "--%.*s needs a value: write --%.*s=VALUE", (int)len, name, (int)len, name);
+        return -1;
+    }
+    *value_p = name + len + 1;
+    return index;
+}
+
+enum status config_set(struct config *config, struct config_sources *sources, const char *assignment,
+                       enum config_source source, struct err *err)
+{
+    const char *value = NULL;
+    int index = split_assignment(assignment, &value, err);
+    if (index < 0) return STATUS_INVALID;
+    enum status status = config_value_set(config, index, value, err);
+    if (status != STATUS_OK) {
+        err_prefix(err, "command line");
+        return status;
+    }
+    sources->of[index] = (uint8_t)source;
+    return STATUS_OK;
+}
+
+static const char *env_name(int index, char out[128])
+{
+    snprintf(out, 128, "ATOLL_%s_%s", config_keys[index].section, config_keys[index].key);
+    for (char *p = out; *p; p++) *p = (char)toupper((unsigned char)*p);
+    return out;
+}
+
+/* A misspelt variable would otherwise do nothing without a word. Other programs may own ATOLL_ names, so it only warns.
+ */
+static void warn_unknown_env(void)
+{
+    for (char **e = environ; *e; e++) {
+        char name[128], prefix[128];
+        size_t len = strcspn(*e, "=");
+        bool known = false, ours = false;
+        for (int i = 0; i < config_keys_count && !known; i++) {
+            env_name(i, name);
+            known = strlen(name) == len && !memcmp(name, *e, len);
+            size_t n = (size_t)snprintf(prefix, sizeof prefix, "ATOLL_%s_", config_keys[i].section);
+            for (size_t c = 0; c < n; c++) prefix[c] = (char)toupper((unsigned char)prefix[c]);
+            ours = ours || !strncmp(*e, prefix, n);
+        }
+        if (ours && !known) log_warn("environment: %.*s names no configuration key and is ignored", (int)len, *e);
+    }
+}
+
+enum status config_env(struct config *config, struct config_sources *sources, struct err *err)
+{
+    for (int i = 0; i < config_keys_count; i++) {
+        char name[128];
+        const char *value = getenv(env_name(i, name));
+        if (!value) continue;
+        enum status status = config_value_set(config, i, value, err);
+        if (status != STATUS_OK) {
+            err_prefix(err, "environment, %s", name);
+            return status;
+        }
+        sources->of[i] = CONFIG_ENV;
+    }
+    warn_unknown_env();
+    return STATUS_OK;
+}
+
+/* "key: value" without indentation or newline, the value quoted where YAML could read something else into it. */
+static size_t key_line(const struct config *config, int index, char *out, size_t cap)
+{
+    char value[CONFIG_VALUE_MAX];
+    struct writer w = writer_of(out, cap);
+    config_value_text(config, index, value);
+    put_bytes(&w, config_keys[index].key, strlen(config_keys[index].key));
+    put_bytes(&w, ": ", 2);
+    if (config_keys[index].type == CONFIG_TYPE_TEXT) {
+        put_u8(&w, '"');
+        for (const char *p = value; *p; p++) {
+            if (*p == '"' || *p == '\\') put_u8(&w, '\\');
+            put_u8(&w, (uint8_t)*p);
+        }
+        put_u8(&w, '"');
+    } else {
+        put_bytes(&w, value, strlen(value));
+    }
+    size_t n = w.pos;
+    put_u8(&w, 0);
+    return n;
+}
+
+enum { LINE_MAX_BYTES = 2 * CONFIG_VALUE_MAX + 64 };
+
+static bool first_of_section(int index)
+{
+    return index == 0 || strcmp(config_keys[index].section, config_keys[index - 1].section) != 0;
+}
+
+static void source_text(const struct config *config, int index, uint8_t source, char out[96])
+{
+    static const char *const names[] = {
+        [CONFIG_DEFAULT] = "default",         [CONFIG_PRESET] = "derived",  [CONFIG_FILE] = "file",
+        [CONFIG_COORDINATOR] = "coordinator", [CONFIG_ENV] = "environment", [CONFIG_FLAG] = "flag"};
+    if (source == CONFIG_PRESET && !strcmp(config_keys[index].section, "model"))
+        snprintf(out, 96, "preset %s", config->model.preset);
+    else if (source == CONFIG_PRESET && index == config_key_at(offsetof(struct config, train.sync_every)) &&
+             config->train.method != METHOD_DDP)
+        snprintf(out, 96, "no more than train.max_steps");
+    else if (source == CONFIG_PRESET)
+        snprintf(out, 96, "follows method %s", config_method_name(config->train.method));
+    else
+        snprintf(out, 96, "%s", source <= CONFIG_FLAG ? names[source] : "?");
+}
+
+void config_print(const struct config *config, const struct config_sources *sources, FILE *out)
+{
+    for (int i = 0; i < config_keys_count; i++) {
+        char line[LINE_MAX_BYTES], source[96];
+        if (first_of_section(i)) fprintf(out, "%s:\n", config_keys[i].section);
+        key_line(config, i, line, sizeof line);
+        source_text(config, i, sources->of[i], source);
+        fprintf(out, "  %-42s # %s\n", line, source);
+    }
+}
+
+void config_help(FILE *out)
+{
+    fprintf(out,
+            "Each key is set by --section.key=VALUE, by ATOLL_SECTION_KEY=VALUE, or in the configuration file; the\n"
+            "first of these wins. (local) keys belong to one machine, the others come from the coordinator.\n");
+    for (int i = 0; i < config_keys_count; i++) {
+        const struct config_key *k = &config_keys[i];
+        char range[160], name[64], preset[64];
+        if (first_of_section(i)) fprintf(out, "\n%s\n", k->section);
+        snprintf(name, sizeof name, "%s.%s", k->section, k->key);
+        snprintf(preset, sizeof preset, k->type == CONFIG_TYPE_TEXT ? "\"%s\"" : "%s", k->preset);
+        fprintf(out, "  %-26s %-24s %s%s\n", name, preset, k->local ? "(local) " : "", k->help);
+        if (k->type != CONFIG_TYPE_TEXT)
+            fprintf(out, "  %-26s %-24s %s%s%s\n", "", "", config_value_range(i, range, sizeof range),
+                    k->unit && k->unit[0] ? " " : "", k->unit ? k->unit : "");
+    }
+}
+
+size_t config_shared_text(const struct config *config, char *out, size_t cap)
+{
+    struct writer w = writer_of(out, cap);
+    const char *section = "";
+    for (int i = 0; i < config_keys_count; i++) {
+        char line[LINE_MAX_BYTES];
+        if (config_keys[i].local) continue;
+        if (strcmp(section, config_keys[i].section)) {
+            section = config_keys[i].section;
+            put_bytes(&w, section, strlen(section));
+            put_bytes(&w, ":\n", 2);
+        }
+        put_bytes(&w, "  ", 2);
+        put_bytes(&w, line, key_line(config, i, line, sizeof line));
+        put_bytes(&w, "\n", 1);
+    }
+    size_t n = w.pos;
+    put_u8(&w, 0);
+    return w.bad ? 0 : n;
+}
+
+uint64_t config_shared_hash(const struct config *config)
+{
+    uint64_t acc = 0;
+    for (int i = 0; i < config_keys_count; i++) {
+        char line[LINE_MAX_BYTES];
+        if (config_keys[i].local) continue;
+        acc = hash_mix(acc, hash64(config_keys[i].section, strlen(config_keys[i].section)));
+        acc = hash_mix(acc, hash64(line, key_line(config, i, line, sizeof line)));
+    }
+    return acc;
+}
+
+int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap)
+{
+    int differing = 0;
+    size_t n = 0;
+    if (cap) out[0] = 0;
+    for (int i = 0; i < config_keys_count; i++) {
+        char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX];
+        if (config_keys[i].local) continue;
+        if (!strcmp(config_value_text(here, i, a), config_value_text(there, i, b))) continue;
+        if (n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s.%s (%s here, %s there)", differing ? ", " : "",
+                                  config_keys[i].section, config_keys[i].key, a[0] ? a : "\"\"", b[0] ? b : "\"\"");
+        differing++;
+    }
+    return differing;
+}
+
+bool config_codec_lossless(const char *spec)
+{
+    if (strncmp(spec, "fp32", 4)) return false;
+    for (spec += 4; *spec; spec += 4)
+        if (strncmp(spec, "+lz4", 4)) return false;
+    return true;
+}
+
+bool config_error_feedback(const struct config *config, const char *spec)
+{
+    if (config->codec.error_feedback == CHOICE_AUTO) return !config_codec_lossless(spec);
+    return config->codec.error_feedback == CHOICE_ON;
+}
+
+const char *config_method_name(enum train_method method)
+{
+    switch (method) {
+    case METHOD_DDP:
+        return "ddp";
+    case METHOD_LOCAL_SGD:
+        return "local-sgd";
+    case METHOD_DILOCO:
+        return "diloco";
+    case METHOD_ASYNC:
+        return "async";
+    }
+    return "?";
+}

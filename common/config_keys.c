@@ -1,0 +1,207 @@
+#include "common/config_keys.h"
+
+#include <string.h>
+
+#define U32_MAX 4294967295u
+
+static const struct config_choice choices_family[] = {{"gpt2", 0}, {NULL, 0}};
+static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
+                                                      {"local-sgd", METHOD_LOCAL_SGD},
+                                                      {"diloco", METHOD_DILOCO},
+                                                      {"async", METHOD_ASYNC},
+                                                      {NULL, 0}};
+static const struct config_choice choices_precision[] = {{"fp32", PRECISION_FP32}, {"bf16", PRECISION_BF16}, {NULL, 0}};
+static const struct config_choice choices_inner[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
+static const struct config_choice choices_outer[] = {
+    {"sgd", OPTIMIZER_SGD}, {"nesterov", OPTIMIZER_NESTEROV}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
+static const struct config_choice choices_schedule[] = {{"constant", SCHEDULE_CONSTANT},
+                                                        {"linear", SCHEDULE_LINEAR},
+                                                        {"cosine", SCHEDULE_COSINE},
+                                                        {"wsd", SCHEDULE_WSD},
+                                                        {NULL, 0}};
+/* The first name of a value is the one that is printed. */
+static const struct config_choice choices_auto[] = {{"auto", CHOICE_AUTO}, {"on", CHOICE_ON},     {"off", CHOICE_OFF},
+                                                    {"true", CHOICE_ON},   {"false", CHOICE_OFF}, {NULL, 0}};
+static const struct config_choice choices_journal[] = {
+    {"auto", JOURNAL_SYNC_AUTO}, {"update", JOURNAL_SYNC_UPDATE}, {"snapshot", JOURNAL_SYNC_SNAPSHOT}, {NULL, 0}};
+static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0},  {"info", 0},
+                                                     {"debug", 0}, {"trace", 0}, {NULL, 0}};
+
+/* clang-format off */
+#define KEY(s, k, t, d) .section = #s, .key = #k, .type = CONFIG_TYPE_##t, .preset = (d), \
+    .offset = offsetof(struct config, s.k), .size = sizeof(((struct config *)0)->s.k)
+#define TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .help = (h)}
+#define WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .choices = (c), .help = (h)}
+#define CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .choices = (c), .help = (h)}
+#define U32(s, k, d, from, to, u, h) {KEY(s, k, U32, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define U64(s, k, d, from, to, u, h) {KEY(s, k, U64, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define REAL(s, k, d, from, to, u, h) {KEY(s, k, REAL, d), .min = (from), .max = (to), .unit = (u), .help = (h)}
+#define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
+#define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
+#define LOCAL_U32(s, k, d, from, to, u, h) \
+    {KEY(s, k, U32, d), .local = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+/* clang-format on */
+
+const struct config_key config_keys[] = {
+    TEXT(run, name, "run", "name of the run: letters, digits, '.', '_' and '-'"),
+    U64(run, seed, "1", 0, UINT64_MAX, "", "seed of the initial parameters and of the sample order"),
+
+    LOCAL_TEXT(data, train, "", "token shards to train on, a path or glob"),
+    LOCAL_TEXT(data, val, "", "token shards to evaluate on, a path or glob"),
+    TEXT(data, tokenizer, "bytes", "bytes, or a tokenizer file"),
+
+    WORD(model, family, "gpt2", choices_family, "model family"),
+    TEXT(model, preset, "", "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth) or gpt2; keys set by hand win"),
+    U32(model, n_layer, "4", 1, 1024, "layers", "transformer blocks"),
+    U32(model, n_head, "4", 1, 1024, "heads", "attention heads; divides n_embd"),
+    U32(model, n_embd, "128", 1, 65536, "", "width of the residual stream"),
+    U32(model, block_size, "128", 1, 1048576, "tokens", "context length"),
+    U32(model, vocab_size, "256", 2, 16777216, "tokens", "size of the vocabulary"),
+    TEXT(model, init_from, "scratch", "scratch, or a Hugging Face folder on the coordinator's machine"),
+
+    CHOICE(train, method, "diloco", choices_method,
+           "what is synchronized; its outer.* and codec.* defaults win over values set by a weaker source"),
+    U32(train, max_steps, "720", 1, U32_MAX, "steps", "inner optimizer steps of one worker"),
+    U32(train, sync_every, "30", 1, 1000000, "steps", "H: inner steps between synchronizations; ddp: always 1"),
+    U32(train, batch_size, "16", 1, 1048576, "sequences", "sequences of a micro-step, per worker"),
+    U32(train, grad_accum, "1", 1, 65536, "micro-steps", "micro-steps of an optimizer step"),
+    CHOICE(train, precision, "fp32", choices_precision, "of the forward and backward pass; parameters stay fp32"),
+    LOCAL_U32(train, threads, "1", 1, 1024, "threads", "compute threads of one worker (CPU)"),
+    LOCAL_U32(train, ranks, "1", 1, 1024, "ranks", "data-parallel ranks of one worker; divides batch_size"),
+    LOCAL_TEXT(train, devices, "auto", "auto, cpu, cuda, or cuda:0,1"),
+    U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
+    U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens", "tokens of an evaluation on the way; the last takes all"),
+    U32(train, fragments, "0", 0, 256, "fragments", "parts that synchronize on their own; 0: by size"),
+    CHOICE(train, dynamic_steps, "auto", choices_auto, "H of a worker follows its speed; auto: on with async"),
+
+    CHOICE(inner, optimizer, "adamw", choices_inner, "optimizer of each worker"),
+    REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
+    REAL(inner, beta1, "0.9", 0, 0.999999, "", "AdamW: decay of the first moment"),
+    REAL(inner, beta2, "0.95", 0, 0.999999, "", "AdamW: decay of the second moment"),
+    REAL(inner, eps, "1e-8", 1e-30, 1, "", "AdamW: added to the denominator"),
+    REAL(inner, weight_decay, "0.1", 0, 100, "", "AdamW: of tensors with two or more dimensions"),
+    REAL(inner, grad_clip, "1.0", 0, 1e9, "", "largest global gradient norm; 0: off"),
+    CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate after the warmup"),
+    U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "steps of linear warmup"),
+    REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "where the schedule ends, as a fraction of learning_rate"),
+
+    CHOICE(outer, optimizer, "nesterov", choices_outer, "optimizer of the coordinator; default follows train.method"),
+    REAL(outer, learning_rate, "0.7", 0, 1000, "", "default follows the optimizer: sgd 1, nesterov 0.7"),
+    REAL(outer, momentum, "0.9", 0, 0.999999, "", "default follows the optimizer: sgd 0, nesterov 0.9"),
+    U32(outer, max_staleness, "4", 0, 1000000, "rounds", "async: a delta further behind is refused"),
+    REAL(outer, staleness_power, "0.5", 0, 10, "", "async: a delta weighs (1 + staleness)^-power"),
+    U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: the number of workers"),
+    REAL(outer, momentum_spread, "0", 0, 1, "", "async: share of the momentum step spread over the deltas between"),
+
+    TEXT(codec, up, "int8:256", "codec of deltas, see `atoll codec list`; ddp: fp32"),
+    TEXT(codec, down, "int8:256", "codec of updates; ddp: fp32"),
+    CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
+
+    LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address; port * takes a free one"),
+    TEXT(coordinator, quorum, "all", "all, a number of workers, or a percentage such as 75%"),
+    U32(coordinator, min_workers, "1", 1, 65536, "workers", "workers that must have joined before the first round"),
+    U32(coordinator, max_workers, "64", 1, 65536, "workers", "workers at one time"),
+    REAL(coordinator, evict_after_s, "0", 0, 1e9, "s", "silence after which a worker loses its place; 0: as measured"),
+
+    U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
+    U32(checkpoint, keep, "2", 0, U32_MAX, "", "checkpoints kept; 0: all"),
+    U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds", "rounds between saves of a worker's own state; 0: never"),
+
+    CHOICE(journal, sync, "auto", choices_journal, "when updates reach the disk; auto: update if sync_every > 1"),
+
+    LOCAL_WORD(log, level, "info", choices_level, "least severe level that is shown"),
+    LOCAL_U32(log, every_steps, "10", 1, U32_MAX, "steps", "steps between step lines"),
+};
+
+const int config_keys_count = sizeof config_keys / sizeof *config_keys;
+
+_Static_assert(sizeof config_keys / sizeof *config_keys <= CONFIG_KEYS_MAX, "config_sources.of is too small");
+
+static bool same(const char *name, const char *text, size_t len)
+{
+    return strlen(name) == len && !memcmp(name, text, len);
+}
+
+int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len)
+{
+    for (int i = 0; i < config_keys_count; i++)
+        if (same(config_keys[i].section, section, section_len) && same(config_keys[i].key, key, key_len)) return i;
+    return -1;
+}
+
+int config_key_at(size_t offset)
+{
+    for (int i = 0; i < config_keys_count; i++)
+        if (config_keys[i].offset == offset) return i;
+    return -1;
+}
+
+bool config_section_exists(const char *section)
+{
+    for (int i = 0; i < config_keys_count; i++)
+        if (!strcmp(config_keys[i].section, section)) return true;
+    return false;
+}
+
+/* Levenshtein distance of a and b; only their first 48 bytes count. */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 48 };
+    int row[MAX + 1];
+    int na = (int)strnlen(a, MAX), nb = (int)strnlen(b, MAX);
+    for (int j = 0; j <= nb; j++) row[j] = j;
+    for (int i = 1; i <= na; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[nb];
+}
+
+/* "lr" for "learning_rate": the first letters of its words. */
+static bool initials(const char *text, const char *name)
+{
+    bool start = true;
+    for (; *name; name++) {
+        if (start && *text++ != *name) return false;
+        start = *name == '_';
+    }
+    return !*text;
+}
+
+/* 0 for equal names to 100 for names with nothing in common. */
+static int unlikeness(const char *text, const char *name)
+{
+    size_t a = strlen(text), b = strlen(name), longer = a > b ? a : b;
+    if (strlen(text) > 1 && initials(text, name)) return 10;
+    return longer ? 100 * edit_distance(text, name) / (int)longer : 0;
+}
+
+int config_key_nearest(const char *section, const char *key)
+{
+    int nearest = 0, least = 1 << 20;
+    for (int i = 0; i < config_keys_count; i++) {
+        /* The key's own name says more than its section: a wrong section costs a quarter of a wrong key. */
+        int distance = 4 * unlikeness(key, config_keys[i].key) + unlikeness(section, config_keys[i].section);
+        if (distance < least) {
+            least = distance;
+            nearest = i;
+        }
+    }
+    return nearest;
+}
+
+const char *config_section_nearest(const char *section)
+{
+    int nearest = 0;
+    for (int i = 1; i < config_keys_count; i++)
+        if (unlikeness(section, config_keys[i].section) < unlikeness(section, config_keys[nearest].section))
+            nearest = i;
+    return config_keys[nearest].section;
+}

@@ -1,0 +1,199 @@
+/* One key's value: text to struct field and back. */
+#include "common/config_keys.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Length of the UTF-8 character at p if it is one that a value may hold and YAML carries unchanged inside double quotes
+ * (no control characters, line separators, surrogates, byte order mark), else 0. */
+static size_t printable(const unsigned char *p)
+{
+    if (p[0] < 0x80) return p[0] >= 0x20 && p[0] != 0x7f;
+    size_t n = p[0] >= 0xf0 && p[0] < 0xf8 ? 4 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3 : p[0] >= 0xc0 && p[0] < 0xe0 ? 2 : 0;
+    if (!n) return 0;
+    uint32_t c = p[0] & (0x7fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80) return 0; /* a terminator stops here too */
+        c = c << 6 | (p[i] & 0x3f);
+    }
+    static const uint32_t smallest[] = {0, 0, 0xa0, 0x800, 0x10000};
+    if (c < smallest[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) || c == 0x2028 || c == 0x2029 || c == 0xfeff ||
+        c == 0xfffe || c == 0xffff)
+        return 0;
+    return n;
+}
+
+/* The value cut to something that fits a line and holds no control characters. */
+static const char *shown(const char *text, char out[64])
+{
+    size_t n = 0;
+    for (const unsigned char *p = (const unsigned char *)text; *p && n < 48;) {
+        size_t len = printable(p);
+        if (len)
+            memcpy(out + n, p, len);
+        else
+            out[n] = '?';
+        n += len ? len : 1;
+        p += len ? len : 1;
+    }
+    snprintf(out + n, 64 - n, "%s", strlen(text) > 48 ? "..." : "");
+    return out;
+}
+
+const char *config_value_range(int index, char *out, size_t cap)
+{
+    const struct config_key *k = &config_keys[index];
+    size_t n = 0;
+    out[0] = 0;
+    switch (k->type) {
+    case CONFIG_TYPE_TEXT:
+        snprintf(out, cap, "text up to %zu bytes", k->size - 1);
+        break;
+    case CONFIG_TYPE_U32:
+    case CONFIG_TYPE_U64:
+        snprintf(out, cap, "%" PRIu64 " to %" PRIu64, k->lo, k->hi);
+        break;
+    case CONFIG_TYPE_REAL:
+        snprintf(out, cap, "%g to %g", k->min, k->max);
+        break;
+    case CONFIG_TYPE_WORD:
+    case CONFIG_TYPE_CHOICE:
+        for (const struct config_choice *c = k->choices; c->name && n < cap; c++)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", c == k->choices ? "" : " | ", c->name);
+        break;
+    }
+    return out;
+}
+
+static enum status refuse(int index, const char *text, const char *what, struct err *err)
+{
+    char value[64], range[160];
+    return err_set(err, STATUS_INVALID, "%s.%s: \"%s\" %s; allowed: %s", config_keys[index].section,
+                   config_keys[index].key, shown(text, value), what, config_value_range(index, range, sizeof range));
+}
+
+static enum status set_text(void *field, int index, const char *text, struct err *err)
+{
+    size_t n = strlen(text);
+    if (n >= config_keys[index].size) return refuse(index, text, "is too long", err);
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        size_t len = printable(p);
+        if (!len) return refuse(index, text, "holds a control character or is not UTF-8", err);
+        p += len;
+    }
+    memset(field, 0, config_keys[index].size); /* no leftovers: equal values are equal bytes */
+    memcpy(field, text, n);
+    return STATUS_OK;
+}
+
+static enum status set_choice(void *field, int index, const char *text, struct err *err)
+{
+    const struct config_key *k = &config_keys[index];
+    for (const struct config_choice *c = k->choices; c->name; c++) {
+        if (strcmp(c->name, text)) continue;
+        if (k->type == CONFIG_TYPE_WORD) return set_text(field, index, text, err);
+        memcpy(field, &c->value, sizeof c->value);
+        return STATUS_OK;
+    }
+    return refuse(index, text, "is not a choice", err);
+}
+
+static enum status set_whole(void *field, int index, const char *text, struct err *err)
+{
+    const struct config_key *k = &config_keys[index];
+    size_t digits = strspn(text, "0123456789");
+    if (!digits || text[digits]) {
+        bool negative = text[0] == '-' && text[1] && !text[1 + strspn(text + 1, "0123456789")];
+        return refuse(index, text, negative ? "is out of range" : "is not a whole number", err);
+    }
+    errno = 0;
+    unsigned long long v = strtoull(text, NULL, 10);
+    if (errno || v < k->lo || v > k->hi) return refuse(index, text, "is out of range", err);
+    if (k->type == CONFIG_TYPE_U32)
+        memcpy(field, &(uint32_t){(uint32_t)v}, sizeof(uint32_t));
+    else
+        memcpy(field, &(uint64_t){v}, sizeof(uint64_t));
+    return STATUS_OK;
+}
+
+static enum status set_real(void *field, int index, const char *text, struct err *err)
+{
+    const struct config_key *k = &config_keys[index];
+    char *end;
+    if (!text[0] || text[strspn(text, "0123456789+-.eE")]) return refuse(index, text, "is not a number", err);
+    double v = strtod(text, &end);
+    if (*end) return refuse(index, text, "is not a number", err);
+    if (!isfinite(v) || v < k->min || v > k->max) return refuse(index, text, "is out of range", err);
+    if (v == 0) v = 0; /* -0 is printed and hashed as 0 */
+    memcpy(field, &v, sizeof v);
+    return STATUS_OK;
+}
+
+enum status config_value_set(struct config *config, int index, const char *text, struct err *err)
+{
+    void *field = (char *)config + config_keys[index].offset;
+    switch (config_keys[index].type) {
+    case CONFIG_TYPE_TEXT:
+        return set_text(field, index, text, err);
+    case CONFIG_TYPE_WORD:
+    case CONFIG_TYPE_CHOICE:
+        return set_choice(field, index, text, err);
+    case CONFIG_TYPE_U32:
+    case CONFIG_TYPE_U64:
+        return set_whole(field, index, text, err);
+    case CONFIG_TYPE_REAL:
+        return set_real(field, index, text, err);
+    }
+    return STATUS_INVALID;
+}
+
+/* The fewest digits that read back as the same double. */
+static void real_text(double v, char *out, size_t cap)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(out, cap, "%.*g", digits, v);
+        if (strtod(out, NULL) == v) return;
+    }
+}
+
+const char *config_value_text(const struct config *config, int index, char out[CONFIG_VALUE_MAX])
+{
+    const struct config_key *k = &config_keys[index];
+    const void *field = (const char *)config + k->offset;
+    uint32_t u32;
+    uint64_t u64;
+    double real;
+    int choice;
+    switch (k->type) {
+    case CONFIG_TYPE_TEXT:
+    case CONFIG_TYPE_WORD:
+        snprintf(out, CONFIG_VALUE_MAX, "%s", (const char *)field);
+        break;
+    case CONFIG_TYPE_CHOICE:
+        memcpy(&choice, field, sizeof choice);
+        snprintf(out, CONFIG_VALUE_MAX, "%d", choice); /* a value outside the enum: only a broken caller */
+        for (const struct config_choice *c = k->choices; c->name; c++)
+            if (c->value == choice) {
+                snprintf(out, CONFIG_VALUE_MAX, "%s", c->name);
+                break;
+            }
+        break;
+    case CONFIG_TYPE_U32:
+        memcpy(&u32, field, sizeof u32);
+        snprintf(out, CONFIG_VALUE_MAX, "%" PRIu32, u32);
+        break;
+    case CONFIG_TYPE_U64:
+        memcpy(&u64, field, sizeof u64);
+        snprintf(out, CONFIG_VALUE_MAX, "%" PRIu64, u64);
+        break;
+    case CONFIG_TYPE_REAL:
+        memcpy(&real, field, sizeof real);
+        real_text(real, out, CONFIG_VALUE_MAX);
+        break;
+    }
+    return out;
+}
