@@ -252,8 +252,9 @@ struct metrics_step {
     uint64_t round;
     uint32_t step;     /* in the round, from 0 */
     double position;   /* schedule position */
-    float loss;        /* nats per token */
-    float lr, grad_norm;
+    float loss;        /* nats per token; NaN or infinity once training diverged (JSON has neither) */
+    float lr;
+    float grad_norm;   /* may be NaN or infinity too */
     uint64_t tokens;
     uint32_t step_us;
 };
@@ -313,14 +314,15 @@ struct msg {
 /* "HELLO"; "?" for an unknown number. */
 const char *msg_name(enum msg_type type);
 enum wire_lane msg_lane(enum msg_type type);
-/* Bytes msg_encode would write, header included; never above WIRE_HEADER + WIRE_BODY_MAX for a valid message. */
+/* Bytes msg_encode would write, header included; never above WIRE_HEADER + WIRE_BODY_MAX for a valid message, 0 for one with
+ * a field over its limit. */
 size_t msg_encoded_size(const struct msg *m);
-/* Header (magic, version, type, body length, CRC) and body. LIMIT when cap is too small; INVALID when a field is over
- * its limit. */
+/* Header (magic, version, type, body length, CRC) and body. LIMIT when cap is too small; INVALID for everything msg_decode
+ * would call CORRUPT: a field over its limit, text that is not clean UTF-8, a chunk whose crc is not that of its data. */
 enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
 /* Decode one whole message. Pointers in m borrow from src. CORRUPT with a reason in err for anything malformed: short,
  * long, CRC, unknown type, counts over their limits, NaN where a number is needed, strings with control characters;
- * UNSUPPORTED for another protocol version. Nothing is allocated. */
+ * UNSUPPORTED for another protocol version, except that REFUSE is decoded in every version. Nothing is allocated. */
 enum status msg_decode(struct msg *m, const uint8_t *src, size_t size, struct err *err) MUST_CHECK;
 
 #endif

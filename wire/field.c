@@ -1,0 +1,217 @@
+#include "wire/field.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "wire/msg.h"
+
+/* Objects are plain structs of known layout: each access copies through the type the table names. */
+#define LOAD(type, object, offset)                                                                                     \
+    __extension__({                                                                                                    \
+        type load_value_;                                                                                              \
+        memcpy(&load_value_, (const char *)(object) + (offset), sizeof load_value_);                                   \
+        load_value_;                                                                                                   \
+    })
+#define STORE(type, object, offset, value)                                                                             \
+    do {                                                                                                               \
+        type store_value_ = (value);                                                                                   \
+        memcpy((char *)(object) + (offset), &store_value_, sizeof store_value_);                                       \
+    } while (0)
+
+static uint32_t list_count(const struct field *f, const void *object)
+{
+    return LOAD(uint32_t, object, f->count_at);
+}
+
+static const char *list_item(const struct field *f, const void *object, uint32_t i)
+{
+    return (const char *)object + f->at + i * f->stride;
+}
+
+/* Length of the UTF-8 sequence at p (n bytes left), 0 when it is malformed. */
+static size_t utf8_sequence(const unsigned char *p, size_t n, uint32_t *code_p)
+{
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t len = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+    if (!len || len > n) return 0;
+    uint32_t code = len == 1 ? p[0] : p[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if (p[i] >> 6 != 2) return 0;
+        code = code << 6 | (p[i] & 0x3f);
+    }
+    *code_p = code;
+    return code >= least[len] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? len : 0;
+}
+
+bool text_is_clean(const char *text, size_t n, bool lines)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    for (size_t i = 0; i < n;) {
+        uint32_t code = 0;
+        size_t len = utf8_sequence(p + i, n - i, &code);
+        bool space = lines && (code == '\t' || code == '\n' || code == '\r');
+        if (!len || (code < 0x20 && !space) || (code >= 0x7f && code < 0xa0)) return false;
+        i += len;
+    }
+    return true;
+}
+
+static bool in_bounds(const struct field *f, uint64_t v)
+{
+    return v >= f->min && v <= f->max;
+}
+
+static bool field_ok(const struct field *f, const void *object)
+{
+    const char *p = (const char *)object + f->at;
+    size_t n;
+    switch (f->kind) {
+    case FIELD_U8: return in_bounds(f, LOAD(uint8_t, p, 0));
+    case FIELD_U16: return in_bounds(f, LOAD(uint16_t, p, 0));
+    case FIELD_U32: return in_bounds(f, LOAD(uint32_t, p, 0));
+    case FIELD_U64: return in_bounds(f, LOAD(uint64_t, p, 0));
+    case FIELD_F32: return isfinite(LOAD(float, p, 0));
+    case FIELD_F64: return isfinite(LOAD(double, p, 0));
+    case FIELD_LINE:
+        n = strnlen(p, f->max + 1);
+        return in_bounds(f, n) && text_is_clean(p, n, false);
+    case FIELD_TEXT:
+        p = LOAD(const char *, p, 0);
+        n = p ? strnlen(p, f->max + 1) : 0;
+        return p && in_bounds(f, n) && text_is_clean(p, n, true);
+    case FIELD_BLOB: return in_bounds(f, LOAD(size_t, object, f->count_at)) && LOAD(const uint8_t *, p, 0);
+    case FIELD_LIST:
+        if (!in_bounds(f, list_count(f, object))) return false;
+        for (uint32_t i = 0; i < list_count(f, object); i++)
+            if (fields_check(f->items, list_item(f, object, i))) return false;
+        return true;
+    case FIELD_BOOL:
+    case FIELD_F32_ANY:
+    case FIELD_UUID:
+    case FIELD_END: break;
+    }
+    return true;
+}
+
+const struct field *fields_check(const struct field *table, const void *object)
+{
+    for (const struct field *f = table; f->kind != FIELD_END; f++)
+        if (!field_ok(f, object)) return f;
+    return NULL;
+}
+
+size_t fields_size(const struct field *table, const void *object)
+{
+    size_t n = 0;
+    for (const struct field *f = table; f->kind != FIELD_END; f++) {
+        switch (f->kind) {
+        case FIELD_U8:
+        case FIELD_BOOL: n += 1; break;
+        case FIELD_U16: n += 2; break;
+        case FIELD_U32:
+        case FIELD_F32:
+        case FIELD_F32_ANY: n += 4; break;
+        case FIELD_U64:
+        case FIELD_F64: n += 8; break;
+        case FIELD_UUID: n += WIRE_UUID; break;
+        case FIELD_LINE: n += 2 + strlen((const char *)object + f->at); break;
+        case FIELD_TEXT: n += 4 + strlen(LOAD(const char *, object, f->at)) + 1; break;
+        case FIELD_BLOB: n += 4 + LOAD(size_t, object, f->count_at); break;
+        case FIELD_LIST:
+            for (uint32_t i = 0; i < list_count(f, object); i++) n += fields_size(f->items, list_item(f, object, i));
+            break;
+        case FIELD_END: break;
+        }
+    }
+    return n;
+}
+
+void fields_put(const struct field *table, const void *object, struct writer *w)
+{
+    for (const struct field *f = table; f->kind != FIELD_END; f++) {
+        const char *p = (const char *)object + f->at;
+        switch (f->kind) {
+        case FIELD_U8: put_u8(w, LOAD(uint8_t, p, 0)); break;
+        case FIELD_BOOL: put_u8(w, LOAD(bool, p, 0)); break;
+        case FIELD_U16: put_u16(w, LOAD(uint16_t, p, 0)); break;
+        case FIELD_U32: put_u32(w, LOAD(uint32_t, p, 0)); break;
+        case FIELD_U64: put_u64(w, LOAD(uint64_t, p, 0)); break;
+        case FIELD_F32:
+        case FIELD_F32_ANY: put_f32(w, LOAD(float, p, 0)); break;
+        case FIELD_F64: put_f64(w, LOAD(double, p, 0)); break;
+        case FIELD_UUID: put_bytes(w, p, WIRE_UUID); break;
+        case FIELD_LINE: put_str(w, p); break;
+        case FIELD_TEXT:
+            p = LOAD(const char *, p, 0);
+            put_u32(w, (uint32_t)strlen(p));
+            put_bytes(w, p, strlen(p) + 1);
+            break;
+        case FIELD_BLOB:
+            put_u32(w, (uint32_t)LOAD(size_t, object, f->count_at));
+            put_bytes(w, LOAD(const uint8_t *, p, 0), LOAD(size_t, object, f->count_at));
+            break;
+        case FIELD_LIST:
+            for (uint32_t i = 0; i < list_count(f, object); i++) fields_put(f->items, list_item(f, object, i), w);
+            break;
+        case FIELD_END: break;
+        }
+    }
+}
+
+static void get_bool(char *p, struct reader *r)
+{
+    uint8_t v = get_u8(r);
+    if (v > 1) reader_fail(r);
+    STORE(bool, p, 0, v == 1);
+}
+
+static void get_text(const struct field *f, char *p, struct reader *r)
+{
+    size_t n = get_u32(r);
+    const uint8_t *text = n <= f->max ? get_bytes(r, n + 1) : NULL;
+    if (!text || text[n] || memchr(text, 0, n)) {
+        reader_fail(r);
+        text = (const uint8_t *)"";
+    }
+    STORE(const char *, p, 0, (const char *)text);
+}
+
+static void get_blob(const struct field *f, void *object, struct reader *r)
+{
+    size_t n = get_u32(r);
+    const uint8_t *data = n <= f->max ? get_bytes(r, n) : NULL;
+    if (!data) reader_fail(r);
+    STORE(const uint8_t *, object, f->at, data);
+    STORE(size_t, object, f->count_at, data ? n : 0);
+}
+
+void fields_get(const struct field *table, void *object, struct reader *r)
+{
+    for (const struct field *f = table; f->kind != FIELD_END; f++) {
+        char *p = (char *)object + f->at;
+        const uint8_t *bytes;
+        switch (f->kind) {
+        case FIELD_U8: STORE(uint8_t, p, 0, get_u8(r)); break;
+        case FIELD_BOOL: get_bool(p, r); break;
+        case FIELD_U16: STORE(uint16_t, p, 0, get_u16(r)); break;
+        case FIELD_U32: STORE(uint32_t, p, 0, get_u32(r)); break;
+        case FIELD_U64: STORE(uint64_t, p, 0, get_u64(r)); break;
+        case FIELD_F32:
+        case FIELD_F32_ANY: STORE(float, p, 0, get_f32(r)); break;
+        case FIELD_F64: STORE(double, p, 0, get_f64(r)); break;
+        case FIELD_UUID:
+            bytes = get_bytes(r, WIRE_UUID);
+            if (bytes) memcpy(p, bytes, WIRE_UUID);
+            break;
+        case FIELD_LINE: get_str(r, p, f->max + 1); break;
+        case FIELD_TEXT: get_text(f, p, r); break;
+        case FIELD_BLOB: get_blob(f, object, r); break;
+        case FIELD_LIST:
+            if (list_count(f, object) > f->max) reader_fail(r);
+            for (uint32_t i = 0; !r->bad && i < list_count(f, object); i++)
+                fields_get(f->items, (char *)object + f->at + i * f->stride, r);
+            break;
+        case FIELD_END: break;
+        }
+    }
+}

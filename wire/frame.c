@@ -1,0 +1,41 @@
+#include "wire/frame.h"
+
+#include "common/bytes.h"
+#include "common/hash.h"
+#include "wire/msg.h"
+
+enum { CRC_AT = 12 };
+
+static uint32_t frame_crc(const uint8_t *frame, size_t body)
+{
+    return crc32c(crc32c(0, frame, CRC_AT), frame + WIRE_HEADER, body);
+}
+
+void frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size)
+{
+    struct writer w = writer_of(dst, WIRE_HEADER);
+    put_u32(&w, FRAME_MAGIC);
+    put_u8(&w, version);
+    put_u8(&w, type);
+    put_u16(&w, 0);
+    put_u32(&w, (uint32_t)size);
+    put_u32(&w, frame_crc(dst, size));
+}
+
+enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct err *err)
+{
+    struct reader r = reader_of(src, size);
+    uint32_t magic = get_u32(&r);
+    uint8_t version = get_u8(&r), type = get_u8(&r);
+    uint16_t zero = get_u16(&r);
+    uint32_t body = get_u32(&r), crc = get_u32(&r);
+    if (r.bad) return err_set(err, STATUS_CORRUPT, "message of %zu bytes: shorter than its header", size);
+    if (magic != FRAME_MAGIC) return err_set(err, STATUS_CORRUPT, "message with magic %08x: not of this protocol", magic);
+    if (zero) return err_set(err, STATUS_CORRUPT, "message header: reserved bytes are not zero");
+    if (body > WIRE_BODY_MAX) return err_set(err, STATUS_CORRUPT, "message body of %u bytes: over the limit", body);
+    if (body != reader_left(&r))
+        return err_set(err, STATUS_CORRUPT, "message body of %u bytes announced, %zu came", body, reader_left(&r));
+    if (crc != frame_crc(src, body)) return err_set(err, STATUS_CORRUPT, "message checksum is wrong");
+    *f = (struct frame){.version = version, .type = type, .body = src + WIRE_HEADER, .size = body};
+    return STATUS_OK;
+}

@@ -1,0 +1,85 @@
+#include "wire/msg.h"
+
+#include "wire/frame.h"
+#include "wire/msg_table.h"
+
+/* Every body lies at the start of the union. */
+static const void *body_of(const struct msg *m)
+{
+    return &m->hello;
+}
+
+const char *msg_name(enum msg_type type)
+{
+    switch (type) {
+#define MSG_CASE(name, number, lane, direction)                                                                        \
+    case MSG_##name: return #name;
+        MSG_MAP(MSG_CASE)
+#undef MSG_CASE
+    }
+    return "?";
+}
+
+enum wire_lane msg_lane(enum msg_type type)
+{
+    switch (type) {
+#define MSG_CASE(name, number, lane, direction)                                                                        \
+    case MSG_##name: return WIRE_##lane;
+        MSG_MAP(MSG_CASE)
+#undef MSG_CASE
+    }
+    return WIRE_CONTROL;
+}
+
+/* NULL when the body is fine; otherwise the field at fault in *field_p, or only the reason. */
+static const char *body_fault(const struct msg_spec *spec, const void *body, const char **field_p)
+{
+    const struct field *field = fields_check(spec->fields, body);
+    *field_p = field ? field->name : "body";
+    if (field) return "value not allowed";
+    return spec->check ? spec->check(body) : NULL;
+}
+
+size_t msg_encoded_size(const struct msg *m)
+{
+    const struct msg_spec *spec = msg_spec_of(m->type);
+    if (!spec || fields_check(spec->fields, body_of(m))) return 0;
+    return WIRE_HEADER + fields_size(spec->fields, body_of(m));
+}
+
+enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *size_p)
+{
+    const struct msg_spec *spec = msg_spec_of(m->type);
+    const char *field;
+    if (!spec || body_fault(spec, body_of(m), &field)) return STATUS_INVALID;
+    size_t body = fields_size(spec->fields, body_of(m));
+    if (body > WIRE_BODY_MAX) return STATUS_INVALID;
+    if (cap < WIRE_HEADER || cap - WIRE_HEADER < body) return STATUS_LIMIT;
+    struct writer w = writer_of(dst + WIRE_HEADER, body);
+    fields_put(spec->fields, body_of(m), &w);
+    if (w.bad || w.pos != body) return STATUS_INVALID;
+    frame_seal(dst, WIRE_VERSION, (uint8_t)m->type, body);
+    *size_p = WIRE_HEADER + body;
+    return STATUS_OK;
+}
+
+enum status msg_decode(struct msg *m, const uint8_t *src, size_t size, struct err *err)
+{
+    struct frame frame;
+    TRY(frame_open(&frame, src, size, err));
+    /* REFUSE keeps its body in every version: it is how the other side says that versions differ. */
+    if (frame.version != WIRE_VERSION && frame.type != MSG_REFUSE)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "the other side speaks protocol version %u, this program %d: use the same release on both sides",
+                       frame.version, WIRE_VERSION);
+    const struct msg_spec *spec = msg_spec_of(frame.type);
+    if (!spec) return err_set(err, STATUS_CORRUPT, "message type %u is unknown", frame.type);
+    m->type = (enum msg_type)frame.type;
+    struct reader r = reader_of(frame.body, frame.size);
+    fields_get(spec->fields, &m->hello, &r);
+    if (!reader_done(&r))
+        return err_set(err, STATUS_CORRUPT, "%s of %zu bytes: fields do not fit the body", msg_name(m->type), frame.size);
+    const char *field, *fault = body_fault(spec, body_of(m), &field);
+    if (fault) return err_set(err, STATUS_CORRUPT, "%s: %s: %s", msg_name(m->type), field, fault);
+    return STATUS_OK;
+}

@@ -1,0 +1,246 @@
+#include "wire/msg_table.h"
+
+#include "common/hash.h"
+
+/* Rows name the struct and the member: U32(msg_offer, steps). Bounds follow where not every value makes sense. */
+#define ROW(what, type, member, low, high)                                                                             \
+    {.name = #member, .kind = (what), .at = offsetof(struct type, member), .min = (low), .max = (high)}
+#define U8(type, member, low, high) ROW(FIELD_U8, type, member, low, high)
+#define U16(type, member, low, high) ROW(FIELD_U16, type, member, low, high)
+#define U32(type, member) ROW(FIELD_U32, type, member, 0, UINT32_MAX)
+#define U32_IN(type, member, low, high) ROW(FIELD_U32, type, member, low, high)
+#define U64(type, member) ROW(FIELD_U64, type, member, 0, UINT64_MAX)
+#define U64_IN(type, member, low, high) ROW(FIELD_U64, type, member, low, high)
+#define BOOL(type, member) ROW(FIELD_BOOL, type, member, 0, 1)
+#define F32(type, member) ROW(FIELD_F32, type, member, 0, 0)
+#define F32_ANY(type, member) ROW(FIELD_F32_ANY, type, member, 0, 0)
+#define F64(type, member) ROW(FIELD_F64, type, member, 0, 0)
+#define UUID(type, member) ROW(FIELD_UUID, type, member, 0, 0)
+/* `low` is the least length; the terminator takes one byte of the member. */
+#define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
+#define TEXT(type, member, high) ROW(FIELD_TEXT, type, member, 0, high)
+#define BLOB(type, member, size_member, low, high)                                                                     \
+    {.name = #member, .kind = FIELD_BLOB, .at = offsetof(struct type, member),                                         \
+     .count_at = offsetof(struct type, size_member), .min = (low), .max = (high)}
+#define LIST(type, member, count, table, high)                                                                         \
+    {.name = #member, .kind = FIELD_LIST, .at = offsetof(struct type, member), .count_at = offsetof(struct type, count), \
+     .max = (high), .items = (table), .stride = sizeof(((struct type *)0)->member[0])}
+#define COUNT(type, member, low, high) U32_IN(type, member, low, high)
+#define END {.kind = FIELD_END}
+
+static const struct field number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
+static const struct field version[] = {U64(wire_version, version), U64(wire_version, hash), END};
+static const struct field range[] = {U64(wire_range, start), U64(wire_range, count), END};
+static const struct field step[] = {
+    U64(metrics_step, round), U32(metrics_step, step),          F64(metrics_step, position),
+    F32_ANY(metrics_step, loss), F32(metrics_step, lr),         F32_ANY(metrics_step, grad_norm),
+    U64(metrics_step, tokens), U32(metrics_step, step_us), END,
+};
+
+static const struct field hello[] = {
+    UUID(msg_hello, uuid), UUID(msg_hello, run_id), LINE(msg_hello, name, 1), LINE(msg_hello, software, 0), END,
+};
+static const struct field config[] = {
+    UUID(msg_config, run_id), U64(msg_config, config_hash), TEXT(msg_config, text, WIRE_CONFIG_MAX - 1), END,
+};
+static const struct field join[] = {
+    UUID(msg_join, uuid),
+    LINE(msg_join, name, 1),
+    U64(msg_join, config_hash),
+    U64(msg_join, layout_hash),
+    U64(msg_join, train_hash),
+    U64(msg_join, val_hash),
+    U64(msg_join, train_samples),
+    U64(msg_join, val_samples),
+    U32(msg_join, sample_tokens),
+    U32(msg_join, ranks),
+    LINE(msg_join, devices, 0),
+    U64(msg_join, round),
+    COUNT(msg_join, n_held, 0, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_join, held, n_held, version, LAYOUT_FRAGMENTS_MAX),
+    BLOB(msg_join, layout, layout_size, 1, WIRE_BODY_MAX),
+    TEXT(msg_join, model_config, WIRE_CONFIG_MAX - 1),
+    END,
+};
+static const struct field welcome[] = {
+    U64(msg_welcome, session),
+    U32(msg_welcome, worker_id),
+    U32_IN(msg_welcome, heartbeat_ms, 1, UINT32_MAX),
+    BOOL(msg_welcome, resume),
+    COUNT(msg_welcome, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_welcome, current, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_welcome, snapshot, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+/* REFUSE is read in every version: unknown codes must pass, the text speaks for them. */
+static const struct field refuse[] = {U16(msg_refuse, code, 1, UINT16_MAX), LINE(msg_refuse, text, 0), END};
+static const struct field bind[] = {U64(msg_bind, session), END};
+static const struct field heartbeat[] = {
+    U64(msg_heartbeat, session),
+    U64(msg_heartbeat, sent_us),
+    U64(msg_heartbeat, round),
+    U32(msg_heartbeat, step),
+    U32(msg_heartbeat, steps),
+    U8(msg_heartbeat, state, 0, WORKER_FINISHED),
+    F64(msg_heartbeat, step_s),
+    U64(msg_heartbeat, eval_id),
+    COUNT(msg_heartbeat, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_heartbeat, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+static const struct field heartbeat_ack[] = {
+    U64(msg_heartbeat_ack, sent_us), LINE(msg_heartbeat_ack, waiting_for, 0), END,
+};
+static const struct field assign[] = {
+    U64(msg_assign, round),
+    U32_IN(msg_assign, steps, 1, UINT32_MAX),
+    F64(msg_assign, step0),
+    F64(msg_assign, step_rate),
+    COUNT(msg_assign, n_ranges, 1, WIRE_RANGES_MAX),
+    LIST(msg_assign, ranges, n_ranges, range, WIRE_RANGES_MAX),
+    COUNT(msg_assign, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_assign, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+static const struct field eval[] = {
+    U64_IN(msg_eval, eval_id, 1, UINT64_MAX),
+    U64(msg_eval, start),
+    U64(msg_eval, count),
+    COUNT(msg_eval, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_eval, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+static const struct field eval_result[] = {
+    U64(msg_eval_result, session), U64_IN(msg_eval_result, eval_id, 1, UINT64_MAX),
+    U64(msg_eval_result, start),   U64(msg_eval_result, count),
+    F64(msg_eval_result, loss_sum), U64(msg_eval_result, tokens), END,
+};
+static const struct field offer[] = {
+    U64(msg_offer, session),
+    U64(msg_offer, round),
+    U32_IN(msg_offer, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U8(msg_offer, form, 0, DELTA_GRADIENT),
+    U64(msg_offer, base_version),
+    U64_IN(msg_offer, bytes, 1, UINT64_MAX),
+    U32(msg_offer, crc),
+    U64(msg_offer, tokens),
+    U32(msg_offer, steps),
+    F64(msg_offer, loss_sum),
+    F32(msg_offer, norm),
+    U64(msg_offer, compute_us),
+    END,
+};
+static const struct field credit[] = {
+    U64(msg_credit, round), U32_IN(msg_credit, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U64(msg_credit, have),  U64(msg_credit, upto), END,
+};
+static const struct field reject[] = {
+    U64(msg_reject, round), U32_IN(msg_reject, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U16(msg_reject, code, REJECT_LATE, REJECT_UNASSIGNED), LINE(msg_reject, text, 0), END,
+};
+static const struct field get[] = {
+    U64(msg_get, session), U8(msg_get, kind, OBJECT_UPDATE, OBJECT_SNAPSHOT),
+    U32_IN(msg_get, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1), U64(msg_get, version),
+    U64(msg_get, offset), U64_IN(msg_get, length, 1, UINT64_MAX), END,
+};
+static const struct field chunk[] = {
+    U8(msg_chunk, kind, OBJECT_DELTA, OBJECT_SNAPSHOT),
+    U32_IN(msg_chunk, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U64(msg_chunk, key),
+    U64(msg_chunk, offset),
+    U64(msg_chunk, total),
+    U32(msg_chunk, crc),
+    BLOB(msg_chunk, data, size, 1, WIRE_CHUNK_MAX),
+    END,
+};
+static const struct field metrics[] = {
+    U64(msg_metrics, session),
+    U64(msg_metrics, bytes_up),
+    U64(msg_metrics, bytes_down),
+    U64(msg_metrics, round),
+    F32(msg_metrics, compute_s),
+    F32(msg_metrics, compress_s),
+    F32(msg_metrics, send_s),
+    F32(msg_metrics, wait_s),
+    F32(msg_metrics, apply_s),
+    COUNT(msg_metrics, n_steps, 0, WIRE_METRICS_MAX),
+    LIST(msg_metrics, steps, n_steps, step, WIRE_METRICS_MAX),
+    END,
+};
+static const struct field leave[] = {U64(msg_leave, session), BOOL(msg_leave, finished), LINE(msg_leave, text, 0), END};
+static const struct field done[] = {
+    COUNT(msg_done, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_done, final, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
+    LINE(msg_done, text, 0),
+    END,
+};
+static const struct field status[] = {END};
+static const struct field status_reply[] = {TEXT(msg_status_reply, json, WIRE_STATUS_MAX - 1), END};
+
+/* A range whose end does not fit in 64 bits would wrap in every later sum. */
+static bool range_wraps(uint64_t start, uint64_t count)
+{
+    return count > UINT64_MAX - start;
+}
+
+static const char *check_assign(const void *body)
+{
+    const struct msg_assign *m = body;
+    for (uint32_t i = 0; i < m->n_ranges; i++)
+        if (range_wraps(m->ranges[i].start, m->ranges[i].count)) return "range ends beyond 64 bits";
+    return NULL;
+}
+
+static const char *check_eval(const void *body)
+{
+    const struct msg_eval *m = body;
+    return range_wraps(m->start, m->count) ? "range ends beyond 64 bits" : NULL;
+}
+
+static const char *check_eval_result(const void *body)
+{
+    const struct msg_eval_result *m = body;
+    return range_wraps(m->start, m->count) ? "range ends beyond 64 bits" : NULL;
+}
+
+static const char *check_get(const void *body)
+{
+    const struct msg_get *m = body;
+    return range_wraps(m->offset, m->length) ? "range ends beyond 64 bits" : NULL;
+}
+
+static const char *check_chunk(const void *body)
+{
+    const struct msg_chunk *m = body;
+    if (m->size > m->total || m->offset > m->total - m->size) return "data ends beyond the object";
+    return crc32c(0, m->data, m->size) == m->crc ? NULL : "checksum of the data is wrong";
+}
+
+const struct msg_spec *msg_spec_of(unsigned type)
+{
+    static const struct msg_spec specs[] = {
+        [MSG_HELLO] = {hello, NULL},
+        [MSG_CONFIG] = {config, NULL},
+        [MSG_JOIN] = {join, NULL},
+        [MSG_WELCOME] = {welcome, NULL},
+        [MSG_REFUSE] = {refuse, NULL},
+        [MSG_BIND] = {bind, NULL},
+        [MSG_HEARTBEAT] = {heartbeat, NULL},
+        [MSG_HEARTBEAT_ACK] = {heartbeat_ack, NULL},
+        [MSG_ASSIGN] = {assign, check_assign},
+        [MSG_EVAL] = {eval, check_eval},
+        [MSG_EVAL_RESULT] = {eval_result, check_eval_result},
+        [MSG_OFFER] = {offer, NULL},
+        [MSG_CREDIT] = {credit, NULL},
+        [MSG_REJECT] = {reject, NULL},
+        [MSG_GET] = {get, check_get},
+        [MSG_CHUNK] = {chunk, check_chunk},
+        [MSG_METRICS] = {metrics, NULL},
+        [MSG_LEAVE] = {leave, NULL},
+        [MSG_DONE] = {done, NULL},
+        [MSG_STATUS] = {status, NULL},
+        [MSG_STATUS_REPLY] = {status_reply, NULL},
+    };
+    bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
+    return known ? &specs[type] : NULL;
+}
