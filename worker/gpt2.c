@@ -1,0 +1,321 @@
+#include "worker/gpt2.h"
+
+#include <string.h>
+
+#include "common/mem.h"
+
+/* Shapes in comments: N = batch*seq rows, C width, H heads. */
+
+/* What one block's forward pass leaves for its backward pass. */
+struct block_acts {
+    void *x;             /* [N,C] residual stream entering the block */
+    void *y1;            /* [N,C] first norm */
+    void *qkv;           /* [N,3C] */
+    void *o;             /* [N,C] attention output, heads side by side */
+    void *xm;            /* [N,C] residual stream between attention and MLP */
+    void *y2;            /* [N,C] second norm */
+    void *h;             /* [N,4C] GELU output */
+    void *aux;           /* [N,4C] what backward through GELU needs; NULL without training */
+    float *lse;          /* [B,H,T] */
+    float *mean1, *rstd1, *mean2, *rstd2; /* [N] */
+};
+
+struct model {
+    struct model_config config;
+    struct gpt2_offsets at;
+    struct device *dev;
+    size_t batch, seq, n; /* n = batch * seq */
+    unsigned uses;
+    void *memory;              /* everything below, one piece of device memory */
+    struct block_acts *blocks; /* host array [n_layer]; without training all share their buffers */
+    void *x_last, *yf;         /* [N,C] stream after the last block, final norm */
+    float *meanf, *rstdf;      /* [N] */
+    void *dx, *dy, *d_o;       /* [N,C] gradients of the residual stream, of a norm's output, of attention's output */
+    void *dqkv, *dh;           /* [N,3C], [N,4C] */
+    void *logits;              /* [V], MODEL_LOGITS */
+    void *host_logits;         /* [V], host staging when activations are not fp32 */
+    struct lin_plan *plan_qkv, *plan_proj, *plan_fc, *plan_fcproj, *plan_logits;
+    struct attn_plan *plan_attn;
+    struct head_plan *plan_head_train, *plan_head_loss;
+};
+
+/* --- memory: one walk counts (base NULL), the same walk places ----------------------------------------------------- */
+
+struct carve {
+    unsigned char *base;
+    size_t used;
+};
+
+static void *carve_take(struct carve *carve, size_t bytes)
+{
+    void *piece = carve->base ? carve->base + carve->used : NULL;
+    carve->used += (bytes + MEM_ALIGN - 1) & ~(size_t)(MEM_ALIGN - 1);
+    return piece;
+}
+
+static void carve_block(struct carve *carve, struct block_acts *b, size_t n, size_t c, size_t heads, size_t act,
+                        bool train)
+{
+    b->y1 = carve_take(carve, n * c * act);
+    b->qkv = carve_take(carve, n * 3 * c * act);
+    b->o = carve_take(carve, n * c * act);
+    b->xm = carve_take(carve, n * c * act);
+    b->y2 = carve_take(carve, n * c * act);
+    b->h = carve_take(carve, n * 4 * c * act);
+    b->aux = train ? carve_take(carve, n * 4 * c * act) : NULL;
+    b->lse = carve_take(carve, n * heads * sizeof(float));
+    b->mean1 = carve_take(carve, n * sizeof(float));
+    b->rstd1 = carve_take(carve, n * sizeof(float));
+    b->mean2 = carve_take(carve, n * sizeof(float));
+    b->rstd2 = carve_take(carve, n * sizeof(float));
+}
+
+/* blocks[n_layer] may be a scratch array when only the size is wanted. */
+static void carve_model(struct carve *carve, struct model *m, size_t act)
+{
+    size_t n = m->n, c = m->config.n_embd, heads = m->config.n_head, layers = m->config.n_layer;
+    bool train = m->uses & MODEL_TRAIN;
+    void *x = NULL;
+    for (size_t l = 0; l < layers; l++) {
+        struct block_acts *b = &m->blocks[l];
+        if (l && !train) {
+            *b = m->blocks[0]; /* the stream goes in place: the block's last layer may write over its input */
+            continue;
+        }
+        x = carve_take(carve, n * c * act);
+        b->x = x;
+        carve_block(carve, b, n, c, heads, act, train);
+    }
+    m->x_last = train ? carve_take(carve, n * c * act) : x;
+    m->yf = carve_take(carve, n * c * act);
+    m->meanf = carve_take(carve, n * sizeof(float));
+    m->rstdf = carve_take(carve, n * sizeof(float));
+    if (train) {
+        m->dx = carve_take(carve, n * c * act);
+        m->dy = carve_take(carve, n * c * act);
+        m->d_o = carve_take(carve, n * c * act);
+        m->dqkv = carve_take(carve, n * 3 * c * act);
+        m->dh = carve_take(carve, n * 4 * c * act);
+    }
+    if (m->uses & MODEL_LOGITS) m->logits = carve_take(carve, m->config.vocab_size * act);
+}
+
+static size_t gpt2_memory(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses)
+{
+    struct model m = {.config = *config, .n = batch * seq, .uses = uses};
+    struct carve carve = {0};
+    m.blocks = mem_alloc(config->n_layer, sizeof *m.blocks);
+    if (!m.blocks) return SIZE_MAX;
+    carve_model(&carve, &m, act_bytes);
+    mem_free(m.blocks);
+    return carve.used;
+}
+
+/* --- creation ------------------------------------------------------------------------------------------------------ */
+
+static enum status plan_linear(struct model *m, size_t k, size_t out, enum lin_act act, struct lin_plan **plan)
+{
+    struct lin_shape shape = {.n = m->n, .k = k, .m = out, .act = act, .inference = !(m->uses & MODEL_TRAIN)};
+    return m->dev->ops->lin_plan(m->dev, &shape, plan);
+}
+
+static enum status make_plans(struct model *m)
+{
+    struct device *dev = m->dev;
+    size_t c = m->config.n_embd, v = m->config.vocab_size;
+    bool train = m->uses & MODEL_TRAIN;
+    TRY(plan_linear(m, c, 3 * c, LIN_ACT_NONE, &m->plan_qkv));
+    TRY(plan_linear(m, c, c, LIN_ACT_NONE, &m->plan_proj));
+    TRY(plan_linear(m, c, 4 * c, LIN_ACT_GELU, &m->plan_fc));
+    TRY(plan_linear(m, 4 * c, c, LIN_ACT_NONE, &m->plan_fcproj));
+    struct attn_shape attn = {.batch = m->batch, .seq = m->seq, .heads = m->config.n_head,
+                              .head_dim = c / m->config.n_head, .inference = !train};
+    TRY(dev->ops->attn_plan(dev, &attn, &m->plan_attn));
+    struct head_shape head = {.n = m->n, .c = c, .v = v};
+    if (train) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_train));
+    head.inference = true;
+    if (m->uses & MODEL_LOSS) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_loss));
+    struct lin_shape logits = {.n = 1, .k = c, .m = v, .out_in = true, .inference = true};
+    if (m->uses & MODEL_LOGITS) TRY(dev->ops->lin_plan(dev, &logits, &m->plan_logits));
+    return STATUS_OK;
+}
+
+static void gpt2_destroy(struct model *m)
+{
+    if (!m) return;
+    void *plans[] = {m->plan_qkv, m->plan_proj, m->plan_fc, m->plan_fcproj, m->plan_logits, m->plan_attn,
+                     m->plan_head_train, m->plan_head_loss};
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) m->dev->ops->plan_free(m->dev, plans[i]);
+    m->dev->ops->release(m->dev, m->memory);
+    mem_free(m->blocks);
+    mem_free(m->host_logits);
+    mem_free(m);
+}
+
+static enum status fill_model(struct model *m, struct err *err)
+{
+    size_t act = m->dev->act_bytes;
+    m->blocks = mem_alloc(m->config.n_layer, sizeof *m->blocks);
+    m->host_logits = mem_alloc(m->config.vocab_size, act);
+    if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
+    struct carve carve = {0};
+    carve_model(&carve, m, act);
+    m->memory = m->dev->ops->alloc(m->dev, carve.used);
+    if (!m->memory)
+        return err_set(err, STATUS_NOMEM, "no memory for activations: %zu MiB on %s; lower train.batch_size",
+                       carve.used >> 20, m->dev->name);
+    carve = (struct carve){.base = m->memory};
+    carve_model(&carve, m, act);
+    enum status status = make_plans(m);
+    if (status != STATUS_OK) return err_set(err, status, "cannot plan the model: %s", status_text(status));
+    return STATUS_OK;
+}
+
+static enum status gpt2_create(const struct model_config *config, struct device *dev, size_t batch, size_t seq,
+                               unsigned uses, struct model **out, struct err *err)
+{
+    if (!batch || !seq || seq > config->block_size || !uses)
+        return err_set(err, STATUS_INVALID, "no model of %zu sequences of %zu tokens (block_size %u)", batch, seq,
+                       config->block_size);
+    struct model *m = mem_alloc(1, sizeof *m);
+    if (!m) return err_set(err, STATUS_NOMEM, "no memory for the model");
+    m->config = *config;
+    m->at = gpt2_offsets_of(config);
+    m->dev = dev;
+    m->batch = batch;
+    m->seq = seq;
+    m->n = batch * seq;
+    m->uses = uses;
+    enum status status = fill_model(m, err);
+    if (status == STATUS_OK)
+        *out = m;
+    else
+        gpt2_destroy(m);
+    return status;
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------- */
+
+/* Parameter (or gradient) j of block l. */
+static uint64_t place(const struct model *m, size_t l, enum gpt2_block_tensor j)
+{
+    return m->at.block0 + l * m->at.block_stride + m->at.block[j];
+}
+
+static void block_forward(struct model *m, size_t l, const float *theta, void *x_next)
+{
+    const struct device_ops *ops = m->dev->ops;
+    struct device *dev = m->dev;
+    const struct block_acts *b = &m->blocks[l];
+    size_t n = m->n, c = m->config.n_embd;
+#define P(j) (theta + place(m, l, j))
+    ops->norm_fwd(dev, n, c, b->x, P(GPT2_LN1_W), P(GPT2_LN1_B), b->y1, b->mean1, b->rstd1);
+    ops->lin_fwd(dev, m->plan_qkv, b->y1, P(GPT2_QKV_W), P(GPT2_QKV_B), NULL, b->qkv, NULL);
+    ops->attn_fwd(dev, m->plan_attn, b->qkv, b->o, b->lse);
+    ops->lin_fwd(dev, m->plan_proj, b->o, P(GPT2_PROJ_W), P(GPT2_PROJ_B), b->x, b->xm, NULL);
+    ops->norm_fwd(dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);
+    ops->lin_fwd(dev, m->plan_fc, b->y2, P(GPT2_FC_W), P(GPT2_FC_B), NULL, b->h, b->aux);
+    ops->lin_fwd(dev, m->plan_fcproj, b->h, P(GPT2_FCPROJ_W), P(GPT2_FCPROJ_B), b->xm, x_next, NULL);
+#undef P
+}
+
+/* Leaves the final norm in yf. */
+static void forward(struct model *m, const float *theta, const int32_t *tokens)
+{
+    const struct device_ops *ops = m->dev->ops;
+    size_t layers = m->config.n_layer, c = m->config.n_embd;
+    ops->embed_fwd(m->dev, m->n, m->seq, c, tokens, theta + m->at.wte, theta + m->at.wpe, m->blocks[0].x);
+    for (size_t l = 0; l < layers; l++)
+        block_forward(m, l, theta, l + 1 < layers ? m->blocks[l + 1].x : m->x_last);
+    ops->norm_fwd(m->dev, m->n, c, m->x_last, theta + m->at.lnf_w, theta + m->at.lnf_b, m->yf, m->meanf, m->rstdf);
+}
+
+/* --- backward ------------------------------------------------------------------------------------------------------ */
+
+/* dx holds the gradient of the block's output on entry and of its input on return. */
+static void block_backward(struct model *m, size_t l, const float *theta, float *grad, bool accumulate)
+{
+    const struct device_ops *ops = m->dev->ops;
+    struct device *dev = m->dev;
+    const struct block_acts *b = &m->blocks[l];
+    size_t n = m->n, c = m->config.n_embd;
+#define P(j) (theta + place(m, l, j))
+#define G(j) (grad + place(m, l, j))
+    ops->lin_bwd_w(dev, m->plan_fcproj, b->h, m->dx, G(GPT2_FCPROJ_W), G(GPT2_FCPROJ_B), accumulate);
+    ops->lin_bwd_x(dev, m->plan_fcproj, m->dx, P(GPT2_FCPROJ_W), b->aux, m->dh, false);
+    ops->lin_bwd_w(dev, m->plan_fc, b->y2, m->dh, G(GPT2_FC_W), G(GPT2_FC_B), accumulate);
+    ops->lin_bwd_x(dev, m->plan_fc, m->dh, P(GPT2_FC_W), NULL, m->dy, false);
+    ops->norm_bwd(dev, n, c, m->dy, b->xm, P(GPT2_LN2_W), b->mean2, b->rstd2, m->dx, m->dx, G(GPT2_LN2_W),
+                  G(GPT2_LN2_B), accumulate);
+    ops->lin_bwd_w(dev, m->plan_proj, b->o, m->dx, G(GPT2_PROJ_W), G(GPT2_PROJ_B), accumulate);
+    ops->lin_bwd_x(dev, m->plan_proj, m->dx, P(GPT2_PROJ_W), NULL, m->d_o, false);
+    ops->attn_bwd(dev, m->plan_attn, b->qkv, b->o, b->lse, m->d_o, m->dqkv);
+    ops->lin_bwd_w(dev, m->plan_qkv, b->y1, m->dqkv, G(GPT2_QKV_W), G(GPT2_QKV_B), accumulate);
+    ops->lin_bwd_x(dev, m->plan_qkv, m->dqkv, P(GPT2_QKV_W), NULL, m->dy, false);
+    ops->norm_bwd(dev, n, c, m->dy, b->x, P(GPT2_LN1_W), b->mean1, b->rstd1, m->dx, m->dx, G(GPT2_LN1_W),
+                  G(GPT2_LN1_B), accumulate);
+#undef P
+#undef G
+}
+
+static void gpt2_run(struct model *m, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
+                     float *loss, float *grad, bool accumulate)
+{
+    const struct device_ops *ops = m->dev->ops;
+    struct device *dev = m->dev;
+    size_t c = m->config.n_embd;
+    const float *wte = theta + m->at.wte;
+    forward(m, theta, tokens);
+    if (!grad) {
+        ops->head(dev, m->plan_head_loss, m->yf, wte, targets, 1, loss, NULL, NULL, false);
+        return;
+    }
+    /* The head writes d(wte) before the embedding adds to it: the two uses of the tied weight. */
+    ops->head(dev, m->plan_head_train, m->yf, wte, targets, dscale, loss, m->dy, grad + m->at.wte, accumulate);
+    ops->norm_bwd(dev, m->n, c, m->dy, m->x_last, theta + m->at.lnf_w, m->meanf, m->rstdf, NULL, m->dx,
+                  grad + m->at.lnf_w, grad + m->at.lnf_b, accumulate);
+    for (size_t l = m->config.n_layer; l-- > 0;) block_backward(m, l, theta, grad, accumulate);
+    ops->embed_bwd(dev, m->n, m->seq, c, tokens, m->dx, grad + m->at.wte, grad + m->at.wpe, accumulate);
+}
+
+static void widen(const struct model *m, float *out)
+{
+    if (m->dev->act_bytes == sizeof(float)) {
+        memcpy(out, m->host_logits, m->config.vocab_size * sizeof *out);
+        return;
+    }
+    const uint16_t *in = m->host_logits; /* bf16: the upper half of a float */
+    for (size_t i = 0; i < m->config.vocab_size; i++) {
+        uint32_t bits = (uint32_t)in[i] << 16;
+        memcpy(&out[i], &bits, sizeof bits);
+    }
+}
+
+static enum status gpt2_logits(struct model *m, const float *theta, const int32_t *tokens, size_t first, size_t n,
+                               float *out, struct err *err)
+{
+    const struct device_ops *ops = m->dev->ops;
+    size_t c = m->config.n_embd, v = m->config.vocab_size, act = m->dev->act_bytes;
+    if (!(m->uses & MODEL_LOGITS) || n > m->n || first > m->n - n)
+        return err_set(err, STATUS_INVALID, "no logits of rows %zu to %zu of %zu", first, first + n, m->n);
+    forward(m, theta, tokens);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char *row = (const unsigned char *)m->yf + (first + i) * c * act;
+        ops->lin_fwd(m->dev, m->plan_logits, row, theta + m->at.wte, NULL, NULL, m->logits, NULL);
+        ops->download(m->dev, m->host_logits, m->logits, v * act);
+        TRY(ops->sync(m->dev, err));
+        widen(m, out + i * v);
+    }
+    return STATUS_OK;
+}
+
+const struct model_family gpt2_family = {
+    .name = "gpt2",
+    .layout = gpt2_layout,
+    .config_json = gpt2_config_json,
+    .create = gpt2_create,
+    .destroy = gpt2_destroy,
+    .run = gpt2_run,
+    .logits = gpt2_logits,
+    .memory = gpt2_memory,
+};

@@ -1,0 +1,142 @@
+#include "worker/inner_opt.h"
+
+#include <math.h>
+
+#include "common/mem.h"
+
+enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALARS };
+
+struct inner_opt_config inner_opt_config_of(const struct config *config)
+{
+    return (struct inner_opt_config){.kind = config->inner.optimizer, .beta1 = config->inner.beta1,
+                                     .beta2 = config->inner.beta2, .eps = config->inner.eps,
+                                     .weight_decay = config->inner.weight_decay,
+                                     .grad_clip = config->inner.grad_clip};
+}
+
+/* Cut [begin, end) of theta into spans of one decay rule: tensors are merged where they touch. */
+static enum status slice_spans(struct inner_opt_slice *slice, const struct layout *layout, uint64_t begin,
+                               uint64_t end)
+{
+    slice->spans = mem_alloc(layout->n_tensors, sizeof *slice->spans);
+    if (!slice->spans) return STATUS_NOMEM;
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        uint64_t from = t->offset > begin ? t->offset : begin;
+        uint64_t to = t->offset + t->count < end ? t->offset + t->count : end;
+        if (from >= to) continue;
+        struct adamw_span *last = slice->n_spans ? &slice->spans[slice->n_spans - 1] : NULL;
+        if (last && last->decay == t->decay && last->offset + last->count == from)
+            last->count += to - from;
+        else
+            slice->spans[slice->n_spans++] = (struct adamw_span){.offset = from, .count = to - from, .decay = t->decay};
+    }
+    return STATUS_OK;
+}
+
+static enum status fill(struct inner_opt *opt, const struct layout *layout, struct device *const *devices)
+{
+    uint64_t share = (opt->n_params / (uint64_t)opt->n_slices + 15) & ~(uint64_t)15; /* whole cache lines */
+    opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
+    if (!opt->slices) return STATUS_NOMEM;
+    for (int r = 0; r < opt->n_slices; r++) {
+        struct inner_opt_slice *slice = &opt->slices[r];
+        uint64_t begin = share * (uint64_t)r, end = r + 1 == opt->n_slices ? opt->n_params : begin + share;
+        slice->dev = devices[r];
+        TRY(slice_spans(slice, layout, begin, end));
+        slice->scalars = devices[r]->ops->alloc(devices[r], SCALARS * sizeof(float));
+        if (!slice->scalars) return STATUS_NOMEM;
+    }
+    if (opt->config.kind != OPTIMIZER_ADAMW) return STATUS_OK;
+    opt->m = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
+    opt->v = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
+    return opt->m && opt->v ? STATUS_OK : STATUS_NOMEM;
+}
+
+enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
+                             const struct layout *layout, struct device *const *devices, int n_ranks,
+                             struct err *err)
+{
+    if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD)
+        return err_set(err, STATUS_INVALID, "inner.optimizer: adamw or sgd");
+    struct inner_opt *opt = mem_alloc(1, sizeof *opt);
+    if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
+    opt->config = *config;
+    opt->n_params = layout->n_params;
+    opt->n_slices = n_ranks;
+    enum status status = fill(opt, layout, devices);
+    if (status == STATUS_OK) {
+        *out = opt;
+        return STATUS_OK;
+    }
+    inner_opt_destroy(opt);
+    return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB)",
+                   (unsigned long long)(layout->n_params * 2 * sizeof(float) >> 20));
+}
+
+void inner_opt_destroy(struct inner_opt *opt)
+{
+    if (!opt) return;
+    for (int r = 0; opt->slices && r < opt->n_slices; r++) {
+        struct inner_opt_slice *slice = &opt->slices[r];
+        if (slice->dev && slice->scalars) slice->dev->ops->release(slice->dev, slice->scalars);
+        mem_free(slice->spans);
+    }
+    if (opt->slices && opt->slices[0].dev) {
+        struct device *dev = opt->slices[0].dev;
+        dev->ops->release(dev, opt->m);
+        dev->ops->release(dev, opt->v);
+    }
+    mem_free(opt->slices);
+    mem_free(opt);
+}
+
+/* Decay is not part of the device's sgd, so the host must know first whether the step is refused. */
+static enum status apply_sgd(const struct inner_opt *opt, const struct inner_opt_slice *slice, float *theta,
+                             const float *grad, double lr, struct err *err)
+{
+    struct device *dev = slice->dev;
+    float norm;
+    dev->ops->download(dev, &norm, slice->scalars + SCALAR_NORM, sizeof norm);
+    TRY(dev->ops->sync(dev, err));
+    if (!isfinite(norm)) return STATUS_OK;
+    for (size_t i = 0; i < slice->n_spans; i++) {
+        const struct adamw_span *s = &slice->spans[i];
+        if (s->decay && opt->config.weight_decay != 0)
+            dev->ops->scale(dev, s->count, (float)(1 - lr * opt->config.weight_decay), theta + s->offset);
+        dev->ops->sgd(dev, s->count, theta + s->offset, grad + s->offset, (float)lr, slice->scalars + SCALAR_SCALE);
+    }
+    return dev->ops->sync(dev, err);
+}
+
+enum status inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr,
+                            struct err *err)
+{
+    const struct inner_opt_slice *slice = &opt->slices[rank];
+    const struct inner_opt_config *c = &opt->config;
+    struct device *dev = slice->dev;
+    /* Every rank takes the norm of the whole gradient itself: the same bits everywhere, and no rank waits. */
+    dev->ops->sumsq(dev, opt->n_params, grad, slice->scalars + SCALAR_SUMSQ);
+    dev->ops->clip_scale(dev, slice->scalars + SCALAR_SUMSQ, (float)c->grad_clip, slice->scalars + SCALAR_SCALE,
+                         slice->scalars + SCALAR_NORM);
+    if (c->kind == OPTIMIZER_SGD) return apply_sgd(opt, slice, theta, grad, lr, err);
+    struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
+                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .step = opt->steps + 1};
+    dev->ops->adamw(dev, slice->spans, slice->n_spans, theta, grad, opt->m, opt->v, &hyper,
+                    slice->scalars + SCALAR_SCALE);
+    return dev->ops->sync(dev, err);
+}
+
+bool inner_opt_finish(struct inner_opt *opt, double *norm)
+{
+    struct device *dev = opt->slices[0].dev;
+    float value = NAN;
+    dev->ops->download(dev, &value, opt->slices[0].scalars + SCALAR_NORM, sizeof value);
+    *norm = value;
+    bool taken = dev->ops->sync(dev, NULL) == STATUS_OK && isfinite(value);
+    if (taken)
+        opt->steps++;
+    else
+        opt->skipped++;
+    return taken;
+}

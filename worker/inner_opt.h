@@ -1,0 +1,57 @@
+/* The inner optimizer of one worker: AdamW or plain SGD on the flat parameter vector, with decay only where the layout
+ * says so and global-norm clipping. It counts its own steps (bias correction), apart from the run's schedule position:
+ * moments and count survive outer rounds, checkpoints and restarts together.
+ *
+ * All ranks of a worker share theta and the moments and hold the same reduced gradient; each updates its own slice.
+ * A step is three calls: every rank `inner_opt_apply` and sync, then one `inner_opt_finish`. */
+#ifndef WORKER_INNER_OPT_H
+#define WORKER_INNER_OPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/config.h"
+#include "common/layout.h"
+#include "common/status.h"
+#include "gpu/device.h"
+
+struct inner_opt_config {
+    enum optimizer kind; /* OPTIMIZER_ADAMW or OPTIMIZER_SGD */
+    double beta1, beta2, eps, weight_decay;
+    double grad_clip; /* of the global L2 norm; <= 0: no clipping */
+};
+
+struct inner_opt_slice {
+    struct device *dev;
+    struct adamw_span *spans;
+    size_t n_spans;
+    float *scalars; /* device memory: sum of squares, scale, norm */
+};
+
+struct inner_opt {
+    struct inner_opt_config config;
+    uint64_t n_params;
+    float *m, *v;     /* [n_params] moments in device memory of slice 0; NULL with SGD */
+    uint64_t steps;   /* taken */
+    uint64_t skipped; /* refused because the gradient was not finite */
+    struct inner_opt_slice *slices;
+    int n_slices;
+};
+
+/* The inner section of a resolved configuration. */
+struct inner_opt_config inner_opt_config_of(const struct config *config);
+
+/* One slice per rank on devices[0 .. n_ranks-1] (borrowed). INVALID for another optimizer. */
+enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
+                             const struct layout *layout, struct device *const *devices, int n_ranks,
+                             struct err *err) MUST_CHECK;
+/* NULL is allowed. */
+void inner_opt_destroy(struct inner_opt *opt);
+/* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
+ * whose norm is not finite changes nothing. Syncs. */
+enum status inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr,
+                            struct err *err) MUST_CHECK;
+/* After every rank's apply: count the step; *norm is the gradient's norm before clipping; true when the step was taken. */
+bool inner_opt_finish(struct inner_opt *opt, double *norm);
+
+#endif

@@ -1,0 +1,22 @@
+#include "worker/model.h"
+
+#include <string.h>
+
+#include "common/config.h"
+#include "worker/gpt2.h"
+
+static const struct model_family *const families[] = {&gpt2_family};
+
+const struct model_family *model_family_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (!strcmp(families[i]->name, name)) return families[i];
+    return NULL;
+}
+
+struct model_config model_config_of(const struct config *config)
+{
+    return (struct model_config){.n_layer = config->model.n_layer, .n_head = config->model.n_head,
+                                 .n_embd = config->model.n_embd, .block_size = config->model.block_size,
+                                 .vocab_size = config->model.vocab_size};
+}

@@ -1,0 +1,55 @@
+/* A model family: what its parameters are, and how its loss and gradients follow from them, written once over the device
+ * table of gpu/device.h. The rest of the worker sees flat vectors: theta in, gradient out.
+ *
+ * An instance belongs to one device (one rank) and one shape: `batch` sequences of `seq` tokens. All its memory is taken
+ * at creation; running it only submits operations. Every pointer handed to `run` and `logits` is memory of the device. */
+#ifndef WORKER_MODEL_H
+#define WORKER_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/layout.h"
+#include "common/status.h"
+#include "gpu/device.h"
+
+struct config;
+
+struct model_config {
+    uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
+};
+
+/* What an instance will be asked for; activations of every layer are kept only with MODEL_TRAIN. */
+enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
+
+struct model; /* each family has its own */
+
+struct model_family {
+    const char *name; /* model.family */
+    /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
+     * for sizes that make no model. */
+    enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
+    /* Text of config.json for Hugging Face. LIMIT when it does not fit. */
+    enum status (*config_json)(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
+    /* `uses`: enum model_use values, or-ed. seq <= block_size. */
+    enum status (*create)(const struct model_config *config, struct device *dev, size_t batch, size_t seq,
+                          unsigned uses, struct model **out, struct err *err) MUST_CHECK;
+    void (*destroy)(struct model *model); /* NULL is allowed */
+    /* loss[batch*seq] in nats for tokens and targets[batch*seq]; a negative target does not count. grad NULL: loss only
+     * (MODEL_LOSS). Otherwise (MODEL_TRAIN) grad[n_params] = or += dscale * d(sum of losses)/d(theta). */
+    void (*run)(struct model *model, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
+                float *loss, float *grad, bool accumulate);
+    /* Logits of rows `first` .. `first + n` of batch*seq into host memory out[n*vocab_size], and sync (MODEL_LOGITS). */
+    enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
+                          float *out, struct err *err) MUST_CHECK;
+    /* Bytes `create` takes from the device. */
+    size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
+};
+
+/* NULL when there is none of that name. */
+const struct model_family *model_family_find(const char *name);
+/* The model section of a resolved configuration. */
+struct model_config model_config_of(const struct config *config);
+
+#endif

@@ -1,0 +1,411 @@
+#include "worker/replica.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/mem.h"
+#include "gpu/collective.h"
+#include "worker/batch.h"
+
+/* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
+enum order { ORDER_NONE, ORDER_STEP, ORDER_GRADIENT, ORDER_EVAL, ORDER_QUIT };
+
+struct rank {
+    struct replica *replica;
+    int index;
+    struct device *dev;
+    struct collective coll;
+    struct model *model;
+    float *grad;                       /* [n_params], device */
+    int32_t *tokens, *targets;         /* [rows*seq], device */
+    float *loss;                       /* [rows*seq], device */
+    int32_t *host_tokens, *host_targets;
+    float *host_loss;
+    double *row_loss;                  /* [rows * grad_accum] nats of each sequence of the order, in order */
+    uint32_t *scratch;                 /* [seq+1] */
+    enum status status;                /* of the last order */
+    struct err err;
+    pthread_t thread;
+    bool started;
+};
+
+struct replica {
+    struct replica_config config;
+    const struct layout *layout;
+    struct batch_source train;
+    uint32_t seq, rows; /* rows: sequences of one rank in one micro-step */
+    float *theta;       /* [n_params], device memory of rank 0, shared by all ranks (CPU devices share memory) */
+    struct inner_opt *opt;
+    uint64_t *eval_counters; /* [batch_size] */
+    int n_ranks;
+    struct rank ranks[COLLECTIVE_RANKS_MAX];
+    bool group_open;
+
+    /* The order, written by the caller before it raises `turn`. */
+    pthread_mutex_t lock;
+    pthread_cond_t ordered, reported;
+    uint64_t turn;
+    int pending;
+    enum order order;
+    const struct batch_source *source;
+    const float *order_theta;
+    const uint64_t *counters;
+    size_t n_counters;
+    double lr;
+};
+
+/* --- one rank's work ----------------------------------------------------------------------------------------------- */
+
+/* Rows of micro-step `micro` that belong to this rank: counters are dealt micro-step by micro-step, rank by rank. */
+static enum status micro_step(struct rank *k, uint32_t micro, const float *theta, float dscale, bool train)
+{
+    struct replica *r = k->replica;
+    const struct device_ops *ops = k->dev->ops;
+    size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, seq = r->seq;
+    size_t have = first < r->n_counters ? r->n_counters - first : 0, count = r->rows * seq;
+    if (have > r->rows) have = r->rows;
+    TRY(batch_fill(r->source, r->counters + (have ? first : 0), have, r->rows, k->host_tokens, k->host_targets,
+                   k->scratch, &k->err));
+    ops->upload(k->dev, k->tokens, k->host_tokens, count * sizeof *k->tokens);
+    ops->upload(k->dev, k->targets, k->host_targets, count * sizeof *k->targets);
+    r->config.family->run(k->model, theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0);
+    ops->download(k->dev, k->host_loss, k->loss, count * sizeof *k->loss);
+    TRY(ops->sync(k->dev, &k->err));
+    for (size_t i = 0; i < r->rows; i++) {
+        double sum = 0;
+        for (size_t t = 0; t < seq; t++) sum += k->host_loss[i * seq + t];
+        k->row_loss[(size_t)micro * r->rows + i] = sum;
+    }
+    return STATUS_OK;
+}
+
+static enum status gradient_of_order(struct rank *k)
+{
+    struct replica *r = k->replica;
+    /* The one division of the gradient rule: by the tokens of the whole step, all ranks and micro-steps. */
+    float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
+    for (uint32_t micro = 0; micro < r->config.grad_accum; micro++)
+        TRY(micro_step(k, micro, r->order_theta, dscale, true));
+    return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
+}
+
+static enum status obey(struct rank *k)
+{
+    struct replica *r = k->replica;
+    switch (r->order) {
+    case ORDER_EVAL: return micro_step(k, 0, r->order_theta, 1, false);
+    case ORDER_GRADIENT: return gradient_of_order(k);
+    case ORDER_STEP:
+        TRY(gradient_of_order(k));
+        return inner_opt_apply(r->opt, k->index, r->theta, k->grad, r->lr, &k->err);
+    default: return STATUS_OK;
+    }
+}
+
+static void work(struct rank *k)
+{
+    k->err = (struct err){0};
+    k->status = obey(k);
+    if (k->status != STATUS_OK) k->coll.ops->abort(&k->coll); /* the others must not wait for this rank's share */
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *k = arg;
+    struct replica *r = k->replica;
+    uint64_t seen = 0;
+    for (;;) {
+        pthread_mutex_lock(&r->lock);
+        while (r->turn == seen) pthread_cond_wait(&r->ordered, &r->lock);
+        seen = r->turn;
+        bool quit = r->order == ORDER_QUIT;
+        pthread_mutex_unlock(&r->lock);
+        if (!quit) work(k);
+        pthread_mutex_lock(&r->lock);
+        if (--r->pending == 0) pthread_cond_signal(&r->reported);
+        pthread_mutex_unlock(&r->lock);
+        if (quit) return NULL;
+    }
+}
+
+/* --- orders -------------------------------------------------------------------------------------------------------- */
+
+static void give_order(struct replica *r, enum order order)
+{
+    pthread_mutex_lock(&r->lock);
+    r->order = order;
+    r->pending = 0;
+    for (int i = 1; i < r->n_ranks; i++) r->pending += r->ranks[i].started;
+    r->turn++;
+    pthread_cond_broadcast(&r->ordered);
+    pthread_mutex_unlock(&r->lock);
+    if (order != ORDER_QUIT) work(&r->ranks[0]);
+    pthread_mutex_lock(&r->lock);
+    while (r->pending) pthread_cond_wait(&r->reported, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* The failure of the rank that failed first hand; CLOSED only says that another one did. */
+static enum status order_status(const struct replica *r, struct err *err)
+{
+    enum status closed = STATUS_OK;
+    for (int i = 0; i < r->n_ranks; i++) {
+        const struct rank *k = &r->ranks[i];
+        if (k->status == STATUS_CLOSED) closed = STATUS_CLOSED;
+        if (k->status == STATUS_OK || k->status == STATUS_CLOSED) continue;
+        if (k->err.msg[0]) return err_set(err, k->status, "%s", k->err.msg);
+        return err_set(err, k->status, "rank %d: %s", i, status_text(k->status));
+    }
+    if (closed == STATUS_OK) return STATUS_OK;
+    return err_set(err, closed, "the ranks of this worker gave up after an earlier failure: restart the worker");
+}
+
+static enum status order_and_wait(struct replica *r, enum order order, const struct batch_source *source,
+                                  const float *theta, const uint64_t *counters, size_t n, struct err *err)
+{
+    r->source = source;
+    r->order_theta = theta;
+    r->counters = counters;
+    r->n_counters = n;
+    give_order(r, order);
+    return order_status(r, err);
+}
+
+/* Sequence by sequence in the order of the counters, so the sum does not depend on the number of ranks. */
+static double loss_of_order(const struct replica *r, uint32_t micro_steps)
+{
+    double sum = 0;
+    for (uint32_t micro = 0; micro < micro_steps; micro++)
+        for (int i = 0; i < r->n_ranks; i++)
+            for (uint32_t row = 0; row < r->rows; row++) sum += r->ranks[i].row_loss[(size_t)micro * r->rows + row];
+    return sum;
+}
+
+static enum status check_counters(const struct replica *r, size_t n, struct err *err)
+{
+    if (r->config.eval_only) return err_set(err, STATUS_STATE, "a replica made for evaluation does not train");
+    if (!n || n > replica_step_samples(r))
+        return err_set(err, STATUS_INVALID, "a step takes 1 to %u sequences, not %zu", replica_step_samples(r), n);
+    return STATUS_OK;
+}
+
+enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
+                               struct step_result *result, struct err *err)
+{
+    uint64_t start = clock_monotonic_us();
+    TRY(check_counters(r, n, err));
+    r->lr = lr;
+    TRY(order_and_wait(r, ORDER_STEP, &r->train, r->theta, counters, n, err));
+    *result = (struct step_result){.loss_sum = loss_of_order(r, r->config.grad_accum), .tokens = (uint64_t)n * r->seq};
+    result->skipped = !inner_opt_finish(r->opt, &result->grad_norm);
+    result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
+    return STATUS_OK;
+}
+
+enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t n, const float **grad,
+                             struct step_result *result, struct err *err)
+{
+    uint64_t start = clock_monotonic_us();
+    TRY(check_counters(r, n, err));
+    TRY(order_and_wait(r, ORDER_GRADIENT, &r->train, r->theta, counters, n, err));
+    struct rank *k = &r->ranks[0];
+    *result = (struct step_result){.loss_sum = loss_of_order(r, r->config.grad_accum), .tokens = (uint64_t)n * r->seq};
+    k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
+    k->dev->ops->download(k->dev, k->host_loss, k->loss, sizeof *k->host_loss);
+    TRY(k->dev->ops->sync(k->dev, err));
+    result->grad_norm = sqrt(k->host_loss[0]);
+    result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
+    if (!isfinite(result->grad_norm)) return err_set(err, STATUS_NONFINITE, "the gradient is not finite");
+    *grad = k->grad;
+    return STATUS_OK;
+}
+
+enum status replica_eval(struct replica *r, const float *theta, const struct tokens *val, uint64_t first,
+                         uint64_t count, double *loss_sum, uint64_t *tokens, struct err *err)
+{
+    struct batch_source source;
+    TRY(batch_source_init(&source, val, r->seq, r->config.model.vocab_size, 0, true, err));
+    if (first > source.n_samples) first = source.n_samples;
+    if (count > source.n_samples - first) count = source.n_samples - first;
+    double sum = 0;
+    for (uint64_t done = 0; done < count;) {
+        size_t n = count - done < r->config.batch_size ? (size_t)(count - done) : r->config.batch_size;
+        for (size_t i = 0; i < n; i++) r->eval_counters[i] = first + done + i;
+        TRY(order_and_wait(r, ORDER_EVAL, &source, theta ? theta : r->theta, r->eval_counters, n, err));
+        sum += loss_of_order(r, 1);
+        done += n;
+    }
+    *loss_sum = sum;
+    *tokens = count * r->seq;
+    return STATUS_OK;
+}
+
+/* --- creation ------------------------------------------------------------------------------------------------------ */
+
+static enum status check_config(const struct replica_config *c, struct err *err)
+{
+    if (!c->ranks || c->ranks > COLLECTIVE_RANKS_MAX)
+        return err_set(err, STATUS_INVALID, "train.ranks %u: 1 to %d", c->ranks, COLLECTIVE_RANKS_MAX);
+    if (!c->batch_size || c->batch_size % c->ranks) {
+        uint32_t below = c->batch_size / c->ranks * c->ranks;
+        return err_set(err, STATUS_INVALID, "train.batch_size %u is not a multiple of train.ranks %u: take %u",
+                       c->batch_size, c->ranks, below ? below : c->ranks);
+    }
+    if (!c->grad_accum || !c->threads)
+        return err_set(err, STATUS_INVALID, "train.grad_accum and train.threads must be at least 1");
+    return STATUS_OK;
+}
+
+static enum status rank_init(struct replica *r, int index, struct err *err)
+{
+    struct rank *k = &r->ranks[index];
+    const struct replica_config *c = &r->config;
+    uint32_t threads = c->threads / c->ranks + ((uint32_t)index < c->threads % c->ranks);
+    size_t count = (size_t)r->rows * r->seq;
+    k->replica = r;
+    k->index = index;
+    TRY(device_open(c->device, threads ? (int)threads : 1, &k->dev, err));
+    TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, MODEL_LOSS | (c->eval_only ? 0 : MODEL_TRAIN), &k->model,
+                          err));
+    const struct device_ops *ops = k->dev->ops;
+    k->tokens = ops->alloc(k->dev, count * sizeof *k->tokens);
+    k->targets = ops->alloc(k->dev, count * sizeof *k->targets);
+    k->loss = ops->alloc(k->dev, count * sizeof *k->loss);
+    k->host_tokens = mem_alloc(count, sizeof *k->host_tokens);
+    k->host_targets = mem_alloc(count, sizeof *k->host_targets);
+    k->host_loss = mem_alloc(count, sizeof *k->host_loss);
+    k->row_loss = mem_alloc((size_t)r->rows * c->grad_accum, sizeof *k->row_loss);
+    k->scratch = mem_alloc(r->seq + 1u, sizeof *k->scratch);
+    bool ok = k->tokens && k->targets && k->loss && k->host_tokens && k->host_targets && k->host_loss && k->row_loss &&
+              k->scratch;
+    if (ok && !c->eval_only) ok = (k->grad = ops->alloc(k->dev, r->layout->n_params * sizeof *k->grad)) != NULL;
+    return ok ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for rank %d's batch and gradient", index);
+}
+
+static enum status fill(struct replica *r, const struct tokens *train, struct err *err)
+{
+    const struct replica_config *c = &r->config;
+    struct device *devices[COLLECTIVE_RANKS_MAX];
+    struct collective colls[COLLECTIVE_RANKS_MAX];
+    r->eval_counters = mem_alloc(c->batch_size, sizeof *r->eval_counters);
+    if (!r->eval_counters) return err_set(err, STATUS_NOMEM, "no memory for the batch");
+    if (!c->eval_only) TRY(batch_source_init(&r->train, train, r->seq, c->model.vocab_size, c->seed, false, err));
+    for (int i = 0; i < r->n_ranks; i++) {
+        TRY(rank_init(r, i, err));
+        devices[i] = r->ranks[i].dev;
+    }
+    r->theta = devices[0]->ops->alloc(devices[0], r->layout->n_params * sizeof *r->theta);
+    if (!r->theta) return err_set(err, STATUS_NOMEM, "no memory for %llu parameters",
+                                  (unsigned long long)r->layout->n_params);
+    TRY(collective_open(devices, r->n_ranks, colls, err));
+    r->group_open = true;
+    for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
+    if (!c->eval_only) TRY(inner_opt_create(&r->opt, &c->opt, r->layout, devices, r->n_ranks, err));
+    for (int i = 1; i < r->n_ranks; i++) {
+        if (pthread_create(&r->ranks[i].thread, NULL, rank_main, &r->ranks[i]) != 0)
+            return err_set(err, STATUS_LIMIT, "cannot start the thread of rank %d", i);
+        r->ranks[i].started = true;
+    }
+    return STATUS_OK;
+}
+
+enum status replica_create(struct replica **out, const struct replica_config *config, const struct layout *layout,
+                           const struct tokens *train, struct err *err)
+{
+    TRY(check_config(config, err));
+    struct replica *r = mem_alloc(1, sizeof *r);
+    if (!r) return err_set(err, STATUS_NOMEM, "no memory for the model");
+    r->config = *config;
+    r->layout = layout;
+    r->seq = config->model.block_size;
+    r->n_ranks = (int)config->ranks;
+    r->rows = config->batch_size / config->ranks;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->ordered, NULL);
+    pthread_cond_init(&r->reported, NULL);
+    enum status status = fill(r, train, err);
+    if (status == STATUS_OK)
+        *out = r;
+    else
+        replica_destroy(r);
+    return status;
+}
+
+static void rank_finish(struct rank *k, const struct model_family *family)
+{
+    if (k->dev) {
+        const struct device_ops *ops = k->dev->ops;
+        family->destroy(k->model);
+        ops->release(k->dev, k->grad);
+        ops->release(k->dev, k->tokens);
+        ops->release(k->dev, k->targets);
+        ops->release(k->dev, k->loss);
+        device_close(k->dev);
+    }
+    mem_free(k->host_tokens);
+    mem_free(k->host_targets);
+    mem_free(k->host_loss);
+    mem_free(k->row_loss);
+    mem_free(k->scratch);
+}
+
+void replica_destroy(struct replica *r)
+{
+    if (!r) return;
+    give_order(r, ORDER_QUIT);
+    for (int i = 1; i < r->n_ranks; i++)
+        if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);
+    inner_opt_destroy(r->opt);
+    if (r->group_open) collective_close(&r->ranks[0].coll);
+    if (r->ranks[0].dev) r->ranks[0].dev->ops->release(r->ranks[0].dev, r->theta);
+    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family);
+    pthread_cond_destroy(&r->reported);
+    pthread_cond_destroy(&r->ordered);
+    pthread_mutex_destroy(&r->lock);
+    mem_free(r->eval_counters);
+    mem_free(r);
+}
+
+float *replica_params(struct replica *r)
+{
+    return r->theta;
+}
+
+uint64_t replica_n_params(const struct replica *r)
+{
+    return r->layout->n_params;
+}
+
+uint64_t replica_epoch_samples(const struct replica *r)
+{
+    return r->train.n_samples;
+}
+
+uint32_t replica_step_samples(const struct replica *r)
+{
+    return r->config.batch_size * r->config.grad_accum;
+}
+
+uint32_t replica_seq(const struct replica *r)
+{
+    return r->seq;
+}
+
+const char *replica_device_name(const struct replica *r)
+{
+    return r->ranks[0].dev->name;
+}
+
+size_t replica_activation_bytes(const struct replica *r)
+{
+    const struct replica_config *c = &r->config;
+    unsigned uses = MODEL_LOSS | (c->eval_only ? 0 : MODEL_TRAIN);
+    return (size_t)r->n_ranks * c->family->memory(&c->model, r->ranks[0].dev->act_bytes, r->rows, r->seq, uses);
+}
+
+struct inner_opt *replica_optimizer(struct replica *r)
+{
+    return r->opt;
+}

@@ -1,0 +1,82 @@
+/* One copy of the model on one node: data-parallel ranks (threads with their own device, activations and gradient) that
+ * share one parameter vector and step together.
+ *
+ * A step takes grad_accum micro-steps of batch_size sequences, cut evenly over the ranks; gradients are summed over
+ * tokens, divided once by the step's number of tokens, reduced in rank order, and applied by one optimizer. Same inputs,
+ * same bits, for any number of compute threads; another number of ranks differs by rounding only.
+ *
+ * Not thread-safe: one thread calls, the ranks work inside the call. Nothing is allocated after creation. */
+#ifndef WORKER_REPLICA_H
+#define WORKER_REPLICA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/layout.h"
+#include "common/status.h"
+#include "common/tokens.h"
+#include "worker/inner_opt.h"
+#include "worker/model.h"
+
+struct replica_config {
+    const struct model_family *family;
+    struct model_config model;
+    const char *device;   /* device_open name of each rank: "auto", "cpu", ... */
+    uint32_t ranks;       /* >= 1 */
+    uint32_t threads;     /* compute threads of all ranks together; >= 1, each rank gets at least one */
+    uint32_t batch_size;  /* sequences a micro-step, all ranks; a multiple of ranks */
+    uint32_t grad_accum;  /* micro-steps a step; >= 1 */
+    uint64_t seed;        /* of the sample order */
+    bool eval_only;       /* no gradients, no optimizer: replica_eval only */
+    struct inner_opt_config opt;
+};
+
+struct replica;
+
+struct step_result {
+    double loss_sum;   /* nats, over `tokens` */
+    uint64_t tokens;
+    double grad_norm;  /* of the mean gradient before clipping */
+    bool skipped;      /* the gradient was not finite: parameters unchanged */
+    double compute_s;  /* wall time inside the call */
+};
+
+/* `train` may be NULL with eval_only; it and `layout` must outlive the replica. INVALID for numbers that do not fit
+ * together (with the nearest valid ones), NOMEM, or what the device says. Parameters start as zeros. */
+enum status replica_create(struct replica **out, const struct replica_config *config, const struct layout *layout,
+                           const struct tokens *train, struct err *err) MUST_CHECK;
+/* NULL is allowed. */
+void replica_destroy(struct replica *replica);
+
+/* The live parameters [n_params]: read and write them between calls. */
+float *replica_params(struct replica *replica);
+uint64_t replica_n_params(const struct replica *replica);
+/* Windows in the training set: an epoch. 0 without one. */
+uint64_t replica_epoch_samples(const struct replica *replica);
+/* Sequences of one step: batch_size * grad_accum. */
+uint32_t replica_step_samples(const struct replica *replica);
+uint32_t replica_seq(const struct replica *replica);
+/* "cpu avx512 x2": for logs. */
+const char *replica_device_name(const struct replica *replica);
+/* Bytes of activations of all ranks together: for the start-up table. */
+size_t replica_activation_bytes(const struct replica *replica);
+
+/* One optimizer step on the samples with these global counters (worker/batch.h); n = replica_step_samples, or fewer at
+ * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not an
+ * error: the step is skipped, counted and said so in the result. */
+enum status replica_train_step(struct replica *replica, const uint64_t *counters, size_t n, double lr,
+                               struct step_result *result, struct err *err) MUST_CHECK;
+/* The mean gradient instead of a step (method ddp): *grad [n_params] stays valid until the next call. NONFINITE when its
+ * norm is not finite. */
+enum status replica_gradient(struct replica *replica, const uint64_t *counters, size_t n, const float **grad,
+                             struct step_result *result, struct err *err) MUST_CHECK;
+/* Sum of losses of theta (NULL: the live parameters) over windows first .. first + count of `val`, in file order. The sum
+ * is taken in double in the order of the windows; windows past the end are left out. */
+enum status replica_eval(struct replica *replica, const float *theta, const struct tokens *val, uint64_t first,
+                         uint64_t count, double *loss_sum, uint64_t *tokens, struct err *err) MUST_CHECK;
+
+/* The optimizer's state, to be saved and restored between calls: moments [n_params] (NULL with SGD), steps taken and
+ * skipped. */
+struct inner_opt *replica_optimizer(struct replica *replica);
+
+#endif
