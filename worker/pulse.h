@@ -1,0 +1,48 @@
+/* What a heartbeat says, kept where two threads reach it: the compute thread writes progress, the link thread sends it.
+ * That is how heartbeats go on while an inner step takes minutes. Every function locks; none blocks for long. */
+#ifndef WORKER_PULSE_H
+#define WORKER_PULSE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire/msg.h"
+
+struct pulse {
+    pthread_mutex_t lock;
+    struct msg_heartbeat beat; /* sent_us is filled when it is taken */
+    bool joined;               /* beat.session is valid: heartbeats are sent */
+    bool changed;              /* state changed: send one at once */
+    uint64_t every_us, next_us;
+    uint64_t heard_us; /* last message of the coordinator; 0 = none yet */
+    uint64_t rtt_us;   /* smoothed; 0 = not known */
+    char waiting_for[WIRE_TEXT_MAX]; /* last answer: what the run waits for */
+};
+
+void pulse_init(struct pulse *p);
+void pulse_finish(struct pulse *p);
+
+/* Writers: the compute thread. */
+void pulse_join(struct pulse *p, uint64_t session, uint32_t heartbeat_ms);
+void pulse_part(struct pulse *p); /* no session any more: stop sending */
+/* Replace state, round, steps, eval_id and versions; any change of the state or of a version is sent at once. */
+void pulse_state(struct pulse *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
+                 uint32_t n_fragments, const uint64_t *versions);
+/* `step` inner steps of this round are done, the last one in step_us. */
+void pulse_step(struct pulse *p, uint32_t step, uint64_t step_us);
+
+/* The link thread. */
+/* True when a heartbeat is due at now_us: m is filled and the next one is scheduled. */
+bool pulse_take(struct pulse *p, uint64_t now_us, struct msg *m);
+/* When pulse_take will be due; UINT64_MAX: not before somebody changes the state. */
+uint64_t pulse_deadline_us(struct pulse *p);
+/* Anything arrived; for a HEARTBEAT_ACK also the round trip and what the run waits for. */
+void pulse_heard(struct pulse *p, const struct msg *m, uint64_t now_us);
+
+/* Anybody. */
+uint64_t pulse_rtt_us(struct pulse *p);
+uint64_t pulse_heard_us(struct pulse *p);
+void pulse_waiting_for(struct pulse *p, char out[WIRE_TEXT_MAX]);
+
+#endif
