@@ -1,4 +1,4 @@
-#include "worker/schedule.h"
+#include "common/schedule.h"
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* Learning rate as a function of the position in the run. The position is a number of optimizer steps, but a real one:
  * workers of different speed share one schedule that follows the tokens all of them have seen, so a worker may stand at
  * step 12.5. Pure functions. */
-#ifndef WORKER_SCHEDULE_H
-#define WORKER_SCHEDULE_H
+#ifndef COMMON_SCHEDULE_H
+#define COMMON_SCHEDULE_H
 
 #include "common/config.h"
 
