@@ -182,6 +182,7 @@ struct msg_heartbeat_ack {
 
 struct msg_assign {
     uint64_t round;    /* barrier: of the run; async: of this worker. Unique and increasing per worker */
+    uint32_t worker_id; /* of the receiver: WELCOME may have come before ids were given; updates name deltas by it */
     uint32_t steps;    /* inner steps to take (H) */
     double step0;      /* schedule position of the first of them */
     double step_rate;  /* schedule steps per inner step (1 with a fixed set of workers) */

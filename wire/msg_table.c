@@ -93,6 +93,7 @@ static const struct field heartbeat_ack[] = {
 };
 static const struct field assign[] = {
     U64(msg_assign, round),
+    U32(msg_assign, worker_id),
     U32_IN(msg_assign, steps, 1, UINT32_MAX),
     F64(msg_assign, step0),
     F64(msg_assign, step_rate),
