@@ -121,7 +121,7 @@ static enum status draw_all(struct generator *g, const struct generate_options *
                             struct err *err)
 {
     for (uint32_t i = 0; i < o->n_tokens; i++) {
-        int32_t token;
+        int32_t token = 0;
         TRY(next_token(g, o->temperature, rng_uniform(o->seed, RNG_SAMPLE, i), &token, err));
         g->text[g->n_text++] = token;
         emit_token(token, emit, ctx);
