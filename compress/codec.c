@@ -1,0 +1,265 @@
+#include "compress/codec.h"
+
+#include <string.h>
+
+#include "common/layout.h"
+#include "common/mem.h"
+#include "compress/codec_simd.h"
+#include "compress/codec_stage.h"
+
+static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_int8};
+static const struct byte_stage *const byte_stages[] = {&codec_lz4};
+
+enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };
+
+struct codec {
+    struct value_ctx value;
+    const struct byte_stage *bytes[CODEC_STAGES_MAX - 1]; /* (n_bytes), in the order of encoding */
+    size_t n_bytes;
+    size_t bounds[CODEC_STAGES_MAX];    /* largest output of the value stage, then of each byte stage */
+    uint8_t *between[CODEC_STAGES_MAX]; /* (bounds[i]) output of stage i on its way to stage i + 1, (n_bytes) of them */
+    void *work[CODEC_STAGES_MAX - 1];   /* each byte stage's working memory */
+    struct codec_span *spans;           /* copy of the caller's */
+    struct arena arena;                 /* everything above */
+    char spec[CODEC_SPEC_MAX * CODEC_STAGES_MAX];
+};
+
+static void names_of_stages(char *out, size_t cap)
+{
+    size_t n = 0;
+    for (int i = 0; i < N_VALUE; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", value_stages[i]->usage);
+    n += (size_t)snprintf(out + n, cap - n, "; then any of +");
+    for (int i = 0; i < N_BYTE; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", +" : "", byte_stages[i]->name);
+}
+
+static enum status bad_spec(const char *spec, const char *what, const char *stage, struct err *err)
+{
+    char names[256];
+    names_of_stages(names, sizeof names);
+    return err_set(err, STATUS_INVALID, "codec \"%.64s\": %s \"%.32s\"; known: %s", spec, what, stage, names);
+}
+
+static enum status parse_value_stage(struct codec *codec, char *stage, const char *spec, struct err *err)
+{
+    char *args = strchr(stage, ':');
+    if (args) *args++ = 0;
+    for (int i = 0; i < N_VALUE; i++) {
+        if (strcmp(value_stages[i]->name, stage)) continue;
+        codec->value.stage = value_stages[i];
+        enum status status = value_stages[i]->parse(&codec->value, args, codec->spec, err);
+        if (status != STATUS_OK) err_prefix(err, "codec \"%.64s\"", spec);
+        return status;
+    }
+    for (int i = 0; i < N_BYTE; i++)
+        if (!strcmp(byte_stages[i]->name, stage)) return bad_spec(spec, "cannot start with", stage, err);
+    return bad_spec(spec, "unknown value stage", stage, err);
+}
+
+static enum status parse_byte_stage(struct codec *codec, const char *stage, const char *spec, struct err *err)
+{
+    for (int i = 0; i < N_BYTE; i++) {
+        if (strcmp(byte_stages[i]->name, stage)) continue;
+        if (codec->n_bytes == CODEC_STAGES_MAX - 1) return bad_spec(spec, "too many stages at", stage, err);
+        codec->bytes[codec->n_bytes++] = byte_stages[i];
+        size_t n = strlen(codec->spec);
+        snprintf(codec->spec + n, sizeof codec->spec - n, "+%s", stage);
+        return STATUS_OK;
+    }
+    return bad_spec(spec, "unknown byte stage", stage, err);
+}
+
+/* Fill stage pointers, parameters and the canonical spec. */
+static enum status parse_spec(struct codec *codec, const char *spec, struct err *err)
+{
+    char text[CODEC_SPEC_MAX];
+    memset(codec, 0, sizeof *codec);
+    if (strlen(spec) >= sizeof text)
+        return err_set(err, STATUS_INVALID, "codec \"%.64s...\": longer than %d bytes", spec, CODEC_SPEC_MAX - 1);
+    memcpy(text, spec, strlen(spec) + 1);
+    char *stage = text;
+    for (bool first = true; stage; first = false) {
+        char *plus = strchr(stage, '+');
+        if (plus) *plus++ = 0;
+        TRY(first ? parse_value_stage(codec, stage, spec, err) : parse_byte_stage(codec, stage, spec, err));
+        stage = plus;
+    }
+    return STATUS_OK;
+}
+
+enum status codec_spec_check(const char *spec, struct err *err)
+{
+    struct codec codec;
+    return parse_spec(&codec, spec, err);
+}
+
+/* Spans lie end to end from 0 and are as large as they say; returns the floats in all, 0 when they do not. */
+static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < n_spans; i++) {
+        const struct codec_span *s = &spans[i];
+        uint64_t product;
+        if (!s->count || s->offset != n || __builtin_mul_overflow(s->rows, s->cols, &product) || product != s->count ||
+            __builtin_add_overflow(n, s->count, &n) || n > (uint64_t)1 << 40)
+            return 0;
+    }
+    return n;
+}
+
+/* Sizes of all buffers, then one arena that holds them. */
+static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans)
+{
+    const struct value_stage *v = codec->value.stage;
+    size_t value_scratch = v->scratch ? v->scratch(&codec->value) : 0;
+    size_t need = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch);
+    codec->bounds[0] = v->bound(&codec->value);
+    for (size_t i = 0; i < codec->n_bytes; i++) {
+        codec->bounds[i + 1] = codec->bytes[i]->bound(codec->bounds[i]);
+        need += arena_need(1, codec->bounds[i]) + arena_need(1, codec->bytes[i]->scratch);
+    }
+    TRY(arena_init(&codec->arena, need));
+    codec->spans = arena_take(&codec->arena, n_spans, sizeof *spans);
+    memcpy(codec->spans, spans, n_spans * sizeof *spans);
+    codec->value.spans = codec->spans;
+    if (value_scratch) codec->value.scratch = arena_take(&codec->arena, 1, value_scratch);
+    for (size_t i = 0; i < codec->n_bytes; i++) {
+        codec->between[i] = arena_take(&codec->arena, 1, codec->bounds[i]);
+        codec->work[i] = arena_take(&codec->arena, 1, codec->bytes[i]->scratch);
+    }
+    return STATUS_OK;
+}
+
+enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
+                         struct err *err)
+{
+    struct codec parsed;
+    TRY(parse_spec(&parsed, spec, err));
+    uint64_t n = count_spans(spans, n_spans);
+    if (!n)
+        return err_set(err, STATUS_INVALID, "codec \"%.64s\": the tensors of the fragment do not lie end to end", spec);
+    parsed.value.n = (size_t)n;
+    parsed.value.n_spans = n_spans;
+    struct codec *codec = mem_alloc(1, sizeof *codec);
+    if (!codec) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
+    *codec = parsed;
+    enum status status = size_buffers(codec, spans, n_spans);
+    if (status != STATUS_OK) {
+        mem_free(codec);
+        return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, (size_t)n);
+    }
+    *codec_p = codec;
+    return STATUS_OK;
+}
+
+enum status codec_create_for_fragment(struct codec **codec_p, const char *spec, const struct layout *layout,
+                                      uint32_t fragment, struct err *err)
+{
+    if (fragment >= layout->n_fragments)
+        return err_set(err, STATUS_INVALID, "codec \"%.64s\": fragment %u of %u", spec, fragment, layout->n_fragments);
+    const struct fragment *f = &layout->fragments[fragment];
+    struct codec_span *spans = mem_alloc(f->n_tensors, sizeof *spans);
+    if (!spans) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
+    for (uint32_t i = 0; i < f->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[f->first_tensor + i];
+        uint64_t cols = t->shape[t->ndim - 1];
+        spans[i] = (struct codec_span){
+            .offset = t->offset - f->offset, .count = t->count, .rows = t->count / cols, .cols = cols, .ndim = t->ndim};
+    }
+    enum status status = codec_create(codec_p, spec, spans, f->n_tensors, err);
+    mem_free(spans);
+    return status;
+}
+
+void codec_destroy(struct codec *codec)
+{
+    if (!codec) return;
+    arena_finish(&codec->arena);
+    mem_free(codec);
+}
+
+const char *codec_spec(const struct codec *codec)
+{
+    return codec->spec;
+}
+
+size_t codec_count(const struct codec *codec)
+{
+    return codec->value.n;
+}
+
+size_t codec_bound(const struct codec *codec)
+{
+    return codec->bounds[codec->n_bytes];
+}
+
+bool codec_lossless(const struct codec *codec)
+{
+    return codec->value.stage->lossless;
+}
+
+float codec_feedback_decay(const struct codec *codec)
+{
+    return codec->value.stage->feedback_decay;
+}
+
+enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
+                         size_t *bad_index)
+{
+    const struct value_ctx *v = &codec->value;
+    size_t bad = codec_first_nonfinite(x, v->n), size = 0;
+    if (bad < v->n) {
+        if (bad_index) *bad_index = bad;
+        return STATUS_NONFINITE;
+    }
+    /* The last stage writes to the caller's buffer, those before it to their own. */
+    bool last = codec->n_bytes == 0;
+    TRY(v->stage->encode(v, x, last ? dst : codec->between[0], last ? cap : codec->bounds[0], &size));
+    for (size_t i = 0; i < codec->n_bytes; i++) {
+        last = i + 1 == codec->n_bytes;
+        TRY(codec->bytes[i]->encode(codec->work[i], v->stage->width, codec->between[i], size,
+                                    last ? dst : codec->between[i + 1], last ? cap : codec->bounds[i + 1], &size));
+    }
+    *size_p = size;
+    return STATUS_OK;
+}
+
+/* Undo the byte stages and check what the value stage will read: *payload_p[*size_p]. */
+static enum status open_payload(struct codec *codec, const uint8_t *src, size_t size, const uint8_t **payload_p,
+                                size_t *size_p)
+{
+    for (size_t i = codec->n_bytes; i-- > 0;) {
+        TRY(codec->bytes[i]->decode(codec->work[i], codec->value.stage->width, src, size, codec->between[i],
+                                    codec->bounds[i], &size));
+        src = codec->between[i];
+    }
+    TRY(codec->value.stage->check(&codec->value, src, size));
+    *payload_p = src;
+    *size_p = size;
+    return STATUS_OK;
+}
+
+enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x)
+{
+    const uint8_t *payload;
+    TRY(open_payload(codec, src, size, &payload, &size));
+    codec->value.stage->decode(&codec->value, payload, size, x);
+    return STATUS_OK;
+}
+
+enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, size_t size, float *acc)
+{
+    const uint8_t *payload;
+    TRY(open_payload(codec, src, size, &payload, &size));
+    codec->value.stage->decode_axpy(&codec->value, a, payload, size, acc);
+    return STATUS_OK;
+}
+
+void codec_list(FILE *out)
+{
+    for (int i = 0; i < N_VALUE; i++)
+        fprintf(out, "%-14s value stage  %s\n", value_stages[i]->usage, value_stages[i]->help);
+    for (int i = 0; i < N_BYTE; i++)
+        fprintf(out, "+%-13s byte stage   %s\n", byte_stages[i]->name, byte_stages[i]->help);
+}

@@ -1,0 +1,182 @@
+/* int8:BLOCK: symmetric 8-bit integers, one fp32 scale for BLOCK consecutive values (the last block may be short).
+ *
+ *     payload = scale[ceil(n / BLOCK)] as fp32, then code[n] as signed bytes;  value = code * scale
+ *
+ * scale = max|x| / 127 over the block, code = round(x * (127 / max|x|)), nearest, ties to even: |code| <= 127, an exact
+ * 0 stays 0, and the largest value of a block is off by rounding only. A block whose largest value lies below 2^-119 is
+ * sent as zeros: its scale would be denormal, which not every device multiplies alike. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compress/codec_simd.h"
+#include "compress/codec_stage.h"
+
+enum { BLOCK_DEFAULT = 256, BLOCK_MIN = 16, BLOCK_MAX = 65536 };
+
+#define ABSMAX_MIN 0x1p-119f
+#define SCALE_MAX_BITS 0x7c010203u /* the largest scale with 127 * scale finite */
+#define SCALE_MIN_BITS 0x00800000u /* the smallest normal float */
+
+static enum status int8_parse(struct value_ctx *ctx, const char *args, char *canonical, struct err *err)
+{
+    long block = BLOCK_DEFAULT;
+    if (args) {
+        size_t digits = strspn(args, "0123456789");
+        block = digits && digits <= 6 && !args[digits] ? atol(args) : 0;
+    }
+    if (block < BLOCK_MIN || block > BLOCK_MAX)
+        return err_set(err, STATUS_INVALID, "int8 block \"%s\" is not allowed; write int8:%d to int8:%d",
+                       args ? args : "", BLOCK_MIN, BLOCK_MAX);
+    ctx->param[0] = (uint32_t)block;
+    snprintf(canonical, CODEC_SPEC_MAX, "int8:%ld", block);
+    return STATUS_OK;
+}
+
+static size_t n_blocks(const struct value_ctx *ctx)
+{
+    return (ctx->n + ctx->param[0] - 1) / ctx->param[0];
+}
+
+static size_t int8_bound(const struct value_ctx *ctx)
+{
+    return 4 * n_blocks(ctx) + ctx->n;
+}
+
+/* Scale of a block and the factor its values are multiplied by; both 0 when it is sent as zeros. */
+static inline void block_scale(uint32_t absmax_bits, float *scale, float *factor)
+{
+    float absmax;
+    memcpy(&absmax, &absmax_bits, 4);
+    *scale = *factor = 0.0f;
+    if (absmax < ABSMAX_MIN) return;
+    *scale = absmax / 127.0f;
+    *factor = 127.0f / absmax;
+    uint32_t bits;
+    memcpy(&bits, scale, 4);
+    if (bits > SCALE_MAX_BITS) bits = SCALE_MAX_BITS; /* FLT_MAX / 127 rounds up */
+    memcpy(scale, &bits, 4);
+}
+
+/* Positive floats order like their bits, so the largest magnitude is an integer maximum. Adding 1.5 * 2^23 leaves the
+ * nearest integer in the low bits. */
+CODEC_SIMD_BODY encode_body(const float *restrict x, size_t n, size_t block, uint8_t *restrict scales,
+                            uint8_t *restrict codes)
+{
+    for (size_t from = 0; from < n; from += block, scales += 4) {
+        size_t count = n - from < block ? n - from : block;
+        uint32_t absmax = 0;
+        for (size_t i = 0; i < count; i++) {
+            uint32_t bits;
+            memcpy(&bits, x + from + i, 4);
+            bits &= 0x7fffffffu;
+            absmax = bits > absmax ? bits : absmax;
+        }
+        float scale, factor;
+        block_scale(absmax, &scale, &factor);
+        memcpy(scales, &scale, 4);
+        for (size_t i = 0; i < count; i++) {
+            float shifted = x[from + i] * factor + 0x1.8p23f;
+            uint32_t bits;
+            memcpy(&bits, &shifted, 4);
+            codes[from + i] = (uint8_t)bits;
+        }
+    }
+}
+CODEC_SIMD_VARIANTS(encode,
+                    (const float *restrict x, size_t n, size_t block, uint8_t *restrict scales,
+                     uint8_t *restrict codes),
+                    (x, n, block, scales, codes))
+
+CODEC_SIMD_BODY decode_body(const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
+                            float *restrict x)
+{
+    for (size_t from = 0; from < n; from += block, scales += 4) {
+        size_t count = n - from < block ? n - from : block;
+        float scale;
+        memcpy(&scale, scales, 4);
+        for (size_t i = 0; i < count; i++) x[from + i] = (float)(int8_t)codes[from + i] * scale;
+    }
+}
+CODEC_SIMD_VARIANTS(decode,
+                    (const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
+                     float *restrict x),
+                    (scales, codes, n, block, x))
+
+CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n,
+                          size_t block, float *restrict acc)
+{
+    for (size_t from = 0; from < n; from += block, scales += 4) {
+        size_t count = n - from < block ? n - from : block;
+        float scale;
+        memcpy(&scale, scales, 4);
+        for (size_t i = 0; i < count; i++) {
+            float x = (float)(int8_t)codes[from + i] * scale;
+            acc[from + i] = acc[from + i] + a * x;
+        }
+    }
+}
+CODEC_SIMD_VARIANTS(axpy,
+                    (float a, const uint8_t *restrict scales, const uint8_t *restrict codes, size_t n, size_t block,
+                     float *restrict acc),
+                    (a, scales, codes, n, block, acc))
+
+/* *bad = some code is -128, which encode never makes. */
+CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= (uint8_t)(codes[i] == 0x80);
+    *bad = any;
+}
+CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
+
+static enum status int8_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+{
+    if (cap < int8_bound(ctx)) return STATUS_LIMIT;
+    encode(x, ctx->n, ctx->param[0], dst, dst + 4 * n_blocks(ctx));
+    *size_p = int8_bound(ctx);
+    return STATUS_OK;
+}
+
+static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
+{
+    size_t blocks = n_blocks(ctx);
+    if (size != int8_bound(ctx)) return STATUS_CORRUPT;
+    for (size_t i = 0; i < blocks; i++) {
+        uint32_t bits;
+        memcpy(&bits, src + 4 * i, 4);
+        if (bits && (bits < SCALE_MIN_BITS || bits > SCALE_MAX_BITS))
+            return (bits & 0x7fffffffu) > SCALE_MAX_BITS ? STATUS_NONFINITE : STATUS_CORRUPT;
+    }
+    uint8_t bad;
+    scan(src + 4 * blocks, ctx->n, &bad);
+    return bad ? STATUS_CORRUPT : STATUS_OK;
+}
+
+static void int8_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, float *x)
+{
+    (void)size;
+    decode(src, src + 4 * n_blocks(ctx), ctx->n, ctx->param[0], x);
+}
+
+static void int8_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, float *acc)
+{
+    (void)size;
+    axpy(a, src, src + 4 * n_blocks(ctx), ctx->n, ctx->param[0], acc);
+}
+
+const struct value_stage codec_int8 = {
+    .name = "int8",
+    .usage = "int8[:BLOCK]",
+    .help = "8 bits a value, one fp32 scale for BLOCK values (16 to 65536, default 256)",
+    .feedback_decay = 1.0f,
+    .width = 1,
+    .parse = int8_parse,
+    .bound = int8_bound,
+    .encode = int8_encode,
+    .check = int8_check,
+    .decode = int8_decode,
+    .decode_axpy = int8_decode_axpy,
+};

@@ -1,0 +1,59 @@
+/* Loops of the codecs compiled several times, for the plain instruction set and for wider vectors, and chosen by the
+ * CPU at run time. Each loop is written once, in C, over independent elements: what the compiler vectorizes cannot
+ * change a bit (no reassociation of floats, no fused multiply-add), so all variants make the same bytes. */
+#ifndef COMPRESS_CODEC_SIMD_H
+#define COMPRESS_CODEC_SIMD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum codec_simd { CODEC_SIMD_PLAIN, CODEC_SIMD_AVX2, CODEC_SIMD_AVX512 };
+
+/* The widest variant this CPU runs, never above the limit. */
+enum codec_simd codec_simd_level(void);
+/* Test hook: use nothing wider than `limit` from now on. */
+void codec_simd_limit(enum codec_simd limit);
+
+/* Index of the first NaN or infinity of the floats stored at x (any alignment), n when there is none. */
+size_t codec_first_nonfinite(const void *x, size_t n);
+
+/* Define `static void name params` from `static inline void name_body params`. */
+#if defined(__x86_64__)
+#define CODEC_SIMD_VARIANTS(name, params, args)                                                                        \
+    __attribute__((target("avx2"))) static void name##_avx2 params                                                     \
+    {                                                                                                                  \
+        name##_body args;                                                                                              \
+    }                                                                                                                  \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void name##_avx512 params                     \
+    {                                                                                                                  \
+        name##_body args;                                                                                              \
+    }                                                                                                                  \
+    static void name##_plain params                                                                                    \
+    {                                                                                                                  \
+        name##_body args;                                                                                              \
+    }                                                                                                                  \
+    static void name params                                                                                            \
+    {                                                                                                                  \
+        switch (codec_simd_level()) {                                                                                  \
+        case CODEC_SIMD_AVX512:                                                                                        \
+            name##_avx512 args;                                                                                        \
+            break;                                                                                                     \
+        case CODEC_SIMD_AVX2:                                                                                          \
+            name##_avx2 args;                                                                                          \
+            break;                                                                                                     \
+        default:                                                                                                       \
+            name##_plain args;                                                                                         \
+            break;                                                                                                     \
+        }                                                                                                              \
+    }
+#else
+#define CODEC_SIMD_VARIANTS(name, params, args)                                                                        \
+    static void name params                                                                                            \
+    {                                                                                                                  \
+        name##_body args;                                                                                              \
+    }
+#endif
+
+#define CODEC_SIMD_BODY static inline __attribute__((always_inline)) void
+
+#endif

@@ -1,0 +1,68 @@
+/* What a codec is made of. A new value stage (top-k, int4, ...) or byte stage (rANS, ...) is one file with one static
+ * table, listed in codec.c.
+ *
+ * A chain is one value stage and up to CODEC_STAGES_MAX - 1 byte stages. Sizes, scratch memory and parameters are fixed
+ * when the codec is created; encode and decode allocate nothing. Untrusted bytes are met in this order: each byte stage
+ * undoes itself into scratch memory and checks as it goes, then the value stage's `check` sees the whole payload, and
+ * only then `decode` or `decode_axpy` write the caller's floats: they cannot fail. */
+#ifndef COMPRESS_CODEC_STAGE_H
+#define COMPRESS_CODEC_STAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "compress/codec.h"
+
+/* Arrays of values go in and out by memcpy; a big-endian machine would need byte swaps here. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are little-endian");
+
+enum { CODEC_STAGES_MAX = 4, CODEC_SPEC_MAX = 64 };
+
+struct value_stage;
+
+/* A value stage configured for one fragment. */
+struct value_ctx {
+    const struct value_stage *stage;
+    const struct codec_span *spans; /* (n_spans) */
+    size_t n_spans, n;              /* n: floats in all */
+    uint32_t param[2];              /* meaning is the stage's own, set by parse */
+    void *scratch;                  /* stage->scratch bytes, MEM_ALIGN-aligned; NULL when that is 0 */
+};
+
+struct value_stage {
+    const char *name, *usage, *help;
+    bool lossless;
+    float feedback_decay;
+    uint8_t width; /* bytes of one element of the payload: byte stages group bytes of the same significance by it */
+    /* Read the text after ':' (NULL when there is none), set ctx->param and write the canonical spec, at most
+     * CODEC_SPEC_MAX bytes. INVALID: err says what is allowed. */
+    enum status (*parse)(struct value_ctx *ctx, const char *args, char *canonical, struct err *err);
+    size_t (*bound)(const struct value_ctx *ctx);   /* largest payload of any input */
+    size_t (*scratch)(const struct value_ctx *ctx); /* bytes; NULL: none */
+    /* x[n] is finite. LIMIT when the payload does not fit; *size_p only set on success. */
+    enum status (*encode)(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
+    /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */
+    enum status (*check)(const struct value_ctx *ctx, const uint8_t *src, size_t size);
+    void (*decode)(const struct value_ctx *ctx, const uint8_t *src, size_t size, float *x);
+    /* acc[i] = acc[i] + a * x[i], two roundings. */
+    void (*decode_axpy)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, float *acc);
+};
+
+struct byte_stage {
+    const char *name, *help;
+    size_t (*bound)(size_t raw); /* largest output for at most `raw` input bytes */
+    size_t scratch;              /* bytes of working memory */
+    /* src[size], size <= raw_max; LIMIT when it does not fit dst[cap]. width: see value_stage. */
+    enum status (*encode)(void *scratch, uint8_t width, const uint8_t *src, size_t size, uint8_t *dst, size_t cap,
+                          size_t *size_p);
+    /* CORRUPT for anything but bytes that encode could have made from at most cap bytes. */
+    enum status (*decode)(void *scratch, uint8_t width, const uint8_t *src, size_t size, uint8_t *dst, size_t cap,
+                          size_t *size_p);
+};
+
+extern const struct value_stage codec_fp32, codec_bf16, codec_int8;
+extern const struct byte_stage codec_lz4;
+
+#endif
