@@ -39,6 +39,11 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t size)
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2")) return ~crc_sse42(~crc, data, size);
 #endif
+    return crc32c_portable(crc, data, size);
+}
+
+uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size)
+{
     return ~crc_portable(~crc, data, size);
 }
 

@@ -8,6 +8,8 @@
 
 /* CRC32C of data, continuing from `crc` (0 at the start). Uses the SSE4.2 instruction when the CPU has it. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t size);
+/* The same by table, what CPUs without the instruction use; public so that tests compare the two. */
+uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size);
 uint64_t hash64(const void *data, size_t size);
 /* Combine fingerprints in order: hash of a list is hash_mix over its members, starting from 0. */
 uint64_t hash_mix(uint64_t acc, uint64_t member);

@@ -1,0 +1,227 @@
+/* Layouts: offsets, cutting into fragments, encoding, refusal of broken ones, initial values. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/layout.h"
+#include "common/mem.h"
+#include "common/rng.h"
+
+/* A small GPT-like layout of 1 + 4 * blocks tensors. */
+static void build(struct layout *layout, int blocks)
+{
+    char name[32];
+    layout_init(layout);
+    assert_int_equal(layout_add(layout, "wte", 2, (uint64_t[]){16, 8}, LAYOUT_INIT_NORMAL, 0.02f, true), STATUS_OK);
+    for (int i = 0; i < blocks; i++) {
+        snprintf(name, sizeof name, "h.%d.ln.weight", i);
+        assert_int_equal(layout_add(layout, name, 1, (uint64_t[]){8}, LAYOUT_INIT_ONES, 0, false), STATUS_OK);
+        snprintf(name, sizeof name, "h.%d.ln.bias", i);
+        assert_int_equal(layout_add(layout, name, 1, (uint64_t[]){8}, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+        snprintf(name, sizeof name, "h.%d.fc", i);
+        assert_int_equal(layout_add(layout, name, 2, (uint64_t[]){8, 32}, LAYOUT_INIT_NORMAL, 0.02f, true), STATUS_OK);
+        snprintf(name, sizeof name, "h.%d.conv", i);
+        assert_int_equal(layout_add(layout, name, 3, (uint64_t[]){2, 3, 5}, LAYOUT_INIT_NORMAL, 0.1f, true), STATUS_OK);
+    }
+}
+
+static void test_add(void **state)
+{
+    (void)state;
+    struct layout layout;
+    build(&layout, 3);
+    assert_int_equal(layout.n_tensors, 13);
+    assert_int_equal(layout.n_params, 128 + 3 * (8 + 8 + 256 + 30));
+    assert_int_equal(layout_find(&layout, "h.1.fc"), 7);
+    assert_int_equal(layout.tensors[7].offset, 128 + 302 + 16);
+    assert_int_equal(layout_find(&layout, "h.3.fc"), -1);
+    const uint64_t eight = 8, zero = 0;
+    const uint64_t huge[2] = {1ull << 40, 1ull << 40}, wide[2] = {1ull << 30, 1ull << 11};
+    char long_name[LAYOUT_NAME_MAX + 1];
+    memset(long_name, 'x', sizeof long_name);
+    long_name[LAYOUT_NAME_MAX] = 0;
+    struct {
+        const char *name;
+        int ndim;
+        const uint64_t *shape;
+        int init;
+        float sigma;
+    } bad[] = {{"wte", 1, &eight, 0, 0}, {"", 1, &eight, 0, 0},   {long_name, 1, &eight, 0, 0}, {"a", 0, &eight, 0, 0},
+               {"a", 5, &eight, 0, 0},   {"a", 1, &zero, 0, 0},   {"a", 2, huge, 0, 0},         {"a", 2, wide, 0, 0},
+               {"a", 1, &eight, 3, 0},   {"a", 1, &eight, 2, NAN}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(layout_add(&layout, bad[i].name, bad[i].ndim, bad[i].shape, (enum layout_init)bad[i].init,
+                                    bad[i].sigma, false),
+                         STATUS_INVALID);
+    assert_int_equal(layout.n_tensors, 13); /* nothing was added */
+    mem_fail_after(1);
+    assert_int_equal(layout_add(&layout, "a", 1, &eight, 0, 0, false), STATUS_OK); /* room for 16: no allocation */
+    mem_fail_after(0);
+    layout_finish(&layout);
+    mem_fail_after(1);
+    assert_int_equal(layout_add(&layout, "a", 1, &eight, 0, 0, false), STATUS_NOMEM);
+    mem_fail_after(0);
+    layout_finish(&layout);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_split(void **state)
+{
+    (void)state;
+    struct layout layout;
+    layout_init(&layout);
+    assert_int_equal(layout_split(&layout, 1), STATUS_INVALID); /* nothing to split */
+    build(&layout, 20);
+    assert_int_equal(layout_split(&layout, LAYOUT_FRAGMENTS_MAX + 1), STATUS_INVALID);
+    for (uint32_t n = 1; n <= 100; n++) {
+        assert_int_equal(layout_split(&layout, n), STATUS_OK);
+        assert_in_range(layout.n_fragments, 1, n);
+        uint64_t offset = 0, largest = 0;
+        uint32_t first = 0;
+        for (uint32_t i = 0; i < layout.n_fragments; i++) {
+            const struct fragment *f = &layout.fragments[i];
+            assert_true(f->n_tensors > 0);
+            assert_int_equal(f->first_tensor, first);
+            assert_int_equal(f->offset, offset);
+            assert_int_equal(f->offset, layout.tensors[first].offset);
+            uint64_t count = 0;
+            for (uint32_t t = 0; t < f->n_tensors; t++) count += layout.tensors[first + t].count;
+            assert_int_equal(f->count, count);
+            offset += f->count;
+            first += f->n_tensors;
+            if (f->count > largest) largest = f->count;
+        }
+        assert_int_equal(offset, layout.n_params);
+        assert_int_equal(first, layout.n_tensors);
+        assert_true(largest <= layout.n_params / n + 1 + 256); /* no further from its share than one tensor */
+    }
+    assert_int_equal(layout_split(&layout, 0), STATUS_OK);
+    assert_int_equal(layout.n_fragments, 1); /* small */
+    layout_finish(&layout);
+}
+
+static size_t encode(const struct layout *layout, uint8_t *out, size_t cap)
+{
+    struct writer w = writer_of(out, cap);
+    layout_encode(layout, &w);
+    assert_false(w.bad);
+    assert_int_equal(w.pos, layout_encoded_size(layout));
+    return w.pos;
+}
+
+static void test_encode_decode(void **state)
+{
+    (void)state;
+    struct layout a, b;
+    static uint8_t bytes[4096], again[4096];
+    build(&a, 5);
+    assert_int_equal(layout_split(&a, 3), STATUS_OK);
+    size_t size = encode(&a, bytes, sizeof bytes);
+    layout_init(&b);
+    struct reader r = reader_of(bytes, size);
+    assert_int_equal(layout_decode(&b, &r), STATUS_OK);
+    assert_true(reader_done(&r));
+    assert_int_equal(b.n_params, a.n_params);
+    assert_true(layout_hash(&a) == layout_hash(&b));
+    assert_int_equal(encode(&b, again, sizeof again), size);
+    assert_memory_equal(again, bytes, size);
+    layout_finish(&b);
+    for (size_t cut = 0; cut < size; cut++) { /* every shorter text is refused */
+        layout_init(&b);
+        r = reader_of(bytes, cut);
+        assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
+        layout_finish(&b);
+    }
+    layout_finish(&a);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* Whatever a flipped bit makes of it: refused, or a layout that is consistent and has another hash. */
+static void test_flipped_bits(void **state)
+{
+    (void)state;
+    struct layout a, b;
+    static uint8_t bytes[4096], again[4096];
+    build(&a, 2);
+    assert_int_equal(layout_split(&a, 2), STATUS_OK);
+    uint64_t hash = layout_hash(&a);
+    size_t size = encode(&a, bytes, sizeof bytes);
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        layout_init(&b);
+        struct reader r = reader_of(bytes, size);
+        if (layout_decode(&b, &r) == STATUS_OK && reader_done(&r)) {
+            assert_true(layout_hash(&b) != hash);
+            assert_int_equal(encode(&b, again, sizeof again), size);
+            assert_memory_equal(again, bytes, size);
+        }
+        layout_finish(&b);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    layout_finish(&a);
+}
+
+static void test_fill(void **state)
+{
+    (void)state;
+    struct layout layout;
+    static float theta[2048], again[2048];
+    build(&layout, 5);
+    assert_int_equal(layout_split(&layout, 1), STATUS_OK);
+    layout_fill(&layout, 0, 42, theta);
+    const struct tensor *fc = &layout.tensors[3];
+    double square = 0;
+    for (uint64_t i = 0; i < fc->count; i++) square += (double)theta[fc->offset + i] * theta[fc->offset + i];
+    assert_true(fabs(sqrt(square / (double)fc->count) / 0.02 - 1) < 0.2);
+    for (int i = 0; i < 8; i++) {
+        assert_true(theta[layout.tensors[1].offset + (uint64_t)i] == 1.0f);
+        assert_true(theta[layout.tensors[2].offset + (uint64_t)i] == 0.0f);
+    }
+    uint64_t hash = layout_theta_hash(&layout, theta);
+    /* How it is cut does not matter to the values, but does to the hash, which is a fragment at a time. */
+    assert_int_equal(layout_split(&layout, 4), STATUS_OK);
+    for (uint32_t f = 0; f < layout.n_fragments; f++) layout_fill(&layout, f, 42, again + layout.fragments[f].offset);
+    assert_memory_equal(theta, again, layout.n_params * sizeof *theta);
+    assert_true(layout_theta_hash(&layout, again) != hash);
+    hash = layout_theta_hash(&layout, again);
+    again[layout.n_params - 1] += 1e-6f;
+    assert_true(layout_theta_hash(&layout, again) != hash);
+    layout_fill(&layout, 0, 43, again);
+    assert_memory_not_equal(theta, again, 64 * sizeof *theta);
+    layout_finish(&layout);
+}
+
+static void test_hash(void **state)
+{
+    (void)state;
+    struct layout layout;
+    uint64_t hashes[7];
+    for (int variant = 0; variant < 7; variant++) {
+        layout_init(&layout);
+        const uint64_t shape[2] = {4, variant == 1 ? 6 : 5};
+        assert_int_equal(layout_add(&layout, variant == 2 ? "b" : "a", 2, shape,
+                                    variant == 3 ? LAYOUT_INIT_ZEROS : LAYOUT_INIT_NORMAL, variant == 4 ? 1.0f : 2.0f,
+                                    variant == 5),
+                         STATUS_OK);
+        assert_int_equal(layout_add(&layout, "z", 1, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+        assert_int_equal(layout_split(&layout, variant == 6 ? 2 : 1), STATUS_OK);
+        hashes[variant] = layout_hash(&layout);
+        layout_finish(&layout);
+        for (int other = 0; other < variant; other++) assert_true(hashes[other] != hashes[variant]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_add),          cmocka_unit_test(test_split), cmocka_unit_test(test_encode_decode),
+        cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_fill),  cmocka_unit_test(test_hash),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
