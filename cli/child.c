@@ -1,0 +1,218 @@
+#include "cli/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/terminal.h"
+#include "common/mem.h"
+
+enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127 };
+
+void child_init(struct child *child, const char *name, const char *prefix, bool shown)
+{
+    memset(child, 0, sizeof *child);
+    snprintf(child->name, sizeof child->name, "%s", name);
+    snprintf(child->prefix, sizeof child->prefix, "%s", prefix);
+    child->shown = shown;
+    child->pid = child->pipe_fd = child->log_fd = -1;
+}
+
+void child_finish(struct child *child)
+{
+    if (child->pipe_fd >= 0) close(child->pipe_fd);
+    if (child->log_fd >= 0) close(child->log_fd);
+    child->pipe_fd = child->log_fd = -1;
+    for (size_t i = 0; i < child->argc; i++) mem_free(child->argv[i]);
+    child->argc = 0;
+}
+
+enum status child_arg(struct child *child, const char *fmt, ...)
+{
+    char word[2048];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(word, sizeof word, fmt, args);
+    va_end(args);
+    if (n >= (int)sizeof word || child->argc == CHILD_ARGS_MAX) return STATUS_LIMIT;
+    child->argv[child->argc] = mem_strdup(word);
+    if (!child->argv[child->argc]) return STATUS_NOMEM;
+    child->argv[++child->argc] = NULL;
+    return STATUS_OK;
+}
+
+static size_t arg_index(const struct child *child, const char *prefix)
+{
+    size_t i = 1;
+    while (i < child->argc && strncmp(child->argv[i], prefix, strlen(prefix)) != 0) i++;
+    return i < child->argc ? i : 0;
+}
+
+const char *child_arg_find(const struct child *child, const char *prefix)
+{
+    size_t i = arg_index(child, prefix);
+    return i ? child->argv[i] : NULL;
+}
+
+enum status child_arg_replace(struct child *child, const char *prefix, const char *word)
+{
+    size_t i = arg_index(child, prefix);
+    if (!i) return child_arg(child, "%s", word);
+    char *copy = mem_strdup(word);
+    if (!copy) return STATUS_NOMEM;
+    mem_free(child->argv[i]);
+    child->argv[i] = copy;
+    return STATUS_OK;
+}
+
+enum status child_log_open(struct child *child, const char *logs, struct err *err)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s.log", logs, child->name) >= (int)sizeof path)
+        return err_set(err, STATUS_LIMIT, "the path %s is too long for a run folder", logs);
+    child->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (child->log_fd < 0)
+        return err_set(err, STATUS_IO, "cannot write the log %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* In the child, between fork and exec: only calls that are safe there. */
+static void become(const struct child *child, pid_t parent, int out, int exec_error)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(CODE_EXEC_FAILED); /* launch died before the line above */
+    int null = open("/dev/null", O_RDONLY);
+    if (null >= 0) dup2(null, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execv(child->argv[0], child->argv);
+    int error = errno;
+    ssize_t put = write(exec_error, &error, sizeof error);
+    (void)put;
+    _exit(CODE_EXEC_FAILED);
+}
+
+/* The errno of a failed exec, 0 when it succeeded: the pipe closes on exec. */
+static int exec_result(int fd)
+{
+    int error = 0;
+    ssize_t got;
+    do got = read(fd, &error, sizeof error);
+    while (got < 0 && errno == EINTR);
+    return got == sizeof error ? error : 0;
+}
+
+enum status child_start(struct child *child, uint64_t now_us, struct err *err)
+{
+    int out[2], result[2];
+    if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
+    if (pipe2(result, O_CLOEXEC)) {
+        close(out[0]), close(out[1]);
+        return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
+    }
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) become(child, parent, out[1], result[1]);
+    int error = errno;
+    close(out[1]), close(result[1]);
+    if (pid > 0) error = exec_result(result[0]);
+    close(result[0]);
+    if (pid < 0 || error) {
+        close(out[0]);
+        if (pid > 0) waitpid(pid, NULL, 0);
+        return err_set(err, error == ENOENT ? STATUS_NOTFOUND : STATUS_IO, "cannot start %s: %s%s", child->argv[0],
+                       strerror(error), error == ENOENT ? "; build it, or point ATOLL_BIN_DIR to where it is" : "");
+    }
+    fcntl(out[0], F_SETFL, O_NONBLOCK);
+    if (child->pipe_fd >= 0) close(child->pipe_fd); /* kept open by somebody the last process had started */
+    child->pid = pid;
+    child->pipe_fd = out[0];
+    child->state = CHILD_RUNNING;
+    child->started_us = now_us;
+    child->line_used = 0;
+    return STATUS_OK;
+}
+
+/* A line that ends with '\r' is a progress bar: it lives on the terminal only, until the next line. */
+static void emit(struct child *child, char ending)
+{
+    if (child->shown) {
+        if (ending == '\r')
+            terminal_bar(child->line, child->line_used);
+        else
+            terminal_line(child->prefix, child->line, child->line_used);
+    }
+    if (ending != '\r' && child->log_fd >= 0) {
+        child->line[child->line_used] = '\n';
+        ssize_t put = write(child->log_fd, child->line, child->line_used + 1);
+        (void)put; /* a full disk must not stop the run for its log */
+    }
+    child->line_used = 0;
+}
+
+static void take(struct child *child, const char *data, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        if (data[i] == '\n' || data[i] == '\r' || child->line_used == CHILD_LINE_MAX - 1)
+            emit(child, data[i] == '\r' ? '\r' : '\n');
+        if (data[i] != '\n' && data[i] != '\r') child->line[child->line_used++] = data[i];
+    }
+}
+
+bool child_read(struct child *child)
+{
+    char data[16384];
+    for (;;) {
+        ssize_t got = read(child->pipe_fd, data, sizeof data);
+        if (got > 0)
+            take(child, data, (size_t)got);
+        else if (got < 0 && errno == EINTR)
+            continue;
+        else
+            return got < 0 && errno == EAGAIN;
+    }
+}
+
+bool child_reap(struct child *child)
+{
+    int wait_status;
+    siginfo_t info = {0};
+    if (child->state != CHILD_RUNNING) return false;
+    if (waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid != child->pid) return false;
+    kill(-child->pid, SIGKILL); /* whatever it had started itself, while the group's number is still ours */
+    if (waitpid(child->pid, &wait_status, 0) != child->pid) return false;
+    child->code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : CODE_SIGNAL + WTERMSIG(wait_status);
+    if (child->pipe_fd >= 0) {
+        child_read(child);
+        close(child->pipe_fd);
+        child->pipe_fd = -1;
+    }
+    if (child->line_used) emit(child, '\n');
+    child->pid = -1;
+    child->state = CHILD_ENDED;
+    return true;
+}
+
+void child_signal(const struct child *child, int sig)
+{
+    if (child->state == CHILD_RUNNING) kill(child->pid, sig);
+}
+
+const char *child_ending(int code, char *out, size_t cap)
+{
+    if (code > CODE_SIGNAL)
+        snprintf(out, cap, "was killed by signal %d (%s)", code - CODE_SIGNAL, strsignal(code - CODE_SIGNAL));
+    else
+        snprintf(out, cap, "ended with code %d", code);
+    return out;
+}

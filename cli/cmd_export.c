@@ -1,0 +1,82 @@
+/* atoll export: a checkpoint as a Hugging Face folder of its own. Every tensor is read, checked against what config.json
+ * says the model is, and written anew, so what comes out loads. */
+#include <stdio.h>
+
+#include "cli/run_folder.h"
+#include "cli/verbs.h"
+#include "common/fileio.h"
+#include "common/hf_folder.h"
+#include "common/mem.h"
+#include "common/options.h"
+#include "worker/model.h"
+
+enum { TOKENIZER_BYTES_MAX = 64 << 20 };
+
+/* The layout config.json describes. */
+static enum status layout_of_folder(struct layout *layout, const char *folder, struct err *err)
+{
+    struct hf_config hf;
+    TRY(hf_config_load(&hf, folder, err));
+    const struct model_family *family = model_family_find(hf.model_type);
+    if (!family)
+        return err_set(err, STATUS_UNSUPPORTED, "%s/config.json says model_type '%s': this build knows gpt2", folder,
+                       hf.model_type);
+    struct model_config config = {hf.n_layer, hf.n_head, hf.n_embd, hf.block_size, hf.vocab_size};
+    return family->layout(&config, layout, err);
+}
+
+static enum status copy_model(const struct layout *layout, const char *from, const char *to, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    void *config = NULL, *tokenizer = NULL;
+    size_t size;
+    enum status status = STATUS_OK;
+    float *theta = mem_alloc(layout->n_params, sizeof *theta);
+    if (!theta) return err_set(err, STATUS_NOMEM, "out of memory: the model has %llu parameters",
+                               (unsigned long long)layout->n_params);
+    TRY_GOTO(hf_folder_load(from, layout, theta, err), out);
+    TRY_GOTO(run_path(path, sizeof path, from, "config.json", err), out);
+    TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
+    TRY_GOTO(run_path(path, sizeof path, from, "tokenizer.json", err), out);
+    if (file_exists(path)) TRY_GOTO(file_read(path, TOKENIZER_BYTES_MAX, &tokenizer, &size, err), out);
+    status = hf_folder_write(to, layout, theta, config, tokenizer, err);
+out:
+    mem_free(theta);
+    mem_free(config);
+    mem_free(tokenizer);
+    return status;
+}
+
+static enum status export(const char *source, const char *out, struct err *err)
+{
+    char folder[FILEIO_PATH_MAX];
+    struct layout layout;
+    TRY(run_checkpoint(source, folder, sizeof folder, err));
+    if (!run_folder_empty(out))
+        return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
+    layout_init(&layout);
+    enum status status = layout_of_folder(&layout, folder, err);
+    if (status == STATUS_OK) status = copy_model(&layout, folder, out, err);
+    if (status == STATUS_OK)
+        printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors,
+               (unsigned long long)layout.n_params, folder);
+    layout_finish(&layout);
+    return status;
+}
+
+int cmd_export(int argc, char **argv)
+{
+    struct options o = {
+        .program = "atoll export",
+        .usage = "RUN|CHECKPOINT OUT",
+        .about = "Check a checkpoint (the newest one of a run) and copy it to OUT as a Hugging Face folder:\n"
+                 "model.safetensors (fp32), config.json and, where there is one, tokenizer.json.",
+        .args_min = 2,
+        .args_max = 2,
+    };
+    struct err err = {0};
+    enum status status = options_parse(&o, argc, argv, &err);
+    if (status == STATUS_END) return EXIT_DONE;
+    if (status == STATUS_OK) status = export(o.args[0], o.args[1], &err);
+    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+}

@@ -1,0 +1,278 @@
+/* atoll launch: a whole run on this machine. This file turns the command line and the configuration into command lines
+ * of the coordinator and the workers and guards the run folder; cli/supervisor.c does the rest. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/run_folder.h"
+#include "cli/supervisor.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "common/config.h"
+#include "common/config_keys.h"
+#include "common/fileio.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/options.h"
+
+struct launch {
+    const char *config_path, *dir, *resume;
+    uint64_t n_workers, max_restarts;
+    double stop_timeout_s;
+    bool quiet;
+
+    struct config config;
+    struct config_sources sources;
+    char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX];
+    int lock_fd;
+    struct supervisor supervisor;
+};
+
+/* --- the run folder ------------------------------------------------------------------------------------------------ */
+
+/* The lock dies with this process, however it dies; the number in the file is only for the message. */
+static enum status folder_lock(struct launch *l, struct err *err)
+{
+    char path[FILEIO_PATH_MAX], pid[32] = "?";
+    TRY(run_path(path, sizeof path, l->dir, "launch.lock", err));
+    l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (l->lock_fd < 0) return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
+    if (flock(l->lock_fd, LOCK_EX | LOCK_NB)) {
+        ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
+        pid[got > 0 ? got : 0] = '\0';
+        return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
+                       l->dir, pid);
+    }
+    int n = snprintf(pid, sizeof pid, "%ld", (long)getpid());
+    if (ftruncate(l->lock_fd, 0) || write(l->lock_fd, pid, (size_t)n) != n)
+        return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* --resume auto continues the journal; never and PATH want a folder without one. */
+static enum status folder_check_resume(const struct launch *l, struct err *err)
+{
+    char journal[FILEIO_PATH_MAX];
+    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
+    if (!strcmp(l->resume, "auto") || run_folder_empty(journal)) return STATUS_OK;
+    return err_set(err, STATUS_STATE, "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
+                   "another --dir", l->dir, l->resume);
+}
+
+/* --- command lines ------------------------------------------------------------------------------------------------- */
+
+static enum status find_programs(struct launch *l, struct err *err)
+{
+    const char *given = getenv("ATOLL_BIN_DIR");
+    if (given && *given) {
+        if (snprintf(l->bin_dir, sizeof l->bin_dir, "%s", given) >= (int)sizeof l->bin_dir)
+            return err_set(err, STATUS_LIMIT, "ATOLL_BIN_DIR is too long");
+        return STATUS_OK;
+    }
+    ssize_t n = readlink("/proc/self/exe", l->bin_dir, sizeof l->bin_dir - 1);
+    if (n <= 0) return err_set(err, STATUS_IO, "cannot find the other programs: is /proc mounted? (or set ATOLL_BIN_DIR)");
+    l->bin_dir[n] = '\0';
+    *strrchr(l->bin_dir, '/') = '\0';
+    return STATUS_OK;
+}
+
+static enum config_source source_of(const struct launch *l, size_t offset)
+{
+    return l->sources.of[config_key_at(offset)];
+}
+
+static enum status coordinator_build(struct launch *l, const struct options *o)
+{
+    struct child *child = &l->supervisor.coordinator;
+    TRY(child_arg(child, "%s/atoll-coordinator", l->bin_dir));
+    TRY(child_arg(child, "%s", l->config_path));
+    TRY(child_arg(child, "--dir"));
+    TRY(child_arg(child, "%s", l->dir));
+    for (size_t i = 0; i < o->n_settings; i++)
+        if (strncmp(o->settings[i], "--coordinator.listen=", 21) != 0) TRY(child_arg(child, "%s", o->settings[i]));
+    if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
+        TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, l->n_workers));
+    /* All on this machine: any free port will do unless one was asked for. */
+    bool free_port = source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT;
+    TRY(child_arg(child, "--coordinator.listen=%s", free_port ? "tcp://127.0.0.1:*" : l->config.coordinator.listen));
+    if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0)
+        TRY(child_arg(child, "--model.init_from=%s", l->resume));
+    return STATUS_OK;
+}
+
+/* Shared keys reach a worker through the coordinator; local ones it must be told here. */
+static enum status worker_build(struct launch *l, size_t i)
+{
+    char value[CONFIG_VALUE_MAX];
+    struct child *child = &l->supervisor.workers[i];
+    TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
+    TRY(child_arg(child, "--dir"));
+    TRY(child_arg(child, "%s/workers/%s", l->dir, child->name));
+    TRY(child_arg(child, "--name"));
+    TRY(child_arg(child, "%s", child->name));
+    for (int k = 0; k < config_keys_count; k++) {
+        const struct config_key *key = &config_keys[k];
+        if (!key->local || l->sources.of[k] == CONFIG_DEFAULT || !strcmp(key->section, "coordinator")) continue;
+        TRY(child_arg(child, "--%s.%s=%s", key->section, key->key, config_value_text(&l->config, k, value)));
+    }
+    return STATUS_OK;
+}
+
+/* The coordinator writes its progress bar only for a terminal, and it has a pipe: tell it how wide ours is. */
+static void announce_terminal(void)
+{
+    struct winsize size;
+    char columns[16];
+    if (!terminal_interactive() || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_col) return;
+    snprintf(columns, sizeof columns, "%u", size.ws_col);
+    setenv("ATOLL_PROGRESS_COLUMNS", columns, 1);
+}
+
+/* --- the run ------------------------------------------------------------------------------------------------------- */
+
+static enum status config_all(struct launch *l, const struct options *o, struct err *err)
+{
+    log_set_level(LOG_ERROR); /* the coordinator reads the same configuration and warns about it */
+    config_defaults(&l->config, &l->sources);
+    TRY(config_load(&l->config, &l->sources, l->config_path, err));
+    TRY(config_env(&l->config, &l->sources, err));
+    for (size_t i = 0; i < o->n_settings; i++)
+        TRY(config_set(&l->config, &l->sources, o->settings[i], CONFIG_FLAG, err));
+    return config_resolve(&l->config, &l->sources, err);
+}
+
+/* summary.json is the coordinator's; only the supervisor knows how often something was restarted. */
+static enum status summary_add_restarts(const struct launch *l, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    json_error_t error;
+    TRY(run_path(path, sizeof path, l->dir, "summary.json", err));
+    if (!l->supervisor.finished || !file_exists(path)) return STATUS_OK;
+    json_t *summary = json_load_file(path, 0, &error);
+    if (!summary) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
+    char *text = NULL;
+    if (!json_object_set_new(summary, "restarts", json_integer((json_int_t)l->supervisor.restarts)))
+        text = json_dumps(summary, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    enum status status = text ? file_write(path, text, strlen(text), err) : err_set(err, STATUS_NOMEM, "out of memory");
+    free(text);
+    json_decref(summary);
+    return status;
+}
+
+static enum status folder_prepare(struct launch *l, struct err *err)
+{
+    TRY(dir_make(l->dir, err));
+    TRY(folder_lock(l, err));
+    TRY(folder_check_resume(l, err));
+    TRY(run_path(l->logs, sizeof l->logs, l->dir, "logs", err));
+    TRY(run_path(l->address, sizeof l->address, l->dir, "address", err));
+    return dir_make(l->logs, err);
+}
+
+static enum status children_build(struct launch *l, const struct options *o, struct err *err)
+{
+    struct supervisor *s = &l->supervisor;
+    s->workers = mem_alloc(l->n_workers, sizeof *s->workers);
+    if (!s->workers) return err_set(err, STATUS_NOMEM, "out of memory");
+    for (; s->n_workers < l->n_workers; s->n_workers++) {
+        char name[32], prefix[32];
+        snprintf(name, sizeof name, "worker-%zu", s->n_workers);
+        snprintf(prefix, sizeof prefix, "[w%zu] ", s->n_workers);
+        child_init(&s->workers[s->n_workers], name, prefix, !l->quiet);
+    }
+    enum status status = coordinator_build(l, o);
+    for (size_t i = 0; i < s->n_workers && status == STATUS_OK; i++) status = worker_build(l, i);
+    if (status != STATUS_OK)
+        return err_set(err, status, "the command line is too long to hand on: put settings into %s", l->config_path);
+    TRY(child_log_open(&s->coordinator, l->logs, err));
+    for (size_t i = 0; i < s->n_workers; i++) TRY(child_log_open(&s->workers[i], l->logs, err));
+    return STATUS_OK;
+}
+
+static enum status launch(struct launch *l, const struct options *o, struct err *err)
+{
+    struct supervisor *s = &l->supervisor;
+    if (config_all(l, o, err) != STATUS_OK) return err->code = STATUS_INVALID; /* also a file that is not there */
+    TRY(find_programs(l, err));
+    TRY(folder_prepare(l, err));
+    TRY(children_build(l, o, err));
+    s->address_path = l->address;
+    s->max_restarts = l->max_restarts;
+    s->stop_timeout_s = l->stop_timeout_s;
+    announce_terminal();
+    TRY(supervisor_init(s, err));
+    TRY(supervisor_run(s, err));
+    return summary_add_restarts(l, err);
+}
+
+static void launch_finish(struct launch *l)
+{
+    supervisor_finish(&l->supervisor);
+    child_finish(&l->supervisor.coordinator);
+    for (size_t i = 0; i < l->supervisor.n_workers; i++) child_finish(&l->supervisor.workers[i]);
+    mem_free(l->supervisor.workers);
+    if (l->lock_fd >= 0) close(l->lock_fd);
+}
+
+static enum status check(const struct launch *l, struct err *err)
+{
+    if (!l->dir) return err_set(err, STATUS_INVALID, "--dir is missing: name the run's folder");
+    if (l->n_workers < 1 || l->n_workers > SUPERVISOR_WORKERS_MAX)
+        return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d", l->n_workers ? "too large" : "missing or 0",
+                       SUPERVISOR_WORKERS_MAX);
+    if (!*l->resume) return err_set(err, STATUS_INVALID, "--resume is empty: give auto, never or a checkpoint folder");
+    if (!(l->stop_timeout_s >= 0 && l->stop_timeout_s < 1e6))
+        return err_set(err, STATUS_INVALID, "--stop-timeout is %g: give seconds, 0 or more", l->stop_timeout_s);
+    return STATUS_OK;
+}
+
+int cmd_launch(int argc, char **argv)
+{
+    struct launch *l = mem_alloc(1, sizeof *l);
+    if (!l) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
+    *l = (struct launch){.resume = "auto", .max_restarts = 10, .stop_timeout_s = 60, .lock_fd = -1};
+    l->supervisor.signal_fd = -1;
+    child_init(&l->supervisor.coordinator, "coordinator", "", true);
+    const struct option_spec specs[] = {
+        {"workers", OPTION_COUNT, &l->n_workers, "N", "worker processes to start"},
+        {"dir", OPTION_TEXT, &l->dir, "RUN", "the run's folder; made when it is not there"},
+        {"resume", OPTION_TEXT, &l->resume, "HOW", "auto: go on where RUN stands (default); never: RUN must be new;\n"
+         "                           a checkpoint folder: start a new run from its parameters"},
+        {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "processes that died are started again so often in all (10)"},
+        {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to kill for what does not stop (60)"},
+        {"quiet", OPTION_FLAG, &l->quiet, NULL, "workers' lines go to their logs only"},
+    };
+    struct options o = {
+        .program = "atoll launch",
+        .usage = "CONFIG --workers N --dir RUN [options]",
+        .about = "Run a coordinator and N workers on this machine, restart what dies, stop all on Ctrl-C.\n"
+                 "Output also goes to RUN/logs/. Exit code: 0 done, 75 stopped and resumable, 2 usage, 1 failure.",
+        .specs = specs,
+        .n_specs = sizeof specs / sizeof *specs,
+        .args_min = 1,
+        .args_max = 1,
+        .settings_allowed = true,
+    };
+    struct err err = {0};
+    int code = EXIT_DONE;
+    enum status status = options_parse(&o, argc, argv, &err);
+    if (status == STATUS_OK) {
+        l->config_path = o.args[0];
+        status = check(l, &err);
+        if (status == STATUS_OK) status = launch(l, &o, &err);
+        if (status == STATUS_OK) code = l->supervisor.exit_code;
+    }
+    if (status != STATUS_OK && status != STATUS_END) code = options_fail("atoll", &err);
+    launch_finish(l);
+    mem_free(l);
+    return code;
+}

@@ -1,0 +1,189 @@
+/* atoll prepare: text -> token shards.
+ *
+ * Byte tokenizer: a token is a byte; token 0, which no text contains, stands before each document. Two passes over the
+ * input: the first checks everything and counts documents, so that nothing is written when a line is bad, and decides
+ * how the validation text is held out:
+ *   - whole documents, chosen by the seed, when the fraction amounts to at least ten of them;
+ *   - otherwise the tail of every document, cut after the end of a line where there is one near.
+ * Shards appear one by one, each complete; meta.json comes last and says that the set is whole. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/prepare_input.h"
+#include "cli/run_folder.h"
+#include "cli/verbs.h"
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "common/options.h"
+#include "common/rng.h"
+#include "common/tokens.h"
+
+enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256 };
+
+struct prepare {
+    const char *out;
+    double val_fraction;
+    uint64_t seed, shard_tokens;
+
+    uint64_t documents, bytes; /* counted by the first pass */
+    uint64_t held_out;         /* documents that are validation; 0: tails are */
+    uint64_t next;             /* document the second pass is at */
+    struct token_writer train, val;
+};
+
+static enum status count_document(void *ctx, const char *text, size_t size, struct err *err)
+{
+    struct prepare *p = ctx;
+    (void)text, (void)err;
+    p->documents++;
+    p->bytes += size;
+    return STATUS_OK;
+}
+
+static enum status put_bytes_as_tokens(struct token_writer *writer, const char *text, size_t size, struct err *err)
+{
+    uint32_t tokens[4096];
+    while (size) {
+        size_t n = size < 4096 ? size : 4096;
+        for (size_t i = 0; i < n; i++) tokens[i] = (uint8_t)text[i];
+        TRY(token_writer_put(writer, tokens, n, err));
+        text += n;
+        size -= n;
+    }
+    return STATUS_OK;
+}
+
+/* Where the validation tail of a document starts: after the first line end of the tail, if there is one near. */
+static size_t tail_start(const struct prepare *p, const char *text, size_t size)
+{
+    size_t start = size - (size_t)((double)size * p->val_fraction);
+    size_t window = size - start < CUT_SEARCH ? size - start : CUT_SEARCH;
+    const char *newline = window ? memchr(text + start, '\n', window) : NULL;
+    return newline && newline + 1 < text + size ? (size_t)(newline + 1 - text) : start;
+}
+
+static enum status write_document(void *ctx, const char *text, size_t size, struct err *err)
+{
+    static const uint32_t separator = SEPARATOR;
+    struct prepare *p = ctx;
+    uint64_t index = p->next++;
+    bool whole_val = p->held_out && rng_permute(p->seed, 0, index, p->documents) < p->held_out;
+    size_t cut = p->held_out || p->val_fraction <= 0 ? size : tail_start(p, text, size);
+    struct token_writer *writer = whole_val ? &p->val : &p->train;
+    TRY(token_writer_put(writer, &separator, 1, err));
+    TRY(put_bytes_as_tokens(writer, text, cut, err));
+    return put_bytes_as_tokens(&p->val, text + cut, size - cut, err);
+}
+
+static enum status write_meta(const struct prepare *p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    uint64_t tokens = p->train.n_tokens + p->val.n_tokens;
+    json_t *meta = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:s}", "tokenizer", "bytes",
+                             "vocab_size", VOCAB_BYTES, "separator", SEPARATOR, "token_bytes", WIDTH, "documents",
+                             (json_int_t)p->documents, "bytes", (json_int_t)p->bytes, "train_tokens",
+                             (json_int_t)p->train.n_tokens, "val_tokens", (json_int_t)p->val.n_tokens,
+                             "bytes_per_token", (double)p->bytes / (double)tokens, "seed", (json_int_t)p->seed,
+                             "val_fraction", p->val_fraction, "held_out", p->held_out ? "documents" : "tails");
+    char *text = meta ? json_dumps(meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    enum status status = STATUS_OK;
+    if (!text)
+        status = err_set(err, STATUS_NOMEM, "out of memory while writing %s/meta.json", p->out);
+    else if ((status = run_path(path, sizeof path, p->out, "meta.json", err)) == STATUS_OK)
+        status = file_write(path, text, strlen(text), err);
+    free(text);
+    json_decref(meta);
+    return status;
+}
+
+static enum status write_shards(struct prepare *p, const struct input_list *list, struct err *err)
+{
+    char meta[FILEIO_PATH_MAX];
+    enum status status;
+    TRY(run_path(meta, sizeof meta, p->out, "meta.json", err));
+    TRY(dir_make(p->out, err));
+    unlink(meta);
+    TRY(token_writer_open(&p->train, p->out, "train", WIDTH, p->shard_tokens, err));
+    TRY_GOTO(token_writer_open(&p->val, p->out, "val", WIDTH, p->shard_tokens, err), err_train);
+    TRY_GOTO(input_each(list, write_document, p, err), err_val);
+    TRY_GOTO(token_writer_close(&p->train, err), err_val);
+    TRY_GOTO(token_writer_close(&p->val, err), err_val);
+    return write_meta(p, err);
+
+err_val:
+    token_writer_abort(&p->val);
+err_train:
+    token_writer_abort(&p->train);
+    return status;
+}
+
+static void report(const struct prepare *p, size_t files)
+{
+    uint64_t tokens = p->train.n_tokens + p->val.n_tokens;
+    printf("documents  %12" PRIu64 "  in %zu file%s\n", p->documents, files, files == 1 ? "" : "s");
+    printf("bytes      %12" PRIu64 "\n", p->bytes);
+    printf("tokens     %12" PRIu64 "  %.3f bytes a token\n", tokens, (double)p->bytes / (double)tokens);
+    printf("train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
+           p->train.n_shards == 1 ? "" : "s", p->out);
+    printf("val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
+           100.0 * (double)p->val.n_tokens / (double)tokens, p->held_out ? "whole documents" : "the tail of each document",
+           p->out);
+}
+
+static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inputs, struct err *err)
+{
+    struct input_list list;
+    enum status status;
+    TRY(input_collect(&list, inputs, n_inputs, err));
+    TRY_GOTO(input_each(&list, count_document, p, err), out);
+    if (!p->documents) {
+        status = err_set(err, STATUS_INVALID, "the input holds no text at all: %s is empty", list.paths[0]);
+        goto out;
+    }
+    double held_out = (double)p->documents * p->val_fraction;
+    if (held_out >= HELD_OUT_DOCUMENTS_MIN) p->held_out = (uint64_t)held_out;
+    TRY_GOTO(write_shards(p, &list, err), out);
+    report(p, list.n);
+out:
+    input_finish(&list);
+    return status;
+}
+
+int cmd_prepare(int argc, char **argv)
+{
+    struct prepare p = {.val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
+    const char *tokenizer = "bytes";
+    const struct option_spec specs[] = {
+        {"tokenizer", OPTION_TEXT, &tokenizer, "bytes", "how text becomes tokens (only bytes so far)"},
+        {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "part of the text held out for validation (0.05)"},
+        {"seed", OPTION_COUNT, &p.seed, "N", "chooses the documents that are held out (1)"},
+        {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens of one shard (100000000)"},
+    };
+    struct options o = {
+        .program = "atoll prepare",
+        .usage = "OUT INPUT... [options]",
+        .about = "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards:\n"
+                 "OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json.",
+        .specs = specs,
+        .n_specs = sizeof specs / sizeof *specs,
+        .args_min = 2,
+        .args_max = SIZE_MAX,
+    };
+    struct err err = {0};
+    enum status status = options_parse(&o, argc, argv, &err);
+    if (status == STATUS_END) return EXIT_DONE;
+    if (status == STATUS_OK && strcmp(tokenizer, "bytes"))
+        status = err_set(&err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", tokenizer);
+    if (status == STATUS_OK && !(p.val_fraction >= 0 && p.val_fraction <= 0.5))
+        status = err_set(&err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p.val_fraction);
+    if (status == STATUS_OK && (p.shard_tokens < 1 || p.shard_tokens > INT32_MAX))
+        status = err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give 1 to %d", p.shard_tokens, INT32_MAX);
+    if (status == STATUS_OK) {
+        p.out = o.args[0];
+        status = prepare(&p, o.args + 1, o.n_args - 1, &err);
+    }
+    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+}

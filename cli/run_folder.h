@@ -1,0 +1,20 @@
+/* What verbs find in a run folder. */
+#ifndef CLI_RUN_FOLDER_H
+#define CLI_RUN_FOLDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/status.h"
+
+/* DIR/NAME into out; LIMIT when it does not fit. */
+enum status run_path(char *out, size_t cap, const char *dir, const char *name, struct err *err) MUST_CHECK;
+/* The Hugging Face folder meant by `path`: itself when it holds config.json, otherwise the newest checkpoint of the run
+ * folder. NOTFOUND says what is missing. */
+enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
+/* First line of DIR/NAME without its end. NOTFOUND when there is no such file or it is empty. */
+enum status run_line(const char *dir, const char *name, char *out, size_t cap, struct err *err) MUST_CHECK;
+/* There is no such folder, or nothing in it. */
+bool run_folder_empty(const char *path);
+
+#endif

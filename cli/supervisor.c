@@ -1,0 +1,299 @@
+#include "cli/supervisor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "cli/terminal.h"
+#include "common/clock.h"
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "common/options.h"
+
+enum {
+    BACKOFF_FIRST_MS = 250,
+    BACKOFF_MAX_MS = 10000,
+    SHORT_LIFE_MS = 5000,     /* a failure so soon after the start counts as one more in a row */
+    HOPELESS_FAILURES = 3,
+    FOLLOW_MS = 30000,        /* workers' time to end after the coordinator did */
+    ADDRESS_POLL_MS = 20,
+};
+
+static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static void say(const char *fmt, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    terminal_line("launch: ", line, strlen(line));
+}
+
+enum status supervisor_init(struct supervisor *s, struct err *err)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    if (sigprocmask(SIG_BLOCK, &set, NULL)) return err_set(err, STATUS_IO, "cannot block signals: %s", strerror(errno));
+    s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (s->signal_fd < 0) return err_set(err, STATUS_IO, "cannot read signals: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+void supervisor_finish(struct supervisor *s)
+{
+    if (s->signal_fd >= 0) close(s->signal_fd);
+    s->signal_fd = -1;
+}
+
+/* Child i of all: 0 is the coordinator. */
+static struct child *child_at(struct supervisor *s, size_t i)
+{
+    return i == 0 ? &s->coordinator : &s->workers[i - 1];
+}
+
+static void signal_all(struct supervisor *s, int sig)
+{
+    for (size_t i = 0; i <= s->n_workers; i++) child_signal(child_at(s, i), sig);
+}
+
+/* Nothing is restarted from here on; what runs gets SIGTERM now and SIGKILL when its time is over. */
+static void stop_all(struct supervisor *s, uint64_t now_us)
+{
+    if (!s->stopping) s->kill_at_us = now_us + (uint64_t)(s->stop_timeout_s * 1e6);
+    s->stopping = true;
+    for (size_t i = 0; i <= s->n_workers; i++)
+        if (child_at(s, i)->state == CHILD_BACKOFF || child_at(s, i)->state == CHILD_IDLE)
+            child_at(s, i)->state = CHILD_ENDED;
+    signal_all(s, SIGTERM);
+}
+
+static void worsen(struct supervisor *s, int code)
+{
+    /* A failure outweighs wrong usage, which outweighs "resumable", which outweighs success. */
+    static const int order[] = {EXIT_DONE, EXIT_RESUMABLE, EXIT_USAGE, EXIT_FAILED};
+    int mine = 0, other = 3;
+    for (int i = 0; i < 4; i++) {
+        if (order[i] == s->exit_code) mine = i;
+        if (order[i] == code) other = i;
+    }
+    if (other > mine) s->exit_code = order[other];
+}
+
+static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
+{
+    if (sig == SIGCHLD) return;
+    worsen(s, EXIT_RESUMABLE);
+    if (s->asked) {
+        say("second signal: killing all");
+        signal_all(s, SIGKILL);
+        return;
+    }
+    s->asked = true;
+    say("%s: stopping; once more kills", sig == SIGINT ? "interrupted" : "asked to stop");
+    stop_all(s, now_us);
+}
+
+/* A child failed: restart it after a pause, or give up. */
+static void on_failure(struct supervisor *s, struct child *child, uint64_t now_us)
+{
+    char how[64];
+    child_ending(child->code, how, sizeof how);
+    bool quick = now_us - child->started_us < SHORT_LIFE_MS * (uint64_t)1000;
+    child->failures = quick ? child->failures + 1 : 1;
+    bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
+    if (hopeless || s->restarts >= s->max_restarts) {
+        if (hopeless)
+            say("%s %s right after its start, %u times in a row: giving up, see its log", child->name, how,
+                child->failures);
+        else
+            say("%s %s and all %" PRIu64 " restarts are used up: giving up, see its log", child->name, how,
+                s->max_restarts);
+        worsen(s, EXIT_FAILED);
+        stop_all(s, now_us);
+        return;
+    }
+    unsigned shift = child->failures - 1 < 6 ? child->failures - 1 : 6;
+    uint64_t pause_ms = (uint64_t)BACKOFF_FIRST_MS << shift;
+    if (pause_ms > BACKOFF_MAX_MS) pause_ms = BACKOFF_MAX_MS;
+    s->restarts++;
+    child->state = CHILD_BACKOFF;
+    child->restart_at_us = now_us + pause_ms * 1000;
+    say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")", child->name, how,
+        (double)pause_ms / 1000, s->restarts, s->max_restarts);
+}
+
+static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
+{
+    char how[64];
+    bool coordinator = child == &s->coordinator;
+    if (child->code == EXIT_DONE || child->code == EXIT_RESUMABLE) {
+        if (child->code == EXIT_RESUMABLE && !s->finished) worsen(s, EXIT_RESUMABLE);
+        if (coordinator && child->code == EXIT_DONE) s->finished = true;
+    } else if (child->code == EXIT_USAGE) {
+        if (!s->stopping) say("%s refused its arguments or configuration: stopping", child->name);
+        worsen(s, EXIT_USAGE);
+        stop_all(s, now_us);
+    } else if (!s->stopping && !(s->finished && !coordinator)) {
+        on_failure(s, child, now_us);
+    } else {
+        /* Killed while everything stops anyway: worth a line, and a failure unless we did it. */
+        say("%s %s", child->name, child_ending(child->code, how, sizeof how));
+        if (!s->asked) worsen(s, EXIT_FAILED);
+    }
+    if (!coordinator || child->state != CHILD_ENDED || s->stopping) return;
+    if (s->finished) {
+        s->term_at_us = now_us + FOLLOW_MS * (uint64_t)1000;
+        for (size_t i = 0; i < s->n_workers; i++)
+            if (s->workers[i].state != CHILD_RUNNING) s->workers[i].state = CHILD_ENDED;
+    } else {
+        stop_all(s, now_us); /* the coordinator was told to stop by somebody else */
+    }
+}
+
+/* The join address: one line, there as soon as the file is. */
+static bool address_read(struct supervisor *s)
+{
+    void *data;
+    size_t size;
+    if (!file_exists(s->address_path)) return false;
+    if (file_read(s->address_path, sizeof s->address - 1, &data, &size, NULL) != STATUS_OK) return false;
+    const char *text = data;
+    size_t length = strcspn(text, "\r\n");
+    memcpy(s->address, text, length);
+    s->address[length] = '\0';
+    mem_free(data);
+    return length > 0;
+}
+
+/* A coordinator that took a free port ("...:*") must come back at the same one when it is restarted. */
+static enum status listen_fix_port(struct supervisor *s)
+{
+    static const char key[] = "--coordinator.listen=";
+    const char *listen = child_arg_find(&s->coordinator, key);
+    size_t n = listen ? strlen(listen) : 0, address = strcspn(s->address, " ");
+    if (!n || listen[n - 1] != '*') return STATUS_OK;
+    char word[SUPERVISOR_ADDRESS_MAX + 512];
+    const char *colon = memrchr(s->address, ':', address);
+    if (!colon) return STATUS_OK;
+    snprintf(word, sizeof word, "%.*s%.*s", (int)(n - 1), listen, (int)(s->address + address - colon - 1), colon + 1);
+    return child_arg_replace(&s->coordinator, key, word);
+}
+
+static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
+{
+    TRY(listen_fix_port(s));
+    for (size_t i = 0; i < s->n_workers; i++) {
+        TRY(child_arg(&s->workers[i], "--join"));
+        TRY(child_arg(&s->workers[i], "%s", s->address));
+        TRY(child_start(&s->workers[i], now_us, err));
+    }
+    return STATUS_OK;
+}
+
+/* Milliseconds until something is due without an event; -1: nothing is. */
+static int next_due_ms(struct supervisor *s, uint64_t now_us)
+{
+    uint64_t due = UINT64_MAX;
+    for (size_t i = 0; i <= s->n_workers; i++)
+        if (child_at(s, i)->state == CHILD_BACKOFF && child_at(s, i)->restart_at_us < due)
+            due = child_at(s, i)->restart_at_us;
+    if (s->stopping && s->kill_at_us < due) due = s->kill_at_us;
+    if (s->term_at_us && s->term_at_us < due) due = s->term_at_us;
+    if (!s->address[0] && !s->stopping && now_us + ADDRESS_POLL_MS * 1000 < due) due = now_us + ADDRESS_POLL_MS * 1000;
+    if (due == UINT64_MAX) return -1;
+    return due <= now_us ? 0 : (int)((due - now_us) / 1000 + 1);
+}
+
+static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err)
+{
+    if (s->stopping && now_us >= s->kill_at_us) {
+        say("not everything stopped within %.0f s: killing it", s->stop_timeout_s);
+        signal_all(s, SIGKILL);
+        s->kill_at_us = UINT64_MAX;
+    }
+    if (s->term_at_us && now_us >= s->term_at_us) {
+        s->term_at_us = 0;
+        say("workers did not end by themselves within %d s after the run: stopping them", FOLLOW_MS / 1000);
+        stop_all(s, now_us);
+    }
+    for (size_t i = 0; i <= s->n_workers; i++) {
+        struct child *child = child_at(s, i);
+        if (child->state == CHILD_BACKOFF && now_us >= child->restart_at_us) TRY(child_start(child, now_us, err));
+    }
+    if (!s->address[0] && !s->stopping && s->coordinator.state == CHILD_RUNNING && address_read(s))
+        TRY(workers_start(s, now_us, err));
+    return STATUS_OK;
+}
+
+static bool anything_left(struct supervisor *s)
+{
+    if (s->coordinator.state != CHILD_ENDED) return true;
+    for (size_t i = 0; i < s->n_workers; i++)
+        if (s->workers[i].state == CHILD_RUNNING || s->workers[i].state == CHILD_BACKOFF) return true;
+    return false;
+}
+
+/* Wait for output, signals, ends of children, or until something is due. */
+static void wait_for_events(struct supervisor *s, struct pollfd *fds)
+{
+    size_t n = 0;
+    fds[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+    for (size_t i = 0; i <= s->n_workers; i++)
+        fds[n++] = (struct pollfd){.fd = child_at(s, i)->pipe_fd, .events = POLLIN}; /* poll skips -1 */
+    if (poll(fds, n, next_due_ms(s, clock_monotonic_us())) <= 0) return;
+    struct signalfd_siginfo info;
+    while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        on_signal(s, (int)info.ssi_signo, clock_monotonic_us());
+    for (size_t i = 0; i <= s->n_workers; i++) {
+        struct child *child = child_at(s, i);
+        if (!fds[i + 1].revents || child->pipe_fd < 0) continue;
+        if (!child_read(child)) { /* it closed both outputs; its end comes as SIGCHLD */
+            close(child->pipe_fd);
+            child->pipe_fd = -1;
+        }
+    }
+}
+
+static void reap(struct supervisor *s)
+{
+    for (size_t i = 0; i <= s->n_workers; i++)
+        if (child_reap(child_at(s, i))) on_end(s, child_at(s, i), clock_monotonic_us());
+    /* A coordinator whose workers were all told to leave would wait for others for ever. */
+    bool resumable = s->n_workers > 0;
+    for (size_t i = 0; i < s->n_workers; i++)
+        resumable &= s->workers[i].state == CHILD_ENDED && s->workers[i].code == EXIT_RESUMABLE;
+    if (resumable && !s->stopping && !s->finished) stop_all(s, clock_monotonic_us());
+}
+
+enum status supervisor_run(struct supervisor *s, struct err *err)
+{
+    struct pollfd *fds = mem_alloc(s->n_workers + 2, sizeof *fds);
+    if (!fds) return err_set(err, STATUS_NOMEM, "out of memory");
+    unlink(s->address_path); /* of an earlier start */
+    enum status status = child_start(&s->coordinator, clock_monotonic_us(), err);
+    if (status != STATUS_OK) s->coordinator.state = CHILD_ENDED;
+    while (anything_left(s)) {
+        wait_for_events(s, fds);
+        reap(s);
+        enum status due = timers(s, clock_monotonic_us(), err);
+        if (due != STATUS_OK && status == STATUS_OK) {
+            status = due;
+            stop_all(s, clock_monotonic_us());
+        }
+    }
+    terminal_bar_clear();
+    mem_free(fds);
+    return status;
+}

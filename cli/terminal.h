@@ -1,0 +1,17 @@
+/* Lines and one progress bar on the standard output of `atoll launch`, several children sharing it. */
+#ifndef CLI_TERMINAL_H
+#define CLI_TERMINAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Standard output is a terminal that can redraw a line. */
+bool terminal_interactive(void);
+/* One whole line, above the bar if there is one. */
+void terminal_line(const char *prefix, const char *text, size_t size);
+/* Draw or replace the bar; without a terminal, nothing. */
+void terminal_bar(const char *text, size_t size);
+/* Remove the bar. */
+void terminal_bar_clear(void);
+
+#endif

@@ -1,0 +1,14 @@
+/* The verbs of `atoll`: each is one function that gets its own words (argv[0] is the verb), writes its own errors as one
+ * line to stderr and returns the program's exit code (enum exit_code of common/options.h). */
+#ifndef CLI_VERBS_H
+#define CLI_VERBS_H
+
+int cmd_prepare(int argc, char **argv);
+int cmd_launch(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_export(int argc, char **argv);
+int cmd_config(int argc, char **argv);
+int cmd_codec(int argc, char **argv);
+
+#endif

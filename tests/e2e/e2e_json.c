@@ -1,0 +1,93 @@
+/* What the shell tests need to know about JSON files (there is no jq on a bare system).
+ *
+ *   e2e_json get FILE KEY               value of a top-level key of one object: text bare, numbers and true/false as JSON
+ *   e2e_json keys FILE KEY...           fails unless the object has every KEY
+ *   e2e_json lines FILE [EVENT KEY...]  every line is an object with "time" and "event"; prints, of those whose event is
+ *                                       EVENT, the values of KEY... separated by blanks ("-" where one is missing)
+ * Exit codes: 0; 1 the file is not what was asked for (one line on stderr); 2 usage. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void value_print(const json_t *value)
+{
+    if (!value) {
+        printf("-");
+    } else if (json_is_string(value)) {
+        printf("%s", json_string_value(value));
+    } else {
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(12));
+        printf("%s", text ? text : "?");
+        free(text);
+    }
+}
+
+static json_t *object_load(const char *path)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!root || !json_is_object(root)) {
+        fprintf(stderr, "e2e_json: %s, line %d: %s\n", path, error.line, root ? "not an object" : error.text);
+        json_decref(root);
+        return NULL;
+    }
+    return root;
+}
+
+static int verb_get(const char *path, int n_keys, char **keys, int print)
+{
+    json_t *root = object_load(path);
+    int bad = !root;
+    for (int i = 0; root && i < n_keys; i++) {
+        const json_t *value = json_object_get(root, keys[i]);
+        if (!value) {
+            fprintf(stderr, "e2e_json: %s has no key %s\n", path, keys[i]);
+            bad = 1;
+        } else if (print) {
+            value_print(value);
+            printf("\n");
+        }
+    }
+    json_decref(root);
+    return bad;
+}
+
+static int verb_lines(const char *path, const char *event, int n_keys, char **keys)
+{
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    int bad = !file, number = 0;
+    if (!file) perror(path);
+    while (file && !bad && getline(&line, &cap, file) > 0) {
+        json_error_t error;
+        json_t *root = json_loads(line, JSON_REJECT_DUPLICATES, &error);
+        const char *name = json_string_value(json_object_get(root, "event"));
+        number++;
+        if (!name || !json_is_number(json_object_get(root, "time"))) {
+            fprintf(stderr, "e2e_json: %s, line %d is no event: %s", path, number, line);
+            bad = 1;
+        } else if (event && strcmp(name, event) == 0) {
+            for (int i = 0; i < n_keys; i++) {
+                if (i) printf(" ");
+                value_print(json_object_get(root, keys[i]));
+            }
+            printf("\n");
+        }
+        json_decref(root);
+    }
+    free(line);
+    if (file) fclose(file);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && strcmp(argv[1], "get") == 0) return verb_get(argv[2], 1, argv + 3, 1);
+    if (argc >= 4 && strcmp(argv[1], "keys") == 0) return verb_get(argv[2], argc - 3, argv + 3, 0);
+    if (argc >= 3 && strcmp(argv[1], "lines") == 0)
+        return verb_lines(argv[2], argc > 3 ? argv[3] : NULL, argc > 4 ? argc - 4 : 0, argv + 4);
+    fprintf(stderr, "usage: e2e_json get FILE KEY | keys FILE KEY... | lines FILE [EVENT KEY...]\n");
+    return 2;
+}

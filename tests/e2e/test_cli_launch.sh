@@ -1,0 +1,166 @@
+# atoll launch as a supervisor, with stand-ins for the coordinator and the workers: restarts, signals, exit codes, locks.
+# shellcheck shell=bash source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+atoll=$ATOLL_BIN/atoll
+cd "$tmp"
+mkdir bin
+export ATOLL_BIN_DIR=$tmp/bin
+
+# The coordinator writes its address, then ends with 0 when $tmp/finish exists.
+cat >bin/atoll-coordinator <<'STUB'
+#!/bin/bash
+printf 'coordinator %s\n' "$*" >>"$STUB_LOG"
+while (($#)); do [[ $1 == --dir ]] && dir=$2; shift; done
+trap 'echo "coordinator stops"; exit 75' TERM
+echo $$ >"$dir/coordinator.pid"
+echo tcp://127.0.0.1:12345 >"$dir/address.tmp" && mv "$dir/address.tmp" "$dir/address"
+echo "round 1"
+until [[ -e $STUB_DIR/finish && -e $STUB_DIR/worker-0.pid && -e $STUB_DIR/worker-1.pid ]]; do sleep 0.02; done
+echo '{"method": "diloco", "restarts": 0, "wall_s": 1.5}' >"$dir/summary.json"
+STUB
+
+# A worker does what the first line of $STUB_DIR/plan-NAME says, and takes that line off; without one it waits.
+cat >bin/atoll-worker <<'STUB'
+#!/bin/bash
+printf 'worker %s\n' "$*" >>"$STUB_LOG"
+while (($#)); do [[ $1 == --name ]] && name=$2; shift; done
+trap 'exit 75' TERM
+echo $$ >"$STUB_DIR/$name.pid"
+echo "this is $name"
+plan=$STUB_DIR/plan-$name
+if [[ -s $plan ]]; then
+    line=$(head -n 1 "$plan")
+    sed -i 1d "$plan"
+    eval "$line"
+fi
+until [[ -e $STUB_DIR/finish ]]; do sleep 0.02; done
+STUB
+chmod +x bin/*
+
+cat >run.yaml <<'YAML'
+data: {train: "some/train_*.bin", val: "some/val_*.bin"}
+train: {max_steps: 10, threads: 2}
+YAML
+
+fresh() { # NAME: a new scene
+    export STUB_DIR=$tmp/$1 STUB_LOG=$tmp/$1/calls
+    mkdir "$STUB_DIR"
+    rundir=$STUB_DIR/run
+}
+launch() { "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; }
+launch_in_place() { exec "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # for &, so that $! is launch
+calls() { grep -c "^$1" "$STUB_LOG"; }
+restarted() { [[ $(calls coordinator) == 2 ]]; }
+plan_taken() { [[ ! -s $STUB_DIR/plan-worker-0 && -e $STUB_DIR/worker-1.pid ]]; }
+gone() { ! kill -0 "$1" 2>/dev/null; }
+restarts() { sed -nE 's/.*"restarts": ([0-9]+).*/\1/p' "$rundir/summary.json"; }
+
+# All is well: prefixes, logs, settings handed on, summary.
+fresh plain
+touch "$STUB_DIR/finish"
+expect_success launch --inner.learning_rate=0.5
+[[ $out == *"round 1"* && $out == *"[w0] this is worker-0"* && $out == *"[w1] this is worker-1"* ]] || fail "said: $out"
+expect_equal "the coordinator's log" "$(<"$rundir/logs/coordinator.log")" "round 1"
+expect_equal "a worker's log" "$(<"$rundir/logs/worker-1.log")" "this is worker-1"
+grep -q "^coordinator run.yaml --dir $rundir --inner.learning_rate=0.5 --coordinator.min_workers=2 --coordinator.listen=tcp://127.0.0.1:\*\$" "$STUB_LOG" ||
+    fail "the coordinator was called otherwise: $(<"$STUB_LOG")"
+grep -q "^worker --dir $rundir/workers/worker-1 --name worker-1 --data.train=some/train_\*.bin --data.val=some/val_\*.bin --train.threads=2 --join tcp://127.0.0.1:12345\$" "$STUB_LOG" ||
+    fail "a worker was called otherwise: $(<"$STUB_LOG")"
+expect_equal restarts "$(restarts)" 0
+expect_success launch --quiet
+[[ $out == *"round 1"* && $out != *"[w0]"* ]] || fail "--quiet said: $out"
+
+# A worker dies twice and is started again; the count reaches the summary.
+fresh killed
+# shellcheck disable=SC2016 # for the stub
+printf 'kill -9 $$\nexit 1\ntouch $STUB_DIR/finish\n' >"$STUB_DIR/plan-worker-0"
+expect_success launch
+expect_equal "starts of workers" "$(calls worker)" 4
+expect_equal restarts "$(restarts)" 2
+[[ $out == *"worker-0 was killed by signal 9 (Killed): starting it again in 0.25 s (restart 1 of 10)"* ]] || fail "said: $out"
+
+# The coordinator dies and comes back at its old address.
+fresh coordinator
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+kill -9 "$(<"$rundir/coordinator.pid")"
+wait_until 10 restarted
+touch "$STUB_DIR/finish"
+wait $pid || fail "ended with $?: $(<"$tmp/.bg")"
+expect_equal "listens at" "$(tail -n 1 "$STUB_LOG" | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:12345"
+expect_equal restarts "$(restarts)" 1
+
+# Restarts are bounded, and a child that cannot start is not tried ten times.
+fresh bounded
+# shellcheck disable=SC2016
+printf 'kill -9 $$\nkill -9 $$\nkill -9 $$\n' >"$STUB_DIR/plan-worker-0"
+run launch --max-restarts 1
+expect_equal "exit code" "$code" 1
+expect_equal "starts of workers" "$(calls worker)" 3
+[[ $out == *"all 1 restarts are used up"* ]] || fail "said: $out"
+fresh hopeless
+printf 'exit 1\nexit 1\nexit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
+run launch
+expect_equal "exit code" "$code" 1
+expect_equal "starts of workers" "$(calls worker)" 4
+gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still there"
+
+# Wrong usage stops everything at once.
+fresh usage
+echo 'exit 2' >"$STUB_DIR/plan-worker-1"
+run launch
+expect_equal "exit code" "$code" 2
+expect_equal "starts of workers" "$(calls worker)" 2
+
+# SIGTERM is handed on; what stops in time is resumable.
+fresh term
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+expect_failure 1 "atoll: the run folder $rundir is in use by process $pid: *" launch
+kill -TERM $pid
+code=0
+wait $pid || code=$?
+expect_equal "exit code" "$code" 75
+gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 was left behind"
+gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator was left behind"
+
+# What does not stop is killed after --stop-timeout.
+fresh stubborn
+echo "trap '' TERM; sleep 0.1" >"$STUB_DIR/plan-worker-0"
+launch_in_place --stop-timeout 0.5 >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 plan_taken
+sleep 0.2
+kill -INT $pid
+code=0
+wait $pid || code=$?
+expect_equal "exit code" "$code" 75
+gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the stubborn worker is still there"
+
+# Even SIGKILL of launch leaves no process and no lock behind.
+fresh sigkill
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+wait_until 10 test -e "$STUB_DIR/worker-0.pid"
+kill -9 $pid
+wait $pid 2>/dev/null || true
+wait_until 5 gone "$(<"$STUB_DIR/worker-0.pid")"
+wait_until 5 gone "$(<"$STUB_DIR/worker-1.pid")"
+wait_until 5 gone "$(<"$rundir/coordinator.pid")"
+touch "$STUB_DIR/finish"
+expect_success launch
+
+# --resume never wants a new folder; auto and a finished folder go on.
+mkdir -p "$rundir/journal"
+touch "$rundir/journal/log"
+expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
+expect_success launch --resume auto
+expect_failure 2 'atoll: --workers is missing*' "$atoll" launch run.yaml --dir "$rundir"
+expect_failure 2 'atoll: --dir is missing*' "$atoll" launch run.yaml --workers 1
+expect_failure 2 'atoll: nowhere.yaml: *' "$atoll" launch nowhere.yaml --workers 1 --dir "$rundir"
+expect_failure 2 'atoll: unknown option --worker: did you mean --workers?*' launch --worker 3
+expect_failure 1 "atoll: cannot start */none/atoll-coordinator: *" env ATOLL_BIN_DIR="$tmp/none" "$atoll" launch run.yaml --workers 1 --dir "$tmp/x"
+done_testing

@@ -1,0 +1,64 @@
+# atoll prepare: what it writes and what it refuses.
+# shellcheck shell=bash source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+atoll=$ATOLL_BIN/atoll
+cd "$tmp"
+
+tokens() { tail -c +1025 "$1" | od -An -v -tu2 | tr -s ' \n' ' ' | sed 's/^ //; s/ $//'; }
+field() { sed -nE "s/^ *\"$2\": \"?([^\",]*)\"?,?$/\1/p" "$1"; }
+
+mkdir -p in/sub
+printf 'ab\ncd' >in/b.txt
+printf '{"text":"xy"}\n\n{"text":"\\u00e9","n":1}\n' >in/sub/c.jsonl
+printf 'z' >in/a.md
+printf 'skipped' >in/skip.bin
+printf 'hidden' >in/.hidden.txt
+
+expect_success "$atoll" prepare out in --val-fraction 0
+expect_equal "train tokens" "$(tokens out/train_000000.bin)" "0 122 0 97 98 10 99 100 0 120 121 0 195 169"
+expect_equal "val tokens" "$(tokens out/val_000000.bin)" ""
+expect_equal documents "$(field out/meta.json documents)" 4
+expect_equal bytes "$(field out/meta.json bytes)" 10
+expect_equal "size of the shard" "$(stat -c %s out/train_000000.bin)" $((1024 + 2 * 14))
+
+# Few documents: the tail of each, cut after a line end where one is near.
+printf '0123456789\nabcdefgh\n' >one.txt
+expect_success "$atoll" prepare tails one.txt --val-fraction 0.5
+expect_equal "tail" "$(tokens tails/val_000000.bin)" "97 98 99 100 101 102 103 104 10"
+expect_equal "held out" "$(field tails/meta.json held_out)" tails
+expect_equal "nothing lost" "$(field tails/meta.json train_tokens)" 12
+
+# Many documents: whole ones, chosen by the seed, each exactly once.
+for i in $(seq 100 399); do printf '{"text":"%s"}\n' "$i"; done >many.jsonl
+expect_success "$atoll" prepare m1 many.jsonl --seed 7
+expect_success "$atoll" prepare m2 many.jsonl --seed 7
+expect_success "$atoll" prepare m3 many.jsonl --seed 8
+cmp m1/val_000000.bin m2/val_000000.bin || fail "the same seed must hold out the same documents"
+cmp -s m1/val_000000.bin m3/val_000000.bin && fail "another seed must hold out other documents"
+expect_equal "held-out tokens" "$(field m1/meta.json val_tokens)" $((15 * 4))
+all=$(tail -qc +1025 m1/train_000000.bin m1/val_000000.bin | tr '\0' ' ' | tr -d ' ' | fold -w 3 | sort)
+expect_equal "all documents" "$all" "$(seq 100 399)"
+
+# Several shards, and a second, shorter run into the same folder leaves none of the first.
+expect_success "$atoll" prepare shards many.jsonl --shard-tokens 500
+expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 3
+expect_success "$atoll" prepare shards many.jsonl
+expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 1
+
+mkdir empty
+: >empty.txt
+printf '{"text":"a"}\n{"text":3}\n' >type.jsonl
+printf '{"text":"a"}\nnonsense\n' >syntax.jsonl
+expect_failure 2 'atoll: too few arguments*' "$atoll" prepare out
+expect_failure 1 'atoll: cannot read the input nowhere.txt*' "$atoll" prepare no nowhere.txt
+expect_failure 2 'atoll: no text in empty:*' "$atoll" prepare no empty
+expect_failure 2 'atoll: *empty.txt is empty' "$atoll" prepare no empty.txt
+expect_failure 2 'atoll: *is not text: byte**' "$atoll" prepare no in/b.txt out/train_000000.bin
+expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepare no type.jsonl
+expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
+expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
+expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gpt2
+expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3
+expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in
+[[ ! -e no ]] || fail "a refused input must leave nothing behind"
+done_testing
