@@ -1,0 +1,54 @@
+/* Outer optimizer steps on one fragment: elementwise in double, state and results in fp32, no order dependence, so any
+ * split into ranges gives the same bits.
+ *
+ * Input is what was merged, acc[n]; output, in place, is what is to be published: the increment to add to theta
+ * (`increment`), or the new theta itself. The pseudo-gradient of an element is g = acc (a merged pseudo-gradient or
+ * gradient), or g = theta - acc when acc is a mean of parameters. Formulas: docs below and ARCHITECTURE.md. */
+#ifndef COORDINATOR_OUTER_OPT_H
+#define COORDINATOR_OUTER_OPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct outer_in {
+    const float *theta; /* [n] before the step */
+    float *acc;         /* [n] in: merged; out: increment or new theta */
+    size_t n;
+    bool parameters;    /* acc is a mean of parameters, not a gradient */
+    bool increment;     /* wanted: the increment; otherwise the new theta */
+};
+
+/* theta' = theta - lr * g. With lr 1 a mean of parameters is the new theta, exactly. */
+void outer_sgd(const struct outer_in *in, double lr);
+/* v = mu v + g; theta' = theta - lr (g + mu v). PyTorch's Nesterov; DiLoCo, 2311.08105. */
+void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu);
+
+/* Delayed Nesterov (async, 2401.09135). Momentum m moves once every n_buffer arrivals:
+ *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr ((1 - cN + c) mu m + w g / N);  sum = 0
+ *     otherwise:                                theta' = theta - lr (c mu m + w g / N) */
+struct outer_delayed {
+    double lr, mu, c, weight;
+    uint32_t n_buffer; /* N >= 1 */
+    bool flush;        /* this arrival is the N-th */
+};
+void outer_delayed_nesterov(const struct outer_in *in, float *m, float *sum, const struct outer_delayed *p);
+
+/* AdamW as the workers' (decoupled decay; Loshchilov and Hutter, 1711.05101):
+ *     g *= scale;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g
+ *     theta' = theta (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) */
+struct outer_adamw {
+    double lr, beta1, beta2, eps, decay;
+    double scale; /* clip coefficient of the gradient */
+    uint64_t t;   /* step, from 1 */
+};
+void outer_adamw(const struct outer_in *in, float *m, float *v, const struct outer_adamw *p);
+
+/* Sum of squares in double, in order of index. */
+double outer_sum_squares(const float *x, size_t n);
+/* min(1, clip / (norm + 1e-6)); 1 when clip <= 0. PyTorch's clip_grad_norm_. */
+double outer_clip_scale(double norm, double clip);
+/* No NaN and no infinity in x. */
+bool outer_finite(const float *x, size_t n);
+
+#endif

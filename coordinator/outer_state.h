@@ -1,0 +1,70 @@
+/* The numbers of the run: theta, the outer optimizer's state, the downlink residual and one accumulator, with the step
+ * that turns merged deltas into an update. At most 16 bytes a parameter with one state vector (Nesterov), 4 more with
+ * two (AdamW, delayed Nesterov) and a lossy downlink; the accumulator is as large as the largest fragment. */
+#ifndef COORDINATOR_OUTER_STATE_H
+#define COORDINATOR_OUTER_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/config.h"
+#include "common/layout.h"
+#include "common/status.h"
+#include "compress/feedback.h"
+#include "coordinator/merge.h"
+
+struct codec;
+
+struct outer_fragment {
+    struct codec *up, *down;
+    struct feedback residual;
+    uint64_t hash;         /* hash64 of theta now */
+    uint32_t buffered;     /* async: arrivals since the momentum moved */
+    uint64_t merged, merged_tokens; /* async: deltas merged so far and their tokens */
+};
+
+struct outer_state {
+    const struct config *config; /* borrowed */
+    const struct layout *layout; /* borrowed */
+    float *theta, *m, *v;        /* [n_params]; m, v: NULL when the optimizer has none */
+    float *acc;                  /* [largest fragment] */
+    struct outer_fragment *fragments;
+    uint8_t *payload; /* an encoded update */
+    uint8_t *delta;   /* an encoded delta, read back from the journal */
+    size_t payload_cap, delta_cap;
+    uint64_t norm_round; /* ddp: round whose gradient norm is known, + 1 */
+    double norm;
+};
+
+/* What the policy says about a step. */
+struct outer_step {
+    uint32_t fragment;
+    uint64_t version;       /* after the step: >= 1 */
+    uint64_t round;
+    uint64_t staleness;     /* async */
+    uint64_t tokens;        /* async: of the delta */
+    uint32_t members;       /* async: active workers */
+    double norm;            /* ddp: global norm of the merged gradient */
+};
+
+/* Allocates everything. theta is zero. Both codecs of every fragment are made here: INVALID names a bad spec. */
+enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
+                             struct err *err) MUST_CHECK;
+/* Accepts a zeroed struct. */
+void outer_state_finish(struct outer_state *s);
+/* theta_0: from the layout's rules and the seed, or from a Hugging Face folder (init_dir not NULL). */
+enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct err *err) MUST_CHECK;
+/* Recompute every fragment's hash from theta. */
+void outer_state_rehash(struct outer_state *s);
+
+/* Forms of this configuration (enum delta_form, enum update_form). */
+uint8_t outer_delta_form(const struct config *config);
+uint8_t outer_update_form(const struct config *config);
+/* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK s->payload[*size_p]
+ * is the payload and theta, state and hash of the fragment have moved. NONFINITE: theta is unchanged. */
+enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t *size_p) MUST_CHECK;
+/* Learning rate of the outer step of a round. */
+double outer_state_lr(const struct outer_state *s, uint64_t round);
+
+#endif
