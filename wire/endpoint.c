@@ -1,0 +1,75 @@
+#include "wire/endpoint.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool port_is_good(const char *port, bool listening)
+{
+    if (listening && (!strcmp(port, "*") || !strcmp(port, "0"))) return true;
+    size_t n = strlen(port);
+    if (!n || n > 5 || strspn(port, "0123456789") != n) return false;
+    long value = strtol(port, NULL, 10);
+    return value >= 1 && value <= 65535;
+}
+
+enum status endpoint_parse(struct endpoint *e, const char *text, bool listening, struct err *err)
+{
+    static const char scheme[] = "tcp://";
+    const char *host = text + strlen(scheme), *colon = strrchr(text, ':');
+    if (strncmp(text, scheme, strlen(scheme)) || !colon || colon < host)
+        return err_set(err, STATUS_INVALID, "address %s: expected tcp://HOST:PORT", text);
+    size_t n = (size_t)(colon - host);
+    if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
+        host++;
+        n -= 2;
+    } else if (memchr(host, ':', n)) {
+        return err_set(err, STATUS_INVALID, "address %s: write an IPv6 host in brackets, tcp://[HOST]:PORT", text);
+    }
+    if (!n || n >= sizeof e->host || strcspn(host, "/ \t\r\n;@") < n || (!listening && n == 1 && *host == '*'))
+        return err_set(err, STATUS_INVALID, "address %s: the host is missing or not a host name", text);
+    if (!port_is_good(colon + 1, listening))
+        return err_set(err, STATUS_INVALID, "address %s: the port must be a number from 1 to 65535", text);
+    memcpy(e->host, host, n);
+    e->host[n] = 0;
+    snprintf(e->port, sizeof e->port, "%s", strcmp(colon + 1, "0") ? colon + 1 : "*");
+    return STATUS_OK;
+}
+
+static bool address_is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof in);
+        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 in6;
+    memcpy(&in6, a, sizeof in6);
+    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr) && in6.sin6_addr.s6_addr[12] == 127);
+}
+
+enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e, struct err *err)
+{
+    *found = (struct endpoint_found){.numeric = "*", .ipv6 = true};
+    if (!strcmp(e->host, "*")) return STATUS_OK;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    int rc = getaddrinfo(e->host, NULL, &hints, &list);
+    if (rc)
+        return err_set(err, rc == EAI_AGAIN ? STATUS_AGAIN : STATUS_NOTFOUND, "host %s: %s", e->host,
+                       rc == EAI_AGAIN ? "the name service does not answer" : "not found (check the spelling)");
+    found->loopback = true;
+    for (const struct addrinfo *i = list; i; i = i->ai_next)
+        if (!address_is_loopback(i->ai_addr)) found->loopback = false;
+    /* The first one is the best one by RFC 6724. */
+    char text[sizeof found->numeric - 2];
+    found->ipv6 = list->ai_family == AF_INET6;
+    rc = getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+    freeaddrinfo(list);
+    if (rc) return err_set(err, STATUS_NOTFOUND, "host %s: %s", e->host, gai_strerror(rc));
+    snprintf(found->numeric, sizeof found->numeric, found->ipv6 ? "[%s]" : "%s", text);
+    return STATUS_OK;
+}

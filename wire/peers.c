@@ -1,0 +1,76 @@
+#include "wire/peers.h"
+
+#include <string.h>
+
+#include "common/bytes.h"
+#include "common/hash.h"
+#include "wire/frame.h"
+
+static uint16_t *bucket_of(struct peers *peers, const uint8_t id[PEER_ID_BYTES])
+{
+    return &peers->buckets[hash64(id, PEER_ID_BYTES) % PEERS_MAX];
+}
+
+void peer_id_make(struct peer_id *id, enum wire_lane lane, const uint8_t uuid[WIRE_UUID], uint64_t nonce)
+{
+    struct writer w = writer_of(id->bytes, sizeof id->bytes);
+    put_u32(&w, FRAME_MAGIC);
+    put_u8(&w, (uint8_t)lane);
+    put_bytes(&w, uuid, WIRE_UUID);
+    put_u64(&w, nonce);
+}
+
+void peers_init(struct peers *peers)
+{
+    memset(peers, 0, sizeof *peers);
+    for (uint16_t i = 0; i < PEERS_MAX; i++) {
+        peers->buckets[i] = PEERS_MAX;
+        peers->table[i].next = (uint16_t)(i + 1);
+    }
+}
+
+void peers_forget(struct peers *peers, struct peer *peer)
+{
+    uint16_t index = (uint16_t)(peer - peers->table);
+    uint16_t *link = bucket_of(peers, peer->id.bytes);
+    while (*link != index) link = &peers->table[*link].next;
+    *link = peer->next;
+    peer->number = 0;
+    peer->next = peers->free;
+    peers->free = index;
+}
+
+static struct peer *longest_unheard(struct peers *peers)
+{
+    struct peer *oldest = &peers->table[0];
+    for (struct peer *p = peers->table; p < peers->table + PEERS_MAX; p++)
+        if (p->heard < oldest->heard) oldest = p;
+    return oldest;
+}
+
+struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
+{
+    struct reader r = reader_of(id, size);
+    uint32_t magic = get_u32(&r);
+    uint8_t lane = get_u8(&r);
+    if (size != PEER_ID_BYTES || magic != FRAME_MAGIC || lane > WIRE_BULK) return NULL;
+    uint16_t *bucket = bucket_of(peers, id), i = *bucket;
+    while (i != PEERS_MAX && memcmp(peers->table[i].id.bytes, id, PEER_ID_BYTES)) i = peers->table[i].next;
+    if (i == PEERS_MAX) {
+        if (peers->free == PEERS_MAX) peers_forget(peers, longest_unheard(peers));
+        i = peers->free;
+        struct peer *p = &peers->table[i];
+        peers->free = p->next;
+        *p = (struct peer){.number = ++peers->numbers * PEERS_MAX + i, .lane = lane, .next = *bucket};
+        memcpy(p->id.bytes, id, PEER_ID_BYTES);
+        *bucket = i;
+    }
+    peers->table[i].heard = ++peers->ticks;
+    return &peers->table[i];
+}
+
+struct peer *peers_find(struct peers *peers, uint64_t number)
+{
+    struct peer *p = &peers->table[number % PEERS_MAX];
+    return number && p->number == number ? p : NULL;
+}

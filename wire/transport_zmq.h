@@ -1,0 +1,48 @@
+/* What the ZeroMQ listener and dialler have in common. Each transport owns a ZeroMQ context, so that each listener has
+ * its own key check (ZAP is per context) and closing one never waits for another. */
+#ifndef WIRE_TRANSPORT_ZMQ_H
+#define WIRE_TRANSPORT_ZMQ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "common/status.h"
+#include "wire/transport.h"
+
+enum { ZMQ_BASE_SOCKETS = 4 };
+
+struct zmq_base {
+    struct transport transport; /* first: a struct transport * is a struct zmq_base * */
+    void *context;
+    int wake_fd;
+    bool curve;
+    uint64_t sent, received;
+};
+
+/* One integer option of a socket, for tables. */
+struct zmq_option {
+    int name, value;
+};
+
+enum status zmq_base_init(struct zmq_base *base, const struct transport_ops *ops, struct err *err) MUST_CHECK;
+/* All sockets are closed before; waits until what they still may send is sent (their linger). */
+void zmq_base_finish(struct zmq_base *base);
+/* A socket with the options every connection has and those of `more` (ended by {0, 0}). NULL with err filled. */
+void *zmq_base_socket(struct zmq_base *base, int type, const struct zmq_option *more, struct err *err) MUST_CHECK;
+/* Bytes of a message on the TCP connection, ZMTP's framing and CURVE's box included. */
+uint64_t zmq_base_wire_bytes(const struct zmq_base *base, size_t size);
+/* Wait for one of `n` sockets, the wake-up or the time-out; a signal ends the wait, too. False when the wait ended for
+ * another reason than a socket. n <= ZMQ_BASE_SOCKETS. */
+bool zmq_base_wait(struct zmq_base *base, void *const *sockets, int n, uint64_t timeout_us);
+/* Receive one part without waiting into an initialised message. AGAIN: nothing there. */
+enum status zmq_part_recv(zmq_msg_t *part, void *socket) MUST_CHECK;
+/* Read and drop the remaining parts of a message. */
+void zmq_parts_drop(zmq_msg_t *part, void *socket);
+
+/* transport_ops.wake and .bytes */
+void zmq_base_wake(struct transport *t);
+void zmq_base_bytes(const struct transport *t, uint64_t *sent_p, uint64_t *received_p);
+
+#endif

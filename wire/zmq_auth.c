@@ -1,0 +1,110 @@
+#include "wire/zmq_auth.h"
+
+#include <errno.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "common/log.h"
+#include "wire/transport.h"
+
+enum { KEY_BYTES = 32, KEY_Z85 = 41, ZAP_PARTS = 7, ZAP_PART_MAX = 255 };
+
+/* One part; its length, or -1 when the context was shut down or the part does not fit. */
+static int part_recv(void *socket, uint8_t part[ZAP_PART_MAX], int *more_p)
+{
+    size_t size = sizeof *more_p;
+    int n;
+    do n = zmq_recv(socket, part, ZAP_PART_MAX, 0);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 || zmq_getsockopt(socket, ZMQ_RCVMORE, more_p, &size)) return -1;
+    return n;
+}
+
+/* Request: version, request id, domain, address, identity, mechanism, then CURVE's public key. Answer: version, request
+ * id, code, text, user, metadata. */
+static bool answer_one(struct zmq_auth *auth)
+{
+    static const char *const codes[] = {"400", "200"};
+    uint8_t part[ZAP_PART_MAX], request[ZAP_PART_MAX];
+    char address[64] = "";
+    int more = 1, n_request = 0, n, i;
+    bool curve = false, admitted = false;
+    for (i = 0; more; i++) {
+        n = part_recv(auth->socket, part, &more);
+        if (n < 0) return false;
+        if (n > ZAP_PART_MAX) n = ZAP_PART_MAX;
+        if (i == 1) memcpy(request, part, (size_t)(n_request = n));
+        if (i == 3 && n < (int)sizeof address) memcpy(address, part, (size_t)n);
+        if (i == 5) curve = n == 5 && !memcmp(part, "CURVE", 5);
+        if (i == 6) admitted = curve && n == KEY_BYTES && !memcmp(part, auth->admitted, KEY_BYTES);
+    }
+    admitted = admitted && i == ZAP_PARTS;
+    if (!admitted) log_debug("refused a connection from %s: its key is not enrolled", address);
+    void *s = auth->socket;
+    return zmq_send(s, "1.0", 3, ZMQ_SNDMORE) >= 0 && zmq_send(s, request, (size_t)n_request, ZMQ_SNDMORE) >= 0 &&
+           zmq_send(s, codes[admitted], 3, ZMQ_SNDMORE) >= 0 && zmq_send(s, "", 0, ZMQ_SNDMORE) >= 0 &&
+           zmq_send(s, "", 0, ZMQ_SNDMORE) >= 0 && zmq_send(s, "", 0, 0) >= 0;
+}
+
+static void *answer_all(void *arg)
+{
+    struct zmq_auth *auth = arg;
+    while (answer_one(auth)) continue;
+    zmq_close(auth->socket);
+    return NULL;
+}
+
+enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32], struct err *err)
+{
+    memcpy(auth->admitted, admitted, KEY_BYTES);
+    auth->socket = zmq_socket(context, ZMQ_REP);
+    int zero = 0;
+    if (auth->socket && !zmq_setsockopt(auth->socket, ZMQ_LINGER, &zero, sizeof zero) &&
+        !zmq_bind(auth->socket, "inproc://zeromq.zap.01") && !pthread_create(&auth->thread, NULL, answer_all, auth))
+        return STATUS_OK;
+    if (auth->socket) zmq_close(auth->socket);
+    return err_set(err, STATUS_IO, "cannot start the key check: %s", zmq_strerror(errno));
+}
+
+void zmq_auth_join(struct zmq_auth *auth)
+{
+    pthread_join(auth->thread, NULL);
+}
+
+static enum status curve_failed(struct err *err)
+{
+    if (!zmq_has("curve"))
+        return err_set(err, STATUS_UNSUPPORTED, "this ZeroMQ library was built without CURVE: install one that has it");
+    return err_set(err, STATUS_INVALID, "CURVE keys: %s", zmq_strerror(errno));
+}
+
+enum status zmq_auth_server(void *socket, const uint8_t secret[32], struct err *err)
+{
+    int one = 1;
+    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one) ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret, KEY_BYTES) ||
+        zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, "atoll", strlen("atoll")))
+        return curve_failed(err);
+    return STATUS_OK;
+}
+
+enum status zmq_auth_client(void *socket, const uint8_t server_key[32], const uint8_t secret[32], struct err *err)
+{
+    char secret_text[KEY_Z85], public_text[KEY_Z85];
+    if (!zmq_z85_encode(secret_text, secret, KEY_BYTES) || zmq_curve_public(public_text, secret_text) ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, server_key, KEY_BYTES) ||
+        zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, public_text, KEY_Z85) ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret, KEY_BYTES))
+        return curve_failed(err);
+    return STATUS_OK;
+}
+
+enum status transport_keys_make(struct transport_keys *keys, struct err *err)
+{
+    char server[2][KEY_Z85], worker[2][KEY_Z85];
+    if (zmq_curve_keypair(server[0], server[1]) || zmq_curve_keypair(worker[0], worker[1]) ||
+        !zmq_z85_decode(keys->server_public, server[0]) || !zmq_z85_decode(keys->server_secret, server[1]) ||
+        !zmq_z85_decode(keys->worker_public, worker[0]) || !zmq_z85_decode(keys->worker_secret, worker[1]))
+        return curve_failed(err);
+    return STATUS_OK;
+}

@@ -1,0 +1,245 @@
+/* The worker's end: two DEALER sockets, one a lane. ZeroMQ connects and reconnects on its own, except after a failed
+ * handshake (wrong keys, another program at the port), when it gives up for good: a monitor on each socket sees that, tells
+ * people what is wrong, and the socket is made anew after a while. The protocol above never needs to know. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "wire/endpoint.h"
+#include "wire/peers.h"
+#include "wire/transport_zmq.h"
+#include "wire/zmq_auth.h"
+
+enum { LANES = 2, REOPEN_US = 5 * 1000 * 1000 };
+
+struct dialler_lane {
+    void *socket, *monitor;
+    struct peer_id id;
+    bool connected;
+    uint64_t given_up_us; /* when ZeroMQ gave this connection up; 0: it has not */
+};
+
+struct dialler {
+    struct zmq_base base;
+    struct transport_address address;
+    bool ipv6;
+    bool complained; /* that control is not connected: one line, not one an attempt */
+    struct dialler_lane lanes[LANES];
+    zmq_msg_t held;
+};
+
+static void lane_close(struct dialler_lane *lane)
+{
+    if (lane->socket) zmq_close(lane->socket);
+    if (lane->monitor) zmq_close(lane->monitor);
+    lane->socket = lane->monitor = NULL;
+}
+
+static enum status lane_configure(struct dialler *d, enum wire_lane which, struct err *err)
+{
+    /* Chunks are queued sparingly: what is queued here can no longer be reordered, taken back or measured. */
+    static const struct zmq_option options[LANES][5] = {
+        {{ZMQ_SNDHWM, 64}, {ZMQ_RCVHWM, 256}, {ZMQ_HEARTBEAT_IVL, 5000}, {ZMQ_HEARTBEAT_TIMEOUT, 30000}, {0, 0}},
+        {{ZMQ_SNDHWM, 4}, {ZMQ_RCVHWM, 8}, {ZMQ_LINGER, 0}, {0, 0}},
+    };
+    struct dialler_lane *lane = &d->lanes[which];
+    lane->socket = zmq_base_socket(&d->base, ZMQ_DEALER, options[which], err);
+    if (!lane->socket) return STATUS_IO;
+    if (d->address.curve) TRY(zmq_auth_client(lane->socket, d->address.server_key, d->address.secret, err));
+    int six = d->ipv6;
+    if (zmq_setsockopt(lane->socket, ZMQ_ROUTING_ID, lane->id.bytes, PEER_ID_BYTES) ||
+        zmq_setsockopt(lane->socket, ZMQ_IPV6, &six, sizeof six))
+        return err_set(err, STATUS_IO, "ZeroMQ socket: %s", zmq_strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status lane_open(struct dialler *d, enum wire_lane which, struct err *err)
+{
+    static const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    struct dialler_lane *lane = &d->lanes[which];
+    TRY(lane_configure(d, which, err));
+    char watch[64]; /* a name of its own, an old socket may not be gone yet */
+    snprintf(watch, sizeof watch, "inproc://monitor-%p-%llu", lane->socket, (unsigned long long)clock_monotonic_us());
+    lane->monitor = zmq_socket(d->base.context, ZMQ_PAIR);
+    if (!lane->monitor || zmq_socket_monitor(lane->socket, watch, events) || zmq_connect(lane->monitor, watch) ||
+        zmq_connect(lane->socket, d->address.endpoint))
+        return err_set(err, STATUS_IO, "cannot connect to %s: %s", d->address.endpoint, zmq_strerror(errno));
+    lane->given_up_us = 0;
+    lane->connected = false;
+    return STATUS_OK;
+}
+
+/* What a user should know about the control connection. */
+static void tell(struct dialler *d, unsigned event, bool was_connected)
+{
+    const char *where = d->address.endpoint;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        log_write(d->complained ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
+        d->complained = false;
+        return;
+    }
+    if (!d->complained && was_connected)
+        log_warn("connection to %s lost, connecting again", where);
+    else if (!d->complained && event == ZMQ_EVENT_CONNECT_RETRIED)
+        log_warn("nobody answers at %s, trying again until the coordinator is there", where);
+    else if (!d->complained && d->address.curve)
+        log_warn("%s refuses the keys of this join line: take the one that its coordinator printed", where);
+    else if (!d->complained)
+        log_warn("%s does not accept a connection without keys: use the whole join line", where);
+    d->complained = true;
+}
+
+static void read_monitor(struct dialler *d, enum wire_lane which)
+{
+    struct dialler_lane *lane = &d->lanes[which];
+    zmq_msg_t part; /* an event: number and value, then the address */
+    zmq_msg_init(&part);
+    while (zmq_part_recv(&part, lane->monitor) == STATUS_OK) {
+        uint16_t event = 0;
+        if (zmq_msg_size(&part) >= sizeof event) memcpy(&event, zmq_msg_data(&part), sizeof event);
+        zmq_parts_drop(&part, lane->monitor);
+        bool was_connected = lane->connected;
+        lane->connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        /* A retry follows at once whatever ZeroMQ means to retry. */
+        bool up = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
+        lane->given_up_us = up ? 0 : clock_monotonic_us();
+        if (which == WIRE_CONTROL) tell(d, event, was_connected);
+    }
+    zmq_msg_close(&part);
+}
+
+static void care_for_lanes(struct dialler *d)
+{
+    for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
+        struct dialler_lane *lane = &d->lanes[i];
+        if (lane->monitor) read_monitor(d, (enum wire_lane)i);
+        if (!lane->given_up_us || clock_monotonic_us() - lane->given_up_us < REOPEN_US) continue;
+        lane_close(lane);
+        if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
+        lane_close(lane); /* out of descriptors, perhaps: later */
+        lane->given_up_us = clock_monotonic_us();
+    }
+}
+
+static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data,
+                                size_t size)
+{
+    struct dialler *d = (struct dialler *)t;
+    if (peer) return STATUS_CLOSED;
+    if (!d->lanes[lane].socket) return STATUS_AGAIN;
+    int n;
+    do n = zmq_send(d->lanes[lane].socket, data, size, ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return errno == EAGAIN ? STATUS_AGAIN : STATUS_IO;
+    d->base.sent += zmq_base_wire_bytes(&d->base, size);
+    return STATUS_OK;
+}
+
+static bool take(struct dialler *d, enum wire_lane lane)
+{
+    void *socket = d->lanes[lane].socket;
+    if (!socket || zmq_part_recv(&d->held, socket) != STATUS_OK) return false;
+    d->base.received += zmq_base_wire_bytes(&d->base, zmq_msg_size(&d->held));
+    bool whole = !zmq_msg_more(&d->held); /* a coordinator sends one part */
+    zmq_parts_drop(&d->held, socket);
+    return whole;
+}
+
+static bool wait(struct dialler *d, uint64_t timeout_us)
+{
+    void *sockets[2 * LANES];
+    int n = 0;
+    for (int i = 0; i < LANES; i++) {
+        if (!d->lanes[i].socket) continue;
+        sockets[n++] = d->lanes[i].socket;
+        sockets[n++] = d->lanes[i].monitor;
+    }
+    return zmq_base_wait(&d->base, sockets, n, timeout_us);
+}
+
+static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
+                                const uint8_t **data_p, size_t *size_p)
+{
+    struct dialler *d = (struct dialler *)t;
+    for (;;) {
+        for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
+            if (!take(d, (enum wire_lane)lane)) continue;
+            *peer_p = 0;
+            *lane_p = (enum wire_lane)lane;
+            *data_p = zmq_msg_data(&d->held);
+            *size_p = zmq_msg_size(&d->held);
+            return STATUS_OK;
+        }
+        care_for_lanes(d);
+        if (!timeout_us || !wait(d, timeout_us)) return STATUS_AGAIN;
+        timeout_us = 0; /* if it was only a monitor's event, the caller waits again */
+    }
+}
+
+static void dialler_close(struct transport *t)
+{
+    struct dialler *d = (struct dialler *)t;
+    zmq_msg_close(&d->held);
+    for (int i = 0; i < LANES; i++) lane_close(&d->lanes[i]);
+    zmq_base_finish(&d->base);
+    explicit_bzero(&d->address, sizeof d->address);
+    mem_free(d);
+}
+
+static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID], struct err *err)
+{
+    struct endpoint e;
+    struct endpoint_found found = {.loopback = false};
+    TRY(endpoint_parse(&e, d->address.endpoint, false, err));
+    enum status status = endpoint_find(&found, &e, err);
+    if (status < 0) return status;
+    if (!d->address.curve && !found.loopback)
+        return err_set(err, STATUS_INVALID,
+                       "address %s has no keys, and only loopback addresses go without: use the whole join line that the "
+                       "coordinator printed",
+                       d->address.endpoint);
+    if (status == STATUS_AGAIN) log_warn("host %s: the name service does not answer, trying on", e.host);
+    d->ipv6 = found.ipv6;
+    uint64_t nonce;
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
+        return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
+    for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
+        peer_id_make(&d->lanes[i].id, (enum wire_lane)i, uuid, nonce);
+        TRY(lane_open(d, (enum wire_lane)i, err));
+    }
+    return STATUS_OK;
+}
+
+enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
+                               const uint8_t uuid[WIRE_UUID], struct err *err)
+{
+    static const struct transport_ops ops = {
+        .send = dialler_send,
+        .recv = dialler_recv,
+        .wake = zmq_base_wake,
+        .bytes = zmq_base_bytes,
+        .close = dialler_close,
+    };
+    struct dialler *d = mem_alloc(1, sizeof *d);
+    if (!d) return err_set(err, STATUS_NOMEM, "out of memory");
+    enum status status = zmq_base_init(&d->base, &ops, err);
+    if (status != STATUS_OK) {
+        mem_free(d);
+        return status;
+    }
+    zmq_msg_init(&d->held);
+    d->base.curve = address->curve;
+    d->address = *address;
+    status = dialler_open(d, uuid, err);
+    if (status == STATUS_OK)
+        *t_p = &d->base.transport;
+    else
+        dialler_close(&d->base.transport);
+    return status;
+}

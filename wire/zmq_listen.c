@@ -1,0 +1,197 @@
+/* The coordinator's end: one ROUTER on one port. A peer's routing id tells its lane, so both lanes of all workers arrive
+ * here. Messages are read ahead into two small queues and control leaves first; ROUTER takes turns among connections, so
+ * even with all bulk connections full a control message waits for one chunk of each worker at most. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "wire/endpoint.h"
+#include "wire/peers.h"
+#include "wire/transport_zmq.h"
+#include "wire/zmq_auth.h"
+
+enum { AHEAD = 8, QUEUE_MESSAGES = 64 };
+
+struct ahead {
+    struct {
+        zmq_msg_t msg;
+        uint64_t peer;
+    } slots[AHEAD];
+    unsigned first, count;
+};
+
+struct listener {
+    struct zmq_base base;
+    void *router;
+    struct zmq_auth auth;
+    struct peers peers;
+    struct ahead lanes[2];
+    zmq_msg_t held; /* what the last recv returned */
+};
+
+static enum status listener_send(struct transport *t, uint64_t number, enum wire_lane lane, const uint8_t *data,
+                                 size_t size)
+{
+    struct listener *l = (struct listener *)t;
+    struct peer *peer = peers_find(&l->peers, number);
+    if (!peer) return STATUS_CLOSED;
+    if (peer->lane != lane) return STATUS_INVALID;
+    int n;
+    do n = zmq_send(l->router, peer->id.bytes, PEER_ID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) return STATUS_AGAIN;
+    if (n < 0) {
+        peers_forget(&l->peers, peer);
+        return STATUS_CLOSED;
+    }
+    do n = zmq_send(l->router, data, size, ZMQ_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return STATUS_IO;
+    l->base.sent += zmq_base_wire_bytes(&l->base, size);
+    return STATUS_OK;
+}
+
+/* Read one message into its lane's queue. AGAIN when there is none; messages of strangers are dropped. */
+static enum status read_ahead(struct listener *l)
+{
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    enum status status = zmq_part_recv(&part, l->router);
+    if (status != STATUS_OK || !zmq_msg_more(&part)) goto close_part;
+    struct peer *peer = peers_hear(&l->peers, zmq_msg_data(&part), zmq_msg_size(&part));
+    TRY_GOTO(zmq_part_recv(&part, l->router), close_part);
+    l->base.received += zmq_base_wire_bytes(&l->base, zmq_msg_size(&part));
+    if (!peer || zmq_msg_more(&part)) {
+        zmq_parts_drop(&part, l->router);
+        goto close_part;
+    }
+    struct ahead *a = &l->lanes[peer->lane];
+    unsigned at = (a->first + a->count++) % AHEAD;
+    zmq_msg_init(&a->slots[at].msg);
+    zmq_msg_move(&a->slots[at].msg, &part);
+    a->slots[at].peer = peer->number;
+close_part:
+    zmq_msg_close(&part);
+    return status;
+}
+
+static bool take(struct listener *l, enum wire_lane lane, uint64_t *peer_p)
+{
+    struct ahead *a = &l->lanes[lane];
+    if (!a->count) return false;
+    zmq_msg_move(&l->held, &a->slots[a->first].msg);
+    zmq_msg_close(&a->slots[a->first].msg);
+    *peer_p = a->slots[a->first].peer;
+    a->first = (a->first + 1) % AHEAD;
+    a->count--;
+    return true;
+}
+
+static enum status listener_recv(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
+                                 const uint8_t **data_p, size_t *size_p)
+{
+    struct listener *l = (struct listener *)t;
+    for (;;) {
+        enum status status = STATUS_OK;
+        for (int i = 0; i < 2 * AHEAD && status == STATUS_OK; i++) {
+            if (l->lanes[WIRE_CONTROL].count == AHEAD || l->lanes[WIRE_BULK].count == AHEAD) break;
+            status = read_ahead(l);
+        }
+        if (status < 0) return status;
+        for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
+            if (!take(l, (enum wire_lane)lane, peer_p)) continue;
+            *lane_p = (enum wire_lane)lane;
+            *data_p = zmq_msg_data(&l->held);
+            *size_p = zmq_msg_size(&l->held);
+            return STATUS_OK;
+        }
+        if (!timeout_us || !zmq_base_wait(&l->base, &l->router, 1, timeout_us)) return STATUS_AGAIN;
+        timeout_us = 0; /* something came; if it was a stranger's, the caller waits again */
+    }
+}
+
+static void listener_close(struct transport *t)
+{
+    struct listener *l = (struct listener *)t;
+    for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
+        uint64_t peer;
+        while (take(l, (enum wire_lane)lane, &peer)) continue;
+    }
+    zmq_msg_close(&l->held);
+    if (l->router) zmq_close(l->router);
+    zmq_ctx_shutdown(l->base.context);
+    if (l->base.curve) zmq_auth_join(&l->auth);
+    zmq_base_finish(&l->base);
+    mem_free(l);
+}
+
+static enum status bind_failed(const char *endpoint, int code, struct err *err)
+{
+    const char *why = zmq_strerror(code);
+    if (code == EADDRINUSE) why = "address already in use: another coordinator? choose coordinator.listen or stop it";
+    if (code == EACCES) why = "no permission: choose a port above 1023";
+    if (code == EADDRNOTAVAIL || code == ENODEV)
+        why = "this machine does not have that address: choose another coordinator.listen, * listens on all";
+    return err_set(err, code == EADDRINUSE ? STATUS_EXISTS : STATUS_IO, "cannot listen on %s: %s", endpoint, why);
+}
+
+static enum status listener_bind(struct listener *l, const char *endpoint, const struct transport_keys *keys, char *bound,
+                                 size_t cap, struct err *err)
+{
+    static const struct zmq_option options[] = {
+        {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_ROUTER_MANDATORY, 1},     {ZMQ_SNDHWM, QUEUE_MESSAGES},
+        {ZMQ_RCVHWM, QUEUE_MESSAGES}, {0, 0},
+    };
+    struct endpoint e;
+    struct endpoint_found found;
+    TRY(endpoint_parse(&e, endpoint, true, err));
+    enum status status = endpoint_find(&found, &e, err);
+    if (status != STATUS_OK) return status == STATUS_AGAIN ? STATUS_NOTFOUND : status;
+    if (!keys && !found.loopback)
+        return err_set(err, STATUS_INVALID,
+                       "cannot listen on %s without keys: anybody could join; only loopback addresses go without",
+                       endpoint);
+    l->router = zmq_base_socket(&l->base, ZMQ_ROUTER, options, err);
+    if (!l->router) return STATUS_IO;
+    if (keys) {
+        TRY(zmq_auth_start(&l->auth, l->base.context, keys->worker_public, err));
+        l->base.curve = true;
+        TRY(zmq_auth_server(l->router, keys->server_secret, err));
+    }
+    char numeric[sizeof found.numeric + 16];
+    int ipv6 = found.ipv6;
+    snprintf(numeric, sizeof numeric, "tcp://%s:%s", found.numeric, e.port);
+    if (zmq_setsockopt(l->router, ZMQ_IPV6, &ipv6, sizeof ipv6) || zmq_bind(l->router, numeric) ||
+        zmq_getsockopt(l->router, ZMQ_LAST_ENDPOINT, bound, &cap))
+        return bind_failed(endpoint, errno, err);
+    return STATUS_OK;
+}
+
+enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
+                                 char *bound, size_t cap, struct err *err)
+{
+    static const struct transport_ops ops = {
+        .send = listener_send,
+        .recv = listener_recv,
+        .wake = zmq_base_wake,
+        .bytes = zmq_base_bytes,
+        .close = listener_close,
+    };
+    struct listener *l = mem_alloc(1, sizeof *l);
+    if (!l) return err_set(err, STATUS_NOMEM, "out of memory");
+    enum status status = zmq_base_init(&l->base, &ops, err);
+    if (status != STATUS_OK) {
+        mem_free(l);
+        return status;
+    }
+    zmq_msg_init(&l->held);
+    peers_init(&l->peers);
+    status = listener_bind(l, endpoint, keys, bound, cap, err);
+    if (status == STATUS_OK)
+        *t_p = &l->base.transport;
+    else
+        listener_close(&l->base.transport);
+    return status;
+}
