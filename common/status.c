@@ -29,12 +29,16 @@ enum status err_set(struct err *err, enum status code, const char *fmt, ...)
 enum status err_prefix(struct err *err, const char *fmt, ...)
 {
     if (!err) return STATUS_INVALID;
-    char tail[sizeof err->msg];
-    memcpy(tail, err->msg, sizeof tail);
+    char tail[sizeof err->msg + 2];
+    size_t tail_len = (size_t)snprintf(tail, sizeof tail, ": %s", err->msg);
     va_list args;
     va_start(args, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof err->msg) snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", tail);
+    if (n >= 0 && (size_t)n < sizeof err->msg) { /* the old message's end goes when both do not fit */
+        size_t room = sizeof err->msg - 1 - (size_t)n, keep = tail_len < room ? tail_len : room;
+        memcpy(err->msg + n, tail, keep);
+        err->msg[(size_t)n + keep] = 0;
+    }
     return err->code;
 }
