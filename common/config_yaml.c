@@ -199,7 +199,7 @@ enum status config_parse(struct config *config, struct config_sources *sources, 
         return err_set(err, STATUS_INVALID, "%s: holds NUL bytes: not a text file", where);
     struct yaml_reader y = {.where = where, .text = text, .size = size, .err = err};
     if (!yaml_parser_initialize(&y.parser)) return err_set(err, STATUS_NOMEM, "%s: out of memory", where);
-    yaml_parser_set_input_string(&y.parser, (const unsigned char *)text, size);
+    yaml_parser_set_input_string(&y.parser, (const unsigned char *)(size ? text : ""), size);
     /* Parse into copies: a refused text leaves nothing half set. */
     struct config_sources sources_new = *sources;
     struct config config_new = *config;

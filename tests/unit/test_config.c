@@ -1,0 +1,622 @@
+/* Configuration: every source sets every key, bad input is refused with a line that helps, what travels is canonical.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/config.h"
+#include "common/config_keys.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/rng.h"
+
+static struct config config, other;
+static struct config_sources sources, other_sources;
+static struct err err;
+
+static enum status parse(const char *text)
+{
+    config_defaults(&config, &sources);
+    return config_parse(&config, &sources, text, strlen(text), "a.yaml", CONFIG_FILE, &err);
+}
+
+/* Set flags on top of the defaults, then resolve. */
+static enum status resolve(const char *const *flags)
+{
+    config_defaults(&config, &sources);
+    for (; *flags; flags++) assert_int_equal(config_set(&config, &sources, *flags, CONFIG_FLAG, &err), STATUS_OK);
+    return config_resolve(&config, &sources, &err);
+}
+#define RESOLVE(...) resolve((const char *const[]){__VA_ARGS__, NULL})
+
+static uint8_t source_of(size_t offset)
+{
+    return sources.of[config_key_at(offset)];
+}
+#define SOURCE(field) source_of(offsetof(struct config, field))
+
+static void assert_message(const char *part)
+{
+    if (!strstr(err.msg, part)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, part);
+}
+
+static void test_contract_example(void **state)
+{
+    (void)state;
+    const char *text =
+        "run:    {name: austen-1m, seed: 1}\n"
+        "data:   {train: data/austen/train_*.bin, val: data/austen/val_*.bin, tokenizer: bytes}\n"
+        "model:  {family: gpt2, n_layer: 4, n_head: 4, n_embd: 128, block_size: 128, vocab_size: 256}   # or preset\n"
+        "train:\n"
+        "  method: diloco          # ddp | local-sgd | diloco | async\n"
+        "  max_steps: 720\n"
+        "  sync_every: 31\n"
+        "  devices: auto\n"
+        "inner:  {optimizer: adamw, learning_rate: 1.5e-3, eps: 1e-8, grad_clip: 1.0, schedule: cosine}\n"
+        "outer:  {optimizer: nesterov, learning_rate: 0.7, momentum: 0.9}\n"
+        "codec:  {up: \"int8:256\", down: \"int8:256\", error_feedback: auto}\n"
+        "coordinator: {listen: \"tcp://127.0.0.1:29600\", quorum: all, min_workers: 1, max_workers: 64}\n"
+        "checkpoint:  {every: 10, keep: 2, worker_every: 1}\n";
+    if (parse(text) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
+    assert_string_equal(config.run.name, "austen-1m");
+    assert_string_equal(config.data.train, "data/austen/train_*.bin");
+    assert_int_equal(config.train.sync_every, 31);
+    assert_true(config.inner.learning_rate == 1.5e-3);
+    assert_int_equal(config.outer.optimizer, OPTIMIZER_NESTEROV);
+    assert_int_equal(SOURCE(train.sync_every), CONFIG_FILE);
+    assert_int_equal(SOURCE(train.batch_size), CONFIG_DEFAULT);
+    assert_int_equal(parse(""), STATUS_OK);
+    assert_int_equal(parse("# nothing\n"), STATUS_OK);
+    assert_int_equal(parse("run:\ntrain:\n"), STATUS_OK); /* sections with nothing in them */
+}
+
+/* Every key takes its own text back, from a flag, a file and the environment, and says where it came from. */
+static void test_every_key_every_source(void **state)
+{
+    (void)state;
+    for (int i = 0; i < config_keys_count; i++) {
+        const struct config_key *k = &config_keys[i];
+        char value[CONFIG_VALUE_MAX], text[2 * CONFIG_VALUE_MAX], got[CONFIG_VALUE_MAX];
+        switch (k->type) { /* a legal value that is not the default */
+        case CONFIG_TYPE_TEXT:
+            snprintf(value, sizeof value, "a \"b\" \\ c#: \xc3\xa9'");
+            break;
+        case CONFIG_TYPE_WORD:
+        case CONFIG_TYPE_CHOICE:
+            snprintf(value, sizeof value, "%s",
+                     k->choices[strcmp(k->choices[0].name, k->preset) ? 0 : 1].name
+                         ? k->choices[strcmp(k->choices[0].name, k->preset) ? 0 : 1].name
+                         : k->preset);
+            break;
+        case CONFIG_TYPE_U32:
+        case CONFIG_TYPE_U64:
+            snprintf(value, sizeof value, "%llu", (unsigned long long)(k->hi - 1));
+            break;
+        case CONFIG_TYPE_REAL:
+            snprintf(value, sizeof value, "%.17g", k->min + (k->max - k->min) / 3);
+            break;
+        }
+        if (strlen(value) >= k->size && k->type == CONFIG_TYPE_TEXT) snprintf(value, sizeof value, "5\"'\\");
+        for (int source = 0; source < 3; source++) {
+            char name[128];
+            config_defaults(&config, &sources);
+            if (source == 0) {
+                snprintf(text, sizeof text, "--%s.%s=%s", k->section, k->key, value);
+                assert_int_equal(config_set(&config, &sources, text, CONFIG_FLAG, &err), STATUS_OK);
+            } else if (source == 1) {
+                snprintf(name, sizeof name, "ATOLL_%s_%s", k->section, k->key);
+                for (char *p = name; *p; p++) *p = (char)(*p >= 'a' && *p <= 'z' ? *p - 32 : *p);
+                setenv(name, value, 1);
+                assert_int_equal(config_env(&config, &sources, &err), STATUS_OK);
+                unsetenv(name);
+            } else { /* single quotes: only ' is special */
+                int n = snprintf(text, sizeof text, "%s:\n  %s: '", k->section, k->key);
+                for (const char *p = value; *p; p++) {
+                    if (*p == '\'') text[n++] = '\'';
+                    text[n++] = *p;
+                }
+                memcpy(text + n, "'\n", 3);
+                if (config_parse(&config, &sources, text, strlen(text), "x", CONFIG_FILE, &err) != STATUS_OK)
+                    fail_msg("%s", err.msg);
+            }
+            config_value_text(&config, i, got);
+            if (k->type == CONFIG_TYPE_REAL)
+                assert_true(strtod(got, NULL) == strtod(value, NULL));
+            else
+                assert_string_equal(got, value);
+            for (int j = 0; j < config_keys_count; j++)
+                assert_int_equal(sources.of[j], j != i        ? CONFIG_DEFAULT
+                                                : source == 0 ? CONFIG_FLAG
+                                                : source == 1 ? CONFIG_ENV
+                                                              : CONFIG_FILE);
+        }
+    }
+}
+
+static void test_refused_texts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"train:\n  max_step: 10\n", "a.yaml:2: unknown key train.max_step; the nearest is train.max_steps"},
+        {"\n\ntrain: {max_iters: 10}\n", "a.yaml:3: unknown key train.max_iters; the nearest is train.max_steps"},
+        {"train:\n  lr: 1\n", "the nearest is inner.learning_rate"},
+        {"tran:\n  max_steps: 10\n", "a.yaml:1: unknown section \"tran\"; the nearest is \"train\""},
+        {"max_steps: 10\n", "a.yaml:1: key \"max_steps\" stands outside a section; the nearest key is train.max_steps"},
+        {"train:\n  max_steps: 10\n  max_steps: 11\n", "a.yaml:3: train.max_steps stands here again, first on line 2"},
+        {"train: {max_steps: 10}\nrun: {}\ntrain: {max_steps: 9}\n", "a.yaml:3: train.max_steps stands here again"},
+        {"train:\n  max_steps: 0\n", "a.yaml:2: train.max_steps: \"0\" is out of range; allowed: 1 to 4294967295"},
+        {"train:\n  max_steps: -5\n", "\"-5\" is out of range"},
+        {"train:\n  max_steps: 4294967296\n", "out of range"},
+        {"run:\n  seed: 18446744073709551616\n", "out of range"},
+        {"train:\n  max_steps: 1e3\n", "\"1e3\" is not a whole number"},
+        {"train:\n  max_steps:\n", "\"\" is not a whole number"},
+        {"train:\n  max_steps: ~\n", "\"~\" is not a whole number"},
+        {"inner:\n  beta1: 1\n", "\"1\" is out of range; allowed: 0 to 0.999999"},
+        {"inner:\n  eps: nan\n", "\"nan\" is not a number"},
+        {"inner:\n  learning_rate: inf\n", "is not a number"},
+        {"inner:\n  learning_rate: 1e999\n", "out of range"},
+        {"inner:\n  learning_rate: 0x1p3\n", "is not a number"},
+        {"inner:\n  learning_rate: 1 2\n", "is not a number"},
+        {"inner:\n  learning_rate: .\n", "is not a number"},
+        {"train:\n  method: ddq\n", "\"ddq\" is not a choice; allowed: ddp | local-sgd | diloco | async"},
+        {"inner:\n  optimizer: nesterov\n", "allowed: sgd | adamw"},
+        {"model:\n  family: llama\n", "allowed: gpt2"},
+        {"run:\n  name: \"a\\tb\"\n", "control character"},
+        {"run:\n  name: \"a\\0b\"\n", "NUL"},
+        {"run:\n  name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n", "is too long"},
+        {"run:\n\tname: x\n", "a.yaml:2: a tab cannot indent YAML; use spaces"},
+        {"run: [1, 2]\n", "section run must be a mapping"},
+        {"run: 5\n", "section run must be a mapping"},
+        {"run:\n  name: [a]\n", "run.name must be a simple value, not a list"},
+        {"run:\n  name: {a: b}\n", "not a mapping"},
+        {"run:\n  name: &x a\n", "not an anchor"},
+        {"run:\n  name: *x\n", "a.yaml:2"},
+        {"run: &x {name: a}\n", "without anchors"},
+        {"run:\n  name: !!str a\n", "not a tag"},
+        {"run:\n  <<: *a\n", "a.yaml:2"},
+        {"run:\n  ? [a]\n  : b\n", "a key must be a simple value, not a list"},
+        {"? {a: b}\n: c\n", "a section's name must be a simple value"},
+        {"- a\n- b\n", "the file must be a mapping"},
+        {"just text\n", "the file must be a mapping"},
+        {"run: {name: a}\n---\nrun: {name: b}\n", "a.yaml:2: a second document"},
+        {"run: {name: a\n", "not valid YAML"},
+        {"run: {name: \"a}\n", "not valid YAML"},
+        {"%YAML 9.9\n---\n", "not valid YAML"},
+        {"run: \xff\xfe\n", "not valid YAML"},
+        {"\"run\\0x\": {name: a}\n", "NUL"},
+    };
+    struct config before;
+    config_defaults(&before, &sources);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(&err, 0, sizeof err);
+        if (parse(cases[i].text) != STATUS_INVALID) fail_msg("accepted: %s", cases[i].text);
+        if (!strstr(err.msg, cases[i].message))
+            fail_msg("%s gives \"%s\", not \"%s\"", cases[i].text, err.msg, cases[i].message);
+        assert_null(strchr(err.msg, '\n'));
+        assert_memory_equal(&config, &before, sizeof config); /* nothing was half set */
+    }
+}
+
+static void test_hostile_texts(void **state)
+{
+    (void)state;
+    static char text[CONFIG_TEXT_MAX + 2];
+    static const char *const openings[] = {"[",  "{", "- ",  "? ",  "{a: ", "&a ", "!a ",  "* ",
+                                           "\"", "'", "|\n", "a: ", "#",    "%",   "---\n"};
+    for (size_t k = 0; k < sizeof openings / sizeof *openings; k++) {
+        size_t n = 0;
+        while (n + 8 < CONFIG_TEXT_MAX) n += (size_t)sprintf(text + n, "%s", openings[k]);
+        enum status status = parse(text);
+        assert_true(status == STATUS_INVALID || !strcmp(openings[k], "#"));
+    }
+    memset(text, ' ', sizeof text);
+    config_defaults(&config, &sources);
+    assert_int_equal(config_parse(&config, &sources, text, CONFIG_TEXT_MAX + 1, "big", CONFIG_FILE, &err),
+                     STATUS_INVALID);
+    assert_message("big: larger than");
+    assert_int_equal(config_parse(&config, &sources, "run: {\0}", 8, "nul", CONFIG_FILE, &err), STATUS_INVALID);
+    assert_message("nul: holds NUL bytes");
+    assert_int_equal(config_parse(&config, &sources, NULL, 0, "none", CONFIG_FILE, NULL), STATUS_OK);
+    assert_int_equal(config_parse(&config, &sources, "a: b", 4, "none", CONFIG_FILE, NULL), STATUS_INVALID);
+}
+
+/* A coordinator must not reach into a worker's own machine. */
+static void test_local_keys_stay(void **state)
+{
+    (void)state;
+    const char *text = "data:\n  train: /etc/passwd\n";
+    config_defaults(&config, &sources);
+    assert_int_equal(config_parse(&config, &sources, text, strlen(text), "coordinator", CONFIG_COORDINATOR, &err),
+                     STATUS_INVALID);
+    assert_message("data.train is local");
+    static const char *const local[] = {"data.train",    "data.val",           "train.threads", "train.ranks",
+                                        "train.devices", "coordinator.listen", "log.level",     "log.every_steps"};
+    int n = 0;
+    for (int i = 0; i < config_keys_count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.%s", config_keys[i].section, config_keys[i].key);
+        bool expected = false;
+        for (size_t k = 0; k < sizeof local / sizeof *local; k++) expected = expected || !strcmp(name, local[k]);
+        assert_int_equal(config_keys[i].local, expected);
+        n += expected;
+    }
+    assert_int_equal(n, sizeof local / sizeof *local);
+}
+
+static void test_flags(void **state)
+{
+    (void)state;
+    config_defaults(&config, &sources);
+    assert_int_equal(config_set(&config, &sources, "train.max_steps=5", CONFIG_FLAG, &err), STATUS_OK);
+    assert_int_equal(config.train.max_steps, 5);
+    assert_int_equal(config_set(&config, &sources, "--data.train=a=b", CONFIG_FLAG, &err), STATUS_OK);
+    assert_string_equal(config.data.train, "a=b");
+    static const struct {
+        const char *flag, *message;
+    } cases[] = {
+        {"--train.max_steps", "needs a value"},
+        {"--train.max_step=1", "unknown option --train.max_step; the nearest is --train.max_steps"},
+        {"--max_steps=1", "the nearest is --train.max_steps"},
+        {"--train.max_steps=x", "command line: train.max_steps: \"x\" is not a whole number"},
+        {"--", "unknown option"},
+        {"", "unknown option"},
+        {"=", "unknown option"},
+        {".=", "unknown option"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(config_set(&config, &sources, cases[i].flag, CONFIG_FLAG, &err), STATUS_INVALID);
+        assert_message(cases[i].message);
+    }
+    static char longer[5000];
+    memset(longer, 'x', sizeof longer - 1);
+    assert_int_equal(config_set(&config, &sources, longer, CONFIG_FLAG, &err), STATUS_INVALID);
+    setenv("ATOLL_TRAIN_MAX_STEPS", "none", 1);
+    assert_int_equal(config_env(&config, &sources, &err), STATUS_INVALID);
+    assert_message("environment, ATOLL_TRAIN_MAX_STEPS: train.max_steps: \"none\" is not a whole number");
+    unsetenv("ATOLL_TRAIN_MAX_STEPS");
+}
+
+static int warnings;
+
+static void count_warnings(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    if (level == LOG_WARN && strstr(line, "ATOLL_TRAIN_MAXSTEPS")) warnings++;
+}
+
+static void test_env_typo_warns(void **state)
+{
+    (void)state;
+    log_set_sink(count_warnings, NULL);
+    config_defaults(&config, &sources);
+    setenv("ATOLL_TRAIN_MAXSTEPS", "3", 1);
+    setenv("ATOLL_NO_INSTALL", "1", 1); /* not ours */
+    assert_int_equal(config_env(&config, &sources, &err), STATUS_OK);
+    assert_int_equal(warnings, 1);
+    unsetenv("ATOLL_TRAIN_MAXSTEPS");
+    unsetenv("ATOLL_NO_INSTALL");
+    log_set_sink(NULL, NULL);
+}
+
+static void test_presets(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
+    assert_int_equal(config.model.n_layer, 12);
+    assert_int_equal(config.model.n_head, 12);
+    assert_int_equal(config.model.n_embd, 768);
+    assert_int_equal(config.model.block_size, 128);
+    assert_int_equal(SOURCE(model.n_embd), CONFIG_PRESET);
+    assert_int_equal(RESOLVE("model.preset=d12", "model.n_layer=3"), STATUS_OK);
+    assert_int_equal(config.model.n_layer, 3); /* set by hand */
+    assert_int_equal(config.model.n_embd, 768);
+    assert_int_equal(RESOLVE("model.preset=gpt2"), STATUS_OK);
+    assert_int_equal(config.model.vocab_size, 50257);
+    assert_int_equal(config.model.block_size, 1024);
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK); /* once more changes nothing */
+    assert_int_equal(config.model.n_layer, 12);
+    assert_int_equal(RESOLVE("model.preset=d2"), STATUS_OK);
+    assert_int_equal(RESOLVE("model.preset=d48"), STATUS_OK);
+    static const char *const bad[] = {"d1", "d49", "d012", "d", "dx", "d2x", "d-2", "gpt3", "d100"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "model.preset=%s", bad[i]);
+        assert_int_equal(RESOLVE(flag), STATUS_INVALID);
+        assert_message("allowed: d2 to d48, gpt2");
+    }
+}
+
+static void assert_outer(enum optimizer optimizer, double learning_rate, double momentum)
+{
+    assert_int_equal(config.outer.optimizer, optimizer);
+    assert_true(config.outer.learning_rate == learning_rate);
+    assert_true(config.outer.momentum == momentum);
+}
+
+static void test_methods(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("train.method=diloco"), STATUS_OK);
+    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
+    assert_string_equal(config.codec.up, "int8:256");
+    assert_int_equal(RESOLVE("train.method=async"), STATUS_OK);
+    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
+    assert_int_equal(RESOLVE("train.method=local-sgd"), STATUS_OK);
+    assert_outer(OPTIMIZER_SGD, 1.0, 0.0);
+    assert_int_equal(RESOLVE("train.method=ddp", "inner.learning_rate=0.003"), STATUS_OK);
+    assert_outer(OPTIMIZER_ADAMW, 0.003, 0.0);
+    assert_int_equal(config.train.sync_every, 1);
+    assert_string_equal(config.codec.up, "fp32");
+    assert_string_equal(config.codec.down, "fp32");
+    assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=sgd", "inner.learning_rate=0.1"), STATUS_OK);
+    assert_outer(OPTIMIZER_SGD, 0.1, 0.0);
+    assert_int_equal(RESOLVE("train.method=ddp", "train.sync_every=30", "codec.up=bf16"), STATUS_OK);
+    assert_int_equal(config.train.sync_every, 1); /* not a choice with ddp */
+    assert_string_equal(config.codec.up, "bf16"); /* a choice, and of the same source as the method */
+    assert_int_equal(RESOLVE("train.method=diloco", "outer.optimizer=sgd"), STATUS_OK);
+    assert_outer(OPTIMIZER_SGD, 1.0, 0.0);
+    assert_int_equal(RESOLVE("train.method=diloco", "outer.momentum=0.5"), STATUS_OK);
+    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.5);
+    assert_int_equal(RESOLVE("train.max_steps=7"), STATUS_OK); /* a short trial */
+    assert_int_equal(config.train.sync_every, 7);
+}
+
+/* `--train.method=ddp` on a diloco file must be ddp, not Nesterov at 0.7 on gradients through int8. */
+static void test_method_overrides_weaker_source(void **state)
+{
+    (void)state;
+    const char *text = "train: {method: diloco, sync_every: 30}\nouter: {optimizer: nesterov, learning_rate: 0.6, "
+                       "momentum: 0.8}\ncodec: {up: int8:64, down: bf16}\n";
+    assert_int_equal(parse(text), STATUS_OK);
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
+    assert_outer(OPTIMIZER_NESTEROV, 0.6, 0.8); /* same source: the file's choice stands */
+    assert_int_equal(parse(text), STATUS_OK);
+    assert_int_equal(config_set(&config, &sources, "train.method=ddp", CONFIG_FLAG, &err), STATUS_OK);
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
+    assert_outer(OPTIMIZER_ADAMW, config.inner.learning_rate, 0.0);
+    assert_int_equal(config.train.sync_every, 1);
+    assert_string_equal(config.codec.up, "fp32");
+    assert_int_equal(parse(text), STATUS_OK);
+    assert_int_equal(config_set(&config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
+    assert_int_equal(config_set(&config, &sources, "outer.momentum=0.3", CONFIG_FLAG, &err), STATUS_OK);
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
+    assert_outer(OPTIMIZER_SGD, 1.0, 0.3);
+    assert_string_equal(config.codec.up, "int8:64"); /* local-sgd has no codec of its own */
+    assert_int_equal(config.train.sync_every, 30);
+}
+
+static void test_cross_checks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flag, *message;
+    } cases[] = {
+        {"model.n_embd=130", "model.n_embd: 130 cannot be divided among model.n_head = 4 heads; nearest: 128 or 132"},
+        {"model.n_head=200", "nearest: 200"},
+        {"model.vocab_size=255", "model.vocab_size: 255 is too small for data.tokenizer bytes; nearest: 256"},
+        {"train.ranks=3", "train.batch_size: 16 cannot be divided among train.ranks = 3; nearest: 15 or 18"},
+        {"train.sync_every=1000", "train.sync_every: 1000 is more than train.max_steps = 720"},
+        {"train.eval_tokens=10", "train.eval_tokens: 10 is less than one block; nearest: 128"},
+        {"train.devices=gpu", "train.devices"},
+        {"train.devices=cuda:", "train.devices"},
+        {"train.devices=cuda:0,", "train.devices"},
+        {"train.devices=cuda:,1", "train.devices"},
+        {"coordinator.quorum=0", "coordinator.quorum: \"0\" is not understood"},
+        {"coordinator.quorum=65", "1 to 64"},
+        {"coordinator.quorum=101%", "coordinator.quorum"},
+        {"coordinator.quorum=0%", "coordinator.quorum"},
+        {"coordinator.quorum=%", "coordinator.quorum"},
+        {"coordinator.quorum=5x", "coordinator.quorum"},
+        {"coordinator.quorum=99999999999", "coordinator.quorum"},
+        {"coordinator.quorum=", "coordinator.quorum"},
+        {"coordinator.min_workers=65", "coordinator.min_workers: 65 is more than coordinator.max_workers = 64"},
+        {"coordinator.listen=127.0.0.1:5", "tcp://HOST:PORT"},
+        {"coordinator.listen=tcp://127.0.0.1", "tcp://HOST:PORT"},
+        {"coordinator.listen=tcp://h:0", "tcp://HOST:PORT"},
+        {"coordinator.listen=tcp://h:65536", "tcp://HOST:PORT"},
+        {"coordinator.listen=tcp://:80", "tcp://HOST:PORT"},
+        {"coordinator.listen=ipc://x", "tcp://HOST:PORT"},
+        {"run.name=", "run.name"},
+        {"run.name=a/b", "run.name: \"a/b\" is no name"},
+        {"run.name=..", "run.name"},
+        {"codec.up=", "codec.up: is empty"},
+        {"codec.down=", "codec.down: is empty"},
+        {"data.tokenizer=", "data.tokenizer"},
+        {"model.init_from=", "model.init_from"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (RESOLVE(cases[i].flag) != STATUS_INVALID) fail_msg("accepted: %s", cases[i].flag);
+        assert_message(cases[i].message);
+    }
+    static const char *const good[] = {"coordinator.quorum=64",
+                                       "coordinator.quorum=1",
+                                       "coordinator.quorum=75%",
+                                       "coordinator.quorum=100%",
+                                       "coordinator.listen=tcp://*:80",
+                                       "coordinator.listen=tcp://[::1]:65535",
+                                       "coordinator.listen=tcp://h:*",
+                                       "train.devices=cuda:0,1,12",
+                                       "train.devices=cpu",
+                                       "train.ranks=16",
+                                       "train.precision=bf16",
+                                       "train.dynamic_steps=on",
+                                       "train.eval_every=0",
+                                       "run.name=a.b-c_D9"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (RESOLVE(good[i]) != STATUS_OK) fail_msg("%s: %s", good[i], err.msg);
+    assert_int_equal(RESOLVE("train.method=ddp", "train.dynamic_steps=true"), STATUS_INVALID);
+    assert_message("train.dynamic_steps");
+    assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_tokens=1"), STATUS_OK);
+}
+
+/* Draw a random legal value for a key. */
+static void random_value(int index, uint64_t *counter, char out[CONFIG_VALUE_MAX])
+{
+    const struct config_key *k = &config_keys[index];
+    uint64_t r = rng_u64(11, RNG_TEST, (*counter)++);
+    size_t n = 0;
+    switch (k->type) {
+    case CONFIG_TYPE_TEXT:
+        for (size_t len = r % (k->size < 40 ? k->size - 4 : 40); n < len;) {
+            static const char *const pieces[] = {"a", "\"", "\\",       "'", "#", ":", " ",
+                                                 "{", "%",  "\xc3\xa9", "~", "*", "&"};
+            n += (size_t)sprintf(out + n, "%s", pieces[rng_u64(11, RNG_TEST, (*counter)++) % 13]);
+        }
+        out[n] = 0;
+        break;
+    case CONFIG_TYPE_WORD:
+    case CONFIG_TYPE_CHOICE:
+        while (k->choices[n].name) n++;
+        strcpy(out, k->choices[r % n].name);
+        break;
+    case CONFIG_TYPE_U32:
+    case CONFIG_TYPE_U64:
+        sprintf(out, "%llu", (unsigned long long)(k->hi == UINT64_MAX ? r : k->lo + r % (k->hi - k->lo + 1)));
+        break;
+    case CONFIG_TYPE_REAL:
+        sprintf(out, "%.17g", k->min + (k->max - k->min) * rng_uniform(11, RNG_TEST, (*counter)++));
+        break;
+    }
+}
+
+/* Whatever the values: text -> parse -> the same bits, the same text, the same hash; and a print is a readable file. */
+static void test_shared_text_round_trip(void **state)
+{
+    (void)state;
+    static char a[CONFIG_TEXT_MAX], b[CONFIG_TEXT_MAX], printed[CONFIG_TEXT_MAX];
+    char value[CONFIG_VALUE_MAX], diff[4096];
+    uint64_t counter = 0;
+    for (int round = 0; round < 200; round++) {
+        config_defaults(&config, &sources);
+        for (int i = 0; i < config_keys_count; i++) {
+            random_value(i, &counter, value);
+            if (config_value_set(&config, i, value, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        }
+        size_t n = config_shared_text(&config, a, sizeof a);
+        assert_true(n > 0);
+        assert_int_equal(strlen(a), n);
+        config_defaults(&other, &other_sources);
+        if (config_parse(&other, &other_sources, a, n, "text", CONFIG_COORDINATOR, &err) != STATUS_OK)
+            fail_msg("%s\n%s", err.msg, a);
+        assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), 0);
+        assert_string_equal(diff, "");
+        assert_int_equal(config_shared_text(&other, b, sizeof b), n);
+        assert_string_equal(a, b);
+        assert_true(config_shared_hash(&config) == config_shared_hash(&other));
+        assert_int_equal(config_shared_text(&config, b, n), 0); /* no room for the terminator */
+
+        FILE *out = fmemopen(printed, sizeof printed, "w");
+        config_print(&config, &sources, out);
+        long size = ftell(out);
+        fclose(out);
+        config_defaults(&other, &other_sources);
+        if (config_parse(&other, &other_sources, printed, (size_t)size, "print", CONFIG_FILE, &err) != STATUS_OK)
+            fail_msg("%s\n%s", err.msg, printed);
+        assert_memory_equal(&config, &other, sizeof config); /* local keys too */
+    }
+}
+
+static void test_shared_diff_and_hash(void **state)
+{
+    (void)state;
+    char diff[256];
+    uint64_t hash;
+    config_defaults(&config, &sources);
+    hash = config_shared_hash(&config);
+    for (int i = 0; i < config_keys_count; i++) {
+        uint64_t counter = 1;
+        char value[CONFIG_VALUE_MAX], before[CONFIG_VALUE_MAX], after[CONFIG_VALUE_MAX];
+        if (config_keys[i].choices && !config_keys[i].choices[1].name) continue; /* one choice only */
+        config_defaults(&other, &other_sources);
+        config_value_text(&other, i, before);
+        do {
+            random_value(i, &counter, value);
+            assert_int_equal(config_value_set(&other, i, value, &err), STATUS_OK);
+        } while (!strcmp(before, config_value_text(&other, i, after)));
+        int shared = !config_keys[i].local;
+        assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), shared);
+        assert_int_equal(config_shared_hash(&other) != hash, shared);
+        if (shared) assert_non_null(strstr(diff, config_keys[i].key));
+    }
+    config_defaults(&other, &other_sources);
+    other.train.sync_every = 20;
+    other.outer.momentum = 0.1;
+    assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), 2);
+    assert_string_equal(diff, "train.sync_every (30 here, 20 there), outer.momentum (0.9 here, 0.1 there)");
+    char tiny[8];
+    assert_int_equal(config_shared_diff(&config, &other, tiny, sizeof tiny), 2); /* cut, not overrun */
+    assert_int_equal(strlen(tiny), 7);
+}
+
+static void test_helpers(void **state)
+{
+    (void)state;
+    assert_true(config_codec_lossless("fp32") && config_codec_lossless("fp32+lz4"));
+    assert_false(config_codec_lossless("bf16") || config_codec_lossless("int8:256+lz4") ||
+                 config_codec_lossless("fp32x") || config_codec_lossless("") || config_codec_lossless("fp32+topk"));
+    config_defaults(&config, &sources);
+    assert_true(config_error_feedback(&config, "int8:256"));
+    assert_false(config_error_feedback(&config, "fp32"));
+    config.codec.error_feedback = CHOICE_OFF;
+    assert_false(config_error_feedback(&config, "int8:256"));
+    config.codec.error_feedback = CHOICE_ON;
+    assert_true(config_error_feedback(&config, "fp32"));
+    assert_string_equal(config_method_name(METHOD_LOCAL_SGD), "local-sgd");
+    assert_string_equal(config_method_name(METHOD_ASYNC), "async");
+    static char help[CONFIG_TEXT_MAX];
+    FILE *out = fmemopen(help, sizeof help, "w");
+    config_help(out);
+    fclose(out);
+    for (int i = 0; i < config_keys_count; i++) assert_non_null(strstr(help, config_keys[i].help));
+}
+
+static void test_load(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/test_config_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "train:\n  max_steps: 0\n", 22), 22);
+    close(fd);
+    config_defaults(&config, &sources);
+    assert_int_equal(config_load(&config, &sources, path, &err), STATUS_INVALID);
+    assert_message(path);
+    assert_message(":2: train.max_steps");
+    unlink(path);
+    assert_int_equal(config_load(&config, &sources, path, &err), STATUS_NOTFOUND);
+    assert_message("No such file");
+    assert_int_equal(config_load(&config, &sources, "/tmp", &err), STATUS_IO);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contract_example),
+        cmocka_unit_test(test_every_key_every_source),
+        cmocka_unit_test(test_refused_texts),
+        cmocka_unit_test(test_hostile_texts),
+        cmocka_unit_test(test_local_keys_stay),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_env_typo_warns),
+        cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_method_overrides_weaker_source),
+        cmocka_unit_test(test_cross_checks),
+        cmocka_unit_test(test_shared_text_round_trip),
+        cmocka_unit_test(test_shared_diff_and_hash),
+        cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
