@@ -1,0 +1,171 @@
+/* The whole model's gradient against finite differences, tensor by tensor, along the gradient itself and along a random
+ * direction. Sizes are odd on purpose. The loss is summed in double; the central difference is taken at two step sizes
+ * and extrapolated, so what is left is single-precision noise of the forward pass. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "worker/gpt2.h"
+
+enum { BATCH = 3, SEQ = 7, ROWS = BATCH * SEQ };
+
+static const struct model_config config = {.n_layer = 2, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37};
+
+struct probe {
+    struct device *dev;
+    struct model *model;
+    struct layout layout;
+    float *theta, *grad, *loss, *direction;
+    float *moved; /* host copy of theta with one tensor moved */
+    float *base;  /* host copy of theta */
+    float *host_grad;
+    int32_t *tokens, *targets;
+};
+
+static double loss_at(struct probe *p, const struct tensor *t, double step)
+{
+    float loss[ROWS];
+    double sum = 0;
+    memcpy(p->moved, p->base, p->layout.n_params * sizeof *p->moved);
+    for (uint64_t i = 0; i < t->count; i++)
+        p->moved[t->offset + i] = (float)(p->base[t->offset + i] + step * p->direction[i]);
+    p->dev->ops->upload(p->dev, p->theta, p->moved, p->layout.n_params * sizeof *p->moved);
+    gpt2_family.run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false);
+    p->dev->ops->download(p->dev, loss, p->loss, sizeof loss);
+    assert_int_equal(p->dev->ops->sync(p->dev, NULL), STATUS_OK);
+    for (int i = 0; i < ROWS; i++) sum += loss[i];
+    return sum;
+}
+
+/* d(sum of losses) along p->direction (of norm 1), against the analytic value, relative to the gradient's norm. */
+static void check_direction(struct probe *p, const struct tensor *t, const char *kind)
+{
+    const float *g = p->host_grad + t->offset;
+    double norm = 0, along = 0, size = 0;
+    for (uint64_t i = 0; i < t->count; i++) {
+        norm += (double)g[i] * g[i];
+        along += (double)g[i] * p->direction[i];
+        size += (double)p->direction[i] * p->direction[i];
+    }
+    norm = sqrt(norm);
+    assert_true(norm > 1e-3); /* a tensor without influence would prove nothing */
+    assert_true(fabs(sqrt(size) - 1) < 1e-3);
+    double h = 0.04;
+    double wide = (loss_at(p, t, h) - loss_at(p, t, -h)) / (2 * h);
+    double narrow = (loss_at(p, t, h / 2) - loss_at(p, t, -h / 2)) / h;
+    double numeric = (4 * narrow - wide) / 3;
+    if (!(fabs(numeric - along) < 2e-3 * norm))
+        fail_msg("%s along %s: finite difference %.6f, gradient %.6f (norm %.6f)", t->name, kind, numeric, along, norm);
+}
+
+static void normalise(float *x, uint64_t n)
+{
+    double sum = 0;
+    for (uint64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    for (uint64_t i = 0; i < n; i++) x[i] = (float)(x[i] / sqrt(sum));
+}
+
+static void probe_open(struct probe *p, const char *level)
+{
+    struct err err = {0};
+    memset(p, 0, sizeof *p);
+    setenv("ATOLL_CPU", level, 1);
+    enum status status = device_open("cpu", 1, &p->dev, &err);
+    if (status == STATUS_UNSUPPORTED) skip();
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    layout_init(&p->layout);
+    assert_int_equal(gpt2_layout(&config, &p->layout, &err), STATUS_OK);
+    status = gpt2_family.create(&config, p->dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &p->model, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    size_t bytes = p->layout.n_params * sizeof(float);
+    p->theta = p->dev->ops->alloc(p->dev, bytes);
+    p->grad = p->dev->ops->alloc(p->dev, bytes);
+    p->loss = p->dev->ops->alloc(p->dev, ROWS * sizeof(float));
+    p->tokens = p->dev->ops->alloc(p->dev, ROWS * sizeof(int32_t));
+    p->targets = p->dev->ops->alloc(p->dev, ROWS * sizeof(int32_t));
+    p->base = mem_alloc(1, bytes);
+    p->moved = mem_alloc(1, bytes);
+    p->direction = mem_alloc(1, bytes);
+    p->host_grad = mem_alloc(1, bytes);
+    rng_normal_fill(3, RNG_TEST, 0, 0.3f, p->base, p->layout.n_params);
+    for (uint32_t i = 0; i < p->layout.n_tensors; i++) {
+        const struct tensor *t = &p->layout.tensors[i];
+        for (uint64_t k = 0; t->init == LAYOUT_INIT_ONES && k < t->count; k++) p->base[t->offset + k] += 1;
+    }
+    for (uint32_t i = 0; i < ROWS; i++) {
+        p->tokens[i] = (int32_t)(rng_u64(1, RNG_TEST, i) % config.vocab_size);
+        p->targets[i] = i == 4 ? -1 : (int32_t)(rng_u64(2, RNG_TEST, i) % config.vocab_size);
+    }
+}
+
+static void probe_close(struct probe *p)
+{
+    void *pieces[] = {p->theta, p->grad, p->loss, p->tokens, p->targets};
+    gpt2_family.destroy(p->model);
+    for (size_t i = 0; i < 5; i++) p->dev->ops->release(p->dev, pieces[i]);
+    device_close(p->dev);
+    mem_free(p->base);
+    mem_free(p->moved);
+    mem_free(p->direction);
+    mem_free(p->host_grad);
+    layout_finish(&p->layout);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void run_level(const char *level)
+{
+    struct probe p;
+    probe_open(&p, level);
+    size_t bytes = p.layout.n_params * sizeof(float);
+    p.dev->ops->upload(p.dev, p.theta, p.base, bytes);
+    gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false);
+    p.dev->ops->download(p.dev, p.host_grad, p.grad, bytes);
+    assert_int_equal(p.dev->ops->sync(p.dev, NULL), STATUS_OK);
+    for (uint32_t i = 0; i < p.layout.n_tensors; i++) {
+        const struct tensor *t = &p.layout.tensors[i];
+        memcpy(p.direction, p.host_grad + t->offset, t->count * sizeof(float));
+        normalise(p.direction, t->count);
+        check_direction(&p, t, "the gradient");
+        rng_normal_fill(5, RNG_TEST, (uint64_t)i << 32, 1, p.direction, t->count);
+        normalise(p.direction, t->count);
+        check_direction(&p, t, "a random direction");
+    }
+    probe_close(&p);
+}
+
+static void test_portable(void **state)
+{
+    (void)state;
+    run_level("portable");
+}
+
+static void test_avx2(void **state)
+{
+    (void)state;
+    run_level("avx2");
+}
+
+static void test_avx512(void **state)
+{
+    (void)state;
+    run_level("avx512");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_portable),
+        cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

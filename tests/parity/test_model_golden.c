@@ -1,0 +1,237 @@
+/* Our GPT-2 against PyTorch's numbers (tests/golden/make_model_golden.py), on every instruction-set level of this CPU:
+ * logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and clipping. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/bytes.h"
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "worker/gpt2.h"
+#include "worker/inner_opt.h"
+
+enum { MAGIC = 0x31444C47, STEPS_MAX = 16 };
+
+struct golden {
+    struct model_config config;
+    uint32_t batch, seq, steps;
+    uint64_t n_params, n_counted;
+    float *theta, *logits, *grad, loss, losses[STEPS_MAX];
+    double norms[STEPS_MAX];
+    int32_t *tokens, *targets;
+    struct layout layout;
+};
+
+static struct golden golden;
+
+static float *get_floats(struct reader *r, size_t n)
+{
+    float *out = mem_alloc(n, sizeof *out);
+    for (size_t i = 0; i < n; i++) out[i] = get_f32(r);
+    return out;
+}
+
+static int load(void **state)
+{
+    (void)state;
+    struct golden *g = &golden;
+    struct err err = {0};
+    void *bytes;
+    size_t size;
+    if (file_read("tests/golden/gpt2_small.bin", 1 << 20, &bytes, &size, &err) != STATUS_OK) {
+        print_error("%s\n", err.msg);
+        return -1;
+    }
+    struct reader r = reader_of(bytes, size);
+    if (get_u32(&r) != MAGIC) return -1;
+    g->config.vocab_size = get_u32(&r);
+    g->config.n_embd = get_u32(&r);
+    g->config.n_layer = get_u32(&r);
+    g->config.n_head = get_u32(&r);
+    g->seq = g->config.block_size = get_u32(&r);
+    g->batch = get_u32(&r);
+    g->steps = get_u32(&r);
+    g->n_params = get_u64(&r);
+    size_t n = (size_t)g->batch * g->seq;
+    layout_init(&g->layout);
+    if (g->steps > STEPS_MAX || gpt2_layout(&g->config, &g->layout, &err) != STATUS_OK ||
+        g->layout.n_params != g->n_params || gpt2_offsets_of(&g->config).n_params != g->n_params)
+        return -1;
+    g->theta = get_floats(&r, g->n_params);
+    g->tokens = mem_alloc(n, sizeof *g->tokens);
+    g->targets = mem_alloc(n, sizeof *g->targets);
+    for (size_t i = 0; i < n; i++) g->tokens[i] = (int32_t)get_u32(&r);
+    for (size_t i = 0; i < n; i++) g->n_counted += (g->targets[i] = (int32_t)get_u32(&r)) >= 0;
+    g->logits = get_floats(&r, n * g->config.vocab_size);
+    g->loss = get_f32(&r);
+    g->grad = get_floats(&r, g->n_params);
+    for (uint32_t i = 0; i < g->steps; i++) g->losses[i] = get_f32(&r);
+    for (uint32_t i = 0; i < g->steps; i++) g->norms[i] = get_f64(&r);
+    mem_free(bytes);
+    return reader_done(&r) ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    mem_free(golden.theta);
+    mem_free(golden.tokens);
+    mem_free(golden.targets);
+    mem_free(golden.logits);
+    mem_free(golden.grad);
+    layout_finish(&golden.layout);
+    return mem_live_bytes() ? -1 : 0;
+}
+
+static void check_close(const char *what, const float *got, const float *want, size_t n)
+{
+    double diff = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        diff += pow((double)got[i] - want[i], 2);
+        norm += pow(want[i], 2);
+    }
+    if (!(sqrt(diff) <= 1e-5 * sqrt(norm))) fail_msg("%s: relative error %.3g", what, sqrt(diff / norm));
+}
+
+struct instance {
+    struct device *dev;
+    struct model *model;
+    float *theta, *grad, *loss;
+    int32_t *tokens, *targets;
+};
+
+static void *put(struct device *dev, const void *host, size_t bytes)
+{
+    void *p = dev->ops->alloc(dev, bytes);
+    assert_non_null(p);
+    if (host) dev->ops->upload(dev, p, host, bytes);
+    return p;
+}
+
+static void instance_open(struct instance *in, const char *level)
+{
+    const struct golden *g = &golden;
+    struct err err = {0};
+    size_t n = (size_t)g->batch * g->seq;
+    setenv("ATOLL_CPU", level, 1);
+    enum status status = device_open("cpu", 2, &in->dev, &err);
+    if (status == STATUS_UNSUPPORTED) skip();
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    status = gpt2_family.create(&g->config, in->dev, g->batch, g->seq, MODEL_TRAIN | MODEL_LOSS | MODEL_LOGITS,
+                                &in->model, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    in->theta = put(in->dev, g->theta, g->n_params * 4);
+    in->grad = put(in->dev, NULL, g->n_params * 4);
+    in->loss = put(in->dev, NULL, n * 4);
+    in->tokens = put(in->dev, g->tokens, n * 4);
+    in->targets = put(in->dev, g->targets, n * 4);
+}
+
+static void instance_close(struct instance *in)
+{
+    void *pieces[] = {in->theta, in->grad, in->loss, in->tokens, in->targets};
+    gpt2_family.destroy(in->model);
+    for (size_t i = 0; i < 5; i++) in->dev->ops->release(in->dev, pieces[i]);
+    device_close(in->dev);
+}
+
+static double mean_loss(const struct instance *in)
+{
+    size_t n = (size_t)golden.batch * golden.seq;
+    float *loss = mem_alloc(n, sizeof *loss);
+    double sum = 0;
+    in->dev->ops->download(in->dev, loss, in->loss, n * sizeof *loss);
+    assert_int_equal(in->dev->ops->sync(in->dev, NULL), STATUS_OK);
+    for (size_t i = 0; i < n; i++) sum += loss[i];
+    mem_free(loss);
+    return sum / (double)golden.n_counted;
+}
+
+static void check_gradient(const struct instance *in, float times)
+{
+    float *grad = mem_alloc(golden.n_params, sizeof *grad);
+    in->dev->ops->download(in->dev, grad, in->grad, golden.n_params * sizeof *grad);
+    assert_int_equal(in->dev->ops->sync(in->dev, NULL), STATUS_OK);
+    for (uint64_t i = 0; i < golden.n_params; i++) grad[i] /= times;
+    for (uint32_t i = 0; i < golden.layout.n_tensors; i++) {
+        const struct tensor *t = &golden.layout.tensors[i];
+        check_close(t->name, grad + t->offset, golden.grad + t->offset, t->count);
+    }
+    mem_free(grad);
+}
+
+static void run_level(const char *level)
+{
+    const struct golden *g = &golden;
+    struct instance in;
+    struct err err = {0};
+    size_t n = (size_t)g->batch * g->seq;
+    float dscale = 1.0f / (float)g->n_counted;
+    instance_open(&in, level);
+
+    float *logits = mem_alloc(n * g->config.vocab_size, sizeof *logits);
+    if (gpt2_family.logits(in.model, in.theta, in.tokens, 0, n, logits, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    check_close("logits", logits, g->logits, n * g->config.vocab_size);
+    mem_free(logits);
+
+    gpt2_family.run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false);
+    assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
+    for (int twice = 0; twice < 2; twice++) { /* overwritten, then added to */
+        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice);
+        assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
+        check_gradient(&in, twice ? 2 : 1);
+    }
+
+    struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                                      .weight_decay = 0.1, .grad_clip = 1.0};
+    struct inner_opt *opt;
+    assert_int_equal(inner_opt_create(&opt, &config, &g->layout, &in.dev, 1, &err), STATUS_OK);
+    for (uint32_t step = 0; step < g->steps; step++) {
+        double norm;
+        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false);
+        double loss = mean_loss(&in);
+        if (!(fabs(loss - g->losses[step]) < 1e-5 * g->losses[step]))
+            fail_msg("loss before step %u: %.7f, PyTorch has %.7f", step, loss, (double)g->losses[step]);
+        assert_int_equal(inner_opt_apply(opt, 0, in.theta, in.grad, 3e-3, &err), STATUS_OK);
+        assert_true(inner_opt_finish(opt, &norm));
+        if (!(fabs(norm - g->norms[step]) < 1e-5 * g->norms[step]))
+            fail_msg("gradient norm of step %u: %.7f, PyTorch has %.7f", step, norm, g->norms[step]);
+    }
+    inner_opt_destroy(opt);
+    instance_close(&in);
+}
+
+static void test_portable(void **state)
+{
+    (void)state;
+    run_level("portable");
+}
+
+static void test_avx2(void **state)
+{
+    (void)state;
+    run_level("avx2");
+}
+
+static void test_avx512(void **state)
+{
+    (void)state;
+    run_level("avx512");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_portable),
+        cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

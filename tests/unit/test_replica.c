@@ -1,0 +1,315 @@
+/* The training step: cutting a batch over ranks or micro-steps changes nothing but rounding, the same step gives the same
+ * bits, a gradient that is not finite changes nothing at all, and failures end in an error, not in a wait.
+ * ctest: labels=threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "worker/gpt2.h"
+#include "worker/replica.h"
+
+enum { N_TOKENS = 1601, BATCH = 4 };
+
+static const struct model_config model = {.n_layer = 2, .n_head = 2, .n_embd = 16, .block_size = 8, .vocab_size = 32};
+static uint8_t bytes[N_TOKENS * 2];
+static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width = 2};
+static const struct tokens data = {.shards = &shard, .n_shards = 1, .n_tokens = N_TOKENS};
+static struct layout layout;
+
+static int set_up(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        bytes[2 * i] = (uint8_t)((i % 5 * 7 + rng_u64(1, RNG_TEST, i) % 3) % model.vocab_size);
+    layout_init(&layout);
+    return gpt2_layout(&model, &layout, NULL) == STATUS_OK && layout_split(&layout, 1) == STATUS_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    layout_finish(&layout);
+    return mem_live_bytes() ? -1 : 0;
+}
+
+static struct replica_config config_of(uint32_t ranks, uint32_t threads, uint32_t batch, uint32_t accum)
+{
+    return (struct replica_config){
+        .family = &gpt2_family, .model = model, .device = "cpu", .ranks = ranks, .threads = threads,
+        .batch_size = batch, .grad_accum = accum, .seed = 5,
+        .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1}};
+}
+
+static struct replica *open_replica(const struct replica_config *config)
+{
+    struct replica *r = NULL;
+    struct err err = {0};
+    if (replica_create(&r, config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    layout_fill(&layout, 0, 9, replica_params(r));
+    return r;
+}
+
+static double distance(const float *a, const float *b)
+{
+    double diff = 0, norm = 0;
+    for (uint64_t i = 0; i < layout.n_params; i++) {
+        diff += pow((double)a[i] - b[i], 2);
+        norm += pow(b[i], 2);
+    }
+    return sqrt(diff / norm);
+}
+
+/* The gradient of samples 10 .. 10 + n, copied; returns the loss sum. */
+static double gradient(const struct replica_config *config, size_t n, float *out)
+{
+    struct replica *r = open_replica(config);
+    struct step_result result;
+    struct err err = {0};
+    const float *grad;
+    uint64_t counters[BATCH] = {10, 11, 12, 13};
+    if (replica_gradient(r, counters, n, &grad, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(result.tokens, n * model.block_size);
+    assert_true(result.grad_norm > 0.01 && isfinite(result.grad_norm));
+    memcpy(out, grad, layout.n_params * sizeof *out);
+    replica_destroy(r);
+    return result.loss_sum;
+}
+
+static void test_ranks_and_accumulation(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t ranks, threads, batch, accum;
+        size_t n;
+    } cuts[] = {{1, 1, 4, 1, 4}, {2, 2, 4, 1, 4}, {4, 3, 4, 1, 4}, {1, 1, 2, 2, 4}, {1, 1, 1, 4, 4}, {2, 2, 2, 2, 4},
+                {1, 1, 3, 1, 3}, {1, 1, 4, 1, 3}, {4, 4, 4, 1, 3}, {2, 2, 2, 2, 3}, /* three samples, some rows empty */
+                {1, 1, 1, 1, 1}, {4, 2, 4, 1, 1}};
+    float *want = mem_alloc(layout.n_params, sizeof *want), *got = mem_alloc(layout.n_params, sizeof *got);
+    double want_loss = 0;
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        struct replica_config config = config_of(cuts[i].ranks, cuts[i].threads, cuts[i].batch, cuts[i].accum);
+        bool first = i == 0 || cuts[i].n != cuts[i - 1].n;
+        double loss = gradient(&config, cuts[i].n, first ? want : got);
+        if (first) {
+            want_loss = loss;
+            continue;
+        }
+        if (!(distance(got, want) < 1e-6)) fail_msg("cut %zu: gradient differs by %.3g", i, distance(got, want));
+        if (!(fabs(loss - want_loss) < 1e-6 * want_loss)) fail_msg("cut %zu: loss %.9g, %.9g", i, loss, want_loss);
+    }
+    mem_free(want);
+    mem_free(got);
+}
+
+/* Six steps; returns hash of parameters and moments. */
+static uint64_t train(const struct replica_config *config, double *last_loss)
+{
+    struct replica *r = open_replica(config);
+    struct step_result result;
+    struct err err = {0};
+    for (uint64_t step = 0; step < 6; step++) {
+        uint64_t counters[BATCH];
+        for (uint64_t i = 0; i < BATCH; i++) counters[i] = step * BATCH + i;
+        if (replica_train_step(r, counters, BATCH, 3e-3, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        assert_false(result.skipped);
+    }
+    *last_loss = result.loss_sum / (double)result.tokens;
+    const struct inner_opt *opt = replica_optimizer(r);
+    assert_int_equal(opt->steps, 6);
+    uint64_t hash = layout_theta_hash(&layout, replica_params(r)) ^ layout_theta_hash(&layout, opt->v);
+    replica_destroy(r);
+    return hash;
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    double loss, again;
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        struct replica_config config = config_of(ranks, ranks, BATCH, 1);
+        uint64_t hash = train(&config, &loss);
+        assert_true(train(&config, &again) == hash);
+        assert_true(loss == again);
+        config.threads = 3 * ranks; /* the number of threads is no part of the result */
+        assert_true(train(&config, &again) == hash);
+        assert_true(loss < log(model.vocab_size)); /* and it learns */
+    }
+}
+
+static void test_refused_step(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        struct replica_config config = config_of(1 + (uint32_t)kind / 2, 2, BATCH, 1);
+        config.opt.kind = kind % 2 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+        struct replica *r = open_replica(&config);
+        struct inner_opt *opt = replica_optimizer(r);
+        struct step_result result;
+        const float *grad;
+        uint64_t counters[BATCH] = {0, 1, 2, 3};
+        float *before = mem_alloc(layout.n_params, sizeof *before);
+        replica_params(r)[layout.n_params - 1] = NAN;
+        memcpy(before, replica_params(r), layout.n_params * sizeof *before);
+        assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, NULL), STATUS_OK);
+        assert_true(result.skipped);
+        assert_false(isfinite(result.grad_norm));
+        assert_memory_equal(before, replica_params(r), layout.n_params * sizeof *before);
+        assert_int_equal(opt->steps, 0);
+        assert_int_equal(opt->skipped, 1);
+        for (uint64_t i = 0; opt->m && i < layout.n_params; i++) assert_true(opt->m[i] == 0 && opt->v[i] == 0);
+        assert_int_equal(replica_gradient(r, counters, BATCH, &grad, &result, NULL), STATUS_NONFINITE);
+        layout_fill(&layout, 0, 9, replica_params(r));
+        assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, NULL), STATUS_OK);
+        assert_false(result.skipped);
+        assert_int_equal(opt->steps, 1);
+        mem_free(before);
+        replica_destroy(r);
+    }
+}
+
+/* One SGD step by hand: decay on matrices only, clipping of the global norm. */
+static void test_sgd(void **state)
+{
+    (void)state;
+    const double lr = 0.5, wd = 0.1;
+    for (uint32_t ranks = 1; ranks <= 4; ranks *= 4) {
+        struct replica_config config = config_of(ranks, ranks, BATCH, 1);
+        config.opt.kind = OPTIMIZER_SGD;
+        config.opt.grad_clip = 0.25;
+        struct replica *r = open_replica(&config);
+        struct step_result result;
+        const float *grad;
+        uint64_t counters[BATCH] = {0, 1, 2, 3};
+        float *want = mem_alloc(layout.n_params, sizeof *want);
+        assert_int_equal(replica_gradient(r, counters, BATCH, &grad, &result, NULL), STATUS_OK);
+        assert_true(result.grad_norm > 0.3); /* so that clipping does something */
+        for (uint32_t i = 0; i < layout.n_tensors; i++) {
+            const struct tensor *t = &layout.tensors[i];
+            for (uint64_t k = t->offset; k < t->offset + t->count; k++)
+                want[k] = (float)(replica_params(r)[k] * (t->ndim >= 2 ? 1 - lr * wd : 1) -
+                                  lr * grad[k] * (0.25 / result.grad_norm));
+        }
+        assert_int_equal(replica_train_step(r, counters, BATCH, lr, &result, NULL), STATUS_OK);
+        for (uint64_t k = 0; k < layout.n_params; k++) assert_true(fabsf(replica_params(r)[k] - want[k]) < 1e-6f);
+        mem_free(want);
+        replica_destroy(r);
+    }
+}
+
+static void test_eval(void **state)
+{
+    (void)state;
+    uint64_t windows = (N_TOKENS - 1) / model.block_size, tokens, part_tokens;
+    double want = 0, got, part;
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        struct replica_config config = config_of(ranks, 2, BATCH, 1);
+        config.eval_only = ranks == 2;
+        struct replica *r = open_replica(&config);
+        struct err err = {0};
+        assert_int_equal(replica_eval(r, NULL, &data, 0, UINT64_MAX, &got, &tokens, &err), STATUS_OK);
+        assert_int_equal(tokens, windows * model.block_size);
+        if (ranks == 1) want = got;
+        assert_true(fabs(got - want) < 1e-6 * want);
+        assert_true(got / (double)tokens > 2 && got / (double)tokens < 5); /* untrained: about log(32) = 3.47 */
+        double sum = 0;
+        for (uint64_t first = 0; first < windows; first += 37) {
+            assert_int_equal(replica_eval(r, replica_params(r), &data, first, 37, &part, &part_tokens, &err), STATUS_OK);
+            sum += part;
+            tokens -= part_tokens;
+        }
+        assert_int_equal(tokens, 0);
+        assert_true(fabs(sum - want) < 1e-6 * want);
+        assert_int_equal(replica_eval(r, NULL, &data, windows, 5, &part, &part_tokens, &err), STATUS_OK);
+        assert_true(part == 0 && part_tokens == 0);
+        replica_destroy(r);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct replica *r;
+    struct step_result result;
+    struct err err = {0};
+    uint64_t counters[2 * BATCH] = {0};
+    struct replica_config config = config_of(2, 2, 5, 1);
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "take 4"));
+    config = config_of(0, 1, 1, 1);
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
+    config = config_of(1, 1, 1, 0);
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
+    config = config_of(1, 1, BATCH, 1);
+    config.opt.kind = OPTIMIZER_NESTEROV;
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
+    config = config_of(1, 1, BATCH, 1);
+    r = open_replica(&config);
+    assert_int_equal(replica_train_step(r, counters, 2 * BATCH, 1e-3, &result, &err), STATUS_INVALID);
+    assert_int_equal(replica_train_step(r, counters, 0, 1e-3, &result, &err), STATUS_INVALID);
+    replica_destroy(r);
+}
+
+/* A token outside the vocabulary reaches one rank of two; the other must not wait for it for ever. */
+static void test_failure_of_one_rank(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of(2, 2, BATCH, 1);
+    struct replica *r = open_replica(&config);
+    struct step_result result;
+    struct err err = {0};
+    uint64_t counters[BATCH], window = 100;
+    for (uint64_t k = 0, n = 0; n < BATCH; k++) /* the bad window comes last: rank 1's */
+        if (rng_permute(5, 0, k, 200) != window) counters[n++] = k;
+    for (uint64_t k = 0; k < 200; k++)
+        if (rng_permute(5, 0, k, 200) == window) counters[BATCH - 1] = k;
+    size_t at = (size_t)(window * model.block_size + 3) * 2;
+    uint8_t good = bytes[at];
+    bytes[at] = 200;
+    assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "token 200"));
+    assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, &err), STATUS_INVALID);
+    bytes[at] = good;
+    assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, &err), STATUS_CLOSED);
+    replica_destroy(r);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of(2, 2, BATCH, 1);
+    size_t before = mem_live_bytes();
+    for (long n = 1;; n++) {
+        struct replica *r = NULL;
+        struct err err = {0};
+        mem_fail_after(n);
+        enum status status = replica_create(&r, &config, &layout, &data, &err);
+        mem_fail_after(0);
+        replica_destroy(status == STATUS_OK ? r : NULL);
+        assert_int_equal(mem_live_bytes(), before);
+        if (status == STATUS_OK) {
+            assert_true(n > 20);
+            return;
+        }
+        assert_int_equal(status, STATUS_NOMEM);
+        assert_true(err.msg[0]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_and_accumulation), cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_refused_step),           cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_eval),                   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_failure_of_one_rank),    cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,90 @@
+/* Learning-rate schedules at the points where their formulas can be read off. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+
+#include <cmocka.h>
+
+#include "common/schedule.h"
+
+static void check(const struct lr_schedule *s, double step, double lr)
+{
+    double got = lr_schedule_at(s, step);
+    if (fabs(got - lr) > 1e-12) fail_msg("kind %d at step %g: %.15g, expected %.15g", (int)s->kind, step, got, lr);
+}
+
+static struct lr_schedule schedule(enum schedule kind)
+{
+    return (struct lr_schedule){.kind = kind, .base = 2.0, .min_fraction = 0.1, .warmup_steps = 10, .total_steps = 110};
+}
+
+static void test_warmup(void **state)
+{
+    (void)state;
+    for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
+        struct lr_schedule s = schedule((enum schedule)kind);
+        check(&s, 0, 0.2);
+        check(&s, -3, 0.2);
+        check(&s, 4, 1.0);
+        check(&s, 9, 2.0);
+        check(&s, 9.5, 2.0); /* between the last warm-up step and the first after: never above base */
+        check(&s, 10, 2.0);
+        s.warmup_steps = 0;
+        check(&s, 0, 2.0);
+    }
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    struct lr_schedule s = schedule(SCHEDULE_CONSTANT);
+    check(&s, 60, 2.0);
+    check(&s, 1e9, 2.0);
+    s = schedule(SCHEDULE_LINEAR);
+    check(&s, 60, 1.1); /* half of the way from 2 to 0.2 */
+    check(&s, 85, 0.65);
+    s = schedule(SCHEDULE_COSINE);
+    check(&s, 60, 1.1);
+    check(&s, 35, 0.2 + 1.8 * 0.5 * (1 + sqrt(0.5)));
+    s = schedule(SCHEDULE_WSD); /* decays from step 88 to 110 */
+    check(&s, 88, 2.0);
+    check(&s, 50, 2.0);
+    check(&s, 93.5, 0.2 + 1.8 * 0.5); /* a quarter of the decay: 1 - sqrt(1/4) */
+}
+
+static void test_past_the_end(void **state)
+{
+    (void)state;
+    for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
+        struct lr_schedule s = schedule((enum schedule)kind);
+        check(&s, 110, 0.2);
+        check(&s, 1e12, 0.2);
+        s.warmup_steps = 200; /* a warm-up longer than the run: it is never interrupted */
+        check(&s, 110, 2.0 * 111 / 200);
+        check(&s, 200, 0.2);
+        check(&s, NAN, 2.0 / 200);
+    }
+}
+
+static void test_monotone(void **state)
+{
+    (void)state;
+    for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
+        struct lr_schedule s = schedule((enum schedule)kind);
+        for (double step = 10; step < 120; step += 0.25)
+            assert_true(lr_schedule_at(&s, step + 0.25) <= lr_schedule_at(&s, step));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_warmup),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_past_the_end),
+        cmocka_unit_test(test_monotone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
