@@ -61,10 +61,15 @@ static bool in_bounds(const struct field *f, uint64_t v)
     return v >= f->min && v <= f->max;
 }
 
+static bool text_ok(const struct field *f, const char *text, bool lines)
+{
+    size_t n = text ? strnlen(text, f->max + 1) : 0;
+    return text && in_bounds(f, n) && text_is_clean(text, n, lines);
+}
+
 static bool field_ok(const struct field *f, const void *object)
 {
     const char *p = (const char *)object + f->at;
-    size_t n;
     switch (f->kind) {
     case FIELD_U8: return in_bounds(f, LOAD(uint8_t, p, 0));
     case FIELD_U16: return in_bounds(f, LOAD(uint16_t, p, 0));
@@ -72,13 +77,8 @@ static bool field_ok(const struct field *f, const void *object)
     case FIELD_U64: return in_bounds(f, LOAD(uint64_t, p, 0));
     case FIELD_F32: return isfinite(LOAD(float, p, 0));
     case FIELD_F64: return isfinite(LOAD(double, p, 0));
-    case FIELD_LINE:
-        n = strnlen(p, f->max + 1);
-        return in_bounds(f, n) && text_is_clean(p, n, false);
-    case FIELD_TEXT:
-        p = LOAD(const char *, p, 0);
-        n = p ? strnlen(p, f->max + 1) : 0;
-        return p && in_bounds(f, n) && text_is_clean(p, n, true);
+    case FIELD_LINE: return text_ok(f, p, false);
+    case FIELD_TEXT: return text_ok(f, LOAD(const char *, p, 0), true);
     case FIELD_BLOB: return in_bounds(f, LOAD(size_t, object, f->count_at)) && LOAD(const uint8_t *, p, 0);
     case FIELD_LIST:
         if (!in_bounds(f, list_count(f, object))) return false;

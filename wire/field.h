@@ -1,5 +1,6 @@
 /* A message body is a table of fields. One table per message (wire/msg_table.c) drives size, encode, decode and every
- * check, so limits are stated once and both sides agree by construction. The order of the table is the order of the bytes. */
+ * check, so limits are stated once and both sides agree by construction. The order of the table is the order of the
+ * bytes. */
 #ifndef WIRE_FIELD_H
 #define WIRE_FIELD_H
 
@@ -15,23 +16,23 @@ enum field_kind {
     FIELD_U16,
     FIELD_U32,
     FIELD_U64,
-    FIELD_BOOL, /* u8, 0 or 1 */
-    FIELD_F32,  /* finite */
-    FIELD_F64,  /* finite */
+    FIELD_BOOL,    /* u8, 0 or 1 */
+    FIELD_F32,     /* finite */
+    FIELD_F64,     /* finite */
     FIELD_F32_ANY, /* NaN and infinity allowed: a report for people */
-    FIELD_UUID, /* WIRE_UUID bytes */
-    FIELD_LINE, /* char[]: u16 length, UTF-8 without control characters */
-    FIELD_TEXT, /* const char *: u32 length, UTF-8 lines, then a zero byte so that it can be borrowed */
-    FIELD_BLOB, /* const uint8_t * and size_t: u32 length, bytes */
+    FIELD_UUID,    /* WIRE_UUID bytes */
+    FIELD_LINE,    /* char[]: u16 length, UTF-8 without control characters */
+    FIELD_TEXT,    /* const char *: u32 length, UTF-8 lines, then a zero byte so that it can be borrowed */
+    FIELD_BLOB,    /* const uint8_t * and size_t: u32 length, bytes */
     FIELD_LIST, /* struct[] and uint32_t count, which is a field of its own before this one: the elements, no length */
 };
 
 struct field {
     const char *name;
     enum field_kind kind;
-    size_t at;                 /* offset in the struct */
-    size_t count_at;           /* BLOB: offset of its size_t; LIST: offset of its uint32_t */
-    uint64_t min, max;         /* bounds: of an integer's value, of the length of a line, text or blob, of a list's count */
+    size_t at;         /* offset in the struct */
+    size_t count_at;   /* BLOB: offset of its size_t; LIST: offset of its uint32_t */
+    uint64_t min, max; /* bounds: of an integer's value, of the length of a line, text or blob, of a list's count */
     const struct field *items; /* LIST: the fields of one element */
     size_t stride;             /* LIST: size of one element */
 };
@@ -41,8 +42,8 @@ const struct field *fields_check(const struct field *table, const void *object);
 /* Bytes fields_put writes for an object that fields_check accepts. */
 size_t fields_size(const struct field *table, const void *object);
 void fields_put(const struct field *table, const void *object, struct writer *w);
-/* Reads into `object`; pointers borrow from the reader. A count or length that does not fit its place fails the reader; all
- * other checks are fields_check's. */
+/* Reads into `object`; pointers borrow from the reader. A count or length that does not fit its place fails the reader;
+ * all other checks are fields_check's. */
 void fields_get(const struct field *table, void *object, struct reader *r);
 
 /* UTF-8 without surrogates, control characters or overlong forms; `lines` lets tab, newline and return pass. Text that

@@ -30,7 +30,8 @@ enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct 
     uint16_t zero = get_u16(&r);
     uint32_t body = get_u32(&r), crc = get_u32(&r);
     if (r.bad) return err_set(err, STATUS_CORRUPT, "message of %zu bytes: shorter than its header", size);
-    if (magic != FRAME_MAGIC) return err_set(err, STATUS_CORRUPT, "message with magic %08x: not of this protocol", magic);
+    if (magic != FRAME_MAGIC)
+        return err_set(err, STATUS_CORRUPT, "message with magic %08x: not of this protocol", magic);
     if (zero) return err_set(err, STATUS_CORRUPT, "message header: reserved bytes are not zero");
     if (body > WIRE_BODY_MAX) return err_set(err, STATUS_CORRUPT, "message body of %u bytes: over the limit", body);
     if (body != reader_left(&r))

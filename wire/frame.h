@@ -25,8 +25,8 @@ struct frame {
 
 /* Write the header before a body of `size` bytes that is already in place at dst + WIRE_HEADER. */
 void frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size);
-/* Check everything but version and type, which are the caller's to judge. CORRUPT, with the reason in err, when the bytes
- * are not exactly one frame with a good checksum and a body of at most WIRE_BODY_MAX bytes. */
+/* Check everything but version and type, which are the caller's to judge. CORRUPT, with the reason in err, when the
+ * bytes are not exactly one frame with a good checksum and a body of at most WIRE_BODY_MAX bytes. */
 enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct err *err) MUST_CHECK;
 
 #endif

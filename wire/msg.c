@@ -78,7 +78,8 @@ enum status msg_decode(struct msg *m, const uint8_t *src, size_t size, struct er
     struct reader r = reader_of(frame.body, frame.size);
     fields_get(spec->fields, &m->hello, &r);
     if (!reader_done(&r))
-        return err_set(err, STATUS_CORRUPT, "%s of %zu bytes: fields do not fit the body", msg_name(m->type), frame.size);
+        return err_set(err, STATUS_CORRUPT, "%s of %zu bytes: fields do not fit the body", msg_name(m->type),
+                       frame.size);
     const char *field, *fault = body_fault(spec, body_of(m), &field);
     if (fault) return err_set(err, STATUS_CORRUPT, "%s: %s: %s", msg_name(m->type), field, fault);
     return STATUS_OK;

@@ -16,16 +16,16 @@
 
 enum {
     WIRE_VERSION = 1,
-    WIRE_HEADER = 16,              /* bytes before each message's body, see wire/frame.h */
-    WIRE_CHUNK_MAX = 1 << 20,      /* payload bytes of one CHUNK */
-    WIRE_BODY_MAX = 4 << 20,       /* body bytes of any message */
-    WIRE_NAME_MAX = 64,            /* names, terminator included */
-    WIRE_TEXT_MAX = 1024,          /* human-readable lines, terminator included */
-    WIRE_CONFIG_MAX = 65536,       /* configuration and config.json text, terminator included */
-    WIRE_STATUS_MAX = 1 << 18,     /* status JSON, terminator included */
-    WIRE_RANGES_MAX = 64,          /* ranges of one assignment */
-    WIRE_METRICS_MAX = 256,        /* step records of one METRICS */
-    WIRE_NAMED_MAX = 4096,         /* deltas named by one update */
+    WIRE_HEADER = 16,          /* bytes before each message's body, see wire/frame.h */
+    WIRE_CHUNK_MAX = 1 << 20,  /* payload bytes of one CHUNK */
+    WIRE_BODY_MAX = 4 << 20,   /* body bytes of any message */
+    WIRE_NAME_MAX = 64,        /* names, terminator included */
+    WIRE_TEXT_MAX = 1024,      /* human-readable lines, terminator included */
+    WIRE_CONFIG_MAX = 65536,   /* configuration and config.json text, terminator included */
+    WIRE_STATUS_MAX = 1 << 18, /* status JSON, terminator included */
+    WIRE_RANGES_MAX = 64,      /* ranges of one assignment */
+    WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
+    WIRE_NAMED_MAX = 4096,     /* deltas named by one update */
     WIRE_UUID = 16,
 };
 
@@ -107,9 +107,9 @@ struct wire_range {
 };
 
 struct msg_hello {
-    uint8_t uuid[WIRE_UUID];    /* identity of the worker, kept in its folder across restarts */
-    uint8_t run_id[WIRE_UUID];  /* run its saved state belongs to; zeros: none */
-    char name[WIRE_NAME_MAX];   /* unique in the run; shown everywhere */
+    uint8_t uuid[WIRE_UUID];   /* identity of the worker, kept in its folder across restarts */
+    uint8_t run_id[WIRE_UUID]; /* run its saved state belongs to; zeros: none */
+    char name[WIRE_NAME_MAX];  /* unique in the run; shown everywhere */
     char software[WIRE_NAME_MAX];
 };
 
@@ -143,12 +143,12 @@ struct msg_join {
 
 struct msg_welcome {
     uint64_t session;
-    uint32_t worker_id;    /* merge order; UINT32_MAX until the first round opens. WELCOME then comes again (same
-                              session, resume true) before the first ASSIGN; an ASSIGN that arrives while the id is not
-                              known is ignored, both are sent again at the next READY heartbeat */
+    uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens. WELCOME then comes again (same
+                           session, resume true) before the first ASSIGN; an ASSIGN that arrives while the id is not
+                           known is ignored, both are sent again at the next READY heartbeat */
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
-    bool resume;           /* what JOIN said it holds is on this run's log: continue from it */
+    bool resume; /* what JOIN said it holds is on this run's log: continue from it */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
     struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot to load otherwise; version 0 may be made
                                                            from the layout and run.seed when the hash agrees */
@@ -181,20 +181,20 @@ struct msg_heartbeat_ack {
 };
 
 struct msg_assign {
-    uint64_t round;    /* barrier: of the run; async: of this worker. Unique and increasing per worker */
+    uint64_t round;     /* barrier: of the run; async: of this worker. Unique and increasing per worker */
     uint32_t worker_id; /* of the receiver: WELCOME may have come before ids were given; updates name deltas by it */
-    uint32_t steps;    /* inner steps to take (H) */
-    double step0;      /* schedule position of the first of them */
-    double step_rate;  /* schedule steps per inner step (1 with a fixed set of workers) */
-    uint32_t n_ranges; /* samples, used in order; their counts add up to steps * batch_size * grad_accum */
+    uint32_t steps;     /* inner steps to take (H) */
+    double step0;       /* schedule position of the first of them */
+    double step_rate;   /* schedule steps per inner step (1 with a fixed set of workers) */
+    uint32_t n_ranges;  /* samples, used in order; their counts add up to steps * batch_size * grad_accum */
     struct wire_range ranges[WIRE_RANGES_MAX];
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* barrier: start from exactly these; async: from these or later */
 };
 
 struct msg_eval {
-    uint64_t eval_id;        /* > 0, increasing */
-    uint64_t start, count;   /* validation windows, in file order */
+    uint64_t eval_id;      /* > 0, increasing */
+    uint64_t start, count; /* validation windows, in file order */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* evaluate exactly these */
 };
@@ -242,22 +242,22 @@ struct msg_get {
 };
 
 struct msg_chunk {
-    uint8_t kind;      /* enum object_kind */
+    uint8_t kind; /* enum object_kind */
     uint32_t fragment;
-    uint64_t key;      /* round of a delta, version of an update or snapshot */
+    uint64_t key; /* round of a delta, version of an update or snapshot */
     uint64_t offset, total;
-    uint32_t crc;      /* crc32c of these bytes */
+    uint32_t crc; /* crc32c of these bytes */
     const uint8_t *data;
-    size_t size;       /* 1 .. WIRE_CHUNK_MAX */
+    size_t size; /* 1 .. WIRE_CHUNK_MAX */
 };
 
 struct metrics_step {
     uint64_t round;
-    uint32_t step;     /* in the round, from 0 */
-    double position;   /* schedule position */
-    float loss;        /* nats per token; NaN or infinity once training diverged (JSON has neither) */
+    uint32_t step;   /* in the round, from 0 */
+    double position; /* schedule position */
+    float loss;      /* nats per token; NaN or infinity once training diverged (JSON has neither) */
     float lr;
-    float grad_norm;   /* may be NaN or infinity too */
+    float grad_norm; /* may be NaN or infinity too */
     uint64_t tokens;
     uint32_t step_us;
 };
@@ -317,11 +317,12 @@ struct msg {
 /* "HELLO"; "?" for an unknown number. */
 const char *msg_name(enum msg_type type);
 enum wire_lane msg_lane(enum msg_type type);
-/* Bytes msg_encode would write, header included; never above WIRE_HEADER + WIRE_BODY_MAX for a valid message, 0 for one with
- * a field over its limit. */
+/* Bytes msg_encode would write, header included; never above WIRE_HEADER + WIRE_BODY_MAX for a valid message, 0 for one
+ * with a field over its limit. */
 size_t msg_encoded_size(const struct msg *m);
-/* Header (magic, version, type, body length, CRC) and body. LIMIT when cap is too small; INVALID for everything msg_decode
- * would call CORRUPT: a field over its limit, text that is not clean UTF-8, a chunk whose crc is not that of its data. */
+/* Header (magic, version, type, body length, CRC) and body. LIMIT when cap is too small; INVALID for everything
+ * msg_decode would call CORRUPT: a field over its limit, text that is not clean UTF-8, a chunk whose crc is not that of
+ * its data. */
 enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
 /* Decode one whole message. Pointers in m borrow from src. CORRUPT with a reason in err for anything malformed: short,
  * long, CRC, unknown type, counts over their limits, NaN where a number is needed, strings with control characters;

@@ -4,7 +4,9 @@
 
 /* Rows name the struct and the member: U32(msg_offer, steps). Bounds follow where not every value makes sense. */
 #define ROW(what, type, member, low, high)                                                                             \
-    {.name = #member, .kind = (what), .at = offsetof(struct type, member), .min = (low), .max = (high)}
+    {                                                                                                                  \
+        .name = #member, .kind = (what), .at = offsetof(struct type, member), .min = (low), .max = (high)              \
+    }
 #define U8(type, member, low, high) ROW(FIELD_U8, type, member, low, high)
 #define U16(type, member, low, high) ROW(FIELD_U16, type, member, low, high)
 #define U32(type, member) ROW(FIELD_U32, type, member, 0, UINT32_MAX)
@@ -20,28 +22,39 @@
 #define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
 #define TEXT(type, member, high) ROW(FIELD_TEXT, type, member, 0, high)
 #define BLOB(type, member, size_member, low, high)                                                                     \
-    {.name = #member, .kind = FIELD_BLOB, .at = offsetof(struct type, member),                                         \
-     .count_at = offsetof(struct type, size_member), .min = (low), .max = (high)}
+    {                                                                                                                  \
+        .name = #member, .kind = FIELD_BLOB, .at = offsetof(struct type, member),                                      \
+        .count_at = offsetof(struct type, size_member), .min = (low), .max = (high)                                    \
+    }
 #define LIST(type, member, count, table, high)                                                                         \
-    {.name = #member, .kind = FIELD_LIST, .at = offsetof(struct type, member), .count_at = offsetof(struct type, count), \
-     .max = (high), .items = (table), .stride = sizeof(((struct type *)0)->member[0])}
+    {                                                                                                                  \
+        .name = #member, .kind = FIELD_LIST, .at = offsetof(struct type, member),                                      \
+        .count_at = offsetof(struct type, count), .max = (high), .items = (table),                                     \
+        .stride = sizeof(((struct type *)0)->member[0])                                                                \
+    }
 #define COUNT(type, member, low, high) U32_IN(type, member, low, high)
-#define END {.kind = FIELD_END}
+#define END                                                                                                            \
+    {                                                                                                                  \
+        .kind = FIELD_END                                                                                              \
+    }
 
 static const struct field number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
 static const struct field version[] = {U64(wire_version, version), U64(wire_version, hash), END};
 static const struct field range[] = {U64(wire_range, start), U64(wire_range, count), END};
 static const struct field step[] = {
-    U64(metrics_step, round), U32(metrics_step, step),          F64(metrics_step, position),
-    F32_ANY(metrics_step, loss), F32(metrics_step, lr),         F32_ANY(metrics_step, grad_norm),
-    U64(metrics_step, tokens), U32(metrics_step, step_us), END,
+    U64(metrics_step, round),    U32(metrics_step, step),    F64(metrics_step, position),
+    F32_ANY(metrics_step, loss), F32(metrics_step, lr),      F32_ANY(metrics_step, grad_norm),
+    U64(metrics_step, tokens),   U32(metrics_step, step_us), END,
 };
 
 static const struct field hello[] = {
     UUID(msg_hello, uuid), UUID(msg_hello, run_id), LINE(msg_hello, name, 1), LINE(msg_hello, software, 0), END,
 };
 static const struct field config[] = {
-    UUID(msg_config, run_id), U64(msg_config, config_hash), TEXT(msg_config, text, WIRE_CONFIG_MAX - 1), END,
+    UUID(msg_config, run_id),
+    U64(msg_config, config_hash),
+    TEXT(msg_config, text, WIRE_CONFIG_MAX - 1),
+    END,
 };
 static const struct field join[] = {
     UUID(msg_join, uuid),
@@ -89,7 +102,9 @@ static const struct field heartbeat[] = {
     END,
 };
 static const struct field heartbeat_ack[] = {
-    U64(msg_heartbeat_ack, sent_us), LINE(msg_heartbeat_ack, waiting_for, 0), END,
+    U64(msg_heartbeat_ack, sent_us),
+    LINE(msg_heartbeat_ack, waiting_for, 0),
+    END,
 };
 static const struct field assign[] = {
     U64(msg_assign, round),
@@ -112,9 +127,13 @@ static const struct field eval[] = {
     END,
 };
 static const struct field eval_result[] = {
-    U64(msg_eval_result, session), U64_IN(msg_eval_result, eval_id, 1, UINT64_MAX),
-    U64(msg_eval_result, start),   U64(msg_eval_result, count),
-    F64(msg_eval_result, loss_sum), U64(msg_eval_result, tokens), END,
+    U64(msg_eval_result, session),
+    U64_IN(msg_eval_result, eval_id, 1, UINT64_MAX),
+    U64(msg_eval_result, start),
+    U64(msg_eval_result, count),
+    F64(msg_eval_result, loss_sum),
+    U64(msg_eval_result, tokens),
+    END,
 };
 static const struct field offer[] = {
     U64(msg_offer, session),
@@ -132,17 +151,27 @@ static const struct field offer[] = {
     END,
 };
 static const struct field credit[] = {
-    U64(msg_credit, round), U32_IN(msg_credit, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
-    U64(msg_credit, have),  U64(msg_credit, upto), END,
+    U64(msg_credit, round),
+    U32_IN(msg_credit, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U64(msg_credit, have),
+    U64(msg_credit, upto),
+    END,
 };
 static const struct field reject[] = {
-    U64(msg_reject, round), U32_IN(msg_reject, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
-    U16(msg_reject, code, REJECT_LATE, REJECT_UNASSIGNED), LINE(msg_reject, text, 0), END,
+    U64(msg_reject, round),
+    U32_IN(msg_reject, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U16(msg_reject, code, REJECT_LATE, REJECT_UNASSIGNED),
+    LINE(msg_reject, text, 0),
+    END,
 };
 static const struct field get[] = {
-    U64(msg_get, session), U8(msg_get, kind, OBJECT_UPDATE, OBJECT_SNAPSHOT),
-    U32_IN(msg_get, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1), U64(msg_get, version),
-    U64(msg_get, offset), U64_IN(msg_get, length, 1, UINT64_MAX), END,
+    U64(msg_get, session),
+    U8(msg_get, kind, OBJECT_UPDATE, OBJECT_SNAPSHOT),
+    U32_IN(msg_get, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
+    U64(msg_get, version),
+    U64(msg_get, offset),
+    U64_IN(msg_get, length, 1, UINT64_MAX),
+    END,
 };
 static const struct field chunk[] = {
     U8(msg_chunk, kind, OBJECT_DELTA, OBJECT_SNAPSHOT),

@@ -1,4 +1,5 @@
-/* The objects that travel in chunks and lie in the journal: updates and snapshots, header and payload in one run of bytes.
+/* The objects that travel in chunks and lie in the journal: updates and snapshots, header and payload in one run of
+ * bytes.
  *
  * An update is one outer step of one fragment: theta_f,version = theta_f,version-1 + decode(payload) (or = the decoded
  * payload, by form). It names the deltas that went into it: that is their acknowledgement. */

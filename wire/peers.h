@@ -19,7 +19,7 @@ struct peer {
     uint64_t number; /* 0: free */
     uint64_t heard;  /* tick of the last message */
     struct peer_id id;
-    uint8_t lane; /* enum wire_lane */
+    uint8_t lane;  /* enum wire_lane */
     uint16_t next; /* in its bucket or in the free list; PEERS_MAX: none */
 };
 

@@ -52,7 +52,8 @@ enum status status_ask(const struct transport_address *address, uint64_t timeout
     enum status status = ask(t, timeout_us, json, cap, err);
     t->ops->close(t);
     if (status == STATUS_AGAIN)
-        status = err_set(err, STATUS_CLOSED, "no answer from %s within %.1f s: is a coordinator running there, and is this "
-                         "its join line?", address->endpoint, (double)timeout_us / 1e6);
+        status = err_set(err, STATUS_CLOSED,
+                         "no answer from %s within %.1f s: is a coordinator running there, is this its join line?",
+                         address->endpoint, (double)timeout_us / 1e6);
     return status;
 }

@@ -18,8 +18,8 @@ struct transport_ops {
      * A dialler has one peer, 0. A listener's peer ids are its own, never reused, one per connection (so one worker has
      * two: control and bulk). */
     enum status (*send)(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size);
-    /* Wait up to timeout_us for a message (0: only look). AGAIN: nothing came (timeout, wake or signal). On OK *data_p is
-     * valid until the next call. */
+    /* Wait up to timeout_us for a message (0: only look). AGAIN: nothing came (timeout, wake or signal). On OK *data_p
+     * is valid until the next call. */
     enum status (*recv)(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
                         const uint8_t **data_p, size_t *size_p);
     /* Make a concurrent recv return; the only function another thread or a signal handler may call. */
@@ -36,10 +36,10 @@ struct transport {
 /* Where and as whom: "tcp://HOST:PORT" or "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each): the join line.
  * Without keys the connection is plain, allowed on loopback addresses only. */
 struct transport_address {
-    char endpoint[256];      /* tcp://HOST:PORT */
-    uint8_t server_key[32];  /* CURVE public key of the coordinator */
-    uint8_t secret[32];      /* CURVE secret key all enrolled workers of the run share */
-    int curve;               /* 0 or 1 */
+    char endpoint[256];     /* tcp://HOST:PORT */
+    uint8_t server_key[32]; /* CURVE public key of the coordinator */
+    uint8_t secret[32];     /* CURVE secret key all enrolled workers of the run share */
+    int curve;              /* 0 or 1 */
 };
 
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err) MUST_CHECK;

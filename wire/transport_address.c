@@ -33,7 +33,8 @@ enum status transport_address_parse(struct transport_address *a, const char *tex
     const char *slashes = strstr(text, "://");
     const char *keys = slashes ? strchr(slashes + 3, '/') : NULL;
     size_t n = keys ? (size_t)(keys - text) : strlen(text);
-    if (n >= sizeof a->endpoint) return err_set(err, STATUS_INVALID, "address: longer than %zu bytes", sizeof a->endpoint);
+    if (n >= sizeof a->endpoint)
+        return err_set(err, STATUS_INVALID, "address: longer than %zu bytes", sizeof a->endpoint);
     memcpy(a->endpoint, text, n);
     struct endpoint e;
     TRY(endpoint_parse(&e, a->endpoint, false, err));

@@ -5,9 +5,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Dead peers. TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets go of a slow one
- * that still moves. ZMTP's ping finds a dead program behind a live relay; its answer waits behind what is queued already,
- * up to a message of 1 MiB and the kernel's buffers, hence the patience: at 1 Mbit/s those take most of a minute. */
+/* Dead peers. TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets go of a slow
+ * one that still moves. ZMTP's ping finds a dead program behind a live relay; its answer waits behind what is queued
+ * already, up to a message of 1 MiB and the kernel's buffers, hence the patience: at 1 Mbit/s those take most of a
+ * minute. */
 static const struct zmq_option common_options[] = {
     {ZMQ_TCP_MAXRT, 30000},
     {ZMQ_TCP_KEEPALIVE, 1},

@@ -14,7 +14,8 @@ struct zmq_auth {
 };
 
 /* Answer the key checks of every socket in `context`; call it before the first bind. */
-enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32], struct err *err) MUST_CHECK;
+enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32],
+                           struct err *err) MUST_CHECK;
 /* After zmq_ctx_shutdown, which ends the thread. */
 void zmq_auth_join(struct zmq_auth *auth);
 

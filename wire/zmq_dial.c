@@ -1,6 +1,6 @@
 /* The worker's end: two DEALER sockets, one a lane. ZeroMQ connects and reconnects on its own, except after a failed
- * handshake (wrong keys, another program at the port), when it gives up for good: a monitor on each socket sees that, tells
- * people what is wrong, and the socket is made anew after a while. The protocol above never needs to know. */
+ * handshake (wrong keys, another program at the port), when it gives up for good: a monitor on each socket sees that,
+ * tells people what is wrong, and the socket is made anew after a while. The protocol above never needs to know. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -186,7 +186,13 @@ static void dialler_close(struct transport *t)
 {
     struct dialler *d = (struct dialler *)t;
     zmq_msg_close(&d->held);
-    for (int i = 0; i < LANES; i++) lane_close(&d->lanes[i]);
+    for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
+        struct dialler_lane *lane = &d->lanes[i];
+        if (lane->monitor) read_monitor(d, (enum wire_lane)i);
+        int zero = 0; /* nothing to wait for: what is queued has nowhere to go */
+        if (lane->socket && !lane->connected) zmq_setsockopt(lane->socket, ZMQ_LINGER, &zero, sizeof zero);
+        lane_close(lane);
+    }
     zmq_base_finish(&d->base);
     explicit_bzero(&d->address, sizeof d->address);
     mem_free(d);
@@ -201,8 +207,8 @@ static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID]
     if (status < 0) return status;
     if (!d->address.curve && !found.loopback)
         return err_set(err, STATUS_INVALID,
-                       "address %s has no keys, and only loopback addresses go without: use the whole join line that the "
-                       "coordinator printed",
+                       "address %s has no keys, only loopback addresses go without: use the whole join line of the "
+                       "coordinator",
                        d->address.endpoint);
     if (status == STATUS_AGAIN) log_warn("host %s: the name service does not answer, trying on", e.host);
     d->ipv6 = found.ipv6;

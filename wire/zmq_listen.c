@@ -1,6 +1,6 @@
-/* The coordinator's end: one ROUTER on one port. A peer's routing id tells its lane, so both lanes of all workers arrive
- * here. Messages are read ahead into two small queues and control leaves first; ROUTER takes turns among connections, so
- * even with all bulk connections full a control message waits for one chunk of each worker at most. */
+/* The coordinator's end: one ROUTER on one port. A peer's routing id tells its lane, so both lanes of all workers
+ * arrive here. Messages are read ahead into two small queues and control leaves first; ROUTER takes turns among
+ * connections, so even with all bulk connections full a control message waits for one chunk of each worker at most. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,12 +137,15 @@ static enum status bind_failed(const char *endpoint, int code, struct err *err)
     return err_set(err, code == EADDRINUSE ? STATUS_EXISTS : STATUS_IO, "cannot listen on %s: %s", endpoint, why);
 }
 
-static enum status listener_bind(struct listener *l, const char *endpoint, const struct transport_keys *keys, char *bound,
-                                 size_t cap, struct err *err)
+static enum status listener_bind(struct listener *l, const char *endpoint, const struct transport_keys *keys,
+                                 char *bound, size_t cap, struct err *err)
 {
     static const struct zmq_option options[] = {
-        {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_ROUTER_MANDATORY, 1},     {ZMQ_SNDHWM, QUEUE_MESSAGES},
-        {ZMQ_RCVHWM, QUEUE_MESSAGES}, {0, 0},
+        {ZMQ_ROUTER_HANDOVER, 1},
+        {ZMQ_ROUTER_MANDATORY, 1},
+        {ZMQ_SNDHWM, QUEUE_MESSAGES},
+        {ZMQ_RCVHWM, QUEUE_MESSAGES},
+        {0, 0},
     };
     struct endpoint e;
     struct endpoint_found found;
