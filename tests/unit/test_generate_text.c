@@ -1,0 +1,213 @@
+/* Text generation: the draw, the sliding context, the same text from a folder as from memory.
+ *
+ * With ATOLL_HF_OUT=DIR the folder DIR is written and kept, with DIR/logits.bin (u32 T, V; i32 tokens[T]; f32
+ * logits[T*V]) beside the model, for tests/golden/check_transformers.py. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/bytes.h"
+#include "common/fileio.h"
+#include "common/hf_folder.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "worker/generate_text.h"
+#include "worker/gpt2.h"
+
+enum { SEQ = 40, VOCAB = 260, TEXT_MAX = 4096 };
+
+static const struct model_config config = {.n_layer = 3, .n_head = 2, .n_embd = 24, .block_size = SEQ,
+                                           .vocab_size = VOCAB};
+static struct layout layout;
+static float *theta;
+static char dir[64], folder[1024];
+
+struct text {
+    char bytes[TEXT_MAX];
+    size_t size, calls;
+};
+
+static void collect(void *ctx, const char *bytes, size_t size)
+{
+    struct text *text = ctx;
+    assert_true(size <= TEXT_MAX - text->size);
+    memcpy(text->bytes + text->size, bytes, size);
+    text->size += size;
+    text->calls++;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    char json[2048];
+    struct err err = {0};
+    const char *keep = getenv("ATOLL_HF_OUT");
+    snprintf(dir, sizeof dir, "/tmp/test_generate_XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(folder, sizeof folder, "%s%s", keep ? keep : dir, keep ? "" : "/model");
+    layout_init(&layout);
+    if (gpt2_layout(&config, &layout, &err) != STATUS_OK) return -1;
+    theta = mem_alloc(layout.n_params, sizeof *theta);
+    rng_normal_fill(11, RNG_TEST, 0, 0.2f, theta, layout.n_params); /* biases and norms included */
+    if (gpt2_config_json(&config, json, sizeof json) != STATUS_OK) return -1;
+    return hf_folder_write(folder, &layout, theta, json, NULL, &err) == STATUS_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    mem_free(theta);
+    layout_finish(&layout);
+    if (!getenv("ATOLL_HF_OUT") && dir_remove_flat(folder, NULL) != STATUS_OK) return -1;
+    return dir_remove_flat(dir, NULL) == STATUS_OK && mem_live_bytes() == 0 ? 0 : -1;
+}
+
+static struct text text_of(bool from_folder, const struct generate_options *options)
+{
+    struct text text = {.size = 0};
+    struct err err = {0};
+    enum status status = from_folder ? generate_text(folder, options, collect, &text, &err)
+                                     : generate_text_theta(&gpt2_family, &config, theta, options, collect, &text, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    return text;
+}
+
+static bool same(const struct text *a, const struct text *b)
+{
+    return a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
+}
+
+static void test_pick(void **state)
+{
+    (void)state;
+    static const float logits[] = {0, 1, -INFINITY, 1}; /* probabilities e^0, e^1, 0, e^1 over their sum */
+    double total = 1 + 2 * exp(1);
+    assert_int_equal(generate_pick(logits, 4, 0, 0.99), 1); /* the first of equals */
+    assert_int_equal(generate_pick(logits, 4, 1, 0), 0);
+    assert_int_equal(generate_pick(logits, 4, 1, 1 / total - 1e-9), 0);
+    assert_int_equal(generate_pick(logits, 4, 1, 1 / total + 1e-9), 1);
+    assert_int_equal(generate_pick(logits, 4, 1, (1 + exp(1)) / total + 1e-9), 3);
+    assert_int_equal(generate_pick(logits, 4, 1, 1 - 1e-16), 3);
+    assert_int_equal(generate_pick(logits, 4, 1e-3, 0.001), 1); /* nearly greedy */
+}
+
+static void test_folder_and_memory(void **state)
+{
+    (void)state;
+    struct generate_options o = {.prompt = "To be, or not", .n_tokens = 60, .temperature = 0.8, .seed = 4,
+                                 .device = "cpu", .threads = 2};
+    struct text a = text_of(true, &o), b = text_of(false, &o), c;
+    assert_int_equal(a.calls, 61);
+    assert_memory_equal(a.bytes, "To be, or not", 13);
+    assert_true(same(&a, &b));
+    o.seed = 5;
+    c = text_of(false, &o);
+    assert_false(same(&a, &c));
+    o.n_tokens = 20; /* a shorter text is a beginning of the longer one, whatever instance length was used */
+    b = text_of(false, &o);
+    assert_memory_equal(b.bytes, c.bytes, b.size);
+    o.prompt = "";
+    o.n_tokens = 0;
+    a = text_of(true, &o);
+    assert_int_equal(a.size, 1);
+    assert_int_equal(a.bytes[0], '\n');
+}
+
+/* Greedy text through growing contexts equals the arg-max of logits taken at full length. */
+static void test_against_logits(void **state)
+{
+    (void)state;
+    struct device *dev;
+    struct model *model;
+    struct err err = {0};
+    float *logits = mem_alloc(VOCAB, sizeof *logits);
+    int32_t window[SEQ] = {'q'};
+    struct generate_options o = {.prompt = "q", .n_tokens = SEQ - 1, .device = "cpu"};
+    struct text text = text_of(false, &o), want = {.size = 0};
+    assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
+    assert_int_equal(gpt2_family.create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
+    float *device_theta = dev->ops->alloc(dev, layout.n_params * sizeof *theta);
+    int32_t *tokens = dev->ops->alloc(dev, sizeof window);
+    dev->ops->upload(dev, device_theta, theta, layout.n_params * sizeof *theta);
+    collect(&want, "q", 1);
+    for (int t = 0; t + 1 < SEQ; t++) {
+        dev->ops->upload(dev, tokens, window, sizeof window);
+        assert_int_equal(gpt2_family.logits(model, device_theta, tokens, (size_t)t, 1, logits, &err), STATUS_OK);
+        window[t + 1] = (int32_t)generate_pick(logits, VOCAB, 0, 0);
+        char piece[16];
+        int n = window[t + 1] < 256 ? 1 : snprintf(piece, sizeof piece, "<%d>", window[t + 1]);
+        if (window[t + 1] < 256) piece[0] = (char)window[t + 1];
+        collect(&want, piece, (size_t)n);
+    }
+    assert_true(same(&text, &want));
+    dev->ops->release(dev, device_theta);
+    dev->ops->release(dev, tokens);
+    gpt2_family.destroy(model);
+    device_close(dev);
+    mem_free(logits);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct generate_options o = {.prompt = "x", .n_tokens = 1, .device = "cpu"};
+    struct text text = {.size = 0};
+    struct err err = {0};
+    assert_int_equal(generate_text("/no/such/folder", &o, collect, &text, &err), STATUS_NOTFOUND);
+    assert_non_null(strstr(err.msg, "/no/such/folder/config.json"));
+    float was = theta[layout.n_params - 1];
+    theta[layout.n_params - 1] = NAN;
+    assert_int_equal(generate_text_theta(&gpt2_family, &config, theta, &o, collect, &text, &err), STATUS_NONFINITE);
+    theta[layout.n_params - 1] = was;
+    struct model_config tiny = config;
+    tiny.vocab_size = 100;
+    assert_int_equal(generate_text_theta(&gpt2_family, &tiny, theta, &o, collect, &text, &err), STATUS_INVALID);
+}
+
+static void test_write_logits(void **state)
+{
+    (void)state;
+    if (!getenv("ATOLL_HF_OUT")) skip();
+    struct device *dev;
+    struct model *model;
+    struct err err = {0};
+    int32_t tokens[SEQ];
+    size_t count = (size_t)SEQ * VOCAB, bytes = 8 + 4 * (SEQ + count);
+    float *logits = mem_alloc(count, sizeof *logits);
+    uint8_t *out = mem_alloc(1, bytes);
+    char path[1100];
+    for (uint64_t t = 0; t < SEQ; t++) tokens[t] = (int32_t)(rng_u64(1, RNG_TEST, t) % VOCAB);
+    assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
+    assert_int_equal(gpt2_family.create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
+    assert_int_equal(gpt2_family.logits(model, theta, tokens, 0, SEQ, logits, &err), STATUS_OK);
+    struct writer w = writer_of(out, bytes);
+    put_u32(&w, SEQ);
+    put_u32(&w, VOCAB);
+    for (size_t t = 0; t < SEQ; t++) put_u32(&w, (uint32_t)tokens[t]);
+    for (size_t i = 0; i < count; i++) put_f32(&w, logits[i]);
+    assert_false(w.bad);
+    snprintf(path, sizeof path, "%s/logits.bin", folder);
+    assert_int_equal(file_write(path, out, bytes, &err), STATUS_OK);
+    gpt2_family.destroy(model);
+    device_close(dev);
+    mem_free(logits);
+    mem_free(out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pick),           cmocka_unit_test(test_folder_and_memory),
+        cmocka_unit_test(test_against_logits), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_write_logits),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
