@@ -54,23 +54,28 @@ struct sync_fragment {
     /* Download of the next object: update version + 1, or a snapshot while `loading`. */
     bool loading;
     bool complete;               /* assembled, not applied yet */
+    uint64_t target;             /* newest version known to exist */
     uint64_t get_version;        /* of the object */
     uint64_t have, total;        /* bytes; total 0: not known */
+    uint64_t have_us;            /* when `have` grew last */
     uint64_t requested;          /* end of what the open GET asks for; 0: none open */
     uint64_t get_at, get_wait;   /* when to ask again; current back-off */
 
     /* Upload of this round's delta. */
     enum sync_upload upload;
     bool passed;                 /* an update of this round or a later one did not name it */
+    bool lost;                   /* delivered, and passed all the same: will never be merged */
+    bool probing;                /* offered again after silence: if still only `probe` is held, the rest was lost */
     uint64_t bytes, held, upto;  /* payload size; what the coordinator has; what it allows */
-    uint64_t sent;               /* bytes given to the transport */
+    uint64_t sent, probe;        /* bytes given to the transport */
+    uint64_t credit_us;          /* when `held` grew last */
     uint64_t up_at, up_wait;     /* when to offer again */
 };
 
 struct sync_eval {
     bool pending, running;
     bool answer;               /* EVAL_RESULT is to be sent */
-    struct msg_eval task;      /* pending or running */
+    struct msg_eval task;      /* pending, running or answered last */
     struct msg_eval_result result; /* of the last one; eval_id 0: none */
 };
 
@@ -78,6 +83,7 @@ struct sync {
     enum sync_phase phase;
     enum worker_state state;
     bool async; /* policy: start from these versions *or later*; updates are applied during training */
+    bool holds; /* every fragment is at a version of the log */
     uint32_t n_fragments; /* 0 until configured */
     uint32_t worker_id;   /* UINT32_MAX: not known yet */
     uint64_t session;
@@ -86,9 +92,8 @@ struct sync {
     uint64_t joined_at;
     uint64_t rtt_us;
     double up_rate, down_rate; /* bytes per second, smoothed, pessimistic at first */
-    uint64_t up_mark, up_mark_us, down_mark, down_mark_us; /* for the rates */
     uint64_t blocked_until;    /* the bulk queue was full */
-    bool bind_due, nudge;
+    bool bind_due;
 
     uint64_t round;      /* being trained, sent or waited for; SYNC_NO_ROUND: none */
     uint64_t last_round; /* last one that ended; SYNC_NO_ROUND: none */
@@ -133,7 +138,7 @@ uint64_t sync_deadline_us(const struct sync *s);
 /* A fragment whose assembled object may be applied now: apply it and call sync_applied (or sync_loaded). False: none.
  * Updates wait while the parameters are in use (barrier: training) and while an evaluation needs this version. */
 bool sync_apply(const struct sync *s, uint32_t *fragment_p);
-/* How the heartbeat describes this worker. Training begins with sync_train_begin, not with the assignment. */
+/* Training begins with sync_train_begin, not with the assignment. */
 bool sync_wants_training(const struct sync *s);
 bool sync_wants_eval(const struct sync *s);
 /* What it waits for, for people; "" while it has work. */
@@ -142,11 +147,13 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap);
 /* --- connection --- */
 /* CONFIG came. True: new to us, the owner prepares and calls sync_configured; false: a duplicate. */
 bool sync_on_config(struct sync *s, uint64_t now_us);
-/* Model and data are ready; JOIN follows. Versions are those of the saved state (n_held = 0: none held). */
-void sync_configured(struct sync *s, bool async, uint32_t n_fragments, uint64_t now_us);
+/* Model and data are ready; JOIN follows. versions[n_fragments]: those of the saved state, NULL: nothing is held (both are
+ * ignored at a rejoin, where what it holds is known). */
+void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us);
 /* True: a new session began. When it does not resume, all work is dropped and every fragment is `loading` its snapshot:
  * the owner drops its payloads and residuals, and may call sync_loaded for what it can make itself. */
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us);
+/* May start the handshake again, wait, or stop for good (phase SYNC_STOPPED, `refused`, `text`). */
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);
 /* Forget the session and say HELLO again, keeping the work. */
 void sync_rejoin(struct sync *s, uint64_t now_us);
@@ -167,9 +174,13 @@ void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* A snapshot was loaded (or made): the fragment is at `version`. */
 void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us);
-enum sync_verdict { SYNC_NOT_MINE, SYNC_NAMED };
+enum sync_verdict {
+    SYNC_NOT_MINE,
+    SYNC_NAMED,       /* the delta in flight was merged: commit it */
+    SYNC_NAMED_LATER, /* a later delta of this worker, of a life that was not saved: its residual is not ours */
+};
 /* An update was applied. `round` is the update's; named_round is the round under which it names this worker,
- * SYNC_NO_ROUND when it does not. SYNC_NAMED: the delta in flight was merged: commit it. */
+ * SYNC_NO_ROUND when it does not. */
 enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round,
                                uint64_t now_us);
 
@@ -185,9 +196,8 @@ void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint
 void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us);
 /* True: the delta in flight is refused, roll it back. */
 bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us);
-/* True while the credit (or the lack of it) for a fragment says that it will never be merged though it was delivered:
- * the owner rolls it back. Cleared by the call. */
-bool sync_take_lost(struct sync *s, uint32_t *fragment_p, uint64_t now_us);
+/* A delivered delta that an update of its round passed over (it cannot be merged any more): roll it back. */
+bool sync_take_lost(struct sync *s, uint32_t *fragment_p);
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us);
 void sync_eval_begin(struct sync *s, uint64_t now_us);

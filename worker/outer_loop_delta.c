@@ -1,0 +1,141 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/log.h"
+#include "worker/outer_loop_impl.h"
+
+enum { FAULTS_MAX = 3 };
+
+void outer_rollback(struct outer_loop *loop, uint32_t fragment)
+{
+    struct outer_fragment *f = &loop->f[fragment];
+    if (!f->pending) return;
+    f->pending = false;
+    enum status status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
+    if (status == STATUS_OK || status == STATUS_STATE) return;
+    log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
+    feedback_reset(&f->fb);
+}
+
+void outer_forget_deltas(struct outer_loop *loop)
+{
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        loop->f[i].pending = false;
+        feedback_reset(&loop->f[i].fb);
+    }
+    loop->running.round = SYNC_NO_ROUND;
+}
+
+/* What codec.up gets, in scratch; the L2 norm of the delta in any form. */
+static double make_delta(const struct outer_loop *loop, const struct outer_fragment *f, const float *values)
+{
+    const float *base = loop->base + f->offset;
+    float *out = loop->scratch;
+    double sum = 0;
+    switch (loop->form) {
+    case DELTA_GRADIENT:
+        for (uint64_t i = 0; i < f->count; i++) sum += (double)values[i] * values[i];
+        memcpy(out, values, f->count * sizeof *out);
+        break;
+    case DELTA_PARAMETERS:
+        for (uint64_t i = 0; i < f->count; i++) {
+            double d = (double)base[i] - values[i];
+            sum += d * d;
+        }
+        memcpy(out, values, f->count * sizeof *out);
+        break;
+    default: /* pseudo-gradient: subtracted in double precision, rounded once */
+        for (uint64_t i = 0; i < f->count; i++) {
+            double d = (double)base[i] - values[i];
+            sum += d * d;
+            out[i] = (float)d;
+        }
+        break;
+    }
+    return sqrt(sum);
+}
+
+static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
+{
+    struct outer_fragment *f = &loop->f[i];
+    double norm = make_delta(loop, f, values + f->offset);
+    if (!isfinite(norm)) return STATUS_NONFINITE;
+    TRY(feedback_encode(&f->fb, f->up, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
+    f->payload_crc = crc32c(0, f->payload, f->payload_size);
+    f->norm = (float)norm;
+    f->pending = true;
+    return STATUS_OK;
+}
+
+static enum status encode_all(struct outer_loop *loop, const float *values)
+{
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        enum status status = encode_fragment(loop, i, values);
+        if (status == STATUS_OK) continue;
+        for (uint32_t j = 0; j < i; j++) outer_rollback(loop, j);
+        return status;
+    }
+    return STATUS_OK;
+}
+
+/* Nothing of a poisoned round is used: neither parameters nor moments. The lease goes back with LEAVE. */
+static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
+{
+    char text[200];
+    loop->faults++;
+    snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round, loop->faults);
+    log_error("%s: this round is thrown away%s", text, loop->model.inner.load ? ", the inner optimizer starts anew" : "");
+    if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
+        loop->faults = FAULTS_MAX;
+    if (loop->sync.phase == SYNC_JOINED) {
+        memset(&loop->out, 0, sizeof loop->out);
+        loop->out.type = MSG_LEAVE;
+        loop->out.leave.session = loop->sync.session;
+        snprintf(loop->out.leave.text, sizeof loop->out.leave.text, "%s", text);
+        (void)outer_send(loop, WIRE_CONTROL);
+    }
+    sync_train_abandon(&loop->sync, now_us);
+    if (loop->faults >= FAULTS_MAX)
+        sync_fail(&loop->sync, "training does not stay finite: lower inner.learning_rate, or set inner.grad_clip");
+    else
+        sync_rejoin(&loop->sync, now_us);
+}
+
+static uint8_t form_of(const struct outer_loop *loop)
+{
+    if (loop->model.config->train.method == METHOD_DDP) return DELTA_GRADIENT;
+    return loop->lossless && !loop->async ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
+}
+
+enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result, uint64_t now_us)
+{
+    if (loop->sync.state != WORKER_TRAINING) return STATUS_OK; /* revoked meanwhile */
+    uint64_t round = loop->sync.round, started = outer_stopwatch(loop), bytes[LAYOUT_FRAGMENTS_MAX];
+    loop->form = form_of(loop);
+    loop->tokens = result->tokens;
+    loop->steps = result->steps;
+    loop->loss_sum = result->loss_sum;
+    loop->compute_us = result->compute_us;
+    enum status status = isfinite(result->loss_sum) ? encode_all(loop, result->values) : STATUS_NONFINITE;
+    if (status == STATUS_NONFINITE) {
+        fault(loop, round, now_us);
+    } else if (status != STATUS_OK) {
+        snprintf(loop->text, sizeof loop->text, "cannot encode the delta of round %" PRIu64 ": %s", round,
+                 status_text(status));
+        sync_fail(&loop->sync, loop->text);
+    } else {
+        loop->faults = 0;
+        if (outer_save_due(loop, round)) outer_save(loop, round);
+        for (uint32_t i = 0; i < loop->n_fragments; i++) bytes[i] = loop->f[i].payload_size;
+        sync_work_ready(&loop->sync, round, bytes, now_us);
+        loop->running = (struct outer_times){.round = round, .compute_s = (double)result->compute_us / 1e6};
+        loop->running.compress_s = (double)(outer_stopwatch(loop) - started) / 1e6;
+        loop->sent_us = now_us;
+        loop->delivered_us = 0;
+    }
+    outer_loop_tick(loop, now_us);
+    return status;
+}

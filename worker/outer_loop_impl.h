@@ -1,0 +1,102 @@
+/* Inside of the outer loop, shared by its files only:
+ *   outer_loop.c        events in, wants out
+ *   outer_loop_send.c   what sync decided -> messages
+ *   outer_loop_apply.c  chunks -> objects -> theta
+ *   outer_loop_delta.c  what was trained -> deltas; commit, rollback, faults
+ *   outer_loop_memory.c allocation when the layout is known; save and restore */
+#ifndef WORKER_OUTER_LOOP_IMPL_H
+#define WORKER_OUTER_LOOP_IMPL_H
+
+#include "compress/codec.h"
+#include "compress/feedback.h"
+#include "wire/object.h"
+#include "worker/outer_loop.h"
+#include "worker/sync.h"
+#include "worker/worker_state.h"
+
+struct outer_fragment {
+    uint64_t offset, count; /* floats of theta */
+    uint64_t hash;          /* hash64 of theta's floats at the version held */
+    struct codec *up, *down;
+
+    struct feedback fb;
+    bool pending;         /* payload is encoded and neither named nor refused */
+    uint8_t *payload;     /* (payload_cap) */
+    size_t payload_cap, payload_size;
+    uint32_t payload_crc;
+    float norm;
+    uint64_t base_version;
+
+    uint8_t *object; /* (object_cap): the update being assembled */
+    size_t object_cap;
+    uint8_t snapshot_head[SNAPSHOT_HEAD_BYTES]; /* a snapshot's floats are assembled in theta itself */
+    uint32_t damaged; /* objects in a row that could not be used */
+};
+
+struct outer_loop {
+    struct outer_setup setup;
+    struct pulse pulse;
+    struct sync sync;
+    uint8_t run_id[WIRE_UUID];
+    uint64_t config_hash;
+    bool configured;
+    struct outer_model model;
+
+    bool async, feedback, lossless; /* lossless: of the upload codec */
+    uint64_t n_params;
+    uint32_t n_fragments;
+    float *theta;   /* (n_params): the log's parameters at the versions held */
+    float *base;    /* (n_params): what training started from; barrier: theta itself */
+    float *scratch; /* (largest fragment) */
+    uint8_t *layout_bytes;
+    size_t layout_size;
+    struct update_named *named; /* (WIRE_NAMED_MAX) */
+    struct outer_part *parts;   /* (OUTER_PARTS_MAX + 3 per fragment + 1) of a save */
+    uint8_t *saved_head;        /* (SAVED_HEAD_MAX) */
+    struct outer_fragment f[LAYOUT_FRAGMENTS_MAX];
+
+    /* The deltas of sync.round. */
+    uint8_t form;
+    uint32_t steps;
+    uint64_t tokens, compute_us;
+    double loss_sum;
+
+    uint64_t saved_round; /* of the newest save; SYNC_NO_ROUND: none */
+    bool save_failed;     /* said once */
+    uint32_t faults;      /* non-finite results in a row */
+
+    struct outer_times times, running; /* of the round that ended, of the one under way */
+    uint64_t sent_us, delivered_us;
+
+    struct saved_state saved; /* scratch of save and restore */
+    struct msg out;           /* the message being sent */
+    char text[WIRE_TEXT_MAX + 320];
+};
+
+uint64_t outer_stopwatch(const struct outer_loop *loop);
+enum status outer_send(struct outer_loop *loop, enum wire_lane lane);
+/* Everything that is due. */
+void outer_send_due(struct outer_loop *loop, uint64_t now_us);
+
+void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us);
+/* Apply what sync lets through. */
+void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
+/* Make version 0 where WELCOME says that this is the snapshot and the hash agrees. */
+void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
+
+void outer_rollback(struct outer_loop *loop, uint32_t fragment);
+/* Nothing of what it sent or kept back counts any more. */
+void outer_forget_deltas(struct outer_loop *loop);
+
+/* CONFIG was parsed: allocate everything, restore the saved state if it belongs to this run. */
+enum status outer_memory_init(struct outer_loop *loop, struct err *err) MUST_CHECK;
+void outer_memory_finish(struct outer_loop *loop);
+void outer_restore(struct outer_loop *loop, uint64_t now_us);
+/* Save the state; a failure is logged, the run goes on. */
+void outer_save(struct outer_loop *loop, uint64_t round);
+/* This round is one of those that are saved. */
+bool outer_save_due(const struct outer_loop *loop, uint64_t round);
+/* The run id of the newest saved state, zeros when there is none. */
+void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID]);
+
+#endif

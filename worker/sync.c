@@ -1,0 +1,539 @@
+/* Connection, events of the work, and what follows from the state (sync_poll). Downloads and uploads of objects, which
+ * are offsets and deadlines, are in worker/sync_flow.c. */
+#include "worker/sync.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/sync_flow.h"
+
+enum {
+    RETRY_FIRST_US = 1000000,
+    RETRY_LAST_US = 10000000,
+    REFUSED_WAIT_US = 5000000, /* "full" and "stopping" are asked again after this */
+    STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
+};
+
+void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us)
+{
+    memset(s, 0, sizeof *s);
+    s->jitter = jitter;
+    s->retry_at = now_us;
+    s->state = WORKER_CATCHING_UP;
+    s->worker_id = UINT32_MAX;
+    s->round = s->last_round = SYNC_NO_ROUND;
+    s->up_rate = s->down_rate = SYNC_RATE_FIRST;
+}
+
+/* ---- the state of the work ---------------------------------------------------------------------------------------- */
+
+/* A round ends when every fragment is named or refused. */
+static void end_round(struct sync *s)
+{
+    bool rejected = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        rejected = rejected || s->f[i].upload == SYNC_UPLOAD_REJECTED;
+        s->f[i].upload = SYNC_UPLOAD_NONE;
+        s->f[i].passed = false;
+    }
+    s->last_round = s->round;
+    s->last_rejected = rejected;
+    s->round = SYNC_NO_ROUND;
+}
+
+static bool behind(const struct sync *s)
+{
+    if (!s->holds) return true;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].version < s->f[i].target) return true;
+    return false;
+}
+
+/* Derive the state that no event sets by itself. Training and evaluating end by their own events only. */
+static void settle(struct sync *s)
+{
+    bool sending = false, waiting = false;
+    if (s->done) {
+        s->state = WORKER_FINISHED;
+        return;
+    }
+    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING) return;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        enum sync_upload u = s->f[i].upload;
+        sending = sending || u == SYNC_UPLOAD_OFFERED || u == SYNC_UPLOAD_SENDING;
+        waiting = waiting || u == SYNC_UPLOAD_DELIVERED;
+    }
+    if (s->round != SYNC_NO_ROUND && !sending && !waiting) end_round(s);
+    if (sending)
+        s->state = WORKER_SENDING;
+    else if (waiting)
+        s->state = WORKER_WAITING;
+    else
+        s->state = behind(s) ? WORKER_CATCHING_UP : WORKER_READY;
+}
+
+/* Forget every piece of work; what is held is kept. */
+static void drop_work(struct sync *s)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        s->f[i].upload = SYNC_UPLOAD_NONE;
+        s->f[i].passed = s->f[i].lost = false;
+    }
+    s->round = SYNC_NO_ROUND;
+    s->has_task = false;
+    s->eval.pending = s->eval.running = s->eval.answer = false;
+    s->state = WORKER_CATCHING_UP;
+}
+
+/* ---- connection --------------------------------------------------------------------------------------------------- */
+
+bool sync_on_config(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase != SYNC_HELLO) return false;
+    s->phase = SYNC_CONFIGURING;
+    return true;
+}
+
+static void retry_start(struct sync *s, uint64_t now_us)
+{
+    s->retry_at = now_us;
+    s->retry_wait = 0;
+}
+
+void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us)
+{
+    if (s->phase != SYNC_CONFIGURING) return;
+    if (s->n_fragments == 0) {
+        s->async = async;
+        s->n_fragments = n_fragments;
+        s->holds = versions != NULL;
+        for (uint32_t i = 0; versions && i < n_fragments; i++) s->f[i].version = s->f[i].target = versions[i];
+    }
+    s->phase = SYNC_JOINING;
+    s->text[0] = '\0';
+    retry_start(s, now_us);
+}
+
+bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
+{
+    if (s->phase == SYNC_JOINED && w->session == s->session) {
+        s->worker_id = w->worker_id;
+        return false;
+    }
+    /* A repeated JOIN makes another session, which replaces the one before: the later WELCOME counts. */
+    if (s->phase != SYNC_JOINING && s->phase != SYNC_JOINED) return false;
+    if (w->n_fragments != s->n_fragments) {
+        sync_fail(s, "the coordinator counts fragments differently: both sides must run the same version of atoll");
+        return false;
+    }
+    s->phase = SYNC_JOINED;
+    s->session = w->session;
+    s->worker_id = w->worker_id;
+    s->joined_at = now_us;
+    s->bind_due = true;
+    s->text[0] = '\0';
+    bool resume = w->resume && s->holds;
+    if (!resume) {
+        drop_work(s);
+        s->holds = false;
+    }
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        struct sync_fragment *f = &s->f[i];
+        f->target = w->current[i].version;
+        if (resume)
+            sync_flow_again(s, i, now_us);
+        else
+            sync_flow_load(s, i, w->snapshot[i].version, now_us);
+    }
+    settle(s);
+    return true;
+}
+
+void sync_rejoin(struct sync *s, uint64_t now_us)
+{
+    if (s->phase == SYNC_STOPPED) return;
+    s->phase = SYNC_HELLO;
+    s->session = 0;
+    s->bind_due = false;
+    retry_start(s, now_us);
+}
+
+void sync_drop(struct sync *s, uint64_t now_us)
+{
+    if (s->phase == SYNC_STOPPED) return;
+    drop_work(s);
+    s->holds = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, 0, now_us);
+    sync_rejoin(s, now_us);
+}
+
+void sync_fail(struct sync *s, const char *text)
+{
+    s->phase = SYNC_STOPPED;
+    if (!s->refused) s->refused = UINT16_MAX;
+    snprintf(s->text, sizeof s->text, "%s", text);
+}
+
+void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
+{
+    bool joining = s->phase == SYNC_HELLO || s->phase == SYNC_JOINING;
+    if (s->phase == SYNC_STOPPED || s->phase == SYNC_CONFIGURING) return;
+    switch (m->code) {
+    case REFUSE_UNKNOWN_SESSION:
+        if (!joining && now_us >= s->joined_at + STALE_REFUSE_US) sync_rejoin(s, now_us);
+        break;
+    case REFUSE_GONE:
+        if (!joining) sync_rejoin(s, now_us);
+        break;
+    case REFUSE_FULL:
+    case REFUSE_STOPPING:
+        if (joining) {
+            s->retry_at = now_us + REFUSED_WAIT_US;
+            snprintf(s->text, sizeof s->text, "%s", m->text);
+        }
+        break;
+    default: /* version, run, config, layout, data set, name, malformed: asking again would not help */
+        if (!joining) break;
+        s->refused = m->code;
+        sync_fail(s, m->text);
+        break;
+    }
+}
+
+void sync_leave(struct sync *s, const char *text, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase == SYNC_STOPPED) return;
+    snprintf(s->text, sizeof s->text, "%s", text);
+    s->leave_due = s->phase == SYNC_JOINED;
+    if (!s->leave_due) s->phase = SYNC_STOPPED;
+}
+
+void sync_set_rtt(struct sync *s, uint64_t rtt_us)
+{
+    s->rtt_us = rtt_us;
+}
+
+/* ---- objects applied ---------------------------------------------------------------------------------------------- */
+
+void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us)
+{
+    bool all = true;
+    struct sync_fragment *f = &s->f[fragment];
+    f->loading = false;
+    f->version = version;
+    if (f->target < version) f->target = version;
+    sync_flow_next(s, fragment, now_us);
+    for (uint32_t i = 0; i < s->n_fragments; i++) all = all && !s->f[i].loading;
+    s->holds = all;
+    settle(s);
+}
+
+static bool in_flight(const struct sync_fragment *f)
+{
+    return f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED;
+}
+
+enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round,
+                               uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    enum sync_verdict verdict = SYNC_NOT_MINE;
+    f->version++;
+    sync_flow_next(s, fragment, now_us);
+    if (named_round != SYNC_NO_ROUND) {
+        uint64_t known = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
+        if (in_flight(f) && named_round == s->round) {
+            f->upload = SYNC_UPLOAD_NAMED;
+            verdict = SYNC_NAMED;
+        } else if (known == SYNC_NO_ROUND || named_round > known) {
+            verdict = SYNC_NAMED_LATER;
+        }
+    }
+    /* Closed without us although our delta may be there: ask for the verdict. */
+    if (verdict != SYNC_NAMED && !s->async && in_flight(f) && round >= s->round) {
+        f->passed = true;
+        f->upload = SYNC_UPLOAD_OFFERED;
+        f->up_at = now_us;
+    }
+    settle(s);
+    return verdict;
+}
+
+bool sync_apply(const struct sync *s, uint32_t *fragment_p)
+{
+    bool frozen = s->state == WORKER_EVALUATING || (s->state == WORKER_TRAINING && !s->async);
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!f->complete || s->phase == SYNC_STOPPED) continue;
+        if (!f->loading) {
+            if (frozen || !s->holds) continue;
+            if (s->eval.pending && f->version >= s->eval.task.versions[i]) continue;
+            if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;
+        }
+        *fragment_p = i;
+        return true;
+    }
+    return false;
+}
+
+/* ---- work --------------------------------------------------------------------------------------------------------- */
+
+bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done) return false;
+    s->worker_id = m->worker_id;
+    /* The next assignment overtakes the update that ends this round: the update is larger. */
+    if (s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && m->round <= s->round)) return false;
+    if (s->has_task && m->round <= s->task.round) return false;
+    if (s->last_round != SYNC_NO_ROUND &&
+        (m->round < s->last_round || (m->round == s->last_round && !s->last_rejected)))
+        return false;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (!s->async && s->holds && s->f[i].version > m->versions[i]) return false;
+    s->task = *m;
+    s->has_task = true;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
+    settle(s);
+    return true;
+}
+
+bool sync_wants_training(const struct sync *s)
+{
+    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending;
+}
+
+void sync_train_begin(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    s->round = s->task.round;
+    s->has_task = false;
+    s->state = WORKER_TRAINING;
+}
+
+void sync_train_abandon(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->state != WORKER_TRAINING) return;
+    s->round = SYNC_NO_ROUND;
+    s->state = WORKER_READY;
+    settle(s);
+}
+
+void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us)
+{
+    s->round = round;
+    s->state = WORKER_SENDING;
+    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_offer(s, i, bytes[i], now_us);
+    settle(s);
+}
+
+void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us)
+{
+    if (m->fragment >= s->n_fragments || m->round != s->round || !in_flight(&s->f[m->fragment])) return;
+    sync_flow_credit(s, m->fragment, m->have, m->upto, now_us);
+    settle(s);
+}
+
+bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
+{
+    (void)now_us;
+    if (m->fragment >= s->n_fragments || m->round != s->round || !in_flight(&s->f[m->fragment])) return false;
+    s->f[m->fragment].upload = SYNC_UPLOAD_REJECTED;
+    settle(s);
+    return true;
+}
+
+bool sync_take_lost(struct sync *s, uint32_t *fragment_p)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        if (!s->f[i].lost) continue;
+        s->f[i].lost = false;
+        *fragment_p = i;
+        return true;
+    }
+    return false;
+}
+
+/* ---- evaluation and end ------------------------------------------------------------------------------------------- */
+
+static bool same_eval(const struct msg_eval *a, const struct msg_eval *b)
+{
+    return a->eval_id == b->eval_id && a->start == b->start && a->count == b->count &&
+           a->n_fragments == b->n_fragments && !memcmp(a->versions, b->versions, a->n_fragments * sizeof *a->versions);
+}
+
+static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
+{
+    struct sync_eval *e = &s->eval;
+    e->pending = e->running = false;
+    e->answer = true;
+    e->result = (struct msg_eval_result){.eval_id = e->task.eval_id, .start = e->task.start, .count = e->task.count,
+                                         .loss_sum = loss_sum, .tokens = tokens};
+}
+
+void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
+{
+    (void)now_us;
+    struct sync_eval *e = &s->eval;
+    if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done || e->running) return;
+    if (same_eval(&e->task, m)) {
+        e->answer = e->answer || (!e->pending && e->result.eval_id == m->eval_id);
+        return;
+    }
+    e->task = *m;
+    e->pending = true;
+    bool past = s->state == WORKER_TRAINING;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        past = past || (s->holds && s->f[i].version > m->versions[i]);
+        if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
+    }
+    if (past) answer_eval(s, 0, 0);
+    settle(s);
+}
+
+bool sync_wants_eval(const struct sync *s)
+{
+    if (s->phase == SYNC_STOPPED || !s->eval.pending || !s->holds) return false;
+    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED) return false;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].version != s->eval.task.versions[i]) return false;
+    return true;
+}
+
+void sync_eval_begin(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    s->eval.pending = false;
+    s->eval.running = true;
+    s->state = WORKER_EVALUATING;
+}
+
+void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->state == WORKER_EVALUATING) s->state = WORKER_READY;
+    if (s->eval.running) answer_eval(s, loss_sum, tokens);
+    settle(s);
+}
+
+void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase != SYNC_JOINED || s->done) return;
+    s->done = s->leave_due = s->finished = true;
+    snprintf(s->text, sizeof s->text, "%s", m->text);
+    settle(s);
+}
+
+/* ---- what to do --------------------------------------------------------------------------------------------------- */
+
+/* Spread retries by up to a quarter, differently for each worker and each attempt. */
+static uint64_t jittered(const struct sync *s, uint64_t wait_us)
+{
+    uint64_t mixed = (s->jitter ^ s->retry_at) * 0x9e3779b97f4a7c15u;
+    return wait_us - wait_us / 8 + (mixed >> 33) % (wait_us / 4 + 1);
+}
+
+/* The earliest thing to do: its time (0: at once), UINT64_MAX when there is none. */
+static uint64_t next_action(const struct sync *s, struct sync_action *a)
+{
+    memset(a, 0, sizeof *a);
+    if (s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) {
+        a->type = s->phase == SYNC_HELLO ? SYNC_SEND_HELLO : SYNC_SEND_JOIN;
+        return s->retry_at;
+    }
+    if (s->phase != SYNC_JOINED) return UINT64_MAX;
+    if (s->leave_due) {
+        a->type = SYNC_SEND_LEAVE;
+        return 0;
+    }
+    if (s->bind_due) {
+        a->type = SYNC_SEND_BIND;
+        return 0;
+    }
+    if (s->eval.answer) {
+        a->type = SYNC_SEND_EVAL_RESULT;
+        return 0;
+    }
+    return s->done ? UINT64_MAX : sync_flow_action(s, a);
+}
+
+bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
+{
+    if (next_action(s, a) > now_us) return false;
+    switch (a->type) {
+    case SYNC_SEND_HELLO:
+    case SYNC_SEND_JOIN:
+        s->retry_wait = s->retry_wait ? s->retry_wait + s->retry_wait / 2 : RETRY_FIRST_US;
+        if (s->retry_wait > RETRY_LAST_US) s->retry_wait = RETRY_LAST_US;
+        s->retry_at = now_us + jittered(s, s->retry_wait);
+        break;
+    case SYNC_SEND_LEAVE:
+        s->leave_due = false;
+        s->phase = SYNC_STOPPED;
+        break;
+    case SYNC_SEND_BIND: s->bind_due = false; break;
+    case SYNC_SEND_EVAL_RESULT: s->eval.answer = false; break;
+    case SYNC_SEND_OFFER:
+    case SYNC_SEND_CHUNK:
+    case SYNC_SEND_GET: sync_flow_sent(s, a, now_us); break;
+    }
+    return true;
+}
+
+uint64_t sync_deadline_us(const struct sync *s)
+{
+    struct sync_action a;
+    return next_action(s, &a);
+}
+
+static void waits_for_upload(const struct sync *s, char *out, size_t cap)
+{
+    uint64_t held = 0, bytes = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        if (s->f[i].upload == SYNC_UPLOAD_NONE) continue;
+        bytes += s->f[i].bytes;
+        held += in_flight(&s->f[i]) ? s->f[i].held : s->f[i].bytes;
+    }
+    snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)", (unsigned long long)s->round,
+             (double)held / 1e6, (double)bytes / 1e6);
+}
+
+static void waits_for_download(const struct sync *s, char *out, size_t cap)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (f->loading) {
+            snprintf(out, cap, "the snapshot of fragment %u at version %llu (%.1f of %.1f MB)", i,
+                     (unsigned long long)f->get_version, (double)f->have / 1e6, (double)f->total / 1e6);
+            return;
+        }
+        if (f->version < f->target) {
+            snprintf(out, cap, "updates of fragment %u (at version %llu of %llu)", i, (unsigned long long)f->version,
+                     (unsigned long long)f->target);
+            return;
+        }
+    }
+    snprintf(out, cap, "the versions it needs");
+}
+
+void sync_waits_for(const struct sync *s, char *out, size_t cap)
+{
+    out[0] = '\0';
+    if (s->phase != SYNC_JOINED) {
+        if (s->phase == SYNC_STOPPED) return;
+        snprintf(out, cap, "the coordinator%s%s", s->text[0] ? ": " : "", s->text);
+        return;
+    }
+    switch (s->state) {
+    case WORKER_CATCHING_UP: waits_for_download(s, out, cap); break;
+    case WORKER_READY: snprintf(out, cap, "work"); break;
+    case WORKER_SENDING: waits_for_upload(s, out, cap); break;
+    case WORKER_WAITING: snprintf(out, cap, "the update of round %llu", (unsigned long long)s->round); break;
+    default: break;
+    }
+}

@@ -1,0 +1,277 @@
+/* Both directions go back to the last byte known to have arrived when nothing moves for longer than a round trip and the
+ * bytes under way can explain ("silence"), and wait twice as long each time it does not help. A slow link is no silence:
+ * the rates are measured, and pessimistic before. */
+#include "worker/sync_flow.h"
+
+#include <string.h>
+
+enum {
+    PARKED_GUESS = 64 << 10, /* size of an object that does not exist yet, for its deadline */
+    BLOCKED_US = 5000,       /* a full queue is tried again after this */
+    DELIVERED_US = 30000000, /* a delivered delta is offered again after this: a lost REJECT must not wait for ever */
+};
+
+static uint64_t silence_us(const struct sync *s, uint64_t bytes, double rate)
+{
+    double us = 4.0 * (double)s->rtt_us + 2e6 * (double)bytes / rate;
+    if (us < SYNC_RETRY_MIN_US) return SYNC_RETRY_MIN_US;
+    return us > SYNC_RETRY_MAX_US ? SYNC_RETRY_MAX_US : (uint64_t)us;
+}
+
+static uint64_t longer(uint64_t wait_us)
+{
+    return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
+}
+
+static double measured(double rate, uint64_t bytes, uint64_t us)
+{
+    return 0.75 * rate + 0.25 * 1e6 * (double)bytes / (double)(us ? us : 1);
+}
+
+/* ---- download ----------------------------------------------------------------------------------------------------- */
+
+static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
+{
+    f->complete = false;
+    f->get_version = version;
+    f->have = f->total = f->requested = 0;
+    f->get_at = now_us;
+    f->get_wait = 0;
+}
+
+void sync_flow_load(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us)
+{
+    s->f[fragment].loading = true;
+    restart_download(&s->f[fragment], version, now_us);
+}
+
+void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    restart_download(&s->f[fragment], s->f[fragment].version + 1, now_us);
+}
+
+void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    /* A snapshot may be another one now, an update is the same for ever. */
+    if (f->get_version != f->version + 1 || f->loading) sync_flow_next(s, fragment, now_us);
+    f->loading = false;
+    f->requested = f->have;
+    f->get_at = now_us;
+    f->get_wait = 0;
+    if (f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED)
+        sync_flow_offer(s, fragment, f->bytes, now_us);
+}
+
+bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version)
+{
+    if (fragment >= s->n_fragments || s->phase != SYNC_JOINED) return false;
+    const struct sync_fragment *f = &s->f[fragment];
+    return !f->complete && f->requested && f->get_version == version &&
+           kind == (f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE);
+}
+
+void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (f->have) s->down_rate = measured(s->down_rate, have - f->have, now_us - f->have_us);
+    f->have = have;
+    f->have_us = now_us;
+    f->total = total;
+    f->complete = have == total;
+    f->get_wait = 0;
+    f->get_at = now_us + silence_us(s, f->requested > have ? f->requested - have : 0, s->down_rate);
+    if (!f->loading && f->target < f->get_version) f->target = f->get_version;
+}
+
+void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    restart_download(f, f->get_version, now_us);
+    f->get_at = now_us + SYNC_RETRY_MIN_US;
+}
+
+static uint64_t window(const struct sync *s)
+{
+    return SYNC_WINDOW / (s->n_fragments < SYNC_GETS_MAX ? s->n_fragments : SYNC_GETS_MAX);
+}
+
+/* When the fragment's next GET is due; UINT64_MAX: it needs none. */
+static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open)
+{
+    if (f->complete || (s->state == WORKER_TRAINING && !s->async)) return UINT64_MAX;
+    if (!f->loading && !s->holds) return UINT64_MAX; /* the others first: replaying needs all of them loaded */
+    if (f->requested > f->have) return f->get_at;
+    if (open >= SYNC_GETS_MAX) return UINT64_MAX;
+    return f->have ? 0 : f->get_at;
+}
+
+static uint64_t next_get(const struct sync *s, struct sync_action *a)
+{
+    uint64_t best = UINT64_MAX;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++) open += s->f[i].requested > s->f[i].have;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        uint64_t due = get_due(s, f, open);
+        if (due >= best) continue;
+        best = due;
+        uint64_t end = f->have + window(s);
+        if (f->total && end > f->total) end = f->total;
+        *a = (struct sync_action){.type = SYNC_SEND_GET, .fragment = i, .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
+                                  .version = f->get_version, .offset = f->have, .length = end - f->have};
+    }
+    return best;
+}
+
+static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[a->fragment];
+    bool again = f->requested > f->have;
+    f->requested = a->offset + a->length;
+    if (again) s->bind_due = true; /* perhaps the bulk connection is not known there */
+    uint64_t expect = f->total ? a->length : PARKED_GUESS;
+    f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down_rate);
+    f->get_at = now_us + f->get_wait;
+}
+
+/* ---- upload ------------------------------------------------------------------------------------------------------- */
+
+void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    f->upload = bytes ? SYNC_UPLOAD_OFFERED : SYNC_UPLOAD_NONE;
+    f->bytes = bytes;
+    f->held = f->upto = f->sent = 0;
+    f->probing = false;
+    f->up_at = now_us;
+    f->up_wait = 0;
+}
+
+/* Bytes given to the transport that nobody confirmed, all fragments together: they share one connection. */
+static uint64_t under_way(const struct sync *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].upload == SYNC_UPLOAD_SENDING && s->f[i].sent > s->f[i].held) bytes += s->f[i].sent - s->f[i].held;
+    return bytes;
+}
+
+static void delivered(struct sync_fragment *f, uint64_t now_us)
+{
+    f->held = f->bytes;
+    f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
+    f->lost = f->passed;
+    f->up_wait = DELIVERED_US;
+    f->up_at = now_us + DELIVERED_US;
+}
+
+void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t upto, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (have >= f->bytes) {
+        delivered(f, now_us);
+    } else {
+        if (f->upload == SYNC_UPLOAD_OFFERED) {
+            f->sent = have; /* first credit of this offer: from where it stands */
+            f->credit_us = now_us;
+        } else if (have < f->held) {
+            f->sent = have; /* it lost what it held */
+        } else if (f->probing && have == f->probe) {
+            f->sent = have;
+        }
+        f->upload = SYNC_UPLOAD_SENDING;
+        f->upto = upto < f->bytes ? upto : f->bytes;
+        f->probing = false;
+    }
+    bool moved = have > f->held || f->upload != SYNC_UPLOAD_SENDING;
+    if (have > f->held && f->held) s->up_rate = measured(s->up_rate, have - f->held, now_us - f->credit_us);
+    if (moved) f->credit_us = now_us;
+    if (f->upload == SYNC_UPLOAD_SENDING) {
+        f->held = have;
+        if (f->sent < have) f->sent = have;
+        f->up_at = now_us + silence_us(s, under_way(s), s->up_rate);
+        if (moved) f->up_wait = 0;
+    }
+    /* What moves for one fragment moves for those behind it. */
+    for (uint32_t i = 0; moved && i < s->n_fragments; i++)
+        if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
+            s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);
+}
+
+static uint64_t next_offer(const struct sync *s, struct sync_action *a)
+{
+    uint64_t best = UINT64_MAX;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (f->upload != SYNC_UPLOAD_OFFERED && f->upload != SYNC_UPLOAD_SENDING && f->upload != SYNC_UPLOAD_DELIVERED)
+            continue;
+        if (f->up_at >= best) continue;
+        best = f->up_at;
+        *a = (struct sync_action){.type = SYNC_SEND_OFFER, .fragment = i, .kind = OBJECT_DELTA};
+    }
+    return best;
+}
+
+static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (f->up_wait) s->bind_due = true;
+    if (f->upload == SYNC_UPLOAD_SENDING) {
+        f->probing = true;
+        f->probe = f->held;
+    }
+    f->up_wait = f->up_wait ? longer(f->up_wait) : silence_us(s, under_way(s), s->up_rate);
+    f->up_at = now_us + f->up_wait;
+}
+
+/* Fragments one after the other, so that the first is complete, and can be merged, early. */
+static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= f->upto) continue;
+        uint64_t length = f->upto - f->sent;
+        *a = (struct sync_action){.type = SYNC_SEND_CHUNK, .fragment = i, .kind = OBJECT_DELTA, .version = s->round,
+                                  .offset = f->sent, .length = length < SYNC_CHUNK ? length : SYNC_CHUNK};
+        return s->blocked_until;
+    }
+    return UINT64_MAX;
+}
+
+static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[a->fragment];
+    f->sent = a->offset + a->length;
+    uint64_t at = now_us + silence_us(s, under_way(s), s->up_rate);
+    if (f->up_at < at) f->up_at = at;
+}
+
+void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    s->f[a->fragment].sent = a->offset;
+    s->blocked_until = now_us + BLOCKED_US;
+}
+
+/* ---- both --------------------------------------------------------------------------------------------------------- */
+
+uint64_t sync_flow_action(const struct sync *s, struct sync_action *a)
+{
+    uint64_t (*const all[])(const struct sync *, struct sync_action *) = {next_offer, next_get, next_chunk};
+    uint64_t best = UINT64_MAX;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct sync_action one;
+        uint64_t at = all[i](s, &one);
+        if (at >= best) continue;
+        best = at;
+        *a = one;
+    }
+    return best;
+}
+
+void sync_flow_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    if (a->type == SYNC_SEND_OFFER) offer_sent(s, a->fragment, now_us);
+    if (a->type == SYNC_SEND_CHUNK) chunk_sent(s, a, now_us);
+    if (a->type == SYNC_SEND_GET) get_sent(s, a, now_us);
+}
