@@ -7,7 +7,7 @@
 
 static const uint64_t order_end = (uint64_t)1 << 63;
 
-enum { LEASES_MAX = 1 << 20, FREE_MAX = 1 << 24 };
+enum { LEASES_MAX = 1 << 16, FREE_MAX = 1 << 24 };
 
 void lease_book_init(struct lease_book *book)
 {
@@ -121,7 +121,10 @@ enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round,
                 ranges[j].start < ranges[i].start + ranges[i].count)
                 return STATUS_STATE;
     }
-    TRY(grow(&book->free, &book->cap_free, book->n_free + 2 * n, sizeof *book->free));
+    /* Room for everything that is out, so that giving back cannot fail. */
+    uint32_t pieces = book->n_free + 2 * n;
+    for (uint32_t i = 0; i < book->n_leases; i++) pieces += book->leases[i].n_ranges;
+    TRY(grow(&book->free, &book->cap_free, pieces, sizeof *book->free));
     TRY(grow(&book->leases, &book->cap_leases, book->n_leases + 1, sizeof *book->leases));
     struct lease *lease = &book->leases[book->n_leases++];
     *lease = (struct lease){.worker = worker, .round = round, .n_ranges = n};
@@ -258,7 +261,7 @@ enum status lease_decode(struct lease_book *book, struct reader *r)
     if (r->bad || n_free > FREE_MAX || n_leases > LEASES_MAX ||
         (size_t)n_free * 16 + (size_t)n_leases * 32 > reader_left(r))
         return STATUS_CORRUPT;
-    TRY(grow(&book->free, &book->cap_free, n_free, sizeof *book->free));
+    TRY(grow(&book->free, &book->cap_free, n_free + n_leases * WIRE_RANGES_MAX, sizeof *book->free));
     TRY(grow(&book->leases, &book->cap_leases, n_leases, sizeof *book->leases));
     for (uint32_t i = 0; i < n_free; i++) {
         book->free[i].start = get_u64(r);
