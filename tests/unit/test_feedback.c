@@ -1,0 +1,213 @@
+/* Error feedback: what was sent plus what is kept is what was to be sent, through commits, refusals and failures. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "compress/codec.h"
+#include "compress/feedback.h"
+
+enum { N = 300, CAP = 4 * N + 100 };
+
+static uint8_t bytes[CAP];
+static float delta[N], before[N], x[N], sent[N];
+
+static struct codec *make(const char *spec, size_t n)
+{
+    struct codec *codec = NULL;
+    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 1};
+    assert_int_equal(codec_create(&codec, spec, &span, 1, NULL), STATUS_OK);
+    return codec;
+}
+
+/* 1,000 rounds of random deltas; some are refused, some meet a failure. After each: sent + residual = delta + decay *
+ * old residual to the last bit that rounding allows, and in all: sum of what was merged + residual = sum of deltas. */
+static void check_property(const char *spec, float decay)
+{
+    struct codec *codec = make(spec, N);
+    struct feedback fb;
+    static double deltas[N], merged[N];
+    memset(deltas, 0, sizeof deltas);
+    memset(merged, 0, sizeof merged);
+    assert_int_equal(feedback_init(&fb, N, decay, true), STATUS_OK);
+    for (uint64_t round = 0; round < 1000; round++) {
+        size_t size = 0;
+        uint64_t dice = rng_u64(4, RNG_TEST, round) % 8;
+        rng_normal_fill(round, RNG_TEST, 0, dice == 0 ? 1.0f : 1e-3f, delta, N);
+        memcpy(before, fb.residual, sizeof before);
+        memcpy(x, delta, sizeof x);
+        if (dice == 1) { /* no room: nothing happens */
+            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, 3, &size), STATUS_LIMIT);
+            assert_memory_equal(fb.residual, before, sizeof before);
+            assert_false(fb.pending);
+            memcpy(delta, x, sizeof x);
+        } else if (dice == 2) { /* a broken delta: nothing happens */
+            delta[round % N] = NAN;
+            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_NONFINITE);
+            assert_memory_equal(fb.residual, before, sizeof before);
+            assert_false(fb.pending);
+            memcpy(delta, x, sizeof x);
+        }
+        assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+        for (size_t i = 0; i < N; i++) {
+            volatile float kept = decay * before[i];
+            assert_true(delta[i] == x[i] + kept); /* delta holds what was encoded */
+        }
+        assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
+        for (size_t i = 0; i < N; i++) {
+            double error = (double)sent[i] + fb.residual[i] - delta[i];
+            if (fabs(error) > 0x1p-24 * fabs((double)delta[i]))
+                fail_msg("%s, round %lu: off by %g", spec, round, error);
+        }
+        assert_true(fb.pending);
+        assert_int_equal(feedback_encode(&fb, codec, x, bytes, CAP, &size), STATUS_STATE); /* one at a time */
+        if (dice < 5) {
+            feedback_commit(&fb);
+            for (size_t i = 0; i < N; i++) {
+                deltas[i] += (double)delta[i] - before[i]; /* with decay 1 this is the delta */
+                merged[i] += sent[i];
+            }
+        } else {
+            if (dice == 5) { /* not the bytes that were made: refused, and still pending */
+                assert_int_equal(feedback_rollback(&fb, codec, bytes, size - 1), STATUS_CORRUPT);
+                assert_true(fb.pending);
+            }
+            assert_int_equal(feedback_rollback(&fb, codec, bytes, size), STATUS_OK);
+            for (size_t i = 0; i < N; i++) {
+                double error = (double)fb.residual[i] - delta[i];
+                if (fabs(error) > 0x1p-24 * fabs((double)delta[i]))
+                    fail_msg("%s, round %lu: %g lost", spec, round, error);
+                deltas[i] += (double)delta[i] - before[i];
+            }
+        }
+        assert_false(fb.pending);
+    }
+    if (decay == 1.0f)
+        for (size_t i = 0; i < N; i++)
+            if (fabs(merged[i] + fb.residual[i] - deltas[i]) > 1e-4)
+                fail_msg("%s: element %zu: %g merged + %g kept, not %g", spec, i, merged[i], fb.residual[i], deltas[i]);
+    feedback_finish(&fb);
+    codec_destroy(codec);
+}
+
+static void test_property(void **state)
+{
+    (void)state;
+    check_property("int8:32", 1.0f);
+    check_property("int8:256+lz4", 0.95f);
+    check_property("bf16", 1.0f);
+    check_property("fp32", 1.0f);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* A constant delta far below one quantization step gets through in the long run only with feedback. */
+static void test_small_values_arrive(void **state)
+{
+    (void)state;
+    for (int enabled = 0; enabled < 2; enabled++) {
+        struct codec *codec = make("int8:256", 256);
+        struct feedback fb;
+        double arrived = 0;
+        assert_int_equal(feedback_init(&fb, 256, 1.0f, enabled), STATUS_OK);
+        for (int round = 0; round < 2000; round++) {
+            size_t size;
+            for (int i = 0; i < 256; i++) delta[i] = i ? 1e-4f : 1.0f; /* a step is 1/127 = 79 times 1e-4 */
+            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+            assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
+            arrived += sent[5];
+            feedback_commit(&fb);
+        }
+        if (enabled)
+            assert_true(fabs(arrived - 0.2) < 0.005);
+        else
+            assert_true(arrived == 0);
+        feedback_finish(&fb);
+        codec_destroy(codec);
+    }
+}
+
+static void test_lossless_keeps_nothing(void **state)
+{
+    (void)state;
+    struct codec *codec = make("fp32+lz4", N);
+    struct feedback fb;
+    size_t size;
+    assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_OK);
+    for (uint64_t round = 0; round < 10; round++) {
+        rng_normal_fill(round, RNG_TEST, 0, 1.0f, delta, N);
+        assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+        for (size_t i = 0; i < N; i++) assert_true(fb.residual[i] == 0);
+        feedback_commit(&fb);
+    }
+    feedback_finish(&fb);
+    codec_destroy(codec);
+}
+
+static void test_disabled(void **state)
+{
+    (void)state;
+    struct codec *codec = make("int8:256", N);
+    struct feedback fb;
+    size_t size;
+    assert_int_equal(feedback_init(&fb, N, 1.0f, false), STATUS_OK);
+    assert_null(fb.residual);
+    rng_normal_fill(1, RNG_TEST, 0, 1.0f, delta, N);
+    memcpy(x, delta, sizeof x);
+    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    assert_memory_equal(x, delta, sizeof x);
+    assert_int_equal(feedback_rollback(&fb, codec, bytes, size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    feedback_commit(&fb);
+    feedback_commit(&fb); /* nothing pending: no effect */
+    feedback_reset(&fb);
+    feedback_finish(&fb);
+    codec_destroy(codec);
+}
+
+static void test_init_and_reset(void **state)
+{
+    (void)state;
+    struct codec *codec = make("int8:256", N), *shorter = make("int8:256", N - 1);
+    struct feedback fb;
+    size_t size = 0;
+    assert_int_equal(feedback_init(&fb, 0, 1.0f, true), STATUS_INVALID);
+    assert_int_equal(feedback_init(&fb, N, NAN, true), STATUS_INVALID);
+    assert_int_equal(feedback_init(&fb, N, 1.5f, true), STATUS_INVALID);
+    assert_int_equal(feedback_init(&fb, N, -0.1f, true), STATUS_INVALID);
+    mem_fail_after(1);
+    assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_NOMEM);
+    assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_OK);
+    rng_normal_fill(1, RNG_TEST, 0, 1.0f, delta, N);
+    assert_int_equal(feedback_encode(&fb, shorter, delta, bytes, CAP, &size), STATUS_INVALID);
+    assert_int_equal(feedback_rollback(&fb, codec, bytes, 1), STATUS_STATE); /* nothing to roll back */
+    mem_fail_after(1);                                                       /* no allocation from here on */
+    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    assert_int_equal(feedback_rollback(&fb, codec, bytes, size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    mem_fail_after(0);
+    feedback_reset(&fb);
+    assert_false(fb.pending);
+    for (size_t i = 0; i < N; i++) assert_true(fb.residual[i] == 0);
+    feedback_finish(&fb);
+    codec_destroy(codec);
+    codec_destroy(shorter);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_property),
+        cmocka_unit_test(test_small_values_arrive),
+        cmocka_unit_test(test_lossless_keeps_nothing),
+        cmocka_unit_test(test_disabled),
+        cmocka_unit_test(test_init_and_reset),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
