@@ -1,0 +1,271 @@
+/* Causal self-attention of one head, forward and backward.
+ *
+ * Queries are taken NR at a time and live in the lanes: a panel of scores is stored [key][query], so that maximum, sum and
+ * mask of the softmax are plain vector operations, and a panel of probabilities is already what the register tile wants as
+ * its B operand. A panel sees the keys up to its last query; later ones are never computed. Memory is one panel (keys x
+ * NR), never T x T; backward recomputes it from the stored log-sum-exp (Dao et al., arXiv 2205.14135).
+ *
+ * Everything is padded to whole panels with zeros; padded keys are masked by causality, padded queries have no gradient. */
+#ifndef GPU_ATTN_BODY_H
+#define GPU_ATTN_BODY_H
+
+#include <math.h>
+
+#include "gpu/cpu_kernels.h"
+#include "gpu/gemm_body.h"
+#include "gpu/vec.h"
+
+/* Pieces of one thread's scratch. hd = head_dim, tp = seq rounded up to NR. */
+struct attn_work {
+    float *k_panels, *v_panels; /* [tp/VL][hd][VL]: rows of K and V as A operands */
+    float *k_rows, *v_rows;     /* [tp][hd] (+ VL): K^T and V^T as A operands */
+    float *p, *ds;              /* [tp][NR] */
+    float *q_cols, *do_cols;    /* [hd][NR]: Q^T and dO^T as B operands */
+    float *out_cols;            /* [hd + VL][NR] */
+    float *q_rows, *do_rows;    /* [NR][hdp]: as B operands, hdp = hd rounded up to NR */
+    float *dk, *dv;             /* [tp][hdp] */
+    size_t hdp, tp;
+};
+
+INLINE size_t round_to(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Lays the pieces out in scratch (NULL: only counts); returns floats used. */
+static size_t attn_layout(const struct attn_dims *d, bool backward, float *scratch, struct attn_work *w)
+{
+    size_t hd = d->head_dim, hdp = round_to(hd, NR), tp = round_to(d->seq, NR), used = 0;
+    struct attn_work none;
+    if (!w) w = &none;
+    *w = (struct attn_work){.hdp = hdp, .tp = tp};
+#define PIECE(name, floats) (w->name = scratch ? scratch + used : NULL, used += round_to((floats), 16))
+    PIECE(k_panels, tp * hd);
+    PIECE(p, tp * NR);
+    PIECE(q_cols, hd * NR);
+    PIECE(out_cols, (hd + VL) * NR);
+    if (!backward) {
+        PIECE(v_rows, tp * hd + VL);
+    } else {
+        PIECE(v_panels, tp * hd);
+        PIECE(k_rows, tp * hd + VL);
+        PIECE(ds, tp * NR);
+        PIECE(do_cols, hd * NR);
+        PIECE(q_rows, NR * hdp);
+        PIECE(do_rows, NR * hdp);
+        PIECE(dk, tp * hdp);
+        PIECE(dv, tp * hdp);
+    }
+#undef PIECE
+    return used;
+}
+
+static size_t attn_scratch_floats(const struct attn_dims *d, bool backward)
+{
+    return attn_layout(d, backward, NULL, NULL);
+}
+
+/* dst[r][0..hd) = scale * src[r][0..hd); nothing else is written. */
+static void attn_copy_rows(size_t rows, size_t hd, const float *src, size_t ld, float scale, float *dst, size_t ldd)
+{
+    for (size_t r = 0; r < rows; r++) {
+        FOR_VECTORS(i, n, hd) v_put(dst + r * ldd + i, v_part(src + r * ld + i, n) * v_set1(scale), n);
+    }
+}
+
+/* The same into a padded block of `padded` rows of width ldd. */
+static void attn_pad_rows(size_t rows, size_t padded, size_t hd, const float *src, size_t ld, float scale, float *dst,
+                          size_t ldd)
+{
+    if (rows < padded || hd < ldd) memset(dst, 0, padded * ldd * sizeof *dst);
+    attn_copy_rows(rows, hd, src, ld, scale, dst, ldd);
+}
+
+static void attn_pack_panels(const struct attn_dims *d, size_t tp, const float *src, size_t ld, float *panels)
+{
+    for (size_t j = 0; j < tp; j += VL) {
+        size_t rows = j >= d->seq ? 0 : d->seq - j < VL ? d->seq - j : VL;
+        pack_transposed(rows, d->head_dim, src + (rows ? j * ld : 0), ld, panels + j * d->head_dim, VL);
+    }
+}
+
+/* cols[hd][NR] = scale * rows^T of the panel's nq queries. */
+static void attn_pack_cols(size_t nq, size_t hd, const float *src, size_t ld, float scale, float *cols)
+{
+    size_t n0 = nq < VL ? nq : VL, n1 = nq - n0;
+    pack_transposed(n0, hd, src, ld, cols, NR);
+    pack_transposed(n1, hd, src + (n1 ? VL * ld : 0), ld, cols + VL, NR);
+    if (scale != 1.0f)
+        for (size_t i = 0; i < hd * NR; i += VL) v_store(cols + i, v_load(cols + i) * v_set1(scale));
+}
+
+/* dst[q * ldd + j] = cols[j][q] for q < nq, j < hd; nothing else is written. */
+static void attn_store_cols(size_t nq, size_t hd, const float *cols, float *dst, size_t ldd)
+{
+    float square[VL * VL];
+    for (size_t q0 = 0; q0 < nq; q0 += VL)
+        for (size_t j = 0; j < hd; j += VL) {
+            size_t nj = hd - j < VL ? hd - j : VL, n = nq - q0 < VL ? nq - q0 : VL;
+            vf row[VL];
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++) row[i] = v_load(cols + (j + i) * NR + q0);
+            if (n == VL && nj == VL) {
+                v_transpose_store(row, dst + q0 * ldd + j, ldd);
+                continue;
+            }
+            v_transpose_store(row, square, VL);
+            for (size_t q = 0; q < n; q++) v_store_n(dst + (q0 + q) * ldd + j, v_load(square + q * VL), nj);
+        }
+}
+
+/* Lanes of v whose query sees key `key`; the others get `masked`. half 0 or 1 of the panel that starts at query q0. */
+INLINE vf attn_mask(vf v, size_t key, size_t q0, size_t half, vf masked)
+{
+    size_t first = q0 + half * VL;
+    if (key <= first) return v;
+    return v_keep_from(v, key - first < VL ? key - first : VL, masked);
+}
+
+/* p[key][] = scores of one panel, keys 0 .. n_keys. */
+INLINE void attn_scores(size_t n_keys, size_t hd, const float *k_panels, const float *q_cols, float *p)
+{
+    vf acc[AMR][2];
+    for (size_t j = 0; j < n_keys; j += AMR) {
+        tile_sum(AMR, hd, k_panels + j / VL * VL * hd + j % VL, 1, VL, q_cols, NR, acc);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < AMR; i++) {
+            v_store(p + (j + i) * NR, acc[i][0]);
+            v_store(p + (j + i) * NR + VL, acc[i][1]);
+        }
+    }
+}
+
+/* cols[j][] = (sum over keys of rows[key][j] * p[key][]) * factor[] : out^T = V^T P, dQ^T = K^T dS. */
+INLINE void attn_reduce_keys(size_t n_keys, size_t hd, const float *rows, const float *p, const vf factor[2],
+                             float *cols)
+{
+    vf acc[AMR][2];
+    for (size_t j = 0; j < hd; j += AMR) {
+        tile_sum(AMR, n_keys, rows + j, 1, hd, p, NR, acc);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < AMR; i++) {
+            v_store(cols + (j + i) * NR, acc[i][0] * factor[0]);
+            v_store(cols + (j + i) * NR + VL, acc[i][1] * factor[1]);
+        }
+    }
+}
+
+/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. */
+INLINE void attn_add_keys(size_t n_keys, size_t hdp, const float *p, const float *rows, float *out)
+{
+    vf acc[AMR][2];
+    for (size_t j = 0; j < n_keys; j += AMR)
+        for (size_t c = 0; c < hdp; c += NR) {
+            tile_sum(AMR, NR, p + j * NR, NR, 1, rows + c, hdp, acc);
+#pragma GCC unroll 8
+            for (size_t i = 0; i < AMR; i++) {
+                float *o = out + (j + i) * hdp + c;
+                v_store(o, v_load(o) + acc[i][0]);
+                v_store(o + VL, v_load(o + VL) + acc[i][1]);
+            }
+        }
+}
+
+/* Softmax of one panel in place, not yet divided by the sums: factor = 1 / sum, and the log-sum-exp. */
+INLINE void attn_softmax(size_t q0, size_t n_keys, float *p, vf factor[2], float lse[NR])
+{
+    for (size_t half = 0; half < 2; half++) {
+        vf top = v_set1(-1e30f), sum = v_zero();
+        float *s = p + half * VL;
+        for (size_t j = 0; j < n_keys; j++) top = v_max(top, attn_mask(v_load(s + j * NR), j, q0, half, v_set1(-1e30f)));
+        for (size_t j = 0; j < n_keys; j++) {
+            vf e = attn_mask(v_exp(v_load(s + j * NR) - top), j, q0, half, v_zero());
+            sum = sum + e;
+            v_store(s + j * NR, e);
+        }
+        factor[half] = v_set1(1.0f) / sum;
+        if (lse) v_store(lse + half * VL, top + v_log(sum));
+    }
+}
+
+static void attn_fwd_head(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o,
+                          float *lse, float *scratch)
+{
+    struct attn_work w;
+    size_t hd = d->head_dim;
+    attn_layout(d, false, scratch, &w);
+    attn_pack_panels(d, w.tp, k, d->ld_qkv, w.k_panels);
+    attn_pad_rows(d->seq, w.tp, hd, v, d->ld_qkv, 1.0f, w.v_rows, hd);
+    for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
+        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR, n_keys = q0 + NR;
+        float lse_panel[NR];
+        vf factor[2];
+        attn_pack_cols(nq, hd, q + q0 * d->ld_qkv, d->ld_qkv, d->scale, w.q_cols);
+        attn_scores(n_keys, hd, w.k_panels, w.q_cols, w.p);
+        attn_softmax(q0, n_keys, w.p, factor, lse_panel);
+        attn_reduce_keys(n_keys, hd, w.v_rows, w.p, factor, w.out_cols);
+        attn_store_cols(nq, hd, w.out_cols, o + q0 * d->ld_o, d->ld_o);
+        if (lse) memcpy(lse + q0, lse_panel, nq * sizeof *lse);
+    }
+}
+
+/* p = exp(scores - lse), ds = p (dp - delta) with dp = V dO^T and delta = rowsum(dO o) of each query. */
+INLINE void attn_bwd_panel(const struct attn_work *w, size_t hd, size_t q0, size_t n_keys, const float *lse,
+                           const vf delta[2])
+{
+    vf acc[AMR][2], lse0 = v_load(lse), lse1 = v_load(lse + VL);
+    for (size_t j = 0; j < n_keys; j += AMR) {
+        size_t a = j / VL * VL * hd + j % VL;
+        tile_sum(AMR, hd, w->k_panels + a, 1, VL, w->q_cols, NR, acc);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < AMR; i++) {
+            v_store(w->p + (j + i) * NR, attn_mask(v_exp(acc[i][0] - lse0), j + i, q0, 0, v_zero()));
+            v_store(w->p + (j + i) * NR + VL, attn_mask(v_exp(acc[i][1] - lse1), j + i, q0, 1, v_zero()));
+        }
+        tile_sum(AMR, hd, w->v_panels + a, 1, VL, w->do_cols, NR, acc);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < AMR; i++) {
+            const float *p = w->p + (j + i) * NR;
+            v_store(w->ds + (j + i) * NR, v_load(p) * (acc[i][0] - delta[0]));
+            v_store(w->ds + (j + i) * NR + VL, v_load(p + VL) * (acc[i][1] - delta[1]));
+        }
+    }
+}
+
+static void attn_bwd_head(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
+                          const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch)
+{
+    struct attn_work w;
+    size_t hd = d->head_dim, ld = d->ld_qkv;
+    attn_layout(d, true, scratch, &w);
+    attn_pack_panels(d, w.tp, k, ld, w.k_panels);
+    attn_pack_panels(d, w.tp, v, ld, w.v_panels);
+    attn_pad_rows(d->seq, w.tp, hd, k, ld, 1.0f, w.k_rows, hd);
+    memset(w.dk, 0, w.tp * w.hdp * sizeof *w.dk);
+    memset(w.dv, 0, w.tp * w.hdp * sizeof *w.dv);
+    const vf scale[2] = {v_set1(d->scale), v_set1(d->scale)};
+    for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
+        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR, n_keys = q0 + NR;
+        float lse_panel[NR] = {0};
+        memcpy(lse_panel, lse + q0, nq * sizeof *lse);
+        attn_pack_cols(nq, hd, q + q0 * ld, ld, d->scale, w.q_cols);
+        attn_pack_cols(nq, hd, d_o + q0 * d->ld_o, d->ld_o, 1.0f, w.do_cols);
+        attn_pack_cols(nq, hd, o + q0 * d->ld_o, d->ld_o, 1.0f, w.out_cols);
+        vf delta[2] = {v_zero(), v_zero()};
+        for (size_t i = 0; i < hd; i++) {
+            delta[0] = v_fma(v_load(w.do_cols + i * NR), v_load(w.out_cols + i * NR), delta[0]);
+            delta[1] = v_fma(v_load(w.do_cols + i * NR + VL), v_load(w.out_cols + i * NR + VL), delta[1]);
+        }
+        attn_pad_rows(nq, NR, hd, q + q0 * ld, ld, d->scale, w.q_rows, w.hdp);
+        attn_pad_rows(nq, NR, hd, d_o + q0 * d->ld_o, d->ld_o, 1.0f, w.do_rows, w.hdp);
+        attn_bwd_panel(&w, hd, q0, n_keys, lse_panel, delta);
+        attn_add_keys(n_keys, w.hdp, w.p, w.do_rows, w.dv);
+        attn_add_keys(n_keys, w.hdp, w.ds, w.q_rows, w.dk);
+        attn_reduce_keys(n_keys, hd, w.k_rows, w.ds, scale, w.out_cols);
+        attn_store_cols(nq, hd, w.out_cols, dq + q0 * ld, ld);
+    }
+    attn_copy_rows(d->seq, hd, w.dk, w.hdp, 1.0f, dk, ld);
+    attn_copy_rows(d->seq, hd, w.dv, w.hdp, 1.0f, dv, ld);
+}
+
+#endif

@@ -1,0 +1,133 @@
+#include "gpu/collective.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/mem.h"
+
+enum { REDUCE_CHUNK = 16384 }; /* floats: every rank's piece of a chunk stays in cache while it is summed and spread */
+
+/* The ranks are threads of this process, so a rank reads the others' buffers directly; two barriers fence that. */
+struct cpu_group {
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    int n_ranks, waiting;
+    unsigned turn;
+    bool aborted;
+    struct {
+        float *buf;
+        size_t n;
+    } posted[COLLECTIVE_RANKS_MAX];
+};
+
+static enum status cpu_barrier(struct collective *coll)
+{
+    struct cpu_group *group = coll->group;
+    pthread_mutex_lock(&group->lock);
+    unsigned turn = group->turn;
+    if (!group->aborted && ++group->waiting == group->n_ranks) {
+        group->waiting = 0;
+        group->turn++;
+        pthread_cond_broadcast(&group->turned);
+    }
+    while (!group->aborted && group->turn == turn) pthread_cond_wait(&group->turned, &group->lock);
+    enum status status = group->aborted ? STATUS_CLOSED : STATUS_OK;
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
+static void cpu_abort(struct collective *coll)
+{
+    struct cpu_group *group = coll->group;
+    pthread_mutex_lock(&group->lock);
+    group->aborted = true;
+    pthread_cond_broadcast(&group->turned);
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* Show this rank's buffer to the others and see theirs. Lengths that differ are a defect of the caller: all give up. */
+static enum status exchange(struct collective *coll, float *buf, size_t n)
+{
+    struct cpu_group *group = coll->group;
+    enum status status = coll->dev->ops->sync(coll->dev, NULL);
+    if (status != STATUS_OK) {
+        cpu_abort(coll);
+        return status;
+    }
+    group->posted[coll->rank].buf = buf;
+    group->posted[coll->rank].n = n;
+    TRY(cpu_barrier(coll));
+    for (int r = 0; r < group->n_ranks; r++) {
+        if (group->posted[r].n == n) continue;
+        cpu_abort(coll);
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
+
+static enum status cpu_all_reduce_sum(struct collective *coll, float *buf, size_t n)
+{
+    struct cpu_group *group = coll->group;
+    struct device *dev = coll->dev;
+    TRY(exchange(coll, buf, n));
+    size_t share = (n / (size_t)group->n_ranks + 15) / 16 * 16 + 16, begin = share * (size_t)coll->rank;
+    size_t end = begin + share < n ? begin + share : n;
+    for (size_t at = begin; at < end; at += REDUCE_CHUNK) {
+        size_t count = end - at < REDUCE_CHUNK ? end - at : REDUCE_CHUNK;
+        float *sum = group->posted[0].buf + at;
+        for (int r = 1; r < group->n_ranks; r++) dev->ops->axpy(dev, count, 1.0f, group->posted[r].buf + at, sum);
+        for (int r = 1; r < group->n_ranks; r++) dev->ops->copy(dev, group->posted[r].buf + at, sum, count * sizeof *sum);
+    }
+    return cpu_barrier(coll);
+}
+
+static enum status cpu_broadcast(struct collective *coll, float *buf, size_t n, int root)
+{
+    struct cpu_group *group = coll->group;
+    if (root < 0 || root >= group->n_ranks) {
+        cpu_abort(coll);
+        return STATUS_INVALID;
+    }
+    TRY(exchange(coll, buf, n));
+    if (coll->rank != root && n) memcpy(buf, group->posted[root].buf, n * sizeof *buf);
+    return cpu_barrier(coll);
+}
+
+static void cpu_close(struct collective *coll)
+{
+    struct cpu_group *group = coll->group;
+    pthread_cond_destroy(&group->turned);
+    pthread_mutex_destroy(&group->lock);
+    mem_free(group);
+}
+
+static const struct collective_ops cpu_collective = {
+    .all_reduce_sum = cpu_all_reduce_sum,
+    .broadcast = cpu_broadcast,
+    .barrier = cpu_barrier,
+    .abort = cpu_abort,
+    .close = cpu_close,
+};
+
+enum status collective_open(struct device *const *devices, int n_ranks, struct collective *out, struct err *err)
+{
+    if (n_ranks < 1 || n_ranks > COLLECTIVE_RANKS_MAX) {
+        return err_set(err, STATUS_INVALID, "collective of %d ranks: want 1 to %d", n_ranks, COLLECTIVE_RANKS_MAX);
+    }
+    struct cpu_group *group = mem_alloc(1, sizeof *group);
+    if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
+    group->n_ranks = n_ranks;
+    pthread_mutex_init(&group->lock, NULL);
+    pthread_cond_init(&group->turned, NULL);
+    for (int r = 0; r < n_ranks; r++) {
+        out[r] = (struct collective){.ops = &cpu_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r],
+                                     .group = group};
+    }
+    return STATUS_OK;
+}
+
+void collective_close(struct collective *ranks)
+{
+    if (ranks && ranks->group) ranks->ops->close(ranks);
+}

@@ -1,0 +1,210 @@
+#include "gpu/cpu_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/mem.h"
+#include "gpu/gemm.h"
+
+void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
+{
+    if (cpu->error.code == STATUS_OK) err_set(&cpu->error, code, "device %s: %s", cpu->base.name, what);
+}
+
+enum status cpu_scratch_reserve(struct cpu_device *cpu, size_t bytes)
+{
+    if (bytes <= cpu->scratch_bytes) return STATUS_OK;
+    for (int t = 0; t < cpu->base.threads; t++) {
+        void *block = mem_alloc(1, bytes);
+        if (!block) return STATUS_NOMEM; /* threads served already keep the larger block: harmless */
+        mem_free(cpu->scratch[t]);
+        cpu->scratch[t] = block;
+    }
+    cpu->scratch_bytes = bytes;
+    return STATUS_OK;
+}
+
+static void cpu_close(struct device *dev)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    pool_destroy(cpu->pool);
+    for (struct cpu_plan *plan = cpu->plans, *next; plan; plan = next) {
+        next = plan->next;
+        mem_free(plan);
+    }
+    for (int t = 0; cpu->scratch && t < dev->threads; t++) mem_free(cpu->scratch[t]);
+    mem_free(cpu->scratch);
+    mem_free(cpu->logits);
+    mem_free(cpu->partials);
+    mem_free(cpu);
+}
+
+static void *cpu_alloc(struct device *dev, size_t bytes)
+{
+    (void)dev;
+    return mem_alloc(1, bytes);
+}
+
+static void cpu_release(struct device *dev, void *p)
+{
+    (void)dev;
+    mem_free(p);
+}
+
+static void cpu_copy(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    (void)dev;
+    if (bytes) memcpy(dst, src, bytes);
+}
+
+static void cpu_fill(struct device *dev, float *p, size_t n, float value)
+{
+    (void)dev;
+    for (size_t i = 0; i < n; i++) p[i] = value;
+}
+
+/* Operations run when they are submitted, so there is nothing to wait for. */
+static enum status cpu_sync(struct device *dev, struct err *err)
+{
+    const struct cpu_device *cpu = cpu_of(dev);
+    if (cpu->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, cpu->error.code, "%s", cpu->error.msg);
+}
+
+static enum status plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out)
+{
+    struct cpu_plan *plan = mem_alloc(1, sizeof *plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->kind = kind;
+    plan->next = cpu->plans;
+    cpu->plans = plan;
+    *out = plan;
+    return STATUS_OK;
+}
+
+static void cpu_plan_free(struct device *dev, void *plan)
+{
+    for (struct cpu_plan **at = &cpu_of(dev)->plans; *at; at = &(*at)->next) {
+        if (*at != plan) continue;
+        *at = (*at)->next;
+        mem_free(plan);
+        return;
+    }
+}
+
+static enum status cpu_lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out)
+{
+    struct cpu_plan *plan;
+    if (!shape->n || !shape->k || !shape->m) return STATUS_INVALID;
+    TRY(plan_new(cpu_of(dev), CPU_PLAN_LIN, &plan));
+    plan->as.lin = *shape;
+    *out = (struct lin_plan *)plan;
+    return STATUS_OK;
+}
+
+static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct cpu_plan *plan;
+    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim) return STATUS_INVALID;
+    struct attn_dims dims = {.seq = shape->seq, .head_dim = shape->head_dim};
+    size_t floats = cpu->kernels->attn_scratch_floats(&dims, !shape->inference);
+    size_t forward = cpu->kernels->attn_scratch_floats(&dims, false);
+    TRY(cpu_scratch_reserve(cpu, (floats > forward ? floats : forward) * sizeof(float)));
+    TRY(plan_new(cpu, CPU_PLAN_ATTN, &plan));
+    plan->as.attn = *shape;
+    *out = (struct attn_plan *)plan;
+    return STATUS_OK;
+}
+
+static enum status cpu_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct cpu_plan *plan;
+    if (!shape->n || !shape->c || !shape->v) return STATUS_INVALID;
+    size_t ld = (shape->v + 15) / 16 * 16, rows = HEAD_BYTES / sizeof(float) / ld;
+    if (rows < 1) rows = 1;
+    if (rows > shape->n) rows = shape->n;
+    if (rows * ld > cpu->logits_floats) {
+        float *logits = mem_alloc(rows * ld, sizeof *logits);
+        if (!logits) return STATUS_NOMEM;
+        mem_free(cpu->logits);
+        cpu->logits = logits;
+        cpu->logits_floats = rows * ld;
+    }
+    TRY(plan_new(cpu, CPU_PLAN_HEAD, &plan));
+    plan->as.head.shape = *shape;
+    plan->as.head.rows = rows;
+    plan->as.head.ld = ld;
+    *out = (struct head_plan *)plan;
+    return STATUS_OK;
+}
+
+static const struct device_ops cpu_ops = {
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .copy = cpu_copy,
+    .fill = cpu_fill,
+    .sync = cpu_sync,
+    .lin_plan = cpu_lin_plan,
+    .attn_plan = cpu_attn_plan,
+    .head_plan = cpu_head_plan,
+    .plan_free = cpu_plan_free,
+    .embed_fwd = cpu_embed_fwd,
+    .embed_bwd = cpu_embed_bwd,
+    .norm_fwd = cpu_norm_fwd,
+    .norm_bwd = cpu_norm_bwd,
+    .lin_fwd = cpu_lin_fwd,
+    .lin_bwd_x = cpu_lin_bwd_x,
+    .lin_bwd_w = cpu_lin_bwd_w,
+    .attn_fwd = cpu_attn_fwd,
+    .attn_bwd = cpu_attn_bwd,
+    .head = cpu_head,
+    .sum = cpu_sum,
+    .sumsq = cpu_sumsq,
+    .clip_scale = cpu_clip_scale,
+    .adamw = cpu_adamw,
+    .sgd = cpu_sgd,
+    .axpy = cpu_axpy,
+    .scale = cpu_scale,
+};
+
+static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
+{
+    cpu->base.ops = &cpu_ops;
+    cpu->base.act_bytes = sizeof(float);
+    cpu->base.threads = threads;
+    snprintf(cpu->base.name, sizeof cpu->base.name, "cpu %s x%d", cpu->kernels->name, threads);
+    cpu->scratch = mem_alloc((size_t)threads, sizeof *cpu->scratch);
+    cpu->partials = mem_alloc(PARTIAL_FLOATS, sizeof *cpu->partials);
+    if (!cpu->scratch || !cpu->partials) return STATUS_NOMEM;
+    TRY(cpu_scratch_reserve(cpu, gemm_scratch_bytes()));
+    return pool_create(threads, &cpu->pool);
+}
+
+enum status cpu_open(int threads, struct device **out, struct err *err)
+{
+    const char *level = getenv("ATOLL_CPU");
+    const struct cpu_kernels *kernels = cpu_kernels_select(level);
+    if (!kernels) {
+        return err_set(err, STATUS_UNSUPPORTED, "ATOLL_CPU=%s: not portable, avx2 or avx512, or not a level of this CPU",
+                       level);
+    }
+    if (threads < 1 || threads > POOL_THREADS_MAX) {
+        return err_set(err, STATUS_INVALID, "device cpu: %d threads, want 1 to %d", threads, POOL_THREADS_MAX);
+    }
+    struct cpu_device *cpu = mem_alloc(1, sizeof *cpu);
+    if (!cpu) return err_set(err, STATUS_NOMEM, "device cpu: out of memory");
+    cpu->kernels = kernels;
+    enum status status = cpu_fill_in(cpu, threads);
+    if (status != STATUS_OK) {
+        cpu_close(&cpu->base);
+        return err_set(err, status, "device cpu: no memory or threads for %d threads", threads);
+    }
+    *out = &cpu->base;
+    return STATUS_OK;
+}

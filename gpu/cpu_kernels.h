@@ -1,0 +1,84 @@
+/* The compute kernels of the CPU back end, one table for each instruction-set level. All take plain row-major fp32 and
+ * work on one thread; the op layer (cpu_*.c) cuts the work. */
+#ifndef GPU_CPU_KERNELS_H
+#define GPU_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What is done to a tile of sums before it becomes part of C; pointers are already at the tile. */
+struct gemm_tile {
+    float *c;
+    size_t ldc, rows, cols;
+    const float *add, *bias; /* NULL: none; leading dimension of add, aux_* is ldc */
+    bool gelu;
+    float *aux_out;
+    const float *aux_in;
+};
+
+struct adamw_step {
+    float lr, beta1, beta2, eps, decay; /* decay = lr * weight_decay, 0 where it does not apply */
+    float correct1, correct2;           /* 1 / (1 - beta^step) */
+    float scale;                        /* of the gradient */
+};
+
+struct attn_dims {
+    size_t seq, head_dim, ld_qkv, ld_o; /* leading dimensions of q, k, v (and their gradients) and of o, d_o */
+    float scale;
+};
+
+struct cpu_kernels {
+    const char *name;
+
+    /* Register-only multiply-adds, `rounds` of them on every accumulator: the peak that benchmarks compare with. Returns
+     * the floating-point operations done. */
+    double (*fma_burn)(size_t rounds);
+
+    /* gemm_body.h. Panels: a[k][mr], b[k][nr], both zero-padded. */
+    size_t mr, nr;
+    /* `rows` <= mr rows of A from row-major [m,k] (or, trans, from [k,m]), k of them. */
+    void (*pack_a)(size_t rows, size_t k, const float *a, size_t lda, float *panel);
+    void (*pack_a_trans)(size_t rows, size_t k, const float *a, size_t lda, float *panel);
+    /* `cols` <= nr columns of B from row-major [k,n]; adds column sums to colsum[cols] unless it is NULL. */
+    void (*pack_b)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
+    void (*pack_b_trans)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
+    void (*gemm_tile)(size_t k, const float *a, const float *b, const struct gemm_tile *tile);
+
+    /* rows_body.h. embed_rows: rows first .. first + n_rows of the batch. norm_bwd adds into dw[c], db[c]; dres may be NULL
+     * or equal dx. xent_rows: logits[n_rows][ld], v of them count; see device_ops.head. */
+    void (*embed_rows)(size_t first, size_t n_rows, size_t seq, size_t c, const int32_t *tokens, const float *wte,
+                       const float *wpe, float *out);
+    void (*add_row)(size_t c, const float *x, float *y);
+    void (*norm_fwd)(size_t n_rows, size_t c, const float *x, const float *w, const float *b, float *y, float *mean,
+                     float *rstd);
+    void (*norm_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *mean,
+                     const float *rstd, const float *dres, float *dx, float *dw, float *db);
+    void (*xent_rows)(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
+                      float *loss, bool loss_only);
+
+    /* attn_body.h: one head of one sequence. q, k, v, o are at its first element; lse[seq] may be NULL forward. */
+    size_t (*attn_scratch_floats)(const struct attn_dims *d, bool backward);
+    void (*attn_fwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o, float *lse,
+                          float *scratch);
+    void (*attn_bwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
+                          const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
+
+    /* optim_body.h */
+    double (*sum_run)(size_t n, const float *x);
+    double (*sumsq_run)(size_t n, const float *x);
+    void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
+    void (*axpy_run)(size_t n, float a, const float *x, float *y);
+    void (*scale_run)(size_t n, float a, float *x);
+};
+
+/* NULL when this build's processor family has no such level. */
+const struct cpu_kernels *cpu_kernels_portable(void);
+const struct cpu_kernels *cpu_kernels_avx2(void);
+const struct cpu_kernels *cpu_kernels_avx512(void);
+
+/* The best level this CPU can run, by feature bits (never by model number), or the one ATOLL_CPU names; NULL when that is
+ * unknown or the CPU cannot run it. */
+const struct cpu_kernels *cpu_kernels_select(const char *wanted);
+
+#endif

@@ -1,0 +1,40 @@
+/* The table of one level: included last by cpu_portable.c, cpu_avx2.c and cpu_avx512.c, which define LEVEL_NAME. */
+#ifndef GPU_CPU_LEVEL_BODY_H
+#define GPU_CPU_LEVEL_BODY_H
+
+#include "gpu/attn_body.h"
+#include "gpu/cpu_kernels.h"
+#include "gpu/gemm_body.h"
+#include "gpu/optim_body.h"
+#include "gpu/rows_body.h"
+
+#ifndef LEVEL_NAME
+#define LEVEL_NAME "portable"
+#endif
+
+static const struct cpu_kernels level_kernels __attribute__((unused)) = {
+    .name = LEVEL_NAME,
+    .fma_burn = fma_burn,
+    .mr = MR,
+    .nr = NR,
+    .pack_a = pack_a,
+    .pack_a_trans = pack_a_trans,
+    .pack_b = pack_b,
+    .pack_b_trans = pack_b_trans,
+    .gemm_tile = gemm_tile,
+    .embed_rows = embed_rows,
+    .add_row = add_row,
+    .norm_fwd = norm_fwd,
+    .norm_bwd = norm_bwd,
+    .xent_rows = xent_rows,
+    .attn_scratch_floats = attn_scratch_floats,
+    .attn_fwd_head = attn_fwd_head,
+    .attn_bwd_head = attn_bwd_head,
+    .sum_run = sum_run,
+    .sumsq_run = sumsq_run,
+    .adamw_run = adamw_run,
+    .axpy_run = axpy_run,
+    .scale_run = scale_run,
+};
+
+#endif

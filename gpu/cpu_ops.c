@@ -1,0 +1,159 @@
+/* Linear layers, head and attention of the CPU device. */
+#include "gpu/cpu_impl.h"
+
+#include <math.h>
+
+#include "gpu/gemm.h"
+
+static const struct cpu_plan *plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind)
+{
+    const struct cpu_plan *p = plan;
+    if (p && p->kind == kind) return p;
+    cpu_fail(cpu, STATUS_INVALID, "operation called with a plan of another kind");
+    return NULL;
+}
+
+static void run_gemm(struct cpu_device *cpu, const struct gemm *g)
+{
+    gemm_run(g, cpu->kernels, cpu->pool, cpu->scratch);
+}
+
+void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                 const void *res, void *y, void *aux)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    if (!p) return;
+    const struct lin_shape *s = &p->as.lin;
+    if (res && s->act != LIN_ACT_NONE) {
+        cpu_fail(cpu, STATUS_INVALID, "lin_fwd: a residual cannot follow an activation");
+        return;
+    }
+    run_gemm(cpu, &(struct gemm){.m = s->n, .n = s->m, .k = s->k, .a = x, .lda = s->k, .b = w,
+                                 .ldb = s->out_in ? s->k : s->m, .b_trans = s->out_in, .c = y, .ldc = s->m, .bias = b,
+                                 .add = res, .gelu = s->act == LIN_ACT_GELU, .aux_out = aux});
+}
+
+void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                   void *dx, bool accumulate)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    if (!p) return;
+    const struct lin_shape *s = &p->as.lin;
+    run_gemm(cpu, &(struct gemm){.m = s->n, .n = s->k, .k = s->m, .a = dy, .lda = s->m, .b = w,
+                                 .ldb = s->out_in ? s->k : s->m, .b_trans = !s->out_in, .c = dx, .ldc = s->k,
+                                 .add = accumulate ? dx : NULL, .aux_in = aux});
+}
+
+void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw, float *db,
+                   bool accumulate)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    if (!p) return;
+    const struct lin_shape *s = &p->as.lin;
+    struct gemm g = {.m = s->k, .n = s->m, .k = s->n, .a = x, .lda = s->k, .a_trans = true, .b = dy, .ldb = s->m,
+                     .c = dw, .ldc = s->m, .add = accumulate ? dw : NULL, .colsum = db, .colsum_add = accumulate};
+    if (s->out_in) {
+        if (db) {
+            cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: bias with an [out,in] weight");
+            return;
+        }
+        g = (struct gemm){.m = s->m, .n = s->k, .k = s->n, .a = dy, .lda = s->m, .a_trans = true, .b = x, .ldb = s->k,
+                          .c = dw, .ldc = s->k, .add = accumulate ? dw : NULL};
+    }
+    run_gemm(cpu, &g);
+}
+
+struct xent_job {
+    struct cpu_device *cpu;
+    size_t n, v, ld;
+    const int32_t *targets;
+    float dscale, *loss;
+    bool loss_only;
+};
+
+static void xent_thread(void *ctx, int thread, int threads)
+{
+    const struct xent_job *job = ctx;
+    size_t begin, end;
+    pool_share(job->n, 1, thread, threads, &begin, &end);
+    job->cpu->kernels->xent_rows(end - begin, job->v, job->ld, job->cpu->logits + begin * job->ld,
+                                 job->targets + begin, job->dscale, job->loss + begin, job->loss_only);
+}
+
+void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
+              const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_HEAD);
+    if (!p) return;
+    const struct head_shape *s = &p->as.head.shape;
+    size_t c = s->c, v = s->v, ld = p->as.head.ld;
+    const float *in = x;
+    float *din = dx;
+    for (size_t r = 0; r < s->n; r += p->as.head.rows) {
+        size_t rows = s->n - r < p->as.head.rows ? s->n - r : p->as.head.rows;
+        struct xent_job xent = {.cpu = cpu, .n = rows, .v = v, .ld = ld, .targets = targets + r, .dscale = dscale,
+                                .loss = loss + r, .loss_only = s->inference};
+        run_gemm(cpu, &(struct gemm){.m = rows, .n = v, .k = c, .a = in + r * c, .lda = c, .b = wte, .ldb = c,
+                                     .b_trans = true, .c = cpu->logits, .ldc = ld});
+        pool_run(cpu->pool, xent_thread, &xent);
+        if (s->inference) continue;
+        run_gemm(cpu, &(struct gemm){.m = rows, .n = c, .k = v, .a = cpu->logits, .lda = ld, .b = wte, .ldb = c,
+                                     .c = din + r * c, .ldc = c});
+        run_gemm(cpu, &(struct gemm){.m = v, .n = c, .k = rows, .a = cpu->logits, .lda = ld, .a_trans = true,
+                                     .b = in + r * c, .ldb = c, .c = dwte, .ldc = c,
+                                     .add = accumulate || r > 0 ? dwte : NULL});
+    }
+}
+
+struct attn_job {
+    struct cpu_device *cpu;
+    const struct attn_shape *shape;
+    const float *qkv, *o, *lse, *d_o;
+    float *out, *lse_out, *dqkv; /* out: forward; dqkv: backward */
+};
+
+static void attn_thread(void *ctx, int thread, int threads)
+{
+    const struct attn_job *job = ctx;
+    const struct attn_shape *s = job->shape;
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    size_t c = s->heads * s->head_dim, begin, end;
+    struct attn_dims dims = {.seq = s->seq, .head_dim = s->head_dim, .ld_qkv = 3 * c, .ld_o = c,
+                             .scale = 1.0f / sqrtf((float)s->head_dim)};
+    pool_share(s->batch * s->heads, 1, thread, threads, &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        size_t row = i / s->heads * s->seq, col = i % s->heads * s->head_dim;
+        const float *q = job->qkv + row * 3 * c + col;
+        if (job->dqkv) {
+            float *dq = job->dqkv + row * 3 * c + col;
+            kernels->attn_bwd_head(&dims, q, q + c, q + 2 * c, job->o + row * c + col, job->lse + i * s->seq,
+                                   job->d_o + row * c + col, dq, dq + c, dq + 2 * c, job->cpu->scratch[thread]);
+        } else {
+            kernels->attn_fwd_head(&dims, q, q + c, q + 2 * c, job->out + row * c + col,
+                                   job->lse_out ? job->lse_out + i * s->seq : NULL, job->cpu->scratch[thread]);
+        }
+    }
+}
+
+void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_ATTN);
+    if (!p) return;
+    struct attn_job job = {.cpu = cpu, .shape = &p->as.attn, .qkv = qkv, .out = o, .lse_out = lse};
+    pool_run(cpu->pool, attn_thread, &job);
+}
+
+void cpu_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
+                  const void *d_o, void *dqkv)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_ATTN);
+    if (!p) return;
+    struct attn_job job = {.cpu = cpu, .shape = &p->as.attn, .qkv = qkv, .o = o, .lse = lse, .d_o = d_o, .dqkv = dqkv};
+    pool_run(cpu->pool, attn_thread, &job);
+}

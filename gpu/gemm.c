@@ -1,0 +1,141 @@
+#include "gpu/gemm.h"
+
+#include "gpu/cpu_kernels.h"
+#include "gpu/pool.h"
+
+#include <string.h>
+
+enum {
+    NC = 512,                                             /* columns of B packed at a time: NC * KC floats stay in L2 */
+    PANEL_A = GEMM_MR_MAX * GEMM_KC + GEMM_NR_MAX,        /* floats, with the slack pack_a needs */
+    PANELS_B = NC * GEMM_KC,
+};
+
+struct gemm_job {
+    const struct gemm *g;
+    const struct cpu_kernels *kernels;
+    void *const *scratch;
+    int rows_split, cols_split; /* the grid of threads over C */
+};
+
+size_t gemm_scratch_bytes(void)
+{
+    return sizeof(float) * (PANEL_A + PANELS_B);
+}
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Blocks of k as equal as possible: the last one should not be a sliver. Depends on k alone. */
+static size_t k_block(size_t k)
+{
+    size_t blocks = (k + GEMM_KC - 1) / GEMM_KC;
+    return blocks ? ((k + blocks - 1) / blocks + 15) / 16 * 16 : 0;
+}
+
+static void pack_b_block(const struct gemm_job *job, size_t n0, size_t nc, size_t k0, size_t kc, bool sums, float *out)
+{
+    const struct gemm *g = job->g;
+    const struct cpu_kernels *kernels = job->kernels;
+    for (size_t j = 0; j < nc; j += kernels->nr) {
+        size_t cols = min_size(kernels->nr, nc - j);
+        float *colsum = sums ? g->colsum + n0 + j : NULL;
+        if (colsum && k0 == 0 && !g->colsum_add) memset(colsum, 0, cols * sizeof *colsum);
+        if (g->b_trans) {
+            kernels->pack_b_trans(cols, kc, g->b + (n0 + j) * g->ldb + k0, g->ldb, out + j * kc, colsum);
+        } else {
+            kernels->pack_b(cols, kc, g->b + k0 * g->ldb + n0 + j, g->ldb, out + j * kc, colsum);
+        }
+    }
+}
+
+/* One packed panel of A against the packed block of B: a stripe of C. */
+static void stripe(const struct gemm_job *job, size_t m0, size_t rows, size_t n0, size_t nc, size_t k0, size_t kc,
+                   const float *a, const float *b)
+{
+    const struct gemm *g = job->g;
+    bool first = k0 == 0, last = k0 + kc == g->k;
+    for (size_t j = 0; j < nc; j += job->kernels->nr) {
+        size_t at = m0 * g->ldc + n0 + j;
+        struct gemm_tile tile = {.c = g->c + at, .ldc = g->ldc, .rows = rows, .cols = min_size(job->kernels->nr, nc - j)};
+        if (!first) {
+            tile.add = g->c + at;
+        } else if (g->add) {
+            tile.add = g->add + at;
+        }
+        if (last) {
+            tile.bias = g->bias ? g->bias + n0 + j : NULL;
+            tile.gelu = g->gelu;
+            tile.aux_out = g->aux_out ? g->aux_out + at : NULL;
+            tile.aux_in = g->aux_in ? g->aux_in + at : NULL;
+        }
+        job->kernels->gemm_tile(kc, a, b + j * kc, &tile);
+    }
+}
+
+static void gemm_part(const struct gemm_job *job, size_t m_begin, size_t m_end, size_t n_begin, size_t n_end, bool sums,
+                      float *scratch)
+{
+    const struct gemm *g = job->g;
+    const struct cpu_kernels *kernels = job->kernels;
+    float *a = scratch, *b = scratch + PANEL_A;
+    size_t step = k_block(g->k);
+    for (size_t n0 = n_begin; n0 < n_end; n0 += NC) {
+        size_t nc = min_size(NC, n_end - n0);
+        for (size_t k0 = 0; k0 < g->k; k0 += step) {
+            size_t kc = min_size(step, g->k - k0);
+            pack_b_block(job, n0, nc, k0, kc, sums, b);
+            for (size_t m0 = m_begin; m0 < m_end; m0 += kernels->mr) {
+                size_t rows = min_size(kernels->mr, m_end - m0);
+                if (g->a_trans) {
+                    kernels->pack_a_trans(rows, kc, g->a + k0 * g->lda + m0, g->lda, a);
+                } else {
+                    kernels->pack_a(rows, kc, g->a + m0 * g->lda + k0, g->lda, a);
+                }
+                stripe(job, m0, rows, n0, nc, k0, kc, a, b);
+            }
+        }
+    }
+}
+
+static void gemm_thread(void *ctx, int thread, int threads)
+{
+    const struct gemm_job *job = ctx;
+    (void)threads;
+    size_t m_begin, m_end, n_begin, n_end;
+    pool_share(job->g->m, job->kernels->mr, thread / job->cols_split, job->rows_split, &m_begin, &m_end);
+    pool_share(job->g->n, job->kernels->nr, thread % job->cols_split, job->cols_split, &n_begin, &n_end);
+    bool sums = job->g->colsum && thread / job->cols_split == 0;
+    if ((m_begin == m_end && !sums) || n_begin == n_end) return;
+    gemm_part(job, m_begin, m_end, n_begin, n_end, sums, job->scratch[thread]);
+}
+
+/* Packing is the work that threads do twice: r row shares pack B r times, c column shares pack A c times. */
+static void choose_grid(struct gemm_job *job, int threads)
+{
+    size_t best = SIZE_MAX;
+    for (int rows = 1; rows <= threads; rows++) {
+        if (threads % rows != 0) continue;
+        int cols = threads / rows;
+        size_t tall = (job->g->m + job->kernels->mr - 1) / job->kernels->mr;
+        size_t wide = (job->g->n + job->kernels->nr - 1) / job->kernels->nr;
+        size_t longest = ((tall + (size_t)rows - 1) / (size_t)rows) * ((wide + (size_t)cols - 1) / (size_t)cols);
+        size_t tiles = longest * job->kernels->mr * job->kernels->nr; /* multiply-adds of one k, busiest thread */
+        size_t packed = job->g->m / (size_t)rows + job->g->n / (size_t)cols;
+        size_t cost = tiles / 16 + packed / 2;
+        if (cost < best) {
+            best = cost;
+            job->rows_split = rows;
+            job->cols_split = cols;
+        }
+    }
+}
+
+void gemm_run(const struct gemm *g, const struct cpu_kernels *kernels, struct pool *pool, void *const *scratch)
+{
+    struct gemm_job job = {.g = g, .kernels = kernels, .scratch = scratch};
+    choose_grid(&job, pool_threads(pool));
+    pool_run(pool, gemm_thread, &job);
+}

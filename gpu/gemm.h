@@ -1,0 +1,45 @@
+/* Packed single-precision matrix product with fused epilogue: the CPU back end's linear layers.
+ *
+ *     C = act(A B + bias + add) * aux_in,   A [m,k], B [k,n], C [m,n] row-major
+ *
+ * B is cut into blocks of GEMM_KC x nc, packed into panels of NR columns and kept in L2; panels of MR rows of A are packed
+ * into L1 and swept over it; a register tile of MR x NR does the work (Goto and van de Geijn, "Anatomy of high-performance
+ * matrix multiplication", 2008). Threads take disjoint parts of C, and an element of C is always summed in the same order
+ * (k upwards inside blocks of GEMM_KC, blocks upwards), so the bits do not depend on the number of threads. */
+#ifndef GPU_GEMM_H
+#define GPU_GEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/status.h"
+
+struct pool;
+struct cpu_kernels;
+
+enum { GEMM_KC = 384, GEMM_MR_MAX = 16, GEMM_NR_MAX = 32 };
+
+struct gemm {
+    size_t m, n, k;
+    const float *a, *b;
+    size_t lda, ldb;
+    bool a_trans; /* A is stored [k,m] */
+    bool b_trans; /* B is stored [n,k] */
+    float *c;
+    size_t ldc;
+    /* The epilogue; each may be NULL. add, aux_in and aux_out are [m,n] with leading dimension ldc. */
+    const float *bias; /* n */
+    const float *add;  /* may equal c */
+    bool gelu;
+    float *aux_out;      /* derivative of the GELU */
+    const float *aux_in; /* multiplied in last; excludes gelu */
+    float *colsum;       /* n: column sums of B, added to when colsum_add, else overwritten */
+    bool colsum_add;
+};
+
+/* Bytes of scratch one thread needs. */
+size_t gemm_scratch_bytes(void);
+/* scratch[t]: the 64-byte aligned scratch of thread t of the pool. */
+void gemm_run(const struct gemm *g, const struct cpu_kernels *kernels, struct pool *pool, void *const *scratch);
+
+#endif

@@ -1,0 +1,163 @@
+/* GEMM kernels of one instruction-set level: packing and the register tile. See gemm.h for the whole. */
+#ifndef GPU_GEMM_BODY_H
+#define GPU_GEMM_BODY_H
+
+#include "gpu/cpu_kernels.h"
+#include "gpu/vec.h"
+
+/* acc[i][] = sum over k of a[i,k] * b[k][0..NR). Element a[i,k] lies at a[i * rs + k * cs]. */
+INLINE void tile_sum(int rows, size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
+                     vf acc[][2])
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = v_zero();
+    for (; k > 0; k--, a += cs, b += ldb) {
+        vf b0 = v_load(b), b1 = v_load(b + VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            vf x = v_set1(a[(size_t)i * rs]);
+            acc[i][0] = v_fma(x, b0, acc[i][0]);
+            acc[i][1] = v_fma(x, b1, acc[i][1]);
+        }
+    }
+}
+
+/* One vector of the tile on its way to C; n lanes of it count. */
+INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t n, vf v)
+{
+    if (t->bias) v = v + v_part(t->bias + col, n);
+    if (t->add) v = v + v_part(t->add + at, n);
+    if (t->gelu) {
+        vf slope;
+        v = v_gelu(v, &slope);
+        if (t->aux_out) v_put(t->aux_out + at, slope, n);
+    }
+    if (t->aux_in) v = v * v_part(t->aux_in + at, n);
+    v_put(t->c + at, v, n);
+}
+
+static void gemm_tile_edge(const struct gemm_tile *t, const float *sums)
+{
+    for (size_t i = 0; i < t->rows; i++)
+        for (size_t j = 0; j < t->cols; j += VL) {
+            size_t n = t->cols - j < VL ? t->cols - j : VL;
+            tile_finish(t, i * t->ldc + j, j, n, v_load(sums + i * NR + j));
+        }
+}
+
+static void gemm_tile(size_t k, const float *a, const float *b, const struct gemm_tile *t)
+{
+    vf acc[MR][2];
+    for (size_t i = 0; i < t->rows; i++) { /* the tile of C arrives while the sums are made */
+        __builtin_prefetch(t->c + i * t->ldc, 1);
+        __builtin_prefetch(t->c + i * t->ldc + VL, 1);
+    }
+    tile_sum(MR, k, a, 1, MR, b, NR, acc);
+    if (t->rows < MR || t->cols < NR || t->gelu || t->aux_in) {
+        float sums[MR * NR];
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            v_store(sums + i * NR, acc[i][0]);
+            v_store(sums + i * NR + VL, acc[i][1]);
+        }
+        gemm_tile_edge(t, sums);
+        return;
+    }
+    if (t->bias) {
+        vf b0 = v_load(t->bias), b1 = v_load(t->bias + VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            acc[i][0] = acc[i][0] + b0;
+            acc[i][1] = acc[i][1] + b1;
+        }
+    }
+    if (t->add) {
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            acc[i][0] = acc[i][0] + v_load(t->add + (size_t)i * t->ldc);
+            acc[i][1] = acc[i][1] + v_load(t->add + (size_t)i * t->ldc + VL);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++) {
+        v_store(t->c + (size_t)i * t->ldc, acc[i][0]);
+        v_store(t->c + (size_t)i * t->ldc + VL, acc[i][1]);
+    }
+}
+
+/* dst[j * ld + i] = src[i * lds + j] for i < rows <= VL, j < cols; lanes rows.. are zero. Writes VL floats per j. */
+INLINE void pack_transposed(size_t rows, size_t cols, const float *src, size_t lds, float *dst, size_t ld)
+{
+    vf row[VL];
+    for (size_t j = 0; j < cols; j += VL) {
+        size_t n = cols - j < VL ? cols - j : VL;
+        if (n == VL && rows == VL) {
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++) row[i] = v_load(src + i * lds + j);
+            v_transpose_store(row, dst + j * ld, ld);
+            continue;
+        }
+#pragma GCC unroll 16
+        for (size_t i = 0; i < VL; i++) row[i] = i < rows ? v_load_n(src + i * lds + j, n) : v_zero();
+        if (n == VL) {
+            v_transpose_store(row, dst + j * ld, ld);
+        } else {
+            float square[VL * VL];
+            v_transpose_store(row, square, VL);
+            for (size_t q = 0; q < n; q++) v_store(dst + (j + q) * ld, v_load(square + q * VL));
+        }
+    }
+}
+
+/* Panels are written upwards in k, VL >= MR floats at a time: what spills over is overwritten by the next k, and after the
+ * last one the panel has VL floats of slack. */
+static void pack_a(size_t rows, size_t k, const float *a, size_t lda, float *panel)
+{
+    pack_transposed(rows, k, a, lda, panel, MR);
+}
+
+static void pack_a_trans(size_t rows, size_t k, const float *a, size_t lda, float *panel)
+{
+    for (size_t j = 0; j < k; j++) v_store(panel + j * MR, v_load_n(a + j * lda, rows));
+}
+
+static void pack_b(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum)
+{
+    vf s0 = v_zero(), s1 = v_zero();
+    size_t n0 = cols < VL ? cols : VL, n1 = cols - n0;
+    for (size_t j = 0; j < k; j++, b += ldb, panel += NR) {
+        vf v0 = cols == NR ? v_load(b) : v_load_n(b, n0);
+        vf v1 = cols == NR ? v_load(b + VL) : v_load_n(b + (n1 ? VL : 0), n1);
+        v_store(panel, v0);
+        v_store(panel + VL, v1);
+        s0 = s0 + v0;
+        s1 = s1 + v1;
+    }
+    if (!colsum) return;
+    v_store_n(colsum, v_load_n(colsum, n0) + s0, n0);
+    if (n1) v_store_n(colsum + VL, v_load_n(colsum + VL, n1) + s1, n1);
+}
+
+static void pack_b_trans(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum)
+{
+    (void)colsum; /* no caller: column sums are wanted of dy in dw = x^T dy only */
+    size_t n0 = cols < VL ? cols : VL, n1 = cols - n0;
+    pack_transposed(n0, k, b, ldb, panel, NR);
+    pack_transposed(n1, k, b + n0 * ldb, ldb, panel + VL, NR);
+}
+
+static double fma_burn(size_t rounds)
+{
+    vf acc[12], x = v_set1(1.0000001f), y = v_set1(1e-9f);
+    for (int i = 0; i < 12; i++) acc[i] = v_set1((float)i);
+    for (size_t r = 0; r < rounds; r++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++) acc[i] = v_fma(acc[i], x, y);
+    }
+    for (int i = 1; i < 12; i++) acc[0] = acc[0] + acc[i];
+    volatile float keep = v_hsum(acc[0]);
+    (void)keep;
+    return (double)rounds * 12 * 2 * VL;
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* Vector and optimizer kernels of one instruction-set level. */
+#ifndef GPU_OPTIM_BODY_H
+#define GPU_OPTIM_BODY_H
+
+#include "gpu/cpu_kernels.h"
+#include "gpu/vec.h"
+
+/* Sums are taken in fp32 over runs of SUM_RUN vectors, and these in double. */
+enum { SUM_RUN = 64 };
+
+static double sum_run(size_t n, const float *x)
+{
+    double total = 0;
+    for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
+        size_t count = n - begin < SUM_RUN * VL ? n - begin : SUM_RUN * VL;
+        vf sum = v_zero();
+        FOR_VECTORS(i, lanes, count) sum = sum + v_part(x + begin + i, lanes);
+        total += (double)v_hsum(sum);
+    }
+    return total;
+}
+
+static double sumsq_run(size_t n, const float *x)
+{
+    double total = 0;
+    for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
+        size_t count = n - begin < SUM_RUN * VL ? n - begin : SUM_RUN * VL;
+        vf sum = v_zero();
+        FOR_VECTORS(i, lanes, count) {
+            vf v = v_part(x + begin + i, lanes);
+            sum = v_fma(v, v, sum);
+        }
+        total += (double)v_hsum(sum);
+    }
+    return total;
+}
+
+static void adamw_run(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *s)
+{
+    vf b1 = v_set1(s->beta1), b2 = v_set1(s->beta2), a1 = v_set1(1 - s->beta1), a2 = v_set1(1 - s->beta2);
+    vf lr = v_set1(-s->lr * s->correct1), c2 = v_set1(s->correct2), keep = v_set1(1 - s->decay);
+    FOR_VECTORS(i, lanes, n) {
+        vf g = v_part(grad + i, lanes) * v_set1(s->scale);
+        vf m1 = v_fma(b1, v_part(m + i, lanes), a1 * g);
+        vf v1 = v_fma(b2, v_part(v + i, lanes), a2 * (g * g));
+        vf step = m1 / (v_sqrt(v1 * c2) + v_set1(s->eps));
+        v_put(theta + i, v_fma(lr, step, v_part(theta + i, lanes) * keep), lanes);
+        v_put(m + i, m1, lanes);
+        v_put(v + i, v1, lanes);
+    }
+}
+
+/* y += a x */
+static void axpy_run(size_t n, float a, const float *x, float *y)
+{
+    FOR_VECTORS(i, lanes, n) v_put(y + i, v_fma(v_set1(a), v_part(x + i, lanes), v_part(y + i, lanes)), lanes);
+}
+
+static void scale_run(size_t n, float a, float *x)
+{
+    FOR_VECTORS(i, lanes, n) v_put(x + i, v_part(x + i, lanes) * v_set1(a), lanes);
+}
+
+#endif

@@ -1,0 +1,154 @@
+#include "gpu/pool.h"
+
+#include "common/mem.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+enum { SPINS = 4000 }; /* about 40 microseconds of pauses */
+
+struct worker {
+    struct pool *pool;
+    int index;
+    pthread_t thread;
+};
+
+struct pool {
+    int threads;
+    pool_fn fn;
+    void *ctx;
+    atomic_uint job;     /* counts jobs; workers wait for it to change */
+    atomic_uint pending; /* workers that have not finished the current job */
+    atomic_bool stop;
+    struct worker workers[];
+};
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+/* Wait until *word differs from `seen`: spin, then sleep. */
+static void wait_change(atomic_uint *word, unsigned seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
+        cpu_relax();
+    }
+    while (atomic_load_explicit(word, memory_order_acquire) == seen) {
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    }
+}
+
+static void wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Numbers below 1.2e-38 count as zero while a job runs: arithmetic on them is a hundred times slower. */
+static unsigned flush_denormals(void)
+{
+#if defined(__x86_64__)
+    unsigned old = _mm_getcsr();
+    _mm_setcsr(old | 0x8040);
+    return old;
+#else
+    return 0;
+#endif
+}
+
+static void restore_denormals(unsigned old)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(old);
+#else
+    (void)old;
+#endif
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *worker = arg;
+    struct pool *pool = worker->pool;
+    unsigned seen = 0;
+    flush_denormals();
+    for (;;) {
+        wait_change(&pool->job, seen);
+        seen++;
+        if (atomic_load(&pool->stop)) return NULL;
+        pool->fn(pool->ctx, worker->index, pool->threads);
+        if (atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel) == 1) wake_all(&pool->pending);
+    }
+}
+
+static void pool_stop(struct pool *pool, int started)
+{
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->job, 1);
+    wake_all(&pool->job);
+    for (int i = 1; i < started; i++) pthread_join(pool->workers[i].thread, NULL);
+    mem_free(pool);
+}
+
+enum status pool_create(int threads, struct pool **out)
+{
+    if (threads < 1 || threads > POOL_THREADS_MAX) return STATUS_INVALID;
+    struct pool *pool = mem_alloc(1, sizeof *pool + (size_t)threads * sizeof pool->workers[0]);
+    if (!pool) return STATUS_NOMEM;
+    pool->threads = threads;
+    for (int i = 1; i < threads; i++) {
+        pool->workers[i] = (struct worker){.pool = pool, .index = i};
+        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
+            pool_stop(pool, i);
+            return STATUS_NOMEM;
+        }
+    }
+    *out = pool;
+    return STATUS_OK;
+}
+
+void pool_destroy(struct pool *pool)
+{
+    if (pool) pool_stop(pool, pool->threads);
+}
+
+int pool_threads(const struct pool *pool)
+{
+    return pool->threads;
+}
+
+void pool_run(struct pool *pool, pool_fn fn, void *ctx)
+{
+    unsigned csr = flush_denormals();
+    if (pool->threads > 1) {
+        pool->fn = fn;
+        pool->ctx = ctx;
+        atomic_store_explicit(&pool->pending, (unsigned)pool->threads - 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&pool->job, 1, memory_order_release);
+        wake_all(&pool->job);
+    }
+    fn(ctx, 0, pool->threads);
+    for (unsigned left; (left = atomic_load_explicit(&pool->pending, memory_order_acquire)) != 0;) {
+        wait_change(&pool->pending, left);
+    }
+    restore_denormals(csr);
+}
+
+void pool_share(size_t count, size_t grain, int thread, int threads, size_t *begin, size_t *end)
+{
+    size_t grains = (count + grain - 1) / grain, t = (size_t)thread, n = (size_t)threads;
+    size_t first = grains * t / n * grain, last = grains * (t + 1) / n * grain;
+    *begin = first < count ? first : count;
+    *end = last < count ? last : count;
+}

@@ -1,0 +1,26 @@
+/* The threads of one CPU device: the caller is thread 0, `threads - 1` workers wait for jobs. They spin for some
+ * microseconds after a job, because the next one usually follows at once, then sleep. */
+#ifndef GPU_POOL_H
+#define GPU_POOL_H
+
+#include <stddef.h>
+
+#include "common/status.h"
+
+enum { POOL_THREADS_MAX = 256 };
+
+struct pool;
+
+/* What runs on each thread: `thread` of `threads`. */
+typedef void (*pool_fn)(void *ctx, int thread, int threads);
+
+enum status pool_create(int threads, struct pool **out) MUST_CHECK;
+void pool_destroy(struct pool *pool);
+int pool_threads(const struct pool *pool);
+/* Run fn on every thread and wait for all. One caller at a time; not from inside a job. */
+void pool_run(struct pool *pool, pool_fn fn, void *ctx);
+
+/* Share `thread` of `count` items cut into `threads` contiguous shares that start at multiples of `grain`. */
+void pool_share(size_t count, size_t grain, int thread, int threads, size_t *begin, size_t *end);
+
+#endif
