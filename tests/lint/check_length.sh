@@ -1,0 +1,15 @@
+# Files of at most 600 lines, functions of at most 70, lines of at most 130 characters, and no file name twice.
+# shellcheck shell=bash
+set -euo pipefail
+
+mapfile -t sources < <(find common compress wire gpu worker coordinator cli tests -name '*.[ch]' -o -name '*.cu' | sort)
+bad=$(
+    wc -l "${sources[@]}" | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines, at most 600: split it" }'
+    awk 'FNR == 1 { start = 0 }
+         /^\{/ { start = FNR }
+         /^\}/ && start { if (FNR - start > 71) print FILENAME ":" start ": a function of " FNR - start - 1 " lines, at most 70"
+                          start = 0 }
+         length($0) > 130 { print FILENAME ":" FNR ": " length($0) " characters, at most 130" }' "${sources[@]}"
+    printf '%s\n' "${sources[@]##*/}" | sort | uniq -d | sed 's/$/: two files have this name/'
+)
+[[ -z $bad ]] || { printf '%s\n' "$bad" && exit 1; }
