@@ -102,6 +102,15 @@ static bool same_shape(const struct tensor *t, const struct safetensors_entry *e
     return true;
 }
 
+static enum status read_tensor(const struct safetensors_entry *e, float *out, const char *path, struct err *err)
+{
+    TRY(safetensors_read_f32(e, out, err));
+    for (uint64_t i = 0; i < e->count; i++)
+        if (!isfinite(out[i]))
+            return err_set(err, STATUS_NONFINITE, "%.300s: tensor '%.96s' holds NaN or infinity", path, e->name);
+    return STATUS_OK;
+}
+
 /* Copy every tensor of one file; seen[i] says which of the layout's are already there. */
 static enum status load_file(const char *path, const struct layout *layout, float *theta, bool *seen, struct err *err)
 {
@@ -122,7 +131,7 @@ static enum status load_file(const char *path, const struct layout *layout, floa
             status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
         else {
             seen[at] = true;
-            status = safetensors_read_f32(e, theta + layout->tensors[at].offset, err);
+            status = read_tensor(e, theta + layout->tensors[at].offset, path, err);
         }
     }
     safetensors_close(&st);

@@ -22,7 +22,7 @@ enum status hf_config_parse(struct hf_config *config, const char *text, size_t s
 enum status hf_config_load(struct hf_config *config, const char *folder, struct err *err) MUST_CHECK;
 
 /* Fill theta[layout->n_params] from the folder's tensors. Each tensor of the layout must be there with its shape; of
- * others only attention-mask buffers and a tied lm_head are ignored. MISMATCH names the tensor. */
+ * others only attention-mask buffers and a tied lm_head are ignored. MISMATCH names the tensor; NONFINITE. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and, when tokenizer_json is not NULL, tokenizer.json. The folder
  * appears whole (made beside its place, renamed); an existing one is replaced. */

@@ -87,6 +87,9 @@ static void test_refusals(void **state)
          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, false},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}", 3, false},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}," /* an overlap and a hole that cancel */
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
+         "\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}", 5, false},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, false},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, false},
@@ -187,6 +190,11 @@ static void test_folder_round_trip(void **state)
     static const char start[] = "{\"__metadata__\":{\"format\":\"pt\"},\"h.0.attn.c_attn.bias\":{\"dtype\":\"F32\"";
     assert_memory_equal((const char *)bytes + 8, start, sizeof start - 1);
     mem_free(bytes);
+
+    theta[layout.n_params - 1] = NAN;
+    assert_int_equal(hf_folder_write(folder, &layout, theta, json, NULL, &err), STATUS_OK);
+    assert_int_equal(hf_folder_load(folder, &layout, back, &err), STATUS_NONFINITE);
+    assert_non_null(strstr(err.msg, "ln_f.bias"));
 
     struct model_config other = small;
     struct layout other_layout;

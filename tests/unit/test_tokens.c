@@ -191,22 +191,22 @@ static void test_mixed_widths(void **state)
     assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_MISMATCH);
 }
 
-/* Counts past 2^32 bytes: a sparse 4.3 GB file, whose last window lies where 32-bit offsets would wrap. */
+/* Offsets past 2^32 bytes: a sparse 8.6 GB file, whose last window lies where 32-bit offsets would wrap. */
 static void test_large_offsets(void **state)
 {
     (void)state;
     const uint32_t count = 2147483603u;
     char path[128];
-    uint8_t head[1024] = {0}, mark[2] = {0x34, 0x12};
+    uint8_t head[1024] = {0}, mark[4] = {0x34, 0x12};
     struct tokens tokens;
     struct err err = {0};
     snprintf(path, sizeof path, "%s/large_000000.bin", dir);
-    put_header(head, sizeof head, 20240520, 1, count);
+    put_header(head, sizeof head, 20240801, 7, count);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(head, 1, sizeof head, f), sizeof head);
-    assert_int_equal(fseeko(f, 1024 + (off_t)(count - 1) * 2, SEEK_SET), 0);
-    assert_int_equal(fwrite(mark, 1, 2, f), 2);
+    assert_int_equal(fseeko(f, 1024 + (off_t)(count - 1) * 4, SEEK_SET), 0);
+    assert_int_equal(fwrite(mark, 1, 4, f), 4);
     fclose(f);
     enum status status = tokens_open(&tokens, path, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
