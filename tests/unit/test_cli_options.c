@@ -1,0 +1,141 @@
+/* common/options: the command lines of all programs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/options.h"
+
+static struct {
+    bool quiet;
+    const char *dir;
+    uint64_t workers;
+    double rate;
+} got;
+
+static const struct option_spec specs[] = {
+    {"quiet", OPTION_FLAG, &got.quiet, NULL, "say less"},
+    {"dir", OPTION_TEXT, &got.dir, "DIR", "where"},
+    {"workers", OPTION_COUNT, &got.workers, "N", "how many"},
+    {"rate", OPTION_REAL, &got.rate, "X", "how fast"},
+};
+
+static struct options options;
+static struct err err;
+static char *argv[16];
+
+/* Parse the words of `line`, split at spaces. */
+static enum status parse(const char *line)
+{
+    static char words[256];
+    int argc = 0;
+    memset(&got, 0, sizeof got);
+    memset(&err, 0, sizeof err);
+    options = (struct options){.program = "prog", .usage = "ARG...", .about = "Test.", .specs = specs, .n_specs = 4,
+                               .args_min = 1, .args_max = 2, .settings_allowed = true};
+    snprintf(words, sizeof words, "prog %s", line);
+    for (char *save, *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+    return options_parse(&options, argc, argv, &err);
+}
+
+static void accepts_both_forms_in_any_order(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("one --dir=a/b --workers 3 two --rate -2.5e-1 --quiet --train.x=1"), STATUS_OK);
+    assert_int_equal(options.n_args, 2);
+    assert_string_equal(options.args[0], "one");
+    assert_string_equal(options.args[1], "two");
+    assert_string_equal(got.dir, "a/b");
+    assert_int_equal(got.workers, 3);
+    assert_true(got.rate == -0.25);
+    assert_true(got.quiet);
+    assert_int_equal(options.n_settings, 1);
+    assert_string_equal(options.settings[0], "--train.x=1");
+}
+
+static void stops_at_two_dashes(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("-- --quiet -x"), STATUS_OK);
+    assert_int_equal(options.n_args, 2);
+    assert_string_equal(options.args[0], "--quiet");
+    assert_string_equal(options.args[1], "-x");
+    assert_false(got.quiet);
+}
+
+static void refuses_what_it_does_not_know(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *said;
+    } cases[] = {
+        {"a --worker 3", "did you mean --workers?"},
+        {"a --verbose", "--help lists the known ones"},
+        {"a --workers", "--workers has no value"},
+        {"a --workers x", "--workers is 'x'"},
+        {"a --workers -3", "--workers is '-3'"},
+        {"a --workers=", "--workers is ''"},
+        {"a --workers 99999999999999999999", "whole number"},
+        {"a --rate nan", "give a number"},
+        {"a --rate 1e999", "give a number"},
+        {"a --rate 1x", "give a number"},
+        {"a --quiet=1", "takes no value"},
+        {"a --train.x", "write --train.x=VALUE"},
+        {"a -q", "two dashes"},
+        {"--quiet", "too few arguments"},
+        {"a b c", "unexpected argument 'c'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(parse(cases[i].line), STATUS_INVALID);
+        if (!strstr(err.msg, cases[i].said)) fail_msg("'%s' said: %s", cases[i].line, err.msg);
+        assert_null(strchr(err.msg, '\n'));
+    }
+}
+
+static void settings_only_where_allowed_and_bounded(void **state)
+{
+    (void)state;
+    char *many[OPTIONS_SETTINGS_MAX + 3];
+    char program[] = "prog", setting[] = "--a.b=1";
+    many[0] = program;
+    for (int i = 1; i < OPTIONS_SETTINGS_MAX + 3; i++) many[i] = setting;
+    struct options o = {.program = "prog", .usage = "", .about = "", .args_max = 1, .settings_allowed = true};
+    assert_int_equal(options_parse(&o, OPTIONS_SETTINGS_MAX + 1, many, &err), STATUS_OK);
+    assert_int_equal(options_parse(&o, OPTIONS_SETTINGS_MAX + 2, many, &err), STATUS_INVALID);
+    o.settings_allowed = false;
+    assert_int_equal(options_parse(&o, 2, many, &err), STATUS_INVALID);
+}
+
+static void nearest_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"prepare", "launch", "status", "config"};
+    assert_string_equal(options_nearest("prepre", names, 4), "prepare");
+    assert_string_equal(options_nearest("lanch", names, 4), "launch");
+    assert_string_equal(options_nearest("stauts", names, 4), "status");
+    assert_null(options_nearest("xyz", names, 4));
+    assert_null(options_nearest("", names, 4));
+}
+
+static void exit_codes(void **state)
+{
+    (void)state;
+    assert_non_null(freopen("/dev/null", "w", stderr));
+    assert_int_equal(options_fail("p", &(struct err){.code = STATUS_INVALID}), 2);
+    assert_int_equal(options_fail("p", &(struct err){.code = STATUS_INTERRUPTED}), 75);
+    assert_int_equal(options_fail("p", &(struct err){.code = STATUS_IO}), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accepts_both_forms_in_any_order), cmocka_unit_test(stops_at_two_dashes),
+        cmocka_unit_test(refuses_what_it_does_not_know),   cmocka_unit_test(settings_only_where_allowed_and_bounded),
+        cmocka_unit_test(nearest_name),                    cmocka_unit_test(exit_codes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
