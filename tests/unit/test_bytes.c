@@ -60,6 +60,7 @@ static void test_reader_latches(void **state)
     assert_false(reader_done(&r));
 
     r = reader_of(data, sizeof data);
+    get_u8(&r);
     assert_null(get_bytes(&r, SIZE_MAX)); /* no wrap-around */
     assert_true(r.bad);
 
@@ -83,6 +84,7 @@ static void test_writer_latches(void **state)
     assert_memory_equal(buffer, expected, sizeof buffer);
 
     w = writer_of(buffer, 2);
+    put_u8(&w, 1);
     put_bytes(&w, buffer, SIZE_MAX);
     assert_true(w.bad);
 }

@@ -13,6 +13,7 @@
 #include "common/mem.h"
 #include "common/rng.h"
 #include "compress/codec.h"
+#include "compress/codec_stage.h"
 
 static struct codec *make(const char *spec, size_t n)
 {
@@ -249,6 +250,7 @@ static void test_lz4_rules(void **state)
         {"fp32+lz4", "0400000000000000 03000080 00000000"},    /* raw block of the wrong length */
         {"fp32+lz4", "0400000000000000 04000080 00000000 00"}, /* something follows */
         {"fp32+lz4", "0400000000000000 04000000 30000000"},    /* compressed, yet not smaller */
+        {"fp32+lz4", "0400000000000000 05000000 4000000000"},  /* the same, well-formed */
         {"fp32+lz4", "0400000000000000 00000000"},             /* empty block */
         {"fp32+lz4", "0400000000000000 ffffffff 00000000"},    /* length past the end */
         {"fp32+lz4", "0400000000000000 02000000 1000"},        /* one literal instead of four bytes */
@@ -266,6 +268,26 @@ static void test_lz4_rules(void **state)
     }
 }
 
+/* A byte stage on its own keeps to the room it is given. */
+static void test_lz4_room(void **state)
+{
+    (void)state;
+    uint8_t *scratch = mem_alloc(1, codec_lz4.scratch), raw[100], packed[200], out[101];
+    size_t size = 0, got = 0;
+    for (size_t i = 0; i < sizeof raw; i++) raw[i] = (uint8_t)(i / 30);
+    assert_int_equal(codec_lz4.encode(scratch, 1, raw, sizeof raw, packed, codec_lz4.bound(sizeof raw), &size),
+                     STATUS_OK);
+    for (size_t cap = 0; cap <= sizeof raw; cap++) {
+        memset(out, 0x5a, sizeof out);
+        enum status status = codec_lz4.decode(scratch, 1, packed, size, out, cap, &got);
+        assert_int_equal(status, cap < sizeof raw ? STATUS_CORRUPT : STATUS_OK);
+        for (size_t i = cap; i < sizeof out; i++) assert_int_equal(out[i], 0x5a);
+    }
+    assert_int_equal(got, sizeof raw);
+    assert_memory_equal(out, raw, sizeof raw);
+    mem_free(scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_nonfinite_payloads),
         cmocka_unit_test(test_int8_rules),
         cmocka_unit_test(test_lz4_rules),
+        cmocka_unit_test(test_lz4_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,9 +86,7 @@ static void test_every_key_every_source(void **state)
         const struct config_key *k = &config_keys[i];
         char value[CONFIG_VALUE_MAX], text[2 * CONFIG_VALUE_MAX], got[CONFIG_VALUE_MAX];
         switch (k->type) { /* a legal value that is not the default */
-        case CONFIG_TYPE_TEXT:
-            snprintf(value, sizeof value, "a \"b\" \\ c#: \xc3\xa9'");
-            break;
+        case CONFIG_TYPE_TEXT: snprintf(value, sizeof value, "a \"b\" \\ c#: \xc3\xa9'"); break;
         case CONFIG_TYPE_WORD:
         case CONFIG_TYPE_CHOICE:
             snprintf(value, sizeof value, "%s",
@@ -97,12 +95,8 @@ static void test_every_key_every_source(void **state)
                          : k->preset);
             break;
         case CONFIG_TYPE_U32:
-        case CONFIG_TYPE_U64:
-            snprintf(value, sizeof value, "%llu", (unsigned long long)(k->hi - 1));
-            break;
-        case CONFIG_TYPE_REAL:
-            snprintf(value, sizeof value, "%.17g", k->min + (k->max - k->min) / 3);
-            break;
+        case CONFIG_TYPE_U64: snprintf(value, sizeof value, "%llu", (unsigned long long)(k->hi - 1)); break;
+        case CONFIG_TYPE_REAL: snprintf(value, sizeof value, "%.17g", k->min + (k->max - k->min) / 3); break;
         }
         if (strlen(value) >= k->size && k->type == CONFIG_TYPE_TEXT) snprintf(value, sizeof value, "5\"'\\");
         for (int source = 0; source < 3; source++) {
@@ -268,6 +262,14 @@ static void test_flags(void **state)
         {"--train.max_step=1", "unknown option --train.max_step; the nearest is --train.max_steps"},
         {"--max_steps=1", "the nearest is --train.max_steps"},
         {"--train.max_steps=x", "command line: train.max_steps: \"x\" is not a whole number"},
+        {"run.name=a\xe2\x80\xa8"
+         "b",
+         "control character"}, /* U+2028, a line break to YAML */
+        {"run.name=a\xc2\x85", "control character"},
+        {"run.name=\xed\xa0\x80", "not UTF-8"}, /* a surrogate */
+        {"run.name=\xc0\xaf", "not UTF-8"},
+        {"run.name=\xc3", "not UTF-8"},
+        {"run.name=\xf4\x90\x80\x80", "not UTF-8"},
         {"--", "unknown option"},
         {"", "unknown option"},
         {"=", "unknown option"},

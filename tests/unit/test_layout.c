@@ -138,6 +138,11 @@ static void test_encode_decode(void **state)
         assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
         layout_finish(&b);
     }
+    bytes[size - 4]--; /* the last fragment ends before the last tensor */
+    layout_init(&b);
+    r = reader_of(bytes, size);
+    assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
+    layout_finish(&b);
     layout_finish(&a);
     assert_int_equal(mem_live_bytes(), 0);
 }
