@@ -1,0 +1,138 @@
+/* atoll-worker: joins a run and trains. Everything that is the run's comes from the coordinator; the command line says
+ * where that is and what is this machine's own. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/config.h"
+#include "common/config_keys.h"
+#include "common/log.h"
+#include "common/options.h"
+#include "worker/join_line.h"
+#include "worker/train.h"
+#include "worker/worker_dir.h"
+
+enum { ADDRESS_POLL_US = 200000, ADDRESS_WAIT_S = 60 };
+
+struct arguments {
+    const char *join, *dir, *name, *train, *val;
+    struct options options;
+    struct config config;
+    struct config_sources sources;
+};
+
+static enum status set_local(struct arguments *a, const char *setting, struct err *err)
+{
+    const char *word = setting + strspn(setting, "-"), *dot = strchr(word, '.'), *equals = strchr(word, '=');
+    if (dot && equals && dot < equals) {
+        int key = config_key_find(word, (size_t)(dot - word), dot + 1, (size_t)(equals - dot - 1));
+        if (key >= 0 && !config_keys[key].local)
+            return err_set(err, STATUS_INVALID, "%.*s belongs to the run, not to one worker: set it at the coordinator",
+                           (int)(equals - word), word);
+    }
+    return config_set(&a->config, &a->sources, setting, CONFIG_FLAG, err);
+}
+
+static enum status read_settings(struct arguments *a, struct err *err)
+{
+    char data[CONFIG_PATH_MAX + 32];
+    config_defaults(&a->config, &a->sources);
+    TRY(config_env(&a->config, &a->sources, err));
+    for (size_t i = 0; i < a->options.n_settings; i++) TRY(set_local(a, a->options.settings[i], err));
+    const char *const paths[][2] = {{"train", a->train}, {"val", a->val}};
+    for (int i = 0; i < 2; i++) {
+        if (!paths[i][1]) continue;
+        if ((size_t)snprintf(data, sizeof data, "data.%s=%s", paths[i][0], paths[i][1]) >= sizeof data)
+            return err_set(err, STATUS_INVALID, "--data.%s is too long", paths[i][0]);
+        TRY(set_local(a, data, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status parse(struct arguments *a, int argc, char **argv, struct err *err)
+{
+    const struct option_spec specs[] = {
+        {"join", OPTION_TEXT, &a->join, "ADDRESS", "the coordinator's join line, or its run folder on this machine"},
+        {"dir", OPTION_TEXT, &a->dir, "DIR", "the worker's own folder (default ./atoll-worker-NAME)"},
+        {"name", OPTION_TEXT, &a->name, "NAME", "unique in the run (default: the host's name)"},
+        {"data.train", OPTION_TEXT, &a->train, "GLOB", "token shards to train on"},
+        {"data.val", OPTION_TEXT, &a->val, "GLOB", "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
+    };
+    a->options = (struct options){
+        .program = "atoll-worker",
+        .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--section.key=value ...]",
+        .about = "Joins a training run and computes for it until the run is done. Local keys only: data.*, train.threads,\n"
+                 "train.ranks, train.devices, log.*; everything else is the run's.",
+        .specs = specs,
+        .n_specs = sizeof specs / sizeof *specs,
+        .settings_allowed = true,
+    };
+    TRY(options_parse(&a->options, argc, argv, err));
+    a->options.specs = NULL;
+    a->options.n_specs = 0;
+    if (!a->join)
+        return err_set(err, STATUS_INVALID, "--join is missing: give the coordinator's join line, or its run folder");
+    if (a->name && (!a->name[0] || strlen(a->name) >= WIRE_NAME_MAX))
+        return err_set(err, STATUS_INVALID, "--name has 1 to %d bytes", WIRE_NAME_MAX - 1);
+    return read_settings(a, err);
+}
+
+/* A run folder: the coordinator may be starting just now. */
+static enum status find_coordinator(const char *join, struct train_options *o, struct err *err)
+{
+    struct stat st;
+    if (stat(join, &st) || !S_ISDIR(st.st_mode)) {
+        if (!strncmp(join, "tcp://", 6)) {
+            if ((size_t)snprintf(o->join, sizeof o->join, "%s", join) < sizeof o->join) return STATUS_OK;
+            return err_set(err, STATUS_INVALID, "--join is longer than a join line");
+        }
+        return err_set(err, STATUS_INVALID, "--join %.200s is neither tcp://HOST:PORT[/KEYS] nor a run folder", join);
+    }
+    if ((size_t)snprintf(o->address_file, sizeof o->address_file, "%s/address", join) >= sizeof o->address_file)
+        return err_set(err, STATUS_INVALID, "--join is too long a path");
+    for (int i = 0;; i++) {
+        enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
+        if (status != STATUS_NOTFOUND || i * (ADDRESS_POLL_US / 1000) >= ADDRESS_WAIT_S * 1000) return status;
+        if (i == 10) log_info("waits for a coordinator to write %s", o->address_file);
+        usleep(ADDRESS_POLL_US);
+    }
+}
+
+static enum exit_code work(struct arguments *a, struct err *err)
+{
+    static struct train_options o;
+    struct worker_dir dir;
+    o.local = &a->config;
+    o.sources = &a->sources;
+    if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
+    enum status status = find_coordinator(a->join, &o, err);
+    if (status == STATUS_OK) status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
+    if (status != STATUS_OK) return status == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
+    if (!o.name[0]) { /* --dir without --name: the folder tells workers of one host apart */
+        const char *slash = strrchr(a->dir, '/');
+        snprintf(o.name, sizeof o.name, "%.60s", slash && slash[1] ? slash + 1 : a->dir);
+    }
+    snprintf(o.dir, sizeof o.dir, "%s", dir.path);
+    memcpy(o.uuid, dir.uuid, sizeof o.uuid);
+    log_set_name(o.name);
+    enum exit_code code = train_run(&o, err);
+    worker_dir_close(&dir);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    static struct arguments a;
+    struct err err = {0};
+    enum status status = parse(&a, argc, argv, &err);
+    if (status == STATUS_END) return EXIT_DONE;
+    if (status != STATUS_OK) return options_fail("atoll", &err);
+    log_set_level((enum log_level)log_level_parse(a.config.log.level));
+    enum exit_code code = work(&a, &err);
+    if (code == EXIT_RESUMABLE)
+        log_info("%s; start it again the same way to continue", err.msg);
+    else if (code != EXIT_DONE)
+        fprintf(stderr, "atoll: %s\n", err.msg);
+    return code;
+}

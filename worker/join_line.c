@@ -1,0 +1,23 @@
+#include "worker/join_line.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+
+enum { ADDRESS_MAX = 4096 };
+
+enum status join_line_read(const char *path, char *out, size_t cap, struct err *err)
+{
+    void *data;
+    size_t size;
+    if (!file_exists(path)) return err_set(err, STATUS_NOTFOUND, "no file %s: is a coordinator running in that folder?", path);
+    TRY(file_read(path, ADDRESS_MAX, &data, &size, err));
+    const char *text = data;
+    size_t length = strcspn(text, "\r\n");
+    bool fits = length > 0 && length < cap;
+    if (fits) snprintf(out, cap, "%.*s", (int)length, text);
+    mem_free(data);
+    return fits ? STATUS_OK : err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again", path);
+}

@@ -1,0 +1,276 @@
+#include "worker/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/fileio.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "worker/join_line.h"
+#include "worker/train_impl.h"
+#include "worker/worker_state.h"
+
+enum {
+    POLL_US = 100000,          /* a signal is noticed after at most this long */
+    WAIT_LINE_US = 10000000,   /* a wait this long is said, and again each time it doubles */
+    ADDRESS_US = 3000000,      /* without an answer for so long, the address may have changed */
+    FLUSH_US = 2000000,
+    EVAL_WINDOWS = 64, /* validation windows between looks at the messages */
+};
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+    stop_signal = number;
+}
+
+static void catch_signals(void)
+{
+    /* The second one kills as usual. */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    stop_signal = 0;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)
+{
+    struct trainer *t = ctx;
+    return link_send(t->link, lane, m);
+}
+
+/* Handle what came, waiting up to timeout_us for the first message; send what is due. */
+static void pump(struct trainer *t, uint64_t timeout_us)
+{
+    enum wire_lane lane;
+    enum status status = link_recv(t->link, timeout_us, &lane, &t->in);
+    while (status != STATUS_AGAIN) {
+        if (status == STATUS_OK) outer_loop_on_message(t->loop, lane, &t->in, clock_monotonic_us());
+        status = link_recv(t->link, 0, &lane, &t->in);
+    }
+    outer_loop_tick(t->loop, clock_monotonic_us());
+}
+
+/* ---- training ----------------------------------------------------------------------------------------------------- */
+
+/* Sample counters of one step: position `from` of the assignment's ranges laid end to end. */
+static bool fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n)
+{
+    uint32_t filled = 0;
+    for (uint32_t i = 0; i < task->n_ranges && filled < n; i++) {
+        const struct wire_range *r = &task->ranges[i];
+        if (from >= r->count) {
+            from -= r->count;
+            continue;
+        }
+        for (; from < r->count && filled < n; from++) counters[filled++] = r->start + from;
+        from = 0;
+    }
+    return filled == n;
+}
+
+static enum status one_step(struct trainer *t, const struct msg_assign *task, uint32_t step, const float **grad_p,
+                            struct err *err)
+{
+    uint32_t n = replica_step_samples(t->replica);
+    double position = task->step0 + step * task->step_rate, lr = lr_schedule_at(&t->schedule, position);
+    struct step_result result = {0};
+    uint64_t started = clock_monotonic_us();
+    if (!fill_counters(task, (uint64_t)step * n, t->counters, n))
+        return err_set(err, STATUS_MISMATCH, "the assignment of round %" PRIu64 " has too few samples: both sides must run "
+                       "the same version of atoll", task->round);
+    enum status status = *grad_p ? replica_gradient(t->replica, t->counters, n, grad_p, &result, err)
+                                 : replica_train_step(t->replica, t->counters, n, lr, &result, err);
+    if (status == STATUS_NONFINITE) result.loss_sum = NAN;
+    if (status != STATUS_OK && status != STATUS_NONFINITE) return status;
+    t->loss_sum += result.loss_sum;
+    t->tokens += result.tokens;
+    train_note_step(t, step, position, lr, &result);
+    uint64_t now = clock_monotonic_us();
+    t->compute_us += now - started;
+    outer_loop_train_step(t->loop, step + 1, now - started);
+    train_send_metrics(t, false, now);
+    return STATUS_OK;
+}
+
+static enum status train_round(struct trainer *t, struct err *err)
+{
+    outer_loop_train_begin(t->loop, clock_monotonic_us());
+    const struct msg_assign *task = outer_loop_assignment(t->loop);
+    const float *params = replica_params(t->replica), *grad = NULL;
+    uint64_t round = task->round;
+    memcpy(replica_params(t->replica), outer_loop_params(t->loop), replica_n_params(t->replica) * sizeof *params);
+    if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
+    t->loss_sum = 0;
+    t->tokens = t->compute_us = 0;
+    for (uint32_t step = 0; step < task->steps; step++) {
+        TRY(one_step(t, task, step, &grad, err));
+        pump(t, 0);
+        if (stop_signal) return STATUS_OK;
+        if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round) {
+            log_info("round %" PRIu64 " is given up after %u of %u steps: the run went on without it", round, step + 1,
+                     task->steps);
+            return STATUS_OK;
+        }
+    }
+    struct outer_result result = {
+        .values = grad ? grad : params,
+        .tokens = t->tokens,
+        .steps = task->steps,
+        .loss_sum = t->loss_sum,
+        .compute_us = t->compute_us,
+    };
+    enum status status = outer_loop_train_done(t->loop, &result, clock_monotonic_us());
+    train_send_metrics(t, true, clock_monotonic_us());
+    return status == STATUS_NONFINITE ? STATUS_OK : status; /* reported and handled inside */
+}
+
+/* ---- evaluation --------------------------------------------------------------------------------------------------- */
+
+static enum status evaluate(struct trainer *t, struct err *err)
+{
+    double loss_sum = 0;
+    uint64_t tokens = 0, started = clock_monotonic_us();
+    outer_loop_eval_begin(t->loop, started);
+    const struct msg_eval task = *outer_loop_evaluation(t->loop);
+    for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
+        double part = 0;
+        uint64_t part_tokens = 0, n = task.count - at < EVAL_WINDOWS ? task.count - at : EVAL_WINDOWS;
+        TRY(replica_eval(t->replica, outer_loop_params(t->loop), &t->val, task.start + at, n, &part, &part_tokens, err));
+        loss_sum += part;
+        tokens += part_tokens;
+        pump(t, 0);
+        if (stop_signal || outer_loop_want(t->loop) != OUTER_EVAL) return STATUS_OK;
+    }
+    if (!isfinite(loss_sum)) {
+        log_warn("evaluation %" PRIu64 ": the loss is not finite", task.eval_id);
+        loss_sum = 0;
+        tokens = 0;
+    }
+    outer_loop_eval_done(t->loop, loss_sum, tokens, clock_monotonic_us());
+    log_debug("evaluated %" PRIu64 " tokens in %.2f s", tokens, (double)(clock_monotonic_us() - started) / 1e6);
+    return STATUS_OK;
+}
+
+/* ---- the loop ----------------------------------------------------------------------------------------------------- */
+
+struct patience {
+    uint64_t since, said_after; /* of this wait; what was said last */
+};
+
+static void say_wait(struct trainer *t, struct patience *p, uint64_t now)
+{
+    char others[WIRE_TEXT_MAX];
+    if (!p->since) p->since = now;
+    uint64_t next = p->said_after ? 2 * p->said_after : WAIT_LINE_US;
+    if (now - p->since < next) return;
+    p->said_after = next;
+    pulse_waiting_for(outer_loop_pulse(t->loop), others);
+    log_info("waits for %s since %.0f s%s%s", outer_loop_text(t->loop, now), (double)(now - p->since) / 1e6,
+             others[0] ? "; the run waits for " : "", others);
+}
+
+static enum status open_link(struct trainer *t, const char *join, struct err *err)
+{
+    struct transport_address address;
+    struct transport *transport;
+    TRY(transport_address_parse(&address, join, err));
+    TRY(transport_zmq_dial(&transport, &address, t->options->uuid, err));
+    return link_open(&t->link, transport, outer_loop_pulse(t->loop), err);
+}
+
+/* A coordinator on this machine may come back at another port: its run folder says where. */
+static enum status follow_address(struct trainer *t, char *join, size_t cap, struct err *err)
+{
+    char now_there[sizeof t->options->join];
+    if (join_line_read(t->options->address_file, now_there, sizeof now_there, NULL) != STATUS_OK) return STATUS_OK;
+    if (!strcmp(now_there, join)) return STATUS_OK;
+    log_info("the coordinator's address changed: connects again");
+    snprintf(join, cap, "%s", now_there);
+    link_close(t->link, 0);
+    t->link = NULL;
+    return open_link(t, join, err);
+}
+
+static enum status wait_for_work(struct trainer *t, struct patience *patience, char *join, size_t cap, struct err *err)
+{
+    uint64_t now = clock_monotonic_us(), due = outer_loop_deadline_us(t->loop), wait = POLL_US;
+    train_send_metrics(t, false, now);
+    say_wait(t, patience, now);
+    if (due <= now)
+        wait = 0;
+    else if (due - now < wait)
+        wait = due - now;
+    pump(t, wait);
+    uint64_t heard = pulse_heard_us(outer_loop_pulse(t->loop));
+    if (!t->options->address_file[0] || now < ADDRESS_US + (heard > patience->since ? heard : patience->since))
+        return STATUS_OK;
+    return follow_address(t, join, cap, err);
+}
+
+static enum status loop(struct trainer *t, struct err *err)
+{
+    char join[sizeof t->options->join];
+    struct patience patience = {0};
+    snprintf(join, sizeof join, "%s", t->options->join);
+    TRY(open_link(t, join, err));
+    for (;;) {
+        if (stop_signal) return err_set(err, STATUS_INTERRUPTED, "stopped by signal %d", (int)stop_signal);
+        switch (outer_loop_want(t->loop)) {
+        case OUTER_WAIT: TRY(wait_for_work(t, &patience, join, sizeof join, err)); continue;
+        case OUTER_TRAIN: TRY(train_round(t, err)); break;
+        case OUTER_EVAL: TRY(evaluate(t, err)); break;
+        case OUTER_DONE: log_info("done: %s", outer_loop_text(t->loop, 0)); return STATUS_OK;
+        case OUTER_FAILED:
+            if (t->host_err.msg[0]) {
+                *err = t->host_err;
+                return t->host_err.code;
+            }
+            return err_set(err, STATUS_REFUSED, "%s", outer_loop_text(t->loop, 0));
+        }
+        patience = (struct patience){0};
+    }
+}
+
+static uint64_t stopwatch(void)
+{
+    return clock_monotonic_us();
+}
+
+enum exit_code train_run(const struct train_options *options, struct err *err)
+{
+    struct state_dir dir;
+    struct trainer *t = mem_alloc(1, sizeof *t);
+    if (!t) {
+        err_set(err, STATUS_NOMEM, "out of memory");
+        return EXIT_FAILED;
+    }
+    train_setup_init(t, options);
+    struct outer_setup setup = {.io_ctx = t, .send = send_message, .host_ctx = t, .on_config = train_on_config,
+                                .stopwatch_us = stopwatch};
+    memcpy(setup.uuid, options->uuid, WIRE_UUID);
+    snprintf(setup.name, sizeof setup.name, "%s", options->name);
+    state_dir_init(&dir, options->dir);
+    state_dir_attach(&dir, &setup);
+    catch_signals();
+    enum status status = outer_loop_create(&t->loop, &setup, clock_monotonic_us());
+    if (status != STATUS_OK)
+        err_set(err, status, "out of memory");
+    else
+        status = loop(t, err);
+    if (t->link && status != STATUS_OK && status != STATUS_REFUSED)
+        outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
+    link_close(t->link, FLUSH_US);
+    outer_loop_destroy(t->loop);
+    train_setup_finish(t);
+    mem_free(t);
+    if (status == STATUS_OK) return EXIT_DONE;
+    if (status == STATUS_INTERRUPTED) return EXIT_RESUMABLE;
+    return status == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
+}

@@ -1,0 +1,54 @@
+/* Inside of worker/train.c, shared with its two helpers: train_setup.c (configuration -> model, data) and
+ * train_metrics.c (what is reported). */
+#ifndef WORKER_TRAIN_IMPL_H
+#define WORKER_TRAIN_IMPL_H
+
+#include "common/layout.h"
+#include "common/schedule.h"
+#include "common/tokens.h"
+#include "worker/link.h"
+#include "worker/outer_loop.h"
+#include "worker/replica.h"
+#include "worker/train.h"
+
+enum { MODEL_TEXT_MAX = 8192 };
+
+struct trainer {
+    const struct train_options *options;
+    struct config config; /* shared keys of the run, local keys of this machine */
+    struct config_sources sources;
+    struct layout layout;
+    struct tokens train, val;
+    struct replica *replica;
+    struct lr_schedule schedule;
+    char model_text[MODEL_TEXT_MAX];
+    char devices[WIRE_NAME_MAX];
+    uint64_t inner_head[2]; /* steps, skipped: what is saved beside the moments */
+    uint64_t *counters;     /* (samples of a step) */
+    struct err host_err;    /* why on_config failed */
+
+    struct outer_loop *loop;
+    struct link *link;
+    struct msg in;
+
+    /* The round in hand. */
+    uint64_t tokens, compute_us;
+    double loss_sum;
+
+    struct msg_metrics metrics;
+    uint64_t metrics_us;     /* when they were sent last */
+    uint64_t reported_round; /* whose times went out last */
+    uint64_t steps_done;     /* of this process, for the step lines */
+};
+
+void train_setup_init(struct trainer *t, const struct train_options *options);
+void train_setup_finish(struct trainer *t);
+/* outer_setup.on_config; ctx is the trainer. */
+enum status train_on_config(void *ctx, const char *text, struct outer_model *model, struct err *err);
+
+/* One step is done: a step line now and then, a record for METRICS. */
+void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result);
+/* Send METRICS when the last are a second old (or there is no room), at once with `force`. */
+void train_send_metrics(struct trainer *t, bool force, uint64_t now_us);
+
+#endif

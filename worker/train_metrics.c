@@ -1,0 +1,59 @@
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "worker/train_impl.h"
+
+enum { METRICS_US = 1000000 };
+
+/* METRICS crosses the protocol, which takes no NaN where a number is needed. */
+static float number(double value)
+{
+    return isfinite(value) ? (float)value : 0.0f;
+}
+
+void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result)
+{
+    const struct msg_assign *task = outer_loop_assignment(t->loop);
+    struct msg_metrics *m = &t->metrics;
+    double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
+    if (m->n_steps < WIRE_METRICS_MAX)
+        m->steps[m->n_steps++] = (struct metrics_step){
+            .round = task->round,
+            .step = step,
+            .position = position,
+            .loss = (float)loss,
+            .lr = number(lr),
+            .grad_norm = (float)result->grad_norm,
+            .tokens = result->tokens,
+            .step_us = (uint32_t)fmin(result->compute_s * 1e6, 4e9),
+        };
+    t->steps_done++;
+    if (result->skipped) log_warn("step %.0f: the gradient is not finite, step skipped", position);
+    if (t->steps_done % t->config.log.every_steps) return;
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1, task->round,
+             loss, lr, result->grad_norm, result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0);
+}
+
+void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
+{
+    struct msg_metrics *m = &t->metrics;
+    const struct outer_times *times = outer_loop_times(t->loop);
+    bool round = times->round != t->reported_round && times->round != UINT64_MAX;
+    bool full = m->n_steps == WIRE_METRICS_MAX;
+    if (!m->n_steps && !round) return;
+    if (!force && !full && now_us < t->metrics_us + METRICS_US) return;
+    link_bytes(t->link, &m->bytes_up, &m->bytes_down);
+    m->round = round ? times->round : UINT64_MAX;
+    m->compute_s = round ? number(times->compute_s) : 0;
+    m->compress_s = round ? number(times->compress_s) : 0;
+    m->send_s = round ? number(times->send_s) : 0;
+    m->wait_s = round ? number(times->wait_s) : 0;
+    m->apply_s = round ? number(times->apply_s) : 0;
+    outer_loop_metrics(t->loop, m);
+    t->reported_round = times->round;
+    t->metrics_us = now_us;
+    memset(m, 0, sizeof *m);
+}

@@ -1,0 +1,190 @@
+/* The run's configuration becomes model, data and optimizer. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "worker/train_impl.h"
+
+void train_setup_init(struct trainer *t, const struct train_options *options)
+{
+    memset(t, 0, sizeof *t);
+    t->options = options;
+    t->reported_round = UINT64_MAX;
+    layout_init(&t->layout);
+}
+
+void train_setup_finish(struct trainer *t)
+{
+    replica_destroy(t->replica);
+    tokens_close(&t->train);
+    tokens_close(&t->val);
+    layout_finish(&t->layout);
+    mem_free(t->counters);
+}
+
+/* ---- the inner optimizer as bytes --------------------------------------------------------------------------------- */
+
+static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
+{
+    struct trainer *t = ctx;
+    const struct inner_opt *opt = replica_optimizer(t->replica);
+    size_t bytes = opt->n_params * sizeof(float), n = 0;
+    t->inner_head[0] = opt->steps;
+    t->inner_head[1] = opt->skipped;
+    if (cap < 3) return 0;
+    parts[n++] = (struct outer_part){.data = t->inner_head, .size = sizeof t->inner_head};
+    if (opt->m) parts[n++] = (struct outer_part){.data = opt->m, .size = bytes};
+    if (opt->v) parts[n++] = (struct outer_part){.data = opt->v, .size = bytes};
+    return n;
+}
+
+static enum status inner_load(void *ctx, const uint8_t *data, size_t size)
+{
+    struct trainer *t = ctx;
+    struct inner_opt *opt = replica_optimizer(t->replica);
+    size_t bytes = opt->n_params * sizeof(float), at = sizeof t->inner_head;
+    size_t want = at + (opt->m ? bytes : 0) + (opt->v ? bytes : 0);
+    if (data && size != want) return STATUS_MISMATCH;
+    memset(t->inner_head, 0, sizeof t->inner_head);
+    if (data) memcpy(t->inner_head, data, sizeof t->inner_head);
+    opt->steps = t->inner_head[0];
+    opt->skipped = t->inner_head[1];
+    float *const moments[] = {opt->m, opt->v};
+    for (int i = 0; i < 2; i++) {
+        if (!moments[i]) continue;
+        if (data)
+            memcpy(moments[i], data + at, bytes);
+        else
+            memset(moments[i], 0, bytes);
+        at += bytes;
+    }
+    return STATUS_OK;
+}
+
+/* ---- on_config ---------------------------------------------------------------------------------------------------- */
+
+static enum status read_config(struct trainer *t, const char *text, struct err *err)
+{
+    t->config = *t->options->local;
+    t->sources = *t->options->sources;
+    TRY(config_parse(&t->config, &t->sources, text, strlen(text), "configuration of the run", CONFIG_COORDINATOR, err));
+    return config_resolve(&t->config, &t->sources, err);
+}
+
+static enum status open_tokens(struct tokens *tokens, const char *pattern, const char *key, struct err *err)
+{
+    if (!pattern[0])
+        return err_set(err, STATUS_INVALID, "no token shards to %s: give --data.%s=GLOB (or ATOLL_DATA_%s); "
+                       "`atoll prepare` makes them", !strcmp(key, "train") ? "train on" : "evaluate on", key,
+                       !strcmp(key, "train") ? "TRAIN" : "VAL");
+    enum status status = tokens_open(tokens, pattern, err);
+    if (status != STATUS_OK) err_prefix(err, "data.%s", key);
+    return status;
+}
+
+/* Without data.val: the shards beside the training shards that have "val" where those have "train" in their names. */
+static void guess_val(struct config *config)
+{
+    const char *slash = strrchr(config->data.train, '/'), *name = slash ? slash + 1 : config->data.train;
+    const char *at = strstr(name, "train");
+    if (config->data.val[0] || !at) return;
+    snprintf(config->data.val, sizeof config->data.val, "%.*sval%s", (int)(at - config->data.train), config->data.train,
+             at + strlen("train"));
+}
+
+static enum status open_data(struct trainer *t, struct err *err)
+{
+    guess_val(&t->config);
+    TRY(open_tokens(&t->train, t->config.data.train, "train", err));
+    TRY(open_tokens(&t->val, t->config.data.val, "val", err));
+    uint32_t seq = t->config.model.block_size;
+    if (tokens_samples(&t->train, seq) == 0 || tokens_samples(&t->val, seq) == 0)
+        return err_set(err, STATUS_INVALID, "%s has no shard of more than %u tokens: use more text, or a smaller "
+                       "model.block_size", tokens_samples(&t->train, seq) ? t->config.data.val : t->config.data.train, seq);
+    return STATUS_OK;
+}
+
+static enum status make_model(struct trainer *t, struct err *err)
+{
+    const struct config *c = &t->config;
+    const struct model_family *family = model_family_find(c->model.family);
+    if (!family) return err_set(err, STATUS_UNSUPPORTED, "model.family %s: this program does not know it", c->model.family);
+    struct model_config model = model_config_of(c);
+    TRY(family->layout(&model, &t->layout, err));
+    if (layout_split(&t->layout, c->train.fragments) != STATUS_OK)
+        return err_set(err, STATUS_INVALID, "train.fragments: the model cannot be cut into %u", c->train.fragments);
+    if (family->config_json(&model, t->model_text, sizeof t->model_text) != STATUS_OK)
+        return err_set(err, STATUS_LIMIT, "config.json of the model is too long");
+    struct replica_config replica = {
+        .family = family,
+        .model = model,
+        .device = c->train.devices,
+        .ranks = c->train.ranks,
+        .threads = c->train.threads,
+        .batch_size = c->train.batch_size,
+        .grad_accum = c->train.grad_accum,
+        .seed = c->run.seed,
+        .opt = inner_opt_config_of(c),
+    };
+    TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
+    t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
+    if (!t->counters) return err_set(err, STATUS_NOMEM, "no memory for %u samples", replica_step_samples(t->replica));
+    snprintf(t->devices, sizeof t->devices, "%s", replica_device_name(t->replica));
+    t->schedule = (struct lr_schedule){
+        .kind = c->inner.schedule,
+        .base = c->inner.learning_rate,
+        .min_fraction = c->inner.min_lr_fraction,
+        .warmup_steps = c->inner.warmup_steps,
+        .total_steps = c->train.max_steps,
+    };
+    return STATUS_OK;
+}
+
+static void describe(const struct trainer *t)
+{
+    const struct config *c = &t->config;
+    log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s, down %s", c->run.name,
+             (double)t->layout.n_params / 1e6, t->layout.n_fragments, t->layout.n_fragments > 1 ? "s" : "",
+             config_method_name(c->train.method), c->train.sync_every, c->codec.up, c->codec.down);
+    log_info("%s, %u thread%s, activations %.1f MB; %.2f M tokens to train on, %.2f M to evaluate on", t->devices,
+             c->train.threads, c->train.threads > 1 ? "s" : "", (double)replica_activation_bytes(t->replica) / 1e6,
+             (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
+    if (c->train.precision == PRECISION_BF16 && !strncmp(t->devices, "cpu", 3))
+        log_warn("train.precision: bf16 is computed in fp32 on a CPU");
+}
+
+static enum status build(struct trainer *t, const char *text, struct err *err)
+{
+    TRY(read_config(t, text, err));
+    TRY(open_data(t, err));
+    return make_model(t, err);
+}
+
+enum status train_on_config(void *ctx, const char *text, struct outer_model *model, struct err *err)
+{
+    struct trainer *t = ctx;
+    enum status status = build(t, text, &t->host_err);
+    if (status != STATUS_OK) {
+        if (err) *err = t->host_err;
+        return status;
+    }
+    describe(t);
+    uint32_t seq = t->config.model.block_size;
+    *model = (struct outer_model){
+        .config = &t->config,
+        .layout = &t->layout,
+        .train_hash = t->train.hash,
+        .val_hash = t->val.hash,
+        .train_samples = tokens_samples(&t->train, seq),
+        .val_samples = tokens_samples(&t->val, seq),
+        .sample_tokens = seq,
+        .ranks = t->config.train.ranks,
+        .devices = t->devices,
+        .model_config = t->model_text,
+    };
+    if (t->config.train.method != METHOD_DDP)
+        model->inner = (struct outer_inner){.ctx = t, .parts = inner_parts, .load = inner_load};
+    return STATUS_OK;
+}

@@ -1,0 +1,100 @@
+#include "worker/worker_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+
+enum { HEX = 2 * WIRE_UUID, TRIES_MAX = 64 };
+
+static bool uuid_parse(const char *text, uint8_t uuid[WIRE_UUID])
+{
+    for (int i = 0; i < WIRE_UUID; i++) {
+        unsigned byte;
+        if (strspn(text + (size_t)2 * i, "0123456789abcdef") < 2 || sscanf(text + (size_t)2 * i, "%2x", &byte) != 1)
+            return false;
+        uuid[i] = (uint8_t)byte;
+    }
+    return true;
+}
+
+static enum status uuid_make(const char *path, uint8_t uuid[WIRE_UUID], struct err *err)
+{
+    char text[HEX + 2];
+    if (getrandom(uuid, WIRE_UUID, 0) != WIRE_UUID) return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
+    for (int i = 0; i < WIRE_UUID; i++) snprintf(text + (size_t)2 * i, 3, "%02x", uuid[i]);
+    text[HEX] = '\n';
+    return file_write(path, text, HEX + 1, err);
+}
+
+static enum status uuid_open(struct worker_dir *d, struct err *err)
+{
+    char path[CONFIG_PATH_MAX + 8];
+    void *data;
+    size_t size;
+    snprintf(path, sizeof path, "%s/uuid", d->path);
+    if (!file_exists(path)) return uuid_make(path, d->uuid, err);
+    TRY(file_read(path, 4096, &data, &size, err));
+    bool good = size >= HEX && uuid_parse(data, d->uuid);
+    mem_free(data);
+    if (!good) return err_set(err, STATUS_CORRUPT, "%s is not a worker's identity: remove the folder to start anew", path);
+    return STATUS_OK;
+}
+
+enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err)
+{
+    char lock[CONFIG_PATH_MAX + 8];
+    d->lock_fd = -1;
+    if ((size_t)snprintf(d->path, sizeof d->path, "%s", path) >= sizeof d->path)
+        return err_set(err, STATUS_INVALID, "--dir is longer than %d bytes", CONFIG_PATH_MAX - 1);
+    TRY(dir_make(d->path, err));
+    snprintf(lock, sizeof lock, "%s/lock", d->path);
+    d->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (d->lock_fd < 0) return err_set(err, STATUS_IO, "cannot open %s: %s", lock, strerror(errno));
+    if (flock(d->lock_fd, LOCK_EX | LOCK_NB)) {
+        worker_dir_close(d);
+        return err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
+    }
+    enum status status = uuid_open(d, err);
+    if (status != STATUS_OK) worker_dir_close(d);
+    return status;
+}
+
+/* Names go into messages, files and metrics: keep what is harmless there. */
+static void host_name(char out[WIRE_NAME_MAX])
+{
+    char host[256] = "";
+    size_t n = 0;
+    if (gethostname(host, sizeof host - 1)) host[0] = '\0';
+    for (const char *p = host; *p && *p != '.' && n < WIRE_NAME_MAX - 8; p++)
+        if (strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")) out[n++] = *p;
+    out[n] = '\0';
+    if (!n) snprintf(out, WIRE_NAME_MAX, "worker");
+}
+
+enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err)
+{
+    char host[WIRE_NAME_MAX], path[WIRE_NAME_MAX + 32];
+    bool given = name[0] != '\0';
+    host_name(host);
+    for (int i = 1; i <= TRIES_MAX; i++) {
+        if (!given && i == 1) snprintf(name, WIRE_NAME_MAX, "%s", host);
+        if (!given && i > 1) snprintf(name, WIRE_NAME_MAX, "%.50s-%d", host, i);
+        snprintf(path, sizeof path, "./atoll-worker-%s", name);
+        enum status status = worker_dir_open(d, path, err);
+        if (status != STATUS_EXISTS || given) return status;
+    }
+    return err_set(err, STATUS_EXISTS, "%d workers run in this folder already: give --dir and --name", TRIES_MAX);
+}
+
+void worker_dir_close(struct worker_dir *d)
+{
+    if (d->lock_fd >= 0) close(d->lock_fd);
+    d->lock_fd = -1;
+}
