@@ -103,7 +103,7 @@ void put_bytes(struct writer *w, const void *data, size_t n)
         w->bad = true;
         return;
     }
-    if (n) memcpy(w->data + w->pos, data, n);
+    if (n && data != w->data + w->pos) memcpy(w->data + w->pos, data, n); /* bytes may lie in their place already */
     w->pos += n;
 }
 
