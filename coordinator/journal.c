@@ -10,6 +10,8 @@
 static const char segment_magic[8] = {'A', 'T', 'O', 'L', 'L', 'J', '1', '\n'};
 static const uint32_t record_magic = 0x4c4e524a; /* "JRNL" */
 
+enum { SCAN_WINDOW = 1 << 20 };
+
 struct header {
     uint16_t type;
     uint64_t size, durable;
@@ -17,9 +19,8 @@ struct header {
 };
 
 /* False when these are not the first bytes of a record. */
-static bool header_decode(struct header *h, const uint8_t *data, size_t size)
+static bool header_decode(struct header *h, const uint8_t data[JOURNAL_RECORD_HEADER])
 {
-    if (size < JOURNAL_RECORD_HEADER) return false;
     struct reader r = reader_of(data, JOURNAL_RECORD_HEADER);
     uint32_t magic = get_u32(&r);
     h->type = get_u16(&r);
@@ -28,13 +29,6 @@ static bool header_decode(struct header *h, const uint8_t *data, size_t size)
     h->durable = get_u64(&r);
     h->crc = get_u32(&r);
     return magic == record_magic && !zero && get_u32(&r) == crc32c(0, data, JOURNAL_RECORD_HEADER - 4);
-}
-
-/* A whole record at data: its header and length. */
-static bool record_whole(struct header *h, const uint8_t *data, size_t size)
-{
-    return header_decode(h, data, size) && h->size <= size - JOURNAL_RECORD_HEADER &&
-           crc32c(0, data + JOURNAL_RECORD_HEADER, h->size) == h->crc;
 }
 
 static void segment_header(uint8_t out[JOURNAL_SEGMENT_HEADER], uint64_t segment)
@@ -46,80 +40,126 @@ static void segment_header(uint8_t out[JOURNAL_SEGMENT_HEADER], uint64_t segment
     put_u32(&w, 0);
 }
 
-/* Does any whole record behind `at` know the byte at `at` to be durable? */
-static bool was_durable(const uint8_t *data, size_t size, size_t at)
+/* Does any record behind `at` know the byte at `at` to be durable? Headers carry their own checksum, so a header is
+ * enough; read through a window. */
+static enum status was_durable(const struct journal_source *source, uint64_t at, bool *yes_p, struct err *err)
 {
-    const uint8_t first = record_magic & 0xff;
-    for (size_t i = at + 1; i < size; i++) {
-        const uint8_t *hit = memchr(data + i, first, size - i);
-        if (!hit) return false;
-        i = (size_t)(hit - data);
-        struct header h;
-        if (record_whole(&h, hit, size - i) && h.durable > at) return true;
+    uint8_t *window = mem_alloc(1, SCAN_WINDOW);
+    enum status status = window ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to search the journal");
+    *yes_p = false;
+    for (uint64_t from = at + 1; status == STATUS_OK && !*yes_p && from + JOURNAL_RECORD_HEADER <= source->size;) {
+        uint64_t left = source->size - from;
+        size_t n = left < SCAN_WINDOW ? (size_t)left : SCAN_WINDOW;
+        status = source->read(source->ctx, from, window, n, err);
+        for (size_t i = 0; status == STATUS_OK && i + JOURNAL_RECORD_HEADER <= n && !*yes_p; i++) {
+            struct header h;
+            if (window[i] == (record_magic & 0xff) && header_decode(&h, window + i)) *yes_p = h.durable > at;
+        }
+        from += n - (JOURNAL_RECORD_HEADER - 1);
     }
-    return false;
+    mem_free(window);
+    return status;
 }
 
-enum status journal_scan(uint64_t segment, const uint8_t *data, size_t size, bool last, size_t *good_p,
-                         journal_visit_fn visit, void *ctx, struct err *err)
+struct scan {
+    const struct journal_source *source;
+    uint8_t *body;
+    size_t cap;
+    struct header header;
+};
+
+/* Read the record at `at` into scan->body. OK, END when it is not whole, or a failure. */
+static enum status scan_record(struct scan *scan, uint64_t at, struct err *err)
 {
-    uint8_t head[JOURNAL_SEGMENT_HEADER];
-    segment_header(head, segment);
-    size_t at = 0;
-    if (size >= sizeof head && !memcmp(head, data, sizeof head)) {
+    const struct journal_source *source = scan->source;
+    uint8_t head[JOURNAL_RECORD_HEADER];
+    if (source->size - at < sizeof head) return STATUS_END;
+    TRY(source->read(source->ctx, at, head, sizeof head, err));
+    if (!header_decode(&scan->header, head) || scan->header.size > source->size - at - sizeof head) return STATUS_END;
+    size_t size = scan->header.size;
+    if (size > scan->cap) {
+        mem_free(scan->body);
+        scan->cap = 0;
+        scan->body = mem_alloc(1, size);
+        if (!scan->body) return err_set(err, STATUS_NOMEM, "no memory for a journal record of %zu bytes", size);
+        scan->cap = size;
+    }
+    if (size) TRY(source->read(source->ctx, at + sizeof head, scan->body, size, err));
+    return crc32c(0, scan->body, size) == scan->header.crc ? STATUS_OK : STATUS_END;
+}
+
+enum status journal_scan(const struct journal_source *source, uint64_t *good_p, journal_visit_fn visit, void *ctx,
+                         struct err *err)
+{
+    uint8_t expect[JOURNAL_SEGMENT_HEADER], head[JOURNAL_SEGMENT_HEADER] = {0};
+    struct scan scan = {.source = source};
+    enum status status = STATUS_OK;
+    uint64_t at = 0;
+    segment_header(expect, source->segment);
+    if (source->size >= sizeof head) TRY(source->read(source->ctx, 0, head, sizeof head, err));
+    if (!memcmp(head, expect, sizeof head)) {
         at = sizeof head;
-        struct header h;
-        while (at < size && record_whole(&h, data + at, size - at)) {
-            const uint8_t *body = data + at + JOURNAL_RECORD_HEADER;
-            struct journal_ref ref = {segment, at + JOURNAL_RECORD_HEADER};
-            if (h.type != JOURNAL_MARK) TRY(visit(ctx, h.type, ref, body, h.size, err));
-            at += JOURNAL_RECORD_HEADER + h.size;
+        while (at < source->size && (status = scan_record(&scan, at, err)) == STATUS_OK) {
+            struct journal_ref ref = {source->segment, at + JOURNAL_RECORD_HEADER};
+            if (scan.header.type != JOURNAL_MARK)
+                TRY_GOTO(visit(ctx, scan.header.type, ref, scan.body, scan.header.size, err), done);
+            at += JOURNAL_RECORD_HEADER + scan.header.size;
         }
+        if (status != STATUS_OK && status != STATUS_END) goto done;
     }
     *good_p = at;
-    if (at == size && at) return STATUS_OK;
-    if (!last || was_durable(data, size, at))
-        return err_set(err, STATUS_CORRUPT,
-                       "journal segment %llu is damaged at byte %zu, in front of records that were safe: restore it "
-                       "from a copy, or start from a checkpoint in a new run folder",
-                       (unsigned long long)segment, at);
+    status = STATUS_OK;
+    if (at == source->size && at) goto done;
+    bool bad = !source->last;
+    if (!bad) TRY_GOTO(was_durable(source, at, &bad, err), done);
+    if (bad)
+        status = err_set(err, STATUS_CORRUPT,
+                         "journal segment %llu is damaged at byte %llu, in front of records that were safe: restore "
+                         "it from a copy, or start a new run from a checkpoint (model.init_from)",
+                         (unsigned long long)source->segment, (unsigned long long)at);
+done:
+    mem_free(scan.body);
+    return status;
+}
+
+struct segment_at {
+    struct store *store;
+    uint64_t segment;
+};
+
+static enum status store_read(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    const struct segment_at *s = ctx;
+    return s->store->ops->segment_read(s->store, s->segment, offset, dst, size, err);
+}
+
+static enum status begin_header(struct journal *j, struct err *err)
+{
+    uint8_t head[JOURNAL_SEGMENT_HEADER];
+    segment_header(head, j->segment);
+    struct store_part part = {head, sizeof head};
+    TRY(j->store->ops->append(j->store, &part, 1, err));
+    j->size = sizeof head;
+    j->dirty = true;
     return STATUS_OK;
 }
 
-struct recovery {
-    struct journal *journal;
-    journal_visit_fn visit;
-    void *ctx;
-};
-
-static enum status recover_segment(struct recovery *rec, uint64_t segment, bool last, struct err *err)
+static enum status recover_segment(struct journal *j, uint64_t segment, bool last, journal_visit_fn visit, void *ctx,
+                                   struct err *err)
 {
-    struct journal *j = rec->journal;
-    uint64_t size;
-    size_t good;
-    TRY(j->store->ops->segment_size(j->store, segment, &size, err));
-    uint8_t *data = mem_alloc(1, size);
-    if (!data) return err_set(err, STATUS_NOMEM, "no memory to read %llu bytes of journal", (unsigned long long)size);
-    enum status status;
-    TRY_GOTO(j->store->ops->segment_read(j->store, segment, 0, data, size, err), done);
-    TRY_GOTO(journal_scan(segment, data, size, last, &good, rec->visit, rec->ctx, err), done);
-    if (!last) goto done;
-    if (good < size)
-        log_warn("journal segment %llu: %llu bytes behind byte %zu were not written completely before the crash, they "
-                 "are dropped", (unsigned long long)segment, (unsigned long long)(size - good), good);
-    TRY_GOTO(j->store->ops->segment_continue(j->store, segment, good, err), done);
+    struct segment_at where = {j->store, segment};
+    struct journal_source source = {.read = store_read, .ctx = &where, .segment = segment, .last = last};
+    uint64_t good;
+    TRY(j->store->ops->segment_size(j->store, segment, &source.size, err));
+    TRY(journal_scan(&source, &good, visit, ctx, err));
+    if (!last) return STATUS_OK;
+    if (good < source.size)
+        log_warn("journal segment %llu: the %llu bytes behind byte %llu were not written completely before the crash; "
+                 "they are dropped", (unsigned long long)segment, (unsigned long long)(source.size - good),
+                 (unsigned long long)good);
+    TRY(j->store->ops->segment_continue(j->store, segment, good, err));
     *j = (struct journal){.store = j->store, .segment = segment, .size = good, .durable = good, .open = true};
-    if (!good) { /* not even its header had reached the disk */
-        uint8_t head[JOURNAL_SEGMENT_HEADER];
-        segment_header(head, segment);
-        struct store_part part = {head, sizeof head};
-        TRY_GOTO(j->store->ops->append(j->store, &part, 1, err), done);
-        j->size = sizeof head;
-        j->dirty = true;
-    }
-done:
-    mem_free(data);
-    return status;
+    return good ? STATUS_OK : begin_header(j, err); /* 0: not even its header had reached the disk */
 }
 
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
@@ -128,7 +168,6 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
     uint64_t list[STORE_LIST_MAX];
     size_t n;
     *journal = (struct journal){.store = store};
-    struct recovery rec = {journal, visit, ctx};
     TRY(store->ops->segment_list(store, list, STORE_LIST_MAX, &n, err));
     uint64_t expect = first;
     for (size_t i = 0; i < n; i++) {
@@ -136,24 +175,18 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
         if (list[i] != expect++)
             return err_set(err, STATUS_CORRUPT, "journal segment %llu is missing: restore it from a copy",
                            (unsigned long long)(expect - 1));
-        TRY(recover_segment(&rec, list[i], i + 1 == n, err));
+        TRY(recover_segment(journal, list[i], i + 1 == n, visit, ctx, err));
     }
     return STATUS_OK;
 }
 
 enum status journal_begin(struct journal *journal, struct store *store, uint64_t segment, struct err *err)
 {
-    if (journal->open) TRY(journal_sync(journal, err));
-    *journal = (struct journal){.store = store, .segment = segment};
-    uint8_t head[JOURNAL_SEGMENT_HEADER];
-    segment_header(head, segment);
-    struct store_part part = {head, sizeof head};
+    /* No mark behind this sync: an older segment must be durable to its last byte. */
+    if (journal->open) TRY(store->ops->sync(store, err));
     TRY(store->ops->segment_begin(store, segment, err));
-    TRY(store->ops->append(store, &part, 1, err));
-    journal->size = sizeof head;
-    journal->open = true;
-    journal->dirty = true;
-    return STATUS_OK;
+    *journal = (struct journal){.store = store, .segment = segment, .open = true};
+    return begin_header(journal, err);
 }
 
 enum status journal_append(struct journal *journal, uint16_t type, const struct store_part *parts, size_t n,

@@ -46,9 +46,16 @@ enum status journal_append(struct journal *journal, uint16_t type, const struct 
 /* Everything appended is durable on return. */
 enum status journal_sync(struct journal *journal, struct err *err) MUST_CHECK;
 
-/* Decode the records of one segment lying in memory: the part of recovery that sees untrusted bytes. *good_p: bytes of
- * the segment that hold whole records. */
-enum status journal_scan(uint64_t segment, const uint8_t *data, size_t size, bool last, size_t *good_p,
-                         journal_visit_fn visit, void *ctx, struct err *err) MUST_CHECK;
+/* Where recovery reads a segment from. */
+struct journal_source {
+    enum status (*read)(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err);
+    void *ctx;
+    uint64_t segment, size;
+    bool last; /* of the run: only there a torn tail is possible */
+};
+
+/* The part of recovery that sees untrusted bytes. *good_p: bytes of the segment that hold whole records. */
+enum status journal_scan(const struct journal_source *source, uint64_t *good_p, journal_visit_fn visit, void *ctx,
+                         struct err *err) MUST_CHECK;
 
 #endif

@@ -13,6 +13,9 @@
 #include "wire/msg.h"
 #include "wire/object.h"
 
+/* Of an update object: everything but the payload. */
+enum { OBJECT_HEAD_MAX = 256 + 20 * WIRE_NAMED_MAX };
+
 uint8_t outer_delta_form(const struct config *config)
 {
     if (config->train.method == METHOD_DDP) return DELTA_GRADIENT;
@@ -61,6 +64,7 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
     s->acc = mem_alloc(largest, sizeof *s->acc);
     if (config->outer.optimizer != OPTIMIZER_SGD) s->m = mem_alloc(n, sizeof *s->m);
     if (two) s->v = mem_alloc(n, sizeof *s->v);
+    s->payload_cap += OBJECT_HEAD_MAX;
     s->payload = mem_alloc(1, s->payload_cap);
     s->delta = mem_alloc(1, s->delta_cap);
     bool all = s->theta && s->acc && s->payload && s->delta && (s->m || config->outer.optimizer == OPTIMIZER_SGD) &&
@@ -168,7 +172,7 @@ static void clip(const struct outer_state *s, const struct outer_step *step, con
         for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)(scale * (double)in->acc[i]);
 }
 
-enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t *size_p)
+enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p)
 {
     const struct config *c = s->config;
     const struct fragment *frag = &s->layout->fragments[step->fragment];
@@ -191,6 +195,6 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     }
     if (!outer_finite(s->acc, frag->count)) return STATUS_NONFINITE;
     struct outer_fragment *mine = &s->fragments[step->fragment];
-    return publish_step(mine->down, &mine->residual, replace, s->acc, theta, frag->count, s->payload, s->payload_cap,
-                        size_p, &mine->hash);
+    return publish_step(mine->down, &mine->residual, replace, s->acc, theta, frag->count, s->payload + at,
+                        s->payload_cap - at, size_p, &mine->hash);
 }

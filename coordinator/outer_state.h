@@ -30,7 +30,7 @@ struct outer_state {
     float *theta, *m, *v;        /* [n_params]; m, v: NULL when the optimizer has none */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
-    uint8_t *payload; /* an encoded update */
+    uint8_t *payload; /* an encoded update, with room for its object head */
     uint8_t *delta;   /* an encoded delta, read back from the journal */
     size_t payload_cap, delta_cap;
     uint64_t norm_round; /* ddp: round whose gradient norm is known, + 1 */
@@ -61,9 +61,9 @@ void outer_state_rehash(struct outer_state *s);
 /* Forms of this configuration (enum delta_form, enum update_form). */
 uint8_t outer_delta_form(const struct config *config);
 uint8_t outer_update_form(const struct config *config);
-/* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK s->payload[*size_p]
- * is the payload and theta, state and hash of the fragment have moved. NONFINITE: theta is unchanged. */
-enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t *size_p) MUST_CHECK;
+/* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK the payload is
+ * s->payload[at .. at + *size_p) and theta, state and hash of the fragment have moved. NONFINITE: theta is unchanged. */
+enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p) MUST_CHECK;
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);
 

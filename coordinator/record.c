@@ -191,7 +191,6 @@ void record_delta_encode(const struct record_delta *m, struct writer *w)
     put_u32(w, p->steps);
     put_u32(w, p->crc);
     put_f32(w, p->norm);
-    for (int i = 0; i < 4; i++) put_u32(w, 0); /* reserved */
 }
 
 enum status record_delta_decode(struct record_delta *m, const uint8_t *body, size_t size)
@@ -211,8 +210,6 @@ enum status record_delta_decode(struct record_delta *m, const uint8_t *body, siz
     p->steps = get_u32(&r);
     p->crc = get_u32(&r);
     p->norm = get_f32(&r);
-    for (int i = 0; i < 4; i++)
-        if (get_u32(&r)) reader_fail(&r);
     if (size != RECORD_DELTA_HEAD && size - RECORD_DELTA_HEAD != p->bytes) return STATUS_CORRUPT;
     return finish(&r);
 }

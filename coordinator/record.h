@@ -64,7 +64,7 @@ struct record_delta {
     /* followed by part.bytes of payload */
 };
 
-enum { RECORD_DELTA_HEAD = 84 };
+enum { RECORD_DELTA_HEAD = 68 };
 
 struct record_drop {
     uint32_t id, fragment; /* fragment UINT32_MAX: all that is waited for */

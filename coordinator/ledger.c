@@ -1,0 +1,413 @@
+#include "coordinator/ledger.h"
+
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/mem.h"
+
+typedef enum status (*fold_fn)(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                               struct err *err);
+
+enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir, struct err *err)
+{
+    *l = (struct ledger){.config = config, .init_dir = init_dir};
+    l->named = mem_alloc(WIRE_NAMED_MAX, sizeof *l->named);
+    return l->named ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the ledger");
+}
+
+void ledger_finish(struct ledger *l)
+{
+    if (l->modelled) {
+        outer_state_finish(&l->outer);
+        round_finish(&l->round);
+        layout_finish(&l->layout);
+    }
+    update_log_finish(&l->log);
+    mem_free(l->config_text);
+    mem_free(l->model_record);
+    mem_free(l->model_config);
+    mem_free(l->grants);
+    mem_free(l->named);
+    memset(l, 0, sizeof *l);
+}
+
+static char *copy_text(const char *text, size_t size)
+{
+    char *copy = mem_alloc(1, size + 1);
+    if (copy) memcpy(copy, text, size);
+    return copy;
+}
+
+enum status ledger_set_run(struct ledger *l, const struct record_run *run)
+{
+    if (l->begun) return STATUS_STATE;
+    l->config_text = copy_text(run->config_text, run->config_size);
+    if (!l->config_text) return STATUS_NOMEM;
+    memcpy(l->run_id, run->run_id, WIRE_UUID);
+    l->config_hash = run->config_hash;
+    l->begun = true;
+    return STATUS_OK;
+}
+
+enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
+{
+    if (l->modelled || !l->begun) return STATUS_STATE;
+    l->model_record = mem_alloc(1, size);
+    if (!l->model_record) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    memcpy(l->model_record, body, size);
+    l->model_record_size = size;
+    TRY(record_model_decode(&l->model, l->model_record, size));
+    l->model_config = copy_text(l->model.model_config, l->model.model_config_size);
+    if (!l->model_config) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    struct reader r = reader_of(l->model.layout, l->model.layout_size);
+    layout_init(&l->layout);
+    enum status status = layout_decode(&l->layout, &r);
+    if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
+    if (status == STATUS_OK && l->layout.n_fragments != l->model.n_hashes) status = STATUS_CORRUPT;
+    if (status != STATUS_OK) {
+        layout_finish(&l->layout);
+        return status;
+    }
+    round_init(&l->round, l->config, l->layout.n_fragments);
+    l->modelled = true; /* from here on ledger_finish cleans up */
+    return outer_state_init(&l->outer, l->config, &l->layout, err);
+}
+
+enum status ledger_room(struct ledger *l)
+{
+    uint32_t need = l->round.members.n + 1;
+    if (need <= l->cap_grants) return STATUS_OK;
+    struct round_grant *grown = mem_alloc(2 * (size_t)need, sizeof *grown);
+    if (!grown) return STATUS_NOMEM;
+    mem_free(l->grants);
+    l->grants = grown;
+    l->cap_grants = 2 * need;
+    return STATUS_OK;
+}
+
+/* --- folds of the small records ------------------------------------------------------------------------------------ */
+
+static enum status fold_run(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size, struct err *err)
+{
+    struct record_run run;
+    (void)at;
+    (void)err;
+    TRY(record_run_decode(&run, body, size));
+    return ledger_set_run(l, &run);
+}
+
+static enum status fold_start(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                              struct err *err)
+{
+    (void)at;
+    (void)body;
+    (void)err;
+    if (size || !l->begun) return STATUS_CORRUPT;
+    l->starts++;
+    return STATUS_OK;
+}
+
+static enum status fold_model(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                              struct err *err)
+{
+    (void)at;
+    TRY(ledger_set_model(l, body, size, err));
+    TRY(outer_state_fill(&l->outer, l->init_dir, err));
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        if (l->outer.fragments[f].hash != l->model.hashes[f])
+            return err_set(err, STATUS_MISMATCH, "the initial parameters are not those this run started with%s%s",
+                           l->init_dir ? ": something changed in " : "", l->init_dir ? l->init_dir : "");
+        TRY(update_log_start(&l->log, f, 0, l->outer.fragments[f].hash));
+    }
+    return STATUS_OK;
+}
+
+static enum status fold_member(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                               struct err *err)
+{
+    struct record_member m;
+    (void)at;
+    (void)err;
+    TRY(record_member_decode(&m, body, size));
+    if (m.what == RECORD_MEMBER_JOIN) return round_fold_join(&l->round, m.id, m.uuid, m.name);
+    return round_fold_leave(&l->round, m.id);
+}
+
+static enum status fold_open(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                             struct err *err)
+{
+    struct round_open open;
+    (void)at;
+    (void)err;
+    TRY(ledger_room(l));
+    open.grants = l->grants;
+    TRY(record_open_decode(&open, l->cap_grants, l->layout.n_fragments, &l->clock, body, size));
+    return round_fold_open(&l->round, &open);
+}
+
+static enum status fold_delta(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                              struct err *err)
+{
+    struct record_delta m;
+    (void)err;
+    TRY(record_delta_decode(&m, body, size));
+    m.part.at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
+    if (m.fragment >= l->layout.n_fragments || m.part.bytes > l->outer.delta_cap) return STATUS_CORRUPT;
+    return round_fold_delta(&l->round, m.id, m.round, m.fragment, &m.part);
+}
+
+static enum status fold_drop(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                             struct err *err)
+{
+    struct record_drop m;
+    (void)at;
+    (void)err;
+    TRY(record_drop_decode(&m, body, size));
+    return round_fold_drop(&l->round, m.id, m.round, m.fragment, m.code);
+}
+
+static enum status fold_eval(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                             struct err *err)
+{
+    struct record_eval m;
+    (void)at;
+    (void)err;
+    TRY(record_eval_decode(&m, body, size));
+    l->clock = m.clock;
+    l->evaluated = true;
+    l->eval_round = m.round;
+    l->eval_final = m.final;
+    l->eval_loss_sum = m.loss_sum;
+    l->eval_tokens = m.tokens;
+    return STATUS_OK;
+}
+
+static enum status fold_done(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                             struct err *err)
+{
+    (void)at;
+    (void)err;
+    struct reader r = reader_of(body, size);
+    record_clock_decode(&l->clock, &r);
+    l->done = true;
+    return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
+}
+
+static const fold_fn folds[] = {
+    [RECORD_RUN] = fold_run,       [RECORD_START] = fold_start, [RECORD_MODEL] = fold_model,
+    [RECORD_MEMBER] = fold_member, [RECORD_OPEN] = fold_open,   [RECORD_DELTA] = fold_delta,
+    [RECORD_DROP] = fold_drop,     [RECORD_EVAL] = fold_eval,   [RECORD_DONE] = fold_done,
+};
+
+static const char *const names[] = {
+    [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL",   [RECORD_MEMBER] = "MEMBER",
+    [RECORD_OPEN] = "OPEN", [RECORD_DELTA] = "DELTA", [RECORD_DROP] = "DROP",     [RECORD_UPDATE] = "UPDATE",
+    [RECORD_EVAL] = "EVAL", [RECORD_DONE] = "DONE",
+};
+
+static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                        struct err *err)
+{
+    bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
+    if (type >= sizeof folds / sizeof *folds || !folds[type] || (!early && !l->modelled)) return STATUS_CORRUPT;
+    return folds[type](l, at, body, size, err);
+}
+
+enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t *body, size_t size,
+                         const struct store_part *payload, struct err *err)
+{
+    struct store_part parts[2] = {{body, size}};
+    struct journal_ref at;
+    if (payload) parts[1] = *payload;
+    TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &at, err));
+    enum status status = fold(l, type, at, body, size, err);
+    if (status == STATUS_OK || (err && err->code == status)) return status;
+    return err_set(err, status, "internal: a %s record does not fit the state (%s)", names[type], status_text(status));
+}
+
+/* --- outer steps --------------------------------------------------------------------------------------------------- */
+
+static const struct part *part_of(const struct ledger *l, uint32_t id, uint32_t fragment)
+{
+    return &member_by_id(&l->round.members, id)->work.parts[fragment];
+}
+
+/* acc = weighted mean of one fragment's held parts. */
+static enum status merge_fragment(struct ledger *l, const struct round_close *close, struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    struct merge merge;
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < close->n; i++) tokens += part_of(l, close->ids[i], close->fragment)->tokens;
+    merge_start(&merge, o->acc, l->layout.fragments[close->fragment].count, tokens);
+    for (uint32_t i = 0; i < close->n; i++) {
+        const struct part *part = part_of(l, close->ids[i], close->fragment);
+        TRY(l->journal.store->ops->segment_read(l->journal.store, part->at.segment, part->at.offset, o->delta,
+                                                part->bytes, err));
+        enum status status = crc32c(0, o->delta, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
+        if (status == STATUS_OK)
+            status = merge_add(&merge, o->fragments[close->fragment].up, part->tokens, o->delta, part->bytes);
+        if (status != STATUS_OK)
+            return err_set(err, status, "the delta of worker '%s' cannot be read back from the journal",
+                           member_by_id(&l->round.members, close->ids[i])->name);
+    }
+    return STATUS_OK;
+}
+
+/* ddp: the norm of the merged gradient over all fragments, before the first of them takes its step. Leaves the
+ * accumulator at the last fragment. */
+static enum status gradient_norm(struct ledger *l, struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    if (o->norm_round == l->round.round + 1) return STATUS_OK;
+    double sum = 0;
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        struct round_close close = {.fragment = f};
+        for (uint32_t i = 0; i < l->round.members.n && close.n < WIRE_NAMED_MAX; i++) {
+            const struct assignment *work = &l->round.members.members[i]->work;
+            uint8_t state = work->parts[f].state;
+            if (work->open && (state == PART_HELD || state == PART_MERGED)) close.ids[close.n++] = i;
+        }
+        if (!close.n) continue;
+        TRY(merge_fragment(l, &close, err));
+        double norm2 = 0;
+        const struct fragment *frag = &l->layout.fragments[f];
+        for (uint64_t i = 0; i < frag->count; i++) norm2 += (double)o->acc[i] * (double)o->acc[i];
+        sum += norm2;
+    }
+    o->norm = __builtin_sqrt(sum);
+    o->norm_round = l->round.round + 1;
+    return STATUS_OK;
+}
+
+/* Compute the update: theta and the outer state move, *u describes it, its payload lies in l->outer.payload. */
+static enum status compute(struct ledger *l, const struct round_close *close, struct update *u, struct err *err)
+{
+    const struct part *first = part_of(l, close->ids[0], close->fragment);
+    const struct member *m = member_by_id(&l->round.members, close->ids[0]);
+    bool async = l->config->train.method == METHOD_ASYNC;
+    struct outer_step step = {
+        .fragment = close->fragment,
+        .version = l->round.versions[close->fragment] + 1,
+        .round = async ? m->work.round : l->round.round,
+        .staleness = round_staleness(&l->round, close->fragment, first->base_version),
+        .tokens = first->tokens,
+        .members = member_count_active(&l->round.members),
+    };
+    if (l->config->train.method == METHOD_DDP) {
+        TRY(gradient_norm(l, err));
+        step.norm = l->outer.norm;
+    }
+    TRY(merge_fragment(l, close, err));
+    *u = (struct update){.fragment = close->fragment, .version = step.version, .round = step.round,
+                         .form = outer_update_form(l->config), .n_named = close->n, .named = l->named};
+    memcpy(u->codec, l->config->codec.down, strlen(l->config->codec.down) + 1);
+    for (uint32_t i = 0; i < close->n; i++) {
+        const struct member *who = member_by_id(&l->round.members, close->ids[i]);
+        l->named[i] = (struct update_named){who->id, who->work.round, part_of(l, who->id, close->fragment)->tokens};
+    }
+    /* The payload is made where the object will want it: behind its head. */
+    size_t head = update_encoded_size(u) - sizeof(uint32_t);
+    enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
+    if (status == STATUS_NONFINITE)
+        return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: lower "
+                       "outer.learning_rate or the workers' learning rate", (unsigned long long)step.round);
+    if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
+    u->payload = l->outer.payload + head;
+    u->theta_hash = l->outer.fragments[close->fragment].hash;
+    return STATUS_OK;
+}
+
+static enum status fold_update(struct ledger *l, const struct update *u, struct journal_ref at, size_t size)
+{
+    struct round_named named[WIRE_NAMED_MAX];
+    for (uint32_t i = 0; i < u->n_named; i++) named[i] = (struct round_named){u->named[i].worker_id, u->named[i].round};
+    struct update_entry entry = {u->theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size};
+    TRY(round_fold_update(&l->round, u->fragment, u->version, named, u->n_named));
+    return update_log_add(&l->log, u->fragment, u->version, &entry);
+}
+
+enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
+                         struct err *err)
+{
+    struct update u;
+    size_t size;
+    struct journal_ref at;
+    uint8_t head[RECORD_CLOCK_BYTES];
+    TRY(compute(l, close, &u, err));
+    if (update_encode(&u, l->outer.payload, l->outer.payload_cap, &size) != STATUS_OK)
+        return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", close->fragment);
+    struct writer w = writer_of(head, sizeof head);
+    record_clock_encode(clock, &w);
+    struct store_part parts[2] = {{head, sizeof head}, {l->outer.payload, size}};
+    TRY(journal_append(&l->journal, RECORD_UPDATE, parts, 2, &at, err));
+    l->clock = *clock;
+    enum status status = fold_update(l, &u, at, size);
+    return status == STATUS_OK ? status : err_set(err, status, "internal: an update does not fit the state");
+}
+
+/* --- replay -------------------------------------------------------------------------------------------------------- */
+
+static enum status damaged(struct err *err, uint16_t type, struct journal_ref at, const char *why)
+{
+    const char *name = type < sizeof names / sizeof *names && names[type] ? names[type] : "unknown";
+    return err_set(err, STATUS_CORRUPT, "journal segment %llu, record %s at byte %llu: %s",
+                   (unsigned long long)at.segment, name, (unsigned long long)at.offset, why);
+}
+
+static enum status replay_update(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                                 struct err *err)
+{
+    struct update_named *named = mem_alloc(WIRE_NAMED_MAX, sizeof *named);
+    struct update u, mine;
+    struct round_close close = {0};
+    struct reader r = reader_of(body, size);
+    enum status status = named ? STATUS_OK : STATUS_NOMEM;
+    record_clock_decode(&l->clock, &r);
+    if (status == STATUS_OK && r.bad) status = STATUS_CORRUPT;
+    if (status == STATUS_OK)
+        status = update_decode(&u, named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES);
+    if (status == STATUS_OK && (u.fragment >= l->layout.n_fragments || !u.n_named)) status = STATUS_CORRUPT;
+    if (status == STATUS_OK) {
+        close.fragment = u.fragment;
+        for (uint32_t i = 0; i < u.n_named && status == STATUS_OK; i++) {
+            const struct member *m = member_by_id(&l->round.members, named[i].worker_id);
+            if (!m || !m->work.open || m->work.parts[u.fragment].state != PART_HELD) status = STATUS_STATE;
+            close.ids[close.n++] = named[i].worker_id;
+        }
+    }
+    if (status == STATUS_OK) status = compute(l, &close, &mine, err);
+    if (status == STATUS_OK && (mine.theta_hash != u.theta_hash || mine.payload_size != u.payload_size ||
+                                memcmp(mine.payload, u.payload, u.payload_size) != 0))
+        status = damaged(err, RECORD_UPDATE, at, "recomputing this update gives other bytes: was the run made by "
+                                                 "another version of this program?");
+    if (status == STATUS_OK) status = fold_update(l, &u, at, size - RECORD_CLOCK_BYTES);
+    mem_free(named);
+    return status;
+}
+
+enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                          struct err *err)
+{
+    enum status status;
+    if (type == RECORD_UPDATE)
+        status = l->modelled ? replay_update(l, at, body, size, err) : STATUS_STATE;
+    else
+        status = fold(l, type, at, body, size, err);
+    if (status == STATUS_OK || (err && err->code == status)) return status;
+    return damaged(err, type, at, "does not fit what came before it");
+}
+
+enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    struct update u;
+    if (type != RECORD_UPDATE) return STATUS_OK;
+    if (size < RECORD_CLOCK_BYTES ||
+        update_decode(&u, l->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) != STATUS_OK)
+        return damaged(err, type, at, "is malformed");
+    struct update_entry entry = {u.theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size - RECORD_CLOCK_BYTES};
+    if (u.fragment >= l->layout.n_fragments || update_log_add(&l->log, u.fragment, u.version, &entry) != STATUS_OK)
+        return damaged(err, type, at, "does not follow the one before it");
+    return STATUS_OK;
+}
