@@ -109,6 +109,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("layers", "heads", "width", "seq", "batch", "vocab", "threads"):
         parser.add_argument("--" + name, type=int, required=True)
+    parser.add_argument("--name", default="model")
     parser.add_argument("--ours", help="path of bench_train")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one chunk")
@@ -138,7 +139,7 @@ def main():
             speeds[name].append(side.chunk(steps[name]))
     if "ours" in sides:
         sides["ours"].close()
-    row = dict(about)
+    row = {"model": args.name, "threads": args.threads, **about}
     for name, values in speeds.items():
         row[name + "_tokens_per_s"] = round(statistics.median(values), 1)
         row[name + "_best"] = round(max(values), 1)

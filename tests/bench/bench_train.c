@@ -1,0 +1,115 @@
+/* Our side of `./run bench train`: the worker's model and optimizer on one CPU device, fed with random tokens.
+ * Usage: bench_train layers heads width seq batch vocab threads
+ * Prints one JSON line about itself, then reads step counts from standard input, one a line, and answers each with the
+ * tokens per second of that many steps; with the argument "profile" last it prints the time of each operation at the end. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/layout.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "gpu/cpu_impl.h"
+#include "tests/bench/fma_peak.h"
+#include "tests/bench/op_timer.h"
+#include "worker/inner_opt.h"
+#include "worker/model.h"
+
+struct trainer {
+    struct model_config config;
+    size_t seq, batch;
+    struct device *dev;
+    struct layout layout;
+    struct model *model;
+    struct inner_opt *opt;
+    float *theta, *grad, *loss;
+    int32_t *tokens, *targets;
+};
+
+/* Multiply-adds of one token, times 2, forward and backward; causal attention counted once (llm.c's convention). */
+static double flops_per_token(const struct model_config *c, size_t seq)
+{
+    double width = c->n_embd, layers = c->n_layer;
+    return 6 * (12 * layers * width * width + (double)c->vocab_size * width) + 6 * layers * width * (double)seq;
+}
+
+static enum status trainer_open(struct trainer *t, int threads, struct err *err)
+{
+    TRY(device_open("cpu", threads, &t->dev, err));
+    layout_init(&t->layout);
+    const struct model_family *family = model_family_find("gpt2");
+    TRY(family->layout(&t->config, &t->layout, err));
+    TRY(layout_split(&t->layout, 1));
+    TRY(family->create(&t->config, t->dev, t->batch, t->seq, MODEL_TRAIN, &t->model, err));
+    struct inner_opt_config opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                                   .weight_decay = 0.1, .grad_clip = 1.0};
+    TRY(inner_opt_create(&t->opt, &opt, &t->layout, &t->dev, 1, err));
+    size_t n = t->batch * t->seq;
+    t->theta = t->dev->ops->alloc(t->dev, t->layout.n_params * sizeof *t->theta);
+    t->grad = t->dev->ops->alloc(t->dev, t->layout.n_params * sizeof *t->grad);
+    t->loss = t->dev->ops->alloc(t->dev, n * sizeof *t->loss);
+    t->tokens = t->dev->ops->alloc(t->dev, n * sizeof *t->tokens);
+    t->targets = t->dev->ops->alloc(t->dev, n * sizeof *t->targets);
+    if (!t->theta || !t->grad || !t->loss || !t->tokens || !t->targets) return err_set(err, STATUS_NOMEM, "no memory");
+    layout_fill(&t->layout, 0, 1, t->theta);
+    for (size_t i = 0; i < n; i++) {
+        t->tokens[i] = (int32_t)(rng_u64(1, RNG_TEST, i) % t->config.vocab_size);
+        t->targets[i] = (int32_t)(rng_u64(1, RNG_TEST, i + 1) % t->config.vocab_size);
+    }
+    return STATUS_OK;
+}
+
+static enum status trainer_step(struct trainer *t, double *loss, struct err *err)
+{
+    size_t n = t->batch * t->seq;
+    double norm;
+    model_family_find("gpt2")->run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false);
+    TRY(inner_opt_apply(t->opt, 0, t->theta, t->grad, 1e-3, err));
+    inner_opt_finish(t->opt, &norm);
+    *loss = 0;
+    for (size_t i = 0; i < n; i++) *loss += t->loss[i] / (double)n;
+    return t->dev->ops->sync(t->dev, err);
+}
+
+static enum status serve(struct trainer *t, struct err *err)
+{
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        long steps = strtol(line, NULL, 10);
+        double loss = 0;
+        uint64_t start = clock_monotonic_us();
+        for (long i = 0; i < steps; i++) TRY(trainer_step(t, &loss, err));
+        double seconds = (double)(clock_monotonic_us() - start) * 1e-6;
+        printf("%.2f\n", (double)steps * (double)(t->batch * t->seq) / seconds);
+        fflush(stdout);
+        fprintf(stderr, "loss %.4f\n", loss);
+    }
+    return STATUS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 8) {
+        fprintf(stderr, "usage: bench_train layers heads width seq batch vocab threads [profile]\n");
+        return 2;
+    }
+    unsigned v[7];
+    for (int i = 0; i < 7; i++) v[i] = (unsigned)strtoul(argv[i + 1], NULL, 10);
+    struct trainer t = {.config = {.n_layer = v[0], .n_head = v[1], .n_embd = v[2], .block_size = v[3],
+                                   .vocab_size = v[5]}, .seq = v[3], .batch = v[4]};
+    struct err err = {0};
+    enum status status = trainer_open(&t, (int)v[6], &err);
+    if (status == STATUS_OK) {
+        const struct cpu_device *cpu = cpu_of(t.dev);
+        printf("{\"device\": \"%s\", \"params\": %llu, \"flops_per_token\": %.0f, \"fma_peak_gflops\": %.1f}\n",
+               t.dev->name, (unsigned long long)t.layout.n_params, flops_per_token(&t.config, t.seq),
+               fma_peak_pool(cpu->kernels, cpu->pool));
+        fflush(stdout);
+        if (argc > 8) op_timer_install(t.dev);
+        status = serve(&t, &err);
+        if (argc > 8) op_timer_print(stderr);
+    }
+    if (status != STATUS_OK) fprintf(stderr, "bench_train: %s\n", err.msg);
+    return status == STATUS_OK ? 0 : 1;
+}
