@@ -1,0 +1,251 @@
+#include "tests/lib/simrandom.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/rng.h"
+
+enum { SETTINGS_MAX = 32, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
+
+/* What is drawn before the run begins: the same with and without faults. */
+struct plan {
+    uint64_t seed, drawn;
+    char settings[SETTINGS_MAX][64];
+    const char *list[SETTINGS_MAX + 1];
+    int n_settings, n_workers, n_late;
+    bool barrier, evicts, saves_all, nan;
+    struct simcluster *cluster;
+    uint64_t kills;
+};
+
+static uint64_t draw(struct plan *p, uint64_t below)
+{
+    return rng_u64(p->seed, RNG_TEST + 7, p->drawn++) % below;
+}
+
+static void set(struct plan *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void set(struct plan *p, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(p->settings[p->n_settings], sizeof(p->settings[0]), fmt, args);
+    va_end(args);
+    p->list[p->n_settings] = p->settings[p->n_settings];
+    p->n_settings++;
+}
+
+static void plan_method(struct plan *p)
+{
+    static const char *const methods[] = {"diloco", "diloco", "local-sgd", "async", "async", "ddp"};
+    static const char *const codecs[] = {"fp32", "fp32", "int8:32", "int8:8", "fp32+lz4", "bf16"};
+    const char *method = methods[draw(p, 6)];
+    p->barrier = strcmp(method, "async") != 0;
+    set(p, "train.method=%s", method);
+    set(p, "train.fragments=%u", 1 + (unsigned)draw(p, 3));
+    if (strcmp(method, "ddp") == 0) {
+        set(p, "train.max_steps=%u", 4 + (unsigned)draw(p, 8));
+        set(p, "journal.sync=%s", draw(p, 2) ? "update" : "snapshot");
+    } else {
+        unsigned every = 1 + (unsigned)draw(p, 5), rounds = 3 + (unsigned)draw(p, 6);
+        set(p, "train.sync_every=%u", every);
+        set(p, "train.max_steps=%u", every * rounds - (unsigned)draw(p, every));
+        set(p, "codec.up=%s", codecs[draw(p, 6)]);
+        set(p, "codec.down=%s", codecs[draw(p, 6)]);
+        set(p, "journal.sync=update");
+    }
+    if (!p->barrier) {
+        set(p, "outer.optimizer=%s", draw(p, 4) ? "nesterov" : "sgd");
+        set(p, "outer.learning_rate=0.3");
+        set(p, "outer.max_staleness=%u", (unsigned)draw(p, 5));
+        set(p, "train.dynamic_steps=%s", draw(p, 2) ? "on" : "off");
+        if (draw(p, 3)) {
+            set(p, "outer.buffer=%u", 1 + (unsigned)draw(p, 3));
+            set(p, "outer.staleness_power=0");
+        }
+    }
+}
+
+static void plan_make(struct plan *p, uint64_t seed)
+{
+    *p = (struct plan){.seed = seed};
+    plan_method(p);
+    p->n_workers = 1 + (int)draw(p, 4);
+    p->n_late = draw(p, 3) ? 0 : (int)draw(p, (uint64_t)p->n_workers);
+    set(p, "coordinator.min_workers=%d", p->n_workers - p->n_late);
+    p->evicts = draw(p, 4) == 0;
+    set(p, "coordinator.evict_after_s=%u", p->evicts ? 3 + (unsigned)draw(p, 10) : 100000);
+    if (p->barrier && draw(p, 4) == 0) set(p, "coordinator.quorum=%u", 1 + (unsigned)draw(p, (uint64_t)p->n_workers));
+    set(p, "train.batch_size=%u", 1 + (unsigned)draw(p, 3));
+    set(p, "train.grad_accum=%u", 1 + (unsigned)draw(p, 2));
+    set(p, "train.eval_every=%u", (unsigned)draw(p, 4));
+    set(p, "checkpoint.every=%u", (unsigned)draw(p, 5));
+    set(p, "checkpoint.keep=%u", (unsigned)draw(p, 3));
+    p->saves_all = draw(p, 5) != 0;
+    set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
+    p->nan = draw(p, 8) == 0;
+    p->list[p->n_settings] = NULL;
+}
+
+static bool plan_has(const struct plan *p, const char *prefix)
+{
+    for (int i = 0; i < p->n_settings; i++)
+        if (strncmp(p->settings[i], prefix, strlen(prefix)) == 0) return true;
+    return false;
+}
+
+/* ---- links, speeds, arrivals ---------------------------------------------------------------------------------------- */
+
+static void setup_workers(struct plan *p, bool calm)
+{
+    struct simcluster *c = p->cluster;
+    for (int i = 0; i < p->n_workers; i++) {
+        static const uint64_t latencies[] = {100, 5000, 20000, 80000, 200000};
+        static const uint64_t rates[] = {0, 0, 20000, 5000, 2000};
+        struct simnet_link *link = simnet_link(c->net, i);
+        link->latency_us = latencies[draw(p, 5)];
+        link->jitter_us = draw(p, 2) ? link->latency_us / 2 : 0;
+        link->rate = rates[draw(p, 5)];
+        link->queue_us = link->rate ? 500000 : 0;
+        link->same_peer = draw(p, 2) ? 0.5 : 0.0;
+        link->loss = (double)draw(p, 4) * 0.03;
+        link->duplicate = (double)draw(p, 4) * 0.03;
+        if (calm) *link = (struct simnet_link){.latency_us = 1000};
+        struct simworker *w = &c->workers[i];
+        w->step_us = 20000 + draw(p, 200000);
+        w->eval_us = 10000 + draw(p, 100000);
+        w->lazy = draw(p, 2);
+        uint64_t start = i < p->n_workers - p->n_late ? draw(p, 1000000) : 500000 + draw(p, 5000000);
+        if (p->nan && i == 0) w->nan_round = 1 + draw(p, 2);
+        simcluster_start_at(c, start, i);
+    }
+}
+
+/* ---- faults --------------------------------------------------------------------------------------------------------- */
+
+struct fault {
+    int kind, client;
+};
+
+enum { FAULT_CUT, FAULT_HEAL, FAULT_FREEZE, FAULT_THAW, FAULT_DIE_IN, FAULT_CALM };
+
+static void fault_now(void *ctx, uint64_t arg)
+{
+    struct plan *p = ctx;
+    struct simcluster *c = p->cluster;
+    int kind = (int)(arg & 15), client = (int)(arg >> 4 & 15);
+    uint64_t more = arg >> 8;
+    switch (kind) {
+    case FAULT_CUT: simnet_partition(c->net, client, true); break;
+    case FAULT_HEAL: simnet_partition(c->net, client, false); break;
+    case FAULT_FREEZE: if (c->workers[client].up) simworker_freeze(&c->workers[client], true); break;
+    case FAULT_THAW: if (c->workers[client].up) simworker_freeze(&c->workers[client], false); break;
+    case FAULT_DIE_IN:
+        c->die_in = c->engine ? (long)(more >> 1) + 1 : 0;
+        c->die_by_power = more & 1;
+        c->revive_us = 300000;
+        break;
+    default: /* FAULT_CALM: from here on the world is kind */
+        c->die_in = 0;
+        for (int i = 0; i < p->n_workers; i++) {
+            struct simnet_link *link = simnet_link(c->net, i);
+            link->loss = link->duplicate = 0.0;
+            simnet_partition(c->net, i, false);
+            if (c->workers[i].frozen) simworker_freeze(&c->workers[i], false);
+            simcluster_start_at(c, simnet_now(c->net), i);
+        }
+        simcluster_start_at(c, simnet_now(c->net), SIMNET_LISTENER);
+    }
+}
+
+static void fault_at(struct plan *p, uint64_t at_us, int kind, int client, uint64_t more)
+{
+    simnet_at(p->cluster->net, at_us, fault_now, p, more << 8 | (uint64_t)client << 4 | (uint64_t)kind);
+}
+
+static void setup_faults(struct plan *p)
+{
+    struct simcluster *c = p->cluster;
+    uint64_t n = draw(p, 14), span = 2000000 + draw(p, FAULTS_US - 2000000);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = draw(p, span), lasts = 10000 + draw(p, 1000) * draw(p, 6000);
+        int client = (int)draw(p, (uint64_t)p->n_workers);
+        bool power = draw(p, 2);
+        switch (draw(p, 6)) {
+        case 0:
+            simcluster_kill_at(c, at, SIMNET_LISTENER, power);
+            simcluster_start_at(c, at + lasts, SIMNET_LISTENER);
+            p->kills++;
+            break;
+        case 1:
+            simcluster_kill_at(c, at, client, false);
+            simcluster_start_at(c, at + lasts, client);
+            p->kills++;
+            break;
+        case 2:
+            fault_at(p, at, FAULT_CUT, client, 0);
+            fault_at(p, at + lasts, FAULT_HEAL, client, 0);
+            break;
+        case 3:
+            fault_at(p, at, FAULT_FREEZE, client, 0);
+            fault_at(p, at + lasts, FAULT_THAW, client, 0);
+            break;
+        default: /* the most telling one: in the middle of an operation */
+            fault_at(p, at, FAULT_DIE_IN, 0, draw(p, 60) << 1 | power);
+            p->kills++;
+        }
+    }
+    fault_at(p, span + 7000000, FAULT_CALM, 0, 0);
+}
+
+/* ---- a run ---------------------------------------------------------------------------------------------------------- */
+
+static void log_to_notes(void *ctx, enum log_level level, const char *line)
+{
+    struct simcluster *c = ctx;
+    (void)level;
+    simcheck_note(c->check, simnet_now(c->net), "log: %s", line);
+}
+
+static void plan_describe(const struct plan *p, char *out, size_t cap)
+{
+    size_t at = (size_t)snprintf(out, cap, "%d workers (%d late)%s", p->n_workers, p->n_late, p->nan ? ", NaN" : "");
+    for (int i = 0; i < p->n_settings && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, " %s", strchr(p->settings[i], '.') + 1);
+}
+
+enum status simrandom_run(uint64_t seed, bool calm, bool trace, FILE *explain, struct simrandom_plan *plan,
+                          struct simrandom_outcome *outcome)
+{
+    static struct plan p;
+    struct err err = {0};
+    plan_make(&p, seed);
+    plan_describe(&p, plan->text, sizeof(plan->text));
+    plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.nan && !plan_has(&p, "coordinator.quorum");
+    struct simcluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
+    setup.train_samples = 20 + draw(&p, 200);
+    setup.n_tensors = 3 + (uint32_t)draw(&p, 4);
+    enum status status = simcluster_create(&p.cluster, &setup, &err);
+    if (status != STATUS_OK) {
+        fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.msg);
+        return status;
+    }
+    struct simcluster *c = p.cluster;
+    simcheck_trace(c->check, trace);
+    log_set_sink(log_to_notes, c);
+    setup_workers(&p, calm);
+    if (!calm) setup_faults(&p);
+    simcluster_coordinator_start(c);
+    outcome->ended = simcluster_run(c, PATIENCE_US);
+    outcome->result = c->result;
+    outcome->checks = simcheck_counts(c->check);
+    outcome->net = simnet_counts(c->net);
+    outcome->kills = p.kills;
+    if (!outcome->ended && explain) {
+        fprintf(explain, "seed %llu%s: %s\n", (unsigned long long)seed, calm ? " (calm)" : "", plan->text);
+        simcluster_explain(c, explain);
+    }
+    log_set_sink(NULL, NULL);
+    simcluster_destroy(c);
+    return STATUS_OK;
+}

@@ -1,0 +1,272 @@
+/* What breaks: crashes at every operation, doubled messages, cuts in mid-transfer, NaN, full disks. SIM_TRACE=1 prints
+ * every event. ctest: timeout=180 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/simrig.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { STRIDE = 7 };
+#else
+enum { STRIDE = 1 };
+#endif
+
+/* The coordinator dies at its k-th send or write, for every k of a run: the end is the same bits. */
+static void crash_everywhere(const char *const *config, bool power)
+{
+    struct simcluster_setup setup = {.seed = 11, .n_workers = 2, .config = config};
+    struct simcluster *calm = simrig_cluster(&setup);
+    simrig_start(calm, 2);
+    assert_true(simrig_ends(calm, 1000));
+    uint64_t theta = calm->result.theta_hash;
+    long operations = calm->operations;
+    simrig_done(calm);
+    assert_true(operations > 100);
+    for (long k = 1; k <= operations; k += STRIDE) {
+        struct simcluster *c = simrig_cluster(&setup);
+        c->die_in = k;
+        c->die_by_power = power;
+        c->revive_us = 400000;
+        simrig_start(c, 2);
+        bool ended = simrig_ends(c, 1000);
+        if (!ended || c->result.theta_hash != theta)
+            fail_msg("dying at operation %ld of %ld%s: theta %016llx instead of %016llx", k, operations,
+                     power ? " (power)" : "", (unsigned long long)c->result.theta_hash, (unsigned long long)theta);
+        simrig_done(c);
+    }
+}
+
+static void test_coordinator_dies_at_every_operation(void **state)
+{
+    (void)state;
+    const char *diloco[] = {"train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
+                            "train.fragments=2", "codec.up=int8:16", "codec.down=int8:16", "checkpoint.every=2",
+                            "checkpoint.keep=1", "train.eval_every=2", NULL};
+    const char *ddp[] = {"train.method=ddp", "train.max_steps=4", "coordinator.min_workers=2", "train.fragments=2",
+                         "checkpoint.every=2", "train.eval_every=2", NULL};
+    crash_everywhere(diloco, false);
+    crash_everywhere(diloco, true);
+    crash_everywhere(ddp, false);
+    crash_everywhere(ddp, true);
+}
+
+/* The worker dies once after each of its messages. */
+struct killer {
+    struct simcluster *c;
+    long left, count;
+};
+
+static int kill_after_message(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct killer *k = ctx;
+    if (moment != SIMNET_SENT || to_client || client != 1 || m->type == MSG_HEARTBEAT) return 1;
+    k->count++;
+    if (k->left > 0 && --k->left == 0) {
+        simcluster_kill_at(k->c, simnet_now(k->c->net), 1, false);
+        simcluster_start_at(k->c, simnet_now(k->c->net) + 500000, 1);
+    }
+    return 1;
+}
+
+static void test_worker_dies_after_every_message(void **state)
+{
+    (void)state;
+    const char *config[] = {"train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
+                            "train.fragments=2", "codec.up=int8:16", "codec.down=int8:16", NULL};
+    struct simcluster_setup setup = {.seed = 12, .n_workers = 2, .config = config};
+    long messages = 1;
+    uint64_t theta = 0;
+    for (long k = 0; k <= messages; k++) {
+        struct simcluster *c = simrig_cluster(&setup);
+        struct killer killer = {c, k, 0};
+        simcheck_script(c->check, kill_after_message, &killer);
+        simrig_start(c, 2);
+        assert_true(simrig_ends(c, 1000));
+        if (k == 0) {
+            messages = killer.count;
+            theta = c->result.theta_hash;
+            assert_true(messages > 10);
+        } else if (c->result.theta_hash != theta) {
+            fail_msg("killing worker-1 after its message %ld: theta %016llx instead of %016llx", k,
+                     (unsigned long long)c->result.theta_hash, (unsigned long long)theta);
+        }
+        simrig_done(c);
+    }
+}
+
+static int double_everything(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    (void)ctx, (void)moment, (void)client, (void)to_client, (void)m;
+    return 2;
+}
+
+static void test_every_message_twice(void **state)
+{
+    (void)state;
+    const char *config[] = {"coordinator.min_workers=3", "codec.up=int8:16", "codec.down=int8:16", "train.fragments=3",
+                            NULL};
+    struct simcluster_setup setup = {.seed = 13, .n_workers = 3, .config = config};
+    uint64_t theta = simrig_calm_theta(&setup);
+    struct simcluster *c = simrig_cluster(&setup);
+    simcheck_script(c->check, double_everything, NULL);
+    simrig_start(c, 3);
+    assert_true(simrig_ends(c, 1000));
+    assert_int_equal(c->result.theta_hash, theta);
+    simrig_done(c);
+}
+
+/* Every message of one type is lost `n` times before one gets through. */
+struct loser {
+    enum msg_type type;
+    int n, count;
+};
+
+static int lose_some(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct loser *l = ctx;
+    (void)client, (void)to_client;
+    if (moment != SIMNET_SENT || m->type != l->type) return 1;
+    return l->count++ % (l->n + 1) == l->n ? 1 : 0;
+}
+
+static void test_any_message_lost(void **state)
+{
+    (void)state;
+    static const enum msg_type types[] = {MSG_HELLO, MSG_CONFIG, MSG_JOIN, MSG_WELCOME, MSG_BIND, MSG_HEARTBEAT,
+                                          MSG_HEARTBEAT_ACK, MSG_ASSIGN, MSG_EVAL, MSG_EVAL_RESULT, MSG_OFFER,
+                                          MSG_CREDIT, MSG_GET, MSG_CHUNK, MSG_METRICS, MSG_LEAVE, MSG_DONE};
+    const char *config[] = {"train.max_steps=12", "coordinator.min_workers=2", "train.fragments=2", NULL};
+    struct simcluster_setup setup = {.seed = 14, .n_workers = 2, .config = config};
+    uint64_t theta = simrig_calm_theta(&setup);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        struct simcluster *c = simrig_cluster(&setup);
+        struct loser loser = {types[i], 2, 0};
+        simcheck_script(c->check, lose_some, &loser);
+        simrig_start(c, 2);
+        if (!simrig_ends(c, 2000) || c->result.theta_hash != theta) fail_msg("losing %s", msg_name(types[i]));
+        simrig_done(c);
+    }
+}
+
+/* A delta of several chunks is cut half-way: the rest is sent, not the whole again. */
+struct cutter {
+    struct simcluster *c;
+    uint64_t bytes; /* of delta chunks that arrived */
+    bool cut;
+};
+
+static int cut_in_mid_transfer(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct cutter *k = ctx;
+    (void)client;
+    if (moment != SIMNET_ARRIVED || to_client || m->type != MSG_CHUNK) return 1;
+    k->bytes += m->chunk.size;
+    if (!k->cut && m->chunk.offset > 0) {
+        k->cut = true;
+        simnet_partition(k->c->net, 0, true);
+    }
+    return 1;
+}
+
+static bool was_cut(struct simcluster *c, void *ctx)
+{
+    (void)c;
+    return ((struct cutter *)ctx)->cut;
+}
+
+static void test_cut_in_mid_transfer(void **state)
+{
+    (void)state;
+    const char *config[] = {"train.max_steps=2", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
+                            NULL};
+    struct simcluster_setup setup = {.seed = 15, .n_workers = 1, .config = config, .n_tensors = 3, .scale = 20000};
+    struct simcluster *c = simrig_cluster(&setup);
+    struct cutter cutter = {.c = c};
+    simnet_link(c->net, 0)->rate = 400000;
+    simnet_link(c->net, 0)->queue_us = 1500000;
+    simcheck_script(c->check, cut_in_mid_transfer, &cutter);
+    simrig_start(c, 1);
+    assert_true(simrig_until(c, 1000, was_cut, &cutter));
+    uint64_t start = simnet_now(c->net);
+    while (simnet_step(c->net, start + 30000000)) continue;
+    simnet_partition(c->net, 0, false);
+    assert_true(simrig_ends(c, 1000));
+    uint64_t whole = 2 * 36 * 20000 * sizeof(float);
+    assert_in_range(cutter.bytes, whole, whole + (2 << 20));
+    simrig_done(c);
+}
+
+static void test_nan_never_gets_in(void **state)
+{
+    (void)state;
+    static const char *const methods[] = {"train.method=diloco", "train.method=async", "train.method=ddp"};
+    for (int i = 0; i < 3; i++) {
+        const char *config[] = {methods[i], "coordinator.min_workers=2", "train.max_steps=20", NULL};
+        struct simcluster_setup setup = {.seed = 16, .n_workers = 2, .config = config};
+        struct simcluster *c = simrig_cluster(&setup);
+        c->workers[1].nan_round = 2;
+        simrig_start(c, 2);
+        assert_true(simrig_ends(c, 1000));
+        assert_int_equal(c->workers[1].nan_round, UINT64_MAX); /* it did happen */
+        assert_int_equal(c->workers[1].last_want, OUTER_DONE);
+        simrig_done(c);
+    }
+}
+
+static void test_a_worker_that_cannot_save_goes_on(void **state)
+{
+    (void)state;
+    const char *config[] = {"coordinator.min_workers=2", NULL};
+    struct simcluster_setup setup = {.seed = 17, .n_workers = 2, .config = config};
+    uint64_t theta = simrig_calm_theta(&setup);
+    struct simcluster *c = simrig_cluster(&setup);
+    c->workers[0].save_fails = true;
+    simrig_start(c, 2);
+    assert_true(simrig_ends(c, 1000));
+    assert_int_equal(c->result.theta_hash, theta);
+    simrig_done(c);
+}
+
+/* Everything at once, again and again, ten times over one run. */
+static void test_everything_restarts_ten_times(void **state)
+{
+    (void)state;
+    const char *config[] = {"train.max_steps=200", "coordinator.min_workers=2", "codec.up=int8:16", "codec.down=int8:16",
+                            NULL};
+    struct simcluster_setup setup = {.seed = 18, .n_workers = 2, .config = config};
+    uint64_t theta = simrig_calm_theta(&setup);
+    struct simcluster *c = simrig_cluster(&setup);
+    for (uint64_t i = 0; i < 10; i++) {
+        uint64_t at = 1000000 + i * 2345678;
+        for (int client = SIMNET_LISTENER; client < 2; client++) {
+            simcluster_kill_at(c, at, client, i % 2);
+            simcluster_start_at(c, at + 100000 + 50000 * (uint64_t)(client + 1), client);
+        }
+    }
+    simrig_start(c, 2);
+    assert_true(simrig_ends(c, 1000));
+    assert_int_equal(c->result.theta_hash, theta);
+    assert_true(simcheck_counts(c->check).resumed >= 10);
+    simrig_done(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_coordinator_dies_at_every_operation),
+        cmocka_unit_test(test_worker_dies_after_every_message),
+        cmocka_unit_test(test_every_message_twice),
+        cmocka_unit_test(test_any_message_lost),
+        cmocka_unit_test(test_cut_in_mid_transfer),
+        cmocka_unit_test(test_nan_never_gets_in),
+        cmocka_unit_test(test_a_worker_that_cannot_save_goes_on),
+        cmocka_unit_test(test_everything_restarts_ten_times),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

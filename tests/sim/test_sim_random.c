@@ -1,0 +1,96 @@
+/* Whole clusters under random faults; tests/lib/simcheck.h says what is asserted after every event.
+ *
+ *   SIM_SEED=n test_sim_random     replays one run, every event printed
+ *   SIM_RUNS=n test_sim_random     that many seeds instead of the usual number
+ * ctest: timeout=180 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/simrandom.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { RUNS = 40 };
+#else
+enum { RUNS = 300 };
+#endif
+
+struct totals {
+    uint64_t runs, compared, kills, evicted, resumed, reloaded, lost_versions, rejected, faults, updates, checks;
+    struct simnet_counts net;
+};
+
+static void totals_add(struct totals *t, const struct simrandom_outcome *o)
+{
+    t->runs++;
+    t->kills += o->kills;
+    t->evicted += o->checks.evicted;
+    t->resumed += o->checks.resumed;
+    t->reloaded += o->checks.reloaded;
+    t->lost_versions += o->checks.lost_versions;
+    t->rejected += o->checks.rejected;
+    t->faults += o->checks.faults;
+    t->updates += o->checks.updates;
+    t->checks += o->checks.checks;
+    t->net.sent += o->net.sent;
+    t->net.lost += o->net.lost;
+    t->net.duplicated += o->net.duplicated;
+}
+
+/* False when the run broke a rule, did not end, or ended elsewhere than the calm one. */
+static bool run_seed(uint64_t seed, bool trace, struct totals *t)
+{
+    struct simrandom_plan plan;
+    struct simrandom_outcome stormy, calm;
+    assert_int_equal(simrandom_run(seed, false, trace, stdout, &plan, &stormy), STATUS_OK);
+    totals_add(t, &stormy);
+    if (!stormy.ended) return false;
+    if (!plan.comparable || stormy.checks.evicted || stormy.checks.left) return true;
+    assert_int_equal(simrandom_run(seed, true, false, stdout, &plan, &calm), STATUS_OK);
+    t->compared++;
+    if (calm.ended && calm.result.theta_hash == stormy.result.theta_hash) return true;
+    printf("seed %llu: ends at theta %016llx, undisturbed at %016llx\n%s\n", (unsigned long long)seed,
+           (unsigned long long)stormy.result.theta_hash, (unsigned long long)calm.result.theta_hash, plan.text);
+    return false;
+}
+
+static void test_random_runs(void **state)
+{
+    (void)state;
+    struct totals t = {0};
+    const char *one = getenv("SIM_SEED"), *many = getenv("SIM_RUNS");
+    if (one) {
+        assert_true(run_seed(strtoull(one, NULL, 10), true, &t));
+        return;
+    }
+    uint64_t runs = many ? strtoull(many, NULL, 10) : RUNS, failed = 0;
+    for (uint64_t seed = 1; seed <= runs && failed < 5; seed++) {
+        if (run_seed(seed, false, &t)) continue;
+        failed++;
+        printf("SIM_SEED=%llu replays this run\n\n", (unsigned long long)seed);
+    }
+    printf("%llu runs, %llu compared with the undisturbed one; %llu kills, %llu evictions, %llu states loaded, "
+           "%llu joins from a snapshot, %llu versions lost unseen\n",
+           (unsigned long long)t.runs, (unsigned long long)t.compared, (unsigned long long)t.kills,
+           (unsigned long long)t.evicted, (unsigned long long)t.resumed, (unsigned long long)t.reloaded,
+           (unsigned long long)t.lost_versions);
+    printf("%llu updates, %llu deltas refused; %llu messages, %llu lost, %llu doubled; %llu checks\n",
+           (unsigned long long)t.updates, (unsigned long long)t.rejected, (unsigned long long)t.net.sent,
+           (unsigned long long)t.net.lost, (unsigned long long)t.net.duplicated, (unsigned long long)t.checks);
+    assert_int_equal(failed, 0);
+    if (many) return;
+    /* The schedules reach what they are for. */
+    assert_true(t.compared > runs / 8 && t.kills > runs && t.evicted > 0 && t.resumed > 0 && t.reloaded > 0);
+    assert_true(t.rejected > 0 && t.net.lost > 0 && t.net.duplicated > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_runs)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
