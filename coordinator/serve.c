@@ -1,0 +1,74 @@
+#include "coordinator/serve.h"
+
+#include <stddef.h>
+
+static struct serve_item *find(struct serve *s, uint8_t kind, uint32_t fragment, uint64_t version)
+{
+    for (int i = 0; i < SERVE_MAX; i++) {
+        struct serve_item *item = &s->items[i];
+        if (item->used && item->kind == kind && item->fragment == fragment && item->version == version) return item;
+    }
+    return NULL;
+}
+
+static struct serve_item *unused(struct serve *s)
+{
+    for (int i = 0; i < SERVE_MAX; i++)
+        if (!s->items[i].used) return &s->items[i];
+    return NULL;
+}
+
+/* False when nothing is left to be sent. */
+static bool set_total(struct serve_item *item, uint64_t total)
+{
+    item->total = total;
+    item->parked = total == 0;
+    if (total && item->end > total) item->end = total;
+    item->used = item->parked || item->at < item->end;
+    return item->used;
+}
+
+bool serve_add(struct serve *s, const struct msg_get *get, uint64_t total)
+{
+    uint64_t end = get->length > UINT64_MAX - get->offset ? UINT64_MAX : get->offset + get->length;
+    struct serve_item *item = find(s, get->kind, get->fragment, get->version);
+    if (!item) item = unused(s);
+    if (!item || !get->length) return false;
+    *item = (struct serve_item){.used = true, .kind = get->kind, .fragment = get->fragment, .version = get->version,
+                                .at = get->offset, .end = end, .order = s->orders++};
+    return set_total(item, total);
+}
+
+void serve_wake(struct serve *s, uint32_t fragment, uint64_t version, uint64_t total)
+{
+    struct serve_item *item = find(s, OBJECT_UPDATE, fragment, version);
+    if (item && item->parked) set_total(item, total);
+}
+
+bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p)
+{
+    const struct serve_item *best = NULL;
+    for (int i = 0; i < SERVE_MAX; i++) {
+        const struct serve_item *it = &s->items[i];
+        if (it->used && !it->parked && (!best || it->order < best->order)) best = it;
+    }
+    if (!best) return false;
+    *item = *best;
+    *size_p = best->end - best->at < SERVE_CHUNK ? best->end - best->at : SERVE_CHUNK;
+    return true;
+}
+
+void serve_sent(struct serve *s, const struct serve_item *sent, uint64_t size)
+{
+    struct serve_item *item = find(s, sent->kind, sent->fragment, sent->version);
+    if (!item) return;
+    item->at += size;
+    if (!size || item->at >= item->end) item->used = false;
+}
+
+bool serve_busy(const struct serve *s)
+{
+    struct serve_item item;
+    uint64_t size;
+    return serve_next(s, &item, &size);
+}

@@ -1,0 +1,37 @@
+/* What one worker has asked for: objects on their way out, chunk by chunk, and requests parked until an update exists.
+ * Pure. Requests are the only backlog: bytes are read when the transport takes them. */
+#ifndef COORDINATOR_SERVE_H
+#define COORDINATOR_SERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire/msg.h"
+
+enum { SERVE_MAX = 16, SERVE_CHUNK = 256 << 10 };
+
+struct serve_item {
+    bool used, parked;
+    uint8_t kind; /* enum object_kind */
+    uint32_t fragment;
+    uint64_t version, total; /* of the object; total 0 while parked */
+    uint64_t at, end;        /* bytes still to be sent: [at, end) */
+    uint64_t order;          /* of arrival */
+};
+
+struct serve {
+    struct serve_item items[SERVE_MAX];
+    uint64_t orders;
+};
+
+/* Take a request; one for the same object replaces the older. total 0: parked. False: nothing to send, or too many. */
+bool serve_add(struct serve *s, const struct msg_get *get, uint64_t total);
+/* An update exists now: a parked request for it wakes up. */
+void serve_wake(struct serve *s, uint32_t fragment, uint64_t version, uint64_t total);
+/* The chunk to send next (oldest request first), or false. */
+bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p);
+/* It was sent (size), or cannot be (size 0: forget the request). */
+void serve_sent(struct serve *s, const struct serve_item *item, uint64_t size);
+bool serve_busy(const struct serve *s);
+
+#endif

@@ -1,0 +1,54 @@
+/* Connections of workers that have joined, and what each last said. Sessions are not part of the run: they end with the
+ * process, with silence, or when the same worker joins again. */
+#ifndef COORDINATOR_SESSION_H
+#define COORDINATOR_SESSION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "coordinator/serve.h"
+#include "coordinator/upload.h"
+#include "wire/msg.h"
+
+#define SESSION_NO_MEMBER UINT32_MAX
+#define SESSION_NO_PEER UINT64_MAX
+
+struct session {
+    uint64_t id; /* random; 0: slot is free */
+    uint8_t uuid[WIRE_UUID];
+    char name[WIRE_NAME_MAX];
+    uint32_t member; /* id of its place, SESSION_NO_MEMBER before the first round */
+    uint64_t control, bulk; /* peers; SESSION_NO_PEER: not connected */
+    uint64_t joined_us, heard_us;
+    struct msg_heartbeat last; /* zeros before the first one */
+    bool beating;              /* a heartbeat has come */
+    bool silent;               /* said so in the log */
+    uint64_t ready_us;         /* since when it may be given work; 0: it may not */
+    struct msg_metrics times;  /* of its last METRICS, steps not included */
+    struct serve serve;
+    struct upload *uploads; /* [n_fragments], owned */
+};
+
+struct session_table {
+    struct session *sessions; /* [cap] */
+    uint32_t cap, n_fragments;
+};
+
+enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments) MUST_CHECK;
+void session_table_finish(struct session_table *t);
+/* A free slot made a session; NULL when all are taken or memory is short. */
+struct session *session_add(struct session_table *t, uint64_t id);
+void session_remove(struct session_table *t, struct session *s);
+/* NULL when there is none. */
+struct session *session_by_id(const struct session_table *t, uint64_t id);
+struct session *session_by_uuid(const struct session_table *t, const uint8_t uuid[WIRE_UUID]);
+struct session *session_by_name(const struct session_table *t, const char *name);
+struct session *session_by_member(const struct session_table *t, uint32_t member);
+struct session *session_by_bulk(const struct session_table *t, uint64_t peer);
+uint32_t session_count(const struct session_table *t);
+
+const char *session_state_name(uint8_t state);
+
+#endif
