@@ -62,7 +62,7 @@ static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const fl
 {
     struct outer_fragment *f = &loop->f[i];
     double norm = make_delta(loop, f, values + f->offset);
-    if (!isfinite(norm)) return STATUS_NONFINITE;
+    if (!isfinite((float)norm)) return STATUS_NONFINITE;
     TRY(feedback_encode(&f->fb, f->up, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
     f->payload_crc = crc32c(0, f->payload, f->payload_size);
     f->norm = (float)norm;

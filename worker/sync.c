@@ -45,7 +45,7 @@ static bool behind(const struct sync *s)
 {
     if (!s->holds) return true;
     for (uint32_t i = 0; i < s->n_fragments; i++)
-        if (s->f[i].version < s->f[i].target) return true;
+        if (s->f[i].version < (s->has_task ? s->task.versions[i] : s->f[i].target)) return true;
     return false;
 }
 
@@ -297,7 +297,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     s->has_task = true;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
-    settle(s);
+    settle(s); /* READY at exactly these versions, however far the run has come */
     return true;
 }
 

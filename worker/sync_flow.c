@@ -81,7 +81,6 @@ void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     f->complete = have == total;
     f->get_wait = 0;
     f->get_at = now_us + silence_us(s, f->requested > have ? f->requested - have : 0, s->down_rate);
-    if (!f->loading && f->target < f->get_version) f->target = f->get_version;
 }
 
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
