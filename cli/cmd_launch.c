@@ -211,6 +211,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     announce_terminal();
     TRY(supervisor_init(s, err));
     TRY(supervisor_run(s, err));
+    unlink(l->address); /* nobody listens there any more */
     return summary_add_restarts(l, err);
 }
 

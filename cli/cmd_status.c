@@ -63,7 +63,7 @@ static enum status status_of_address(const char *address, double timeout_s, bool
 
 static enum status status_of_run(const char *run, double timeout_s, bool raw, struct err *err)
 {
-    char address[ADDRESS_MAX], path[FILEIO_PATH_MAX];
+    char address[ADDRESS_MAX], address_path[FILEIO_PATH_MAX], path[FILEIO_PATH_MAX];
     void *summary;
     size_t size;
     struct stat st;
@@ -71,7 +71,8 @@ static enum status status_of_run(const char *run, double timeout_s, bool raw, st
         return err_set(err, STATUS_NOTFOUND, "there is no run folder %s: give one, or an address tcp://HOST:PORT", run);
     TRY(run_path(path, sizeof path, run, "summary.json", err));
     bool over = file_exists(path);
-    bool known = run_line(run, "address", address, sizeof address, NULL) == STATUS_OK;
+    TRY(run_path(address_path, sizeof address_path, run, "address", err));
+    bool known = run_line(address_path, address, sizeof address, NULL) == STATUS_OK;
     if (known && status_of_address(address, over ? 1 : timeout_s, raw, err) == STATUS_OK) return STATUS_OK;
     if (!over)
         return err_set(err, STATUS_CLOSED, "the run in %s is neither running nor finished: atoll launch with --dir %s "

@@ -17,31 +17,29 @@ enum status run_path(char *out, size_t cap, const char *dir, const char *name, s
     return STATUS_OK;
 }
 
-enum status run_line(const char *dir, const char *name, char *out, size_t cap, struct err *err)
+enum status run_line(const char *path, char *out, size_t cap, struct err *err)
 {
-    char path[FILEIO_PATH_MAX];
     void *data;
     size_t size;
-    TRY(run_path(path, sizeof path, dir, name, err));
     TRY(file_read(path, LINE_FILE_MAX, &data, &size, err));
     size_t length = strcspn(data, "\r\n");
     bool fits = length < cap;
-    if (fits) memcpy(out, data, length), out[length] = '\0';
+    if (fits && length) memcpy(out, data, length), out[length] = '\0';
     mem_free(data);
     if (!fits) return err_set(err, STATUS_LIMIT, "the first line of %s is too long", path);
-    if (!length) return err_set(err, STATUS_NOTFOUND, "%s is empty", path);
-    return STATUS_OK;
+    return length ? STATUS_OK : err_set(err, STATUS_NOTFOUND, "%s is empty", path);
 }
 
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err)
 {
-    char probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], name[256];
+    char probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX], name[256];
     struct stat st;
     if (stat(path, &st)) return err_set(err, STATUS_NOTFOUND, "there is no %s: give a run or checkpoint folder", path);
     TRY(run_path(probe, sizeof probe, path, "config.json", err));
     if (file_exists(probe)) return run_path(out, cap, path, ".", err);
     TRY(run_path(checkpoints, sizeof checkpoints, path, "checkpoints", err));
-    if (run_line(checkpoints, "latest", name, sizeof name, NULL) != STATUS_OK)
+    TRY(run_path(latest, sizeof latest, checkpoints, "latest", err));
+    if (run_line(latest, name, sizeof name, NULL) != STATUS_OK)
         return err_set(err, STATUS_NOTFOUND,
                        "no checkpoint in %s: it has neither config.json nor checkpoints/latest; wait for the first one",
                        path);

@@ -12,8 +12,9 @@ enum status run_path(char *out, size_t cap, const char *dir, const char *name, s
 /* The Hugging Face folder meant by `path`: itself when it holds config.json, otherwise the newest checkpoint of the run
  * folder. NOTFOUND says what is missing. */
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
-/* First line of DIR/NAME without its end. NOTFOUND when there is no such file or it is empty. */
-enum status run_line(const char *dir, const char *name, char *out, size_t cap, struct err *err) MUST_CHECK;
+/* First line of a file without its end. NOTFOUND when there is no such file or the line is empty; out is set on success
+ * only. */
+enum status run_line(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
 /* There is no such folder, or nothing in it. */
 bool run_folder_empty(const char *path);
 

@@ -10,9 +10,9 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "cli/run_folder.h"
 #include "cli/terminal.h"
 #include "common/clock.h"
-#include "common/fileio.h"
 #include "common/mem.h"
 #include "common/options.h"
 
@@ -162,21 +162,6 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     }
 }
 
-/* The join address: one line, there as soon as the file is. */
-static bool address_read(struct supervisor *s)
-{
-    void *data;
-    size_t size;
-    if (!file_exists(s->address_path)) return false;
-    if (file_read(s->address_path, sizeof s->address - 1, &data, &size, NULL) != STATUS_OK) return false;
-    const char *text = data;
-    size_t length = strcspn(text, "\r\n");
-    memcpy(s->address, text, length);
-    s->address[length] = '\0';
-    mem_free(data);
-    return length > 0;
-}
-
 /* A coordinator that took a free port ("...:*") must come back at the same one when it is restarted. */
 static enum status listen_fix_port(struct supervisor *s)
 {
@@ -232,9 +217,9 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
         struct child *child = child_at(s, i);
         if (child->state == CHILD_BACKOFF && now_us >= child->restart_at_us) TRY(child_start(child, now_us, err));
     }
-    if (!s->address[0] && !s->stopping && s->coordinator.state == CHILD_RUNNING && address_read(s))
-        TRY(workers_start(s, now_us, err));
-    return STATUS_OK;
+    if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
+    if (run_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK) return STATUS_OK; /* not yet */
+    return workers_start(s, now_us, err);
 }
 
 static bool anything_left(struct supervisor *s)
