@@ -19,6 +19,14 @@ void config_defaults(struct config *config, struct config_sources *sources)
             log_error("default of %s.%s breaks its own range", config_keys[i].section, config_keys[i].key);
 }
 
+/* text[len] cut to fit one line of an error, control characters replaced. */
+static void copy_shown(const char *text, size_t len, char out[64])
+{
+    size_t n = len < 60 ? len : 60;
+    for (size_t i = 0; i < n; i++) out[i] = iscntrl((unsigned char)text[i]) ? '?' : text[i];
+    out[n] = 0;
+}
+
 /* "--train.max_steps=10" -> index of train.max_steps, *value_p -> "10". -1 when it is no known key: err is filled. */
 static int split_assignment(const char *assignment, const char **value_p, struct err *err)
 {
@@ -30,9 +38,8 @@ static int split_assignment(const char *assignment, const char **value_p, struct
     int index = config_key_find(name, section_len, key, len - (size_t)(key - name));
     if (index < 0) {
         char section[64], text[64];
-        snprintf(section, sizeof section, "%.*s", (int)(section_len < 60 ? section_len : 60), name);
-        size_t key_len = len - (size_t)(key - name);
-        snprintf(text, sizeof text, "%.*s", (int)(key_len < 60 ? key_len : 60), key);
+        copy_shown(name, section_len, section);
+        copy_shown(key, len - (size_t)(key - name), text);
         int nearest = config_key_nearest(section, text);
         err_set(err, STATUS_INVALID, "unknown option --%s%s%s; the nearest is --%s.%s", section, dot ? "." : "", text,
                 config_keys[nearest].section, config_keys[nearest].key);
@@ -246,14 +253,10 @@ bool config_error_feedback(const struct config *config, const char *spec)
 const char *config_method_name(enum train_method method)
 {
     switch (method) {
-    case METHOD_DDP:
-        return "ddp";
-    case METHOD_LOCAL_SGD:
-        return "local-sgd";
-    case METHOD_DILOCO:
-        return "diloco";
-    case METHOD_ASYNC:
-        return "async";
+    case METHOD_DDP: return "ddp";
+    case METHOD_LOCAL_SGD: return "local-sgd";
+    case METHOD_DILOCO: return "diloco";
+    case METHOD_ASYNC: return "async";
     }
     return "?";
 }

@@ -75,6 +75,10 @@ static enum status parse_spec(struct codec *codec, const char *spec, struct err 
 {
     char text[CODEC_SPEC_MAX];
     memset(codec, 0, sizeof *codec);
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:/.+-_";
+    if (strspn(spec, allowed) != strlen(spec))
+        return err_set(err, STATUS_INVALID,
+                       "codec: a spec is made of letters, digits and : / . + - _, such as int8:256");
     if (strlen(spec) >= sizeof text)
         return err_set(err, STATUS_INVALID, "codec \"%.64s...\": longer than %d bytes", spec, CODEC_SPEC_MAX - 1);
     memcpy(text, spec, strlen(spec) + 1);

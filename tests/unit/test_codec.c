@@ -315,6 +315,7 @@ static void test_specs(void **state)
                {"int8:-16", "int8:16 to int8:65536"},
                {"int8:16x", "int8:16 to int8:65536"},
                {"int8:99999999999999999999", "int8:16 to int8:65536"},
+               {"fp32\n", "a spec is made of"},
                {"FP32", "unknown value stage \"FP32\""},
                {"fp32+lz4+lz4+lz4+lz4", "too many stages"},
                {"fp32+lz4aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",

@@ -270,6 +270,7 @@ static void test_flags(void **state)
         {"run.name=\xc0\xaf", "not UTF-8"},
         {"run.name=\xc3", "not UTF-8"},
         {"run.name=\xf4\x90\x80\x80", "not UTF-8"},
+        {"--a\n.b\n=1", "unknown option --a?.b?; "},
         {"--", "unknown option"},
         {"", "unknown option"},
         {"=", "unknown option"},

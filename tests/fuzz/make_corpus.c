@@ -1,0 +1,139 @@
+/* Writes the seed inputs that code makes better than a hand: make_corpus tests/fuzz/corpus. Files are named after what
+ * they hold; running it again writes the same bytes. Seeds of texts (config) are plain files in their folder. */
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/bytes.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "compress/codec.h"
+
+static const char *root;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "make_corpus: %s\n", what);
+    exit(1);
+}
+
+static void put(const char *fuzzer, const char *name, const void *data, size_t size)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", root, fuzzer);
+    mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/%s/%s", root, fuzzer, name);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(data, 1, size, file) != size || fclose(file)) die(path);
+}
+
+/* Selector and count as fuzz_codec.c reads them, then a payload or floats. */
+static void make_codec(void)
+{
+    static const char *const specs[] = {"fp32",     "bf16",     "int8:16",     "int8:256",
+                                        "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4"};
+    uint8_t input[2048];
+    float x[100];
+    char name[64];
+    for (uint8_t i = 0; i < 8; i++) {
+        size_t n = i & 1 ? 33 : 100, size;
+        const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 1};
+        struct codec *codec;
+        if (codec_create(&codec, specs[i], &span, 1, NULL) != STATUS_OK) die(specs[i]);
+        rng_normal_fill(i, RNG_TEST, 0, 0.01f, x, n);
+        for (size_t k = 0; k < n; k++)
+            if (k % 3) x[k] = 0; /* something for lz4 */
+        input[0] = i;
+        input[1] = (uint8_t)(n - 1);
+        input[2] = 0;
+        if (codec_encode(codec, x, input + 3, sizeof input - 3, &size, NULL) != STATUS_OK) die(specs[i]);
+        snprintf(name, sizeof name, "payload-%u", i);
+        put("codec", name, input, 3 + size);
+        input[0] = 0x40 | i;
+        memcpy(input + 3, x, n * sizeof *x);
+        snprintf(name, sizeof name, "floats-%u", i);
+        put("codec", name, input, 3 + n * sizeof *x);
+        codec_destroy(codec);
+    }
+    static const char *const texts[] = {"int8:1024+lz4", "bf16+lz4+lz4+lz4", "fp32:1", "int8:", "+", "lz4"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        input[0] = 0xc0;
+        memcpy(input + 3, texts[i], strlen(texts[i]));
+        snprintf(name, sizeof name, "spec-%zu", i);
+        put("codec", name, input, 3 + strlen(texts[i]));
+    }
+}
+
+static void make_tokens(void)
+{
+    static uint8_t input[4096];
+    static const struct {
+        const char *name;
+        uint32_t magic, version, count, width, extra;
+    } shards[] = {{"u16", 20240520, 1, 40, 2, 0},    {"u32", 20240801, 7, 20, 4, 0},
+                  {"empty", 20240520, 1, 0, 2, 0},   {"one", 20240520, 1, 1, 2, 0},
+                  {"short", 20240520, 1, 9, 2, 1},   {"version", 20240520, 7, 2, 2, 0},
+                  {"magic", 0x46554747, 3, 2, 2, 0}, {"negative", 20240520, 1, 0xffffffff, 2, 0}};
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        struct writer w = writer_of(input, sizeof input);
+        memset(input, 0, sizeof input);
+        put_u32(&w, shards[i].magic);
+        put_u32(&w, shards[i].version);
+        put_u32(&w, shards[i].count);
+        w.pos = 1024;
+        for (uint32_t k = 0; k < shards[i].count && k < 100; k++) {
+            put_u16(&w, (uint16_t)(k * 997));
+            if (shards[i].width == 4) put_u16(&w, (uint16_t)k);
+        }
+        put("tokens", shards[i].name, input, w.pos - shards[i].extra);
+    }
+    put("tokens", "header-only", input, 12);
+}
+
+static void make_safetensors(void)
+{
+    static const struct {
+        const char *name, *json;
+        uint32_t bytes;
+    } files[] = {
+        {"two",
+         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+         "\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[24,32]},\"__metadata__\":{\"format\":\"pt\"}}",
+         32},
+        {"f16", "{\"w\":{\"dtype\":\"F16\",\"shape\":[5],\"data_offsets\":[0,10]}}", 10},
+        {"scalar", "{\"s\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ", 4},
+        {"zero", "{\"z\":{\"dtype\":\"I64\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0},
+        {"f4", "{\"q\":{\"dtype\":\"F4\",\"shape\":[6],\"data_offsets\":[0,3]}}", 3},
+        {"none", "{}", 0},
+        {"hole", "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3},
+        {"twice",
+         "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+         "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+         2},
+        {"overflow", "{\"a\":{\"dtype\":\"F64\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0},
+        {"escape", "{\"\\u00e9\\n\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+        {"not-json", "{\"a\":", 0},
+    };
+    uint8_t input[1024];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct writer w = writer_of(input, sizeof input);
+        put_u64(&w, strlen(files[i].json));
+        put_bytes(&w, files[i].json, strlen(files[i].json));
+        for (uint32_t k = 0; k < files[i].bytes; k++) put_u8(&w, (uint8_t)(k * 37));
+        put("safetensors", files[i].name, input, w.pos);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) die("usage: make_corpus FOLDER");
+    root = argv[1];
+    mkdir(root, 0777);
+    make_codec();
+    make_tokens();
+    make_safetensors();
+    return 0;
+}
