@@ -1,0 +1,228 @@
+/* The worker's saved state: comes back whole, is refused when a single bit is wrong or the end is missing, and a save
+ * that is cut off leaves an older state to start from. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/fileio.h"
+#include "common/hash.h"
+#include "worker/worker_state.h"
+
+enum { N = 50, INNER = 24, PAYLOAD = 17 };
+
+static struct saved_state state_in, state_out;
+static float theta[N], residual[N];
+static uint8_t inner[INNER], payload[PAYLOAD], head[SAVED_HEAD_MAX], whole[8192] __attribute__((aligned(64)));
+static struct outer_part parts[8];
+
+/* Two fragments of 20 and 30 floats; the second has a pending delta. `salt` tells states apart. */
+static size_t make(uint8_t salt)
+{
+    memset(&state_in, 0, sizeof state_in);
+    memset(state_in.uuid, 1 + salt, WIRE_UUID);
+    memset(state_in.run_id, 2, WIRE_UUID);
+    state_in.layout_hash = 77;
+    state_in.n_params = N;
+    state_in.inner_size = INNER;
+    state_in.round = 9;
+    state_in.tokens = 1000;
+    state_in.compute_us = 5;
+    state_in.loss_sum = 2.5;
+    state_in.steps = 30;
+    state_in.worker_id = 4;
+    state_in.n_fragments = 2;
+    state_in.form = DELTA_PSEUDO_GRADIENT;
+    state_in.has_residual = true;
+    for (int i = 0; i < N; i++) {
+        theta[i] = (float)i + salt;
+        residual[i] = 0.5f * (float)i;
+    }
+    memset(inner, 3, sizeof inner);
+    memset(payload, 4, sizeof payload);
+    state_in.f[0] = (struct saved_fragment){.version = 9, .hash = 1, .count = 20};
+    state_in.f[1] = (struct saved_fragment){.version = 8, .hash = 2, .count = 30, .base_version = 8,
+                                            .payload_size = PAYLOAD, .payload_crc = 6, .norm = 1.5f};
+    struct outer_part *body = parts + 1;
+    body[0] = (struct outer_part){.data = theta, .size = sizeof theta};
+    body[1] = (struct outer_part){.data = residual, .size = sizeof residual};
+    body[2] = (struct outer_part){.data = inner, .size = sizeof inner};
+    body[3] = (struct outer_part){.data = payload, .size = sizeof payload};
+    parts[0] = (struct outer_part){.data = head, .size = saved_state_head(&state_in, body, 4, head)};
+    size_t size = 0;
+    for (int i = 0; i < 5; i++) {
+        memcpy(whole + size, parts[i].data, parts[i].size);
+        size += parts[i].size;
+    }
+    return size;
+}
+
+static enum status decode(size_t size)
+{
+    struct err err = {0};
+    enum status status = saved_state_decode(&state_out, whole, size, &err);
+    if (status != STATUS_OK) assert_int_not_equal(err.msg[0], 0); /* says why */
+    return status;
+}
+
+static void test_round_trip(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    assert_int_equal(parts[0].size % 64, 0);
+    assert_int_equal(decode(size), STATUS_OK);
+    assert_memory_equal(state_out.uuid, state_in.uuid, WIRE_UUID);
+    assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
+    assert_int_equal(state_out.round, 9);
+    assert_int_equal(state_out.tokens, 1000);
+    assert_true(state_out.loss_sum == 2.5);
+    assert_int_equal(state_out.steps, 30);
+    assert_int_equal(state_out.worker_id, 4);
+    assert_memory_equal(state_out.f, state_in.f, 2 * sizeof state_in.f[0]);
+    assert_memory_equal(state_out.theta, theta, sizeof theta);
+    assert_memory_equal(state_out.residual, residual, sizeof residual);
+    assert_memory_equal(state_out.inner, inner, sizeof inner);
+    assert_null(state_out.payload[0]);
+    assert_memory_equal(state_out.payload[1], payload, sizeof payload);
+    assert_int_equal(saved_state_peek(&state_out, whole, size, NULL), STATUS_OK);
+    assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
+}
+
+static void test_every_flipped_bit_is_seen(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        whole[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        if (decode(size) == STATUS_OK) fail_msg("bit %zu of byte %zu", bit % 8, bit / 8);
+        whole[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_int_equal(decode(size), STATUS_OK);
+}
+
+static void test_every_torn_end_is_seen(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    for (size_t n = 0; n < size; n++) assert_int_not_equal(decode(n), STATUS_OK);
+    assert_int_not_equal(decode(size + 1), STATUS_OK);
+}
+
+/* A good checksum over nonsense: a defect or an adversary, and still no wild read. */
+static void test_contradictions_are_refused(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    struct saved_state good = state_in;
+    for (int i = 0; i < 7; i++) {
+        state_in = good;
+        if (i == 0) state_in.n_params = UINT64_MAX;
+        if (i == 1) state_in.f[0].count = UINT64_MAX;
+        if (i == 2) state_in.inner_size = UINT64_MAX - 3;
+        if (i == 3) state_in.f[1].payload_size = 1u << 30;
+        if (i == 4) state_in.has_residual = false;
+        if (i == 5) state_in.n_params = N - 1;
+        if (i == 6) state_in.inner_size = INNER + 1;
+        size_t head_size = saved_state_head(&state_in, parts + 1, 4, whole);
+        assert_int_equal(head_size, parts[0].size);
+        assert_int_equal(decode(size), STATUS_CORRUPT);
+    }
+}
+
+/* ---- on disk ------------------------------------------------------------------------------------------------------ */
+
+static char folder[] = "/tmp/atoll-state-XXXXXX";
+static struct state_dir dir;
+static struct outer_setup setup;
+
+static enum status load(int age)
+{
+    const uint8_t *data;
+    size_t size;
+    enum status status = setup.load(setup.storage_ctx, age, &data, &size, NULL);
+    if (status != STATUS_OK) return status;
+    status = saved_state_decode(&state_out, data, size, NULL);
+    if (status == STATUS_OK) memcpy(theta, state_out.theta, sizeof theta);
+    setup.release(setup.storage_ctx, data, size);
+    return status;
+}
+
+static enum status save(uint8_t salt)
+{
+    make(salt);
+    return setup.save(setup.storage_ctx, parts, 5, NULL);
+}
+
+static int setup_dir(void **unused)
+{
+    (void)unused;
+    strcpy(folder + sizeof folder - 7, "XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    state_dir_init(&dir, folder);
+    state_dir_attach(&dir, &setup);
+    return 0;
+}
+
+static int teardown_dir(void **unused)
+{
+    (void)unused;
+    return dir_remove_flat(folder, NULL) == STATUS_OK ? 0 : -1;
+}
+
+static void test_two_generations(void **unused)
+{
+    (void)unused;
+    assert_int_equal(load(0), STATUS_NOTFOUND);
+    assert_int_equal(load(1), STATUS_NOTFOUND);
+    for (uint8_t salt = 0; salt < 4; salt++) {
+        assert_int_equal(save(salt), STATUS_OK);
+        assert_int_equal(load(0), STATUS_OK);
+        assert_true(theta[0] == (float)salt);
+        assert_int_equal(load(1), salt ? STATUS_OK : STATUS_NOTFOUND);
+        if (salt) assert_true(theta[0] == (float)(salt - 1));
+    }
+}
+
+static void test_torn_file_leaves_the_older_one(void **unused)
+{
+    (void)unused;
+    assert_int_equal(save(0), STATUS_OK);
+    assert_int_equal(save(1), STATUS_OK);
+    assert_int_equal(truncate(dir.current, 300), 0);
+    assert_int_equal(load(0), STATUS_CORRUPT);
+    assert_int_equal(load(1), STATUS_OK);
+    assert_true(theta[0] == 0.0f);
+}
+
+static void test_failed_save_keeps_what_was(void **unused)
+{
+    (void)unused;
+    char tmp_is_a_folder[CONFIG_PATH_MAX + 64];
+    assert_int_equal(save(0), STATUS_OK);
+    snprintf(tmp_is_a_folder, sizeof tmp_is_a_folder, "%s/gone", folder);
+    state_dir_init(&dir, tmp_is_a_folder); /* no such folder: nothing can be written */
+    assert_int_not_equal(save(1), STATUS_OK);
+    state_dir_init(&dir, folder);
+    assert_int_equal(load(0), STATUS_OK);
+    assert_true(theta[0] == 0.0f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_every_flipped_bit_is_seen),
+        cmocka_unit_test(test_every_torn_end_is_seen),
+        cmocka_unit_test(test_contradictions_are_refused),
+        cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, teardown_dir),
+        cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, teardown_dir),
+        cmocka_unit_test_setup_teardown(test_failed_save_keeps_what_was, setup_dir, teardown_dir),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
