@@ -14,7 +14,7 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-enum { LANES = 2, REOPEN_US = 5 * 1000 * 1000 };
+enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000 };
 
 struct dialler_lane {
     void *socket, *monitor;

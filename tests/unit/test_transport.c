@@ -1,0 +1,467 @@
+/* ctest: labels=threads
+ * What every transport must do, tried on ZeroMQ over loopback: order, both lanes, full queues, reconnects, keys. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "wire/msg.h"
+#include "wire/status_client.h"
+#include "wire/transport.h"
+
+enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, BIG = WIRE_HEADER + WIRE_BODY_MAX };
+
+/* A listener and up to four diallers on an ephemeral port. */
+struct place {
+    struct transport *listener, *diallers[4];
+    char bound[128];
+    struct transport_address address;
+};
+
+struct arrival {
+    uint64_t peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+};
+
+static uint8_t big[BIG];
+
+static void listen_at(struct place *p, const char *endpoint, const struct transport_keys *keys)
+{
+    struct err err = {0};
+    if (transport_zmq_listen(&p->listener, endpoint, keys, p->bound, sizeof p->bound, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(transport_address_parse(&p->address, p->bound, NULL), STATUS_OK);
+    if (!keys) return;
+    p->address.curve = 1;
+    memcpy(p->address.server_key, keys->server_public, 32);
+    memcpy(p->address.secret, keys->worker_secret, 32);
+}
+
+static void dial(struct place *p, int i)
+{
+    uint8_t uuid[WIRE_UUID] = {(uint8_t)(i + 1)};
+    struct err err = {0};
+    if (transport_zmq_dial(&p->diallers[i], &p->address, uuid, &err)) fail_msg("%s", err.msg);
+}
+
+static void close_all(struct place *p)
+{
+    for (int i = 0; i < 4; i++)
+        if (p->diallers[i]) p->diallers[i]->ops->close(p->diallers[i]);
+    if (p->listener) p->listener->ops->close(p->listener);
+    memset(p, 0, sizeof *p);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static enum status send_to(struct transport *t, uint64_t peer, enum wire_lane lane, const void *data, size_t size)
+{
+    return t->ops->send(t, peer, lane, data, size);
+}
+
+static enum status recv_for(struct transport *t, uint64_t timeout_us, struct arrival *a)
+{
+    return t->ops->recv(t, timeout_us, &a->peer, &a->lane, &a->data, &a->size);
+}
+
+/* The next message, or the test fails. */
+static struct arrival expect(struct transport *t)
+{
+    struct arrival a;
+    for (uint64_t end = clock_monotonic_us() + PATIENCE; clock_monotonic_us() < end;)
+        if (recv_for(t, SECOND, &a) == STATUS_OK) return a;
+    fail_msg("no message came");
+    return a;
+}
+
+static void expect_text(struct transport *t, enum wire_lane lane, const char *text, uint64_t *peer_p)
+{
+    struct arrival a = expect(t);
+    assert_int_equal(a.lane, lane);
+    assert_int_equal(a.size, strlen(text));
+    assert_memory_equal(a.data, text, a.size);
+    if (peer_p) *peer_p = a.peer;
+}
+
+static void say(struct transport *t, uint64_t peer, enum wire_lane lane, const char *text)
+{
+    assert_int_equal(send_to(t, peer, lane, text, strlen(text)), STATUS_OK);
+}
+
+/* Introduce dialler i on both lanes; peers[lane] is what the listener calls it. */
+static void greet(struct place *p, int i, uint64_t peers[2])
+{
+    for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
+        say(p->diallers[i], 0, (enum wire_lane)lane, "hello");
+        expect_text(p->listener, (enum wire_lane)lane, "hello", &peers[lane]);
+    }
+}
+
+static void test_both_lanes(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t peers[2][2];
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    for (int i = 0; i < 2; i++) {
+        dial(&p, i);
+        greet(&p, i, peers[i]);
+        say(p.listener, peers[i][WIRE_BULK], WIRE_BULK, i ? "b1" : "b0");
+        expect_text(p.diallers[i], WIRE_BULK, i ? "b1" : "b0", NULL);
+        say(p.listener, peers[i][WIRE_CONTROL], WIRE_CONTROL, i ? "c1" : "c0");
+        expect_text(p.diallers[i], WIRE_CONTROL, i ? "c1" : "c0", NULL);
+    }
+    assert_true(peers[0][0] != peers[0][1] && peers[0][0] != peers[1][0] && peers[0][1] != peers[1][1]);
+    assert_int_equal(send_to(p.listener, peers[0][WIRE_BULK], WIRE_CONTROL, "x", 1), STATUS_INVALID);
+    assert_int_equal(send_to(p.listener, 0, WIRE_CONTROL, "x", 1), STATUS_CLOSED);
+    assert_int_equal(send_to(p.listener, peers[0][0] + (1 << 20), WIRE_CONTROL, "x", 1), STATUS_CLOSED);
+    assert_int_equal(send_to(p.diallers[0], 1, WIRE_CONTROL, "x", 1), STATUS_CLOSED);
+    struct arrival a;
+    assert_int_equal(recv_for(p.listener, 0, &a), STATUS_AGAIN);
+    close_all(&p);
+}
+
+/* Send `n` numbered messages from one end while the other one reads; each lane keeps its order. */
+static void stream(struct transport *from, const uint64_t peers[2], struct transport *to, uint32_t n)
+{
+    uint32_t sent[2] = {0}, received[2] = {0};
+    uint64_t end = clock_monotonic_us() + PATIENCE;
+    while (received[0] < n || received[1] < n) {
+        assert_true(clock_monotonic_us() < end);
+        for (int lane = 0; lane < 2; lane++) {
+            uint32_t size = lane == WIRE_BULK ? 50000 : 100;
+            memcpy(big, &sent[lane], sizeof sent[lane]);
+            enum status status =
+                sent[lane] < n ? send_to(from, peers[lane], (enum wire_lane)lane, big, size) : STATUS_AGAIN;
+            assert_true(status == STATUS_OK || status == STATUS_AGAIN);
+            sent[lane] += status == STATUS_OK;
+        }
+        struct arrival a;
+        while (recv_for(to, sent[0] == n && sent[1] == n ? SECOND : 0, &a) == STATUS_OK) {
+            uint32_t number;
+            memcpy(&number, a.data, sizeof number);
+            assert_int_equal(number, received[a.lane]);
+            assert_int_equal(a.size, a.lane == WIRE_BULK ? 50000 : 100);
+            if (++received[a.lane] == n) break;
+        }
+    }
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t peers[2], dialled[2] = {0};
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    dial(&p, 0);
+    greet(&p, 0, peers);
+    stream(p.diallers[0], dialled, p.listener, 1000);
+    stream(p.listener, peers, p.diallers[0], 1000);
+    close_all(&p);
+}
+
+static void test_big_and_counted(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t peers[2], sent[2], received[2];
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    dial(&p, 0);
+    greet(&p, 0, peers);
+    for (size_t i = 0; i < BIG; i++) big[i] = (uint8_t)(i * 2654435761u >> 24);
+    for (int up = 0; up < 2; up++) {
+        struct transport *from = up ? p.diallers[0] : p.listener, *to = up ? p.listener : p.diallers[0];
+        for (int lane = 0; lane < 2; lane++) {
+            assert_int_equal(send_to(from, up ? 0 : peers[lane], (enum wire_lane)lane, big, BIG), STATUS_OK);
+            struct arrival a = expect(to);
+            assert_int_equal(a.lane, lane);
+            assert_int_equal(a.size, BIG);
+            assert_memory_equal(a.data, big, BIG);
+        }
+    }
+    p.diallers[0]->ops->bytes(p.diallers[0], &sent[0], &received[0]);
+    p.listener->ops->bytes(p.listener, &sent[1], &received[1]);
+    assert_int_equal(sent[0],
+                     2 * (5 + 2) + 2 * (BIG + 9)); /* ZMTP: two bytes before a short frame, nine before a long */
+    assert_int_equal(received[1], sent[0]);
+    assert_int_equal(sent[1], 2 * (BIG + 9));
+    assert_int_equal(received[0], sent[1]);
+    close_all(&p);
+}
+
+/* A queue nobody empties is full soon, says so, and works again once emptied. */
+static void test_full_queue(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t peers[2];
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    dial(&p, 0);
+    greet(&p, 0, peers);
+    for (int up = 0; up < 2; up++) {
+        struct transport *from = up ? p.diallers[0] : p.listener, *to = up ? p.listener : p.diallers[0];
+        uint64_t peer = up ? 0 : peers[WIRE_BULK];
+        int sent = 0;
+        /* Full means full: still so after whatever the kernel takes was taken. */
+        for (int quiet = 0; quiet < 20;) {
+            enum status status = send_to(from, peer, WIRE_BULK, big, WIRE_CHUNK_MAX);
+            assert_true(status == STATUS_OK || status == STATUS_AGAIN);
+            sent += status == STATUS_OK;
+            quiet = status == STATUS_OK ? 0 : quiet + 1;
+            if (quiet) usleep(5000);
+            assert_true(sent < 300);
+        }
+        for (int i = 0; i < sent; i++) assert_int_equal(expect(to).size, WIRE_CHUNK_MAX);
+        for (int i = 0; send_to(from, peer, WIRE_BULK, "x", 1) != STATUS_OK; i++) {
+            assert_true(i < 1000);
+            usleep(5000);
+        }
+        expect_text(to, WIRE_BULK, "x", NULL);
+    }
+    close_all(&p);
+    p.address = (struct transport_address){.endpoint = "tcp://127.0.0.1:1"}; /* nobody there: bounded, too */
+    dial(&p, 0);
+    int sent = 0;
+    while (send_to(p.diallers[0], 0, WIRE_BULK, big, WIRE_CHUNK_MAX) == STATUS_OK) assert_true(++sent < 20);
+    close_all(&p);
+}
+
+/* With all bulk queues full in both directions, control comes first. */
+static void test_control_first(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t peers[3][2];
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    for (int i = 0; i < 3; i++) {
+        dial(&p, i);
+        greet(&p, i, peers[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        for (int quiet = 0; quiet < 5; quiet++)
+            while (send_to(p.diallers[i], 0, WIRE_BULK, big, WIRE_CHUNK_MAX) == STATUS_OK) usleep(1000);
+    struct arrival a;
+    for (int i = 0; i < 3; i++) assert_int_equal(expect(p.listener).lane, WIRE_BULK); /* it has read ahead */
+    for (int i = 0; i < 3; i++) say(p.diallers[i], 0, WIRE_CONTROL, "urgent");
+    usleep(200 * 1000);
+    int control = 0, read = 0;
+    for (; control < 3; read++) {
+        a = expect(p.listener);
+        control += a.lane == WIRE_CONTROL;
+    }
+    if (read > 12) fail_msg("control messages came after %d others", read - 3);
+    while (recv_for(p.listener, SECOND / 5, &a) == STATUS_OK) continue;
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(send_to(p.listener, peers[0][WIRE_BULK], WIRE_BULK, big, 100000), STATUS_OK);
+    say(p.listener, peers[0][WIRE_CONTROL], WIRE_CONTROL, "urgent");
+    usleep(200 * 1000);
+    expect_text(p.diallers[0], WIRE_CONTROL, "urgent", NULL);
+    close_all(&p);
+}
+
+static void test_reconnect(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t before[2], after[2];
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    dial(&p, 0);
+    greet(&p, 0, before);
+    p.listener->ops->close(p.listener);
+    struct transport *old = p.diallers[0];
+    struct arrival a;
+    assert_int_equal(recv_for(old, SECOND / 10, &a), STATUS_AGAIN);
+    listen_at(&p, p.bound, NULL);
+    greet(&p, 0, after); /* sent while nobody was there, or later: it arrives */
+    say(p.listener, after[WIRE_CONTROL], WIRE_CONTROL, "again");
+    expect_text(old, WIRE_CONTROL, "again", NULL);
+    old->ops->close(old); /* the other way round: a dialler that went away is noticed when one sends to it */
+    p.diallers[0] = NULL;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 2000 && status != STATUS_CLOSED; i++) {
+        status = send_to(p.listener, after[WIRE_CONTROL], WIRE_CONTROL, "x", 1);
+        usleep(5000);
+    }
+    assert_int_equal(status, STATUS_CLOSED);
+    dial(&p, 0); /* same uuid, new process: other numbers */
+    greet(&p, 0, before);
+    assert_true(before[0] != after[0] && before[1] != after[1]);
+    close_all(&p);
+}
+
+static void *wake_later(void *arg)
+{
+    struct transport *t = arg;
+    usleep(100 * 1000);
+    t->ops->wake(t);
+    return NULL;
+}
+
+static void test_wake(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    dial(&p, 0);
+    struct transport *ends[] = {p.listener, p.diallers[0]};
+    usleep(200 * 1000);
+    for (int i = 0; i < 2; i++) {
+        struct arrival a;
+        recv_for(ends[i], 1, &a); /* the dialler's news of its connection */
+        uint64_t start = clock_monotonic_us();
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, wake_later, ends[i]), 0);
+        assert_int_equal(recv_for(ends[i], PATIENCE, &a), STATUS_AGAIN);
+        uint64_t waited = clock_monotonic_us() - start;
+        pthread_join(thread, NULL);
+        assert_true(waited > SECOND / 50 && waited < PATIENCE / 2);
+        ends[i]->ops->wake(ends[i]); /* before recv: not lost */
+        start = clock_monotonic_us();
+        assert_int_equal(recv_for(ends[i], PATIENCE, &a), STATUS_AGAIN);
+        assert_true(clock_monotonic_us() - start < PATIENCE / 2);
+        start = clock_monotonic_us();
+        assert_int_equal(recv_for(ends[i], SECOND / 20, &a), STATUS_AGAIN); /* and used up */
+        assert_true(clock_monotonic_us() - start >= SECOND / 20);
+    }
+    close_all(&p);
+}
+
+static char last_warning[512];
+
+static void keep_warning(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    if (level == LOG_WARN) snprintf(last_warning, sizeof last_warning, "%s", line);
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    struct transport_keys keys, others;
+    uint64_t peers[2];
+    struct arrival a;
+    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    assert_int_equal(transport_keys_make(&others, NULL), STATUS_OK);
+    assert_memory_not_equal(keys.worker_secret, others.worker_secret, 32);
+    listen_at(&p, "tcp://127.0.0.1:*", &keys);
+    dial(&p, 0);
+    greet(&p, 0, peers);
+    say(p.listener, peers[WIRE_BULK], WIRE_BULK, "secret");
+    expect_text(p.diallers[0], WIRE_BULK, "secret", NULL);
+    struct transport_address good = p.address;
+    memcpy(p.address.secret, others.worker_secret, 32); /* not enrolled */
+    dial(&p, 1);
+    p.address = good;
+    memcpy(p.address.server_key, others.server_public, 32); /* not this coordinator */
+    dial(&p, 2);
+    p.address = good;
+    p.address.curve = 0; /* no keys at all */
+    dial(&p, 3);
+    log_set_level(LOG_WARN);
+    log_set_sink(keep_warning, NULL);
+    for (int i = 1; i < 4; i++) {
+        last_warning[0] = 0;
+        assert_true(send_to(p.diallers[i], 0, WIRE_CONTROL, "let me in", 9) >= STATUS_OK);
+        uint64_t end = clock_monotonic_us() + PATIENCE;
+        while (!last_warning[0] && clock_monotonic_us() < end)
+            assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN);
+        if (!strstr(last_warning, i < 3 ? "refuses the keys" : "without keys")) fail_msg("said: \"%s\"", last_warning);
+    }
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR);
+    assert_int_equal(recv_for(p.listener, SECOND / 2, &a), STATUS_AGAIN);
+    greet(&p, 0, peers); /* the enrolled one is not disturbed */
+    close_all(&p);
+}
+
+/* ZeroMQ gives a connection up after a failed handshake; the dialler must not. */
+static void test_handshake_heals(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    struct transport_keys keys, others;
+    uint64_t peers[2];
+    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    assert_int_equal(transport_keys_make(&others, NULL), STATUS_OK);
+    listen_at(&p, "tcp://127.0.0.1:*", &others);
+    memcpy(p.address.server_key, others.server_public, 32);
+    memcpy(p.address.secret, keys.worker_secret, 32);
+    memcpy(others.worker_secret, keys.worker_secret, 32);
+    dial(&p, 0);
+    struct arrival a;
+    for (int i = 0; i < 10; i++) assert_int_equal(recv_for(p.diallers[0], SECOND / 20, &a), STATUS_AGAIN);
+    p.listener->ops->close(p.listener);
+    memcpy(others.worker_public, keys.worker_public, 32); /* now it is enrolled */
+    listen_at(&p, p.bound, &others);
+    uint64_t end = clock_monotonic_us() + PATIENCE;
+    for (int lane = 0; lane < 2;) {
+        assert_true(clock_monotonic_us() < end);
+        assert_true(send_to(p.diallers[0], 0, (enum wire_lane)lane, "now?", 4) >= STATUS_OK);
+        recv_for(p.diallers[0], SECOND / 50, &a); /* its own housekeeping happens here */
+        if (recv_for(p.listener, SECOND / 50, &a) == STATUS_OK && a.lane == (enum wire_lane)lane)
+            peers[lane++] = a.peer;
+    }
+    say(p.listener, peers[WIRE_BULK], WIRE_BULK, "welcome");
+    expect_text(p.diallers[0], WIRE_BULK, "welcome", NULL);
+    close_all(&p);
+}
+
+static void *answer_status(void *arg)
+{
+    struct place *p = arg;
+    static uint8_t out[WIRE_HEADER + WIRE_STATUS_MAX];
+    static struct msg m;
+    struct arrival a = expect(p->listener);
+    if (msg_decode(&m, a.data, a.size, NULL) != STATUS_OK || m.type != MSG_STATUS) return "not a question";
+    a = expect(p->listener); /* the first one is lost: it must ask again */
+    m.type = MSG_STATUS_REPLY;
+    m.status_reply.json = "{\"round\": 7}";
+    size_t size;
+    if (msg_encode(&m, out, sizeof out, &size) != STATUS_OK) return "cannot encode";
+    return send_to(p->listener, a.peer, WIRE_CONTROL, out, size) == STATUS_OK ? NULL : "cannot send";
+}
+
+static void test_status(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    char json[100];
+    struct err err = {0};
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, answer_status, &p), 0);
+    enum status status = status_ask(&p.address, PATIENCE, json, sizeof json, &err);
+    void *complaint;
+    pthread_join(thread, &complaint);
+    if (complaint) fail_msg("%s", (char *)complaint);
+    assert_int_equal(status, STATUS_OK);
+    assert_string_equal(json, "{\"round\": 7}");
+    p.listener->ops->close(p.listener);
+    p.listener = NULL;
+    assert_int_equal(status_ask(&p.address, SECOND / 5, json, sizeof json, &err), STATUS_CLOSED);
+    assert_non_null(strstr(err.msg, "no answer"));
+    close_all(&p);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_both_lanes), cmocka_unit_test(test_order),         cmocka_unit_test(test_big_and_counted),
+        cmocka_unit_test(test_full_queue), cmocka_unit_test(test_control_first), cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_wake),       cmocka_unit_test(test_keys),          cmocka_unit_test(test_handshake_heals),
+        cmocka_unit_test(test_status),
+    };
+    return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
+}
