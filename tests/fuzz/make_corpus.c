@@ -47,23 +47,22 @@ static void make_codec(void)
         for (size_t k = 0; k < n; k++)
             if (k % 3) x[k] = 0; /* something for lz4 */
         input[0] = i;
-        input[1] = (uint8_t)(n - 1);
-        input[2] = 0;
-        if (codec_encode(codec, x, input + 3, sizeof input - 3, &size, NULL) != STATUS_OK) die(specs[i]);
+        input[1] = n == 33 ? 7 : 9;
+        if (codec_encode(codec, x, input + 2, sizeof input - 2, &size, NULL) != STATUS_OK) die(specs[i]);
         snprintf(name, sizeof name, "payload-%u", i);
-        put("codec", name, input, 3 + size);
+        put("codec", name, input, 2 + size);
         input[0] = 0x40 | i;
-        memcpy(input + 3, x, n * sizeof *x);
+        memcpy(input + 2, x, n * sizeof *x);
         snprintf(name, sizeof name, "floats-%u", i);
-        put("codec", name, input, 3 + n * sizeof *x);
+        put("codec", name, input, 2 + n * sizeof *x);
         codec_destroy(codec);
     }
     static const char *const texts[] = {"int8:1024+lz4", "bf16+lz4+lz4+lz4", "fp32:1", "int8:", "+", "lz4"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         input[0] = 0xc0;
-        memcpy(input + 3, texts[i], strlen(texts[i]));
+        memcpy(input + 2, texts[i], strlen(texts[i]));
         snprintf(name, sizeof name, "spec-%zu", i);
-        put("codec", name, input, 3 + strlen(texts[i]));
+        put("codec", name, input, 2 + strlen(texts[i]));
     }
 }
 
