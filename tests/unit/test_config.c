@@ -27,15 +27,6 @@ static enum status parse(const char *text)
     return config_parse(&config, &sources, text, strlen(text), "a.yaml", CONFIG_FILE, &err);
 }
 
-/* Set flags on top of the defaults, then resolve. */
-static enum status resolve(const char *const *flags)
-{
-    config_defaults(&config, &sources);
-    for (; *flags; flags++) assert_int_equal(config_set(&config, &sources, *flags, CONFIG_FLAG, &err), STATUS_OK);
-    return config_resolve(&config, &sources, &err);
-}
-#define RESOLVE(...) resolve((const char *const[]){__VA_ARGS__, NULL})
-
 static uint8_t source_of(size_t offset)
 {
     return sources.of[config_key_at(offset)];
@@ -311,157 +302,6 @@ static void test_env_typo_warns(void **state)
     log_set_sink(NULL, NULL);
 }
 
-static void test_presets(void **state)
-{
-    (void)state;
-    assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
-    assert_int_equal(config.model.n_layer, 12);
-    assert_int_equal(config.model.n_head, 12);
-    assert_int_equal(config.model.n_embd, 768);
-    assert_int_equal(config.model.block_size, 128);
-    assert_int_equal(SOURCE(model.n_embd), CONFIG_PRESET);
-    assert_int_equal(RESOLVE("model.preset=d12", "model.n_layer=3"), STATUS_OK);
-    assert_int_equal(config.model.n_layer, 3); /* set by hand */
-    assert_int_equal(config.model.n_embd, 768);
-    assert_int_equal(RESOLVE("model.preset=gpt2"), STATUS_OK);
-    assert_int_equal(config.model.vocab_size, 50257);
-    assert_int_equal(config.model.block_size, 1024);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK); /* once more changes nothing */
-    assert_int_equal(config.model.n_layer, 12);
-    assert_int_equal(RESOLVE("model.preset=d2"), STATUS_OK);
-    assert_int_equal(RESOLVE("model.preset=d48"), STATUS_OK);
-    static const char *const bad[] = {"d1", "d49", "d012", "d", "dx", "d2x", "d-2", "gpt3", "d100"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char flag[64];
-        snprintf(flag, sizeof flag, "model.preset=%s", bad[i]);
-        assert_int_equal(RESOLVE(flag), STATUS_INVALID);
-        assert_message("allowed: d2 to d48, gpt2");
-    }
-}
-
-static void assert_outer(enum optimizer optimizer, double learning_rate, double momentum)
-{
-    assert_int_equal(config.outer.optimizer, optimizer);
-    assert_true(config.outer.learning_rate == learning_rate);
-    assert_true(config.outer.momentum == momentum);
-}
-
-static void test_methods(void **state)
-{
-    (void)state;
-    assert_int_equal(RESOLVE("train.method=diloco"), STATUS_OK);
-    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
-    assert_string_equal(config.codec.up, "int8:256");
-    assert_int_equal(RESOLVE("train.method=async"), STATUS_OK);
-    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
-    assert_int_equal(RESOLVE("train.method=local-sgd"), STATUS_OK);
-    assert_outer(OPTIMIZER_SGD, 1.0, 0.0);
-    assert_int_equal(RESOLVE("train.method=ddp", "inner.learning_rate=0.003"), STATUS_OK);
-    assert_outer(OPTIMIZER_ADAMW, 0.003, 0.0);
-    assert_int_equal(config.train.sync_every, 1);
-    assert_string_equal(config.codec.up, "fp32");
-    assert_string_equal(config.codec.down, "fp32");
-    assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=sgd", "inner.learning_rate=0.1"), STATUS_OK);
-    assert_outer(OPTIMIZER_SGD, 0.1, 0.0);
-    assert_int_equal(RESOLVE("train.method=ddp", "train.sync_every=30", "codec.up=bf16"), STATUS_OK);
-    assert_int_equal(config.train.sync_every, 1); /* not a choice with ddp */
-    assert_string_equal(config.codec.up, "bf16"); /* a choice, and of the same source as the method */
-    assert_int_equal(RESOLVE("train.method=diloco", "outer.optimizer=sgd"), STATUS_OK);
-    assert_outer(OPTIMIZER_SGD, 1.0, 0.0);
-    assert_int_equal(RESOLVE("train.method=diloco", "outer.momentum=0.5"), STATUS_OK);
-    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.5);
-    assert_int_equal(RESOLVE("train.max_steps=7"), STATUS_OK); /* a short trial */
-    assert_int_equal(config.train.sync_every, 7);
-}
-
-/* `--train.method=ddp` on a diloco file must be ddp, not Nesterov at 0.7 on gradients through int8. */
-static void test_method_overrides_weaker_source(void **state)
-{
-    (void)state;
-    const char *text = "train: {method: diloco, sync_every: 30}\nouter: {optimizer: nesterov, learning_rate: 0.6, "
-                       "momentum: 0.8}\ncodec: {up: int8:64, down: bf16}\n";
-    assert_int_equal(parse(text), STATUS_OK);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_outer(OPTIMIZER_NESTEROV, 0.6, 0.8); /* same source: the file's choice stands */
-    assert_int_equal(parse(text), STATUS_OK);
-    assert_int_equal(config_set(&config, &sources, "train.method=ddp", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_outer(OPTIMIZER_ADAMW, config.inner.learning_rate, 0.0);
-    assert_int_equal(config.train.sync_every, 1);
-    assert_string_equal(config.codec.up, "fp32");
-    assert_int_equal(parse(text), STATUS_OK);
-    assert_int_equal(config_set(&config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_set(&config, &sources, "outer.momentum=0.3", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_outer(OPTIMIZER_SGD, 1.0, 0.3);
-    assert_string_equal(config.codec.up, "int8:64"); /* local-sgd has no codec of its own */
-    assert_int_equal(config.train.sync_every, 30);
-}
-
-static void test_cross_checks(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *flag, *message;
-    } cases[] = {
-        {"model.n_embd=130", "model.n_embd: 130 cannot be divided among model.n_head = 4 heads; nearest: 128 or 132"},
-        {"model.n_head=200", "nearest: 200"},
-        {"model.vocab_size=255", "model.vocab_size: 255 is too small for data.tokenizer bytes; nearest: 256"},
-        {"train.ranks=3", "train.batch_size: 16 cannot be divided among train.ranks = 3; nearest: 15 or 18"},
-        {"train.sync_every=1000", "train.sync_every: 1000 is more than train.max_steps = 720"},
-        {"train.eval_tokens=10", "train.eval_tokens: 10 is less than one block; nearest: 128"},
-        {"train.devices=gpu", "train.devices"},
-        {"train.devices=cuda:", "train.devices"},
-        {"train.devices=cuda:0,", "train.devices"},
-        {"train.devices=cuda:,1", "train.devices"},
-        {"coordinator.quorum=0", "coordinator.quorum: \"0\" is not understood"},
-        {"coordinator.quorum=65", "1 to 64"},
-        {"coordinator.quorum=101%", "coordinator.quorum"},
-        {"coordinator.quorum=0%", "coordinator.quorum"},
-        {"coordinator.quorum=%", "coordinator.quorum"},
-        {"coordinator.quorum=5x", "coordinator.quorum"},
-        {"coordinator.quorum=99999999999", "coordinator.quorum"},
-        {"coordinator.quorum=", "coordinator.quorum"},
-        {"coordinator.min_workers=65", "coordinator.min_workers: 65 is more than coordinator.max_workers = 64"},
-        {"coordinator.listen=127.0.0.1:5", "tcp://HOST:PORT"},
-        {"coordinator.listen=tcp://127.0.0.1", "tcp://HOST:PORT"},
-        {"coordinator.listen=tcp://h:0", "tcp://HOST:PORT"},
-        {"coordinator.listen=tcp://h:65536", "tcp://HOST:PORT"},
-        {"coordinator.listen=tcp://:80", "tcp://HOST:PORT"},
-        {"coordinator.listen=ipc://x", "tcp://HOST:PORT"},
-        {"run.name=", "run.name"},
-        {"run.name=a/b", "run.name: \"a/b\" is no name"},
-        {"run.name=..", "run.name"},
-        {"codec.up=", "codec.up: is empty"},
-        {"codec.down=", "codec.down: is empty"},
-        {"data.tokenizer=", "data.tokenizer"},
-        {"model.init_from=", "model.init_from"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (RESOLVE(cases[i].flag) != STATUS_INVALID) fail_msg("accepted: %s", cases[i].flag);
-        assert_message(cases[i].message);
-    }
-    static const char *const good[] = {"coordinator.quorum=64",
-                                       "coordinator.quorum=1",
-                                       "coordinator.quorum=75%",
-                                       "coordinator.quorum=100%",
-                                       "coordinator.listen=tcp://*:80",
-                                       "coordinator.listen=tcp://[::1]:65535",
-                                       "coordinator.listen=tcp://h:*",
-                                       "train.devices=cuda:0,1,12",
-                                       "train.devices=cpu",
-                                       "train.ranks=16",
-                                       "train.precision=bf16",
-                                       "train.dynamic_steps=on",
-                                       "train.eval_every=0",
-                                       "run.name=a.b-c_D9"};
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-        if (RESOLVE(good[i]) != STATUS_OK) fail_msg("%s: %s", good[i], err.msg);
-    assert_int_equal(RESOLVE("train.method=ddp", "train.dynamic_steps=true"), STATUS_INVALID);
-    assert_message("train.dynamic_steps");
-    assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_tokens=1"), STATUS_OK);
-}
-
 /* Draw a random legal value for a key. */
 static void random_value(int index, uint64_t *counter, char out[CONFIG_VALUE_MAX])
 {
@@ -612,10 +452,6 @@ int main(void)
         cmocka_unit_test(test_local_keys_stay),
         cmocka_unit_test(test_flags),
         cmocka_unit_test(test_env_typo_warns),
-        cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_methods),
-        cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),
         cmocka_unit_test(test_shared_text_round_trip),
         cmocka_unit_test(test_shared_diff_and_hash),
         cmocka_unit_test(test_helpers),
