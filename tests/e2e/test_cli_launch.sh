@@ -1,6 +1,6 @@
 # atoll launch as a supervisor, with stand-ins for the coordinator and the workers: restarts, signals, exit codes, locks.
-# shellcheck shell=bash source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+# shellcheck shell=bash source=tests/e2e/cli.sh
+source tests/e2e/cli.sh
 atoll=$ATOLL_BIN/atoll
 cd "$tmp"
 mkdir bin

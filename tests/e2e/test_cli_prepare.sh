@@ -1,6 +1,6 @@
 # atoll prepare: what it writes and what it refuses.
-# shellcheck shell=bash source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+# shellcheck shell=bash source=tests/e2e/cli.sh
+source tests/e2e/cli.sh
 atoll=$ATOLL_BIN/atoll
 cd "$tmp"
 
