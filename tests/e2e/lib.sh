@@ -62,6 +62,7 @@ checkpoint: {every: 5, keep: 2}
 log: {every_steps: 1}
 YAML
     shift
+    # shellcheck disable=SC2034 # for the test
     overrides=("${@/#/--}")
 }
 
