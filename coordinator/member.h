@@ -60,6 +60,8 @@ struct member {
     bool ready;    /* may be given work */
     double step_s; /* 0: not known */
     uint64_t assigned_us;
+    uint64_t heard_us;
+    bool left; /* it knows that the run is over */
 };
 
 struct member_table {

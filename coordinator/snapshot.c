@@ -321,8 +321,8 @@ static enum status read_head(struct store *store, uint64_t round, uint8_t **head
 
 enum status snapshot_look(struct store *store, uint64_t round, struct snapshot_info *info, struct err *err)
 {
-    uint8_t *head;
-    size_t size;
+    uint8_t *head = NULL;
+    size_t size = 0;
     uint64_t total;
     TRY(read_head(store, round, &head, &size, &total, err));
     struct reader r = reader_of(head, size);
@@ -349,8 +349,8 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
 enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round, struct snapshot_info *info,
                           struct err *err)
 {
-    uint8_t *head;
-    size_t size;
+    uint8_t *head = NULL;
+    size_t size = 0;
     uint64_t total, hashes[ARRAYS_MAX];
     TRY(read_head(store, round, &head, &size, &total, err));
     struct reader r = reader_of(head, size);

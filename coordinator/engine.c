@@ -1,0 +1,423 @@
+#include "coordinator/engine_impl.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/rng.h"
+
+enum { DRAW_STREAM = 1000 };
+
+/* --- small services -------------------------------------------------------------------------------------------------- */
+
+uint64_t engine_draw(struct engine *e)
+{
+    uint64_t value;
+    do
+        value = rng_u64(e->entropy, DRAW_STREAM, e->draws++);
+    while (!value);
+    return value;
+}
+
+struct record_clock engine_clock(const struct engine *e)
+{
+    struct record_clock clock = {e->elapsed_base_us, e->bytes_up_base, e->bytes_down_base};
+    uint64_t up = 0, down = 0;
+    if (e->io.bytes) e->io.bytes(e->io.ctx, &up, &down);
+    clock.elapsed_us += e->now_us - e->start_us;
+    clock.bytes_up += up;
+    clock.bytes_down += down;
+    return clock;
+}
+
+enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m)
+{
+    return peer == SESSION_NO_PEER ? STATUS_CLOSED : e->io.send(e->io.ctx, peer, lane, m);
+}
+
+void engine_send_control(struct engine *e, const struct session *s, const struct msg *m)
+{
+    if (engine_send(e, s->control, WIRE_CONTROL, m) != STATUS_OK)
+        log_debug("%s to %s was not taken by the transport; it will be asked for again", msg_name(m->type), s->name);
+}
+
+void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
+{
+    struct msg m = {.type = MSG_REFUSE, .refuse = {.code = (uint16_t)code}};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
+    va_end(args);
+    if (code != REFUSE_UNKNOWN_SESSION) log_info("refused a worker: %s", m.refuse.text);
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
+}
+
+void engine_event_init(struct engine_event *event, enum engine_event_kind kind)
+{
+    *event = (struct engine_event){
+        .kind = kind, .step = UINT64_MAX, .round = UINT64_MAX, .rounds = UINT64_MAX, .version = UINT64_MAX,
+        .fragment = UINT64_MAX, .tokens = UINT64_MAX, .loss = NAN, .val_loss = NAN, .lr = NAN, .grad_norm = NAN,
+        .tokens_per_s = NAN, .bytes_up = UINT64_MAX, .bytes_down = UINT64_MAX, .compute_s = NAN, .compress_s = NAN,
+        .send_s = NAN, .wait_s = NAN, .apply_s = NAN, .round_s = NAN};
+}
+
+void engine_emit(struct engine *e, const struct engine_event *event)
+{
+    if (e->io.event) e->io.event(e->io.ctx, event);
+}
+
+void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text)
+{
+    struct engine_event event;
+    engine_event_init(&event, kind);
+    event.worker = worker;
+    event.text = text;
+    engine_emit(e, &event);
+}
+
+static uint64_t notice_after(const struct engine *e)
+{
+    struct deadline_limit limit =
+        deadline_of(&e->ledger.round.durations, 4, ENGINE_NOTICE_US, 600000000u, ENGINE_NOTICE_US);
+    return limit.limit_us;
+}
+
+void engine_progress(struct engine *e)
+{
+    e->progress_us = e->now_us;
+    e->notice_us = e->now_us + notice_after(e);
+}
+
+bool engine_syncs_updates(const struct engine *e)
+{
+    if (e->config.journal.sync == JOURNAL_SYNC_AUTO)
+        return e->config.train.method != METHOD_DDP && e->config.train.sync_every > 1;
+    return e->config.journal.sync == JOURNAL_SYNC_UPDATE;
+}
+
+/* --- start and recovery ---------------------------------------------------------------------------------------------- */
+
+static enum status begin_run(struct engine *e, struct err *err)
+{
+    struct record_run run = {.config_hash = e->config_hash, .config_text = e->config_text,
+                             .config_size = strlen(e->config_text)};
+    uint64_t id[2] = {engine_draw(e), engine_draw(e)};
+    memcpy(run.run_id, id, sizeof id);
+    if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
+    size_t size = record_run_size(&run);
+    uint8_t *body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the journal");
+    struct writer w = writer_of(body, size);
+    record_run_encode(&run, &w);
+    enum status status = ledger_write(&e->ledger, RECORD_RUN, body, size, NULL, err);
+    mem_free(body);
+    return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
+}
+
+static enum status check_config(const struct engine *e, struct err *err)
+{
+    if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
+    struct config *then = mem_alloc(1, sizeof *then);
+    struct config_sources sources;
+    char names[300] = "";
+    if (!then) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
+    config_defaults(then, &sources);
+    enum status status = config_parse(then, &sources, e->ledger.config_text, strlen(e->ledger.config_text),
+                                      "the run's configuration", CONFIG_FILE, NULL);
+    if (status == STATUS_OK) config_shared_diff(&e->config, then, names, sizeof names);
+    mem_free(then);
+    return err_set(err, STATUS_INVALID, "the run folder holds a run with other settings: %s: use those, or another --dir",
+                   names[0] ? names : "its configuration cannot be read by this version");
+}
+
+static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    struct engine *e = ctx;
+    if (e->have_snapshot && at.segment < e->newest.segment)
+        return ledger_index(&e->ledger, type, at, body, size, err);
+    return ledger_replay(&e->ledger, type, at, body, size, err);
+}
+
+static enum status load_snapshots(struct engine *e, struct err *err)
+{
+    uint64_t rounds[STORE_LIST_MAX];
+    size_t n;
+    TRY(e->store->ops->snapshot_list(e->store, rounds, STORE_LIST_MAX, &n, err));
+    if (!n) return STATUS_OK;
+    TRY(snapshot_load(&e->ledger, e->store, rounds[n - 1], &e->newest, err));
+    e->oldest = e->newest;
+    if (n > 1) TRY(snapshot_look(e->store, rounds[0], &e->oldest, err));
+    if (e->oldest.n_fragments != e->newest.n_fragments)
+        return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
+    for (uint32_t f = 0; f < e->oldest.n_fragments; f++)
+        if (update_log_start(&e->ledger.log, f, e->oldest.versions[f], e->oldest.hashes[f]) != STATUS_OK)
+            return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
+    e->have_snapshot = true;
+    return STATUS_OK;
+}
+
+static enum status recover(struct engine *e, struct err *err)
+{
+    TRY(load_snapshots(e, err));
+    TRY(journal_recover(&e->ledger.journal, e->store, e->have_snapshot ? e->oldest.segment : 0, visit, e, err));
+    for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
+        const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
+        if (!now || now->hash != e->ledger.outer.fragments[f].hash)
+            return err_set(err, STATUS_CORRUPT, "the journal does not fit its checkpoint: records are missing");
+    }
+    if (!e->ledger.journal.open && e->have_snapshot)
+        TRY(journal_begin(&e->ledger.journal, e->store, e->newest.segment, err));
+    if (!e->ledger.begun) return begin_run(e, err);
+    TRY(check_config(e, err));
+    TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
+    e->restarted = true;
+    return journal_sync(&e->ledger.journal, err);
+}
+
+/* The shell's part of a recovered run: clocks and tables start anew. */
+static enum status revive(struct engine *e, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    e->elapsed_base_us = l->clock.elapsed_us;
+    e->bytes_up_base = l->clock.bytes_up;
+    e->bytes_down_base = l->clock.bytes_down;
+    e->eval_ids = l->starts << 32; /* larger than any of an earlier process */
+    e->base_us = e->now_us;
+    if (!l->modelled) return STATUS_OK;
+    if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
+    round_note_open(&l->round, e->now_us);
+    e->base_tokens = l->round.tokens;
+    e->base_compute_us = l->round.compute_us;
+    e->base_loss = l->round.loss_sum;
+    e->seen_rounds = round_done(&l->round);
+    if (!e->have_snapshot) TRY(engine_checkpoint(e, err));
+    if (l->done) e->done_us = e->now_us;
+    return STATUS_OK;
+}
+
+enum status engine_create(struct engine **engine_p, const struct engine_options *options, struct store *store,
+                          const struct engine_io *io, uint64_t now_us, struct err *err)
+{
+    struct engine *e = mem_alloc(1, sizeof *e);
+    if (!e) return err_set(err, STATUS_NOMEM, "no memory for the coordinator");
+    e->config = *options->config;
+    e->io = *io;
+    e->store = store;
+    e->tokenizer_json = options->tokenizer_json;
+    e->init_dir = options->init_dir;
+    e->entropy = options->entropy;
+    e->now_us = e->start_us = now_us;
+    e->retry_us = UINT64_MAX;
+    e->config_hash = config_shared_hash(&e->config);
+    e->chunk = mem_alloc(1, SERVE_CHUNK);
+    e->eval.cap = e->config.coordinator.max_workers;
+    e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
+    enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
+    if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
+        status = err_set(err, STATUS_LIMIT, "the configuration is too long to be sent to workers");
+    if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
+    if (status == STATUS_OK) status = recover(e, err);
+    if (status == STATUS_OK) status = revive(e, err);
+    if (status != STATUS_OK) {
+        engine_destroy(e);
+        return status;
+    }
+    engine_progress(e);
+    if (e->restarted) engine_emit_text(e, ENGINE_EVENT_RESTART, NULL, "continuing the run found in its folder");
+    *engine_p = e;
+    return STATUS_OK;
+}
+
+void engine_destroy(struct engine *e)
+{
+    if (!e) return;
+    session_table_finish(&e->sessions);
+    ledger_finish(&e->ledger);
+    mem_free(e->eval.shares);
+    mem_free(e->chunk);
+    mem_free(e);
+}
+
+/* --- events ---------------------------------------------------------------------------------------------------------- */
+
+enum status engine_pump(struct engine *e, struct err *err)
+{
+    bool any = e->ledger.modelled;
+    while (any) {
+        bool closed = false, evaluated = false, opened = false, ended = false;
+        TRY(engine_close_fragments(e, &closed, err));
+        TRY(engine_eval_step(e, &evaluated, err));
+        TRY(engine_open_work(e, &opened, err));
+        TRY(engine_finish_run(e, &ended, err));
+        any = closed || evaluated || opened || ended;
+        if (any) engine_progress(e);
+    }
+    return engine_serve(e, err);
+}
+
+/* The session a message claims; refuses and gives NULL when there is none. */
+static struct session *claimed(struct engine *e, uint64_t peer, uint64_t id)
+{
+    struct session *s = session_by_id(&e->sessions, id);
+    if (!s) {
+        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "this session is not known here: say HELLO again");
+        return NULL;
+    }
+    s->control = peer;
+    s->heard_us = e->now_us;
+    if (s->silent) {
+        s->silent = false;
+        log_info("%s is heard of again", s->name);
+    }
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (m) m->heard_us = e->now_us;
+    return s;
+}
+
+static void on_status(struct engine *e, uint64_t peer)
+{
+    char *json = mem_alloc(1, WIRE_STATUS_MAX);
+    if (!json) return;
+    if (engine_status_json(e, e->now_us, json, WIRE_STATUS_MAX)) {
+        struct msg m = {.type = MSG_STATUS_REPLY, .status_reply.json = json};
+        if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("a status reply could not be sent");
+    }
+    mem_free(json);
+}
+
+static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m, struct err *err)
+{
+    struct session *s;
+    switch (m->type) {
+    case MSG_HELLO: engine_on_hello(e, peer, &m->hello); return STATUS_OK;
+    case MSG_JOIN: return engine_on_join(e, peer, &m->join, err);
+    case MSG_BIND: engine_on_bind(e, peer, &m->bind); return STATUS_OK;
+    case MSG_STATUS: on_status(e, peer); return STATUS_OK;
+    case MSG_CHUNK: return engine_on_chunk(e, peer, &m->chunk, err);
+    case MSG_HEARTBEAT:
+        s = claimed(e, peer, m->heartbeat.session);
+        return s ? engine_on_heartbeat(e, s, &m->heartbeat, err) : STATUS_OK;
+    case MSG_OFFER:
+        s = claimed(e, peer, m->offer.session);
+        return s ? engine_on_offer(e, s, &m->offer, err) : STATUS_OK;
+    case MSG_GET:
+        s = claimed(e, peer, m->get.session);
+        if (s) engine_on_get(e, s, &m->get);
+        return STATUS_OK;
+    case MSG_EVAL_RESULT:
+        s = claimed(e, peer, m->eval_result.session);
+        if (s) engine_on_eval_result(e, s, &m->eval_result);
+        return STATUS_OK;
+    case MSG_METRICS:
+        s = claimed(e, peer, m->metrics.session);
+        if (s) engine_on_metrics(e, s, &m->metrics);
+        return STATUS_OK;
+    case MSG_LEAVE:
+        s = claimed(e, peer, m->leave.session);
+        return s ? engine_on_leave(e, s, &m->leave, err) : STATUS_OK;
+    default: return STATUS_OK; /* only coordinators send those */
+    }
+}
+
+enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m,
+                              uint64_t now_us, struct err *err)
+{
+    e->now_us = now_us;
+    if (msg_lane(m->type) != lane) return STATUS_OK;
+    TRY(dispatch(e, peer, m, err));
+    return engine_pump(e, err);
+}
+
+void engine_on_disconnect(struct engine *e, uint64_t peer)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        if (s->bulk == peer) s->bulk = SESSION_NO_PEER;
+        if (s->control == peer) s->control = SESSION_NO_PEER;
+    }
+}
+
+static void notice(struct engine *e)
+{
+    char text[WIRE_TEXT_MAX];
+    if (e->ledger.done || e->now_us < e->notice_us) return;
+    uint64_t waited = e->now_us - e->progress_us;
+    e->notice_us = e->now_us + waited; /* again when it has taken twice as long */
+    if (*engine_waiting(e, e->now_us, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);
+}
+
+static void mark_silent(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id || s->silent || !engine_is_silent(e, s)) continue;
+        s->silent = true;
+        log_info("%s has been silent for %.1f s, %d heartbeats", s->name, (double)(e->now_us - s->heard_us) * 1e-6,
+                 ENGINE_SILENT_BEATS);
+    }
+}
+
+static bool everybody_left(const struct engine *e)
+{
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        if (m->active && !m->left) return false;
+    }
+    return true;
+}
+
+enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
+{
+    e->now_us = now_us;
+    if (e->retry_us <= now_us) e->retry_us = UINT64_MAX;
+    if (e->ledger.modelled) {
+        mark_silent(e);
+        TRY(engine_evict(e, err));
+    }
+    TRY(engine_pump(e, err));
+    notice(e);
+    if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || everybody_left(e))) e->finished = true;
+    return STATUS_OK;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t engine_next_deadline_us(const struct engine *e)
+{
+    if (e->ledger.done) return everybody_left(e) ? 0 : sooner(e->retry_us, e->done_us + ENGINE_LINGER_US);
+    uint64_t at = sooner(e->retry_us, e->notice_us);
+    if (!e->ledger.modelled) return at;
+    at = sooner(at, round_deadline_us(&e->ledger.round));
+    uint64_t evict = engine_evict_after_us(e);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        if (!s->silent) at = sooner(at, s->heard_us + ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u);
+        at = sooner(at, s->heard_us + evict);
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        if (m->active) at = sooner(at, m->heard_us + evict);
+    }
+    return at;
+}
+
+bool engine_finished(const struct engine *e)
+{
+    return e->finished;
+}
+
+void engine_stop(struct engine *e)
+{
+    e->stopping = true;
+}

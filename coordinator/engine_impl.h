@@ -1,0 +1,146 @@
+/* Private to coordinator/engine*.c: the engine's state and what its parts ask of each other.
+ *
+ *     engine.c         create, recover, dispatch, time, what happens after every event (engine_pump)
+ *     engine_join.c    HELLO, JOIN, BIND, HEARTBEAT, METRICS, LEAVE, eviction
+ *     engine_work.c    opening rounds, closing fragments, checkpoints, the end
+ *     engine_data.c    deltas in, objects out
+ *     engine_eval.c    evaluations
+ *     engine_report.c  status, waiting lines, summary */
+#ifndef COORDINATOR_ENGINE_IMPL_H
+#define COORDINATOR_ENGINE_IMPL_H
+
+#include "coordinator/engine.h"
+#include "coordinator/ledger.h"
+#include "coordinator/session.h"
+#include "coordinator/snapshot.h"
+
+enum {
+    ENGINE_HEARTBEAT_MS = 1000,
+    ENGINE_SILENT_BEATS = 3,
+    ENGINE_RETRY_US = 5000,      /* a full bulk lane is tried again after this */
+    ENGINE_LINGER_US = 5000000,  /* after the end, for workers that have not heard of it */
+    ENGINE_EVICT_MIN_US = 60000000,
+    ENGINE_NOTICE_US = 10000000, /* before anything is measured, waiting longer than this is said */
+};
+
+struct eval_share {
+    uint64_t id;           /* of the EVAL message; 0: not given to anybody */
+    uint64_t start, count; /* validation windows */
+    uint64_t holder;       /* session; 0: nobody */
+    bool done;
+    double loss_sum;
+    uint64_t tokens;
+};
+
+struct eval_run {
+    bool open, final;
+    uint64_t round; /* rounds done */
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+    struct eval_share *shares; /* [cap] */
+    uint32_t n, cap;
+};
+
+/* A round that is over, kept until its evaluation is in. */
+struct round_info {
+    bool pending;
+    struct engine_event event;
+    char slowest[WIRE_NAME_MAX];
+};
+
+struct engine {
+    struct config config;
+    struct engine_io io;
+    struct store *store; /* borrowed */
+    const char *tokenizer_json, *init_dir;
+    char config_text[WIRE_CONFIG_MAX];
+    uint64_t config_hash;
+
+    struct ledger ledger;
+    struct session_table sessions; /* empty before the first JOIN */
+    struct eval_run eval;
+    struct snapshot_info oldest, newest; /* kept snapshots; valid when have_snapshot */
+    bool have_snapshot;
+
+    uint64_t entropy, draws, eval_ids;
+    uint64_t now_us, start_us;
+    uint64_t elapsed_base_us, bytes_up_base, bytes_down_base;
+    bool restarted, stopping, finished;
+    uint64_t done_us;
+    uint64_t retry_us; /* a bulk lane was full: when to try again; UINT64_MAX: none was */
+    uint64_t progress_us, notice_us; /* last time anything moved; when to say what is waited for */
+
+    struct round_info info;
+    uint64_t seen_rounds;                   /* rounds done when last looked */
+    uint64_t base_tokens, base_compute_us;  /* totals when the round opened */
+    double base_loss;
+    uint64_t base_us;
+    uint32_t delivered;                     /* parts of the round now open */
+    char slowest[WIRE_NAME_MAX];
+    uint8_t *chunk; /* [SERVE_CHUNK] */
+};
+
+/* --- engine.c --- */
+uint64_t engine_draw(struct engine *e); /* never 0 */
+struct record_clock engine_clock(const struct engine *e);
+/* Sends; AGAIN and CLOSED are for the caller to use or ignore: everything is said again when it is asked for. */
+enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m);
+void engine_send_control(struct engine *e, const struct session *s, const struct msg *m);
+void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void engine_event_init(struct engine_event *event, enum engine_event_kind kind);
+void engine_emit(struct engine *e, const struct engine_event *event);
+void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text);
+void engine_progress(struct engine *e);
+/* Everything that follows from the state as it is: closing, evaluating, opening, ending, sending. */
+enum status engine_pump(struct engine *e, struct err *err) MUST_CHECK;
+bool engine_syncs_updates(const struct engine *e);
+
+/* --- engine_join.c --- */
+void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m);
+enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
+void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m);
+enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,
+                                struct err *err) MUST_CHECK;
+void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
+enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
+void engine_send_welcome(struct engine *e, struct session *s, bool resume);
+/* Give places to everybody waiting for the first round, in order of names. */
+enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
+/* Remove members not heard of for too long. */
+enum status engine_evict(struct engine *e, struct err *err) MUST_CHECK;
+uint64_t engine_evict_after_us(const struct engine *e);
+/* After a change of work, evaluation or state: may its member be given work? */
+void engine_refresh_ready(struct engine *e, struct session *s);
+bool engine_is_silent(const struct engine *e, const struct session *s);
+
+/* --- engine_work.c --- */
+enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
+enum status engine_open_work(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
+enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
+enum status engine_checkpoint(struct engine *e, struct err *err) MUST_CHECK;
+void engine_send_assign(struct engine *e, struct session *s, const struct member *m);
+void engine_send_done(struct engine *e, const struct session *s);
+enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code,
+                        struct err *err) MUST_CHECK;
+void engine_flush_round(struct engine *e, double val_loss);
+
+/* --- engine_data.c --- */
+enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;
+enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err) MUST_CHECK;
+void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
+void engine_wake_gets(struct engine *e, uint32_t fragment, uint64_t version);
+enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
+
+/* --- engine_eval.c --- */
+enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
+void engine_on_eval_result(struct engine *e, struct session *s, const struct msg_eval_result *m);
+/* An evaluation keeps the next round from opening (barrier), or this session from being given work (async). */
+bool engine_eval_blocks(const struct engine *e);
+bool engine_eval_holds(const struct engine *e, const struct session *s);
+/* Say EVAL again to a worker that has nothing to do but should. */
+void engine_eval_remind(struct engine *e, const struct session *s);
+/* async: the worker whose delta was merged last evaluates. */
+void engine_eval_prefer(struct engine *e, uint64_t session);
+bool engine_eval_complete(const struct engine *e);
+
+#endif

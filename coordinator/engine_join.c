@@ -1,0 +1,459 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/hf_folder.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "coordinator/engine_impl.h"
+
+/* --- HELLO ----------------------------------------------------------------------------------------------------------- */
+
+static bool another_is_called(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_name(&e->sessions, name);
+    return s && memcmp(s->uuid, uuid, WIRE_UUID) != 0 && !engine_is_silent(e, s);
+}
+
+static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    if (e->stopping) {
+        engine_refuse(e, peer, REFUSE_STOPPING, "the coordinator is stopping: try again when it is back");
+        return true;
+    }
+    if (another_is_called(e, uuid, name)) {
+        engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name", name);
+        return true;
+    }
+    return false;
+}
+
+void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
+{
+    static const uint8_t none[WIRE_UUID];
+    if (refuse_early(e, peer, m->uuid, m->name)) return;
+    if (memcmp(m->run_id, none, WIRE_UUID) != 0 && memcmp(m->run_id, e->ledger.run_id, WIRE_UUID) != 0) {
+        engine_refuse(e, peer, REFUSE_RUN,
+                      "the saved state of worker '%s' belongs to another run: give it another --dir, or remove that one",
+                      m->name);
+        return;
+    }
+    struct msg reply = {.type = MSG_CONFIG, .config = {.config_hash = e->config_hash, .text = e->config_text}};
+    memcpy(reply.config.run_id, e->ledger.run_id, WIRE_UUID);
+    if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK) log_debug("CONFIG could not be sent; HELLO comes again");
+}
+
+/* --- JOIN: the first one defines the model ---------------------------------------------------------------------------- */
+
+/* Hashes of theta_0, made in a buffer of its own. */
+static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
+                                  struct err *err)
+{
+    float *theta = mem_alloc(layout->n_params, sizeof *theta);
+    if (!theta)
+        return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
+    enum status status = e->init_dir ? hf_folder_load(e->init_dir, layout, theta, err) : STATUS_OK;
+    model->n_hashes = layout->n_fragments;
+    for (uint32_t f = 0; status == STATUS_OK && f < layout->n_fragments; f++) {
+        const struct fragment *frag = &layout->fragments[f];
+        if (!e->init_dir) layout_fill(layout, f, e->config.run.seed, theta + frag->offset);
+        model->hashes[f] = hash64(theta + frag->offset, frag->count * sizeof *theta);
+    }
+    mem_free(theta);
+    return status;
+}
+
+static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout, struct err *err)
+{
+    struct record_model model = {
+        .train_hash = m->train_hash, .val_hash = m->val_hash, .train_samples = m->train_samples,
+        .val_samples = m->val_samples, .sample_tokens = m->sample_tokens, .layout = m->layout,
+        .layout_size = m->layout_size, .model_config = m->model_config, .model_config_size = strlen(m->model_config)};
+    TRY(initial_hashes(e, layout, &model, err));
+    size_t size = record_model_size(&model);
+    uint8_t *body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    struct writer w = writer_of(body, size);
+    record_model_encode(&model, &w);
+    enum status status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
+    mem_free(body);
+    return status;
+}
+
+/* False, with the worker refused, when what it brings cannot start a run. */
+static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
+{
+    if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
+        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+    else if (m->sample_tokens != e->config.model.block_size)
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' cuts samples of %u tokens, model.block_size is %u", m->name,
+                      m->sample_tokens, e->config.model.block_size);
+    else if (!m->train_samples)
+        engine_refuse(e, peer, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
+                      m->sample_tokens);
+    else
+        return true;
+    return false;
+}
+
+static enum status define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    struct layout layout;
+    struct reader r = reader_of(m->layout, m->layout_size);
+    layout_init(&layout);
+    enum status status = layout_decode(&layout, &r);
+    if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
+    if (status == STATUS_NOMEM) return err_set(err, status, "no memory for the layout");
+    if (status != STATUS_OK) {
+        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+        layout_finish(&layout);
+        return STATUS_OK;
+    }
+    if (first_join_fits(e, peer, m, &layout)) {
+        status = write_model(e, m, &layout, err);
+        uint32_t n = layout.n_fragments;
+        if (status == STATUS_OK && session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
+            status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+        if (status == STATUS_OK) status = engine_checkpoint(e, err);
+        if (status == STATUS_OK)
+            log_info("model: %llu parameters in %u tensors, %u fragments; %llu training samples",
+                     (unsigned long long)layout.n_params, layout.n_tensors, n, (unsigned long long)m->train_samples);
+    }
+    layout_finish(&layout);
+    return status;
+}
+
+/* --- JOIN: later ones must match -------------------------------------------------------------------------------------- */
+
+static bool same_tensor(const struct tensor *a, const struct tensor *b)
+{
+    return !strcmp(a->name, b->name) && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+}
+
+static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    struct layout other;
+    struct reader r = reader_of(m->layout, m->layout_size);
+    const struct layout *mine = &e->ledger.layout;
+    char what[320] = "its layout cannot be read";
+    layout_init(&other);
+    if (layout_decode(&other, &r) == STATUS_OK) {
+        uint32_t i = 0, n = other.n_tensors < mine->n_tensors ? other.n_tensors : mine->n_tensors;
+        while (i < n && same_tensor(&other.tensors[i], &mine->tensors[i])) i++;
+        if (i < n)
+            snprintf(what, sizeof what, "tensor %u is '%.80s' there and '%.80s' here, or of another shape", i,
+                     other.tensors[i].name, mine->tensors[i].name);
+        else
+            snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run %u in %u", other.n_tensors,
+                     other.n_fragments, mine->n_tensors, mine->n_fragments);
+    }
+    layout_finish(&other);
+    engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' is another one: %s", m->name, what);
+}
+
+static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    const struct record_model *model = &e->ledger.model;
+    bool train = m->train_hash == model->train_hash && m->train_samples == model->train_samples;
+    bool val = m->val_hash == model->val_hash && m->val_samples == model->val_samples;
+    if (m->config_hash != e->config_hash)
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again", m->name);
+    else if (m->layout_hash != layout_hash(&e->ledger.layout))
+        refuse_layout(e, peer, m);
+    else if (!train || !val || m->sample_tokens != model->sample_tokens)
+        engine_refuse(e, peer, REFUSE_DATASET,
+                      "the %s data of '%s' differs from the run's (%llu samples there, %llu here): use the same shards",
+                      train ? "validation" : "training", m->name,
+                      (unsigned long long)(train ? m->val_samples : m->train_samples),
+                      (unsigned long long)(train ? model->val_samples : model->train_samples));
+    else
+        return true;
+    return false;
+}
+
+/* What it holds lies on this run's log. */
+static bool can_resume(const struct engine *e, const struct msg_join *m)
+{
+    if (m->n_held != e->ledger.layout.n_fragments) return false;
+    for (uint32_t f = 0; f < m->n_held; f++) {
+        const struct update_entry *entry = update_log_find(&e->ledger.log, f, m->held[f].version);
+        if (!entry || entry->hash != m->held[f].hash) return false;
+    }
+    return true;
+}
+
+static enum status write_member(struct engine *e, enum record_member_what what, uint32_t id,
+                                const uint8_t uuid[WIRE_UUID], const char *name, struct err *err)
+{
+    struct record_member m = {.what = (uint8_t)what, .id = id};
+    uint8_t body[RECORD_SMALL_MAX];
+    struct writer w = writer_of(body, sizeof body);
+    memcpy(m.uuid, uuid, WIRE_UUID);
+    snprintf(m.name, sizeof m.name, "%s", name);
+    record_member_encode(&m, &w);
+    return ledger_write(&e->ledger, RECORD_MEMBER, body, w.pos, NULL, err);
+}
+
+/* Its place: the one it had, a new one once the first round has opened, none before. */
+static enum status seat(struct engine *e, struct session *s, struct err *err)
+{
+    struct round *round = &e->ledger.round;
+    struct member *m = member_by_uuid(&round->members, s->uuid);
+    if (!m && !round->members.n) return STATUS_OK;
+    if (!m || !m->active || strcmp(m->name, s->name) != 0)
+        TRY(write_member(e, RECORD_MEMBER_JOIN, m ? m->id : round->members.n, s->uuid, s->name, err));
+    m = member_by_uuid(&round->members, s->uuid);
+    m->heard_us = e->now_us;
+    m->ready = false;
+    m->left = false;
+    s->member = m->id;
+    return STATUS_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(struct session *const *)a)->name, (*(struct session *const *)b)->name);
+}
+
+enum status engine_seat_all(struct engine *e, struct err *err)
+{
+    struct session **list = mem_alloc(e->sessions.cap, sizeof *list);
+    uint32_t n = 0;
+    if (!list) return err_set(err, STATUS_NOMEM, "no memory to seat workers");
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        if (e->sessions.sessions[i].id && e->sessions.sessions[i].member == SESSION_NO_MEMBER)
+            list[n++] = &e->sessions.sessions[i];
+    qsort(list, n, sizeof(struct session *), by_name);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
+        status = write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name, err);
+        if (status == STATUS_OK) status = seat(e, list[i], err);
+        if (status != STATUS_OK) break;
+        list[i]->late_id = true;
+        engine_send_welcome(e, list[i], true);
+        engine_refresh_ready(e, list[i]);
+    }
+    mem_free(list);
+    return status;
+}
+
+void engine_send_welcome(struct engine *e, struct session *s, bool resume)
+{
+    const struct ledger *l = &e->ledger;
+    struct msg m = {.type = MSG_WELCOME,
+                    .welcome = {.session = s->id, .worker_id = s->member, .heartbeat_ms = ENGINE_HEARTBEAT_MS,
+                                .n_fragments = l->layout.n_fragments, .resume = resume}};
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
+        m.welcome.snapshot[f] = (struct wire_version){e->newest.versions[f], e->newest.hashes[f]};
+    }
+    engine_send_control(e, s, &m);
+}
+
+/* A new session for this worker. Uploads of the one before go on where they were. NULL: no room. */
+static struct session *open_session(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
+    if (!old) old = session_by_name(&e->sessions, m->name); /* silent, or HELLO would have been refused */
+    struct upload *uploads = NULL;
+    if (old) {
+        if (!memcmp(old->uuid, m->uuid, WIRE_UUID)) {
+            uploads = old->uploads;
+            old->uploads = NULL;
+        }
+        session_remove(&e->sessions, old);
+    }
+    s = session_add(&e->sessions, engine_draw(e));
+    if (!s) {
+        for (uint32_t f = 0; uploads && f < e->sessions.n_fragments; f++) upload_drop(&uploads[f]);
+        mem_free(uploads);
+        return NULL;
+    }
+    if (uploads) {
+        mem_free(s->uploads);
+        s->uploads = uploads;
+    }
+    memcpy(s->uuid, m->uuid, WIRE_UUID);
+    memcpy(s->name, m->name, sizeof s->name);
+    s->control = peer;
+    s->joined_us = s->heard_us = e->now_us;
+    return s;
+}
+
+enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
+    if (!e->ledger.modelled) {
+        if (m->config_hash != e->config_hash) {
+            engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again",
+                          m->name);
+            return STATUS_OK;
+        }
+        TRY(define_model(e, peer, m, err));
+        if (!e->ledger.modelled) return STATUS_OK;
+    }
+    if (!join_matches(e, peer, m)) return STATUS_OK;
+    struct session *s = open_session(e, peer, m);
+    if (!s) {
+        engine_refuse(e, peer, REFUSE_FULL, "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
+                      e->config.coordinator.max_workers, m->name);
+        return STATUS_OK;
+    }
+    TRY(seat(e, s, err));
+    bool resume = can_resume(e, m);
+    engine_send_welcome(e, s, resume);
+    engine_progress(e);
+    engine_emit_text(e, ENGINE_EVENT_JOIN, s->name, resume ? "continues with what it holds" : "starts from a snapshot");
+    return STATUS_OK;
+}
+
+void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
+{
+    struct session *s = session_by_id(&e->sessions, m->session);
+    if (!s) {
+        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "this session is not known here: say HELLO again");
+        return;
+    }
+    s->bulk = peer;
+    s->heard_us = e->now_us;
+}
+
+/* --- while joined ------------------------------------------------------------------------------------------------------ */
+
+bool engine_is_silent(const struct engine *e, const struct session *s)
+{
+    return e->now_us - s->heard_us >= ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u;
+}
+
+void engine_refresh_ready(struct engine *e, struct session *s)
+{
+    bool can = s->beating && s->last.state == WORKER_READY && !e->stopping && !engine_eval_holds(e, s);
+    s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (!m) return;
+    m->ready = can;
+    if (s->last.step_s > 0) m->step_s = s->last.step_s;
+}
+
+/* A worker with nothing to do although it should have something has lost a message, or its state. */
+static enum status remind(struct engine *e, struct session *s, struct err *err)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (e->ledger.done) {
+        engine_send_done(e, s);
+        return STATUS_OK;
+    }
+    engine_eval_remind(e, s);
+    if (!m || !m->work.open || s->last.state != WORKER_READY) return STATUS_OK;
+    bool waited = false, past = false, barrier = e->config.train.method != METHOD_ASYNC;
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++) {
+        waited = waited || m->work.parts[f].state == PART_WAITED;
+        past = past || (f < s->last.n_fragments && s->last.versions[f] > m->work.versions[f]);
+    }
+    if (!waited) return STATUS_OK;
+    /* It lost its delta and has moved past the version it would have to train from again. */
+    if (barrier && past) return engine_drop(e, m, UINT32_MAX, REJECT_BASE, err);
+    if (s->late_id) engine_send_welcome(e, s, true);
+    engine_send_assign(e, s, m);
+    return STATUS_OK;
+}
+
+enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m, struct err *err)
+{
+    if (m->state != s->last.state || m->step != s->last.step || m->round != s->last.round) {
+        if (m->state == WORKER_TRAINING || m->state == WORKER_SENDING) s->late_id = false; /* it has its assignment */
+    }
+    s->last = *m;
+    s->beating = true;
+    struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
+    engine_waiting(e, e->now_us, reply.heartbeat_ack.waiting_for, sizeof reply.heartbeat_ack.waiting_for);
+    engine_send_control(e, s, &reply);
+    TRY(remind(e, s, err));
+    engine_refresh_ready(e, s);
+    return STATUS_OK;
+}
+
+void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
+{
+    struct engine_event event;
+    if (m->round != UINT64_MAX) {
+        s->times = *m;
+        s->times.n_steps = 0;
+    }
+    for (uint32_t i = 0; i < m->n_steps; i++) {
+        const struct metrics_step *step = &m->steps[i];
+        bool last = i + 1 == m->n_steps;
+        engine_event_init(&event, ENGINE_EVENT_STEP);
+        event.worker = s->name;
+        event.step = (uint64_t)(step->position + 0.5);
+        event.round = step->round;
+        event.tokens = step->tokens;
+        event.loss = (double)step->loss;
+        event.lr = (double)step->lr;
+        event.grad_norm = (double)step->grad_norm;
+        if (step->step_us) event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
+        if (last) {
+            event.bytes_up = m->bytes_up;
+            event.bytes_down = m->bytes_down;
+        }
+        if (last && m->round != UINT64_MAX) {
+            event.compute_s = (double)m->compute_s;
+            event.compress_s = (double)m->compress_s;
+            event.send_s = (double)m->send_s;
+            event.wait_s = (double)m->wait_s;
+            event.apply_s = (double)m->apply_s;
+        }
+        engine_emit(e, &event);
+    }
+}
+
+/* --- leaving ----------------------------------------------------------------------------------------------------------- */
+
+static enum status lose_place(struct engine *e, enum record_member_what what, const struct member *m, struct err *err)
+{
+    if (!m || !m->active || e->ledger.done) return STATUS_OK;
+    return write_member(e, what, m->id, m->uuid, m->name, err);
+}
+
+enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err)
+{
+    struct member *member = member_by_id(&e->ledger.round.members, s->member);
+    char name[WIRE_NAME_MAX];
+    memcpy(name, s->name, sizeof name);
+    if (m->finished && member) member->left = true;
+    if (!m->finished) TRY(lose_place(e, RECORD_MEMBER_LEAVE, member, err));
+    session_remove(&e->sessions, s);
+    engine_progress(e);
+    engine_emit_text(e, ENGINE_EVENT_LEAVE, name, m->text);
+    return STATUS_OK;
+}
+
+uint64_t engine_evict_after_us(const struct engine *e)
+{
+    if (e->config.coordinator.evict_after_s > 0) return (uint64_t)(e->config.coordinator.evict_after_s * 1e6);
+    struct deadline_limit limit =
+        deadline_of(&e->ledger.round.durations, 0, ENGINE_EVICT_MIN_US / 4, UINT64_MAX / 8, ENGINE_EVICT_MIN_US / 4);
+    return 4 * limit.limit_us;
+}
+
+enum status engine_evict(struct engine *e, struct err *err)
+{
+    uint64_t limit = engine_evict_after_us(e);
+    char text[160];
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (s->id && e->now_us - s->heard_us >= limit) session_remove(&e->sessions, s);
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        if (!m->active || e->now_us - m->heard_us < limit) continue;
+        snprintf(text, sizeof text, "not heard of for %.1f s (limit %.1f s, %s): its work is given to others",
+                 (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6,
+                 e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute");
+        TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
+        engine_progress(e);
+        engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
+    }
+    return STATUS_OK;
+}

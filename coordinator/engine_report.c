@@ -1,0 +1,268 @@
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "coordinator/engine_impl.h"
+
+/* --- what the run waits for -------------------------------------------------------------------------------------------- */
+
+struct line {
+    char *out;
+    size_t cap, used;
+    int n;
+};
+
+static void add(struct line *line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct line *line, const char *fmt, ...)
+{
+    va_list args;
+    if (line->used >= line->cap) return;
+    va_start(args, fmt);
+    int n = vsnprintf(line->out + line->used, line->cap - line->used, fmt, args);
+    va_end(args);
+    if (n > 0) line->used += (size_t)n;
+    if (line->used >= line->cap) line->used = line->cap - 1;
+}
+
+/* "worker-1 (training, step 12/30)" */
+static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s)
+{
+    add(line, "%s%s (", line->n++ ? ", " : "", name);
+    if (!s)
+        add(line, "not connected)");
+    else if (engine_is_silent(e, s))
+        add(line, "silent for %.0f s)", (double)(e->now_us - s->heard_us) * 1e-6);
+    else if (s->last.state == WORKER_TRAINING)
+        add(line, "training, step %u/%u)", s->last.step, s->last.steps);
+    else
+        add(line, "%s)", s->beating ? session_state_name(s->last.state) : "joining");
+}
+
+static void waiting_eval(const struct engine *e, struct line *line)
+{
+    add(line, "evaluation: ");
+    for (uint32_t i = 0; i < e->eval.n; i++) {
+        const struct eval_share *share = &e->eval.shares[i];
+        const struct session *s = session_by_id(&e->sessions, share->holder);
+        if (share->done) continue;
+        if (s)
+            add_worker(e, line, s->name, s);
+        else
+            add(line, "%sany worker", line->n++ ? ", " : "");
+    }
+}
+
+static void waiting_work(const struct engine *e, struct line *line)
+{
+    const struct round *r = &e->ledger.round;
+    if (e->config.train.method == METHOD_ASYNC)
+        add(line, "deltas: ");
+    else
+        add(line, "round %llu: ", (unsigned long long)r->round + 1);
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        bool waited = false;
+        for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
+            waited = waited || m->work.parts[f].state == PART_WAITED;
+        if (waited) add_worker(e, line, m->name, session_by_member(&e->sessions, i));
+    }
+}
+
+static void waiting_ready(const struct engine *e, struct line *line)
+{
+    uint32_t ready = 0, need = e->config.coordinator.min_workers;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
+    add(line, "workers: %u of %u ready", ready, need);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id || s->ready_us) continue;
+        add(line, "%s", line->n ? "" : "; ");
+        add_worker(e, line, s->name, s);
+    }
+}
+
+const char *engine_waiting(const struct engine *e, uint64_t now_us, char *out, size_t cap)
+{
+    struct line line = {.out = out, .cap = cap};
+    (void)now_us;
+    out[0] = 0;
+    if (e->ledger.done) return out;
+    if (!e->ledger.modelled)
+        add(&line, "the first worker to join");
+    else if (e->eval.open && (engine_eval_blocks(e) || e->eval.final))
+        waiting_eval(e, &line);
+    else if (round_busy(&e->ledger.round))
+        waiting_work(e, &line);
+    else
+        waiting_ready(e, &line);
+    return out;
+}
+
+/* --- status ------------------------------------------------------------------------------------------------------------- */
+
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *worker_json(const struct engine *e, const char *name, const struct member *m, const struct session *s)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(name));
+    json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
+    json_object_set_new(o, "connected", json_boolean(s != NULL));
+    const char *state = !s ? (m && m->active ? "lost" : "gone")
+                        : engine_is_silent(e, s) ? "silent"
+                        : s->beating ? session_state_name(s->last.state) : "joining";
+    json_object_set_new(o, "state", json_string(state));
+    if (s && s->beating) {
+        json_object_set_new(o, "round", s->last.round == UINT64_MAX ? json_null() : json_integer((json_int_t)s->last.round));
+        json_object_set_new(o, "step", json_integer(s->last.step));
+        json_object_set_new(o, "steps", json_integer(s->last.steps));
+        json_object_set_new(o, "step_s", number(s->last.step_s));
+    }
+    if (s) json_object_set_new(o, "silent_s", number((double)(e->now_us - s->heard_us) * 1e-6));
+    if (m) {
+        json_object_set_new(o, "tokens", json_integer((json_int_t)m->tokens));
+        json_object_set_new(o, "steps_merged", json_integer((json_int_t)m->steps));
+    }
+    return o;
+}
+
+static json_t *workers_json(const struct engine *e)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        json_array_append_new(list, worker_json(e, m->name, m, session_by_member(&e->sessions, i)));
+    }
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (s->id && s->member == SESSION_NO_MEMBER) json_array_append_new(list, worker_json(e, s->name, NULL, s));
+    }
+    return list;
+}
+
+static const char *state_name(const struct engine *e)
+{
+    if (e->ledger.done) return "done";
+    if (e->stopping) return "stopping";
+    if (!e->ledger.modelled || (!e->ledger.round.members.n && !round_done(&e->ledger.round))) return "waiting";
+    return e->eval.open && engine_eval_blocks(e) ? "evaluating" : "training";
+}
+
+static json_t *status_object(const struct engine *e)
+{
+    const struct ledger *l = &e->ledger;
+    struct engine_summary sum;
+    char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1], hash[20];
+    json_t *o = json_object();
+    engine_summary(e, e->now_us, &sum);
+    for (int i = 0; i < WIRE_UUID; i++) snprintf(id + 2 * i, 3, "%02x", l->run_id[i]);
+    json_object_set_new(o, "run", json_string(e->config.run.name));
+    json_object_set_new(o, "run_id", json_string(id));
+    json_object_set_new(o, "method", json_string(config_method_name(e->config.train.method)));
+    json_object_set_new(o, "state", json_string(state_name(e)));
+    json_object_set_new(o, "round", json_integer((json_int_t)sum.rounds));
+    json_object_set_new(o, "rounds", json_integer((json_int_t)(l->modelled ? round_total(&l->round) : 0)));
+    json_object_set_new(o, "params", json_integer((json_int_t)sum.params));
+    json_object_set_new(o, "tokens", json_integer((json_int_t)sum.tokens));
+    json_object_set_new(o, "bytes_up", json_integer((json_int_t)sum.bytes_up));
+    json_object_set_new(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
+    json_object_set_new(o, "wall_s", number(sum.wall_s));
+    json_object_set_new(o, "restarts", json_integer((json_int_t)sum.restarts));
+    double val = l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN;
+    json_object_set_new(o, "val_loss", number(val));
+    json_t *versions = json_array();
+    for (uint32_t f = 0; l->modelled && f < l->layout.n_fragments; f++) {
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->outer.fragments[f].hash);
+        json_array_append_new(versions, json_pack("{s:I,s:s}", "version", (json_int_t)l->round.versions[f], "hash", hash));
+    }
+    json_object_set_new(o, "fragments", versions);
+    json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, e->now_us, text, sizeof text)));
+    json_object_set_new(o, "workers", workers_json(e));
+    return o;
+}
+
+size_t engine_status_json(const struct engine *e, uint64_t now_us, char *out, size_t cap)
+{
+    (void)now_us;
+    json_t *o = status_object(e);
+    size_t n = json_dumpb(o, out, cap - 1, JSON_COMPACT);
+    json_decref(o);
+    if (n >= cap) return 0;
+    out[n] = 0;
+    return n;
+}
+
+/* --- summary and views ---------------------------------------------------------------------------------------------------- */
+
+void engine_summary(const struct engine *e, uint64_t now_us, struct engine_summary *out)
+{
+    const struct ledger *l = &e->ledger;
+    struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
+    (void)now_us;
+    *out = (struct engine_summary){.done = l->done, .restarts = l->starts, .final_val_loss = NAN,
+                                   .wall_s = (double)clock.elapsed_us * 1e-6, .bytes_up = clock.bytes_up,
+                                   .bytes_down = clock.bytes_down};
+    if (!l->modelled) return;
+    out->params = l->layout.n_params;
+    out->tokens = l->round.tokens;
+    out->worker_steps = l->round.worker_steps;
+    out->rounds = round_done(&l->round);
+    out->compute_s = (double)l->round.compute_us * 1e-6;
+    for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
+    out->steps = out->rounds * l->round.p.sync_every;
+    if (out->steps > l->round.p.max_steps) out->steps = l->round.p.max_steps;
+    if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
+    out->val_tokens = l->eval_tokens;
+    /* layout_theta_hash from the hashes that are known */
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++)
+        out->theta_hash = hash_mix(out->theta_hash, l->outer.fragments[f].hash);
+}
+
+const float *engine_theta(const struct engine *e)
+{
+    return e->ledger.modelled ? e->ledger.outer.theta : NULL;
+}
+
+const struct layout *engine_layout(const struct engine *e)
+{
+    return e->ledger.modelled ? &e->ledger.layout : NULL;
+}
+
+uint64_t engine_version(const struct engine *e, uint32_t fragment)
+{
+    return e->ledger.round.versions[fragment];
+}
+
+uint64_t engine_version_hash(const struct engine *e, uint32_t fragment, uint64_t version)
+{
+    const struct update_entry *entry = update_log_find(&e->ledger.log, fragment, version);
+    return entry ? entry->hash : 0;
+}
+
+const uint8_t *engine_run_id(const struct engine *e)
+{
+    return e->ledger.run_id;
+}
+
+enum status engine_check(const struct engine *e, struct err *err)
+{
+    if (!e->ledger.modelled) return STATUS_OK;
+    enum status status = lease_check(&e->ledger.round.leases);
+    return status == STATUS_OK ? status
+                               : err_set(err, status, "the lease book: committed %llu, outstanding %llu, cursor %llu",
+                                         (unsigned long long)e->ledger.round.leases.committed,
+                                         (unsigned long long)lease_outstanding(&e->ledger.round.leases),
+                                         (unsigned long long)e->ledger.round.leases.cursor);
+}
+
+uint64_t engine_samples_committed(const struct engine *e)
+{
+    return e->ledger.round.leases.committed;
+}

@@ -1,0 +1,308 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "coordinator/engine_impl.h"
+
+/* --- closing --------------------------------------------------------------------------------------------------------- */
+
+/* Who is being left behind, for the line that says a time limit fired. */
+static void say_late(struct engine *e, const struct round_close *close)
+{
+    char limit[160], names[300] = "", text[WIRE_TEXT_MAX];
+    const struct round *r = &e->ledger.round;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->work.open || m->work.parts[close->fragment].state != PART_WAITED) continue;
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->name);
+    }
+    snprintf(text, sizeof text, "round %llu closes without %s: a quorum is in, and the time limit of %s has passed",
+             (unsigned long long)r->round, names, deadline_text(&close->limit, 4, limit, sizeof limit));
+    engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
+}
+
+/* Workers that are still sending what can no longer be merged stop at once. */
+static void reject_dropped(struct engine *e, uint32_t fragment)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+        if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
+        struct msg msg = {.type = MSG_REJECT,
+                          .reject = {.round = m->work.round, .fragment = fragment, .code = REJECT_LATE}};
+        snprintf(msg.reject.text, sizeof msg.reject.text, "the round closed without it");
+        upload_drop(&s->uploads[fragment]);
+        engine_send_control(e, s, &msg);
+    }
+}
+
+static void emit_update(struct engine *e, const struct round_close *close)
+{
+    struct engine_event event;
+    engine_event_init(&event, ENGINE_EVENT_UPDATE);
+    event.fragment = close->fragment;
+    event.version = e->ledger.round.versions[close->fragment];
+    event.round = round_done(&e->ledger.round);
+    event.tokens = e->ledger.round.tokens;
+    event.workers = close->n;
+    event.lr = outer_state_lr(&e->ledger.outer, e->ledger.round.round);
+    engine_emit(e, &event);
+}
+
+static void start_round_info(struct engine *e)
+{
+    const struct round *r = &e->ledger.round;
+    e->base_tokens = r->tokens;
+    e->base_compute_us = r->compute_us;
+    e->base_loss = r->loss_sum;
+    e->base_us = e->now_us;
+    e->delivered = 0;
+    e->slowest[0] = 0;
+}
+
+/* A round is over: remember what its line will say. It is printed when its evaluation is in. */
+static void finish_round_info(struct engine *e)
+{
+    const struct round *r = &e->ledger.round;
+    struct engine_event *event = &e->info.event;
+    engine_flush_round(e, NAN);
+    engine_event_init(event, ENGINE_EVENT_ROUND);
+    event->round = round_done(r);
+    event->rounds = round_total(r);
+    event->tokens = r->tokens;
+    event->version = r->versions[0];
+    if (r->tokens > e->base_tokens) event->loss = (r->loss_sum - e->base_loss) / (double)(r->tokens - e->base_tokens);
+    event->delivered = e->delivered;
+    event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
+    event->round_s = (double)(e->now_us - e->base_us) * 1e-6;
+    if (e->delivered) event->compute_s = (double)(r->compute_us - e->base_compute_us) * 1e-6 / e->delivered;
+    if (event->round_s > 0 && e->delivered)
+        event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
+    memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
+    e->info.pending = true;
+    start_round_info(e);
+}
+
+void engine_flush_round(struct engine *e, double val_loss)
+{
+    if (!e->info.pending) return;
+    e->info.pending = false;
+    e->info.event.val_loss = val_loss;
+    e->info.event.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
+    engine_emit(e, &e->info.event);
+}
+
+static enum status close_one(struct engine *e, const struct round_close *close, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    struct record_clock clock = engine_clock(e);
+    uint32_t last = close->ids[close->n - 1];
+    const struct session *s = session_by_member(&e->sessions, last);
+    if (close->late) say_late(e, close);
+    TRY(ledger_close(l, close, &clock, err));
+    if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));
+    for (uint32_t i = 0; i < close->n; i++) { /* merged whole: counted once a worker */
+        const struct member *m = member_by_id(&l->round.members, close->ids[i]);
+        e->delivered += !m->work.open && m->work.merged;
+    }
+    emit_update(e, close);
+    engine_wake_gets(e, close->fragment, l->round.versions[close->fragment]);
+    reject_dropped(e, close->fragment);
+    if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
+    return STATUS_OK;
+}
+
+static bool checkpoint_due(const struct engine *e)
+{
+    uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
+    return every && done / every > e->newest.round / every;
+}
+
+static bool anything_held(const struct round *r)
+{
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct assignment *work = &r->members.members[i]->work;
+        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
+            if (work->parts[f].state == PART_HELD) return true;
+    }
+    return false;
+}
+
+enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *err)
+{
+    struct round *r = &e->ledger.round;
+    struct round_close close;
+    while (round_next_close(r, e->now_us, &close)) {
+        TRY(close_one(e, &close, err));
+        *any_p = true;
+        if (round_done(r) == e->seen_rounds) continue;
+        e->seen_rounds = round_done(r);
+        round_note_close(r, e->now_us);
+        finish_round_info(e);
+        if (checkpoint_due(e) && !anything_held(r)) TRY(engine_checkpoint(e, err));
+    }
+    return STATUS_OK;
+}
+
+/* --- checkpoints ------------------------------------------------------------------------------------------------------ */
+
+/* Remove checkpoints beyond checkpoint.keep, then the segments nobody needs any more. */
+static enum status collect(struct engine *e, struct err *err)
+{
+    uint64_t list[STORE_LIST_MAX];
+    size_t n;
+    uint32_t keep = e->config.checkpoint.keep;
+    const struct store_ops *ops = e->store->ops;
+    TRY(ops->snapshot_list(e->store, list, STORE_LIST_MAX, &n, err));
+    if (!keep || n <= keep) return STATUS_OK;
+    TRY(snapshot_look(e->store, list[n - keep], &e->oldest, err));
+    for (size_t i = 0; i + keep < n; i++) TRY(ops->snapshot_remove(e->store, list[i], err));
+    TRY(ops->segment_list(e->store, list, STORE_LIST_MAX, &n, err));
+    for (size_t i = 0; i < n; i++)
+        if (list[i] < e->oldest.segment) TRY(ops->segment_remove(e->store, list[i], err));
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
+        update_log_trim(&e->ledger.log, f, e->oldest.versions[f]);
+    return STATUS_OK;
+}
+
+/* The state goes down with the number of the segment that follows; a crash between the two finds the older checkpoint
+ * and both segments. */
+enum status engine_checkpoint(struct engine *e, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    struct engine_event event;
+    TRY(journal_begin(&l->journal, e->store, segment, err));
+    l->clock = engine_clock(e);
+    TRY(snapshot_save(l, e->store, round, segment, e->tokenizer_json, err));
+    TRY(snapshot_look(e->store, round, &e->newest, err));
+    if (!e->have_snapshot) e->oldest = e->newest;
+    e->have_snapshot = true;
+    engine_event_init(&event, ENGINE_EVENT_CHECKPOINT);
+    event.round = round;
+    event.version = l->round.versions[0];
+    engine_emit(e, &event);
+    return collect(e, err);
+}
+
+/* --- opening ---------------------------------------------------------------------------------------------------------- */
+
+void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
+{
+    const struct assignment *work = &m->work;
+    struct msg msg = {.type = MSG_ASSIGN,
+                      .assign = {.round = work->round, .steps = work->steps, .step0 = work->step0,
+                                 .step_rate = work->step_rate, .n_ranges = work->n_ranges,
+                                 .n_fragments = e->ledger.layout.n_fragments}};
+    memcpy(msg.assign.ranges, work->ranges, sizeof msg.assign.ranges);
+    memcpy(msg.assign.versions, work->versions, e->ledger.layout.n_fragments * sizeof *work->versions);
+    engine_send_control(e, s, &msg);
+}
+
+static enum status write_open(struct engine *e, const struct round_open *open, struct err *err)
+{
+    struct record_clock clock = engine_clock(e);
+    uint32_t n = e->ledger.layout.n_fragments;
+    size_t size = record_open_size(open, n);
+    uint8_t *body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory to open a round");
+    struct writer w = writer_of(body, size);
+    record_open_encode(open, n, &clock, &w);
+    enum status status = ledger_write(&e->ledger, RECORD_OPEN, body, size, NULL, err);
+    mem_free(body);
+    /* Ranges must not be handed out twice: a worker sees its assignment when it is safe. */
+    return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;
+}
+
+/* Before the first round nobody has a place: enough ready workers make it open. */
+static enum status seat_first(struct engine *e, struct err *err)
+{
+    uint32_t ready = 0;
+    if (e->ledger.round.members.n) return STATUS_OK;
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us > 0;
+    return ready >= e->config.coordinator.min_workers ? engine_seat_all(e, err) : STATUS_OK;
+}
+
+enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    struct round_open open;
+    if (e->stopping || l->done || engine_eval_blocks(e)) return STATUS_OK;
+    TRY(seat_first(e, err));
+    if (ledger_room(l) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory for assignments");
+    open.grants = l->grants;
+    enum status status = round_plan(&l->round, e->now_us, &open);
+    if (status != STATUS_OK) return err_set(err, status, "the order of samples is used up");
+    if (!open.n) return STATUS_OK;
+    bool fresh = !l->round.open;
+    uint32_t ids[WIRE_NAMED_MAX], n = open.n < WIRE_NAMED_MAX ? open.n : WIRE_NAMED_MAX;
+    for (uint32_t i = 0; i < n; i++) ids[i] = open.grants[i].id;
+    TRY(write_open(e, &open, err));
+    if (e->config.train.method != METHOD_ASYNC && fresh) {
+        engine_flush_round(e, NAN);
+        start_round_info(e);
+    }
+    round_note_open(&l->round, e->now_us);
+    for (uint32_t i = 0; i < n; i++) {
+        struct session *s = session_by_member(&e->sessions, ids[i]);
+        if (!s) continue;
+        engine_send_assign(e, s, member_by_id(&l->round.members, ids[i]));
+        if (s->last.state == WORKER_READY) s->last.state = WORKER_TRAINING; /* until it says something newer */
+        engine_refresh_ready(e, s);
+    }
+    *any_p = true;
+    return STATUS_OK;
+}
+
+enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code, struct err *err)
+{
+    struct record_drop drop = {.id = m->id, .fragment = fragment, .round = m->work.round, .code = code};
+    uint8_t body[RECORD_SMALL_MAX];
+    struct writer w = writer_of(body, sizeof body);
+    record_drop_encode(&drop, &w);
+    return ledger_write(&e->ledger, RECORD_DROP, body, w.pos, NULL, err);
+}
+
+/* --- the end ---------------------------------------------------------------------------------------------------------- */
+
+void engine_send_done(struct engine *e, const struct session *s)
+{
+    struct ledger *l = &e->ledger;
+    struct msg m = {.type = MSG_DONE, .done.n_fragments = l->layout.n_fragments};
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++)
+        m.done.final[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
+    snprintf(m.done.text, sizeof m.done.text, "the run is complete: %llu rounds, %llu tokens",
+             (unsigned long long)round_total(&l->round), (unsigned long long)l->round.tokens);
+    engine_send_control(e, s, &m);
+}
+
+enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    uint8_t body[RECORD_SMALL_MAX];
+    struct engine_event event;
+    if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
+    engine_flush_round(e, l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN);
+    if (e->newest.round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
+    struct record_clock clock = engine_clock(e);
+    struct writer w = writer_of(body, sizeof body);
+    record_clock_encode(&clock, &w);
+    TRY(ledger_write(l, RECORD_DONE, body, w.pos, NULL, err));
+    TRY(journal_sync(&l->journal, err));
+    e->done_us = e->now_us;
+    engine_event_init(&event, ENGINE_EVENT_DONE);
+    event.tokens = l->round.tokens;
+    event.round = round_done(&l->round);
+    if (l->eval_tokens) event.val_loss = l->eval_loss_sum / (double)l->eval_tokens;
+    engine_emit(e, &event);
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        if (e->sessions.sessions[i].id) engine_send_done(e, &e->sessions.sessions[i]);
+    *any_p = true;
+    return STATUS_OK;
+}
