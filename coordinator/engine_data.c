@@ -45,7 +45,6 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     struct round_offer offer = {m->round, m->base_version, m->bytes, m->tokens, m->fragment, m->steps, m->form};
     uint16_t code = REJECT_UNASSIGNED;
     const char *reason = "this worker holds no such assignment";
-    s->late_id = false;
     if (m->fragment >= e->ledger.layout.n_fragments || !member) {
         send_reject(e, s, m->round, m->fragment, code, reason);
         return STATUS_OK;

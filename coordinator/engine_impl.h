@@ -103,7 +103,6 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
                                 struct err *err) MUST_CHECK;
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
-void engine_send_welcome(struct engine *e, struct session *s, bool resume);
 /* Give places to everybody waiting for the first round, in order of names. */
 enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
 /* Remove members not heard of for too long. */

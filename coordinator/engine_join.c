@@ -230,15 +230,13 @@ enum status engine_seat_all(struct engine *e, struct err *err)
         status = write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name, err);
         if (status == STATUS_OK) status = seat(e, list[i], err);
         if (status != STATUS_OK) break;
-        list[i]->late_id = true;
-        engine_send_welcome(e, list[i], true);
         engine_refresh_ready(e, list[i]);
     }
     mem_free(list);
     return status;
 }
 
-void engine_send_welcome(struct engine *e, struct session *s, bool resume)
+static void send_welcome(struct engine *e, const struct session *s, bool resume)
 {
     const struct ledger *l = &e->ledger;
     struct msg m = {.type = MSG_WELCOME,
@@ -302,7 +300,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     }
     TRY(seat(e, s, err));
     bool resume = can_resume(e, m);
-    engine_send_welcome(e, s, resume);
+    send_welcome(e, s, resume);
     engine_progress(e);
     engine_emit_text(e, ENGINE_EVENT_JOIN, s->name, resume ? "continues with what it holds" : "starts from a snapshot");
     return STATUS_OK;
@@ -354,16 +352,12 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
     if (!waited) return STATUS_OK;
     /* It lost its delta and has moved past the version it would have to train from again. */
     if (barrier && past) return engine_drop(e, m, UINT32_MAX, REJECT_BASE, err);
-    if (s->late_id) engine_send_welcome(e, s, true);
     engine_send_assign(e, s, m);
     return STATUS_OK;
 }
 
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m, struct err *err)
 {
-    if (m->state != s->last.state || m->step != s->last.step || m->round != s->last.round) {
-        if (m->state == WORKER_TRAINING || m->state == WORKER_SENDING) s->late_id = false; /* it has its assignment */
-    }
     s->last = *m;
     s->beating = true;
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};

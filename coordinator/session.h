@@ -25,7 +25,6 @@ struct session {
     struct msg_heartbeat last; /* zeros before the first one */
     bool beating;              /* a heartbeat has come */
     bool silent;               /* said so in the log */
-    bool late_id;              /* it joined before it had a place and may not know its id yet */
     uint64_t ready_us;         /* since when it may be given work; 0: it may not */
     struct msg_metrics times;  /* of its last METRICS, steps not included */
     struct serve serve;

@@ -143,9 +143,7 @@ struct msg_join {
 
 struct msg_welcome {
     uint64_t session;
-    uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens. WELCOME then comes again (same
-                           session, resume true) before the first ASSIGN; an ASSIGN that arrives while the id is not
-                           known is ignored, both are sent again at the next READY heartbeat */
+    uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens: ASSIGN says it then */
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
     bool resume; /* what JOIN said it holds is on this run's log: continue from it */
