@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "common/edit_distance.h"
+
 #define U32_MAX 4294967295u
 
 static const struct config_choice choices_family[] = {{"gpt2", 0}, {NULL, 0}};
@@ -141,27 +143,6 @@ bool config_section_exists(const char *section)
     for (int i = 0; i < config_keys_count; i++)
         if (!strcmp(config_keys[i].section, section)) return true;
     return false;
-}
-
-/* Levenshtein distance of a and b; only their first 48 bytes count. */
-static int edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 48 };
-    int row[MAX + 1];
-    int na = (int)strnlen(a, MAX), nb = (int)strnlen(b, MAX);
-    for (int j = 0; j <= nb; j++) row[j] = j;
-    for (int i = 1; i <= na; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[nb];
 }
 
 /* "lr" for "learning_rate": the first letters of its words. */

@@ -5,35 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_LEN = 63 };
+#include "common/edit_distance.h"
 
-/* Levenshtein distance of two short names; SIZE_MAX when one is too long to be worth comparing. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b), row[NAME_MAX_LEN + 1];
-    if (n > NAME_MAX_LEN || m > NAME_MAX_LEN) return SIZE_MAX;
-    for (size_t j = 0; j <= m; j++) row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[m];
-}
+enum { NAME_MAX_LEN = 63 };
 
 const char *options_nearest(const char *text, const char *const *names, size_t n)
 {
     const char *best = NULL;
-    size_t best_distance = strlen(text) / 3 + 2;
+    int best_distance = (int)(strlen(text) / 3) + 2;
     for (size_t i = 0; i < n; i++) {
-        size_t distance = edit_distance(text, names[i]);
-        if (distance < best_distance && distance < strlen(names[i])) {
+        int distance = edit_distance(text, names[i]);
+        if (distance < best_distance && distance < (int)strlen(names[i])) {
             best = names[i];
             best_distance = distance;
         }
