@@ -137,40 +137,45 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
                          struct err *err)
 {
     struct engine *e = ctx;
-    if (e->have_snapshot && at.segment < e->newest.segment)
-        return ledger_index(&e->ledger, type, at, body, size, err);
+    const struct snapshot_info *newest = engine_newest(e);
+    if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
     return ledger_replay(&e->ledger, type, at, body, size, err);
 }
 
+/* The newest snapshot is the state; the log of updates reaches back to the oldest. */
 static enum status load_snapshots(struct engine *e, struct err *err)
 {
     uint64_t rounds[STORE_LIST_MAX];
     size_t n;
     TRY(e->store->ops->snapshot_list(e->store, rounds, STORE_LIST_MAX, &n, err));
-    if (!n) return STATUS_OK;
-    TRY(snapshot_load(&e->ledger, e->store, rounds[n - 1], &e->newest, err));
-    e->oldest = e->newest;
-    if (n > 1) TRY(snapshot_look(e->store, rounds[0], &e->oldest, err));
-    if (e->oldest.n_fragments != e->newest.n_fragments)
-        return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
-    for (uint32_t f = 0; f < e->oldest.n_fragments; f++)
-        if (update_log_start(&e->ledger.log, f, e->oldest.versions[f], e->oldest.hashes[f]) != STATUS_OK)
+    for (size_t i = 0; i < n; i++) {
+        TRY(engine_kept_room(e, err));
+        struct snapshot_info *info = &e->kept[e->n_kept];
+        if (i + 1 == n)
+            TRY(snapshot_load(&e->ledger, e->store, rounds[i], info, err));
+        else
+            TRY(snapshot_look(e->store, rounds[i], info, err));
+        e->n_kept++;
+        if (info->n_fragments != e->kept[0].n_fragments)
+            return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
+    }
+    for (uint32_t f = 0; n && f < e->kept[0].n_fragments; f++)
+        if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
             return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
-    e->have_snapshot = true;
     return STATUS_OK;
 }
 
 static enum status recover(struct engine *e, struct err *err)
 {
     TRY(load_snapshots(e, err));
-    TRY(journal_recover(&e->ledger.journal, e->store, e->have_snapshot ? e->oldest.segment : 0, visit, e, err));
+    TRY(journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err));
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)
             return err_set(err, STATUS_CORRUPT, "the journal does not fit its checkpoint: records are missing");
     }
-    if (!e->ledger.journal.open && e->have_snapshot)
-        TRY(journal_begin(&e->ledger.journal, e->store, e->newest.segment, err));
+    if (!e->ledger.journal.open && e->n_kept)
+        TRY(journal_begin(&e->ledger.journal, e->store, engine_newest(e)->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
     TRY(check_config(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
@@ -196,7 +201,8 @@ static enum status revive(struct engine *e, struct err *err)
     e->base_compute_us = l->round.compute_us;
     e->base_loss = l->round.loss_sum;
     e->seen_rounds = round_done(&l->round);
-    if (!e->have_snapshot) TRY(engine_checkpoint(e, err));
+    if (!e->n_kept) TRY(engine_checkpoint(e, err));
+    e->collect_due = true;
     if (l->done) e->done_us = e->now_us;
     return STATUS_OK;
 }
@@ -240,6 +246,7 @@ void engine_destroy(struct engine *e)
     session_table_finish(&e->sessions);
     ledger_finish(&e->ledger);
     mem_free(e->eval.shares);
+    mem_free(e->kept);
     mem_free(e->chunk);
     mem_free(e);
 }
@@ -258,6 +265,7 @@ enum status engine_pump(struct engine *e, struct err *err)
         any = closed || evaluated || opened || ended;
         if (any) engine_progress(e);
     }
+    if (e->collect_due) TRY(engine_collect(e, err));
     return engine_serve(e, err);
 }
 

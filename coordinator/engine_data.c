@@ -133,6 +133,14 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
 
 /* --- objects out ------------------------------------------------------------------------------------------------------- */
 
+/* The kept snapshot that has this version of a fragment. */
+static const struct snapshot_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)
+{
+    for (size_t i = e->n_kept; i-- > 0;)
+        if (e->kept[i].versions[fragment] == version) return &e->kept[i];
+    return NULL;
+}
+
 /* Bytes of an object; 0: there is none. */
 static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version)
 {
@@ -141,7 +149,7 @@ static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragm
         const struct update_entry *entry = update_log_find(&l->log, fragment, version);
         return entry ? entry->size : 0;
     }
-    if (version != e->newest.versions[fragment]) return 0;
+    if (!snapshot_of(e, fragment, version)) return 0;
     return SNAPSHOT_HEAD_BYTES + l->layout.fragments[fragment].count * sizeof(float);
 }
 
@@ -174,10 +182,11 @@ static enum status read_snapshot(struct engine *e, const struct serve_item *item
                                  struct err *err)
 {
     const struct fragment *frag = &e->ledger.layout.fragments[item->fragment];
+    const struct snapshot_info *info = snapshot_of(e, item->fragment, item->version);
     uint64_t at = item->at;
     if (at < SNAPSHOT_HEAD_BYTES) {
         uint8_t head[SNAPSHOT_HEAD_BYTES];
-        struct snapshot_head h = {item->fragment, item->version, e->newest.hashes[item->fragment], frag->count};
+        struct snapshot_head h = {item->fragment, item->version, info->hashes[item->fragment], frag->count};
         uint64_t n = SNAPSHOT_HEAD_BYTES - at < size ? SNAPSHOT_HEAD_BYTES - at : size;
         snapshot_head_encode(&h, head);
         memcpy(dst, head + at, n);
@@ -191,7 +200,7 @@ static enum status read_snapshot(struct engine *e, const struct serve_item *item
         uint64_t first = at / sizeof(float), skip = at % sizeof(float), left = frag->count - first;
         uint64_t count = left < 1024 ? left : 1024, bytes = count * sizeof(float) - skip;
         if (bytes > size) bytes = size;
-        TRY(e->store->ops->snapshot_theta_read(e->store, e->newest.round, &e->ledger.layout, frag->offset + first,
+        TRY(e->store->ops->snapshot_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first,
                                                buffer, count, err));
         memcpy(dst, (uint8_t *)buffer + skip, bytes);
         dst += bytes;

@@ -58,8 +58,9 @@ struct engine {
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
-    struct snapshot_info oldest, newest; /* kept snapshots; valid when have_snapshot */
-    bool have_snapshot;
+    struct snapshot_info *kept; /* snapshots there are, oldest first */
+    size_t n_kept, cap_kept;
+    bool collect_due; /* there are more than checkpoint.keep asks for, but somebody still needs the oldest */
 
     uint64_t entropy, draws, eval_ids;
     uint64_t now_us, start_us;
@@ -117,6 +118,12 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
 enum status engine_open_work(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 enum status engine_checkpoint(struct engine *e, struct err *err) MUST_CHECK;
+/* Room for one more in e->kept. */
+enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
+/* The newest snapshot; NULL before the first. */
+const struct snapshot_info *engine_newest(const struct engine *e);
+/* Remove what is beyond checkpoint.keep, unless somebody is still behind it. */
+enum status engine_collect(struct engine *e, struct err *err) MUST_CHECK;
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m);
 void engine_send_done(struct engine *e, const struct session *s);
 enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code,

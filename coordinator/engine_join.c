@@ -239,12 +239,13 @@ enum status engine_seat_all(struct engine *e, struct err *err)
 static void send_welcome(struct engine *e, const struct session *s, bool resume)
 {
     const struct ledger *l = &e->ledger;
+    const struct snapshot_info *newest = engine_newest(e);
     struct msg m = {.type = MSG_WELCOME,
                     .welcome = {.session = s->id, .worker_id = s->member, .heartbeat_ms = ENGINE_HEARTBEAT_MS,
                                 .n_fragments = l->layout.n_fragments, .resume = resume}};
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
-        m.welcome.snapshot[f] = (struct wire_version){e->newest.versions[f], e->newest.hashes[f]};
+        m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};
     }
     engine_send_control(e, s, &m);
 }

@@ -120,7 +120,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
 static bool checkpoint_due(const struct engine *e)
 {
     uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
-    return every && done / every > e->newest.round / every;
+    return every && done / every > engine_newest(e)->round / every;
 }
 
 static bool anything_held(const struct round *r)
@@ -151,22 +151,58 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
 
 /* --- checkpoints ------------------------------------------------------------------------------------------------------ */
 
-/* Remove checkpoints beyond checkpoint.keep, then the segments nobody needs any more. */
-static enum status collect(struct engine *e, struct err *err)
+const struct snapshot_info *engine_newest(const struct engine *e)
+{
+    return e->n_kept ? &e->kept[e->n_kept - 1] : NULL;
+}
+
+enum status engine_kept_room(struct engine *e, struct err *err)
+{
+    if (e->n_kept < e->cap_kept) return STATUS_OK;
+    size_t cap = e->cap_kept ? 2 * e->cap_kept : 8;
+    struct snapshot_info *grown = mem_resize(e->kept, e->cap_kept * sizeof *grown, cap * sizeof *grown);
+    if (!grown) return err_set(err, STATUS_NOMEM, "no memory for the list of checkpoints");
+    e->kept = grown;
+    e->cap_kept = cap;
+    return STATUS_OK;
+}
+
+/* Does everybody who has a place hold at least what this snapshot holds? Who is loading or has not said yet counts as no,
+ * so that nobody's next update disappears; who is gone for good is evicted some day. */
+static bool everybody_past(const struct engine *e, const struct snapshot_info *info)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (s->id && (!s->beating || s->last.state == WORKER_CATCHING_UP)) return false;
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        const struct session *s = session_by_member(&e->sessions, i);
+        if (!m->active) continue;
+        if (!s || s->last.n_fragments != info->n_fragments) return false;
+        for (uint32_t f = 0; f < info->n_fragments; f++)
+            if (s->last.versions[f] < info->versions[f]) return false;
+    }
+    return true;
+}
+
+enum status engine_collect(struct engine *e, struct err *err)
 {
     uint64_t list[STORE_LIST_MAX];
-    size_t n;
-    uint32_t keep = e->config.checkpoint.keep;
+    size_t n, keep = e->config.checkpoint.keep;
     const struct store_ops *ops = e->store->ops;
-    TRY(ops->snapshot_list(e->store, list, STORE_LIST_MAX, &n, err));
-    if (!keep || n <= keep) return STATUS_OK;
-    TRY(snapshot_look(e->store, list[n - keep], &e->oldest, err));
-    for (size_t i = 0; i + keep < n; i++) TRY(ops->snapshot_remove(e->store, list[i], err));
+    e->collect_due = keep && e->n_kept > keep;
+    while (keep && e->n_kept > keep && everybody_past(e, &e->kept[e->n_kept - keep])) {
+        TRY(ops->snapshot_remove(e->store, e->kept[0].round, err));
+        e->n_kept--;
+        memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
+        e->collect_due = e->n_kept > keep;
+    }
+    if (!e->n_kept) return STATUS_OK;
     TRY(ops->segment_list(e->store, list, STORE_LIST_MAX, &n, err));
-    for (size_t i = 0; i < n; i++)
-        if (list[i] < e->oldest.segment) TRY(ops->segment_remove(e->store, list[i], err));
+    for (size_t i = 0; i < n && list[i] < e->kept[0].segment; i++) TRY(ops->segment_remove(e->store, list[i], err));
     for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
-        update_log_trim(&e->ledger.log, f, e->oldest.versions[f]);
+        update_log_trim(&e->ledger.log, f, e->kept[0].versions[f]);
     return STATUS_OK;
 }
 
@@ -177,17 +213,18 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     struct ledger *l = &e->ledger;
     uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
     struct engine_event event;
+    TRY(engine_kept_room(e, err));
     TRY(journal_begin(&l->journal, e->store, segment, err));
     l->clock = engine_clock(e);
     TRY(snapshot_save(l, e->store, round, segment, e->tokenizer_json, err));
-    TRY(snapshot_look(e->store, round, &e->newest, err));
-    if (!e->have_snapshot) e->oldest = e->newest;
-    e->have_snapshot = true;
+    TRY(snapshot_look(e->store, round, &e->kept[e->n_kept], err));
+    e->n_kept++;
+    e->collect_due = true;
     engine_event_init(&event, ENGINE_EVENT_CHECKPOINT);
     event.round = round;
     event.version = l->round.versions[0];
     engine_emit(e, &event);
-    return collect(e, err);
+    return STATUS_OK;
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------------------- */
@@ -289,7 +326,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     struct engine_event event;
     if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
     engine_flush_round(e, l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN);
-    if (e->newest.round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
+    if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
     struct writer w = writer_of(body, sizeof body);
     record_clock_encode(&clock, &w);
