@@ -215,6 +215,7 @@ static bool adopt(struct outer_loop *loop)
     loop->loss_sum = s->loss_sum;
     loop->compute_us = s->compute_us;
     loop->saved_round = s->round;
+    loop->sync.worker_id = s->worker_id;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         f->hash = s->f[i].hash;

@@ -95,9 +95,9 @@ bool sync_on_config(struct sync *s, uint64_t now_us)
     return true;
 }
 
-static void retry_start(struct sync *s, uint64_t now_us)
+static void retry_start(struct sync *s, uint64_t at_us)
 {
-    s->retry_at = now_us;
+    s->retry_at = at_us;
     s->retry_wait = 0;
 }
 
@@ -117,8 +117,9 @@ void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uin
 
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
 {
+    bool known = w->worker_id != UINT32_MAX; /* otherwise ids are given later, and ASSIGN brings ours */
     if (s->phase == SYNC_JOINED && w->session == s->session) {
-        s->worker_id = w->worker_id;
+        if (known) s->worker_id = w->worker_id;
         return false;
     }
     /* A repeated JOIN makes another session, which replaces the one before: the later WELCOME counts. */
@@ -129,7 +130,7 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     }
     s->phase = SYNC_JOINED;
     s->session = w->session;
-    s->worker_id = w->worker_id;
+    if (known) s->worker_id = w->worker_id;
     s->joined_at = now_us;
     s->bind_due = true;
     s->text[0] = '\0';
@@ -156,7 +157,7 @@ void sync_rejoin(struct sync *s, uint64_t now_us)
     s->phase = SYNC_HELLO;
     s->session = 0;
     s->bind_due = false;
-    retry_start(s, now_us);
+    retry_start(s, now_us < s->joined_at + RETRY_FIRST_US ? s->joined_at + RETRY_FIRST_US : now_us);
 }
 
 void sync_drop(struct sync *s, uint64_t now_us)
@@ -166,6 +167,10 @@ void sync_drop(struct sync *s, uint64_t now_us)
     s->holds = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, 0, now_us);
     sync_rejoin(s, now_us);
+    s->retry_at = now_us + ((uint64_t)RETRY_FIRST_US << s->drops);
+    if (++s->drops > SYNC_DROPS_MAX)
+        sync_fail(s, "the run's updates do not lead to the run's parameters on this machine, again and again: test its "
+                     "memory, and use the same version of atoll on both sides");
 }
 
 void sync_fail(struct sync *s, const char *text)
@@ -246,6 +251,7 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
         uint64_t known = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
         if (in_flight(f) && named_round == s->round) {
             f->upload = SYNC_UPLOAD_NAMED;
+            s->drops = 0;
             verdict = SYNC_NAMED;
         } else if (known == SYNC_NO_ROUND || named_round > known) {
             verdict = SYNC_NAMED_LATER;

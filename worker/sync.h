@@ -27,6 +27,7 @@ enum {
     SYNC_GETS_MAX = 8,          /* fragments with an open GET */
     SYNC_RETRY_MIN_US = 2000000, /* silence before anything is sent again */
     SYNC_RETRY_MAX_US = 30000000,
+    SYNC_DROPS_MAX = 5,
 };
 
 #define SYNC_NO_ROUND UINT64_MAX
@@ -93,6 +94,7 @@ struct sync {
     uint64_t rtt_us;
     double up_rate, down_rate; /* bytes per second, smoothed, pessimistic at first */
     uint64_t blocked_until;    /* the bulk queue was full */
+    uint32_t drops;            /* times everything was dropped since the last merged delta */
     bool bind_due;
 
     uint64_t round;      /* being trained, sent or waited for; SYNC_NO_ROUND: none */
@@ -157,7 +159,8 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);
 /* Forget the session and say HELLO again, keeping the work. */
 void sync_rejoin(struct sync *s, uint64_t now_us);
-/* Same, and the work with it: everything is loaded again (a hash did not match). */
+/* Same, and the work with it: everything is loaded again (a hash did not match), each time a little later, and after
+ * SYNC_DROPS_MAX times without a merged delta in between not at all. */
 void sync_drop(struct sync *s, uint64_t now_us);
 /* Stop: LEAVE is sent once if there is a session. */
 void sync_leave(struct sync *s, const char *text, uint64_t now_us);

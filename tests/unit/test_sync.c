@@ -259,6 +259,8 @@ static void test_bad_welcome_stops(void **state)
     (void)state;
     start(false, 2, 4);
     sync_rejoin(&s, now);
+    expect_none(); /* not within a second of joining: no two sides may chase each other */
+    now += S;
     drain_all();
     sync_on_config(&s, now);
     sync_configured(&s, false, 2, NULL, now);
@@ -727,9 +729,27 @@ static void test_every_wait_has_a_text(void **state)
     sync_waits_for(&s, text, sizeof text);
     assert_non_null(strstr(text, "round 4"));
     sync_drop(&s, now);
+    sleep_until_due();
     join_again(8, false, 9, 9);
     sync_waits_for(&s, text, sizeof text);
     assert_non_null(strstr(text, "snapshot"));
+}
+
+static void test_dropping_everything_again_and_again_ends(void **state)
+{
+    (void)state;
+    start(false, 1, 4);
+    for (int i = 0; i < SYNC_DROPS_MAX; i++) {
+        uint64_t before = now;
+        sync_drop(&s, now);
+        expect_none();
+        sleep_until_due();
+        assert_true(now >= before + ((uint64_t)S << i));
+        join_again(8 + (uint64_t)i, false, 9, 9);
+    }
+    sync_drop(&s, now);
+    assert_int_equal(s.phase, SYNC_STOPPED);
+    assert_true(s.refused);
 }
 
 int main(void)
@@ -763,6 +783,7 @@ int main(void)
         cmocka_unit_test(test_done_says_goodbye_once),
         cmocka_unit_test(test_leave),
         cmocka_unit_test(test_every_wait_has_a_text),
+        cmocka_unit_test(test_dropping_everything_again_and_again_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
