@@ -392,6 +392,9 @@ void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
     }
     e->task = *m;
     e->pending = true;
+    /* With a barrier an evaluation comes between rounds: a task from before it missed its round. */
+    for (uint32_t i = 0; i < s->n_fragments && s->has_task && !s->async; i++)
+        s->has_task = s->task.versions[i] >= m->versions[i];
     bool past = s->state == WORKER_TRAINING;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         past = past || (s->holds && s->f[i].version > m->versions[i]);
