@@ -12,7 +12,8 @@
 #include "coordinator/record.h"
 #include "tests/lib/simcheck_impl.h"
 
-enum status simcheck_create(struct simcheck **c_p, int n_clients, const struct config *config, const struct toy *toy)
+enum status simcheck_create(struct simcheck **c_p, int n_clients, const struct config *config, const struct toy *toy,
+                            struct err *err)
 {
     struct simcheck *c = mem_alloc(1, sizeof(*c));
     if (!c) return STATUS_NOMEM;
@@ -24,10 +25,10 @@ enum status simcheck_create(struct simcheck **c_p, int n_clients, const struct c
     c->synced = config->journal.sync == JOURNAL_SYNC_UPDATE ||
                 (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.sync_every > 1);
     for (int i = 0; i < CHECK_IDS; i++) c->client_of_id[i] = -1;
-    enum status status;
+    enum status status = STATUS_OK;
     TRY_GOTO(toy_layout(toy, config->train.fragments, &c->layout), err_check);
     assert(c->layout.n_fragments <= CHECK_FRAGMENTS);
-    TRY_GOTO(check_log_init(c), err_check);
+    TRY_GOTO(check_log_init(c, err), err_check);
     for (int i = 0; i < n_clients; i++) TRY_GOTO(check_worker_init(c, &c->workers[i]), err_check);
     *c_p = c;
     return STATUS_OK;
@@ -97,12 +98,6 @@ void simcheck_script(struct simcheck *c, simcheck_script_fn fn, void *ctx)
 {
     c->script = fn;
     c->script_ctx = ctx;
-}
-
-void simcheck_durable_hook(struct simcheck *c, simcheck_durable_fn fn, void *ctx)
-{
-    c->durable = fn;
-    c->durable_ctx = ctx;
 }
 
 /* ---- the journal ----------------------------------------------------------------------------------------------------- */
@@ -179,9 +174,10 @@ void simcheck_store_appended(struct simcheck *c, const struct store_part *parts,
     mem_free(bytes);
 }
 
-void simcheck_store_lost(struct simcheck *c)
+void simcheck_store_synced(struct simcheck *c)
 {
-    (void)c; /* what is gone shows when the coordinator is back: check_log_recovered */
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++)
+        for (size_t v = c->logs[f].n; v-- > 0 && !c->logs[f].versions[v].durable;) c->logs[f].versions[v].durable = true;
 }
 
 /* ---- the coordinator ------------------------------------------------------------------------------------------------- */

@@ -29,7 +29,7 @@ struct simcheck;
 struct simcheck_mark; /* what the checker knew of a worker when it saved its state */
 
 enum status simcheck_create(struct simcheck **c_p, int n_clients, const struct config *config,
-                            const struct toy *toy) MUST_CHECK;
+                            const struct toy *toy, struct err *err) MUST_CHECK;
 void simcheck_destroy(struct simcheck *c);
 
 /* A line among the last events. */
@@ -56,10 +56,8 @@ int simcheck_message(struct simcheck *c, uint64_t now_us, enum simnet_moment mom
 
 /* ---- the coordinator ------------------------------------------------------------------------------------------------ */
 
-typedef bool (*simcheck_durable_fn)(void *ctx, const void *data, size_t size);
-void simcheck_durable_hook(struct simcheck *c, simcheck_durable_fn fn, void *ctx);
 void simcheck_store_appended(struct simcheck *c, const struct store_part *parts, size_t n);
-void simcheck_store_lost(struct simcheck *c); /* unsynced bytes may be gone */
+void simcheck_store_synced(struct simcheck *c);
 void simcheck_engine_started(struct simcheck *c, const struct engine *engine, uint64_t now_us);
 void simcheck_engine(struct simcheck *c, const struct engine *engine, uint64_t now_us); /* after every event */
 void simcheck_engine_stopped(struct simcheck *c);

@@ -46,6 +46,7 @@ struct check_version {
     uint8_t *object; /* update_encode bytes; NULL for version 0 */
     size_t size;
     bool visible; /* somebody outside the coordinator may know it */
+    bool durable; /* survives a power cut */
     uint64_t round, hash;
     float *theta;     /* (count) */
     double *ideal;    /* (count) what theta would be without rounding and without the downlink's codec */
@@ -92,8 +93,6 @@ struct simcheck {
     uint64_t n_notes;
     simcheck_script_fn script;
     void *script_ctx;
-    simcheck_durable_fn durable;
-    void *durable_ctx;
 
     struct check_log logs[CHECK_FRAGMENTS];
     struct check_delta *deltas; /* newest first */
@@ -111,7 +110,7 @@ size_t check_count(const struct simcheck *c, uint32_t fragment);
 struct check_version *check_version_at(struct simcheck *c, uint32_t fragment, uint64_t version);
 /* The version in which (id, round) was merged into a fragment; 0: none. */
 uint64_t check_merged_in(const struct simcheck *c, uint32_t fragment, uint32_t id, uint64_t round);
-enum status check_log_init(struct simcheck *c);
+enum status check_log_init(struct simcheck *c, struct err *err) MUST_CHECK;
 void check_log_finish(struct simcheck *c);
 /* An update was appended to the journal. */
 void check_log_append(struct simcheck *c, const uint8_t *object, size_t size);

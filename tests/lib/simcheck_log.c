@@ -64,18 +64,17 @@ static struct check_version *log_grow(struct simcheck *c, uint32_t f)
     return v;
 }
 
-enum status check_log_init(struct simcheck *c)
+enum status check_log_init(struct simcheck *c, struct err *err)
 {
-    struct err err;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         struct check_log *log = &c->logs[f];
-        TRY(codec_create_for_fragment(&log->up, c->config.codec.up, &c->layout, f, &err));
-        TRY(codec_create_for_fragment(&log->down, c->config.codec.down, &c->layout, f, &err));
+        TRY(codec_create_for_fragment(&log->up, c->config.codec.up, &c->layout, f, err));
+        TRY(codec_create_for_fragment(&log->down, c->config.codec.down, &c->layout, f, err));
         struct check_version *v = log_grow(c, f);
         layout_fill(&c->layout, f, c->config.run.seed, v->theta);
         for (size_t i = 0; i < check_count(c, f); i++) v->ideal[i] = (double)v->theta[i];
         v->hash = hash64(v->theta, check_count(c, f) * sizeof(float));
-        v->visible = true;
+        v->visible = v->durable = true;
     }
     return STATUS_OK;
 }
@@ -317,6 +316,6 @@ void check_log_show(struct simcheck *c, uint32_t f, uint64_t version, const char
     }
     if (v->visible) return;
     v->visible = true;
-    if (c->synced && !c->durable(c->durable_ctx, v->object, v->size))
+    if (c->synced && !v->durable)
         simcheck_fail(c, "%s shows version %llu of fragment %u before it is durable", how, (unsigned long long)version, f);
 }

@@ -52,14 +52,14 @@ static void sent_offer(struct simcheck *c, int client, const struct msg_offer *o
 static void sent_heartbeat(struct simcheck *c, int client, const struct msg_heartbeat *h)
 {
     struct check_worker *w = &c->workers[client];
-    bool same = w->beat_session == h->session && h->state != WORKER_CATCHING_UP;
+    bool same = w->beat_session == h->session;
     for (uint32_t f = 0; f < h->n_fragments && f < CHECK_FRAGMENTS; f++) {
         if (same && h->versions[f] < w->beat_versions[f])
             simcheck_fail(c, "worker-%d went back from version %llu to %llu of fragment %u", client,
                           (unsigned long long)w->beat_versions[f], (unsigned long long)h->versions[f], f);
         w->beat_versions[f] = h->versions[f];
     }
-    w->beat_session = h->session;
+    w->beat_session = h->state == WORKER_CATCHING_UP ? 0 : h->session;
 }
 
 static void sent_delta_chunk(struct simcheck *c, int client, const struct msg_chunk *k)

@@ -178,9 +178,11 @@ void simcheck_worker(struct simcheck *c, int client, struct outer_loop *loop, en
     const float *theta = outer_loop_params(loop);
     c->now_us = now_us;
     c->counts.checks++;
-    bool whole = theta != NULL && outer_loop_pulse(loop)->beat.state != WORKER_CATCHING_UP;
+    uint8_t state = outer_loop_pulse(loop)->beat.state; /* it may be sent home while theta is still being loaded */
+    bool whole = theta != NULL && state != WORKER_CATCHING_UP && want != OUTER_DONE && want != OUTER_FAILED;
     for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));
+        if (!v && !c->synced) continue; /* journal.sync snapshot: the coordinator may have lost what others saw */
         if (!v || v->hash != hash64(theta + c->layout.fragments[f].offset, check_count(c, f) * sizeof(float)))
             simcheck_fail(c, "worker-%d: its copy of fragment %u is not version %llu of the log", client, f,
                           (unsigned long long)outer_loop_version(loop, f));

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "common/log.h"
 #include "common/mem.h"
 #include "tests/lib/simstore.h"
 
@@ -11,7 +12,7 @@ static const char *const small_config[] = {
     "run.name=sim",          "run.seed=5",           "train.method=diloco",      "train.max_steps=24",
     "train.sync_every=4",    "train.batch_size=2",   "train.eval_every=2",       "train.eval_tokens=64",
     "train.fragments=1",     "codec.up=fp32",        "codec.down=fp32",          "checkpoint.every=3",
-    "checkpoint.keep=2",     "inner.warmup_steps=0", "coordinator.min_workers=1", NULL,
+    "checkpoint.keep=2",     "inner.warmup_steps=0", "coordinator.min_workers=1", "model.block_size=4", NULL,
 };
 
 /* ---- the coordinator process --------------------------------------------------------------------------------------- */
@@ -180,12 +181,6 @@ static int cluster_tap(void *ctx, enum simnet_moment moment, int client, bool to
     return simcheck_message(c->check, simnet_now(c->net), moment, client, to_client, m);
 }
 
-static bool cluster_durable(void *ctx, const void *data, size_t size)
-{
-    struct simcluster *c = ctx;
-    return simstore_durable(c->store, data, size);
-}
-
 /* ---- faults by the clock ------------------------------------------------------------------------------------------- */
 
 static void fault_kill(void *ctx, uint64_t arg)
@@ -226,9 +221,12 @@ static enum status cluster_config(struct simcluster *c, const char *const *setti
 {
     struct config_sources sources;
     config_defaults(&c->config, &sources);
+    log_set_level(LOG_ERROR); /* what it says about a configuration is not of interest */
     for (const char *const *s = small_config; *s; s++) TRY(config_set(&c->config, &sources, *s, CONFIG_FILE, err));
     for (const char *const *s = settings; s && *s; s++) TRY(config_set(&c->config, &sources, *s, CONFIG_FLAG, err));
-    return config_resolve(&c->config, &sources, err);
+    enum status status = config_resolve(&c->config, &sources, err);
+    log_set_level(LOG_INFO);
+    return status;
 }
 
 enum status simcluster_create(struct simcluster **c_p, const struct simcluster_setup *setup, struct err *err)
@@ -243,16 +241,15 @@ enum status simcluster_create(struct simcluster **c_p, const struct simcluster_s
         .seed = 77,
         .train_samples = setup->train_samples ? setup->train_samples : 64,
         .val_samples = 24,
-        .sample_tokens = 4,
+        .sample_tokens = 4, /* = model.block_size */
         .n_tensors = setup->n_tensors ? setup->n_tensors : 6,
         .scale = setup->scale ? setup->scale : 1,
     };
     TRY_GOTO(cluster_config(c, setup->config, err), err_cluster);
     c->toy.seed = c->config.run.seed;
     TRY_GOTO(simnet_create(&c->net, setup->seed, setup->n_workers), err_cluster);
-    TRY_GOTO(simcheck_create(&c->check, setup->n_workers, &c->config, &c->toy), err_cluster);
+    TRY_GOTO(simcheck_create(&c->check, setup->n_workers, &c->config, &c->toy, err), err_cluster);
     TRY_GOTO(simstore_create(&c->store, c->check, coordinator_alive, c), err_cluster);
-    simcheck_durable_hook(c->check, cluster_durable, c);
     simnet_hooks(c->net, cluster_ready, cluster_tap, c);
     for (int i = 0; i < c->n_workers; i++) {
         simworker_init(&c->workers[i], c->net, c->check, &c->toy, i);
@@ -276,11 +273,12 @@ void simcluster_destroy(struct simcluster *c)
     mem_free(c);
 }
 
+/* Who could not reach the coordinator before it was gone will ask for ever. */
 static bool cluster_ended(const struct simcluster *c)
 {
-    bool ended = c->finished;
-    for (int i = 0; i < c->n_workers; i++) ended = ended && !c->workers[i].up;
-    return ended;
+    bool all = true;
+    for (int i = 0; i < c->n_workers; i++) all = all && !c->workers[i].up;
+    return c->finished && (all || simnet_now(c->net) > c->result.end_us + 30000000);
 }
 
 bool simcluster_run(struct simcluster *c, uint64_t until_us)

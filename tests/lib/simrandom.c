@@ -38,7 +38,7 @@ static void set(struct plan *p, const char *fmt, ...)
 static void plan_method(struct plan *p)
 {
     static const char *const methods[] = {"diloco", "diloco", "local-sgd", "async", "async", "ddp"};
-    static const char *const codecs[] = {"fp32", "fp32", "int8:32", "int8:8", "fp32+lz4", "bf16"};
+    static const char *const codecs[] = {"fp32", "fp32", "int8:32", "int8:16", "fp32+lz4", "bf16"};
     const char *method = methods[draw(p, 6)];
     p->barrier = strcmp(method, "async") != 0;
     set(p, "train.method=%s", method);

@@ -1,12 +1,7 @@
 #include "tests/lib/simstore.h"
 
-#include <assert.h>
-#include <string.h>
-
 #include "common/mem.h"
 #include "tests/lib/store_mem.h"
-
-enum { SEGMENTS_MAX = 512 };
 
 struct simstore {
     struct store base; /* first: the ops get a pointer to it */
@@ -14,8 +9,6 @@ struct simstore {
     struct simcheck *check;
     simstore_alive_fn alive;
     void *ctx;
-    uint64_t segment;                           /* being appended to */
-    uint64_t synced[SEGMENTS_MAX];              /* bytes of each segment that survive a power cut */
 };
 
 static struct simstore *self(struct store *s)
@@ -31,20 +24,13 @@ static enum status dead(struct err *err)
 static enum status sim_segment_begin(struct store *s, uint64_t segment, struct err *err)
 {
     if (!self(s)->alive(self(s)->ctx)) return dead(err);
-    assert(segment < SEGMENTS_MAX);
-    TRY(self(s)->inner->ops->segment_begin(self(s)->inner, segment, err));
-    self(s)->segment = segment;
-    self(s)->synced[segment] = 0;
-    return STATUS_OK;
+    return self(s)->inner->ops->segment_begin(self(s)->inner, segment, err);
 }
 
 static enum status sim_segment_continue(struct store *s, uint64_t segment, uint64_t size, struct err *err)
 {
     if (!self(s)->alive(self(s)->ctx)) return dead(err);
-    TRY(self(s)->inner->ops->segment_continue(self(s)->inner, segment, size, err));
-    self(s)->segment = segment;
-    if (self(s)->synced[segment] > size) self(s)->synced[segment] = size;
-    return STATUS_OK;
+    return self(s)->inner->ops->segment_continue(self(s)->inner, segment, size, err);
 }
 
 static enum status sim_append(struct store *s, const struct store_part *parts, size_t n, struct err *err)
@@ -59,7 +45,8 @@ static enum status sim_sync(struct store *s, struct err *err)
 {
     if (!self(s)->alive(self(s)->ctx)) return dead(err);
     TRY(self(s)->inner->ops->sync(self(s)->inner, err));
-    return self(s)->inner->ops->segment_size(self(s)->inner, self(s)->segment, &self(s)->synced[self(s)->segment], err);
+    simcheck_store_synced(self(s)->check);
+    return STATUS_OK;
 }
 
 static enum status sim_segment_read(struct store *s, uint64_t segment, uint64_t offset, void *dst, size_t size,
@@ -164,25 +151,7 @@ struct store *simstore_store(struct simstore *s)
     return &s->base;
 }
 
-bool simstore_durable(struct simstore *s, const void *data, size_t size)
-{
-    struct err err;
-    uint64_t list[SEGMENTS_MAX];
-    size_t n = 0;
-    bool found = false;
-    if (s->inner->ops->segment_list(s->inner, list, SEGMENTS_MAX, &n, &err) != STATUS_OK) return false;
-    for (size_t i = n; i > 0 && !found; i--) { /* newest first */
-        size_t have = s->synced[list[i - 1]];
-        uint8_t *bytes = mem_alloc(have, 1);
-        found = bytes && s->inner->ops->segment_read(s->inner, list[i - 1], 0, bytes, have, &err) == STATUS_OK &&
-                memmem(bytes, have, data, size);
-        mem_free(bytes);
-    }
-    return found;
-}
-
 void simstore_crash(struct simstore *s, bool power, uint64_t draw)
 {
     store_mem_crash(s->inner, power, draw);
-    if (power) simcheck_store_lost(s->check);
 }

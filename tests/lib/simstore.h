@@ -20,7 +20,5 @@ void simstore_destroy(struct simstore *s);
 struct store *simstore_store(struct simstore *s);
 /* The process is gone. power: so is what was not synced, in part (`draw` decides how much). */
 void simstore_crash(struct simstore *s, bool power, uint64_t draw);
-/* True when `size` bytes lie in the synced part of the journal. */
-bool simstore_durable(struct simstore *s, const void *data, size_t size);
 
 #endif
