@@ -425,6 +425,11 @@ bool engine_finished(const struct engine *e)
     return e->finished;
 }
 
+enum status engine_sync(struct engine *e, struct err *err)
+{
+    return journal_sync(&e->ledger.journal, err);
+}
+
 void engine_stop(struct engine *e)
 {
     e->stopping = true;

@@ -85,6 +85,8 @@ enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err)
 uint64_t engine_next_deadline_us(const struct engine *engine);
 /* The run is done and told to everybody who listened (or nobody did for a while). */
 bool engine_finished(const struct engine *engine);
+/* Everything journaled so far survives a power cut. */
+enum status engine_sync(struct engine *engine, struct err *err) MUST_CHECK;
 /* Stop taking new work: workers that ask are refused with "try again later". */
 void engine_stop(struct engine *engine);
 

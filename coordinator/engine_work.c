@@ -191,14 +191,16 @@ enum status engine_collect(struct engine *e, struct err *err)
     uint64_t list[STORE_LIST_MAX];
     size_t n, keep = e->config.checkpoint.keep;
     const struct store_ops *ops = e->store->ops;
+    bool sweep = e->restarted && e->collect_due && e->now_us == e->start_us; /* a crash may have left segments behind */
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && everybody_past(e, &e->kept[e->n_kept - keep])) {
         TRY(ops->snapshot_remove(e->store, e->kept[0].round, err));
         e->n_kept--;
         memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
         e->collect_due = e->n_kept > keep;
+        sweep = true;
     }
-    if (!e->n_kept) return STATUS_OK;
+    if (!sweep) return STATUS_OK;
     TRY(ops->segment_list(e->store, list, STORE_LIST_MAX, &n, err));
     for (size_t i = 0; i < n && list[i] < e->kept[0].segment; i++) TRY(ops->segment_remove(e->store, list[i], err));
     for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)

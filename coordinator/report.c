@@ -1,0 +1,272 @@
+#include "coordinator/report.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/fileio.h"
+#include "common/log.h"
+
+enum { BAR_WIDTH = 30 };
+
+enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
+                        struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out)), .start_s = clock_epoch_s()};
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
+    r->metrics = fopen(path, "a+e");
+    if (!r->metrics) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
+    /* A line a crash cut short must not swallow the next one. */
+    if (!fseek(r->metrics, -1, SEEK_END) && fgetc(r->metrics) != '\n') {
+        fseek(r->metrics, 0, SEEK_END);
+        fputc('\n', r->metrics);
+    }
+    fseek(r->metrics, 0, SEEK_END);
+    return STATUS_OK;
+}
+
+void report_close(struct report *r)
+{
+    if (r->bar_shown) fputs("\r\033[K", r->out);
+    r->bar_shown = false;
+    if (r->metrics) fclose(r->metrics);
+    r->metrics = NULL;
+}
+
+void report_bytes(struct report *r, uint64_t up, uint64_t down)
+{
+    r->up = up;
+    r->down = down;
+}
+
+enum status report_flush(struct report *r, struct err *err)
+{
+    fflush(r->out);
+    if (fflush(r->metrics) || ferror(r->metrics) || r->failed)
+        return err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+/* --- lines --------------------------------------------------------------------------------------------------------------- */
+
+void report_line(struct report *r, const char *fmt, ...)
+{
+    va_list args;
+    if (r->bar_shown) fputs("\r\033[K", r->out);
+    r->bar_shown = false;
+    va_start(args, fmt);
+    vfprintf(r->out, fmt, args);
+    va_end(args);
+    fputc('\n', r->out);
+    fflush(r->out);
+}
+
+static const char *bytes_text(double bytes, char *out, size_t cap)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    int u = 0;
+    while (bytes >= 999.5 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    snprintf(out, cap, bytes >= 99.5 || !u ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    return out;
+}
+
+static const char *time_text(double s, char *out, size_t cap)
+{
+    unsigned long total = s > 0 ? (unsigned long)(s + 0.5) : 0;
+    if (total >= 3600)
+        snprintf(out, cap, "%luh%02lum", total / 3600, total / 60 % 60);
+    else if (total >= 60)
+        snprintf(out, cap, "%lum%02lus", total / 60, total % 60);
+    else
+        snprintf(out, cap, "%lus", total);
+    return out;
+}
+
+static void val_text(const struct report *r, double val, char *out, size_t cap)
+{
+    bool bytes = !strcmp(r->config->data.tokenizer, "bytes");
+    if (!isfinite(val))
+        snprintf(out, cap, bytes ? "val      -           " : "val      -");
+    else if (bytes)
+        snprintf(out, cap, "val %.4f (%.2f bpb)", val, val / M_LN2);
+    else
+        snprintf(out, cap, "val %.4f", val);
+}
+
+static void draw_bar(struct report *r, const struct engine_event *e, const char *eta)
+{
+    if (!r->terminal || !e->rounds) return;
+    int filled = (int)(e->round * BAR_WIDTH / e->rounds);
+    fprintf(r->out, "[%.*s%.*s] %3u %% eta %s", filled, "##############################", BAR_WIDTH - filled,
+            "..............................", (unsigned)(e->round * 100 / e->rounds), eta);
+    fflush(r->out);
+    r->bar_shown = true;
+}
+
+/* ddp takes a round every step: a line every log.every_steps, and whenever there is an evaluation. */
+static bool holds_back(struct report *r, const struct engine_event *e)
+{
+    r->held++;
+    r->held_s += e->round_s;
+    if (r->config->train.method != METHOD_DDP) return false;
+    return r->held < r->config->log.every_steps && !isfinite(e->val_loss) && e->round < e->rounds;
+}
+
+static void round_line(struct report *r, const struct engine_event *e)
+{
+    char val[64], up[24], down[24], eta[24], total[24];
+    r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
+    if (holds_back(r, e)) return;
+    int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
+    val_text(r, e->val_loss, val, sizeof val);
+    time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
+    report_line(r, "round %*llu/%s | loss %.4f | %s | %u/%u workers | up %8s | down %8s | %5.1f s (compute %.1f, wait %.1f"
+                   "%s%s) | eta %s",
+                width, (unsigned long long)e->round, total, e->loss, val, e->delivered, e->workers,
+                bytes_text((double)(r->up - r->line_up), up, sizeof up),
+                bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s,
+                isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
+                e->slowest ? ", slowest " : "", e->slowest ? e->slowest : "", eta);
+    r->line_up = r->up;
+    r->line_down = r->down;
+    r->held = 0;
+    r->held_s = 0;
+    draw_bar(r, e, eta);
+}
+
+/* --- metrics -------------------------------------------------------------------------------------------------------------- */
+
+static const char *const kind_names[] = {
+    [ENGINE_EVENT_JOIN] = "join",   [ENGINE_EVENT_LEAVE] = "leave",     [ENGINE_EVENT_EVICT] = "evict",
+    [ENGINE_EVENT_FAULT] = "fault", [ENGINE_EVENT_RESTART] = "restart", [ENGINE_EVENT_STEP] = "step",
+    [ENGINE_EVENT_UPDATE] = "update", [ENGINE_EVENT_ROUND] = "round",   [ENGINE_EVENT_EVAL] = "eval",
+    [ENGINE_EVENT_CHECKPOINT] = "checkpoint", [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
+};
+
+static void put_count(json_t *o, const char *key, uint64_t value)
+{
+    if (value != UINT64_MAX) json_object_set_new(o, key, json_integer((json_int_t)value));
+}
+
+static void put_real(json_t *o, const char *key, double value)
+{
+    if (isfinite(value)) json_object_set_new(o, key, json_real(value));
+}
+
+static void put_text(json_t *o, const char *key, const char *value)
+{
+    if (value && value[0]) json_object_set_new(o, key, json_string(value));
+}
+
+static void write_metrics(struct report *r, const struct engine_event *e)
+{
+    json_t *o = json_object();
+    put_real(o, "time", clock_epoch_s());
+    put_text(o, "event", kind_names[e->kind]);
+    put_text(o, "worker", e->worker);
+    put_text(o, "text", e->text);
+    put_count(o, "step", e->step);
+    put_count(o, "round", e->round);
+    put_count(o, "rounds", e->rounds);
+    put_count(o, "version", e->version);
+    put_count(o, "fragment", e->fragment);
+    put_count(o, "tokens", e->tokens);
+    put_real(o, "loss", e->loss);
+    put_real(o, "val_loss", e->val_loss);
+    put_real(o, "lr", e->lr);
+    put_real(o, "grad_norm", e->grad_norm);
+    put_real(o, "tokens_per_s", e->tokens_per_s);
+    put_count(o, "bytes_up", e->kind == ENGINE_EVENT_ROUND ? r->up : e->bytes_up);
+    put_count(o, "bytes_down", e->kind == ENGINE_EVENT_ROUND ? r->down : e->bytes_down);
+    put_real(o, "compute_s", e->compute_s);
+    put_real(o, "compress_s", e->compress_s);
+    put_real(o, "send_s", e->send_s);
+    put_real(o, "wait_s", e->wait_s);
+    put_real(o, "apply_s", e->apply_s);
+    put_real(o, "round_s", e->round_s);
+    if (e->kind == ENGINE_EVENT_ROUND) {
+        put_count(o, "workers", e->workers);
+        put_count(o, "delivered", e->delivered);
+        put_text(o, "slowest", e->slowest);
+    }
+    if (json_dumpf(o, r->metrics, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fputc('\n', r->metrics) == EOF)
+        r->failed = true;
+    json_decref(o);
+    /* Rounds are looked at while the run goes on; steps may wait in the buffer. */
+    if (e->kind != ENGINE_EVENT_STEP) fflush(r->metrics);
+}
+
+void report_event(struct report *r, const struct engine_event *e)
+{
+    write_metrics(r, e);
+    switch (e->kind) {
+    case ENGINE_EVENT_ROUND: round_line(r, e); break;
+    case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", e->worker, e->text); break;
+    case ENGINE_EVENT_LEAVE: report_line(r, "%s left%s%s", e->worker, e->text && e->text[0] ? ": " : "", e->text); break;
+    case ENGINE_EVENT_EVICT: report_line(r, "%s is removed: %s", e->worker, e->text); break;
+    case ENGINE_EVENT_FAULT:
+        report_line(r, "%s%s%s", e->worker ? e->worker : "", e->worker ? ": " : "", e->text);
+        break;
+    case ENGINE_EVENT_RESTART: report_line(r, "%s", e->text); break;
+    case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", e->text); break;
+    case ENGINE_EVENT_EVAL:
+        if (r->config->train.method == METHOD_ASYNC)
+            report_line(r, "evaluation at version %llu: %.4f nats per token over %llu tokens",
+                        (unsigned long long)e->version, e->val_loss, (unsigned long long)e->tokens);
+        break;
+    case ENGINE_EVENT_DONE:
+    case ENGINE_EVENT_STEP:
+    case ENGINE_EVENT_UPDATE:
+    case ENGINE_EVENT_CHECKPOINT: break;
+    }
+}
+
+/* --- summary --------------------------------------------------------------------------------------------------------------- */
+
+double report_ddp_bytes(const struct engine_summary *s)
+{
+    if (s->workers < 2) return 0;
+    double n = s->workers;
+    return 2 * (n - 1) / n * 4 * (double)s->params * (double)s->worker_steps;
+}
+
+enum status report_summary(const struct report *r, const struct engine_summary *s, const char *run_dir,
+                           struct err *err)
+{
+    char path[FILEIO_PATH_MAX], hash[20];
+    json_t *o = json_object();
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s->theta_hash);
+    put_text(o, "run", r->config->run.name);
+    put_text(o, "method", config_method_name(r->config->train.method));
+    put_count(o, "workers", s->workers);
+    put_count(o, "params", s->params);
+    put_count(o, "tokens", s->tokens);
+    put_count(o, "steps", s->steps);
+    put_count(o, "rounds", s->rounds);
+    json_object_set_new(o, "final_val_loss", isfinite(s->final_val_loss) ? json_real(s->final_val_loss) : json_null());
+    put_count(o, "val_tokens", s->val_tokens);
+    put_real(o, "wall_s", s->wall_s);
+    put_count(o, "bytes_up", s->bytes_up);
+    put_count(o, "bytes_down", s->bytes_down);
+    put_count(o, "ddp_bytes", (uint64_t)report_ddp_bytes(s));
+    put_real(o, "utilization", s->wall_s > 0 && s->workers ? s->compute_s / s->wall_s / s->workers : 0);
+    put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);
+    put_text(o, "theta_hash", hash);
+    put_count(o, "restarts", s->restarts);
+    char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    json_decref(o);
+    if (!text) return err_set(err, STATUS_NOMEM, "no memory for summary.json");
+    snprintf(path, sizeof path, "%s/summary.json", run_dir);
+    enum status status = file_write(path, text, strlen(text), err);
+    free(text);
+    return status;
+}

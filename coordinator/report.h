@@ -1,0 +1,44 @@
+/* What a coordinator tells people and scripts: metrics.jsonl, one line a round on standard output, summary.json. */
+#ifndef COORDINATOR_REPORT_H
+#define COORDINATOR_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "common/config.h"
+#include "common/status.h"
+#include "coordinator/engine.h"
+
+struct report {
+    const struct config *config; /* borrowed */
+    FILE *metrics, *out;         /* out: where lines go, borrowed */
+    bool terminal;               /* out is one: a progress bar is drawn */
+    bool bar_shown;
+    bool failed;                 /* a write failed */
+    uint64_t up, down;           /* bytes on the socket, of this process */
+    uint64_t line_up, line_down; /* as of the last round line */
+    double round_s;              /* smoothed seconds of a round */
+    uint64_t held;               /* rounds since the last line (ddp prints every log.every_steps) */
+    double held_s;
+    double start_s;              /* epoch */
+};
+
+/* Opens (appends to) RUN/metrics.jsonl. */
+enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
+                        struct err *err) MUST_CHECK;
+void report_close(struct report *r);
+/* Bytes counted by the transport so far. */
+void report_bytes(struct report *r, uint64_t up, uint64_t down);
+void report_event(struct report *r, const struct engine_event *event);
+/* One line, above the progress bar. */
+void report_line(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Everything is on its way to the disk. IO when something could not be written. */
+enum status report_flush(struct report *r, struct err *err) MUST_CHECK;
+/* RUN/summary.json. */
+enum status report_summary(const struct report *r, const struct engine_summary *s, const char *run_dir,
+                           struct err *err) MUST_CHECK;
+/* fp32 ring all-reduce every step for the same tokens: 2 (N - 1) / N * 4 P bytes a step and worker, summed. */
+double report_ddp_bytes(const struct engine_summary *s);
+
+#endif

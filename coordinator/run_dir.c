@@ -1,0 +1,167 @@
+#include "coordinator/run_dir.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+
+enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024 };
+
+static void path_of(const char *dir, const char *file, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/%s", dir, file);
+}
+
+enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    TRY(dir_make(dir, err));
+    path_of(dir, "lock", path);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB)) {
+        enum status status =
+            errno == EWOULDBLOCK
+                ? err_set(err, STATUS_EXISTS, "another coordinator serves %.300s: stop it, or use another --dir", dir)
+                : err_set(err, STATUS_IO, "cannot lock %.300s: %s", path, strerror(errno));
+        close(fd);
+        return status;
+    }
+    *fd_p = fd;
+    return STATUS_OK;
+}
+
+enum status run_dir_write_config(const char *dir, const struct config *config, const struct config_sources *sources,
+                                 struct err *err)
+{
+    char path[FILEIO_PATH_MAX], *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (!f) return err_set(err, STATUS_NOMEM, "no memory for config.yaml");
+    config_print(config, sources, f);
+    if (fclose(f)) {
+        free(text);
+        return err_set(err, STATUS_NOMEM, "no memory for config.yaml");
+    }
+    path_of(dir, "config.yaml", path);
+    enum status status = file_write(path, text, size, err);
+    free(text);
+    return status;
+}
+
+/* --- keys ------------------------------------------------------------------------------------------------------------ */
+
+/* file_write with nobody else allowed to read. */
+static enum status write_private(const char *path, const char *text, struct err *err)
+{
+    mode_t old = umask(0077);
+    enum status status = file_write(path, text, strlen(text), err);
+    umask(old);
+    return status;
+}
+
+static void key_line(const uint8_t key[KEY_BYTES], char *out)
+{
+    for (int i = 0; i < KEY_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", key[i]);
+    out[2 * KEY_BYTES] = '\n';
+    out[2 * KEY_BYTES + 1] = 0;
+}
+
+static bool key_read(const char *line, uint8_t key[KEY_BYTES])
+{
+    for (int i = 0; i < KEY_BYTES; i++) {
+        unsigned value;
+        char two[3] = {line[2 * i], line[2 * i + 1], 0};
+        if (strspn(two, "0123456789abcdef") != 2 || sscanf(two, "%x", &value) != 1) return false;
+        key[i] = (uint8_t)value;
+    }
+    return line[2 * KEY_BYTES] == '\n';
+}
+
+enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err)
+{
+    uint8_t *const fields[] = {keys->server_public, keys->server_secret, keys->worker_public, keys->worker_secret};
+    char path[FILEIO_PATH_MAX], text[KEYS_BYTES + 1] = "";
+    path_of(dir, "keys", path);
+    if (!file_exists(path)) {
+        TRY(transport_keys_make(keys, err));
+        for (int i = 0; i < 4; i++) key_line(fields[i], text + strlen(text));
+        return write_private(path, text, err);
+    }
+    void *data;
+    size_t size;
+    TRY(file_read(path, KEYS_BYTES, &data, &size, err));
+    bool good = size == KEYS_BYTES;
+    for (int i = 0; good && i < 4; i++) good = key_read((const char *)data + i * (2 * KEY_BYTES + 1), fields[i]);
+    mem_free(data);
+    return good ? STATUS_OK
+                : err_set(err, STATUS_CORRUPT, "%.300s is not a file of keys: restore it, or remove it to make new keys "
+                          "(workers then need the new join line)", path);
+}
+
+/* --- address --------------------------------------------------------------------------------------------------------- */
+
+void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap)
+{
+    char path[FILEIO_PATH_MAX];
+    void *data;
+    size_t size, n = strlen(listen);
+    struct transport_address a;
+    snprintf(out, cap, "%s", listen);
+    path_of(dir, "address", path);
+    if (n < 2 || strcmp(listen + n - 2, ":*") != 0 || file_read(path, ADDRESS_MAX, &data, &size, NULL) != STATUS_OK)
+        return;
+    char *line = data;
+    line[strcspn(line, "\r\n")] = 0;
+    if (transport_address_parse(&a, line, NULL) == STATUS_OK)
+        snprintf(out, cap, "%.*s%s", (int)(n - 2), listen, strrchr(a.endpoint, ':'));
+    mem_free(data);
+}
+
+/* The first address of this machine that others can reach; loopback when it has none. */
+static void own_address(char out[INET_ADDRSTRLEN])
+{
+    struct ifaddrs *list = NULL;
+    snprintf(out, INET_ADDRSTRLEN, "127.0.0.1");
+    if (getifaddrs(&list)) return;
+    for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || i->ifa_flags & IFF_LOOPBACK || !(i->ifa_flags & IFF_UP))
+            continue;
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, out, INET_ADDRSTRLEN);
+        break;
+    }
+    freeifaddrs(list);
+}
+
+enum status run_dir_write_address(const char *dir, const char *bound, const struct transport_keys *keys, char *line,
+                                  size_t cap, struct err *err)
+{
+    struct transport_address a = {.curve = keys != NULL};
+    char path[FILEIO_PATH_MAX], text[ADDRESS_MAX], host[INET_ADDRSTRLEN];
+    bool any = !strncmp(bound, "tcp://0.0.0.0:", 14) || !strncmp(bound, "tcp://[::]:", 11);
+    own_address(host);
+    if (any)
+        snprintf(a.endpoint, sizeof a.endpoint, "tcp://%s%s", host, strrchr(bound, ':'));
+    else
+        snprintf(a.endpoint, sizeof a.endpoint, "%s", bound);
+    if (keys) {
+        memcpy(a.server_key, keys->server_public, sizeof a.server_key);
+        memcpy(a.secret, keys->worker_secret, sizeof a.secret);
+    }
+    transport_address_format(&a, line, cap);
+    snprintf(text, sizeof text, "%s\n", line);
+    path_of(dir, "address", path);
+    return keys ? write_private(path, text, err) : file_write(path, text, strlen(text), err);
+}

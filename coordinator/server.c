@@ -1,0 +1,243 @@
+#include "coordinator/server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/fileio.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "coordinator/engine.h"
+#include "coordinator/report.h"
+#include "coordinator/run_dir.h"
+#include "coordinator/store.h"
+#include "wire/endpoint.h"
+#include "wire/transport.h"
+
+enum { BATCH = 64, SLEEP_MAX_US = 500000, SUMMARY_FLUSH_US = 2000000, TOKENIZER_MAX = 64 << 20 };
+
+struct server {
+    const struct server_options *options;
+    int lock;
+    struct store *store;
+    struct engine *engine;
+    struct transport *transport;
+    struct report report;
+    uint8_t *buffer; /* one encoded message */
+    void *tokenizer_json;
+    uint64_t flushed_us;
+    bool warned;
+};
+
+/* --- signals ------------------------------------------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t stop_signal;
+static struct transport *volatile signal_transport;
+
+static void on_signal(int number)
+{
+    int saved = errno;
+    stop_signal = number;
+    struct transport *t = signal_transport;
+    if (t) t->ops->wake(t);
+    errno = saved;
+}
+
+static void catch_signals(struct transport *t)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    signal_transport = t;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* --- the engine's io ------------------------------------------------------------------------------------------------------ */
+
+static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
+{
+    struct server *s = ctx;
+    size_t size;
+    enum status status = msg_encode(m, s->buffer, WIRE_HEADER + WIRE_BODY_MAX, &size);
+    if (status != STATUS_OK) {
+        log_error("cannot encode %s: %s", msg_name(m->type), status_text(status));
+        return status;
+    }
+    return s->transport->ops->send(s->transport, peer, lane, s->buffer, size);
+}
+
+static void io_bytes(void *ctx, uint64_t *up, uint64_t *down)
+{
+    struct server *s = ctx;
+    if (s->transport) s->transport->ops->bytes(s->transport, down, up);
+}
+
+static void io_event(void *ctx, const struct engine_event *event)
+{
+    struct server *s = ctx;
+    uint64_t up = 0, down = 0;
+    io_bytes(ctx, &up, &down);
+    report_bytes(&s->report, up, down);
+    report_event(&s->report, event);
+}
+
+/* --- start ---------------------------------------------------------------------------------------------------------------- */
+
+static enum status read_tokenizer(struct server *s, struct err *err)
+{
+    const char *path = s->options->config->data.tokenizer;
+    size_t size;
+    if (!strcmp(path, "bytes")) return STATUS_OK;
+    return file_read(path, TOKENIZER_MAX, &s->tokenizer_json, &size, err);
+}
+
+static enum status start_engine(struct server *s, struct err *err)
+{
+    const struct config *config = s->options->config;
+    struct engine_io io = {.ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes};
+    struct engine_options options = {.config = config, .tokenizer_json = s->tokenizer_json, .threads = 1};
+    if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
+    if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
+        return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));
+    return engine_create(&s->engine, &options, s->store, &io, clock_monotonic_us(), err);
+}
+
+/* A restarted coordinator takes the port it had, so that its workers find it. */
+static enum status listen_on(struct server *s, struct err *err)
+{
+    const char *listen = s->options->config->coordinator.listen, *dir = s->options->run_dir;
+    char endpoint[256], bound[256], line[1024];
+    struct endpoint parsed;
+    struct endpoint_found found;
+    struct transport_keys keys;
+    TRY(endpoint_parse(&parsed, listen, true, err));
+    TRY(endpoint_find(&found, &parsed, err));
+    if (!found.loopback) TRY(run_dir_keys(dir, &keys, err));
+    const struct transport_keys *use = found.loopback ? NULL : &keys;
+    run_dir_last_endpoint(dir, listen, endpoint, sizeof endpoint);
+    enum status status = transport_zmq_listen(&s->transport, endpoint, use, bound, sizeof bound, err);
+    if (status != STATUS_OK && strcmp(endpoint, listen) != 0)
+        status = transport_zmq_listen(&s->transport, listen, use, bound, sizeof bound, err);
+    if (status != STATUS_OK) return status;
+    TRY(run_dir_write_address(dir, bound, use, line, sizeof line, err));
+    report_line(&s->report, "listening on %s", bound);
+    report_line(&s->report, "join with: atoll-worker --join %s --data.train GLOB", line);
+    return STATUS_OK;
+}
+
+static enum status start(struct server *s, struct err *err)
+{
+    const struct server_options *o = s->options;
+    TRY(run_dir_lock(o->run_dir, &s->lock, err));
+    s->buffer = mem_alloc(1, WIRE_HEADER + WIRE_BODY_MAX);
+    if (!s->buffer) return err_set(err, STATUS_NOMEM, "no memory for messages");
+    TRY(read_tokenizer(s, err));
+    TRY(store_disk_open(&s->store, o->run_dir, err));
+    TRY(report_open(&s->report, o->config, o->run_dir, stdout, err));
+    TRY(start_engine(s, err));
+    TRY(run_dir_write_config(o->run_dir, o->config, o->sources, err));
+    TRY(listen_on(s, err));
+    catch_signals(s->transport);
+    return STATUS_OK;
+}
+
+static void finish(struct server *s)
+{
+    signal_transport = NULL;
+    engine_destroy(s->engine);
+    if (s->transport) s->transport->ops->close(s->transport);
+    if (s->store) s->store->ops->close(s->store);
+    if (s->report.metrics) report_close(&s->report);
+    mem_free(s->buffer);
+    mem_free(s->tokenizer_json);
+    if (s->lock >= 0) close(s->lock);
+}
+
+/* --- loop ----------------------------------------------------------------------------------------------------------------- */
+
+static void on_bad_message(struct server *s, uint64_t peer, enum wire_lane lane, const struct err *why)
+{
+    struct msg m = {.type = MSG_REFUSE, .refuse.code = REFUSE_MALFORMED};
+    if (why->code == STATUS_UNSUPPORTED) m.refuse.code = REFUSE_VERSION;
+    snprintf(m.refuse.text, sizeof m.refuse.text, "%s", why->msg);
+    if (!s->warned) log_warn("a message that is not understood came in (said once): %s", why->msg);
+    s->warned = true;
+    if (lane == WIRE_CONTROL && io_send(s, peer, lane, &m) != STATUS_OK) log_debug("the refusal could not be sent");
+}
+
+static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size,
+                          struct err *err)
+{
+    static struct msg m; /* large; one thread */
+    struct err why = {0};
+    if (msg_decode(&m, data, size, &why) != STATUS_OK) {
+        on_bad_message(s, peer, lane, &why);
+        return STATUS_OK;
+    }
+    return engine_on_message(s->engine, peer, lane, &m, clock_monotonic_us(), err);
+}
+
+static uint64_t sleep_us(const struct server *s)
+{
+    uint64_t now = clock_monotonic_us(), at = engine_next_deadline_us(s->engine);
+    if (at <= now) return 0;
+    return at - now < SLEEP_MAX_US ? at - now : SLEEP_MAX_US;
+}
+
+/* Wait for messages, hand over those that are there, let time pass in the engine. */
+static enum status turn(struct server *s, struct err *err)
+{
+    uint64_t peer, wait = sleep_us(s);
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    for (int i = 0; i < BATCH; i++) {
+        enum status status = s->transport->ops->recv(s->transport, i ? 0 : wait, &peer, &lane, &data, &size);
+        if (status == STATUS_AGAIN) break;
+        if (status != STATUS_OK) return err_set(err, status, "the socket failed: %s", status_text(status));
+        TRY(handle(s, peer, lane, data, size, err));
+    }
+    uint64_t now = clock_monotonic_us();
+    if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
+    if (now - s->flushed_us < SUMMARY_FLUSH_US) return STATUS_OK;
+    s->flushed_us = now;
+    return report_flush(&s->report, err);
+}
+
+static enum status serve(struct server *s, struct err *err)
+{
+    while (!engine_finished(s->engine)) {
+        if (stop_signal) {
+            engine_stop(s->engine);
+            TRY(engine_sync(s->engine, err));
+            return err_set(err, STATUS_INTERRUPTED, "stopped by a signal: start it again the same way to continue");
+        }
+        TRY(turn(s, err));
+    }
+    struct engine_summary summary;
+    engine_summary(s->engine, clock_monotonic_us(), &summary);
+    TRY(report_summary(&s->report, &summary, s->options->run_dir, err));
+    report_line(&s->report, "done: %" PRIu64 " rounds, %" PRIu64 " tokens, theta %016" PRIx64, summary.rounds,
+                summary.tokens, summary.theta_hash);
+    return report_flush(&s->report, err);
+}
+
+enum exit_code server_run(const struct server_options *options, struct err *err)
+{
+    struct server s = {.options = options, .lock = -1};
+    enum status status = start(&s, err);
+    if (status == STATUS_OK) status = serve(&s, err);
+    finish(&s);
+    switch (status) {
+    case STATUS_OK: return EXIT_DONE;
+    case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
+    case STATUS_INVALID: return EXIT_USAGE;
+    default: return EXIT_FAILED;
+    }
+}
