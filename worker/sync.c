@@ -79,7 +79,7 @@ static void drop_work(struct sync *s)
         s->f[i].upload = SYNC_UPLOAD_NONE;
         s->f[i].passed = s->f[i].lost = false;
     }
-    s->round = SYNC_NO_ROUND;
+    s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round, too (journal.sync snapshot) */
     s->has_task = false;
     s->eval.pending = s->eval.running = s->eval.answer = false;
     s->state = WORKER_CATCHING_UP;
