@@ -59,22 +59,6 @@ static void pump(struct trainer *t, uint64_t timeout_us)
 
 /* ---- training ----------------------------------------------------------------------------------------------------- */
 
-/* Sample counters of one step: position `from` of the assignment's ranges laid end to end. */
-static bool fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n)
-{
-    uint32_t filled = 0;
-    for (uint32_t i = 0; i < task->n_ranges && filled < n; i++) {
-        const struct wire_range *r = &task->ranges[i];
-        if (from >= r->count) {
-            from -= r->count;
-            continue;
-        }
-        for (; from < r->count && filled < n; from++) counters[filled++] = r->start + from;
-        from = 0;
-    }
-    return filled == n;
-}
-
 static enum status one_step(struct trainer *t, const struct msg_assign *task, uint32_t step, const float **grad_p,
                             struct err *err)
 {
@@ -82,7 +66,7 @@ static enum status one_step(struct trainer *t, const struct msg_assign *task, ui
     double position = task->step0 + step * task->step_rate, lr = lr_schedule_at(&t->schedule, position);
     struct step_result result = {0};
     uint64_t started = clock_monotonic_us();
-    if (!fill_counters(task, (uint64_t)step * n, t->counters, n))
+    if (!train_fill_counters(task, (uint64_t)step * n, t->counters, n))
         return err_set(err, STATUS_MISMATCH, "the assignment of round %" PRIu64 " has too few samples: both sides must run "
                        "the same version of atoll", task->round);
     enum status status = *grad_p ? replica_gradient(t->replica, t->counters, n, grad_p, &result, err)

@@ -46,6 +46,9 @@ void train_setup_finish(struct trainer *t);
 /* outer_setup.on_config; ctx is the trainer. */
 enum status train_on_config(void *ctx, const char *text, struct outer_model *model, struct err *err);
 
+/* Sample counters [n] from position `from` of the assignment's ranges laid end to end; false: they end before. */
+bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n);
+
 /* One step is done: a step line now and then, a record for METRICS. */
 void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result);
 /* Send METRICS when the last are a second old (or there is no room), at once with `force`. */

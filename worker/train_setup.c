@@ -63,6 +63,21 @@ static enum status inner_load(void *ctx, const uint8_t *data, size_t size)
     return STATUS_OK;
 }
 
+bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n)
+{
+    uint32_t filled = 0;
+    for (uint32_t i = 0; i < task->n_ranges && filled < n; i++) {
+        const struct wire_range *r = &task->ranges[i];
+        if (from >= r->count) {
+            from -= r->count;
+            continue;
+        }
+        for (; from < r->count && filled < n; from++) counters[filled++] = r->start + from;
+        from = 0;
+    }
+    return filled == n;
+}
+
 /* ---- on_config ---------------------------------------------------------------------------------------------------- */
 
 static enum status read_config(struct trainer *t, const char *text, struct err *err)
