@@ -259,6 +259,7 @@ enum status engine_pump(struct engine *e, struct err *err)
     while (any) {
         bool closed = false, evaluated = false, opened = false, ended = false;
         TRY(engine_close_fragments(e, &closed, err));
+        if (closed) TRY(engine_serve(e, err)); /* workers wait for these bytes, people only for the line about them */
         TRY(engine_eval_step(e, &evaluated, err));
         TRY(engine_open_work(e, &opened, err));
         TRY(engine_finish_run(e, &ended, err));

@@ -198,7 +198,7 @@ static void write_metrics(struct report *r, const struct engine_event *e)
         put_count(o, "delivered", e->delivered);
         put_text(o, "slowest", e->slowest);
     }
-    if (json_dumpf(o, r->metrics, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fputc('\n', r->metrics) == EOF)
+    if (json_dumpf(o, r->metrics, JSON_COMPACT | JSON_REAL_PRECISION(13)) || fputc('\n', r->metrics) == EOF)
         r->failed = true;
     json_decref(o);
     /* Rounds are looked at while the run goes on; steps may wait in the buffer. */
