@@ -1,0 +1,41 @@
+/* A slow link on one machine: a TCP relay with rate, one-way delay, jitter, stalls and cuts. Everything in user space,
+ * no privileges. All connections through one relay share its rate, as they would share one access line; each direction
+ * is a line of its own: a first-in first-out queue of bounded length, then the delay. */
+#ifndef TESTS_LIB_WANLINK_H
+#define TESTS_LIB_WANLINK_H
+
+#include <signal.h>
+#include <stdint.h>
+
+#include "common/status.h"
+
+struct wanlink_options {
+    const char *listen, *to;     /* IPv4 HOST:PORT; port 0 of `listen`: any free one */
+    double rate_mbit;            /* each direction; 0: as fast as it goes */
+    double delay_ms;             /* one way */
+    double jitter_ms;            /* up to so much more, even spread; bytes of a connection never overtake each other */
+    double queue_ms;             /* longest wait in the queue before the line */
+    int control_fd;              /* commands, a line each; -1: none */
+    volatile sig_atomic_t *stop; /* the relay ends when it is set (NULL: only by command) */
+};
+
+struct wanlink_totals {
+    uint64_t connections, up, down; /* bytes delivered to the far end and back */
+};
+
+struct wanlink;
+
+/* Listen; *port_p gets the port. */
+enum status wanlink_create(struct wanlink **w_p, const struct wanlink_options *options, uint16_t *port_p,
+                           struct err *err) MUST_CHECK;
+/* Relay until stopped. Commands:
+ *     rate MBIT | delay MS | jitter MS   from now on
+ *     stall [SECONDS] | go               nothing moves, nobody notices
+ *     cut                                reset every connection
+ *     down | up                          cut, and refuse new connections; accept again
+ *     quit */
+enum status wanlink_run(struct wanlink *w, struct err *err) MUST_CHECK;
+struct wanlink_totals wanlink_totals(const struct wanlink *w);
+void wanlink_destroy(struct wanlink *w);
+
+#endif
