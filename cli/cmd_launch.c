@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/run_folder.h"
@@ -127,14 +126,10 @@ static enum status worker_build(struct launch *l, size_t i)
     return STATUS_OK;
 }
 
-/* The coordinator writes its progress bar only for a terminal, and it has a pipe: tell it how wide ours is. */
+/* The coordinator draws its progress bar only for a terminal, and it has a pipe: tell it that there is one behind. */
 static void announce_terminal(void)
 {
-    struct winsize size;
-    char columns[16];
-    if (!terminal_interactive() || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_col) return;
-    snprintf(columns, sizeof columns, "%u", size.ws_col);
-    setenv("ATOLL_PROGRESS_COLUMNS", columns, 1);
+    if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
 }
 
 /* --- the run ------------------------------------------------------------------------------------------------------- */

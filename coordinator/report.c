@@ -19,6 +19,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
 {
     char path[FILEIO_PATH_MAX];
     *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out)), .start_s = clock_epoch_s()};
+    r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
     r->metrics = fopen(path, "a+e");
     if (!r->metrics) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
@@ -104,12 +105,12 @@ static void val_text(const struct report *r, double val, char *out, size_t cap)
 
 static void draw_bar(struct report *r, const struct engine_event *e, const char *eta)
 {
-    if (!r->terminal || !e->rounds) return;
+    if (!r->bar || !e->rounds) return;
     int filled = (int)(e->round * BAR_WIDTH / e->rounds);
-    fprintf(r->out, "[%.*s%.*s] %3u %% eta %s", filled, "##############################", BAR_WIDTH - filled,
+    fprintf(r->out, "[%.*s%.*s] %3u %% eta %s\r", filled, "##############################", BAR_WIDTH - filled,
             "..............................", (unsigned)(e->round * 100 / e->rounds), eta);
     fflush(r->out);
-    r->bar_shown = true;
+    r->bar_shown = r->terminal; /* atoll launch removes its own */
 }
 
 /* ddp takes a round every step: a line every log.every_steps, and whenever there is an evaluation. */
@@ -218,11 +219,7 @@ void report_event(struct report *r, const struct engine_event *e)
         break;
     case ENGINE_EVENT_RESTART: report_line(r, "%s", e->text); break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", e->text); break;
-    case ENGINE_EVENT_EVAL:
-        if (r->config->train.method == METHOD_ASYNC)
-            report_line(r, "evaluation at version %llu: %.4f nats per token over %llu tokens",
-                        (unsigned long long)e->version, e->val_loss, (unsigned long long)e->tokens);
-        break;
+    case ENGINE_EVENT_EVAL: /* shown in the line of its round */
     case ENGINE_EVENT_DONE:
     case ENGINE_EVENT_STEP:
     case ENGINE_EVENT_UPDATE:

@@ -13,7 +13,9 @@
 struct report {
     const struct config *config; /* borrowed */
     FILE *metrics, *out;         /* out: where lines go, borrowed */
-    bool terminal;               /* out is one: a progress bar is drawn */
+    bool terminal;               /* out is one */
+    bool bar;                    /* a progress bar is drawn: for a terminal, or for atoll launch, which says so in
+                                    ATOLL_PROGRESS_BAR and takes what ends with \r as one */
     bool bar_shown;
     bool failed;                 /* a write failed */
     uint64_t up, down;           /* bytes on the socket, of this process */
