@@ -230,24 +230,38 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
     return r->policy->judge(r, m, offer, reason_p);
 }
 
+/* Work before the assignment in hand. A worker that restarted from an older state offers it again: with a barrier it will
+ * see for itself whether the updates after its base name it. */
+static enum round_verdict judge_old(const struct round *r, const struct member *m, const struct round_offer *offer,
+                                    uint16_t *code_p, const char **reason_p)
+{
+    uint32_t f = offer->fragment;
+    bool sees = r->policy == &policy_barrier && offer->base_version < r->versions[f];
+    if (m->merged[f] == offer->round + 1 || sees) return ROUND_HAVE;
+    *code_p = REJECT_LATE;
+    *reason_p = drop_reason(REJECT_LATE);
+    return ROUND_REJECT;
+}
+
 enum round_verdict round_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                                uint16_t *code_p, const char **reason_p)
 {
     const struct assignment *work = &m->work;
-    uint32_t f = offer->fragment;
-    if (f < r->p.n_fragments && m->merged[f] == offer->round + 1) return ROUND_HAVE;
-    if (f >= r->p.n_fragments || offer->round >= m->next_round) {
+    if (offer->fragment >= r->p.n_fragments || offer->round >= m->next_round) {
         *code_p = REJECT_UNASSIGNED;
         *reason_p = "this worker holds no such assignment";
         return ROUND_REJECT;
     }
-    if (work->round != offer->round) {
+    if (work->round != offer->round) return judge_old(r, m, offer, code_p, reason_p);
+    const struct part *part = &work->parts[offer->fragment];
+    if (part->state == PART_HELD) return ROUND_HAVE;
+    if (part->state == PART_MERGED) {
+        /* Trained again after a crash, on top of the update that merged it: no later update will name it. */
+        if (offer->base_version == part->base_version) return ROUND_HAVE;
         *code_p = REJECT_LATE;
-        *reason_p = drop_reason(REJECT_LATE);
+        *reason_p = "merged already, before the worker lost its state";
         return ROUND_REJECT;
     }
-    const struct part *part = &work->parts[f];
-    if (part->state == PART_HELD) return ROUND_HAVE;
     if (part->state == PART_DROPPED || !work->open) {
         *code_p = part->code ? part->code : REJECT_LATE;
         *reason_p = drop_reason(*code_p);
