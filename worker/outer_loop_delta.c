@@ -70,8 +70,17 @@ static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const fl
     return STATUS_OK;
 }
 
+/* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
+static bool all_finite(const float *x, uint64_t n)
+{
+    float sum = 0.0f;
+    for (uint64_t i = 0; i < n; i++) sum += x[i] * 0.0f;
+    return sum == 0.0f;
+}
+
 static enum status encode_all(struct outer_loop *loop, const float *values)
 {
+    if (!all_finite(values, loop->n_params)) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         enum status status = encode_fragment(loop, i, values);
         if (status == STATUS_OK) continue;
