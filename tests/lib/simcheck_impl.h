@@ -110,6 +110,8 @@ size_t check_count(const struct simcheck *c, uint32_t fragment);
 struct check_version *check_version_at(struct simcheck *c, uint32_t fragment, uint64_t version);
 /* The version in which (id, round) was merged into a fragment; 0: none. */
 uint64_t check_merged_in(const struct simcheck *c, uint32_t fragment, uint32_t id, uint64_t round);
+/* These bytes, not others of the same round. */
+bool check_is_merged(const struct simcheck *c, const struct check_delta *d);
 enum status check_log_init(struct simcheck *c, struct err *err) MUST_CHECK;
 void check_log_finish(struct simcheck *c);
 /* An update was appended to the journal. */

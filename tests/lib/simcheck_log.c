@@ -28,6 +28,15 @@ uint64_t check_merged_in(const struct simcheck *c, uint32_t fragment, uint32_t i
     return 0;
 }
 
+bool check_is_merged(const struct simcheck *c, const struct check_delta *d)
+{
+    const struct check_log *log = &c->logs[d->fragment];
+    for (size_t v = log->n; v-- > 1;)
+        for (uint32_t i = 0; i < log->versions[v].n_named; i++)
+            if (log->versions[v].named[i].delta == d) return true;
+    return false;
+}
+
 static void version_clear(struct check_version *v)
 {
     mem_free(v->object);
@@ -172,11 +181,23 @@ static void check_value(struct simcheck *c, uint32_t f, struct check_version *v,
     mem_free(mean);
 }
 
-/* Each merged (worker, round) uses its samples once, in whichever fragment it is merged first. */
-static void check_samples(struct simcheck *c, uint32_t f, const struct check_named *named)
+/* The samples of (id, round) are used once, by whichever fragment is merged first. A round that was dropped and granted
+ * anew has other samples. */
+static bool samples_counted(const struct simcheck *c, const struct check_named *named, uint32_t fragments)
 {
-    for (uint32_t other = 0; other < c->layout.n_fragments; other++)
-        if (other != f && check_merged_in(c, other, named->id, named->round)) return;
+    for (uint32_t f = 0; f < fragments; f++) {
+        uint64_t version = check_merged_in(c, f, named->id, named->round);
+        if (version == 0 || f == named->delta->fragment) continue;
+        const struct check_version *v = &c->logs[f].versions[version];
+        for (uint32_t i = 0; i < v->n_named; i++)
+            if (v->named[i].id == named->id && v->named[i].delta->ranges[0].start == named->delta->ranges[0].start)
+                return true;
+    }
+    return false;
+}
+
+static void count_samples(struct simcheck *c, const struct check_named *named, bool complain)
+{
     for (uint32_t r = 0; r < named->delta->n_ranges; r++) {
         struct wire_range range = named->delta->ranges[r];
         uint64_t end = range.start + range.count;
@@ -186,7 +207,7 @@ static void check_samples(struct simcheck *c, uint32_t f, const struct check_nam
             c->n_trained = 2 * end;
         }
         for (uint64_t p = range.start; p < end; p++)
-            if (c->trained[p]++ && !c->failure[0])
+            if (c->trained[p]++ && complain)
                 simcheck_fail(c, "sample position %llu is merged a second time, by worker-%d round %llu",
                               (unsigned long long)p, named->delta->client, (unsigned long long)named->round);
     }
@@ -197,15 +218,9 @@ static void recount_samples(struct simcheck *c)
     if (c->n_trained) memset(c->trained, 0, c->n_trained);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
         for (size_t v = 1; v < c->logs[f].n; v++)
-            for (uint32_t i = 0; i < c->logs[f].versions[v].n_named; i++) {
-                const struct check_named *named = &c->logs[f].versions[v].named[i];
-                bool before = false;
-                for (uint32_t other = 0; other < f; other++)
-                    before = before || check_merged_in(c, other, named->id, named->round);
-                for (uint32_t r = 0; !before && r < named->delta->n_ranges; r++)
-                    for (uint64_t p = 0; p < named->delta->ranges[r].count; p++)
-                        c->trained[named->delta->ranges[r].start + p]++;
-            }
+            for (uint32_t i = 0; i < c->logs[f].versions[v].n_named; i++)
+                if (!samples_counted(c, &c->logs[f].versions[v].named[i], f))
+                    count_samples(c, &c->logs[f].versions[v].named[i], false);
 }
 
 /* ---- the log -------------------------------------------------------------------------------------------------------- */
@@ -247,7 +262,7 @@ static void check_named_all(struct simcheck *c, const struct update *u, struct c
             simcheck_fail(c, "fragment %u: a delta is older than its base", f);
         v->named[i] = (struct check_named){n->worker_id, n->round, n->tokens, d};
         c->counts.merged++;
-        check_samples(c, f, &v->named[i]);
+        if (!samples_counted(c, &v->named[i], c->layout.n_fragments)) count_samples(c, &v->named[i], true);
     }
     v->n_named = c->failure[0] ? 0 : u->n_named;
 }

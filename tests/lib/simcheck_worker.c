@@ -39,8 +39,7 @@ static void settle(struct simcheck *c, int client, uint32_t f)
     const struct check_delta *d = w->pending[f];
     w->pending[f] = NULL;
     if (!d) return;
-    uint64_t version = w->id == UINT32_MAX ? 0 : check_merged_in(c, f, w->id, d->round);
-    if (version) {
+    if (check_is_merged(c, d)) {
         feedback_commit(&w->feedback[f]);
     } else if (feedback_rollback(&w->feedback[f], c->logs[f].up, d->payload, d->size) != STATUS_OK) {
         simcheck_fail(c, "worker-%d: its residual cannot be rolled back", client);
