@@ -1,0 +1,63 @@
+/* Updates and snapshot heads, with their checksums made right: byte 0 says which. What is accepted is the one encoding
+ * of what was decoded. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "tests/fuzz/fuzz_check.h"
+#include "wire/object.h"
+
+static void seal(uint8_t *bytes, size_t size)
+{
+    if (size < 4) return;
+    uint32_t crc = crc32c(0, bytes, size - 4);
+    for (size_t i = 0; i < 4; i++) bytes[size - 4 + i] = (uint8_t)(crc >> (8 * i));
+}
+
+static void fuzz_update(const uint8_t *bytes, size_t size, uint8_t *again)
+{
+    static struct update_named named[WIRE_NAMED_MAX];
+    struct update u;
+    enum status status = update_decode(&u, named, 8, bytes, size);
+    FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT || status == STATUS_LIMIT);
+    if (status == STATUS_LIMIT) {
+        status = update_decode(&u, named, WIRE_NAMED_MAX, bytes, size);
+        FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT);
+    }
+    size_t again_size;
+    if (status != STATUS_OK) return;
+    FUZZ_CHECK(update_encoded_size(&u) == size);
+    FUZZ_CHECK(update_encode(&u, again, size, &again_size) == STATUS_OK && again_size == size);
+    FUZZ_CHECK(memcmp(bytes, again, size) == 0);
+}
+
+static void fuzz_head(const uint8_t *bytes, size_t size)
+{
+    struct snapshot_head h;
+    uint8_t again[SNAPSHOT_HEAD_BYTES];
+    enum status status = snapshot_head_decode(&h, bytes, size);
+    FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT);
+    if (status != STATUS_OK) return;
+    snapshot_head_encode(&h, again);
+    FUZZ_CHECK(memcmp(bytes, again, sizeof again) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 1) return 0;
+    size_t n = size - 1;
+    uint8_t *bytes = malloc(n + 1), *again = malloc(n + 1);
+    FUZZ_CHECK(bytes && again);
+    uint8_t *exact = bytes + 1; /* ends where the allocation ends */
+    memcpy(exact, data + 1, n);
+    if (data[0] & 1) {
+        seal(exact, n < SNAPSHOT_HEAD_BYTES ? n : SNAPSHOT_HEAD_BYTES);
+        fuzz_head(exact, n);
+    } else {
+        seal(exact, n);
+        fuzz_update(exact, n, again);
+    }
+    free(bytes);
+    free(again);
+    return 0;
+}
