@@ -262,11 +262,12 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
         *reason_p = "merged already, before the worker lost its state";
         return ROUND_REJECT;
     }
-    if (part->state == PART_DROPPED || !work->open) {
+    if (part->state == PART_DROPPED) {
         *code_p = part->code ? part->code : REJECT_LATE;
         *reason_p = drop_reason(*code_p);
         return ROUND_REJECT;
     }
+    if (!work->open) return judge_old(r, m, offer, code_p, reason_p); /* closed before the snapshot we started from */
     *code_p = check_offer(r, m, offer, reason_p);
     return *code_p ? ROUND_DROP : ROUND_ACCEPT;
 }
