@@ -141,10 +141,21 @@ static void appended_delta(struct simcheck *c, const uint8_t *body, size_t size)
         return;
     }
     found->accepted = true;
+    simcheck_note(c, c->now_us, "journal: delta of worker-%d round %llu fragment %u", found->client,
+                  (unsigned long long)m.round, m.fragment);
     uint64_t version = check_merged_in(c, m.fragment, m.id, m.round);
     if (version)
         simcheck_fail(c, "the journal takes a delta of worker-%d round %llu fragment %u again, merged in version %llu",
                       found->client, (unsigned long long)m.round, m.fragment, (unsigned long long)version);
+}
+
+static void appended_drop(struct simcheck *c, const uint8_t *body, size_t size)
+{
+    struct record_drop m;
+    if (record_drop_decode(&m, body, size) != STATUS_OK) simcheck_fail(c, "the journal takes a damaged record");
+    else
+        simcheck_note(c, c->now_us, "journal: id %u round %llu fragment %d dropped, code %d", (unsigned)m.id,
+                      (unsigned long long)m.round, (int)m.fragment, m.code);
 }
 
 void simcheck_store_appended(struct simcheck *c, const struct store_part *parts, size_t n)
@@ -168,6 +179,7 @@ void simcheck_store_appended(struct simcheck *c, const struct store_part *parts,
         if (type == RECORD_DELTA) appended_delta(c, body, length);
         if (type == RECORD_UPDATE) check_log_append(c, body + RECORD_CLOCK_BYTES, length - RECORD_CLOCK_BYTES);
         if (type == RECORD_EVAL) c->counts.evals++;
+        if (type == RECORD_DROP) appended_drop(c, body, length);
         if (type == RECORD_OPEN || type == RECORD_DONE) c->moved_us = c->now_us;
         at += JOURNAL_RECORD_HEADER + length;
     }

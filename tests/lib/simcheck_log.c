@@ -260,6 +260,8 @@ static void check_named_all(struct simcheck *c, const struct update *u, struct c
                           (unsigned long long)n->round);
         if (d->base_version >= u->version)
             simcheck_fail(c, "fragment %u: a delta is older than its base", f);
+        simcheck_note(c, c->now_us, "journal: version %llu of fragment %u merges worker-%d round %llu",
+                      (unsigned long long)u->version, f, d->client, (unsigned long long)n->round);
         v->named[i] = (struct check_named){n->worker_id, n->round, n->tokens, d};
         c->counts.merged++;
         if (!samples_counted(c, &v->named[i], c->layout.n_fragments)) count_samples(c, &v->named[i], true);
