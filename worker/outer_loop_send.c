@@ -9,7 +9,10 @@
 enum status outer_send(struct outer_loop *loop, enum wire_lane lane)
 {
     enum status status = loop->setup.send(loop->setup.io_ctx, lane, &loop->out);
-    if (status != STATUS_OK) log_trace("%s not sent: %s", msg_name(loop->out.type), status_text(status));
+    if (status == STATUS_AGAIN || status == STATUS_CLOSED)
+        log_trace("%s not sent: %s", msg_name(loop->out.type), status_text(status));
+    else if (status != STATUS_OK)
+        log_error("%s cannot be sent: %s", msg_name(loop->out.type), status_text(status));
     return status;
 }
 
