@@ -139,6 +139,8 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
         drop_work(s);
         s->holds = false;
     }
+    /* What was asked of us before belongs to the other session; the coordinator may have lost it and asks again. */
+    s->has_task = s->eval.pending = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         struct sync_fragment *f = &s->f[i];
         f->target = w->current[i].version;
