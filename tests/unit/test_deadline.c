@@ -1,0 +1,72 @@
+/* Time limits from measurements. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/deadline.h"
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    struct deadline d = {0};
+    struct deadline_limit limit = deadline_of(&d, 4, 100, 1000, 500);
+    assert_int_equal(limit.limit_us, 500);
+    assert_int_equal(limit.n, 0);
+    assert_int_equal(deadline_of(&d, 4, 100, 1000, 5).limit_us, 100);
+    assert_int_equal(deadline_of(&d, 4, 100, 1000, 5000).limit_us, 1000);
+    deadline_add(&d, 7);
+    deadline_add(&d, 7);
+    assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).n, 0); /* two say too little */
+}
+
+static void test_median_and_mad(void **state)
+{
+    (void)state;
+    struct deadline d = {0};
+    const uint64_t samples[] = {30, 10, 20, 1000, 40}; /* median 30, deviations 0 10 10 20 970: MAD 10 */
+    for (int i = 0; i < 5; i++) deadline_add(&d, samples[i]);
+    struct deadline_limit limit = deadline_of(&d, 4, 0, 100000, 0);
+    assert_int_equal(limit.median_us, 30);
+    assert_int_equal(limit.mad_us, 10);
+    assert_int_equal(limit.limit_us, 70); /* one outlier does not move it */
+    assert_int_equal(limit.n, 5);
+    assert_int_equal(deadline_of(&d, 4, 80, 100000, 0).limit_us, 80);
+    assert_int_equal(deadline_of(&d, 4, 0, 50, 0).limit_us, 50);
+    assert_int_equal(deadline_of(&d, 1e30, 0, UINT64_MAX, 0).limit_us, UINT64_MAX); /* does not overflow */
+}
+
+static void test_forgets(void **state)
+{
+    (void)state;
+    struct deadline d = {0};
+    for (int i = 0; i < 1000; i++) deadline_add(&d, 5);
+    for (int i = 0; i < DEADLINE_SAMPLES; i++) deadline_add(&d, 900);
+    assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).limit_us, 900);
+}
+
+static void test_says_where_it_comes_from(void **state)
+{
+    (void)state;
+    struct deadline d = {0};
+    char text[160];
+    struct deadline_limit limit = deadline_of(&d, 4, 0, 10000000, 2000000);
+    assert_string_equal(deadline_text(&limit, 4, text, sizeof text), "2.0 s (nothing measured yet)");
+    for (int i = 0; i < 4; i++) deadline_add(&d, 1000000 + (uint64_t)i * 500000);
+    limit = deadline_of(&d, 4, 0, 10000000, 0);
+    assert_non_null(strstr(deadline_text(&limit, 4, text, sizeof text), "3.5 s (median 1.5 s + 4 x MAD 0.5 s of 4"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_median_and_mad),
+        cmocka_unit_test(test_forgets),
+        cmocka_unit_test(test_says_where_it_comes_from),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,219 @@
+/* The lease book: every position is exactly one of committed, outstanding, free; returned ones go out again first. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "coordinator/lease.h"
+
+static uint32_t plan_one(const struct lease_book *book, uint64_t count, struct wire_range ranges[WIRE_RANGES_MAX])
+{
+    struct lease_plan plan = lease_plan_start(book);
+    uint32_t n = 0;
+    assert_int_equal(lease_plan_take(&plan, count, ranges, &n), STATUS_OK);
+    return n;
+}
+
+static void take(struct lease_book *book, uint32_t worker, uint64_t round, uint64_t count)
+{
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    uint32_t n = plan_one(book, count, ranges);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += ranges[i].count;
+    assert_int_equal(sum, count);
+    assert_int_equal(lease_take(book, worker, round, ranges, n), STATUS_OK);
+    assert_int_equal(lease_check(book), STATUS_OK);
+}
+
+static void test_cursor_then_returned(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    lease_book_init(&book);
+    take(&book, 0, 0, 10);
+    take(&book, 1, 0, 10);
+    take(&book, 2, 0, 10);
+    assert_int_equal(book.cursor, 30);
+    assert_int_equal(lease_commit(&book, 1, 0), STATUS_OK);
+    assert_int_equal(lease_commit(&book, 1, 0), STATUS_NOTFOUND); /* once */
+    assert_int_equal(lease_return(&book, 0, 0), STATUS_OK);
+    assert_int_equal(lease_return(&book, 0, 0), STATUS_NOTFOUND);
+    assert_int_equal(lease_return(&book, 1, 0), STATUS_NOTFOUND); /* committed work does not come back */
+    assert_int_equal(book.committed, 10);
+    assert_int_equal(book.n_free, 1);
+    uint32_t n = plan_one(&book, 15, ranges);
+    assert_int_equal(n, 2);
+    assert_int_equal(ranges[0].start, 0);
+    assert_int_equal(ranges[0].count, 10);
+    assert_int_equal(ranges[1].start, 30);
+    assert_int_equal(ranges[1].count, 5);
+    assert_int_equal(book.cursor, 30); /* planning changes nothing */
+    take(&book, 3, 1, 15);
+    assert_int_equal(book.n_free, 0);
+    assert_int_equal(book.cursor, 35);
+    assert_int_equal(lease_outstanding(&book), 25);
+    lease_book_finish(&book);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_plans_follow_each_other(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    struct wire_range a[WIRE_RANGES_MAX], b[WIRE_RANGES_MAX];
+    uint32_t na, nb;
+    lease_book_init(&book);
+    take(&book, 0, 0, 6);
+    assert_int_equal(lease_return(&book, 0, 0), STATUS_OK);
+    struct lease_plan plan = lease_plan_start(&book);
+    assert_int_equal(lease_plan_take(&plan, 4, a, &na), STATUS_OK);
+    assert_int_equal(lease_plan_take(&plan, 4, b, &nb), STATUS_OK);
+    assert_int_equal(na, 1);
+    assert_int_equal(nb, 2);
+    assert_int_equal(b[0].start, 4);
+    assert_int_equal(b[1].start, 6);
+    assert_int_equal(lease_take(&book, 0, 1, a, na), STATUS_OK);
+    assert_int_equal(lease_take(&book, 1, 1, b, nb), STATUS_OK);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    lease_book_finish(&book);
+}
+
+static void test_refuses_what_is_not_free(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    lease_book_init(&book);
+    take(&book, 0, 0, 8);
+    const struct wire_range taken = {2, 3}, gap = {9, 1}, empty = {8, 0}, next = {8, 4};
+    const struct wire_range twice[2] = {{8, 4}, {10, 4}};
+    assert_int_equal(lease_take(&book, 1, 0, &taken, 1), STATUS_STATE);
+    assert_int_equal(lease_take(&book, 1, 0, &gap, 1), STATUS_STATE);
+    assert_int_equal(lease_take(&book, 1, 0, &empty, 1), STATUS_STATE);
+    assert_int_equal(lease_take(&book, 1, 0, twice, 2), STATUS_STATE);
+    assert_int_equal(lease_take(&book, 0, 0, &next, 1), STATUS_STATE); /* has one for this round */
+    assert_int_equal(lease_take(&book, 1, 0, &next, 0), STATUS_STATE);
+    assert_int_equal(book.cursor, 8);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    assert_int_equal(lease_take(&book, 1, 0, &next, 1), STATUS_OK);
+    lease_book_finish(&book);
+}
+
+static void test_end_of_the_order(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    uint32_t n;
+    lease_book_init(&book);
+    book.cursor = book.committed = ((uint64_t)1 << 63) - 5;
+    struct lease_plan plan = lease_plan_start(&book);
+    assert_int_equal(lease_plan_take(&plan, 6, ranges, &n), STATUS_LIMIT);
+    assert_int_equal(lease_plan_take(&plan, 5, ranges, &n), STATUS_OK);
+    lease_book_finish(&book);
+}
+
+/* A fragmented pool: no more than WIRE_RANGES_MAX pieces in one assignment, whatever the pool looks like. */
+static void test_many_pieces(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    lease_book_init(&book);
+    for (uint32_t i = 0; i < 200; i++) take(&book, i, 0, 2);
+    for (uint32_t i = 0; i < 200; i++)
+        assert_int_equal(i % 2 ? lease_commit(&book, i, 0) : lease_return(&book, i, 0), STATUS_OK);
+    assert_int_equal(book.n_free, 100);
+    take(&book, 500, 1, 300);
+    const struct lease *lease = lease_find(&book, 500, 1);
+    assert_int_equal(lease->n_ranges, WIRE_RANGES_MAX);
+    assert_int_equal(lease->ranges[WIRE_RANGES_MAX - 1].start, 400);
+    lease_book_finish(&book);
+}
+
+static void check_coded(const struct lease_book *book)
+{
+    uint8_t bytes[65536];
+    struct lease_book copy;
+    size_t size = lease_encoded_size(book);
+    assert_true(size <= sizeof bytes);
+    struct writer w = writer_of(bytes, size);
+    lease_encode(book, &w);
+    assert_false(w.bad);
+    assert_int_equal(w.pos, size);
+    struct reader r = reader_of(bytes, size);
+    lease_book_init(&copy);
+    assert_int_equal(lease_decode(&copy, &r), STATUS_OK);
+    assert_true(reader_done(&r));
+    assert_int_equal(copy.cursor, book->cursor);
+    assert_int_equal(copy.n_free, book->n_free);
+    assert_int_equal(copy.n_leases, book->n_leases);
+    assert_int_equal(lease_outstanding(&copy), lease_outstanding(book));
+    lease_book_finish(&copy);
+    for (size_t cut = 0; cut < size; cut += 7) { /* no prefix passes */
+        r = reader_of(bytes, cut);
+        lease_book_init(&copy);
+        assert_int_equal(lease_decode(&copy, &r), STATUS_CORRUPT);
+        lease_book_finish(&copy);
+    }
+}
+
+static void test_random_walk(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    uint64_t round = 0;
+    lease_book_init(&book);
+    for (uint64_t i = 0; i < 3000; i++) {
+        uint64_t draw = rng_u64(7, RNG_TEST, i);
+        if (book.n_leases < 12 && draw % 3 == 0) {
+            take(&book, (uint32_t)(draw >> 8) % 5, round++, 1 + (draw >> 16) % 40);
+        } else if (book.n_leases) {
+            struct lease lease = book.leases[(draw >> 8) % book.n_leases];
+            enum status status = draw % 2 ? lease_commit(&book, lease.worker, lease.round)
+                                          : lease_return(&book, lease.worker, lease.round);
+            assert_int_equal(status, STATUS_OK);
+        }
+        assert_int_equal(lease_check(&book), STATUS_OK);
+        if (i % 500 == 0) check_coded(&book);
+    }
+    assert_true(book.committed > 1000);
+    lease_book_finish(&book);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_check_finds_damage(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    lease_book_init(&book);
+    take(&book, 0, 0, 10);
+    take(&book, 1, 0, 10);
+    assert_int_equal(lease_return(&book, 0, 0), STATUS_OK);
+    book.committed += 1;
+    assert_int_equal(lease_check(&book), STATUS_CORRUPT);
+    book.committed -= 1;
+    book.free[0].count += 1; /* overlaps the lease */
+    assert_int_equal(lease_check(&book), STATUS_CORRUPT);
+    book.free[0].count -= 1;
+    book.cursor -= 1;
+    assert_int_equal(lease_check(&book), STATUS_CORRUPT);
+    book.cursor += 1;
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    lease_book_finish(&book);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cursor_then_returned),    cmocka_unit_test(test_plans_follow_each_other),
+        cmocka_unit_test(test_refuses_what_is_not_free), cmocka_unit_test(test_end_of_the_order),
+        cmocka_unit_test(test_many_pieces),             cmocka_unit_test(test_random_walk),
+        cmocka_unit_test(test_check_finds_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

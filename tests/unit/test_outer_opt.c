@@ -1,0 +1,207 @@
+/* Outer optimizers against plain scalar recurrences, and the identities that must hold exactly. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "coordinator/outer_opt.h"
+
+enum { N = 37, STEPS = 9 };
+
+static void draw(float *x, size_t n, uint64_t counter)
+{
+    rng_normal_fill(3, RNG_TEST, counter << 20, 1.0f, x, n);
+}
+
+static void assert_close(double a, double b)
+{
+    double scale = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
+    if (fabs(a - b) > 1e-6 * scale + 1e-7) fail_msg("%.9g is not %.9g", a, b);
+}
+
+/* One worker, lr 1: the mean of parameters is the new theta, to the sign of zeros and through huge differences. */
+static void test_sgd_of_parameters_is_exact(void **state)
+{
+    (void)state;
+    float theta[] = {1.0f, 1e30f, -0.0f, 0.0f, 3.0f}, worker[] = {1e-20f, 1.0f, -0.0f, -0.0f, 3.0f}, acc[5];
+    memcpy(acc, worker, sizeof acc);
+    struct outer_in in = {.theta = theta, .acc = acc, .n = 5, .parameters = true};
+    outer_sgd(&in, 1);
+    assert_memory_equal(acc, worker, sizeof acc);
+}
+
+static void test_sgd(void **state)
+{
+    (void)state;
+    float theta[N], g[N], acc[N];
+    draw(theta, N, 1);
+    draw(g, N, 2);
+    memcpy(acc, g, sizeof acc);
+    struct outer_in in = {.theta = theta, .acc = acc, .n = N};
+    outer_sgd(&in, 0.5);
+    for (int i = 0; i < N; i++) assert_true(acc[i] == (float)((double)theta[i] - 0.5 * (double)g[i]));
+    memcpy(acc, g, sizeof acc);
+    in.increment = true;
+    outer_sgd(&in, 0.5);
+    for (int i = 0; i < N; i++) assert_true(acc[i] == (float)(-0.5 * (double)g[i]));
+    memcpy(acc, g, sizeof acc); /* acc as a mean of parameters */
+    in.parameters = true;
+    outer_sgd(&in, 0.5);
+    for (int i = 0; i < N; i++) assert_true(acc[i] == (float)(-0.5 * ((double)theta[i] - (double)g[i])));
+}
+
+/* PyTorch: buf = mu buf + g; p -= lr (g + mu buf), from buf = g at the first step. */
+static void test_nesterov(void **state)
+{
+    (void)state;
+    float theta[N], v[N] = {0}, acc[N], g[N];
+    double p[N], buf[N] = {0};
+    draw(theta, N, 1);
+    for (int i = 0; i < N; i++) p[i] = (double)theta[i];
+    for (uint64_t t = 0; t < STEPS; t++) {
+        draw(g, N, 10 + t);
+        memcpy(acc, g, sizeof acc);
+        struct outer_in in = {.theta = theta, .acc = acc, .n = N};
+        outer_nesterov(&in, v, 0.7, 0.9);
+        memcpy(theta, acc, sizeof theta);
+        for (int i = 0; i < N; i++) {
+            buf[i] = 0.9 * buf[i] + (double)g[i];
+            p[i] -= 0.7 * ((double)g[i] + 0.9 * buf[i]);
+            assert_close((double)theta[i], p[i]);
+        }
+    }
+}
+
+/* N arrivals of weight 1 move theta as one Nesterov step of their mean does: sum g / N + mu m, with c = 0 and c = 1/N. */
+static void test_delayed_nesterov(void **state)
+{
+    (void)state;
+    enum { BUFFER = 4 };
+    for (int spread = 0; spread < 2; spread++) {
+        float theta[N], m[N] = {0}, sum[N] = {0}, acc[N], g[N];
+        double p[N], ref_m[N] = {0}, mean[N];
+        draw(theta, N, 1);
+        for (int i = 0; i < N; i++) p[i] = (double)theta[i];
+        for (uint64_t t = 0; t < 3 * BUFFER; t++) {
+            if (t % BUFFER == 0) memset(mean, 0, sizeof mean);
+            draw(g, N, 100 + t);
+            memcpy(acc, g, sizeof acc);
+            struct outer_delayed d = {.lr = 0.7, .mu = 0.9, .weight = 1, .n_buffer = BUFFER,
+                                      .c = spread ? 1.0 / BUFFER : 0, .flush = t % BUFFER == BUFFER - 1};
+            struct outer_in in = {.theta = theta, .acc = acc, .n = N};
+            outer_delayed_nesterov(&in, m, sum, &d);
+            memcpy(theta, acc, sizeof theta);
+            for (int i = 0; i < N; i++) {
+                /* spread: every arrival but the last already took its share of the old momentum */
+                if (spread && !d.flush) p[i] -= 0.7 / BUFFER * 0.9 * ref_m[i];
+                mean[i] += (double)g[i] / BUFFER;
+                p[i] -= 0.7 * (double)g[i] / BUFFER;
+                if (!d.flush) continue;
+                ref_m[i] = 0.9 * ref_m[i] + mean[i];
+                p[i] -= 0.7 * 0.9 * ref_m[i] * (spread ? 1.0 / BUFFER : 1);
+                assert_true(sum[i] == 0);
+                assert_close((double)m[i], ref_m[i]);
+            }
+            for (int i = 0; i < N; i++)
+                if (fabs((double)theta[i] - p[i]) > 1e-5) fail_msg("step %d: %g is not %g", (int)t, (double)theta[i], p[i]);
+        }
+    }
+}
+
+static void test_delayed_weight(void **state)
+{
+    (void)state;
+    float theta = 1, m = 0, sum = 0, acc = 2;
+    struct outer_in in = {.theta = &theta, .acc = &acc, .n = 1};
+    struct outer_delayed d = {.lr = 0.5, .mu = 0.9, .weight = 0.25, .n_buffer = 2};
+    outer_delayed_nesterov(&in, &m, &sum, &d);
+    assert_true(acc == 1 - 0.5f * 0.25f * 2 / 2);
+    assert_true(sum == 0.5f && m == 0);
+}
+
+/* PyTorch's AdamW, in double. */
+static void test_adamw(void **state)
+{
+    (void)state;
+    float theta[N], m[N] = {0}, v[N] = {0}, acc[N], g[N];
+    double p[N], rm[N] = {0}, rv[N] = {0};
+    draw(theta, N, 1);
+    for (int i = 0; i < N; i++) p[i] = (double)theta[i];
+    for (uint64_t t = 1; t <= STEPS; t++) {
+        struct outer_adamw a = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .scale = 0.5, .t = t};
+        draw(g, N, 200 + t);
+        memcpy(acc, g, sizeof acc);
+        struct outer_in in = {.theta = theta, .acc = acc, .n = N};
+        outer_adamw(&in, m, v, &a);
+        memcpy(theta, acc, sizeof theta);
+        for (int i = 0; i < N; i++) {
+            double x = 0.5 * (double)g[i];
+            p[i] *= 1 - 1e-2 * 0.1;
+            rm[i] = 0.9 * rm[i] + 0.1 * x;
+            rv[i] = 0.95 * rv[i] + 0.05 * x * x;
+            double c1 = 1 - pow(0.9, (double)t), c2 = 1 - pow(0.95, (double)t);
+            p[i] -= 1e-2 * (rm[i] / c1) / (sqrt(rv[i] / c2) + 1e-8);
+            assert_close((double)theta[i], p[i]);
+        }
+    }
+}
+
+/* Any split into ranges gives the same bits: what makes threads and fragments harmless. */
+static void test_ranges_do_not_matter(void **state)
+{
+    (void)state;
+    float theta[N], v[2][N] = {{0}}, acc[2][N];
+    draw(theta, N, 1);
+    draw(v[0], N, 2);
+    memcpy(v[1], v[0], sizeof v[0]);
+    draw(acc[0], N, 3);
+    memcpy(acc[1], acc[0], sizeof acc[0]);
+    struct outer_in whole = {.theta = theta, .acc = acc[0], .n = N};
+    outer_nesterov(&whole, v[0], 0.7, 0.9);
+    for (size_t at = 0; at < N; at += 5) {
+        struct outer_in part = {.theta = theta + at, .acc = acc[1] + at, .n = N - at < 5 ? N - at : 5};
+        outer_nesterov(&part, v[1] + at, 0.7, 0.9);
+    }
+    assert_memory_equal(acc[0], acc[1], sizeof acc[0]);
+    assert_memory_equal(v[0], v[1], sizeof v[0]);
+}
+
+static void test_norm_and_finite(void **state)
+{
+    (void)state;
+    float x[9] = {3, 4};
+    assert_true(outer_sum_squares(x, 9) == 25);
+    assert_true(outer_clip_scale(5, 0) == 1);
+    assert_true(outer_clip_scale(5, 10) == 1);
+    assert_close(outer_clip_scale(5, 1), 0.2);
+    assert_true(outer_finite(x, 9));
+    x[8] = INFINITY;
+    assert_false(outer_finite(x, 9));
+    assert_true(outer_finite(x, 8));
+    x[8] = 0;
+    x[0] = -NAN;
+    assert_false(outer_finite(x, 9));
+    x[0] = 3.4028235e38f;
+    assert_true(outer_finite(x, 9));
+    assert_true(outer_finite(x, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sgd_of_parameters_is_exact),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_nesterov),
+        cmocka_unit_test(test_delayed_nesterov),
+        cmocka_unit_test(test_delayed_weight),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_ranges_do_not_matter),
+        cmocka_unit_test(test_norm_and_finite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
