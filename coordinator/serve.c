@@ -32,6 +32,10 @@ bool serve_add(struct serve *s, const struct msg_get *get, uint64_t total)
 {
     uint64_t end = get->length > UINT64_MAX - get->offset ? UINT64_MAX : get->offset + get->length;
     struct serve_item *item = find(s, get->kind, get->fragment, get->version);
+    if (item && !item->parked && get->length && get->offset == item->end) { /* the next piece, asked for early */
+        item->end = end;
+        return set_total(item, total);
+    }
     if (!item) item = unused(s);
     if (!item || !get->length) return false;
     *item = (struct serve_item){.used = true, .kind = get->kind, .fragment = get->fragment, .version = get->version,

@@ -95,11 +95,18 @@ static uint64_t window(const struct sync *s)
     return SYNC_WINDOW / (s->n_fragments < SYNC_GETS_MAX ? s->n_fragments : SYNC_GETS_MAX);
 }
 
+/* Half of the window is here: ask for the half after it, so that the link never runs dry for a round trip. */
+static bool prolongs(const struct sync *s, const struct sync_fragment *f)
+{
+    return f->requested > f->have && f->requested < f->total && f->requested - f->have <= window(s) / 2;
+}
+
 /* When the fragment's next GET is due; UINT64_MAX: it needs none. */
 static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open)
 {
     if (f->complete || (s->state == WORKER_TRAINING && !s->async)) return UINT64_MAX;
     if (!f->loading && !s->holds) return UINT64_MAX; /* the others first: replaying needs all of them loaded */
+    if (prolongs(s, f)) return 0;
     if (f->requested > f->have) return f->get_at;
     if (open >= SYNC_GETS_MAX) return UINT64_MAX;
     return f->have ? 0 : f->get_at;
@@ -115,10 +122,11 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
         uint64_t due = get_due(s, f, open);
         if (due >= best) continue;
         best = due;
-        uint64_t end = f->have + window(s);
+        uint64_t from = prolongs(s, f) ? f->requested : f->have;
+        uint64_t end = from == f->have ? from + window(s) : from + window(s) / 2;
         if (f->total && end > f->total) end = f->total;
         *a = (struct sync_action){.type = SYNC_SEND_GET, .fragment = i, .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
-                                  .version = f->get_version, .offset = f->have, .length = end - f->have};
+                                  .version = f->get_version, .offset = from, .length = end - from};
     }
     return best;
 }
@@ -128,6 +136,7 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     struct sync_fragment *f = &s->f[a->fragment];
     bool again = f->requested > f->have;
     f->requested = a->offset + a->length;
+    if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true; /* perhaps the bulk connection is not known there */
     uint64_t expect = f->total ? a->length : PARKED_GUESS;
     f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down_rate);

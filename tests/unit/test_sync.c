@@ -617,6 +617,27 @@ static void test_download_window(void **state)
     }
 }
 
+static void test_next_window_is_asked_for_early(void **state)
+{
+    (void)state;
+    struct sync_action a;
+    uint64_t total = 10u << 20, asked = SYNC_WINDOW;
+    start(false, 1, 6);
+    assert_int_equal(s.f[0].requested, SYNC_WINDOW);
+    sync_on_progress(&s, 0, SYNC_WINDOW / 2 - 1, total, now);
+    expect_none();
+    for (uint64_t have = SYNC_WINDOW / 2; have < total; have += SYNC_WINDOW / 2) {
+        sync_on_progress(&s, 0, have, total, now);
+        if (asked == total) break;
+        a = expect(SYNC_SEND_GET);
+        assert_int_equal(a.offset, asked); /* each byte once */
+        asked += a.length;
+        expect_none();
+        assert_true(asked - have <= SYNC_WINDOW);
+    }
+    assert_int_equal(asked, total);
+}
+
 static void test_barrier_freezes_theta_while_training_async_does_not(void **state)
 {
     (void)state;
@@ -777,6 +798,7 @@ int main(void)
         cmocka_unit_test(test_waiting_worker_has_parked_gets),
         cmocka_unit_test(test_download_resumes_where_it_stopped),
         cmocka_unit_test(test_download_window),
+        cmocka_unit_test(test_next_window_is_asked_for_early),
         cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_evaluation_of_a_version_gone_by),
