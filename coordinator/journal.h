@@ -38,7 +38,7 @@ typedef enum status (*journal_visit_fn)(void *ctx, uint16_t type, struct journal
  * CORRUPT: a damaged record that is not the torn tail; the line says segment and offset. */
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
                             void *ctx, struct err *err) MUST_CHECK;
-/* Start segment `segment`; the one before is synced first. */
+/* Start segment `segment`; the one before is synced first. *journal is zeroed or open. */
 enum status journal_begin(struct journal *journal, struct store *store, uint64_t segment, struct err *err) MUST_CHECK;
 /* Append one record whose body is parts[0 .. n) end to end; *at is where the body begins. */
 enum status journal_append(struct journal *journal, uint16_t type, const struct store_part *parts, size_t n,
