@@ -1,0 +1,156 @@
+/* docs/protocol.md says what the code does: names, numbers, lanes, directions, every field with its type and bounds,
+ * every limit and code. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "wire/msg_table.h"
+
+static char doc[1 << 17];
+
+static int read_doc(void **state)
+{
+    (void)state;
+    FILE *f = fopen("docs/protocol.md", "r");
+    if (!f) return -1;
+    size_t n = fread(doc, 1, sizeof doc - 1, f);
+    doc[n] = 0;
+    return fclose(f) || n == sizeof doc - 1;
+}
+
+struct text {
+    char s[512];
+    size_t n;
+};
+
+static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    t->n += (size_t)vsnprintf(t->s + t->n, sizeof t->s - t->n, fmt, args);
+    va_end(args);
+    assert_true(t->n < sizeof t->s);
+}
+
+static void add_integer(struct text *t, const struct field *f, const char *type, uint64_t top)
+{
+    add(t, "%s", type);
+    if (f->min || f->max != top) add(t, " %" PRIu64 "..%" PRIu64, f->min, f->max);
+}
+
+static void add_type(struct text *t, const struct field *f, const struct field *table)
+{
+    switch (f->kind) {
+    case FIELD_U8: add_integer(t, f, "u8", UINT8_MAX); break;
+    case FIELD_U16: add_integer(t, f, "u16", UINT16_MAX); break;
+    case FIELD_U32: add_integer(t, f, "u32", UINT32_MAX); break;
+    case FIELD_U64: add_integer(t, f, "u64", UINT64_MAX); break;
+    case FIELD_BOOL: add(t, "bool"); break;
+    case FIELD_F32: add(t, "f32"); break;
+    case FIELD_F64: add(t, "f64"); break;
+    case FIELD_F32_ANY: add(t, "f32 any"); break;
+    case FIELD_UUID: add(t, "uuid"); break;
+    case FIELD_LINE: add(t, "line %" PRIu64 "..%" PRIu64, f->min, f->max); break;
+    case FIELD_TEXT: add(t, "text %" PRIu64 "..%" PRIu64, f->min, f->max); break;
+    case FIELD_BLOB: add(t, "bytes %" PRIu64 "..%" PRIu64, f->min, f->max); break;
+    case FIELD_LIST:
+        for (const struct field *i = f->items; i->kind != FIELD_END; i++) {
+            add(t, "%s%s ", i == f->items ? "{" : ", ", i->name);
+            add_type(t, i, NULL);
+        }
+        while (table->at != f->count_at) table++; /* the count's row */
+        add(t, "}[%s]", table->name);
+        break;
+    case FIELD_END: break;
+    }
+}
+
+/* The line that begins at *at, without its end; *at moves on. NULL at the end of the document. */
+static const char *next_line(const char **at, char *line, size_t cap)
+{
+    if (!**at) return NULL;
+    size_t n = strcspn(*at, "\n");
+    assert_true(n < cap);
+    memcpy(line, *at, n);
+    line[n] = 0;
+    *at += n + ((*at)[n] == '\n');
+    return line;
+}
+
+static void check_message(enum msg_type type, const char *name, const char *lane, const char *arrow)
+{
+    char line[1024];
+    struct text want = {.n = 0};
+    add(&want, "\n### %s (%d)\n%s %s.", name, type, lane, arrow);
+    const char *at = strstr(doc, want.s);
+    if (!at) fail_msg("docs/protocol.md lacks the heading and first line \"%s\"", want.s + 1);
+    at += want.n;
+    const char *end = strstr(at, "\n##");
+    const struct field *fields = msg_spec_of(type)->fields;
+    for (const struct field *f = fields; f->kind != FIELD_END; f++) {
+        struct text row = {.n = 0};
+        add(&row, "| `%s` | ", f->name);
+        add_type(&row, f, fields);
+        add(&row, " |");
+        do {
+            if (at >= end || !next_line(&at, line, sizeof line))
+                fail_msg("%s: no row %s (or not in this place)", name, row.s);
+        } while (strncmp(line, "| `", 3));
+        if (strncmp(line, row.s, row.n)) fail_msg("%s: the page says \"%s\", the code \"%s\"", name, line, row.s);
+    }
+    while (at < end && next_line(&at, line, sizeof line))
+        if (!strncmp(line, "| `", 3)) fail_msg("%s: the code has no such field: %s", name, line);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    static const char *const lanes[] = {[WIRE_CONTROL] = "control", [WIRE_BULK] = "bulk"};
+    enum { W, C, B };
+    static const char *const arrows[] = {"\xe2\x86\x92", "\xe2\x86\x90", "\xe2\x86\x94"};
+#define CHECK(name, number, lane, direction) check_message(MSG_##name, #name, lanes[WIRE_##lane], arrows[direction]);
+    MSG_MAP(CHECK)
+#undef CHECK
+}
+
+static void check_number(const char *name, long long value)
+{
+    struct text row = {.n = 0};
+    add(&row, "\n| `%s` | %lld |", name, value);
+    if (!strstr(doc, row.s)) fail_msg("docs/protocol.md does not say %s", row.s + 1);
+}
+
+static void test_limits_and_codes(void **state)
+{
+    (void)state;
+#define NUMBER(name) check_number(#name, name)
+    NUMBER(WIRE_VERSION), NUMBER(WIRE_HEADER), NUMBER(WIRE_CHUNK_MAX), NUMBER(WIRE_BODY_MAX), NUMBER(WIRE_NAME_MAX);
+    NUMBER(WIRE_TEXT_MAX), NUMBER(WIRE_CONFIG_MAX), NUMBER(WIRE_STATUS_MAX), NUMBER(WIRE_RANGES_MAX);
+    NUMBER(WIRE_METRICS_MAX), NUMBER(WIRE_NAMED_MAX), NUMBER(WIRE_UUID);
+    NUMBER(LAYOUT_FRAGMENTS_MAX), NUMBER(LAYOUT_TENSORS_MAX);
+    NUMBER(REFUSE_VERSION), NUMBER(REFUSE_RUN), NUMBER(REFUSE_CONFIG), NUMBER(REFUSE_LAYOUT), NUMBER(REFUSE_DATASET);
+    NUMBER(REFUSE_FULL), NUMBER(REFUSE_NAME), NUMBER(REFUSE_UNKNOWN_SESSION), NUMBER(REFUSE_GONE);
+    NUMBER(REFUSE_STOPPING), NUMBER(REFUSE_MALFORMED);
+    NUMBER(REJECT_LATE), NUMBER(REJECT_STALE), NUMBER(REJECT_BASE), NUMBER(REJECT_NONFINITE), NUMBER(REJECT_CORRUPT);
+    NUMBER(REJECT_UNASSIGNED);
+    NUMBER(DELTA_PSEUDO_GRADIENT), NUMBER(DELTA_PARAMETERS), NUMBER(DELTA_GRADIENT);
+    NUMBER(UPDATE_INCREMENT), NUMBER(UPDATE_PARAMETERS);
+    NUMBER(WORKER_CATCHING_UP), NUMBER(WORKER_READY), NUMBER(WORKER_TRAINING), NUMBER(WORKER_SENDING);
+    NUMBER(WORKER_WAITING), NUMBER(WORKER_EVALUATING), NUMBER(WORKER_FINISHED);
+    NUMBER(OBJECT_DELTA), NUMBER(OBJECT_UPDATE), NUMBER(OBJECT_SNAPSHOT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_limits_and_codes)};
+    return cmocka_run_group_tests_name("protocol_doc", tests, read_doc, NULL);
+}
