@@ -115,6 +115,14 @@ void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uin
     retry_start(s, now_us);
 }
 
+/* A JOIN that was repeated while its answer was on the way says less than what is held by now. */
+static bool covers(const struct sync *s, const struct msg_welcome *w)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].version < w->snapshot[i].version || s->f[i].version > w->current[i].version) return false;
+    return s->phase == SYNC_JOINED;
+}
+
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
 {
     bool known = w->worker_id != UINT32_MAX; /* otherwise ids are given later, and ASSIGN brings ours */
@@ -128,13 +136,13 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
         sync_fail(s, "the coordinator counts fragments differently: both sides must run the same version of atoll");
         return false;
     }
+    bool resume = s->holds && (w->resume || covers(s, w));
     s->phase = SYNC_JOINED;
     s->session = w->session;
     if (known) s->worker_id = w->worker_id;
     s->joined_at = now_us;
     s->bind_due = true;
     s->text[0] = '\0';
-    bool resume = w->resume && s->holds;
     if (!resume) {
         drop_work(s);
         s->holds = false;
@@ -479,7 +487,10 @@ bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
     switch (a->type) {
     case SYNC_SEND_HELLO:
     case SYNC_SEND_JOIN:
-        s->retry_wait = s->retry_wait ? s->retry_wait + s->retry_wait / 2 : RETRY_FIRST_US;
+        if (s->retry_wait)
+            s->retry_wait += s->retry_wait / 2;
+        else /* the first JOIN of a run is answered when its first snapshot is on disk */
+            s->retry_wait = s->phase == SYNC_JOINING ? 3 * RETRY_FIRST_US : RETRY_FIRST_US;
         if (s->retry_wait > RETRY_LAST_US) s->retry_wait = RETRY_LAST_US;
         s->retry_at = now_us + jittered(s, s->retry_wait);
         break;

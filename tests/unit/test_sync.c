@@ -552,6 +552,16 @@ static void test_repeated_welcome(void **state)
     assert_int_equal(s.worker_id, 11);
     assert_true(sync_on_welcome(&s, &other, now)); /* a repeated JOIN made it: it replaced ours */
     assert_int_equal(s.session, 8);
+    give(3, 3);
+    sync_train_begin(&s, now);
+    other = welcome(9, false, 3, 2); /* that JOIN was sent before anything was held */
+    assert_true(sync_on_welcome(&s, &other, now));
+    assert_int_equal(s.session, 9);
+    assert_int_equal(s.state, WORKER_TRAINING);
+    other = welcome(10, false, 5, 4); /* but here the log before version 4 is gone */
+    assert_true(sync_on_welcome(&s, &other, now));
+    assert_int_equal(s.state, WORKER_CATCHING_UP);
+    assert_false(s.holds);
 }
 
 /* ---- downloads ---------------------------------------------------------------------------------------------------- */
