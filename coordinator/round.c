@@ -80,6 +80,22 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     return member_add(&r->members, uuid, name, &m);
 }
 
+/* What is waited for is waited for no more (fragment UINT32_MAX: all of it). Where fragments close together, half a delta
+ * would keep the round open for ever: what was delivered goes with the rest. */
+static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
+{
+    bool dropped = false;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        struct part *part = &m->work.parts[f];
+        if ((fragment != UINT32_MAX && fragment != f) || part->state != PART_WAITED) continue;
+        *part = (struct part){.state = PART_DROPPED, .code = code};
+        dropped = true;
+    }
+    for (uint32_t f = 0; f < r->p.n_fragments && dropped && r->p.together; f++)
+        if (m->work.parts[f].state == PART_HELD) m->work.parts[f] = (struct part){.state = PART_DROPPED, .code = code};
+    round_settle(r, m);
+}
+
 enum status round_fold_leave(struct round *r, uint32_t id)
 {
     struct member *m = member_by_id(&r->members, id);
@@ -87,11 +103,7 @@ enum status round_fold_leave(struct round *r, uint32_t id)
     m->active = false;
     m->in_step = false;
     m->ready = false;
-    if (!m->work.open) return STATUS_OK;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++)
-        if (m->work.parts[f].state == PART_WAITED)
-            m->work.parts[f] = (struct part){.state = PART_DROPPED, .code = REJECT_UNASSIGNED};
-    round_settle(r, m);
+    if (m->work.open) drop_parts(r, m, UINT32_MAX, REJECT_UNASSIGNED);
     return STATUS_OK;
 }
 
@@ -162,10 +174,7 @@ enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32
     struct member *m = member_by_id(&r->members, id);
     if (fragment != UINT32_MAX && !waited_part(r, id, round, fragment)) return STATUS_STATE;
     if (!m || !m->work.open || m->work.round != round) return STATUS_STATE;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++)
-        if ((fragment == UINT32_MAX || fragment == f) && m->work.parts[f].state == PART_WAITED)
-            m->work.parts[f] = (struct part){.state = PART_DROPPED, .code = code};
-    round_settle(r, m);
+    drop_parts(r, m, fragment, code);
     return STATUS_OK;
 }
 
