@@ -1,0 +1,228 @@
+/* Addresses: what is accepted, what each bad one prints, and that nothing plain leaves this machine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "wire/endpoint.h"
+#include "wire/transport.h"
+
+#define HEX64 "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF"
+
+static void says(const struct err *err, enum status code, const char *words, const char *input)
+{
+    if (err->code != code || !strstr(err->msg, words))
+        fail_msg("%s: %s, \"%s\"; expected \"%s\"", input, status_text(err->code), err->msg, words);
+    assert_null(strchr(err->msg, '\n'));
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    static const char *const good[] = {
+        "tcp://127.0.0.1:29600",
+        "tcp://[::1]:1",
+        "tcp://islands.example.org:65535/" HEX64 "/" HEX64,
+        "tcp://[2001:db8::1]:29600/" HEX64 "/" HEX64,
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        struct transport_address a, b;
+        struct err err = {0};
+        char text[512];
+        if (transport_address_parse(&a, good[i], &err) != STATUS_OK) fail_msg("%s: %s", good[i], err.msg);
+        assert_int_equal(a.curve, i >= 2);
+        transport_address_format(&a, text, sizeof text);
+        assert_int_equal(strcasecmp(text, good[i]), 0);
+        assert_int_equal(transport_address_parse(&b, text, NULL), STATUS_OK);
+        assert_memory_equal(&a, &b, sizeof a);
+    }
+}
+
+static void test_keys_in_order(void **state)
+{
+    (void)state;
+    struct transport_address a;
+    struct transport_keys keys;
+    char text[512] = "tcp://10.0.0.5:29600/";
+    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    for (int i = 0; i < 64; i++)
+        snprintf(text + strlen(text), 4, i == 32 ? "/%02x" : "%02x",
+                 i < 32 ? keys.server_public[i] : keys.worker_secret[i - 32]);
+    assert_int_equal(transport_address_parse(&a, text, NULL), STATUS_OK);
+    assert_memory_equal(a.server_key, keys.server_public, 32);
+    assert_memory_equal(a.secret, keys.worker_secret, 32);
+}
+
+static void test_bad(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"", "expected tcp://HOST:PORT"},
+        {"127.0.0.1:29600", "expected tcp://HOST:PORT"},
+        {"http://127.0.0.1:80", "expected tcp://HOST:PORT"},
+        {"ipc:///tmp/socket:1", "expected tcp://HOST:PORT"},
+        {"tcp://127.0.0.1", "expected tcp://HOST:PORT"},
+        {"tcp://", "expected tcp://HOST:PORT"},
+        {"tcp://:29600", "host is missing"},
+        {"tcp://*:29600", "host is missing"},
+        {"tcp://two words:29600", "host is missing"},
+        {"tcp://user@host:29600", "host is missing"},
+        {"tcp://127.0.0.1;10.0.0.1:29600", "host is missing"},
+        {"tcp://::1:29600", "in brackets"},
+        {"tcp://127.0.0.1:", "from 1 to 65535"},
+        {"tcp://127.0.0.1:0", "from 1 to 65535"},
+        {"tcp://127.0.0.1:*", "from 1 to 65535"},
+        {"tcp://127.0.0.1:65536", "from 1 to 65535"},
+        {"tcp://127.0.0.1:-1", "from 1 to 65535"},
+        {"tcp://127.0.0.1:29600x", "from 1 to 65535"},
+        {"tcp://127.0.0.1:29600/" HEX64, "SERVERKEY/SECRET"},
+        {"tcp://127.0.0.1:29600/" HEX64 "/", "secret must be 64"},
+        {"tcp://127.0.0.1:29600/" HEX64 "/" HEX64 "0", "secret must be 64"},
+        {"tcp://127.0.0.1:29600/" HEX64 "/" HEX64 "/", "secret must be 64"},
+        {"tcp://127.0.0.1:29600/xx" HEX64 "/" HEX64, "server key must be 64"},
+        {"tcp://127.0.0.1:29600/0011223344556677g899aabbccddeeff00112233445566778899aabbccddeeff/" HEX64, "server key"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct transport_address a;
+        struct err err = {0};
+        assert_int_equal(transport_address_parse(&a, bad[i].text, &err), STATUS_INVALID);
+        says(&err, STATUS_INVALID, bad[i].words, bad[i].text);
+    }
+    char longest[600] = "tcp://";
+    memset(longest + 6, 'a', 500);
+    struct transport_address a;
+    assert_int_equal(transport_address_parse(&a, longest, NULL), STATUS_INVALID);
+    strcpy(longest + 220, ":1");
+    assert_int_equal(transport_address_parse(&a, longest, NULL), STATUS_INVALID);
+}
+
+static void test_find(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool loopback, ipv6;
+    } hosts[] = {{"tcp://127.0.0.1:1", true, false},
+                 {"tcp://127.8.9.10:1", true, false},
+                 {"tcp://[::1]:1", true, true},
+                 {"tcp://[::ffff:127.0.0.1]:1", true, true},
+                 {"tcp://[::ffff:10.0.0.1]:1", false, true},
+                 {"tcp://10.0.0.1:1", false, false},
+                 {"tcp://0.0.0.0:1", false, false},
+                 {"tcp://*:*", false, true}};
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+        struct endpoint e;
+        struct endpoint_found found;
+        assert_int_equal(endpoint_parse(&e, hosts[i].text, true, NULL), STATUS_OK);
+        assert_int_equal(endpoint_find(&found, &e, NULL), STATUS_OK);
+        if (found.loopback != hosts[i].loopback || found.ipv6 != hosts[i].ipv6) fail_msg("%s", hosts[i].text);
+    }
+    struct endpoint nobody = {.host = "no-such-host.invalid", .port = "1"};
+    struct endpoint_found found;
+    struct err err = {0};
+    enum status status = endpoint_find(&found, &nobody, &err); /* AGAIN on a machine without name service */
+    assert_true(status == STATUS_NOTFOUND || status == STATUS_AGAIN);
+    says(&err, status, "no-such-host.invalid", nobody.host);
+}
+
+static enum status try_listen(const char *endpoint, struct err *err)
+{
+    struct transport *t;
+    char bound[128];
+    enum status status = transport_zmq_listen(&t, endpoint, NULL, bound, sizeof bound, err);
+    if (status == STATUS_OK) t->ops->close(t);
+    return status;
+}
+
+static void test_listen_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *endpoint, *words;
+        enum status code;
+    } bad[] = {
+        {"tcp://*:*", "without keys", STATUS_INVALID},
+        {"tcp://0.0.0.0:*", "without keys", STATUS_INVALID},
+        {"tcp://[::]:*", "without keys", STATUS_INVALID},
+        {"tcp://10.1.2.3:*", "without keys", STATUS_INVALID},
+        {"tcp://127.0.0.1:99999", "from 1 to 65535", STATUS_INVALID},
+        {"/tmp/socket", "expected tcp://HOST:PORT", STATUS_INVALID},
+        {"tcp://no-such-host.invalid:1", "no-such-host.invalid", STATUS_NOTFOUND},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct err err = {0};
+        enum status status = try_listen(bad[i].endpoint, &err);
+        if (status != bad[i].code) fail_msg("%s: %s", bad[i].endpoint, status_text(status));
+        if (!strstr(err.msg, bad[i].words)) fail_msg("%s: %s", bad[i].endpoint, err.msg);
+    }
+    struct transport_keys keys;
+    struct transport *t;
+    struct err err = {0};
+    char bound[128];
+    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    assert_int_equal(transport_zmq_listen(&t, "tcp://192.0.2.1:*", &keys, bound, sizeof bound, &err), STATUS_IO);
+    says(&err, err.code, "does not have that address", "192.0.2.1");
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_port_taken(void **state)
+{
+    (void)state;
+    struct transport *t;
+    char bound[128];
+    struct err err = {0};
+    assert_int_equal(transport_zmq_listen(&t, "tcp://localhost:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
+    assert_int_equal(try_listen(bound, &err), STATUS_EXISTS);
+    says(&err, err.code, "address already in use: another coordinator?", bound);
+    says(&err, err.code, bound, bound);
+    t->ops->close(t);
+    assert_int_equal(try_listen(bound, &err), STATUS_OK);
+}
+
+static void test_dial_refusals(void **state)
+{
+    (void)state;
+    static const uint8_t uuid[WIRE_UUID] = {1};
+    static const char *const plain[] = {"tcp://10.1.2.3:29600", "tcp://[2001:db8::1]:29600",
+                                        "tcp://no-such-host.invalid:1"};
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        struct transport_address a;
+        struct transport *t;
+        struct err err = {0};
+        assert_int_equal(transport_address_parse(&a, plain[i], NULL), STATUS_OK);
+        assert_true(transport_zmq_dial(&t, &a, uuid, &err) < 0);
+        if (!strstr(err.msg, i < 2 ? "has no keys" : "no-such-host")) fail_msg("%s: %s", plain[i], err.msg);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    mem_fail_after(1);
+    assert_int_equal(try_listen("tcp://127.0.0.1:*", &err), STATUS_NOMEM);
+    struct transport *t;
+    struct transport_address a = {.endpoint = "tcp://127.0.0.1:1"};
+    static const uint8_t uuid[WIRE_UUID] = {1};
+    mem_fail_after(1);
+    assert_int_equal(transport_zmq_dial(&t, &a, uuid, &err), STATUS_NOMEM);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),          cmocka_unit_test(test_keys_in_order),   cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_find),          cmocka_unit_test(test_listen_refusals), cmocka_unit_test(test_port_taken),
+        cmocka_unit_test(test_dial_refusals), cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests_name("address", tests, NULL, NULL);
+}

@@ -1,0 +1,198 @@
+/* Routing ids and peer numbers; and strangers at the door, who cost nothing and disturb nobody. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zmq.h>
+
+#include "common/clock.h"
+#include "common/rng.h"
+#include "wire/peers.h"
+#include "wire/transport.h"
+
+static struct peers peers;
+
+static struct peer_id id_of(uint32_t n, enum wire_lane lane)
+{
+    struct peer_id id;
+    uint8_t uuid[WIRE_UUID] = {(uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16)};
+    peer_id_make(&id, lane, uuid, 77);
+    return id;
+}
+
+static uint64_t hear(uint32_t n, enum wire_lane lane)
+{
+    struct peer_id id = id_of(n, lane);
+    struct peer *p = peers_hear(&peers, id.bytes, sizeof id.bytes);
+    assert_non_null(p);
+    assert_int_equal(p->lane, lane);
+    return p->number;
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    peers_init(&peers);
+    uint64_t control = hear(5, WIRE_CONTROL), bulk = hear(5, WIRE_BULK);
+    assert_true(control && bulk && control != bulk);
+    assert_int_equal(hear(5, WIRE_CONTROL), control); /* known again */
+    struct peer_id id = id_of(5, WIRE_BULK);
+    assert_memory_equal(peers_find(&peers, bulk)->id.bytes, id.bytes, sizeof id.bytes);
+    peers_forget(&peers, peers_find(&peers, control));
+    assert_null(peers_find(&peers, control));
+    assert_non_null(peers_find(&peers, bulk));
+    uint64_t again = hear(5, WIRE_CONTROL);
+    assert_true(again != control); /* numbers are never used twice */
+    assert_null(peers_find(&peers, control));
+    assert_null(peers_find(&peers, 0));
+    assert_null(peers_find(&peers, UINT64_MAX));
+}
+
+static void test_strange_ids(void **state)
+{
+    (void)state;
+    peers_init(&peers);
+    struct peer_id id = id_of(1, WIRE_CONTROL);
+    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes - 1));
+    assert_null(peers_hear(&peers, (const uint8_t *)"", 0));
+    id.bytes[4] = 2; /* no such lane */
+    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes));
+    id = id_of(1, WIRE_CONTROL);
+    id.bytes[0] ^= 1;
+    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes));
+}
+
+/* A flood of ids: whoever speaks now and then is never forgotten, the table stays as large as it is. */
+static void test_flood(void **state)
+{
+    (void)state;
+    peers_init(&peers);
+    uint64_t mine = hear(0, WIRE_CONTROL), first_stranger = 0;
+    for (uint32_t i = 1; i < 5 * PEERS_MAX; i++) {
+        uint64_t stranger = hear(i, WIRE_BULK);
+        if (i == 1) first_stranger = stranger;
+        if (i % 1000 == 0) assert_int_equal(hear(0, WIRE_CONTROL), mine);
+    }
+    assert_non_null(peers_find(&peers, mine));
+    assert_null(peers_find(&peers, first_stranger));
+    int known = 0;
+    for (uint32_t i = 1; i < 5 * PEERS_MAX; i++) {
+        struct peer_id id = id_of(i, WIRE_BULK);
+        for (const struct peer *p = peers.table; p < peers.table + PEERS_MAX; p += 64)
+            known += p->number && !memcmp(p->id.bytes, id.bytes, sizeof id.bytes);
+    }
+    assert_int_equal(known, PEERS_MAX / 64 - 1); /* place 0 is mine */
+}
+
+/* Random hearing and forgetting against the obvious model. */
+static void test_model(void **state)
+{
+    (void)state;
+    enum { IDS = 300 };
+    static uint64_t numbers[IDS];
+    peers_init(&peers);
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint64_t r = rng_u64(3, RNG_TEST, i);
+        uint32_t n = (uint32_t)(r % IDS);
+        if (r >> 32 & 1) {
+            uint64_t number = hear(n, WIRE_CONTROL);
+            if (numbers[n]) assert_int_equal(number, numbers[n]);
+            numbers[n] = number;
+        } else if (numbers[n]) {
+            peers_forget(&peers, peers_find(&peers, numbers[n]));
+            numbers[n] = 0;
+        }
+        if (numbers[n]) assert_non_null(peers_find(&peers, numbers[n]));
+    }
+}
+
+static uint16_t port_of(const char *bound)
+{
+    return (uint16_t)atoi(strrchr(bound, ':') + 1);
+}
+
+/* Bytes that are not ZMTP, ZMTP that breaks off, and silence. */
+static void bother(uint16_t port, uint64_t seed)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    uint8_t junk[300] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1, 'N', 'U', 'L', 'L'};
+    for (size_t i = seed % 3 == 0 ? 0 : seed % 3 == 1 ? 16 : 64; i < sizeof junk; i++)
+        junk[i] = (uint8_t)rng_u64(seed, RNG_TEST, i);
+    ssize_t n = send(fd, junk, seed % sizeof junk, MSG_NOSIGNAL);
+    assert_true(n >= 0);
+    close(fd);
+}
+
+/* Proper ZeroMQ clients that are not ours: no id, a foreign id, several parts. */
+static void intrude(void *context, const char *bound)
+{
+    struct peer_id mine = id_of(9, WIRE_CONTROL);
+    for (int kind = 0; kind < 3; kind++) {
+        void *s = zmq_socket(context, ZMQ_DEALER);
+        int linger = 200;
+        assert_int_equal(zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger), 0);
+        if (kind == 1) assert_int_equal(zmq_setsockopt(s, ZMQ_ROUTING_ID, "stranger", 8), 0);
+        if (kind == 2) assert_int_equal(zmq_setsockopt(s, ZMQ_ROUTING_ID, mine.bytes, sizeof mine.bytes), 0);
+        assert_int_equal(zmq_connect(s, bound), 0);
+        for (int i = 0; i < 20; i++) {
+            assert_true(zmq_send(s, "part", 4, ZMQ_SNDMORE) >= 0);
+            assert_true(zmq_send(s, "part", 4, kind == 2 ? 0 : ZMQ_SNDMORE) >= 0);
+            if (kind < 2) assert_true(zmq_send(s, "", 0, 0) >= 0);
+        }
+        zmq_close(s);
+    }
+}
+
+static void test_strangers(void **state)
+{
+    (void)state;
+    struct transport *listener, *worker;
+    struct transport_address address;
+    char bound[128];
+    static const uint8_t uuid[WIRE_UUID] = {42};
+    uint64_t peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
+    assert_int_equal(transport_address_parse(&address, bound, NULL), STATUS_OK);
+    assert_int_equal(transport_zmq_dial(&worker, &address, uuid, NULL), STATUS_OK);
+    for (uint64_t i = 0; i < 60; i++) bother(port_of(bound), i);
+    void *context = zmq_ctx_new();
+    intrude(context, bound);
+    assert_int_equal(worker->ops->send(worker, 0, WIRE_CONTROL, (const uint8_t *)"mine", 4), STATUS_OK);
+    uint64_t end = clock_monotonic_us() + 20000000;
+    int heard = 0;
+    while (!heard && clock_monotonic_us() < end) {
+        if (listener->ops->recv(listener, 100000, &peer, &lane, &data, &size) != STATUS_OK) continue;
+        heard++;
+        assert_int_equal(size, 4);
+        assert_memory_equal(data, "mine", 4); /* nothing of the others came through */
+    }
+    assert_int_equal(heard, 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(listener->ops->recv(listener, 50000, &peer, &lane, &data, &size), STATUS_AGAIN);
+    zmq_ctx_term(context);
+    worker->ops->close(worker);
+    listener->ops->close(listener);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table), cmocka_unit_test(test_strange_ids), cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_model), cmocka_unit_test(test_strangers),
+    };
+    return cmocka_run_group_tests_name("peers", tests, NULL, NULL);
+}
