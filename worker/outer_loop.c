@@ -98,11 +98,14 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
 static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint64_t now_us)
 {
     enum sync_phase before = loop->sync.phase;
+    bool said = !strcmp(loop->sync.text, m->text);
     sync_on_refuse(&loop->sync, m, now_us);
     if (before == SYNC_JOINED && loop->sync.phase == SYNC_HELLO)
         log_info("the coordinator does not know this session (%s): joins again", m->text);
     else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
         log_warn("the coordinator refused a message: %s", m->text);
+    else if (!said && loop->sync.phase != SYNC_STOPPED && !strcmp(loop->sync.text, m->text))
+        log_warn("not let in for now, asks again: %s", m->text);
 }
 
 static void note_delivered(struct outer_loop *loop, uint64_t now_us)

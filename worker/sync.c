@@ -10,7 +10,7 @@
 enum {
     RETRY_FIRST_US = 1000000,
     RETRY_LAST_US = 10000000,
-    REFUSED_WAIT_US = 5000000, /* "full" and "stopping" are asked again after this */
+    REFUSED_WAIT_US = 5000000, /* "full", "stopping" and "name taken" are asked again after this */
     STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
 };
 
@@ -202,13 +202,14 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
         if (!joining) sync_rejoin(s, now_us);
         break;
     case REFUSE_FULL:
+    case REFUSE_NAME: /* perhaps of an earlier life with a lost folder: its place is given up in the end */
     case REFUSE_STOPPING:
         if (joining) {
             s->retry_at = now_us + REFUSED_WAIT_US;
             snprintf(s->text, sizeof s->text, "%s", m->text);
         }
         break;
-    default: /* version, run, config, layout, data set, name, malformed: asking again would not help */
+    default: /* version, run, config, layout, data set, malformed: asking again would not help */
         if (!joining) break;
         s->refused = m->code;
         sync_fail(s, m->text);
