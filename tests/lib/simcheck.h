@@ -60,7 +60,7 @@ void simcheck_store_appended(struct simcheck *c, const struct store_part *parts,
 void simcheck_store_synced(struct simcheck *c);
 void simcheck_engine_started(struct simcheck *c, const struct engine *engine, uint64_t now_us);
 void simcheck_engine(struct simcheck *c, const struct engine *engine, uint64_t now_us); /* after every event */
-void simcheck_engine_stopped(struct simcheck *c);
+void simcheck_engine_stopped(struct simcheck *c, bool power); /* power: what was not synced may be gone */
 void simcheck_event(struct simcheck *c, uint64_t now_us, const struct engine_event *event);
 void simcheck_finished(struct simcheck *c, const struct engine *engine);
 

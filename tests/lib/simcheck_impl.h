@@ -67,6 +67,7 @@ struct check_log {
 struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded, neither merged nor refused as far as we know */
+    int64_t remembers;                                  /* the last round it trained and has not forgotten; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME */
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
     uint32_t id; /* merge order; UINT32_MAX: not told yet */
@@ -74,6 +75,7 @@ struct check_worker {
 };
 
 struct simcheck_mark {
+    int64_t remembers;
     float *residual[CHECK_FRAGMENTS];
     bool feedback_pending[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS];
@@ -88,7 +90,7 @@ struct simcheck {
     uint64_t now_us;
     struct simcheck_counts counts;
     char failure[512];
-    bool trace;
+    bool trace, behind;
     char notes[CHECK_NOTES][CHECK_NOTE_SIZE];
     uint64_t n_notes;
     simcheck_script_fn script;

@@ -264,7 +264,7 @@ static void check_named_all(struct simcheck *c, const struct update *u, struct c
                       (unsigned long long)u->version, f, d->client, (unsigned long long)n->round);
         v->named[i] = (struct check_named){n->worker_id, n->round, n->tokens, d};
         c->counts.merged++;
-        if (!samples_counted(c, &v->named[i], c->layout.n_fragments)) count_samples(c, &v->named[i], true);
+        if (!samples_counted(c, &v->named[i], c->layout.n_fragments)) count_samples(c, &v->named[i], !c->behind);
     }
     v->n_named = c->failure[0] ? 0 : u->n_named;
 }

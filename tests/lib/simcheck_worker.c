@@ -11,6 +11,7 @@
 enum status check_worker_init(struct simcheck *c, struct check_worker *w)
 {
     w->id = UINT32_MAX;
+    w->remembers = -1;
     bool keep = config_error_feedback(&c->config, c->config.codec.up);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
         TRY(feedback_init(&w->feedback[f], check_count(c, f), codec_feedback_decay(c->logs[f].up), keep));
@@ -29,6 +30,17 @@ void check_worker_reset(struct simcheck *c, int client)
         feedback_reset(&w->feedback[f]);
         w->pending[f] = NULL;
     }
+    w->remembers = -1;
+}
+
+/* The run merged work of this worker that it does not remember (it came back with an older state). */
+static bool forgot(const struct simcheck *c, const struct check_worker *w, uint32_t f, uint64_t base)
+{
+    const struct check_log *log = &c->logs[f];
+    for (size_t v = base < log->n ? base + 1 : log->n; v-- > 1;)
+        for (uint32_t i = 0; i < log->versions[v].n_named; i++)
+            if (log->versions[v].named[i].id == w->id && (int64_t)log->versions[v].named[i].round > w->remembers) return true;
+    return false;
 }
 
 /* By now the worker knows what became of its last delta: merged (its residual is what the codec lost) or not (everything
@@ -51,6 +63,7 @@ struct simcheck_mark *simcheck_worker_saved(struct simcheck *c, int client)
     const struct check_worker *w = &c->workers[client];
     struct simcheck_mark *mark = mem_alloc(1, sizeof(*mark));
     assert(mark);
+    mark->remembers = w->remembers;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         mark->feedback_pending[f] = w->feedback[f].pending;
         mark->pending[f] = w->pending[f];
@@ -78,6 +91,7 @@ void simcheck_worker_loaded(struct simcheck *c, int client, const struct simchec
         w->pending[f] = mark->pending[f];
         if (mark->residual[f]) memcpy(w->feedback[f].residual, mark->residual[f], check_count(c, f) * sizeof(float));
     }
+    w->remembers = mark->remembers;
     c->counts.resumed++;
 }
 
@@ -124,6 +138,7 @@ static void make_delta(struct simcheck *c, int client, const struct msg_assign *
     float *x = mem_alloc(n, sizeof(float));
     assert(d && x);
     int64_t base = version_of(c, f, anchor);
+    if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* of a life the coordinator has forgotten */
     if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
         simcheck_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
                       (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
@@ -135,6 +150,7 @@ static void make_delta(struct simcheck *c, int client, const struct msg_assign *
     d->payload = mem_alloc(bound, 1);
     assert(d->payload);
     settle(c, client, f);
+    if (base >= 0 && forgot(c, w, f, (uint64_t)base)) feedback_reset(&w->feedback[f]);
     if (feedback_encode(&w->feedback[f], c->logs[f].up, x, d->payload, bound, &d->size) != STATUS_OK)
         simcheck_fail(c, "worker-%d: the checker cannot encode its delta", client);
     w->pending[f] = d;
@@ -157,6 +173,7 @@ void simcheck_worker_trained(struct simcheck *c, int client, const struct msg_as
         uint64_t offset = c->layout.fragments[f].offset;
         make_delta(c, client, task, f, anchor + offset, values + offset);
     }
+    c->workers[client].remembers = (int64_t)task->round;
 }
 
 void simcheck_worker_evaluates(struct simcheck *c, int client, const struct msg_eval *task, const float *theta)
@@ -181,7 +198,7 @@ void simcheck_worker(struct simcheck *c, int client, struct outer_loop *loop, en
     bool whole = theta != NULL && state != WORKER_CATCHING_UP && want != OUTER_DONE && want != OUTER_FAILED;
     for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));
-        if (!v && !c->synced) continue; /* journal.sync snapshot: the coordinator may have lost what others saw */
+        if (c->behind) continue;
         if (!v || v->hash != hash64(theta + c->layout.fragments[f].offset, check_count(c, f) * sizeof(float)))
             simcheck_fail(c, "worker-%d: its copy of fragment %u is not version %llu of the log", client, f,
                           (unsigned long long)outer_loop_version(loop, f));

@@ -160,7 +160,7 @@ void simcluster_coordinator_kill(struct simcluster *c, bool power)
     c->die_in = 0;
     if (!c->finished) simnet_kill(c->net, SIMNET_LISTENER);
     simstore_crash(c->store, power, simnet_draw(c->net, UINT64_MAX));
-    simcheck_engine_stopped(c->check);
+    simcheck_engine_stopped(c->check, power);
 }
 
 /* ---- hooks of the network and the checker -------------------------------------------------------------------------- */
