@@ -16,6 +16,7 @@ static void member_destroy(struct member *m)
 {
     if (!m) return;
     mem_free(m->merged);
+    mem_free(m->merged_in);
     mem_free(m->work.versions);
     mem_free(m->work.parts);
     mem_free(m);
@@ -33,9 +34,10 @@ static struct member *member_create(uint32_t n_fragments)
     struct member *m = mem_alloc(1, sizeof *m);
     if (!m) return NULL;
     m->merged = mem_alloc(n_fragments, sizeof *m->merged);
+    m->merged_in = mem_alloc(n_fragments, sizeof *m->merged_in);
     m->work.versions = mem_alloc(n_fragments, sizeof *m->work.versions);
     m->work.parts = mem_alloc(n_fragments, sizeof *m->work.parts);
-    if (m->merged && m->work.versions && m->work.parts) return m;
+    if (m->merged && m->merged_in && m->work.versions && m->work.parts) return m;
     member_destroy(m);
     return NULL;
 }

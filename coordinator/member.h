@@ -53,6 +53,7 @@ struct member {
     bool in_step;        /* its last assignment was merged: the next round opens with it, heard of or not */
     uint64_t next_round; /* last round assigned + 1 */
     uint64_t *merged;    /* [n_fragments] last round merged + 1; 0: none */
+    uint64_t *merged_in; /* [n_fragments] the version that merged it */
     struct assignment work;
     uint64_t tokens, steps, compute_us; /* merged so far */
 

@@ -210,6 +210,7 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
         count_merged(r, m, part);
         part->state = PART_MERGED;
         m->merged[fragment] = named[i].round + 1;
+        m->merged_in[fragment] = version;
         round_settle(r, m);
     }
     r->policy->updated(r, fragment);
@@ -241,12 +242,10 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
 
 /* Work before the assignment in hand. A worker that restarted from an older state offers it again: with a barrier it will
  * see for itself whether the updates after its base name it. */
-static enum round_verdict judge_old(const struct round *r, const struct member *m, const struct round_offer *offer,
-                                    uint16_t *code_p, const char **reason_p)
+static enum round_verdict judge_old(const struct round *r, const struct round_offer *offer, uint16_t *code_p,
+                                    const char **reason_p)
 {
-    uint32_t f = offer->fragment;
-    bool sees = r->policy == &policy_barrier && offer->base_version < r->versions[f];
-    if (m->merged[f] == offer->round + 1 || sees) return ROUND_HAVE;
+    if (r->policy == &policy_barrier && offer->base_version < r->versions[offer->fragment]) return ROUND_HAVE;
     *code_p = REJECT_LATE;
     *reason_p = drop_reason(REJECT_LATE);
     return ROUND_REJECT;
@@ -261,22 +260,22 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
         *reason_p = "this worker holds no such assignment";
         return ROUND_REJECT;
     }
-    if (work->round != offer->round) return judge_old(r, m, offer, code_p, reason_p);
-    const struct part *part = &work->parts[offer->fragment];
-    if (part->state == PART_HELD) return ROUND_HAVE;
-    if (part->state == PART_MERGED) {
+    if (m->merged[offer->fragment] == offer->round + 1) {
+        if (offer->base_version < m->merged_in[offer->fragment]) return ROUND_HAVE;
         /* Trained again after a crash, on top of the update that merged it: no later update will name it. */
-        if (offer->base_version == part->base_version) return ROUND_HAVE;
         *code_p = REJECT_LATE;
         *reason_p = "merged already, before the worker lost its state";
         return ROUND_REJECT;
     }
+    if (work->round != offer->round) return judge_old(r, offer, code_p, reason_p);
+    const struct part *part = &work->parts[offer->fragment];
+    if (part->state == PART_HELD) return ROUND_HAVE;
     if (part->state == PART_DROPPED) {
         *code_p = part->code ? part->code : REJECT_LATE;
         *reason_p = drop_reason(*code_p);
         return ROUND_REJECT;
     }
-    if (!work->open) return judge_old(r, m, offer, code_p, reason_p); /* closed before the snapshot we started from */
+    if (!work->open) return judge_old(r, offer, code_p, reason_p);
     *code_p = check_offer(r, m, offer, reason_p);
     return *code_p ? ROUND_DROP : ROUND_ACCEPT;
 }

@@ -33,8 +33,8 @@ static size_t list_arrays(const struct ledger *l, struct array out[ARRAYS_MAX])
 
 static size_t member_size(const struct member *m, uint32_t n_fragments)
 {
-    size_t size = WIRE_UUID + 2 + strlen(m->name) + 1 + 1 + 8 + 3 * 8 + 8 * (size_t)n_fragments + 1;
-    if (m->work.open) size += 1 + 8 + 4 + 8 + 8 + 4 + 16 * (size_t)m->work.n_ranges + (8 + 3 + 8) * (size_t)n_fragments;
+    size_t size = WIRE_UUID + 2 + strlen(m->name) + 1 + 1 + 8 + 3 * 8 + 16 * (size_t)n_fragments + 1;
+    if (m->work.open) size += 1 + 8 + 4 + 8 + 8 + 4 + 16 * (size_t)m->work.n_ranges + (8 + 3) * (size_t)n_fragments;
     return size;
 }
 
@@ -49,7 +49,10 @@ static void member_encode(const struct member *m, uint32_t n_fragments, struct w
     put_u64(w, m->tokens);
     put_u64(w, m->steps);
     put_u64(w, m->compute_us);
-    for (uint32_t f = 0; f < n_fragments; f++) put_u64(w, m->merged[f]);
+    for (uint32_t f = 0; f < n_fragments; f++) {
+        put_u64(w, m->merged[f]);
+        put_u64(w, m->merged_in[f]);
+    }
     put_u8(w, work->open);
     if (!work->open) return;
     put_u8(w, work->merged);
@@ -66,7 +69,6 @@ static void member_encode(const struct member *m, uint32_t n_fragments, struct w
         put_u64(w, work->versions[f]);
         put_u8(w, work->parts[f].state);
         put_u16(w, work->parts[f].code);
-        put_u64(w, work->parts[f].base_version);
     }
 }
 
@@ -91,7 +93,6 @@ static void work_decode(struct assignment *work, uint32_t n_fragments, struct re
         work->versions[f] = get_u64(r);
         work->parts[f] = (struct part){.state = get_u8(r)};
         work->parts[f].code = get_u16(r);
-        work->parts[f].base_version = get_u64(r);
         if (work->parts[f].state > PART_DROPPED || work->parts[f].state == PART_HELD) reader_fail(r);
     }
 }
@@ -110,7 +111,10 @@ static enum status member_decode(struct round *round, uint32_t n_fragments, stru
     m->tokens = get_u64(r);
     m->steps = get_u64(r);
     m->compute_us = get_u64(r);
-    for (uint32_t f = 0; f < n_fragments; f++) m->merged[f] = get_u64(r);
+    for (uint32_t f = 0; f < n_fragments; f++) {
+        m->merged[f] = get_u64(r);
+        m->merged_in[f] = get_u64(r);
+    }
     if (get_u8(r) == 1) work_decode(&m->work, n_fragments, r);
     return r->bad ? STATUS_CORRUPT : STATUS_OK;
 }
