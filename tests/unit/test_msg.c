@@ -206,6 +206,26 @@ static void test_largest(void **state)
     encode_refuses();
 }
 
+/* A count over its limit, with as many elements as it says: writing them would go past the struct. */
+static void test_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        enum msg_type type;
+        size_t count_at, item;
+    } lists[] = {{MSG_JOIN, 84, 16},   {MSG_HEARTBEAT, 49, 8}, {MSG_METRICS, 52, 44}, {MSG_WELCOME, 17, 32},
+                 {MSG_ASSIGN, 32, 16}, {MSG_EVAL, 24, 8},      {MSG_DONE, 0, 16}};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        for (size_t n = 257; n * lists[i].item < WIRE_BODY_MAX - 100; n *= 6) {
+            size_t body = lists[i].count_at + 4 + n * lists[i].item;
+            memset(buffer, 0, WIRE_HEADER + body);
+            for (int k = 0; k < 4; k++) buffer[WIRE_HEADER + lists[i].count_at + (size_t)k] = (uint8_t)(n >> (8 * k));
+            frame_seal(buffer, WIRE_VERSION, (uint8_t)lists[i].type, body);
+            assert_int_equal(decode_copy(WIRE_HEADER + body, NULL), STATUS_CORRUPT);
+        }
+    }
+}
+
 static void test_versions(void **state)
 {
     (void)state;
@@ -265,8 +285,8 @@ int main(void)
         cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_truncation_and_flips),
         cmocka_unit_test(test_resealed_damage), cmocka_unit_test(test_random_bodies),
         cmocka_unit_test(test_limits),          cmocka_unit_test(test_largest),
-        cmocka_unit_test(test_versions),        cmocka_unit_test(test_names_and_lanes),
-        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_counts),          cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_names_and_lanes), cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests_name("msg", tests, NULL, NULL);
 }

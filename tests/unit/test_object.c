@@ -134,6 +134,7 @@ static void test_lies(void **state)
         {50, 0xff},            /* named deltas */
         {50, 3},               /* one more than there are */
         {54 + 2 * 20, 51},     /* payload one longer than it is */
+        {54 + 2 * 20, 49},     /* one shorter: a byte left over */
         {54 + 2 * 20 + 7, 64}, /* and enormous */
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
