@@ -37,6 +37,7 @@ struct supervisor {
     char address[SUPERVISOR_ADDRESS_MAX];
     bool stopping;          /* nothing is restarted any more */
     bool asked;             /* the user asked to stop */
+    uint64_t asked_us;      /* when */
     uint64_t kill_at_us;    /* when stopping: SIGTERM has had its time */
     uint64_t term_at_us;    /* after the coordinator's end: workers had theirs; 0: not set */
 };
