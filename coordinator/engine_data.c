@@ -22,7 +22,7 @@ static void send_reject(struct engine *e, const struct session *s, uint64_t roun
     char text[WIRE_TEXT_MAX];
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
     engine_send_control(e, s, &m);
-    snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)round, fragment,
+    snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)round + 1, fragment,
              reason);
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
 }

@@ -4,6 +4,7 @@
  * the version gives it back. Barrier: all workers share one evaluation between two rounds. Async: the worker whose delta
  * was merged last takes all of it while the others go on. At the end everybody shares the whole validation set. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/log.h"
@@ -120,9 +121,16 @@ static enum status finish(struct engine *e, struct err *err)
     uint8_t body[RECORD_SMALL_MAX];
     struct writer w = writer_of(body, sizeof body);
     struct engine_event event;
+    char text[WIRE_TEXT_MAX];
     for (uint32_t i = 0; i < run->n; i++) { /* in order of windows */
         record.loss_sum += run->shares[i].loss_sum;
         record.tokens += run->shares[i].tokens;
+    }
+    if (!isfinite(record.loss_sum)) {
+        record.loss_sum = INFINITY; /* one value, whatever the workers' kind of NaN */
+        snprintf(text, sizeof text, "the validation loss after round %llu is not finite: training diverged; lower "
+                 "inner.learning_rate or outer.learning_rate, or set inner.grad_clip", (unsigned long long)run->round);
+        engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
     }
     run->open = false;
     record_eval_encode(&record, &w);
@@ -162,7 +170,7 @@ void engine_on_eval_result(struct engine *e, struct session *s, const struct msg
             share->count != m->count)
             continue;
         share->holder = 0;
-        if (m->tokens) { /* 0: it had moved past the version, or could not */
+        if (m->tokens) { /* 0: it had moved past the version */
             share->done = true;
             share->loss_sum = m->loss_sum;
             share->tokens = m->tokens;

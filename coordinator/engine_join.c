@@ -117,8 +117,9 @@ static enum status define_model(struct engine *e, uint64_t peer, const struct ms
             status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
         if (status == STATUS_OK) status = engine_checkpoint(e, err);
         if (status == STATUS_OK)
-            log_info("model: %llu parameters in %u tensors, %u fragments; %llu training samples",
-                     (unsigned long long)layout.n_params, layout.n_tensors, n, (unsigned long long)m->train_samples);
+            log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",
+                     (unsigned long long)layout.n_params, layout.n_tensors, n, n > 1 ? "s" : "",
+                     (unsigned long long)m->train_samples);
     }
     layout_finish(&layout);
     return status;
@@ -369,6 +370,26 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     return STATUS_OK;
 }
 
+/* Merged ones, and those of steps reported since by members whose rounds are not merged yet. */
+static uint64_t tokens_so_far(const struct engine *e)
+{
+    uint64_t tokens = e->ledger.round.tokens;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+        if (m && m->work.open && !m->work.merged && m->work.round == s->step_round) tokens += s->step_tokens;
+    }
+    return tokens;
+}
+
+static void count_step(struct session *s, const struct metrics_step *step)
+{
+    if (s->step_round != step->round || !step->step) s->step_tokens = 0; /* also a round trained again */
+    s->step_round = step->round;
+    s->step_tokens += step->tokens;
+}
+
+/* Steps and rounds count from 1 where people see them. */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
 {
     struct engine_event event;
@@ -381,9 +402,10 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         bool last = i + 1 == m->n_steps;
         engine_event_init(&event, ENGINE_EVENT_STEP);
         event.worker = s->name;
-        event.step = (uint64_t)(step->position + 0.5);
-        event.round = step->round;
-        event.tokens = step->tokens;
+        count_step(s, step);
+        event.step = (uint64_t)(step->position + 1.5);
+        event.round = step->round + 1;
+        event.tokens = tokens_so_far(e);
         event.loss = (double)step->loss;
         event.lr = (double)step->lr;
         event.grad_norm = (double)step->grad_norm;

@@ -311,7 +311,7 @@ static enum status compute(struct ledger *l, const struct round_close *close, st
     enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
     if (status == STATUS_NONFINITE)
         return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: lower "
-                       "outer.learning_rate or the workers' learning rate", (unsigned long long)step.round);
+                       "outer.learning_rate or the workers' learning rate", (unsigned long long)step.round + 1);
     if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
     u->payload = l->outer.payload + head;
     u->theta_hash = l->outer.fragments[close->fragment].hash;

@@ -251,6 +251,6 @@ enum status record_eval_decode(struct record_eval *m, const uint8_t *body, size_
     m->final = final == 1;
     m->loss_sum = get_f64(&r);
     m->tokens = get_u64(&r);
-    if (final > 1 || !isfinite(m->loss_sum)) return STATUS_CORRUPT;
+    if (final > 1 || isnan(m->loss_sum)) return STATUS_CORRUPT;
     return finish(&r);
 }

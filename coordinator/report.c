@@ -92,11 +92,21 @@ static const char *time_text(double s, char *out, size_t cap)
     return out;
 }
 
+/* Losses of a run that diverges have 40 digits, or none. */
+static const char *loss_text(double loss, char *out, size_t cap)
+{
+    snprintf(out, cap, fabs(loss) < 1e5 ? "%.4f" : "%.3g", loss);
+    return out;
+}
+
 static void val_text(const struct report *r, double val, char *out, size_t cap)
 {
     bool bytes = !strcmp(r->config->data.tokenizer, "bytes");
-    if (!isfinite(val))
+    char loss[32];
+    if (isnan(val)) /* none */
         snprintf(out, cap, bytes ? "val      -           " : "val      -");
+    else if (!(val < 1e5))
+        snprintf(out, cap, "val %s", loss_text(val, loss, sizeof loss));
     else if (bytes)
         snprintf(out, cap, "val %.4f (%.2f bpb)", val, val / M_LN2);
     else
@@ -119,20 +129,20 @@ static bool holds_back(struct report *r, const struct engine_event *e)
     r->held++;
     r->held_s += e->round_s;
     if (r->config->train.method != METHOD_DDP) return false;
-    return r->held < r->config->log.every_steps && !isfinite(e->val_loss) && e->round < e->rounds;
+    return r->held < r->config->log.every_steps && isnan(e->val_loss) && e->round < e->rounds;
 }
 
 static void round_line(struct report *r, const struct engine_event *e)
 {
-    char val[64], up[24], down[24], eta[24], total[24];
+    char loss[32], val[64], up[24], down[24], eta[24], total[24];
     r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
     val_text(r, e->val_loss, val, sizeof val);
     time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
-    report_line(r, "round %*llu/%s | loss %.4f | %s | %u/%u workers | up %8s | down %8s | %5.1f s (compute %.1f, wait %.1f"
+    report_line(r, "round %*llu/%s | loss %s | %s | %u/%u workers | up %8s | down %8s | %5.1f s (compute %.1f, wait %.1f"
                    "%s%s) | eta %s",
-                width, (unsigned long long)e->round, total, e->loss, val, e->delivered, e->workers,
+                width, (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val, e->delivered, e->workers,
                 bytes_text((double)(r->up - r->line_up), up, sizeof up),
                 bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s,
                 isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,

@@ -87,6 +87,7 @@ static bool field_ok(const struct field *f, const void *object)
         return true;
     case FIELD_BOOL:
     case FIELD_F32_ANY:
+    case FIELD_F64_ANY:
     case FIELD_UUID:
     case FIELD_END: break;
     }
@@ -112,7 +113,8 @@ size_t fields_size(const struct field *table, const void *object)
         case FIELD_F32:
         case FIELD_F32_ANY: n += 4; break;
         case FIELD_U64:
-        case FIELD_F64: n += 8; break;
+        case FIELD_F64:
+        case FIELD_F64_ANY: n += 8; break;
         case FIELD_UUID: n += WIRE_UUID; break;
         case FIELD_LINE: n += 2 + strlen((const char *)object + f->at); break;
         case FIELD_TEXT: n += 4 + strlen(LOAD(const char *, object, f->at)) + 1; break;
@@ -138,7 +140,8 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
         case FIELD_U64: put_u64(w, LOAD(uint64_t, p, 0)); break;
         case FIELD_F32:
         case FIELD_F32_ANY: put_f32(w, LOAD(float, p, 0)); break;
-        case FIELD_F64: put_f64(w, LOAD(double, p, 0)); break;
+        case FIELD_F64:
+        case FIELD_F64_ANY: put_f64(w, LOAD(double, p, 0)); break;
         case FIELD_UUID: put_bytes(w, p, WIRE_UUID); break;
         case FIELD_LINE: put_str(w, p); break;
         case FIELD_TEXT:
@@ -198,7 +201,8 @@ void fields_get(const struct field *table, void *object, struct reader *r)
         case FIELD_U64: STORE(uint64_t, p, 0, get_u64(r)); break;
         case FIELD_F32:
         case FIELD_F32_ANY: STORE(float, p, 0, get_f32(r)); break;
-        case FIELD_F64: STORE(double, p, 0, get_f64(r)); break;
+        case FIELD_F64:
+        case FIELD_F64_ANY: STORE(double, p, 0, get_f64(r)); break;
         case FIELD_UUID:
             bytes = get_bytes(r, WIRE_UUID);
             if (bytes) memcpy(p, bytes, WIRE_UUID);

@@ -20,6 +20,7 @@ enum field_kind {
     FIELD_F32,     /* finite */
     FIELD_F64,     /* finite */
     FIELD_F32_ANY, /* NaN and infinity allowed: a report for people */
+    FIELD_F64_ANY,
     FIELD_UUID,    /* WIRE_UUID bytes */
     FIELD_LINE,    /* char[]: u16 length, UTF-8 without control characters */
     FIELD_TEXT,    /* const char *: u32 length, UTF-8 lines, then a zero byte so that it can be borrowed */

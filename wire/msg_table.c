@@ -17,6 +17,7 @@
 #define F32(type, member) ROW(FIELD_F32, type, member, 0, 0)
 #define F32_ANY(type, member) ROW(FIELD_F32_ANY, type, member, 0, 0)
 #define F64(type, member) ROW(FIELD_F64, type, member, 0, 0)
+#define F64_ANY(type, member) ROW(FIELD_F64_ANY, type, member, 0, 0)
 #define UUID(type, member) ROW(FIELD_UUID, type, member, 0, 0)
 /* `low` is the least length; the terminator takes one byte of the member. */
 #define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
@@ -131,7 +132,7 @@ static const struct field eval_result[] = {
     U64_IN(msg_eval_result, eval_id, 1, UINT64_MAX),
     U64(msg_eval_result, start),
     U64(msg_eval_result, count),
-    F64(msg_eval_result, loss_sum),
+    F64_ANY(msg_eval_result, loss_sum),
     U64(msg_eval_result, tokens),
     END,
 };

@@ -120,7 +120,8 @@ static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint6
     uint32_t lost;
     sync_on_credit(&loop->sync, m, now_us);
     while (sync_take_lost(&loop->sync, &lost)) {
-        log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round", m->round, lost);
+        log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round", m->round + 1,
+                 lost);
         outer_rollback(loop, lost);
     }
     note_delivered(loop, now_us);
@@ -129,7 +130,7 @@ static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint6
 static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint64_t now_us)
 {
     if (!sync_on_reject(&loop->sync, m, now_us)) return;
-    log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round, m->fragment, m->text);
+    log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round + 1, m->fragment, m->text);
     outer_rollback(loop, m->fragment);
 }
 

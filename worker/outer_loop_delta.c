@@ -95,7 +95,7 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
 {
     char text[200];
     loop->faults++;
-    snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round, loop->faults);
+    snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round + 1, loop->faults);
     log_error("%s: this round is thrown away%s", text, loop->model.inner.load ? ", the inner optimizer starts anew" : "");
     if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
         loop->faults = FAULTS_MAX;
@@ -132,7 +132,7 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
     if (status == STATUS_NONFINITE) {
         fault(loop, round, now_us);
     } else if (status != STATUS_OK) {
-        snprintf(loop->text, sizeof loop->text, "cannot encode the delta of round %" PRIu64 ": %s", round,
+        snprintf(loop->text, sizeof loop->text, "cannot encode the delta of round %" PRIu64 ": %s", round + 1,
                  status_text(status));
         sync_fail(&loop->sync, loop->text);
     } else {

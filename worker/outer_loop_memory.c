@@ -260,7 +260,7 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
                     sync_work_ready(&loop->sync, s->round, bytes, now_us);
                 else
                     loop->sync.last_round = s->round;
-                log_info("continues from its state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round, versions[0],
+                log_info("continues from its state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1, versions[0],
                          pending ? ", delta not yet merged" : "");
                 return;
             }

@@ -522,7 +522,7 @@ static void waits_for_upload(const struct sync *s, char *out, size_t cap)
         bytes += s->f[i].bytes;
         held += in_flight(&s->f[i]) ? s->f[i].held : s->f[i].bytes;
     }
-    snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)", (unsigned long long)s->round,
+    snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)", (unsigned long long)s->round + 1,
              (double)held / 1e6, (double)bytes / 1e6);
 }
 
@@ -556,7 +556,7 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap)
     case WORKER_CATCHING_UP: waits_for_download(s, out, cap); break;
     case WORKER_READY: snprintf(out, cap, "work"); break;
     case WORKER_SENDING: waits_for_upload(s, out, cap); break;
-    case WORKER_WAITING: snprintf(out, cap, "the update of round %llu", (unsigned long long)s->round); break;
+    case WORKER_WAITING: snprintf(out, cap, "the update of round %llu", (unsigned long long)s->round + 1); break;
     default: break;
     }
 }

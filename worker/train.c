@@ -68,7 +68,7 @@ static enum status one_step(struct trainer *t, const struct msg_assign *task, ui
     uint64_t started = clock_monotonic_us();
     if (!train_fill_counters(task, (uint64_t)step * n, t->counters, n))
         return err_set(err, STATUS_MISMATCH, "the assignment of round %" PRIu64 " has too few samples: both sides must run "
-                       "the same version of atoll", task->round);
+                       "the same version of atoll", task->round + 1);
     enum status status = *grad_p ? replica_gradient(t->replica, t->counters, n, grad_p, &result, err)
                                  : replica_train_step(t->replica, t->counters, n, lr, &result, err);
     if (status == STATUS_NONFINITE) result.loss_sum = NAN;
@@ -98,8 +98,8 @@ static enum status train_round(struct trainer *t, struct err *err)
         pump(t, 0);
         if (stop_signal) return STATUS_OK;
         if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round) {
-            log_info("round %" PRIu64 " is given up after %u of %u steps: the run went on without it", round, step + 1,
-                     task->steps);
+            log_info("round %" PRIu64 " is given up after %u of %u steps: the run went on without it", round + 1,
+                     step + 1, task->steps);
             return STATUS_OK;
         }
     }
@@ -131,11 +131,6 @@ static enum status evaluate(struct trainer *t, struct err *err)
         tokens += part_tokens;
         pump(t, 0);
         if (stop_signal || outer_loop_want(t->loop) != OUTER_EVAL) return STATUS_OK;
-    }
-    if (!isfinite(loss_sum)) {
-        log_warn("evaluation %" PRIu64 ": the loss is not finite", task.eval_id);
-        loss_sum = 0;
-        tokens = 0;
     }
     outer_loop_eval_done(t->loop, loss_sum, tokens, clock_monotonic_us());
     log_debug("evaluated %" PRIu64 " tokens in %.2f s", tokens, (double)(clock_monotonic_us() - started) / 1e6);

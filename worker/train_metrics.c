@@ -31,9 +31,9 @@ void train_note_step(struct trainer *t, uint32_t step, double position, double l
             .step_us = (uint32_t)fmin(result->compute_s * 1e6, 4e9),
         };
     t->steps_done++;
-    if (result->skipped) log_warn("step %.0f: the gradient is not finite, step skipped", position);
+    if (result->skipped) log_warn("step %.0f: the gradient is not finite, step skipped", position + 1);
     if (t->steps_done % t->config.log.every_steps) return;
-    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1, task->round,
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1, task->round + 1,
              loss, lr, result->grad_norm, result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0);
 }
 

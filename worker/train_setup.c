@@ -95,8 +95,9 @@ static enum status open_tokens(struct tokens *tokens, const char *pattern, const
                        "`atoll prepare` makes them", !strcmp(key, "train") ? "train on" : "evaluate on", key,
                        !strcmp(key, "train") ? "TRAIN" : "VAL");
     enum status status = tokens_open(tokens, pattern, err);
-    if (status != STATUS_OK) err_prefix(err, "data.%s", key);
-    return status;
+    if (status == STATUS_OK) return STATUS_OK;
+    err_prefix(err, "data.%s", key);
+    return status == STATUS_NOTFOUND ? err->code = STATUS_INVALID : status; /* a wrong setting, not a failure */
 }
 
 /* Without data.val: the shards beside the training shards that have "val" where those have "train" in their names. */

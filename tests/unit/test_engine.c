@@ -1,4 +1,5 @@
 /* The engine by hand: joining, a whole run, duplicates, refusals, parked requests, snapshots, kept updates. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -452,6 +453,70 @@ static void test_messages_that_make_no_sense(void **state)
     rig_close(&rig);
 }
 
+/* Parameters that give no finite loss end the evaluation, and the run, like others do. */
+static void test_loss_not_finite(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    for (int round = 0; round < 3; round++) {
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 1.0f);
+    }
+    rig_expect(&rig, 0, MSG_EVAL, &m);
+    struct msg result = {.type = MSG_EVAL_RESULT,
+                         .eval_result = {rig.workers[0].session, m.eval.eval_id, m.eval.start, m.eval.count, NAN, 80}};
+    rig_say(&rig, rig.workers[0].control, &result);
+    struct engine_summary sum;
+    engine_summary(rig.engine, rig.now, &sum);
+    assert_true(sum.done && !isfinite(sum.final_val_loss));
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
+    rig_restart(&rig, false, 0); /* what the journal says of it can be read again */
+    engine_summary(rig.engine, rig.now, &sum);
+    assert_true(sum.done && !isfinite(sum.final_val_loss));
+    rig_close(&rig);
+}
+
+/* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
+static void test_tokens_of_a_step(void **state)
+{
+    (void)state;
+    static const uint64_t expected[] = {16, 32, 48, 64}; /* two workers, two steps each */
+    size_t seen = 0;
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (uint32_t step = 0; step < 2; step++) {
+        for (int i = 0; i < 2; i++) {
+            struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[i].session, .round = UINT64_MAX,
+                                                             .n_steps = 1}};
+            m.metrics.steps[0] = (struct metrics_step){.round = 0, .step = step, .position = step, .tokens = 16};
+            rig_say(&rig, rig.workers[i].control, &m);
+        }
+    }
+    for (size_t i = 0; i < rig.n_events; i++) {
+        const struct engine_event *event = &rig.events[i];
+        if (event->kind != ENGINE_EVENT_STEP) continue;
+        assert_int_equal(event->tokens, expected[seen]);
+        assert_int_equal(event->step, 1 + seen / 2);
+        assert_int_equal(event->round, 1);
+        seen++;
+    }
+    assert_int_equal(seen, 4);
+    rig_deliver_all(&rig, 2, 1.0f);
+    struct engine_summary sum;
+    engine_summary(rig.engine, rig.now, &sum);
+    rig_assigned(&rig, 0);
+    struct msg m = {.type = MSG_METRICS,
+                    .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};
+    m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 16);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +533,8 @@ int main(void)
         cmocka_unit_test(test_kept_for_those_behind),
         cmocka_unit_test(test_status),
         cmocka_unit_test(test_messages_that_make_no_sense),
+        cmocka_unit_test(test_loss_not_finite),
+        cmocka_unit_test(test_tokens_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -758,7 +758,7 @@ static void test_every_wait_has_a_text(void **state)
     assert_non_null(strstr(text, "0.0 of 2.0 MB"));
     credit(4, 0, 2000000, 2000000);
     sync_waits_for(&s, text, sizeof text);
-    assert_non_null(strstr(text, "round 4"));
+    assert_non_null(strstr(text, "round 5"));
     sync_drop(&s, now);
     sleep_until_due();
     join_again(8, false, 9, 9);
