@@ -373,11 +373,14 @@ static void mark_silent(struct engine *e)
     }
 }
 
+/* A member that gave its place up shortly before the end may be about to ask again, after NaN for one: it should hear
+ * that the run is over. */
 static bool everybody_left(const struct engine *e)
 {
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
-        if (m->active && !m->left) return false;
+        bool expected = m->active || m->heard_us + ENGINE_EVICT_MIN_US / 2 > e->done_us;
+        if (expected && !m->left) return false;
     }
     return true;
 }
