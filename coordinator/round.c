@@ -103,7 +103,7 @@ enum status round_fold_leave(struct round *r, uint32_t id)
     m->active = false;
     m->in_step = false;
     m->ready = false;
-    if (m->work.open) drop_parts(r, m, UINT32_MAX, REJECT_UNASSIGNED);
+    if (m->work.open) drop_parts(r, m, UINT32_MAX, REJECT_LATE);
     return STATUS_OK;
 }
 
@@ -222,12 +222,12 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
 static const char *drop_reason(uint16_t code)
 {
     switch (code) {
-    case REJECT_LATE: return "the round closed without it";
+    case REJECT_LATE: return "the run went on without it";
     case REJECT_STALE: return "its base version is too old";
     case REJECT_BASE: return "computed from a version that cannot be merged";
     case REJECT_NONFINITE: return "holds NaN or infinity";
     case REJECT_CORRUPT: return "damaged or malformed";
-    default: return "this work was given back";
+    default: return "this worker holds no such assignment";
     }
 }
 

@@ -360,6 +360,12 @@ bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
     (void)now_us;
     if (m->fragment >= s->n_fragments || m->round != s->round || !in_flight(&s->f[m->fragment])) return false;
     s->f[m->fragment].upload = SYNC_UPLOAD_REJECTED;
+    /* The coordinator never gave out this round, or lost it in a crash: no other fragment of it counts either. */
+    for (uint32_t i = 0; i < s->n_fragments && m->code == REJECT_UNASSIGNED; i++) {
+        if (!in_flight(&s->f[i])) continue;
+        s->f[i].upload = SYNC_UPLOAD_REJECTED;
+        s->f[i].lost = true;
+    }
     settle(s);
     return true;
 }
