@@ -279,7 +279,7 @@ void simcheck_finished(struct simcheck *c, const struct engine *engine)
 {
     uint64_t merged = 0;
     for (uint64_t p = 0; p < c->n_trained; p++) merged += c->trained[p] != 0;
-    if (merged != engine_samples_committed(engine))
+    if (merged != engine_samples_committed(engine) && !c->behind)
         simcheck_fail(c, "the coordinator counts %llu samples, the log names %llu",
                       (unsigned long long)engine_samples_committed(engine), (unsigned long long)merged);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);

@@ -67,6 +67,7 @@ struct check_log {
 struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded, neither merged nor refused as far as we know */
+    int64_t refused[CHECK_FRAGMENTS];                   /* round of the last REJECT that reached it; -1: none */
     int64_t remembers;                                  /* the last round it trained and has not forgotten; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME */
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];

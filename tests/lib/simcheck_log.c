@@ -32,8 +32,10 @@ bool check_is_merged(const struct simcheck *c, const struct check_delta *d)
 {
     const struct check_log *log = &c->logs[d->fragment];
     for (size_t v = log->n; v-- > 1;)
-        for (uint32_t i = 0; i < log->versions[v].n_named; i++)
-            if (log->versions[v].named[i].delta == d) return true;
+        for (uint32_t i = 0; i < log->versions[v].n_named; i++) {
+            const struct check_delta *m = log->versions[v].named[i].delta;
+            if (m->client == d->client && m->round == d->round && m->crc == d->crc && m->size == d->size) return true;
+        }
     return false;
 }
 

@@ -120,7 +120,7 @@ static void sent_assign(struct simcheck *c, int client, const struct msg_assign 
         bool merged = false;
         for (uint32_t f = 0; f < c->layout.n_fragments; f++)
             merged = merged || check_merged_in(c, f, a->worker_id, a->round);
-        for (uint64_t p = a->ranges[r].start; !merged && p < a->ranges[r].start + a->ranges[r].count; p++)
+        for (uint64_t p = a->ranges[r].start; !merged && !c->behind && p < a->ranges[r].start + a->ranges[r].count; p++)
             if (p < c->n_trained && c->trained[p])
                 simcheck_fail(c, "worker-%d is assigned sample position %llu, which is merged already", client,
                               (unsigned long long)p);
@@ -167,5 +167,7 @@ int simcheck_message(struct simcheck *c, uint64_t now_us, enum simnet_moment mom
             c->counts.reloaded++;
         }
     }
+    if (moment == SIMNET_ARRIVED && m->type == MSG_REJECT && m->reject.fragment < CHECK_FRAGMENTS)
+        c->workers[client].refused[m->reject.fragment] = (int64_t)m->reject.round;
     return c->script ? c->script(c->script_ctx, moment, client, to_client, m) : 1;
 }

@@ -122,7 +122,7 @@ static void test_quorum_and_late_delta(void **state)
     struct simcluster *c = simrig_cluster(&setup);
     struct watch reject = {.type = MSG_REJECT, .client = 2, .to_client = true};
     simcheck_script(c->check, watch_message, &reject);
-    c->workers[2].step_us = 4000000;
+    c->workers[2].step_us = 350000;
     simrig_start(c, 3);
     assert_true(simrig_until(c, 300, watch_seen, &reject));
     assert_int_equal(reject.code, REJECT_LATE);
