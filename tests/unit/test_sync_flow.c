@@ -1,0 +1,249 @@
+/* The worker's protocol machine, continued: downloads, evaluation, the end, and what a wait is called. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/syncrig.h"
+
+enum { S = 1000000, BYTES = 1 << 20 };
+
+/* ---- downloads ---------------------------------------------------------------------------------------------------- */
+
+static void test_waiting_worker_has_parked_gets(void **state)
+{
+    (void)state;
+    int n[8];
+    syncrig_start(false, 3, 6);
+    assert_true(sync_expects(&syncrig.s, OBJECT_UPDATE, 0, 7));
+    assert_true(sync_expects(&syncrig.s, OBJECT_UPDATE, 2, 7));
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 0);
+    syncrig.now += SYNC_RETRY_MIN_US;
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 3); /* silence: again */
+    syncrig.now += SYNC_RETRY_MIN_US;
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 0); /* less often */
+}
+
+static void test_download_resumes_where_it_stopped(void **state)
+{
+    (void)state;
+    syncrig_start(false, 1, 6);
+    sync_on_progress(&syncrig.s, 0, 300000, 10000000, syncrig.now);
+    syncrig_drain_all();
+    for (int i = 0; i < 100 && syncrig.s.f[0].get_wait == 0; i++) {
+        struct sync_action a;
+        syncrig.now += S;
+        while (syncrig_poll_one(&a))
+            if (a.type == SYNC_SEND_GET) {
+                assert_int_equal(a.offset, 300000);
+                return;
+            }
+    }
+    fail_msg("no second GET");
+}
+
+static void test_download_window(void **state)
+{
+    (void)state;
+    syncrig_start(false, LAYOUT_FRAGMENTS_MAX, 1);
+    for (int i = 0; i < 50; i++) {
+        uint64_t asked = 0;
+        int open = 0;
+        syncrig_drain_all();
+        for (uint32_t f = 0; f < syncrig.s.n_fragments; f++)
+            if (syncrig.s.f[f].requested > syncrig.s.f[f].have) {
+                asked += syncrig.s.f[f].requested - syncrig.s.f[f].have;
+                open++;
+            }
+        assert_in_range(open, 1, SYNC_GETS_MAX);
+        assert_true(asked <= SYNC_WINDOW);
+        for (uint32_t f = 0; f < syncrig.s.n_fragments; f++)
+            if (syncrig.s.f[f].requested > syncrig.s.f[f].have) {
+                uint64_t have = syncrig.s.f[f].requested > 3000000 ? 3000000 : syncrig.s.f[f].requested;
+                sync_on_progress(&syncrig.s, f, have, 3000000, syncrig.now);
+                if (have == 3000000) sync_applied(&syncrig.s, f, 1, SYNC_NO_ROUND, syncrig.now);
+                break;
+            }
+        syncrig.now += 1000;
+    }
+}
+
+static void test_next_window_is_asked_for_early(void **state)
+{
+    (void)state;
+    struct sync_action a;
+    uint64_t total = 10u << 20, asked = SYNC_WINDOW;
+    syncrig_start(false, 1, 6);
+    assert_int_equal(syncrig.s.f[0].requested, SYNC_WINDOW);
+    sync_on_progress(&syncrig.s, 0, SYNC_WINDOW / 2 - 1, total, syncrig.now);
+    syncrig_expect_none();
+    for (uint64_t have = SYNC_WINDOW / 2; have < total; have += SYNC_WINDOW / 2) {
+        sync_on_progress(&syncrig.s, 0, have, total, syncrig.now);
+        if (asked == total) break;
+        a = syncrig_expect(SYNC_SEND_GET);
+        assert_int_equal(a.offset, asked); /* each byte once */
+        asked += a.length;
+        syncrig_expect_none();
+        assert_true(asked - have <= SYNC_WINDOW);
+    }
+    assert_int_equal(asked, total);
+}
+
+static void test_barrier_freezes_theta_while_training_async_does_not(void **state)
+{
+    (void)state;
+    uint32_t f;
+    for (int async = 0; async < 2; async++) {
+        syncrig_start(async, 1, 2);
+        syncrig_give(2, 2);
+        sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
+        assert_int_equal(sync_apply(&syncrig.s, &f), async); /* barrier: the task needs exactly version 2 */
+        sync_train_begin(&syncrig.s, syncrig.now);
+        assert_int_equal(sync_apply(&syncrig.s, &f), async);
+        sync_train_abandon(&syncrig.s, syncrig.now);
+        assert_true(sync_apply(&syncrig.s, &f));
+    }
+}
+
+/* ---- evaluation, end ---------------------------------------------------------------------------------------------- */
+
+static void test_evaluation(void **state)
+{
+    (void)state;
+    int n[8];
+    uint32_t f;
+    syncrig_start(false, 1, 4);
+    struct msg_eval e = syncrig_eval(1, 5);
+    sync_on_eval(&syncrig.s, &e, syncrig.now);
+    assert_false(sync_wants_eval(&syncrig.s)); /* not there yet */
+    syncrig_update(0, 4, SYNC_NO_ROUND);
+    assert_true(sync_wants_eval(&syncrig.s));
+    struct msg_assign a = syncrig_assign(5, 5);
+    sync_on_assign(&syncrig.s, &a, syncrig.now);
+    assert_false(sync_wants_training(&syncrig.s)); /* evaluation first */
+    syncrig_drain_all();
+    sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
+    assert_false(sync_apply(&syncrig.s, &f)); /* exactly this version */
+    sync_eval_begin(&syncrig.s, syncrig.now);
+    sync_on_eval(&syncrig.s, &e, syncrig.now); /* repeated while it is at it */
+    sync_eval_done(&syncrig.s, 12.5, 100, syncrig.now);
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
+    assert_true(syncrig.s.eval.result.loss_sum == 12.5);
+    assert_int_equal(syncrig.s.eval.result.tokens, 100);
+    assert_true(sync_wants_training(&syncrig.s));
+    sync_on_eval(&syncrig.s, &e, syncrig.now); /* the answer was lost */
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
+    assert_false(sync_wants_eval(&syncrig.s));
+}
+
+static void test_evaluation_of_a_version_gone_by(void **state)
+{
+    (void)state;
+    int n[8];
+    syncrig_start(true, 1, 4);
+    struct msg_eval e = syncrig_eval(1, 3);
+    sync_on_eval(&syncrig.s, &e, syncrig.now);
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
+    assert_int_equal(syncrig.s.eval.result.tokens, 0);
+    e = syncrig_eval(1, 4); /* given again at the version of now */
+    sync_on_eval(&syncrig.s, &e, syncrig.now);
+    assert_true(sync_wants_eval(&syncrig.s));
+}
+
+static void test_done_says_goodbye_once(void **state)
+{
+    (void)state;
+    struct msg_done d = {.n_fragments = 1, .text = "finished"};
+    syncrig_start(false, 1, 4);
+    syncrig_give(4, 4);
+    sync_train_begin(&syncrig.s, syncrig.now);
+    sync_on_done(&syncrig.s, &d, syncrig.now);
+    assert_int_equal(syncrig.s.state, WORKER_FINISHED);
+    syncrig_expect(SYNC_SEND_LEAVE);
+    assert_true(syncrig.s.finished);
+    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
+    assert_int_equal(syncrig.s.refused, 0);
+    sync_on_done(&syncrig.s, &d, syncrig.now);
+    syncrig_expect_none();
+}
+
+static void test_leave(void **state)
+{
+    (void)state;
+    syncrig_start(false, 1, 4);
+    sync_leave(&syncrig.s, "stopped", syncrig.now);
+    syncrig_expect(SYNC_SEND_LEAVE);
+    assert_false(syncrig.s.finished);
+    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
+    sync_init(&syncrig.s, 1, syncrig.now);
+    sync_leave(&syncrig.s, "stopped", syncrig.now); /* without a session there is nobody to tell */
+    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
+    syncrig_expect_none();
+}
+
+static void test_every_wait_has_a_text(void **state)
+{
+    (void)state;
+    char text[WIRE_TEXT_MAX];
+    sync_init(&syncrig.s, 1, 0);
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_non_null(strstr(text, "coordinator"));
+    syncrig_start(false, 1, 4);
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_string_equal(text, "work");
+    syncrig_train(4, 4, 2000000);
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_non_null(strstr(text, "0.0 of 2.0 MB"));
+    syncrig_credit(4, 0, 2000000, 2000000);
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_non_null(strstr(text, "round 5"));
+    sync_drop(&syncrig.s, syncrig.now);
+    syncrig_sleep_until_due();
+    syncrig_join_again(8, false, 9, 9);
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_non_null(strstr(text, "snapshot"));
+}
+
+static void test_dropping_everything_again_and_again_ends(void **state)
+{
+    (void)state;
+    syncrig_start(false, 1, 4);
+    for (int i = 0; i < SYNC_DROPS_MAX; i++) {
+        uint64_t before = syncrig.now;
+        sync_drop(&syncrig.s, syncrig.now);
+        syncrig_expect_none();
+        syncrig_sleep_until_due();
+        assert_true(syncrig.now >= before + ((uint64_t)S << i));
+        syncrig_join_again(8 + (uint64_t)i, false, 9, 9);
+    }
+    sync_drop(&syncrig.s, syncrig.now);
+    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
+    assert_true(syncrig.s.refused);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waiting_worker_has_parked_gets),
+        cmocka_unit_test(test_download_resumes_where_it_stopped),
+        cmocka_unit_test(test_download_window),
+        cmocka_unit_test(test_next_window_is_asked_for_early),
+        cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_evaluation_of_a_version_gone_by),
+        cmocka_unit_test(test_done_says_goodbye_once),
+        cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_every_wait_has_a_text),
+        cmocka_unit_test(test_dropping_everything_again_and_again_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
