@@ -89,6 +89,19 @@ static enum config_source source_of(const struct launch *l, size_t offset)
     return l->sources.of[config_key_at(offset)];
 }
 
+/* All of them, so that the first round does not open with fewer. The budget of an async run counts workers: when it is
+ * continued with another number of them it keeps the one it began with. */
+static uint64_t min_workers(const struct launch *l)
+{
+    char path[FILEIO_PATH_MAX];
+    struct config then;
+    struct config_sources sources;
+    if (l->config.train.method != METHOD_ASYNC || run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK)
+        return l->n_workers;
+    config_defaults(&then, &sources);
+    return config_load(&then, &sources, path, NULL) == STATUS_OK ? then.coordinator.min_workers : l->n_workers;
+}
+
 static enum status coordinator_build(struct launch *l, const struct options *o)
 {
     struct child *child = &l->supervisor.coordinator;
@@ -99,7 +112,7 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     for (size_t i = 0; i < o->n_settings; i++)
         if (strncmp(o->settings[i], "--coordinator.listen=", 21) != 0) TRY(child_arg(child, "%s", o->settings[i]));
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
-        TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, l->n_workers));
+        TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
     /* All on this machine: any free port will do unless one was asked for. */
     bool free_port = source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT;
     TRY(child_arg(child, "--coordinator.listen=%s", free_port ? "tcp://127.0.0.1:*" : l->config.coordinator.listen));

@@ -42,6 +42,8 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
 #define LOCAL_U32(s, k, d, from, to, u, h) \
     {KEY(s, k, U32, d), .local = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define LOCAL_REAL(s, k, d, from, to, u, h) \
+    {KEY(s, k, REAL, d), .local = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
 /* clang-format on */
 
 const struct config_key config_keys[] = {
@@ -99,11 +101,14 @@ const struct config_key config_keys[] = {
     TEXT(codec, down, "int8:256", "codec of updates; ddp: fp32"),
     CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
 
+    /* All local: a run that is continued may be given more workers, or another quorum. */
     LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address; port * takes a free one"),
-    TEXT(coordinator, quorum, "all", "all, a number of workers, or a percentage such as 75%"),
-    U32(coordinator, min_workers, "1", 1, 65536, "workers", "workers that must have joined before the first round"),
-    U32(coordinator, max_workers, "64", 1, 65536, "workers", "workers at one time"),
-    REAL(coordinator, evict_after_s, "0", 0, 1e9, "s", "silence after which a worker loses its place; 0: as measured"),
+    LOCAL_TEXT(coordinator, quorum, "all", "all, a number of workers, or a percentage such as 75%"),
+    LOCAL_U32(coordinator, min_workers, "1", 1, 65536, "workers",
+              "workers that must be there before the first round; async: the run takes max_steps for each of them"),
+    LOCAL_U32(coordinator, max_workers, "64", 1, 65536, "workers", "workers at one time"),
+    LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
+               "silence after which a worker loses its place; 0: as measured"),
 
     U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
     U32(checkpoint, keep, "2", 0, U32_MAX, "", "checkpoints kept; 0: all"),

@@ -27,7 +27,7 @@ static enum status set_local(struct arguments *a, const char *setting, struct er
     const char *word = setting + strspn(setting, "-"), *dot = strchr(word, '.'), *equals = strchr(word, '=');
     if (dot && equals && dot < equals) {
         int key = config_key_find(word, (size_t)(dot - word), dot + 1, (size_t)(equals - dot - 1));
-        if (key >= 0 && !config_keys[key].local)
+        if (key >= 0 && (!config_keys[key].local || !strcmp(config_keys[key].section, "coordinator")))
             return err_set(err, STATUS_INVALID, "%.*s belongs to the run, not to one worker: set it at the coordinator",
                            (int)(equals - word), word);
     }
