@@ -138,8 +138,8 @@ static enum status finish(struct engine *e, struct err *err)
     engine_event_init(&event, ENGINE_EVENT_EVAL);
     event.round = run->round;
     event.version = run->versions[0];
-    event.tokens = record.tokens;
-    event.val_loss = record.loss_sum / (double)record.tokens;
+    event.tokens = e->ledger.round.tokens; /* merged so far: what the loss is plotted against */
+    event.loss = event.val_loss = record.loss_sum / (double)record.tokens;
     engine_emit(e, &event);
     engine_flush_round(e, event.val_loss);
     for (uint32_t i = 0; i < e->sessions.cap; i++)
