@@ -1,7 +1,7 @@
 # Folders include only to the left of
 #     common <- { compress, wire, gpu } <- { worker, coordinator } <- cli
 # compress, wire and gpu never each other; worker and coordinator never each other; nothing includes tests. Includes of
-# ours are written "folder/file.h", and a source includes its own header first.
+# ours are written "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -34,7 +34,7 @@ for folder in "${!allowed[@]}"; do
     for source in "$folder"/*.c; do
         [[ -e ${source%.c}.h ]] || continue
         first=$(grep -m 1 -oE '^#include [<"][^>"]+' "$source" | sed 's/.*[<"]//')
-        [[ $first == "${source%.c}.h" ]] || complain "$source: its own header is not its first include but $first"
+        [[ $first == "${source%.c}.h" || $first == "${source%.c}_impl.h" ]] || complain "$source: its own header is not its first include but $first"
     done
 done
 exit $bad
