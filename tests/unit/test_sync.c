@@ -222,6 +222,15 @@ static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
     syncrig_credit(0, 0, 99 * 10, BYTES);
     struct sync_action a = syncrig_expect(SYNC_SEND_CHUNK);
     assert_int_equal(a.offset, 990);
+    /* Silence again, but the answer brings more: it was only slow, nothing goes twice. */
+    syncrig_drain_all();
+    for (offers = 0; !offers; offers = n[SYNC_SEND_OFFER]) {
+        syncrig.now += S;
+        syncrig_drain(n);
+    }
+    syncrig_credit(0, 0, 2000, BYTES);
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_CHUNK], 0);
 }
 
 static void test_credit_of_other_rounds_changes_nothing(void **state)

@@ -124,12 +124,11 @@ static void test_evaluation(void **state)
     assert_false(sync_wants_eval(&syncrig.s)); /* not there yet */
     syncrig_update(0, 4, SYNC_NO_ROUND);
     assert_true(sync_wants_eval(&syncrig.s));
+    sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
+    assert_false(sync_apply(&syncrig.s, &f)); /* not past the version to be evaluated */
     struct msg_assign a = syncrig_assign(5, 5);
     sync_on_assign(&syncrig.s, &a, syncrig.now);
     assert_false(sync_wants_training(&syncrig.s)); /* evaluation first */
-    syncrig_drain_all();
-    sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
-    assert_false(sync_apply(&syncrig.s, &f)); /* exactly this version */
     sync_eval_begin(&syncrig.s, syncrig.now);
     sync_on_eval(&syncrig.s, &e, syncrig.now); /* repeated while it is at it */
     sync_eval_done(&syncrig.s, 12.5, 100, syncrig.now);
