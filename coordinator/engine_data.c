@@ -27,12 +27,38 @@ static void send_reject(struct engine *e, const struct session *s, uint64_t roun
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
 }
 
+/* Where an upload's bytes lie in the spool: slots hold one payload of every fragment. */
+static uint64_t spool_room(const struct engine *e, const struct upload *u)
+{
+    uint64_t payload = (e->ledger.outer.delta_cap + SPOOL_ALIGN - 1) / SPOOL_ALIGN * SPOOL_ALIGN;
+    return ((uint64_t)u->slot * e->ledger.layout.n_fragments + u->offer.fragment) * payload;
+}
+
+/* The first slot where no upload of this fragment lies: the spool grows with the uploads at one time only. */
+static uint32_t free_slot(const struct engine *e, uint32_t fragment)
+{
+    for (uint32_t slot = 0;; slot++) {
+        bool taken = false;
+        for (uint32_t i = 0; i < e->sessions.cap && !taken; i++) {
+            const struct session *s = &e->sessions.sessions[i];
+            taken = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
+        }
+        if (!taken) return slot;
+    }
+}
+
+static void drop_upload(struct engine *e, struct upload *u)
+{
+    if (u->active) e->store->ops->spool_forget(e->store, spool_room(e, u), u->have);
+    upload_drop(u);
+}
+
 /* Refuse a delta that was waited for, and say so in the journal. */
 static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
                                const char *reason, struct err *err)
 {
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    upload_drop(&s->uploads[offer->fragment]);
+    drop_upload(e, &s->uploads[offer->fragment]);
     TRY(engine_drop(e, m, offer->fragment, code, err));
     send_reject(e, s, offer->round, offer->fragment, code, reason);
     engine_refresh_ready(e, s);
@@ -58,8 +84,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     if (m->bytes > codec_bound(e->ledger.outer.fragments[m->fragment].up))
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
     struct upload *u = &s->uploads[m->fragment];
-    if (upload_start(u, m) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for a delta of %llu bytes", (unsigned long long)m->bytes);
+    upload_start(u, m, free_slot(e, m->fragment));
     send_credit(e, s, m->round, m->fragment, u->have, u->upto);
     return STATUS_OK;
 }
@@ -73,13 +98,13 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
                                           .loss_sum = o->loss_sum, .norm = o->norm}};
     uint8_t head[RECORD_DELTA_HEAD];
     struct writer w = writer_of(head, sizeof head);
-    struct store_part payload = {u->data, o->bytes};
+    struct store_part payload = {e->ledger.outer.delta, o->bytes};
     record_delta_encode(&delta, &w);
     return ledger_write(&e->ledger, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
-/* A whole payload: check it, put it into the journal, acknowledge it. The accumulator is free between merges and serves
- * as the place to decode to. */
+/* A whole payload: check it, put it into the journal, acknowledge it. The ledger's delta buffer and accumulator are free
+ * between merges and serve as the places to read and decode to. */
 static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
 {
     const struct msg_offer offer = u->offer;
@@ -93,18 +118,20 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     enum round_verdict verdict = m ? round_judge(round, m, &o, &code, &reason) : ROUND_REJECT;
     if (verdict == ROUND_DROP) return refuse_part(e, s, &offer, code, reason, err);
     if (verdict != ROUND_ACCEPT) {
-        upload_drop(u);
+        drop_upload(e, u);
         if (verdict == ROUND_HAVE) send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
         return STATUS_OK;
     }
-    if (!upload_intact(u)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
+    uint8_t *delta = e->ledger.outer.delta;
+    TRY(e->store->ops->spool_read(e->store, spool_room(e, u), delta, offer.bytes, err));
+    if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
     enum status status =
-        codec_decode(e->ledger.outer.fragments[offer.fragment].up, u->data, offer.bytes, e->ledger.outer.acc);
+        codec_decode(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, e->ledger.outer.acc);
     if (status == STATUS_NONFINITE)
         return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
     TRY(write_delta(e, m, u, err));
-    upload_drop(u);
+    drop_upload(e, u);
     round_note_delivery(round, m, offer.fragment, e->now_us);
     memcpy(e->slowest, m->name, sizeof e->slowest);
     send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
@@ -121,7 +148,9 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     s->heard_us = e->now_us;
     if (member) member->heard_us = e->now_us;
     switch (upload_chunk(u, m)) {
-    case STATUS_OK: break;
+    case STATUS_OK:
+        TRY(e->store->ops->spool_write(e->store, spool_room(e, u) + m->offset, m->data, m->size, err));
+        break;
     case STATUS_AGAIN: /* lost or repeated: the worker finds out by itself and offers again */
         return STATUS_OK;
     default: log_warn("a chunk of %s is damaged", s->name); return STATUS_OK;

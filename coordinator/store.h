@@ -60,6 +60,12 @@ struct store_ops {
                                        float *dst, uint64_t count, struct err *err);
     enum status (*snapshot_remove)(struct store *s, uint64_t round, struct err *err);
 
+    /* Room for what is arriving: bytes at any offset, gone with the process. Forgotten bytes are not read again; whole
+     * multiples of SPOOL_ALIGN give their room back. */
+    enum status (*spool_write)(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err);
+    enum status (*spool_read)(struct store *s, uint64_t offset, void *dst, size_t size, struct err *err);
+    void (*spool_forget)(struct store *s, uint64_t offset, uint64_t size);
+
     void (*close)(struct store *s);
 };
 
@@ -67,7 +73,10 @@ struct store {
     const struct store_ops *ops;
 };
 
-enum { STORE_LIST_MAX = 4096 }; /* segments or snapshots at one time */
+enum {
+    STORE_LIST_MAX = 4096, /* segments or snapshots at one time */
+    SPOOL_ALIGN = 4096,
+};
 
 /* RUN/journal/00000000.log ..., RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin},
  * RUN/checkpoints/latest. Folders are made when missing; what a crash left half-written is removed. */

@@ -14,6 +14,7 @@
 #include "common/hf_folder.h"
 #include "common/mem.h"
 #include "common/safetensors.h"
+#include "coordinator/spool.h"
 
 enum { PATH_ROOM = FILEIO_PATH_MAX, APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
 
@@ -27,6 +28,7 @@ struct store_disk {
     bool mapped; /* model.safetensors of a snapshot, read last */
     uint64_t map_round;
     struct safetensors map;
+    struct spool spool;
 };
 
 static struct store_disk *of(struct store *s)
@@ -341,6 +343,25 @@ static enum status snapshot_theta_read(struct store *s, uint64_t round, const st
     return STATUS_OK;
 }
 
+/* --- what is arriving ------------------------------------------------------------------------------------------------ */
+
+static enum status store_spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
+{
+    char path[PATH_ROOM];
+    snprintf(path, sizeof path, "%s/journal", of(s)->dir);
+    return spool_write(&of(s)->spool, path, offset, data, size, err);
+}
+
+static enum status store_spool_read(struct store *s, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    return spool_read(&of(s)->spool, offset, dst, size, err);
+}
+
+static void store_spool_forget(struct store *s, uint64_t offset, uint64_t size)
+{
+    spool_forget(&of(s)->spool, offset, size);
+}
+
 /* --- open and close ------------------------------------------------------------------------------------------------- */
 
 static void store_disk_close(struct store *s)
@@ -349,6 +370,7 @@ static void store_disk_close(struct store *s)
     close_fd(&d->fd);
     close_fd(&d->read_fd);
     unmap(d);
+    spool_close(&d->spool);
     mem_free(d->dir);
     mem_free(d);
 }
@@ -368,6 +390,9 @@ static const struct store_ops disk_ops = {
     .snapshot_state_read = snapshot_state_read,
     .snapshot_theta_read = snapshot_theta_read,
     .snapshot_remove = snapshot_remove,
+    .spool_write = store_spool_write,
+    .spool_read = store_spool_read,
+    .spool_forget = store_spool_forget,
     .close = store_disk_close,
 };
 
@@ -396,7 +421,8 @@ enum status store_disk_open(struct store **store_p, const char *run_dir, struct 
     if (strlen(run_dir) > PATH_ROOM - 128) return err_set(err, STATUS_INVALID, "the name of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
-    *d = (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .dir = mem_strdup(run_dir)};
+    *d = (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .spool.fd = -1,
+                             .dir = mem_strdup(run_dir)};
     enum status status = d->dir ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the store");
     if (status == STATUS_OK) {
         snprintf(path, sizeof path, "%s/journal", run_dir);

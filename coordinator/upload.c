@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "common/mem.h"
 
 static uint64_t window_end(const struct upload *u)
 {
@@ -11,19 +10,13 @@ static uint64_t window_end(const struct upload *u)
     return u->have + (left < UPLOAD_WINDOW ? left : UPLOAD_WINDOW);
 }
 
-enum status upload_start(struct upload *u, const struct msg_offer *offer)
+void upload_start(struct upload *u, const struct msg_offer *offer, uint32_t slot)
 {
     bool same = u->active && u->offer.round == offer->round && u->offer.bytes == offer->bytes &&
                 u->offer.crc == offer->crc && u->offer.base_version == offer->base_version;
-    if (!same) {
-        upload_drop(u);
-        u->data = mem_alloc(1, offer->bytes);
-        if (!u->data) return STATUS_NOMEM;
-        u->active = true;
-    }
+    if (!same) *u = (struct upload){.active = true, .slot = slot};
     u->offer = *offer;
     u->upto = window_end(u);
-    return STATUS_OK;
 }
 
 enum status upload_chunk(struct upload *u, const struct msg_chunk *chunk)
@@ -32,7 +25,6 @@ enum status upload_chunk(struct upload *u, const struct msg_chunk *chunk)
     if (chunk->total != u->offer.bytes || chunk->size > u->offer.bytes - u->have ||
         crc32c(0, chunk->data, chunk->size) != chunk->crc)
         return STATUS_CORRUPT;
-    memcpy(u->data + u->have, chunk->data, chunk->size);
     u->have += chunk->size;
     return STATUS_OK;
 }
@@ -51,13 +43,12 @@ bool upload_complete(const struct upload *u)
     return u->active && u->have == u->offer.bytes;
 }
 
-bool upload_intact(const struct upload *u)
+bool upload_intact(const struct upload *u, const uint8_t *data)
 {
-    return crc32c(0, u->data, u->offer.bytes) == u->offer.crc;
+    return crc32c(0, data, u->offer.bytes) == u->offer.crc;
 }
 
 void upload_drop(struct upload *u)
 {
-    mem_free(u->data);
     memset(u, 0, sizeof *u);
 }

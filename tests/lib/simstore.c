@@ -105,6 +105,21 @@ static enum status sim_snapshot_remove(struct store *s, uint64_t round, struct e
     return self(s)->inner->ops->snapshot_remove(self(s)->inner, round, err);
 }
 
+static enum status sim_spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
+{
+    return self(s)->inner->ops->spool_write(self(s)->inner, offset, data, size, err);
+}
+
+static enum status sim_spool_read(struct store *s, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    return self(s)->inner->ops->spool_read(self(s)->inner, offset, dst, size, err);
+}
+
+static void sim_spool_forget(struct store *s, uint64_t offset, uint64_t size)
+{
+    self(s)->inner->ops->spool_forget(self(s)->inner, offset, size);
+}
+
 static void sim_close(struct store *s)
 {
     (void)s;
@@ -125,6 +140,9 @@ static const struct store_ops sim_ops = {
     .snapshot_state_read = sim_snapshot_state_read,
     .snapshot_theta_read = sim_snapshot_theta_read,
     .snapshot_remove = sim_snapshot_remove,
+    .spool_write = sim_spool_write,
+    .spool_read = sim_spool_read,
+    .spool_forget = sim_spool_forget,
     .close = sim_close,
 };
 

@@ -30,6 +30,7 @@ struct store_mem {
     struct mem_segment segments[SEGMENTS];
     struct mem_snapshot snapshots[SNAPSHOTS];
     struct mem_segment *current;
+    struct blob spool;
     uint64_t room;
     struct store_mem_counts counts;
 };
@@ -237,9 +238,35 @@ static enum status snapshot_theta_read(struct store *s, uint64_t round, const st
                 : err_set(err, STATUS_NOTFOUND, "no such snapshot");
 }
 
+static enum status spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
+{
+    static const uint8_t zeros[4096];
+    struct blob *spool = &of(s)->spool;
+    (void)err;
+    while (spool->size < offset + size) {
+        uint64_t left = offset + size - spool->size;
+        TRY(blob_add(spool, zeros, left < sizeof zeros ? (size_t)left : sizeof zeros));
+    }
+    memcpy(spool->data + offset, data, size);
+    return STATUS_OK;
+}
+
+static enum status spool_read(struct store *s, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    return blob_read(&of(s)->spool, offset, dst, size, err);
+}
+
+/* What is read after this is wrong on purpose. */
+static void spool_forget(struct store *s, uint64_t offset, uint64_t size)
+{
+    struct blob *spool = &of(s)->spool;
+    for (uint64_t i = offset; i < offset + size && i < spool->size; i++) spool->data[i] = 0xdd;
+}
+
 static void close_store(struct store *s)
 {
     of(s)->current = NULL;
+    blob_free(&of(s)->spool);
 }
 
 static const struct store_ops mem_ops = {
@@ -257,6 +284,9 @@ static const struct store_ops mem_ops = {
     .snapshot_state_read = snapshot_state_read,
     .snapshot_theta_read = snapshot_theta_read,
     .snapshot_remove = snapshot_remove,
+    .spool_write = spool_write,
+    .spool_read = spool_read,
+    .spool_forget = spool_forget,
     .close = close_store,
 };
 
@@ -279,6 +309,7 @@ void store_mem_destroy(struct store *s)
         blob_free(&m->snapshots[i].state);
         blob_free(&m->snapshots[i].theta);
     }
+    blob_free(&m->spool);
     mem_free(m);
 }
 
@@ -302,6 +333,7 @@ void store_mem_crash(struct store *s, bool power, uint64_t draw)
 {
     struct store_mem *m = of(s);
     m->current = NULL;
+    blob_free(&m->spool);
     for (int i = 0; power && i < SEGMENTS; i++)
         if (m->segments[i].used) lose_tail(&m->segments[i], draw);
 }
