@@ -53,11 +53,13 @@ struct transport_keys {
 enum status transport_keys_make(struct transport_keys *keys, struct err *err) MUST_CHECK;
 
 /* Listen on `endpoint` (port * = any free one); control and bulk arrive on the same port. keys NULL: plain, refused
- * (INVALID) off loopback. *bound (cap bytes) gets the endpoint with its real port. */
+ * (INVALID) off loopback. *bound (cap bytes) gets the endpoint with its real port. EXISTS: the port is taken; NOTFOUND:
+ * no such host. close waits up to a second for what is queued. */
 enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
                                  char *bound, size_t cap, struct err *err) MUST_CHECK;
-/* Dial; returns at once, connects and reconnects in the background. uuid makes both connections recognisable across
- * reconnects. */
+/* Dial; connects and reconnects in the background, for as long as recv is called now and then, and logs why it cannot.
+ * NOTFOUND when there is no such host (looking it up may take a while), INVALID for a plain address off loopback. uuid
+ * makes both connections recognisable across reconnects. */
 enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
                                const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;
 

@@ -1,6 +1,8 @@
 #include "wire/zmq_auth.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <zmq.h>
 
@@ -54,13 +56,25 @@ static void *answer_all(void *arg)
     return NULL;
 }
 
+/* Signals are for the program's own threads: one here would cut an answer short. */
+static bool start_thread(struct zmq_auth *auth)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&auth->thread, NULL, answer_all, auth);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = failed;
+    return !failed;
+}
+
 enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32], struct err *err)
 {
     memcpy(auth->admitted, admitted, KEY_BYTES);
     auth->socket = zmq_socket(context, ZMQ_REP);
     int zero = 0;
     if (auth->socket && !zmq_setsockopt(auth->socket, ZMQ_LINGER, &zero, sizeof zero) &&
-        !zmq_bind(auth->socket, "inproc://zeromq.zap.01") && !pthread_create(&auth->thread, NULL, answer_all, auth))
+        !zmq_bind(auth->socket, "inproc://zeromq.zap.01") && start_thread(auth))
         return STATUS_OK;
     if (auth->socket) zmq_close(auth->socket);
     return err_set(err, STATUS_IO, "cannot start the key check: %s", zmq_strerror(errno));
