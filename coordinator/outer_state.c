@@ -172,6 +172,20 @@ static void clip(const struct outer_state *s, const struct outer_step *step, con
         for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)(scale * (double)in->acc[i]);
 }
 
+/* What the worker's SGD does: theta - lr (gradient + weight_decay theta), after clipping. */
+static void decay(const struct outer_state *s, const struct outer_step *step, const struct outer_in *in)
+{
+    const struct fragment *frag = &s->layout->fragments[step->fragment];
+    double weight_decay = s->config->inner.weight_decay;
+    if (weight_decay == 0) return;
+    for (uint32_t t = frag->first_tensor; t < frag->first_tensor + frag->n_tensors; t++) {
+        const struct tensor *tensor = &s->layout->tensors[t];
+        uint64_t first = tensor->offset - frag->offset, end = first + tensor->count;
+        for (uint64_t i = first; tensor->decay && i < end; i++)
+            in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
+    }
+}
+
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p)
 {
     const struct config *c = s->config;
@@ -188,10 +202,12 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     } else {
         if (c->train.method == METHOD_DDP) clip(s, step, &in);
         double lr = outer_state_lr(s, step->round);
-        if (c->outer.optimizer == OPTIMIZER_NESTEROV)
+        if (c->outer.optimizer == OPTIMIZER_NESTEROV) {
             outer_nesterov(&in, s->m + frag->offset, lr, c->outer.momentum);
-        else
+        } else {
+            if (c->train.method == METHOD_DDP) decay(s, step, &in);
             outer_sgd(&in, lr);
+        }
     }
     if (!outer_finite(s->acc, frag->count)) return STATUS_NONFINITE;
     struct outer_fragment *mine = &s->fragments[step->fragment];

@@ -316,10 +316,9 @@ static void test_every_step_with_sgd_is_ddp(void **state)
 {
     (void)state;
     static const char *const local[] = {"train.method=local-sgd", "train.max_steps=12", "train.sync_every=1",
-                                        "inner.optimizer=sgd", "inner.learning_rate=0.5", "inner.grad_clip=0",
-                                        "inner.weight_decay=0", NULL};
+                                        "inner.optimizer=sgd", "inner.learning_rate=0.5", "inner.grad_clip=0", NULL};
     static const char *const ddp[] = {"train.method=ddp", "train.max_steps=12", "inner.optimizer=sgd",
-                                      "inner.learning_rate=0.5", "inner.grad_clip=0", "inner.weight_decay=0", NULL};
+                                      "inner.learning_rate=0.5", "inner.grad_clip=0", NULL};
     uint64_t n;
     float *a = run(2, local, &n);
     cluster_stop();
