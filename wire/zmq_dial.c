@@ -1,6 +1,7 @@
-/* The worker's end: two DEALER sockets, one a lane. ZeroMQ connects and reconnects on its own, except after a failed
- * handshake (wrong keys, another program at the port), when it gives up for good: a monitor on each socket sees that,
- * tells people what is wrong, and the socket is made anew after a while. The protocol above never needs to know. */
+/* The worker's end: two DEALER sockets, one a lane. ZeroMQ connects and reconnects on its own, with two exceptions:
+ * after some failed handshakes (wrong keys, another program at the port) it gives up for good, after others it tries
+ * again ten times a second. A monitor on each socket sees that and tells people what is wrong; the socket is closed and
+ * made anew after a while. The protocol above never needs to know. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,13 +15,14 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000 };
+enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000, HANG_UPS_MAX = 5 };
 
 struct dialler_lane {
     void *socket, *monitor;
     struct peer_id id;
     bool connected;
-    uint64_t given_up_us; /* when ZeroMQ gave this connection up; 0: it has not */
+    unsigned hung_up;     /* handshakes in a row that ended without a reason */
+    uint64_t given_up_us; /* when this connection was given up; 0: it was not */
 };
 
 struct dialler {
@@ -88,10 +90,11 @@ static void tell(struct dialler *d, unsigned event, bool was_connected)
         log_warn("connection to %s lost, connecting again", where);
     else if (!d->complained && event == ZMQ_EVENT_CONNECT_RETRIED)
         log_warn("nobody answers at %s, trying again until the coordinator is there", where);
-    else if (!d->complained && d->address.curve)
-        log_warn("%s refuses the keys of this join line: take the one that its coordinator printed", where);
+    else if (!d->complained && event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+        log_warn("%s refuses the key of this join line: take the one that its coordinator printed", where);
     else if (!d->complained)
-        log_warn("%s does not accept a connection without keys: use the whole join line", where);
+        log_warn("%s hangs up%s, trying again: is its coordinator running, and is this its whole join line?", where,
+                 d->address.curve ? "" : " on a connection without keys");
     d->complained = true;
 }
 
@@ -106,6 +109,8 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
         zmq_parts_drop(&part, lane->monitor);
         bool was_connected = lane->connected;
         lane->connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        if (lane->connected) lane->hung_up = 0;
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) lane->hung_up++;
         /* A retry follows at once whatever ZeroMQ means to retry. */
         bool up = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
         lane->given_up_us = up ? 0 : clock_monotonic_us();
@@ -119,6 +124,11 @@ static void care_for_lanes(struct dialler *d)
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);
+        if (lane->hung_up >= HANG_UPS_MAX) {
+            lane_close(lane);
+            lane->hung_up = 0;
+            lane->given_up_us = clock_monotonic_us();
+        }
         if (!lane->given_up_us || clock_monotonic_us() - lane->given_up_us < REOPEN_US) continue;
         lane_close(lane);
         if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
