@@ -57,13 +57,15 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         {"dir", OPTION_TEXT, &a->dir, "DIR", "the worker's own folder (default ./atoll-worker-NAME)"},
         {"name", OPTION_TEXT, &a->name, "NAME", "unique in the run (default: the host's name)"},
         {"data.train", OPTION_TEXT, &a->train, "GLOB", "token shards to train on"},
-        {"data.val", OPTION_TEXT, &a->val, "GLOB", "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
+        {"data.val", OPTION_TEXT, &a->val, "GLOB",
+         "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
     };
     a->options = (struct options){
         .program = "atoll-worker",
         .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--section.key=value ...]",
-        .about = "Joins a training run and computes for it until the run is done. Local keys only: data.*, train.threads,\n"
-                 "train.ranks, train.devices, log.*; everything else is the run's.",
+        .about =
+            "Joins a training run and computes for it until the run is done. Local keys only: data.*, train.threads,\n"
+            "train.ranks, train.devices, log.*; everything else is the run's.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .settings_allowed = true,
@@ -107,7 +109,8 @@ static enum exit_code work(struct arguments *a, struct err *err)
     o.sources = &a->sources;
     if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
     enum status status = find_coordinator(a->join, &o, err);
-    if (status == STATUS_OK) status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
+    if (status == STATUS_OK)
+        status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
     if (status != STATUS_OK) return status == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
     if (!o.name[0]) { /* --dir without --name: the folder tells workers of one host apart */
         const char *slash = strrchr(a->dir, '/');

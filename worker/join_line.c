@@ -12,7 +12,8 @@ enum status join_line_read(const char *path, char *out, size_t cap, struct err *
 {
     void *data;
     size_t size;
-    if (!file_exists(path)) return err_set(err, STATUS_NOTFOUND, "no file %s: is a coordinator running in that folder?", path);
+    if (!file_exists(path))
+        return err_set(err, STATUS_NOTFOUND, "no file %s: is a coordinator running in that folder?", path);
     TRY(file_read(path, ADDRESS_MAX, &data, &size, err));
     const char *text = data;
     size_t length = strcspn(text, "\r\n");

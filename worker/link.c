@@ -18,8 +18,8 @@ enum {
     BULK_OUT = 2 << 20,
     CONTROL_IN = 512 << 10,
     BULK_IN = SYNC_WINDOW + (3 << 20), /* everything that may be under way, and one chunk that does not fit the end */
-    IDLE_US = 200000,   /* longest sleep of the thread */
-    BLOCKED_US = 1000,  /* the transport's queue is full: look again */
+    IDLE_US = 200000,                  /* longest sleep of the thread */
+    BLOCKED_US = 1000,                 /* the transport's queue is full: look again */
     LANES = 2,
 };
 
@@ -43,7 +43,8 @@ struct link {
 
 enum { BEAT_BYTES = 8192 };
 
-/* ---- the thread --------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---------------------------------------------------------------------------------------------------
+ */
 
 /* Hand queued records to the transport. False: it took less than there is. */
 static bool send_lane(struct link *link, enum wire_lane lane)
@@ -128,7 +129,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- the compute thread ------------------------------------------------------------------------------------------- */
+/* ---- the compute thread -------------------------------------------------------------------------------------------
+ */
 
 static void finish(struct link *link)
 {

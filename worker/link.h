@@ -1,6 +1,6 @@
 /* The worker's connection, with a thread of its own: it sends what the compute thread queued, queues what arrives, and
- * sends heartbeats from the pulse whatever the compute thread is doing. All queues are bounded and allocated at the start:
- * a full outbox answers AGAIN, a full inbox drops (everything is asked for again). */
+ * sends heartbeats from the pulse whatever the compute thread is doing. All queues are bounded and allocated at the
+ * start: a full outbox answers AGAIN, a full inbox drops (everything is asked for again). */
 #ifndef WORKER_LINK_H
 #define WORKER_LINK_H
 
@@ -15,7 +15,8 @@
 struct link;
 
 /* Takes over the transport (closed with the link, also on failure). The pulse is borrowed. */
-enum status link_open(struct link **link_p, struct transport *transport, struct pulse *pulse, struct err *err) MUST_CHECK;
+enum status link_open(struct link **link_p, struct transport *transport, struct pulse *pulse,
+                      struct err *err) MUST_CHECK;
 /* Sends what is queued for at most flush_us, then closes. NULL is allowed. */
 void link_close(struct link *link, uint64_t flush_us);
 

@@ -49,7 +49,8 @@ static void refresh_pulse(struct outer_loop *loop)
     if (s->phase != SYNC_JOINED) pulse_part(&loop->pulse);
 }
 
-/* ---- messages ----------------------------------------------------------------------------------------------------- */
+/* ---- messages -----------------------------------------------------------------------------------------------------
+ */
 
 /* A run's configuration never changes; another one means that the address serves another run now. */
 static void repeated_config(struct outer_loop *loop, const struct msg_config *m, uint64_t now_us)
@@ -120,8 +121,8 @@ static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint6
     uint32_t lost;
     sync_on_credit(&loop->sync, m, now_us);
     while (sync_take_lost(&loop->sync, &lost)) {
-        log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round", m->round + 1,
-                 lost);
+        log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round",
+                 m->round + 1, lost);
         outer_rollback(loop, lost);
     }
     note_delivered(loop, now_us);
@@ -170,7 +171,8 @@ uint64_t outer_loop_deadline_us(const struct outer_loop *loop)
     return sync_deadline_us(&loop->sync);
 }
 
-/* ---- what the caller sees ----------------------------------------------------------------------------------------- */
+/* ---- what the caller sees -----------------------------------------------------------------------------------------
+ */
 
 enum outer_want outer_loop_want(const struct outer_loop *loop)
 {

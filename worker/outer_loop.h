@@ -1,6 +1,6 @@
-/* The outer loop of one worker: joins the run, keeps theta at the versions of the run's log, turns what was trained into
- * deltas, sends them, and applies the updates that come back. It knows no model: flat fp32 parameters in, flat fp32
- * parameters out. Event driven and single-threaded, without sockets, threads or a clock of its own: the trainer
+/* The outer loop of one worker: joins the run, keeps theta at the versions of the run's log, turns what was trained
+ * into deltas, sends them, and applies the updates that come back. It knows no model: flat fp32 parameters in, flat
+ * fp32 parameters out. Event driven and single-threaded, without sockets, threads or a clock of its own: the trainer
  * (worker/train.c), the simulated cluster of the tests and an embedding program drive the same code.
  *
  *     loop:  outer_loop_on_message(every message that came); outer_loop_tick(now);
@@ -38,7 +38,8 @@ struct outer_part {
 /* What the inner optimizer must keep across restarts, as bytes only it understands. */
 struct outer_inner {
     void *ctx;
-    /* Fill up to `cap` parts, valid until the next call into the model; returns how many. The same total size always. */
+    /* Fill up to `cap` parts, valid until the next call into the model; returns how many. The same total size always.
+     */
     size_t (*parts)(void *ctx, struct outer_part *parts, size_t cap);
     /* Take back the concatenation of what `parts` gave. NULL, 0: as at the start of the run. */
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);
@@ -66,13 +67,13 @@ struct outer_setup {
     void *io_ctx;
     enum status (*send)(void *ctx, enum wire_lane lane, const struct msg *m);
 
-    /* The run's shared configuration arrived: build layout, model and data, fill *model. Called once (a rejoin brings the
-     * same configuration again and only its hash is compared). On failure err says why and the loop fails. */
+    /* The run's shared configuration arrived: build layout, model and data, fill *model. Called once (a rejoin brings
+     * the same configuration again and only its hash is compared). On failure err says why and the loop fails. */
     void *host_ctx;
     enum status (*on_config)(void *ctx, const char *text, struct outer_model *model, struct err *err);
 
-    /* Storage of the worker's state; save NULL: none. save replaces the newest atomically and keeps the one before; load
-     * gives the newest (age 0) or that one (age 1), NOTFOUND when there is none; release ends a load. */
+    /* Storage of the worker's state; save NULL: none. save replaces the newest atomically and keeps the one before;
+     * load gives the newest (age 0) or that one (age 1), NOTFOUND when there is none; release ends a load. */
     void *storage_ctx;
     enum status (*save)(void *ctx, const struct outer_part *parts, size_t n, struct err *err);
     enum status (*load)(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err);
@@ -127,8 +128,8 @@ struct outer_result {
 };
 
 /* Makes the deltas, saves the worker's state, offers them. NONFINITE: values hold NaN or infinity: nothing is sent, the
- * inner optimizer is reset, the worker leaves and joins again; the third time in a row the loop fails. Any other error is
- * final too (outer_loop_want says OUTER_FAILED). */
+ * inner optimizer is reset, the worker leaves and joins again; the third time in a row the loop fails. Any other error
+ * is final too (outer_loop_want says OUTER_FAILED). */
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result,
                                   uint64_t now_us) MUST_CHECK;
 

@@ -11,7 +11,8 @@ enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is 
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "snapshots are assembled in place");
 
-/* ---- assembling --------------------------------------------------------------------------------------------------- */
+/* ---- assembling ---------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t snapshot_bytes(const struct outer_fragment *f)
 {
@@ -55,7 +56,8 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
     sync_on_progress(&loop->sync, m->fragment, m->offset + m->size, m->total, now_us);
 }
 
-/* ---- applying ----------------------------------------------------------------------------------------------------- */
+/* ---- applying -----------------------------------------------------------------------------------------------------
+ */
 
 static void drop_everything(struct outer_loop *loop, uint64_t now_us)
 {
@@ -100,7 +102,8 @@ static const char *decode_update(struct outer_loop *loop, uint32_t i, struct upd
 {
     struct outer_fragment *f = &loop->f[i];
     const struct sync_fragment *sf = &loop->sync.f[i];
-    if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK) return "the update is malformed";
+    if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK)
+        return "the update is malformed";
     if (u->fragment != i || u->version != sf->version + 1) return "the update is another one than was asked for";
     if (strcmp(u->codec, codec_spec(f->down)) != 0) return "the update's codec is not the run's codec.down";
     enum status status = codec_decode(f->down, u->payload, u->payload_size, loop->scratch);
@@ -145,7 +148,8 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     if (hash != u.theta_hash) {
         log_error("fragment %u at version %" PRIu64 " has hash %016" PRIx64 ", the run has %016" PRIx64
                   ": this worker's parameters went wrong (memory fault or software defect); it drops them and loads a "
-                  "snapshot", i, u.version, hash, u.theta_hash);
+                  "snapshot",
+                  i, u.version, hash, u.theta_hash);
         drop_everything(loop, now_us);
         return;
     }

@@ -96,7 +96,8 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     char text[200];
     loop->faults++;
     snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round + 1, loop->faults);
-    log_error("%s: this round is thrown away%s", text, loop->model.inner.load ? ", the inner optimizer starts anew" : "");
+    log_error("%s: this round is thrown away%s", text,
+              loop->model.inner.load ? ", the inner optimizer starts anew" : "");
     if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
         loop->faults = FAULTS_MAX;
     if (loop->sync.phase == SYNC_JOINED) {

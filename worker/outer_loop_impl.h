@@ -20,8 +20,8 @@ struct outer_fragment {
     struct codec *up, *down;
 
     struct feedback fb;
-    bool pending;         /* payload is encoded and neither named nor refused */
-    uint8_t *payload;     /* (payload_cap) */
+    bool pending;     /* payload is encoded and neither named nor refused */
+    uint8_t *payload; /* (payload_cap) */
     size_t payload_cap, payload_size;
     uint32_t payload_crc;
     float norm;
@@ -30,7 +30,7 @@ struct outer_fragment {
     uint8_t *object; /* (object_cap): the update being assembled */
     size_t object_cap;
     uint8_t snapshot_head[SNAPSHOT_HEAD_BYTES]; /* a snapshot's floats are assembled in theta itself */
-    uint32_t damaged; /* objects in a row that could not be used */
+    uint32_t damaged;                           /* objects in a row that could not be used */
 };
 
 struct outer_loop {

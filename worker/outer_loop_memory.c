@@ -12,7 +12,8 @@ enum {
     DDP_SAVE_ROUNDS = 50, /* a round of ddp is one step: its residual is worth a save only now and then */
 };
 
-/* ---- allocation --------------------------------------------------------------------------------------------------- */
+/* ---- allocation ---------------------------------------------------------------------------------------------------
+ */
 
 static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err *err)
 {
@@ -24,7 +25,8 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     TRY(codec_create_for_fragment(&f->up, config->codec.up, layout, i, err));
     TRY(codec_create_for_fragment(&f->down, config->codec.down, layout, i, err));
     if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i, (double)f->count * 4e-6);
+        return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,
+                       (double)f->count * 4e-6);
     f->payload_cap = codec_bound(f->up);
     f->object_cap = codec_bound(f->down) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
     f->payload = mem_alloc(1, f->payload_cap);
@@ -90,7 +92,8 @@ void outer_memory_finish(struct outer_loop *loop)
     mem_free(loop->layout_bytes);
 }
 
-/* ---- save --------------------------------------------------------------------------------------------------------- */
+/* ---- save ---------------------------------------------------------------------------------------------------------
+ */
 
 bool outer_save_due(const struct outer_loop *loop, uint64_t round)
 {
@@ -162,7 +165,8 @@ void outer_save(struct outer_loop *loop, uint64_t round)
     loop->save_failed = true;
 }
 
-/* ---- restore ------------------------------------------------------------------------------------------------------ */
+/* ---- restore ------------------------------------------------------------------------------------------------------
+ */
 
 void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID])
 {
@@ -182,7 +186,8 @@ void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID])
 static enum status check_saved(const struct outer_loop *loop, struct err *err)
 {
     const struct saved_state *s = &loop->saved;
-    if (memcmp(s->run_id, loop->run_id, WIRE_UUID) != 0) return err_set(err, STATUS_MISMATCH, "it belongs to another run");
+    if (memcmp(s->run_id, loop->run_id, WIRE_UUID) != 0)
+        return err_set(err, STATUS_MISMATCH, "it belongs to another run");
     if (memcmp(s->uuid, loop->setup.uuid, WIRE_UUID) != 0)
         return err_set(err, STATUS_MISMATCH, "it belongs to another worker");
     if (s->layout_hash != layout_hash(loop->model.layout) || s->n_params != loop->n_params ||
@@ -260,8 +265,8 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
                     sync_work_ready(&loop->sync, s->round, bytes, now_us);
                 else
                     loop->sync.last_round = s->round;
-                log_info("continues from its state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1, versions[0],
-                         pending ? ", delta not yet merged" : "");
+                log_info("continues from its state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1,
+                         versions[0], pending ? ", delta not yet merged" : "");
                 return;
             }
         }

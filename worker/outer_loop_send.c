@@ -113,8 +113,12 @@ static void send_action(struct outer_loop *loop, const struct sync_action *a, ui
         break;
     case SYNC_SEND_GET:
         m->type = MSG_GET;
-        m->get = (struct msg_get){.session = s->session, .kind = a->kind, .fragment = a->fragment, .version = a->version,
-                                  .offset = a->offset, .length = a->length};
+        m->get = (struct msg_get){.session = s->session,
+                                  .kind = a->kind,
+                                  .fragment = a->fragment,
+                                  .version = a->version,
+                                  .offset = a->offset,
+                                  .length = a->length};
         break;
     case SYNC_SEND_EVAL_RESULT:
         m->type = MSG_EVAL_RESULT;

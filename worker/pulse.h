@@ -15,8 +15,8 @@ struct pulse {
     bool joined;               /* beat.session is valid: heartbeats are sent */
     bool changed;              /* state changed: send one at once */
     uint64_t every_us, next_us;
-    uint64_t heard_us; /* last message of the coordinator; 0 = none yet */
-    uint64_t rtt_us;   /* smoothed; 0 = not known */
+    uint64_t heard_us;               /* last message of the coordinator; 0 = none yet */
+    uint64_t rtt_us;                 /* smoothed; 0 = not known */
     char waiting_for[WIRE_TEXT_MAX]; /* last answer: what the run waits for */
 };
 

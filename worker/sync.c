@@ -25,7 +25,8 @@ void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us)
     s->up_rate = s->down_rate = SYNC_RATE_FIRST;
 }
 
-/* ---- the state of the work ---------------------------------------------------------------------------------------- */
+/* ---- the state of the work ----------------------------------------------------------------------------------------
+ */
 
 /* A round ends when every fragment is named or refused. */
 static void end_round(struct sync *s)
@@ -85,7 +86,8 @@ static void drop_work(struct sync *s)
     s->state = WORKER_CATCHING_UP;
 }
 
-/* ---- connection --------------------------------------------------------------------------------------------------- */
+/* ---- connection ---------------------------------------------------------------------------------------------------
+ */
 
 bool sync_on_config(struct sync *s, uint64_t now_us)
 {
@@ -231,7 +233,8 @@ void sync_set_rtt(struct sync *s, uint64_t rtt_us)
     s->rtt_us = rtt_us;
 }
 
-/* ---- objects applied ---------------------------------------------------------------------------------------------- */
+/* ---- objects applied ----------------------------------------------------------------------------------------------
+ */
 
 void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us)
 {
@@ -251,8 +254,7 @@ static bool in_flight(const struct sync_fragment *f)
     return f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED;
 }
 
-enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round,
-                               uint64_t now_us)
+enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
     enum sync_verdict verdict = SYNC_NOT_MINE;
@@ -295,7 +297,8 @@ bool sync_apply(const struct sync *s, uint32_t *fragment_p)
     return false;
 }
 
-/* ---- work --------------------------------------------------------------------------------------------------------- */
+/* ---- work ---------------------------------------------------------------------------------------------------------
+ */
 
 bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
 {
@@ -381,7 +384,8 @@ bool sync_take_lost(struct sync *s, uint32_t *fragment_p)
     return false;
 }
 
-/* ---- evaluation and end ------------------------------------------------------------------------------------------- */
+/* ---- evaluation and end -------------------------------------------------------------------------------------------
+ */
 
 static bool same_eval(const struct msg_eval *a, const struct msg_eval *b)
 {
@@ -394,8 +398,11 @@ static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
     struct sync_eval *e = &s->eval;
     e->pending = e->running = false;
     e->answer = true;
-    e->result = (struct msg_eval_result){.eval_id = e->task.eval_id, .start = e->task.start, .count = e->task.count,
-                                         .loss_sum = loss_sum, .tokens = tokens};
+    e->result = (struct msg_eval_result){.eval_id = e->task.eval_id,
+                                         .start = e->task.start,
+                                         .count = e->task.count,
+                                         .loss_sum = loss_sum,
+                                         .tokens = tokens};
 }
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
@@ -455,7 +462,8 @@ void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us)
     settle(s);
 }
 
-/* ---- what to do --------------------------------------------------------------------------------------------------- */
+/* ---- what to do ---------------------------------------------------------------------------------------------------
+ */
 
 /* Spread retries by up to a quarter, differently for each worker and each attempt. */
 static uint64_t jittered(const struct sync *s, uint64_t wait_us)

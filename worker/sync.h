@@ -1,10 +1,10 @@
-/* The worker's half of the protocol as a pure machine: events and the time go in, decisions come out. No sockets, threads,
- * clock or allocation; no floats either: it knows versions, offsets and deadlines, and whoever owns the bytes
+/* The worker's half of the protocol as a pure machine: events and the time go in, decisions come out. No sockets,
+ * threads, clock or allocation; no floats either: it knows versions, offsets and deadlines, and whoever owns the bytes
  * (worker/outer_loop.c) tells it what became of them.
  *
- * Two things run side by side. The *connection* (enum sync_phase) goes HELLO -> CONFIGURING -> JOINING -> JOINED, and back
- * to HELLO whenever the coordinator does not know the session any more. The *work* (enum worker_state) keeps its state
- * through that: a worker whose coordinator restarts goes on training and offers its delta to the new one.
+ * Two things run side by side. The *connection* (enum sync_phase) goes HELLO -> CONFIGURING -> JOINING -> JOINED, and
+ * back to HELLO whenever the coordinator does not know the session any more. The *work* (enum worker_state) keeps its
+ * state through that: a worker whose coordinator restarts goes on training and offers its delta to the new one.
  *
  *     CATCHING_UP -> READY -> TRAINING -> SENDING -> WAITING -> READY ... FINISHED
  *                      \-> EVALUATING -> READY
@@ -22,9 +22,9 @@
 #include "wire/msg.h"
 
 enum {
-    SYNC_CHUNK = 256 << 10,     /* payload bytes of one CHUNK we send: 2 s at 1 Mbit/s */
-    SYNC_WINDOW = 4 << 20,      /* bytes asked for and not yet here, all fragments together */
-    SYNC_GETS_MAX = 8,          /* fragments with an open GET */
+    SYNC_CHUNK = 256 << 10,      /* payload bytes of one CHUNK we send: 2 s at 1 Mbit/s */
+    SYNC_WINDOW = 4 << 20,       /* bytes asked for and not yet here, all fragments together */
+    SYNC_GETS_MAX = 8,           /* fragments with an open GET */
     SYNC_RETRY_MIN_US = 2000000, /* silence before anything is sent again */
     SYNC_RETRY_MAX_US = 30000000,
     SYNC_DROPS_MAX = 5,
@@ -54,41 +54,41 @@ struct sync_fragment {
 
     /* Download of the next object: update version + 1, or a snapshot while `loading`. */
     bool loading;
-    bool complete;               /* assembled, not applied yet */
-    uint64_t target;             /* newest version known to exist */
-    uint64_t get_version;        /* of the object */
-    uint64_t have, total;        /* bytes; total 0: not known */
-    uint64_t have_us;            /* when `have` grew last */
-    uint64_t requested;          /* end of what the open GET asks for; 0: none open */
-    uint64_t get_at, get_wait;   /* when to ask again; current back-off */
+    bool complete;             /* assembled, not applied yet */
+    uint64_t target;           /* newest version known to exist */
+    uint64_t get_version;      /* of the object */
+    uint64_t have, total;      /* bytes; total 0: not known */
+    uint64_t have_us;          /* when `have` grew last */
+    uint64_t requested;        /* end of what the open GET asks for; 0: none open */
+    uint64_t get_at, get_wait; /* when to ask again; current back-off */
 
     /* Upload of this round's delta. */
     enum sync_upload upload;
-    bool passed;                 /* an update of this round or a later one did not name it */
-    bool lost;                   /* delivered, and passed all the same: will never be merged */
-    bool probing;                /* offered again after silence: if still only `probe` is held, the rest was lost */
-    uint64_t bytes, held, upto;  /* payload size; what the coordinator has; what it allows */
-    uint64_t sent, probe;        /* bytes given to the transport */
-    uint64_t credit_us;          /* when `held` grew last */
-    uint64_t up_at, up_wait;     /* when to offer again */
+    bool passed;                /* an update of this round or a later one did not name it */
+    bool lost;                  /* delivered, and passed all the same: will never be merged */
+    bool probing;               /* offered again after silence: if still only `probe` is held, the rest was lost */
+    uint64_t bytes, held, upto; /* payload size; what the coordinator has; what it allows */
+    uint64_t sent, probe;       /* bytes given to the transport */
+    uint64_t credit_us;         /* when `held` grew last */
+    uint64_t up_at, up_wait;    /* when to offer again */
 };
 
 struct sync_eval {
     bool pending, running;
-    bool answer;               /* EVAL_RESULT is to be sent */
-    struct msg_eval task;      /* pending, running or answered last */
+    bool answer;                   /* EVAL_RESULT is to be sent */
+    struct msg_eval task;          /* pending, running or answered last */
     struct msg_eval_result result; /* of the last one; eval_id 0: none */
 };
 
 struct sync {
     enum sync_phase phase;
     enum worker_state state;
-    bool async; /* policy: start from these versions *or later*; updates are applied during training */
-    bool holds; /* every fragment is at a version of the log */
+    bool async;           /* policy: start from these versions *or later*; updates are applied during training */
+    bool holds;           /* every fragment is at a version of the log */
     uint32_t n_fragments; /* 0 until configured */
     uint32_t worker_id;   /* UINT32_MAX: not known yet */
     uint64_t session;
-    uint64_t jitter; /* from the uuid: spreads the retries of many workers */
+    uint64_t jitter;               /* from the uuid: spreads the retries of many workers */
     uint64_t retry_at, retry_wait; /* of HELLO or JOIN */
     uint64_t joined_at;
     uint64_t rtt_us;
@@ -106,8 +106,8 @@ struct sync {
 
     bool done, finished; /* DONE came; LEAVE(finished) to be sent */
     bool leave_due;
-    uint16_t refused;             /* code that stopped it; 0: none */
-    char text[WIRE_TEXT_MAX];     /* why it stopped, or the last refusal that is being retried */
+    uint16_t refused;         /* code that stopped it; 0: none */
+    char text[WIRE_TEXT_MAX]; /* why it stopped, or the last refusal that is being retried */
     struct sync_fragment f[LAYOUT_FRAGMENTS_MAX];
 };
 
@@ -149,8 +149,8 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap);
 /* --- connection --- */
 /* CONFIG came. True: new to us, the owner prepares and calls sync_configured; false: a duplicate. */
 bool sync_on_config(struct sync *s, uint64_t now_us);
-/* Model and data are ready; JOIN follows. versions[n_fragments]: those of the saved state, NULL: nothing is held (both are
- * ignored at a rejoin, where what it holds is known). */
+/* Model and data are ready; JOIN follows. versions[n_fragments]: those of the saved state, NULL: nothing is held (both
+ * are ignored at a rejoin, where what it holds is known). */
 void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us);
 /* True: a new session began. When it does not resume, all work is dropped and every fragment is `loading` its snapshot:
  * the owner drops its payloads and residuals, and may call sync_loaded for what it can make itself. */

@@ -1,6 +1,6 @@
-/* Both directions go back to the last byte known to have arrived when nothing moves for longer than a round trip and the
- * bytes under way can explain ("silence"), and wait twice as long each time it does not help. A slow link is no silence:
- * the rates are measured, and pessimistic before. */
+/* Both directions go back to the last byte known to have arrived when nothing moves for longer than a round trip and
+ * the bytes under way can explain ("silence"), and wait twice as long each time it does not help. A slow link is no
+ * silence: the rates are measured, and pessimistic before. */
 #include "worker/sync_flow.h"
 
 #include <string.h>
@@ -28,7 +28,8 @@ static double measured(double rate, uint64_t bytes, uint64_t us)
     return 0.75 * rate + 0.25 * 1e6 * (double)bytes / (double)(us ? us : 1);
 }
 
-/* ---- download ----------------------------------------------------------------------------------------------------- */
+/* ---- download -----------------------------------------------------------------------------------------------------
+ */
 
 static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
 {
@@ -125,8 +126,12 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
         uint64_t from = prolongs(s, f) ? f->requested : f->have;
         uint64_t end = from == f->have ? from + window(s) : from + window(s) / 2;
         if (f->total && end > f->total) end = f->total;
-        *a = (struct sync_action){.type = SYNC_SEND_GET, .fragment = i, .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
-                                  .version = f->get_version, .offset = from, .length = end - from};
+        *a = (struct sync_action){.type = SYNC_SEND_GET,
+                                  .fragment = i,
+                                  .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
+                                  .version = f->get_version,
+                                  .offset = from,
+                                  .length = end - from};
     }
     return best;
 }
@@ -137,13 +142,14 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     bool again = f->requested > f->have;
     f->requested = a->offset + a->length;
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
-    if (again) s->bind_due = true; /* perhaps the bulk connection is not known there */
+    if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
     uint64_t expect = f->total ? a->length : PARKED_GUESS;
     f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down_rate);
     f->get_at = now_us + f->get_wait;
 }
 
-/* ---- upload ------------------------------------------------------------------------------------------------------- */
+/* ---- upload -------------------------------------------------------------------------------------------------------
+ */
 
 void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us)
 {
@@ -240,8 +246,12 @@ static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
         const struct sync_fragment *f = &s->f[i];
         if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= f->upto) continue;
         uint64_t length = f->upto - f->sent;
-        *a = (struct sync_action){.type = SYNC_SEND_CHUNK, .fragment = i, .kind = OBJECT_DELTA, .version = s->round,
-                                  .offset = f->sent, .length = length < SYNC_CHUNK ? length : SYNC_CHUNK};
+        *a = (struct sync_action){.type = SYNC_SEND_CHUNK,
+                                  .fragment = i,
+                                  .kind = OBJECT_DELTA,
+                                  .version = s->round,
+                                  .offset = f->sent,
+                                  .length = length < SYNC_CHUNK ? length : SYNC_CHUNK};
         return s->blocked_until;
     }
     return UINT64_MAX;
@@ -261,7 +271,8 @@ void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us)
     s->blocked_until = now_us + BLOCKED_US;
 }
 
-/* ---- both --------------------------------------------------------------------------------------------------------- */
+/* ---- both ---------------------------------------------------------------------------------------------------------
+ */
 
 uint64_t sync_flow_action(const struct sync *s, struct sync_action *a)
 {

@@ -15,9 +15,9 @@
 #include "worker/worker_state.h"
 
 enum {
-    POLL_US = 100000,          /* a signal is noticed after at most this long */
-    WAIT_LINE_US = 10000000,   /* a wait this long is said, and again each time it doubles */
-    ADDRESS_US = 3000000,      /* without an answer for so long, the address may have changed */
+    POLL_US = 100000,        /* a signal is noticed after at most this long */
+    WAIT_LINE_US = 10000000, /* a wait this long is said, and again each time it doubles */
+    ADDRESS_US = 3000000,    /* without an answer for so long, the address may have changed */
     FLUSH_US = 2000000,
     EVAL_WINDOWS = 64, /* validation windows between looks at the messages */
 };
@@ -57,7 +57,8 @@ static void pump(struct trainer *t, uint64_t timeout_us)
     outer_loop_tick(t->loop, clock_monotonic_us());
 }
 
-/* ---- training ----------------------------------------------------------------------------------------------------- */
+/* ---- training -----------------------------------------------------------------------------------------------------
+ */
 
 static enum status one_step(struct trainer *t, const struct msg_assign *task, uint32_t step, const float **grad_p,
                             struct err *err)
@@ -67,8 +68,10 @@ static enum status one_step(struct trainer *t, const struct msg_assign *task, ui
     struct step_result result = {0};
     uint64_t started = clock_monotonic_us();
     if (!train_fill_counters(task, (uint64_t)step * n, t->counters, n))
-        return err_set(err, STATUS_MISMATCH, "the assignment of round %" PRIu64 " has too few samples: both sides must run "
-                       "the same version of atoll", task->round + 1);
+        return err_set(err, STATUS_MISMATCH,
+                       "the assignment of round %" PRIu64 " has too few samples: both sides must run "
+                       "the same version of atoll",
+                       task->round + 1);
     enum status status = *grad_p ? replica_gradient(t->replica, t->counters, n, grad_p, &result, err)
                                  : replica_train_step(t->replica, t->counters, n, lr, &result, err);
     if (status == STATUS_NONFINITE) result.loss_sum = NAN;
@@ -115,7 +118,8 @@ static enum status train_round(struct trainer *t, struct err *err)
     return status == STATUS_NONFINITE ? STATUS_OK : status; /* reported and handled inside */
 }
 
-/* ---- evaluation --------------------------------------------------------------------------------------------------- */
+/* ---- evaluation ---------------------------------------------------------------------------------------------------
+ */
 
 static enum status evaluate(struct trainer *t, struct err *err)
 {
@@ -126,7 +130,8 @@ static enum status evaluate(struct trainer *t, struct err *err)
     for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
         double part = 0;
         uint64_t part_tokens = 0, n = task.count - at < EVAL_WINDOWS ? task.count - at : EVAL_WINDOWS;
-        TRY(replica_eval(t->replica, outer_loop_params(t->loop), &t->val, task.start + at, n, &part, &part_tokens, err));
+        TRY(replica_eval(t->replica, outer_loop_params(t->loop), &t->val, task.start + at, n, &part, &part_tokens,
+                         err));
         loss_sum += part;
         tokens += part_tokens;
         pump(t, 0);
@@ -137,7 +142,8 @@ static enum status evaluate(struct trainer *t, struct err *err)
     return STATUS_OK;
 }
 
-/* ---- the loop ----------------------------------------------------------------------------------------------------- */
+/* ---- the loop -----------------------------------------------------------------------------------------------------
+ */
 
 struct patience {
     uint64_t since, said_after; /* of this wait; what was said last */
@@ -231,8 +237,8 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         return EXIT_FAILED;
     }
     train_setup_init(t, options);
-    struct outer_setup setup = {.io_ctx = t, .send = send_message, .host_ctx = t, .on_config = train_on_config,
-                                .stopwatch_us = stopwatch};
+    struct outer_setup setup = {
+        .io_ctx = t, .send = send_message, .host_ctx = t, .on_config = train_on_config, .stopwatch_us = stopwatch};
     memcpy(setup.uuid, options->uuid, WIRE_UUID);
     snprintf(setup.name, sizeof setup.name, "%s", options->name);
     state_dir_init(&dir, options->dir);

@@ -15,9 +15,10 @@ struct train_options {
     const struct config_sources *sources; /* of local */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
-    char dir[CONFIG_PATH_MAX];     /* the worker's own folder; its state lies there */
-    char address_file[CONFIG_PATH_MAX + 16]; /* where the join line may change (a run folder on this machine); "": never */
-    char join[1024];               /* join line */
+    char dir[CONFIG_PATH_MAX]; /* the worker's own folder; its state lies there */
+    char address_file[CONFIG_PATH_MAX +
+                      16]; /* where the join line may change (a run folder on this machine); "": never */
+    char join[1024];       /* join line */
 };
 
 /* Runs until the end; SIGINT and SIGTERM stop it after the inner step in hand. DONE: code is EXIT_DONE. Otherwise err

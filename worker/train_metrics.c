@@ -33,8 +33,9 @@ void train_note_step(struct trainer *t, uint32_t step, double position, double l
     t->steps_done++;
     if (result->skipped) log_warn("step %.0f: the gradient is not finite, step skipped", position + 1);
     if (t->steps_done % t->config.log.every_steps) return;
-    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1, task->round + 1,
-             loss, lr, result->grad_norm, result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0);
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1,
+             task->round + 1, loss, lr, result->grad_norm,
+             result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0);
 }
 
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)

@@ -24,7 +24,8 @@ void train_setup_finish(struct trainer *t)
     mem_free(t->counters);
 }
 
-/* ---- the inner optimizer as bytes --------------------------------------------------------------------------------- */
+/* ---- the inner optimizer as bytes ---------------------------------------------------------------------------------
+ */
 
 static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
 {
@@ -78,7 +79,8 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
     return filled == n;
 }
 
-/* ---- on_config ---------------------------------------------------------------------------------------------------- */
+/* ---- on_config ----------------------------------------------------------------------------------------------------
+ */
 
 static enum status read_config(struct trainer *t, const char *text, struct err *err)
 {
@@ -91,13 +93,16 @@ static enum status read_config(struct trainer *t, const char *text, struct err *
 static enum status open_tokens(struct tokens *tokens, const char *pattern, const char *key, struct err *err)
 {
     if (!pattern[0])
-        return err_set(err, STATUS_INVALID, "no token shards to %s: give --data.%s=GLOB (or ATOLL_DATA_%s); "
-                       "`atoll prepare` makes them", !strcmp(key, "train") ? "train on" : "evaluate on", key,
+        return err_set(err, STATUS_INVALID,
+                       "no token shards to %s: give --data.%s=GLOB (or ATOLL_DATA_%s); "
+                       "`atoll prepare` makes them",
+                       !strcmp(key, "train") ? "train on" : "evaluate on", key,
                        !strcmp(key, "train") ? "TRAIN" : "VAL");
     enum status status = tokens_open(tokens, pattern, err);
     if (status == STATUS_OK) return STATUS_OK;
     err_prefix(err, "data.%s", key);
-    return status == STATUS_NOTFOUND ? err->code = STATUS_INVALID : status; /* a wrong setting, not a failure */
+    if (status == STATUS_NOTFOUND) err->code = STATUS_INVALID; /* a wrong setting, not a failure */
+    return err->code;
 }
 
 /* Without data.val: the shards beside the training shards that have "val" where those have "train" in their names. */
@@ -117,8 +122,10 @@ static enum status open_data(struct trainer *t, struct err *err)
     TRY(open_tokens(&t->val, t->config.data.val, "val", err));
     uint32_t seq = t->config.model.block_size;
     if (tokens_samples(&t->train, seq) == 0 || tokens_samples(&t->val, seq) == 0)
-        return err_set(err, STATUS_INVALID, "%s has no shard of more than %u tokens: use more text, or a smaller "
-                       "model.block_size", tokens_samples(&t->train, seq) ? t->config.data.val : t->config.data.train, seq);
+        return err_set(err, STATUS_INVALID,
+                       "%s has no shard of more than %u tokens: use more text, or a smaller "
+                       "model.block_size",
+                       tokens_samples(&t->train, seq) ? t->config.data.val : t->config.data.train, seq);
     return STATUS_OK;
 }
 
@@ -126,7 +133,8 @@ static enum status make_model(struct trainer *t, struct err *err)
 {
     const struct config *c = &t->config;
     const struct model_family *family = model_family_find(c->model.family);
-    if (!family) return err_set(err, STATUS_UNSUPPORTED, "model.family %s: this program does not know it", c->model.family);
+    if (!family)
+        return err_set(err, STATUS_UNSUPPORTED, "model.family %s: this program does not know it", c->model.family);
     struct model_config model = model_config_of(c);
     TRY(family->layout(&model, &t->layout, err));
     if (layout_split(&t->layout, c->train.fragments) != STATUS_OK)

@@ -27,7 +27,8 @@ static bool uuid_parse(const char *text, uint8_t uuid[WIRE_UUID])
 static enum status uuid_make(const char *path, uint8_t uuid[WIRE_UUID], struct err *err)
 {
     char text[HEX + 2];
-    if (getrandom(uuid, WIRE_UUID, 0) != WIRE_UUID) return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
+    if (getrandom(uuid, WIRE_UUID, 0) != WIRE_UUID)
+        return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
     for (int i = 0; i < WIRE_UUID; i++) snprintf(text + (size_t)2 * i, 3, "%02x", uuid[i]);
     text[HEX] = '\n';
     return file_write(path, text, HEX + 1, err);
@@ -43,7 +44,8 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
     TRY(file_read(path, 4096, &data, &size, err));
     bool good = size >= HEX && uuid_parse(data, d->uuid);
     mem_free(data);
-    if (!good) return err_set(err, STATUS_CORRUPT, "%s is not a worker's identity: remove the folder to start anew", path);
+    if (!good)
+        return err_set(err, STATUS_CORRUPT, "%s is not a worker's identity: remove the folder to start anew", path);
     return STATUS_OK;
 }
 

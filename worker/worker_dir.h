@@ -16,8 +16,8 @@ struct worker_dir {
 
 /* Make and lock the folder, read or make its uuid. EXISTS: another process has it. */
 enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err) MUST_CHECK;
-/* Without names from the user: name = host name (then HOST-2, HOST-3, ...), folder ./atoll-worker-NAME: the first that no
- * process has. A given name (not "") is kept. */
+/* Without names from the user: name = host name (then HOST-2, HOST-3, ...), folder ./atoll-worker-NAME: the first that
+ * no process has. A given name (not "") is kept. */
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err) MUST_CHECK;
 void worker_dir_close(struct worker_dir *d);
 

@@ -115,7 +115,8 @@ static enum status decode_head(struct saved_state *s, const uint8_t *data, size_
     memset(s, 0, sizeof *s);
     if (get_u64(&r) != MAGIC) return err_set(err, STATUS_CORRUPT, "not a worker state file");
     uint32_t format = get_u32(&r);
-    if (format != FORMAT) return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads %d", format, FORMAT);
+    if (format != FORMAT)
+        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads %d", format, FORMAT);
     *head_size = get_u32(&r);
     uint32_t crc = get_u32(&r);
     *body_crc = get_u32(&r);
@@ -146,7 +147,8 @@ enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_
         if (s->f[i].count > s->n_params - count) return err_set(err, STATUS_CORRUPT, "fragments do not add up");
         count += s->f[i].count;
     }
-    if (count != s->n_params || s->n_params > SIZE_MAX / 8) return err_set(err, STATUS_CORRUPT, "fragments do not add up");
+    if (count != s->n_params || s->n_params > SIZE_MAX / 8)
+        return err_set(err, STATUS_CORRUPT, "fragments do not add up");
     s->theta = (const float *)(const void *)get_bytes(&r, s->n_params * 4);
     if (s->has_residual) s->residual = (const float *)(const void *)get_bytes(&r, s->n_params * 4);
     s->inner = get_bytes(&r, s->inner_size);
@@ -160,7 +162,8 @@ enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_
     return STATUS_OK;
 }
 
-/* ---- on disk ------------------------------------------------------------------------------------------------------ */
+/* ---- on disk ------------------------------------------------------------------------------------------------------
+ */
 
 void state_dir_init(struct state_dir *d, const char *folder)
 {
@@ -176,8 +179,8 @@ static enum status state_dir_save(void *ctx, const struct outer_part *parts, siz
     enum status status;
     TRY(file_out_open(&out, d->current, err));
     for (size_t i = 0; i < n; i++) TRY_GOTO(file_out_put(&out, parts[i].data, parts[i].size, err), err_abort);
-    /* A second name for the file that commit replaces: at every instant there is a whole one. Where the file system has no
-     * links the older one is kept by renaming, and for a moment it is the only one. */
+    /* A second name for the file that commit replaces: at every instant there is a whole one. Where the file system has
+     * no links the older one is kept by renaming, and for a moment it is the only one. */
     unlink(d->previous);
     if (link(d->current, d->previous) && errno != ENOENT && rename(d->current, d->previous)) {
         status = err_set(err, STATUS_IO, "cannot keep %s as %s: %s", d->current, d->previous, strerror(errno));

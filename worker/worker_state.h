@@ -1,15 +1,15 @@
-/* What a worker keeps across its own death, as one file: the parameters it held and their versions, the inner optimizer,
- * the error-feedback residual, and the encoded deltas that were not yet named when it was written. It is written before
- * a delta is offered, so a restarted worker offers the same bytes again and computes the next round from the same state:
- * killing a worker does not change the run.
+/* What a worker keeps across its own death, as one file: the parameters it held and their versions, the inner
+ * optimizer, the error-feedback residual, and the encoded deltas that were not yet named when it was written. It is
+ * written before a delta is offered, so a restarted worker offers the same bytes again and computes the next round from
+ * the same state: killing a worker does not change the run.
  *
  * Little-endian. Head (its length is a multiple of 64, so the floats behind it are aligned in a map):
  *   u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0), u32 body CRC32C,
  *   u64 body bytes, uuid[16], run id[16], u64 layout hash, u64 parameters, u64 inner bytes, u64 round, u64 tokens,
- *   f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments, u8 delta form, u8 residual present,
- *   then per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending), u32 payload CRC32C,
- *   f32 norm, u64 elements; zeros.
- * Body: theta, residual (if present), both fp32 in fragment order; inner optimizer; payloads in fragment order. */
+ *   f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments, u8 delta form, u8 residual
+ * present, then per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending), u32 payload
+ * CRC32C, f32 norm, u64 elements; zeros. Body: theta, residual (if present), both fp32 in fragment order; inner
+ * optimizer; payloads in fragment order. */
 #ifndef WORKER_WORKER_STATE_H
 #define WORKER_WORKER_STATE_H
 
@@ -55,8 +55,8 @@ enum { SAVED_HEAD_MAX = 192 + LAYOUT_FRAGMENTS_MAX * 48 };
 size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, uint8_t *dst);
 /* Only the head: cheap, for the run id. */
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
-/* Everything, both CRCs included. data must be aligned to 4 bytes. CORRUPT (with a reason) or UNSUPPORTED (another format
- * version). */
+/* Everything, both CRCs included. data must be aligned to 4 bytes. CORRUPT (with a reason) or UNSUPPORTED (another
+ * format version). */
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
 
 /* Storage of outer_setup in a folder: DIR/state.bin and, one save older, DIR/state.old.bin. */

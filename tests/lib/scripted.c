@@ -19,7 +19,8 @@ enum { QUEUE = 2048, ID = 5, WINDOW = 1024, BYTES_MAX = 2 * 4 * SCRIPTED_N };
 struct scripted scripted;
 static struct scripted *const s = &scripted;
 
-/* ---- the coordinator ---------------------------------------------------------------------------------------------- */
+/* ---- the coordinator ----------------------------------------------------------------------------------------------
+ */
 
 static char config_text[CONFIG_TEXT_MAX];
 
@@ -72,7 +73,9 @@ static void send_object(const struct msg_get *g)
     const uint8_t *data = object[g->fragment][g->version];
     size_t size = object_size[g->fragment][g->version];
     if (g->kind == OBJECT_SNAPSHOT) {
-        struct snapshot_head h = {.fragment = g->fragment, .version = g->version, .count = count_of(g->fragment),
+        struct snapshot_head h = {.fragment = g->fragment,
+                                  .version = g->version,
+                                  .count = count_of(g->fragment),
                                   .hash = s->hash_at[g->fragment][g->version]};
         snapshot_head_encode(&h, snapshot);
         memcpy(snapshot + SNAPSHOT_HEAD_BYTES, s->theta[g->fragment][g->version], 4 * h.count);
@@ -83,8 +86,14 @@ static void send_object(const struct msg_get *g)
     for (uint64_t at = g->offset; at < size && at < g->offset + g->length; at += 1000) {
         struct msg m = {.type = MSG_CHUNK};
         size_t n = size - at < 1000 ? size - at : 1000;
-        m.chunk = (struct msg_chunk){.kind = g->kind, .fragment = g->fragment, .key = g->version, .offset = at,
-                                     .total = size, .crc = crc32c(0, data + at, n), .data = data + at, .size = n};
+        m.chunk = (struct msg_chunk){.kind = g->kind,
+                                     .fragment = g->fragment,
+                                     .key = g->version,
+                                     .offset = at,
+                                     .total = size,
+                                     .crc = crc32c(0, data + at, n),
+                                     .data = data + at,
+                                     .size = n};
         scripted_answer(&m);
     }
 }
@@ -128,7 +137,9 @@ void scripted_publish(uint32_t f, bool with_delta)
             was[i] = lossless ? x[i] : -d;
         }
     }
-    struct update u = {.fragment = f, .version = v, .round = s->offered[f].round,
+    struct update u = {.fragment = f,
+                       .version = v,
+                       .round = s->offered[f].round,
                        .form = lossless ? UPDATE_PARAMETERS : UPDATE_INCREMENT};
     struct update_named named = {.worker_id = ID, .round = s->offered[f].round, .tokens = 1};
     static uint8_t payload[BYTES_MAX];
@@ -165,7 +176,9 @@ static void credit(uint32_t f, uint64_t round, uint64_t have, uint64_t upto)
 
 static void maybe_merge(uint32_t f)
 {
-    if (s->hold_merge || !s->offered[f].bytes || s->part_have[f] < s->offered[f].bytes || s->merged_round[f][s->offered[f].round]) return;
+    if (s->hold_merge || !s->offered[f].bytes || s->part_have[f] < s->offered[f].bytes ||
+        s->merged_round[f][s->offered[f].round])
+        return;
     assert_int_equal(crc32c(0, part[f], s->part_have[f]), s->offered[f].crc);
     assert_int_equal(s->offered[f].base_version, s->top[f]);
     scripted_publish(f, true);
@@ -173,8 +186,9 @@ static void maybe_merge(uint32_t f)
 
 static void on_offer(const struct msg_offer *o)
 {
-    struct msg m = {.type = MSG_REJECT, .reject = {.round = o->round, .fragment = o->fragment, .code = REJECT_LATE,
-                                                   .text = "too late for the test"}};
+    struct msg m = {
+        .type = MSG_REJECT,
+        .reject = {.round = o->round, .fragment = o->fragment, .code = REJECT_LATE, .text = "too late for the test"}};
     s->offers++;
     if (o->session != s->session) {
         refuse(REFUSE_UNKNOWN_SESSION);
@@ -206,8 +220,14 @@ static void give_work(void)
 {
     uint64_t round = s->top[0] < s->top[1] ? s->top[0] : s->top[1];
     struct msg m = {.type = MSG_ASSIGN,
-                    .assign = {.round = round, .worker_id = ID, .steps = 4, .step_rate = 1, .n_ranges = 1,
-                               .ranges = {{.start = 0, .count = 4}}, .n_fragments = SCRIPTED_F, .versions = {round, round}}};
+                    .assign = {.round = round,
+                               .worker_id = ID,
+                               .steps = 4,
+                               .step_rate = 1,
+                               .n_ranges = 1,
+                               .ranges = {{.start = 0, .count = 4}},
+                               .n_fragments = SCRIPTED_F,
+                               .versions = {round, round}}};
     scripted_answer(&m);
 }
 
@@ -226,13 +246,14 @@ static void on_join(const struct msg_join *j)
     struct msg m = {.type = MSG_WELCOME};
     s->joins++;
     s->session = 1000 + (uint64_t)s->joins;
-    m.welcome = (struct msg_welcome){.session = s->session, .worker_id = UINT32_MAX, .heartbeat_ms = 1000, .n_fragments = SCRIPTED_F};
+    m.welcome = (struct msg_welcome){
+        .session = s->session, .worker_id = UINT32_MAX, .heartbeat_ms = 1000, .n_fragments = SCRIPTED_F};
     m.welcome.resume = j->n_held == SCRIPTED_F;
     for (uint32_t f = 0; f < SCRIPTED_F; f++) {
         m.welcome.current[f] = (struct wire_version){.version = s->top[f], .hash = s->hash_at[f][s->top[f]]};
         m.welcome.snapshot[f] = (struct wire_version){.version = s->snapshot_at, .hash = s->hash_at[f][s->snapshot_at]};
         if (j->n_held == SCRIPTED_F && (j->held[f].version < s->oldest || j->held[f].version > s->top[f] ||
-                               j->held[f].hash != s->hash_at[f][j->held[f].version]))
+                                        j->held[f].hash != s->hash_at[f][j->held[f].version]))
             m.welcome.resume = false;
         parked[f].version = 0;
     }
@@ -253,7 +274,8 @@ static void coordinator_take(const struct msg *m)
     }
 }
 
-/* ---- the worker --------------------------------------------------------------------------------------------------- */
+/* ---- the worker ---------------------------------------------------------------------------------------------------
+ */
 
 /* Storage in memory: two generations. */
 
@@ -326,8 +348,12 @@ static enum status on_config(void *ctx, const char *text, struct outer_model *mo
     (void)ctx;
     assert_string_equal(text, config_text);
     (void)err;
-    *model = (struct outer_model){.config = &s->config, .layout = &s->layout, .sample_tokens = 8, .ranks = 1,
-                                  .devices = "test", .model_config = "{}",
+    *model = (struct outer_model){.config = &s->config,
+                                  .layout = &s->layout,
+                                  .sample_tokens = 8,
+                                  .ranks = 1,
+                                  .devices = "test",
+                                  .model_config = "{}",
                                   .inner = {.parts = inner_parts, .load = inner_load}};
     return STATUS_OK;
 }
@@ -418,7 +444,8 @@ void scripted_check_theta(void)
 {
     for (uint32_t f = 0; f < SCRIPTED_F; f++) {
         assert_int_equal(outer_loop_version(s->loop, f), s->top[f]);
-        assert_memory_equal(outer_loop_params(s->loop) + s->layout.fragments[f].offset, s->theta[f][s->top[f]], 4 * count_of(f));
+        assert_memory_equal(outer_loop_params(s->loop) + s->layout.fragments[f].offset, s->theta[f][s->top[f]],
+                            4 * count_of(f));
     }
 }
 
@@ -434,7 +461,8 @@ void scripted_check_nothing_lost(void)
         }
 }
 
-/* ---- fixture ------------------------------------------------------------------------------------------------------ */
+/* ---- fixture ------------------------------------------------------------------------------------------------------
+ */
 
 void scripted_begin(const char *codec)
 {
@@ -462,8 +490,12 @@ void scripted_begin(const char *codec)
         memset(&parked[f], 0, sizeof parked[f]);
     }
     s->now = 1000000;
-    s->setup = (struct outer_setup){.name = "w", .send = to_coordinator, .on_config = on_config, .save = store_save,
-                                 .load = store_load, .release = store_release};
+    s->setup = (struct outer_setup){.name = "w",
+                                    .send = to_coordinator,
+                                    .on_config = on_config,
+                                    .save = store_save,
+                                    .load = store_load,
+                                    .release = store_release};
     memset(s->setup.uuid, 7, WIRE_UUID);
     scripted_worker_up();
 }
@@ -482,4 +514,3 @@ void scripted_end(void)
         s->stored[i] = NULL;
     }
 }
-

@@ -1,6 +1,6 @@
-/* A coordinator of a hundred lines that does what a test tells it, a network between it and one worker that may lose and
- * double messages, and that worker: worker/outer_loop.h with "training" that is a pure function. State is global: one
- * test at a time. */
+/* A coordinator of a hundred lines that does what a test tells it, a network between it and one worker that may lose
+ * and double messages, and that worker: worker/outer_loop.h with "training" that is a pure function. State is global:
+ * one test at a time. */
 #ifndef TESTS_LIB_SCRIPTED_H
 #define TESTS_LIB_SCRIPTED_H
 
@@ -31,22 +31,22 @@ struct scripted {
 
     /* What it counted, and how it misbehaves. */
     int joins, leaves, offers, merges, snapshot_gets;
-    bool mute;          /* nothing passes in either direction */
-    bool no_work;       /* no assignments */
-    bool reject;        /* refuses every delta */
-    bool hold_merge;    /* takes deltas, merges none */
+    bool mute;                      /* nothing passes in either direction */
+    bool no_work;                   /* no assignments */
+    bool reject;                    /* refuses every delta */
+    bool hold_merge;                /* takes deltas, merges none */
     bool spoil_hash, spoil_payload; /* of the next update */
     uint16_t refuse_hello;
-    double loss;        /* probability of a lost message; half of it: doubled */
-    uint64_t draw;      /* position in the random numbers */
+    double loss;   /* probability of a lost message; half of it: doubled */
+    uint64_t draw; /* position in the random numbers */
 
     /* The worker. */
     struct outer_loop *loop;
     struct outer_setup setup;
     uint64_t now;
     float params[SCRIPTED_N], computed[SCRIPTED_N]; /* computed: sum of all deltas that were trained */
-    float inner[8];        /* inner[0] counts the rounds trained */
-    uint8_t *stored[2];    /* its disk, newest first */
+    float inner[8];                                 /* inner[0] counts the rounds trained */
+    uint8_t *stored[2];                             /* its disk, newest first */
     size_t stored_size[2];
     int saves;
 };

@@ -59,7 +59,10 @@ void syncrig_sleep_until_due(void)
 
 struct msg_welcome syncrig_welcome(uint64_t session, bool resume, uint64_t current, uint64_t snapshot)
 {
-    struct msg_welcome w = {.session = session, .worker_id = 3, .heartbeat_ms = 1000, .n_fragments = syncrig.s.n_fragments,
+    struct msg_welcome w = {.session = session,
+                            .worker_id = 3,
+                            .heartbeat_ms = 1000,
+                            .n_fragments = syncrig.s.n_fragments,
                             .resume = resume};
     for (uint32_t i = 0; i < syncrig.s.n_fragments; i++) {
         w.current[i].version = current;
@@ -70,7 +73,11 @@ struct msg_welcome syncrig_welcome(uint64_t session, bool resume, uint64_t curre
 
 struct msg_assign syncrig_assign(uint64_t round, uint64_t version)
 {
-    struct msg_assign m = {.round = round, .worker_id = 3, .steps = 10, .step_rate = 1, .n_ranges = 1,
+    struct msg_assign m = {.round = round,
+                           .worker_id = 3,
+                           .steps = 10,
+                           .step_rate = 1,
+                           .n_ranges = 1,
                            .n_fragments = syncrig.s.n_fragments};
     for (uint32_t i = 0; i < syncrig.s.n_fragments; i++) m.versions[i] = version;
     return m;

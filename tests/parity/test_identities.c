@@ -1,10 +1,8 @@
-/* What distributed training must be equal to, with the real coordinator engine, the real worker and the real model in one
- * process, messages handed over in memory:
- *   one worker, outer SGD at rate 1, no codec   = plain training, bit for bit
- *   H = 1, inner SGD, outer rate 1              = DDP
- *   local SGD                                   = mean of the parameters
- *   DDP of two workers                          = one worker with twice the batch
- * The last three differ by the rounding of fp32 sums taken in another order. */
+/* What distributed training must be equal to, with the real coordinator engine, the real worker and the real model in
+ * one process, messages handed over in memory: one worker, outer SGD at rate 1, no codec   = plain training, bit for
+ * bit H = 1, inner SGD, outer rate 1              = DDP local SGD                                   = mean of the
+ * parameters DDP of two workers                          = one worker with twice the batch The last three differ by the
+ * rounding of fp32 sums taken in another order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +26,8 @@ enum { WORKERS_MAX = 2, QUEUE = 1024, SAMPLES_MAX = 64 };
 
 static char folder[] = "/tmp/atoll-identity-XXXXXX";
 
-/* ---- messages ----------------------------------------------------------------------------------------------------- */
+/* ---- messages -----------------------------------------------------------------------------------------------------
+ */
 
 struct letter {
     int to; /* worker; -1: the engine */
@@ -58,7 +57,8 @@ static void post(int from, int to, enum wire_lane lane, const struct msg *m)
     if (m->type == MSG_CONFIG) l->m.config.text = keep(l, m->config.text, strlen(m->config.text) + 1);
 }
 
-/* ---- a cluster ---------------------------------------------------------------------------------------------------- */
+/* ---- a cluster ----------------------------------------------------------------------------------------------------
+ */
 
 struct node {
     int index;
@@ -111,10 +111,10 @@ static void cluster_start(int workers, const char *const *settings)
     struct config_sources sources;
     struct err err = {0};
     char train[128];
-    static const char *const common[] = {
-        "model.n_layer=2", "model.n_head=2", "model.n_embd=32", "model.block_size=16", "model.vocab_size=256",
-        "train.batch_size=4", "codec.up=fp32", "codec.down=fp32", "train.eval_every=0", "train.fragments=2",
-        "inner.warmup_steps=3", NULL};
+    static const char *const common[] = {"model.n_layer=2",     "model.n_head=2",       "model.n_embd=32",
+                                         "model.block_size=16", "model.vocab_size=256", "train.batch_size=4",
+                                         "codec.up=fp32",       "codec.down=fp32",      "train.eval_every=0",
+                                         "train.fragments=2",   "inner.warmup_steps=3", NULL};
     config_defaults(&config, &sources);
     for (int i = 0; common[i]; i++) set(&config, &sources, common[i]);
     for (int i = 0; settings[i]; i++) set(&config, &sources, settings[i]);
@@ -198,8 +198,9 @@ static void evaluate(struct trainer *t)
     uint64_t tokens = 0;
     outer_loop_eval_begin(t->loop, now);
     const struct msg_eval *task = outer_loop_evaluation(t->loop);
-    assert_int_equal(replica_eval(t->replica, outer_loop_params(t->loop), &t->val, task->start, task->count, &loss,
-                                  &tokens, NULL), STATUS_OK);
+    assert_int_equal(
+        replica_eval(t->replica, outer_loop_params(t->loop), &t->val, task->start, task->count, &loss, &tokens, NULL),
+        STATUS_OK);
     outer_loop_eval_done(t->loop, loss, tokens, now);
 }
 
@@ -247,7 +248,8 @@ static float *run(int workers, const char *const *settings, uint64_t *n_p)
     return theta;
 }
 
-/* ---- plain training ----------------------------------------------------------------------------------------------- */
+/* ---- plain training -----------------------------------------------------------------------------------------------
+ */
 
 /* The replica of node 0, alone, from theta_0: `steps` steps on consecutive samples starting at `first`. The optimizer
  * starts anew. */
@@ -267,8 +269,9 @@ static void plain_steps(struct trainer *t, uint64_t first, uint32_t step0, uint3
     uint32_t n = replica_step_samples(t->replica);
     for (uint32_t i = 0; i < steps; i++) {
         for (uint32_t k = 0; k < n; k++) t->counters[k] = first + (uint64_t)i * n + k;
-        assert_int_equal(replica_train_step(t->replica, t->counters, n, lr_schedule_at(&t->schedule, step0 + i), &result,
-                                            NULL), STATUS_OK);
+        assert_int_equal(
+            replica_train_step(t->replica, t->counters, n, lr_schedule_at(&t->schedule, step0 + i), &result, NULL),
+            STATUS_OK);
     }
 }
 
@@ -292,7 +295,8 @@ static void assert_close(const float *a, const float *b, const struct trainer *t
         fail_msg("relative distance %g, %g of the way gone", sqrt(difference / whole), sqrt(difference / way));
 }
 
-/* ---- the identities ----------------------------------------------------------------------------------------------- */
+/* ---- the identities -----------------------------------------------------------------------------------------------
+ */
 
 static void test_one_worker_is_plain_training_bit_for_bit(void **state)
 {
@@ -306,8 +310,9 @@ static void test_one_worker_is_plain_training_bit_for_bit(void **state)
     plain_steps(t, 0, 0, 23);
     const float *plain = replica_params(t->replica);
     for (uint64_t i = 0; i < n; i++)
-        if (memcmp(&theta[i], &plain[i], sizeof *plain)) fail_msg("parameter %llu of %llu: %a, plain training has %a",
-                                                    (unsigned long long)i, (unsigned long long)n, theta[i], plain[i]);
+        if (memcmp(&theta[i], &plain[i], sizeof *plain))
+            fail_msg("parameter %llu of %llu: %a, plain training has %a", (unsigned long long)i, (unsigned long long)n,
+                     theta[i], plain[i]);
     mem_free(theta);
     cluster_stop();
 }
@@ -315,10 +320,15 @@ static void test_one_worker_is_plain_training_bit_for_bit(void **state)
 static void test_every_step_with_sgd_is_ddp(void **state)
 {
     (void)state;
-    static const char *const local[] = {"train.method=local-sgd", "train.max_steps=12", "train.sync_every=1",
-                                        "inner.optimizer=sgd", "inner.learning_rate=0.5", "inner.grad_clip=0", NULL};
-    static const char *const ddp[] = {"train.method=ddp", "train.max_steps=12", "inner.optimizer=sgd",
-                                      "inner.learning_rate=0.5", "inner.grad_clip=0", NULL};
+    static const char *const local[] = {"train.method=local-sgd",
+                                        "train.max_steps=12",
+                                        "train.sync_every=1",
+                                        "inner.optimizer=sgd",
+                                        "inner.learning_rate=0.5",
+                                        "inner.grad_clip=0",
+                                        NULL};
+    static const char *const ddp[] = {"train.method=ddp",        "train.max_steps=12", "inner.optimizer=sgd",
+                                      "inner.learning_rate=0.5", "inner.grad_clip=0",  NULL};
     uint64_t n;
     float *a = run(2, local, &n);
     cluster_stop();
@@ -343,7 +353,8 @@ static void test_local_sgd_is_the_mean_of_the_parameters(void **state)
     for (int r = 0; r < ROUNDS; r++) {
         for (int w = 0; w < 2; w++) plain_steps(&nodes[w].t, (uint64_t)(2 * r + w) * H * B, (uint32_t)r * H, H);
         for (uint64_t i = 0; i < n; i++)
-            mean[i] = (float)(((double)replica_params(nodes[0].t.replica)[i] + replica_params(nodes[1].t.replica)[i]) / 2);
+            mean[i] =
+                (float)(((double)replica_params(nodes[0].t.replica)[i] + replica_params(nodes[1].t.replica)[i]) / 2);
         for (int w = 0; w < 2; w++) memcpy(replica_params(nodes[w].t.replica), mean, n * sizeof *mean);
     }
     assert_close(mean, theta, &nodes[0].t, 1e-6);
@@ -359,7 +370,7 @@ static void test_ddp_of_two_is_one_with_twice_the_batch(void **state)
     static const char *const two[] = {"train.method=ddp", "train.max_steps=12", "inner.learning_rate=3e-3",
                                       "inner.eps=1e-6", NULL};
     static const char *const one[] = {"train.method=ddp", "train.max_steps=12", "inner.learning_rate=3e-3",
-                                      "inner.eps=1e-6", "train.batch_size=8", NULL};
+                                      "inner.eps=1e-6",   "train.batch_size=8", NULL};
     uint64_t n;
     float *a = run(2, two, &n);
     cluster_stop();
@@ -370,7 +381,8 @@ static void test_ddp_of_two_is_one_with_twice_the_batch(void **state)
     cluster_stop();
 }
 
-/* ---- data --------------------------------------------------------------------------------------------------------- */
+/* ---- data ---------------------------------------------------------------------------------------------------------
+ */
 
 static int make_data(void **state)
 {

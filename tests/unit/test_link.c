@@ -21,7 +21,8 @@
 #include "worker/link.h"
 #include "worker/ring.h"
 
-/* ---- ring --------------------------------------------------------------------------------------------------------- */
+/* ---- ring ---------------------------------------------------------------------------------------------------------
+ */
 
 static void test_ring_keeps_order_and_bounds(void **state)
 {
@@ -72,7 +73,8 @@ static void test_ring_too_large_a_record(void **state)
     ring_finish(&r);
 }
 
-/* ---- a transport in memory ---------------------------------------------------------------------------------------- */
+/* ---- a transport in memory ----------------------------------------------------------------------------------------
+ */
 
 enum { BOX = 512, BOX_BYTES = 16384 };
 
@@ -215,7 +217,8 @@ static int down(void **state)
     return closed ? 0 : -1;
 }
 
-/* ---- link --------------------------------------------------------------------------------------------------------- */
+/* ---- link ---------------------------------------------------------------------------------------------------------
+ */
 
 static void test_heartbeats_while_the_compute_thread_computes(void **state)
 {
@@ -287,8 +290,8 @@ static void test_order_both_ways(void **state)
 static void test_answers_to_heartbeats_end_in_the_pulse(void **state)
 {
     (void)state;
-    struct msg m = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack = {.sent_us = clock_monotonic_us() - 5000,
-                                                                 .waiting_for = "worker-7"}};
+    struct msg m = {.type = MSG_HEARTBEAT_ACK,
+                    .heartbeat_ack = {.sent_us = clock_monotonic_us() - 5000, .waiting_for = "worker-7"}};
     enum wire_lane lane;
     char text[WIRE_TEXT_MAX];
     arrive(WIRE_CONTROL, &m);

@@ -157,7 +157,7 @@ static void test_rejection_puts_the_delta_back(void **state)
     s->reject = false;
     s->no_work = false;
     assert_int_equal(s->loop->sync.last_rejected, 1);
-    scripted_check_nothing_lost(); /* all of it is in the residual */
+    scripted_check_nothing_lost();                                        /* all of it is in the residual */
     for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false); /* the round closed without it */
     scripted_rounds(3);
     scripted_check_theta();
@@ -331,7 +331,8 @@ static void test_evaluation_and_end(void **state)
     scripted_rounds(1);
     s->no_work = true; /* no new work */
     s->loop->sync.has_task = false;
-    struct msg m = {.type = MSG_EVAL, .eval = {.eval_id = 1, .start = 2, .count = 3, .n_fragments = SCRIPTED_F, .versions = {1, 1}}};
+    struct msg m = {.type = MSG_EVAL,
+                    .eval = {.eval_id = 1, .start = 2, .count = 3, .n_fragments = SCRIPTED_F, .versions = {1, 1}}};
     scripted_answer(&m);
     scripted_pass(200000);
     assert_int_equal(outer_loop_want(s->loop), OUTER_EVAL);

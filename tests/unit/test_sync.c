@@ -12,7 +12,8 @@
 
 enum { S = 1000000, BYTES = 1 << 20 };
 
-/* ---- joining ------------------------------------------------------------------------------------------------------ */
+/* ---- joining ------------------------------------------------------------------------------------------------------
+ */
 
 static void test_handshake_retries_until_answered(void **state)
 {
@@ -129,7 +130,8 @@ static void test_bad_welcome_stops(void **state)
     assert_true(syncrig.s.refused);
 }
 
-/* ---- a round ------------------------------------------------------------------------------------------------------ */
+/* ---- a round ------------------------------------------------------------------------------------------------------
+ */
 
 static void test_round_from_assignment_to_update(void **state)
 {
@@ -342,7 +344,8 @@ static void test_named_in_a_life_that_was_not_saved(void **state)
     assert_int_equal(syncrig_update(0, 7, 7), SYNC_NAMED_LATER);
 }
 
-/* ---- sessions ----------------------------------------------------------------------------------------------------- */
+/* ---- sessions -----------------------------------------------------------------------------------------------------
+ */
 
 static void test_new_session_keeps_the_work(void **state)
 {
@@ -361,7 +364,8 @@ static void test_new_session_keeps_the_work(void **state)
     assert_int_equal(syncrig.s.state, WORKER_SENDING);
     syncrig_join_again(8, true, 0, 0);
     syncrig_expect(SYNC_SEND_BIND);
-    assert_int_equal(syncrig_expect(SYNC_SEND_OFFER).fragment, 0); /* also what was delivered: the journal may have lost it */
+    assert_int_equal(syncrig_expect(SYNC_SEND_OFFER).fragment,
+                     0); /* also what was delivered: the journal may have lost it */
     assert_int_equal(syncrig_expect(SYNC_SEND_OFFER).fragment, 1);
     syncrig_credit(0, 1, 12345, BYTES);
     syncrig_drain(n);

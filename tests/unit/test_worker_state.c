@@ -47,8 +47,13 @@ static size_t make(uint8_t salt)
     memset(inner, 3, sizeof inner);
     memset(payload, 4, sizeof payload);
     state_in.f[0] = (struct saved_fragment){.version = 9, .hash = 1, .count = 20};
-    state_in.f[1] = (struct saved_fragment){.version = 8, .hash = 2, .count = 30, .base_version = 8,
-                                            .payload_size = PAYLOAD, .payload_crc = 6, .norm = 1.5f};
+    state_in.f[1] = (struct saved_fragment){.version = 8,
+                                            .hash = 2,
+                                            .count = 30,
+                                            .base_version = 8,
+                                            .payload_size = PAYLOAD,
+                                            .payload_crc = 6,
+                                            .norm = 1.5f};
     struct outer_part *body = parts + 1;
     body[0] = (struct outer_part){.data = theta, .size = sizeof theta};
     body[1] = (struct outer_part){.data = residual, .size = sizeof residual};
@@ -135,7 +140,8 @@ static void test_contradictions_are_refused(void **unused)
     }
 }
 
-/* ---- on disk ------------------------------------------------------------------------------------------------------ */
+/* ---- on disk ------------------------------------------------------------------------------------------------------
+ */
 
 static char folder[] = "/tmp/atoll-state-XXXXXX";
 static struct state_dir dir;
