@@ -248,6 +248,7 @@ static enum status spool_write(struct store *s, uint64_t offset, const void *dat
         TRY(blob_add(spool, zeros, left < sizeof zeros ? (size_t)left : sizeof zeros));
     }
     memcpy(spool->data + offset, data, size);
+    of(s)->counts.spooled += size;
     return STATUS_OK;
 }
 

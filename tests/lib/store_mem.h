@@ -20,7 +20,7 @@ void store_mem_crash(struct store *s, bool power, uint64_t draw);
 void store_mem_set_room(struct store *s, uint64_t bytes);
 
 struct store_mem_counts {
-    uint64_t appended, syncs, snapshots;
+    uint64_t appended, syncs, snapshots, spooled;
 };
 struct store_mem_counts store_mem_counts(const struct store *s);
 
