@@ -98,12 +98,12 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
                                           .loss_sum = o->loss_sum, .norm = o->norm}};
     uint8_t head[RECORD_DELTA_HEAD];
     struct writer w = writer_of(head, sizeof head);
-    struct store_part payload = {e->ledger.outer.delta, o->bytes};
+    struct store_part payload = {e->ledger.outer.payload, o->bytes};
     record_delta_encode(&delta, &w);
     return ledger_write(&e->ledger, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
-/* A whole payload: check it, put it into the journal, acknowledge it. The ledger's delta buffer and accumulator are free
+/* A whole payload: check it, put it into the journal, acknowledge it. The outer state's buffer and accumulator are free
  * between merges and serve as the places to read and decode to. */
 static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
 {
@@ -122,7 +122,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
         if (verdict == ROUND_HAVE) send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
         return STATUS_OK;
     }
-    uint8_t *delta = e->ledger.outer.delta;
+    uint8_t *delta = e->ledger.outer.payload;
     TRY(e->store->ops->spool_read(e->store, spool_room(e, u), delta, offer.bytes, err));
     if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
     enum status status =

@@ -242,11 +242,11 @@ static enum status merge_fragment(struct ledger *l, const struct round_close *cl
     merge_start(&merge, o->acc, l->layout.fragments[close->fragment].count, tokens);
     for (uint32_t i = 0; i < close->n; i++) {
         const struct part *part = part_of(l, close->ids[i], close->fragment);
-        TRY(l->journal.store->ops->segment_read(l->journal.store, part->at.segment, part->at.offset, o->delta,
+        TRY(l->journal.store->ops->segment_read(l->journal.store, part->at.segment, part->at.offset, o->payload,
                                                 part->bytes, err));
-        enum status status = crc32c(0, o->delta, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
+        enum status status = crc32c(0, o->payload, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
         if (status == STATUS_OK)
-            status = merge_add(&merge, o->fragments[close->fragment].up, part->tokens, o->delta, part->bytes);
+            status = merge_add(&merge, o->fragments[close->fragment].up, part->tokens, o->payload, part->bytes);
         if (status != STATUS_OK)
             return err_set(err, status, "the delta of worker '%s' cannot be read back from the journal",
                            member_by_id(&l->round.members, close->ids[i])->name);

@@ -65,9 +65,9 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
     if (config->outer.optimizer != OPTIMIZER_SGD) s->m = mem_alloc(n, sizeof *s->m);
     if (two) s->v = mem_alloc(n, sizeof *s->v);
     s->payload_cap += OBJECT_HEAD_MAX;
+    if (s->payload_cap < s->delta_cap) s->payload_cap = s->delta_cap;
     s->payload = mem_alloc(1, s->payload_cap);
-    s->delta = mem_alloc(1, s->delta_cap);
-    bool all = s->theta && s->acc && s->payload && s->delta && (s->m || config->outer.optimizer == OPTIMIZER_SGD) &&
+    bool all = s->theta && s->acc && s->payload && (s->m || config->outer.optimizer == OPTIMIZER_SGD) &&
                (s->v || !two);
     return all ? STATUS_OK
                : err_set(err, STATUS_NOMEM, "no memory for the state of %zu parameters (about %zu MiB)", n,
@@ -87,7 +87,6 @@ void outer_state_finish(struct outer_state *s)
     mem_free(s->v);
     mem_free(s->acc);
     mem_free(s->payload);
-    mem_free(s->delta);
     memset(s, 0, sizeof *s);
 }
 

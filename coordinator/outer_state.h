@@ -1,6 +1,7 @@
 /* The numbers of the run: theta, the outer optimizer's state, the downlink residual and one accumulator, with the step
  * that turns merged deltas into an update. At most 16 bytes a parameter with one state vector (Nesterov), 4 more with
- * two (AdamW, delayed Nesterov) and a lossy downlink; the accumulator is as large as the largest fragment. */
+ * two (AdamW, delayed Nesterov) and a lossy downlink; the accumulator is as large as the largest fragment,
+ * the buffer for encoded bytes as the largest payload of one. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
 
@@ -30,9 +31,10 @@ struct outer_state {
     float *theta, *m, *v;        /* [n_params]; m, v: NULL when the optimizer has none */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
-    uint8_t *payload; /* an encoded update, with room for its object head */
-    uint8_t *delta;   /* an encoded delta, read back from the journal */
-    size_t payload_cap, delta_cap;
+    /* Encoded bytes, one thing at a time: a delta that arrived or is read back from the journal, then the update, with room
+     * for its object head. */
+    uint8_t *payload;
+    size_t payload_cap, delta_cap; /* of the buffer; of the largest delta */
     uint64_t norm_round; /* ddp: round whose gradient norm is known, + 1 */
     double norm;
 };
