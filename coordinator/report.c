@@ -14,6 +14,15 @@
 
 enum { BAR_WIDTH = 30 };
 
+/* Every line is an object: what a crash left of the last one goes. */
+static void drop_torn_line(FILE *file)
+{
+    if (fseek(file, 0, SEEK_END)) return;
+    long end = ftell(file), keep = end;
+    while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
+    if (keep < end && ftruncate(fileno(file), keep)) log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
+}
+
 enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
                         struct err *err)
 {
@@ -23,11 +32,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
     r->metrics = fopen(path, "a+e");
     if (!r->metrics) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
-    /* A line a crash cut short must not swallow the next one. */
-    if (!fseek(r->metrics, -1, SEEK_END) && fgetc(r->metrics) != '\n') {
-        fseek(r->metrics, 0, SEEK_END);
-        fputc('\n', r->metrics);
-    }
+    drop_torn_line(r->metrics);
     fseek(r->metrics, 0, SEEK_END);
     return STATUS_OK;
 }
