@@ -12,12 +12,12 @@
 #include "coordinator/engine.h"
 #include "wire/msg.h"
 
-enum { RIG_WORKERS = 4, RIG_OUTBOX = 4096, RIG_PARAMS = 96, RIG_STEP = 1000 };
+enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };
 
 struct rig_mail {
     bool taken;
     uint64_t peer;
-    struct msg m; /* pointers are copies of the rig's */
+    struct msg *m; /* the rig's, and so is what it points to */
 };
 
 struct rig_worker {
@@ -39,12 +39,13 @@ struct rig {
     size_t layout_size;
     uint64_t now, entropy, next_peer;
     struct rig_worker workers[RIG_WORKERS];
-    struct rig_mail *out; /* [RIG_OUTBOX] */
+    struct rig_mail out[RIG_OUTBOX];
     size_t n_out;
     enum status bulk_answer; /* what the transport says to chunks */
     struct engine_event events[RIG_OUTBOX];
     char event_text[RIG_OUTBOX][128];
     size_t n_events;
+    size_t live; /* mem_live_bytes that rig_close expects */
 };
 
 /* settings: "section.key=value", NULL-terminated. Defaults: diloco, 2 fragments, fp32, H 2, 3 rounds, no evaluation. */

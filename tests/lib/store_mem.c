@@ -320,7 +320,8 @@ static void lose_tail(struct mem_segment *seg, uint64_t draw)
     size_t tail = seg->bytes.size - seg->synced;
     if (!tail) return;
     uint64_t seed = draw ^ seg->number;
-    size_t kept = rng_u64(seed, RNG_TEST, 0) % (tail + 1);
+    uint64_t cut = rng_u64(seed, RNG_TEST, 0);
+    size_t kept = cut % 2 ? tail : (cut >> 1) % (tail + 1);
     seg->bytes.size = seg->synced + kept;
     for (size_t at = seg->synced, i = 1; at < seg->bytes.size; i++) {
         size_t end = (at / BLOCK + 1) * BLOCK;

@@ -1,0 +1,418 @@
+/* What survives: recovery at every truncation of the journal, power cuts, full disks, damage, other settings; updates are
+ * durable before anybody sees them. ctest: timeout=180 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "coordinator/journal.h"
+#include "tests/lib/engine_rig.h"
+#include "tests/lib/store_mem.h"
+
+static struct rig rig;
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { STRIDE = 5 };
+#else
+enum { STRIDE = 1 };
+#endif
+
+enum { MARKS_MAX = 512 };
+
+/* The state after each message, by how long the journal's last segment was then. */
+struct mark {
+    uint64_t segment, size, theta, committed, versions[2], done_rounds;
+};
+
+static struct mark marks[MARKS_MAX];
+static size_t n_marks;
+
+static uint64_t last_segment(struct store *s, size_t *size)
+{
+    uint64_t list[64];
+    size_t n;
+    assert_int_equal(s->ops->segment_list(s, list, 64, &n, NULL), STATUS_OK);
+    assert_non_null(store_mem_segment(s, list[n - 1], size, NULL));
+    return list[n - 1];
+}
+
+static struct mark look(void)
+{
+    struct mark mark = {.theta = engine_theta(rig.engine) ? rig_theta_hash(&rig) : 0,
+                        .committed = engine_samples_committed(rig.engine)};
+    struct engine_summary sum;
+    size_t size;
+    mark.segment = last_segment(rig.store, &size);
+    mark.size = size;
+    engine_summary(rig.engine, rig.now, &sum);
+    mark.done_rounds = sum.rounds;
+    for (uint32_t f = 0; f < 2 && engine_theta(rig.engine); f++) mark.versions[f] = engine_version(rig.engine, f);
+    return mark;
+}
+
+/* The store before the last message of the run: its last segment is full of records. */
+static struct store *copy_of_store;
+static uint64_t total_rounds;
+
+static void note(void)
+{
+    struct engine_summary sum;
+    assert_true(n_marks < MARKS_MAX);
+    marks[n_marks++] = look();
+    engine_summary(rig.engine, rig.now, &sum);
+    if (sum.rounds == total_rounds) return;
+    size_t live = mem_live_bytes();
+    store_mem_destroy(copy_of_store);
+    assert_int_equal(store_mem_copy(&copy_of_store, rig.store), STATUS_OK);
+    rig.live += mem_live_bytes() - live;
+}
+
+static bool merged(int worker)
+{
+    if (rig.config.train.method == METHOD_ASYNC) return true;
+    for (uint32_t f = 0; f < 2; f++)
+        if (engine_version(rig.engine, f) <= rig.workers[worker].task.round) return false;
+    return true;
+}
+
+/* A worker that keeps its delta until it is merged offers it again in every turn. */
+static bool work[2];
+
+static void play_turn(int i, void (*each)(void))
+{
+    struct msg m;
+    if (rig_take(&rig, i, MSG_EVAL, &m)) {
+        struct msg result = {.type = MSG_EVAL_RESULT,
+                             .eval_result = {rig.workers[i].session, m.eval.eval_id, m.eval.start, m.eval.count,
+                                             2.5 * (double)m.eval.count, m.eval.count}};
+        rig_say(&rig, rig.workers[i].control, &result); /* shares are lost with the process: no `each` here */
+    }
+    while (rig_take(&rig, i, MSG_ASSIGN, &m)) {
+        rig.workers[i].task = m.assign;
+        work[i] = true;
+    }
+    for (uint32_t f = 0; f < 2 && work[i]; f++) {
+        rig_deliver(&rig, i, f, (float)(1 + i) + 0.25f * (float)rig.workers[i].task.round);
+        if (each) each();
+    }
+}
+
+/* Play a run to its end, whatever was done of it before; `each` after every step. */
+static void play(void (*each)(void))
+{
+    work[0] = work[1] = false;
+    for (int turns = 0; turns < 200; turns++) {
+        struct engine_summary sum;
+        engine_summary(rig.engine, rig.now, &sum);
+        if (sum.done) return;
+        for (int i = 0; i < 2; i++) play_turn(i, each);
+        for (int i = 0; i < 2; i++) {
+            if (work[i] && !merged(i)) {
+                rig_beat(&rig, i, WORKER_SENDING);
+                continue;
+            }
+            work[i] = false;
+            rig_catch_up(&rig, i);
+        }
+        if (each) each();
+    }
+    char text[WIRE_TEXT_MAX];
+    fail_msg("the run does not end, it waits for %s", engine_waiting(rig.engine, rig.now, text, sizeof text));
+}
+
+static void begin(const char *const *settings)
+{
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+}
+
+static const char *const diloco[] = {"coordinator.min_workers=2", "codec.up=int8:16", "codec.down=int8:16",
+                                     "checkpoint.every=3", "train.eval_every=1", "train.max_steps=10", NULL};
+static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
+                                  "checkpoint.every=3", NULL};
+static const char *const async[] = {"train.method=async", "coordinator.min_workers=2", "codec.down=int8:16",
+                                    "checkpoint.every=4", "outer.buffer=3", "train.max_steps=12", "outer.momentum_spread=0.2", NULL};
+static const char *const *const methods[] = {diloco, ddp, async};
+
+static uint64_t calm_theta(const char *const *settings)
+{
+    begin(settings);
+    play(NULL);
+    uint64_t theta = rig_theta_hash(&rig);
+    rig_close(&rig);
+    return theta;
+}
+
+/* Cut the journal at every byte: recovery gives the state after the last whole record before it, and the run, played on,
+ * ends with the same bits. */
+static void truncate_everywhere(const char *const *settings)
+{
+    size_t size;
+    uint64_t theta = calm_theta(settings);
+    n_marks = 0;
+    copy_of_store = NULL;
+    begin(settings);
+    total_rounds = rig.config.train.max_steps / (rig.config.train.method == METHOD_DDP ? 1 : 2);
+    note();
+    play(note);
+    assert_true(rig_theta_hash(&rig) == theta);
+    rig_close(&rig);
+    struct store *whole = copy_of_store;
+    uint64_t segment = last_segment(whole, &size);
+    assert_true(size > 1000);
+    int played = 0;
+    for (size_t cut = 0; cut <= size; cut += STRIDE) {
+        struct mark *expect = NULL, *next = NULL;
+        for (size_t i = 0; i < n_marks; i++) {
+            if (marks[i].segment < segment || (marks[i].segment == segment && marks[i].size <= cut)) expect = &marks[i];
+            if (!next && marks[i].segment == segment && marks[i].size > cut) next = &marks[i];
+        }
+        rig_open(&rig, settings);
+        engine_destroy(rig.engine);
+        store_mem_destroy(rig.store);
+        rig.engine = NULL;
+        assert_int_equal(store_mem_copy(&rig.store, whole), STATUS_OK);
+        store_mem_cut(rig.store, segment, cut);
+        rig_forget(&rig);
+        struct err err = {0};
+        if (rig_start(&rig, &err) != STATUS_OK) fail_msg("cut at byte %zu of %zu: %s", cut, size, err.msg);
+        struct mark found = look();
+        /* Between two messages several records are written: the state is one of those on the way. */
+        bool low = expect && found.theta == expect->theta && found.committed == expect->committed;
+        bool between = expect && next && found.versions[0] >= expect->versions[0] &&
+                       found.versions[0] <= next->versions[0] && found.versions[1] >= expect->versions[1] &&
+                       found.versions[1] <= next->versions[1];
+        if (!low && !between) fail_msg("cut at byte %zu of %zu: a state that never was", cut, size);
+        if (expect && found.theta != expect->theta && next && found.versions[0] == expect->versions[0] &&
+            found.versions[1] == expect->versions[1])
+            fail_msg("cut at byte %zu: other parameters at the same versions", cut);
+        if (cut % 95 == 0) {
+            rig_join(&rig, 0);
+            rig_join(&rig, 1);
+            play(NULL);
+            if (rig.config.train.method != METHOD_ASYNC) assert_true(rig_theta_hash(&rig) == theta);
+            played++;
+        }
+        rig_close(&rig);
+    }
+    assert_true(played > 3);
+    store_mem_destroy(whole);
+}
+
+static void test_every_truncation(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) truncate_everywhere(methods[i]);
+}
+
+/* Restart after every message: with a clean process death, and with the power cut. */
+static bool power;
+static uint64_t draws;
+
+static void restart(void)
+{
+    struct mark before = look();
+    rig_restart(&rig, power, draws++);
+    struct mark after = look();
+    if (!power) {
+        assert_true(after.theta == before.theta);
+        assert_int_equal(after.committed, before.committed);
+    }
+    for (int i = 0; i < 2; i++) {
+        rig_join(&rig, i);
+        if (work[i]) rig_beat(&rig, i, WORKER_SENDING);
+    }
+}
+
+static void test_restart_after_every_message(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2; i++) { /* async: assignments depend on when workers come */
+        uint64_t theta = calm_theta(methods[i]);
+        for (int p = 0; p < 2; p++) {
+            power = p;
+            begin(methods[i]);
+            play(restart);
+            assert_true(rig_theta_hash(&rig) == theta);
+            struct engine_summary sum;
+            engine_summary(rig.engine, rig.now, &sum);
+            assert_true(sum.restarts > 5);
+            assert_int_equal(sum.workers, 2);
+            assert_int_equal(engine_samples_committed(rig.engine), i ? 10 : 20);
+            rig_close(&rig);
+        }
+    }
+}
+
+/* Async has no fixed end, but a restart between two messages changes nothing either. */
+static void test_async_restart_keeps_state(void **state)
+{
+    (void)state;
+    power = false;
+    begin(async);
+    play(restart);
+    assert_int_equal(engine_samples_committed(rig.engine), 24);
+    rig_close(&rig);
+}
+
+/* Whatever a worker could have seen of an update is in the synced part of the journal. */
+static void check_durable(void)
+{
+    for (size_t i = 0; i < rig.n_out; i++) {
+        const struct msg *m = rig.out[i].m;
+        if (m->type != MSG_CHUNK || m->chunk.kind != OBJECT_UPDATE) continue;
+        uint64_t list[64];
+        size_t n, size, synced;
+        bool found = false;
+        assert_int_equal(rig.store->ops->segment_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+        for (size_t k = 0; k < n && !found; k++) {
+            const uint8_t *bytes = store_mem_segment(rig.store, list[k], &size, &synced);
+            found = synced >= m->chunk.size && memmem(bytes, synced, m->chunk.data, m->chunk.size);
+        }
+        assert_true(found);
+    }
+}
+
+static void park(void)
+{
+    for (int i = 0; i < 2; i++)
+        for (uint32_t f = 0; f < 2; f++) {
+            struct msg m = {.type = MSG_GET, .get = {.session = rig.workers[i].session, .kind = OBJECT_UPDATE,
+                                                     .fragment = f, .version = engine_version(rig.engine, f) + 1,
+                                                     .length = 100000}};
+            rig_say(&rig, rig.workers[i].control, &m);
+        }
+    check_durable();
+}
+
+static void test_durable_before_visible(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "checkpoint.every=0", NULL};
+    begin(settings);
+    park();
+    play(park);
+    int updates = 0;
+    for (size_t i = 0; i < rig.n_out; i++) updates += rig.out[i].m->type == MSG_CHUNK;
+    assert_true(updates >= 10);
+    rig_close(&rig);
+}
+
+/* The disk fills up at any byte: one line, and after making room the run goes on to the same end. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    uint64_t theta = calm_theta(diloco);
+    for (uint64_t room = 100; room < 6000; room += 173) {
+        struct err err = {0};
+        struct msg m;
+        begin(diloco);
+        rig_assigned(&rig, 0);
+        store_mem_set_room(rig.store, room);
+        enum status status = STATUS_OK;
+        for (uint32_t f = 0; f < 2 && status == STATUS_OK; f++)
+            for (int i = 0; i < 2 && status == STATUS_OK; i++) {
+                if (!f && i) rig_assigned(&rig, i);
+                float x[RIG_PARAMS];
+                (void)x;
+                rig_offer_message(&rig, i, f, (float)(1 + i), &m);
+                status = engine_on_message(rig.engine, rig.workers[i].control, WIRE_CONTROL, &m, ++rig.now, &err);
+                if (status != STATUS_OK) break;
+            }
+        /* Offers alone write nothing; a heartbeat of a new worker neither. What writes is a leave: */
+        m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[1].session}};
+        status = engine_on_message(rig.engine, rig.workers[1].control, WIRE_CONTROL, &m, ++rig.now, &err);
+        if (room < 60) {
+            assert_int_equal(status, STATUS_IO);
+            assert_non_null(strstr(err.msg, "No space left"));
+            assert_null(strchr(err.msg, '\n'));
+        }
+        store_mem_set_room(rig.store, UINT64_MAX);
+        rig_restart(&rig, false, 0);
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        play(NULL);
+        if (status != STATUS_OK) assert_true(rig_theta_hash(&rig) == theta);
+        rig_close(&rig);
+    }
+}
+
+static void test_damage_is_refused(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    size_t size;
+    begin(diloco);
+    play(NULL);
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    uint64_t segment = last_segment(rig.store, &size);
+    uint8_t *bytes = store_mem_segment(rig.store, segment, &size, NULL);
+    bytes[JOURNAL_SEGMENT_HEADER + 40] ^= 1;
+    assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
+    assert_non_null(strstr(err.msg, "damaged"));
+    bytes[JOURNAL_SEGMENT_HEADER + 40] ^= 1;
+    err = (struct err){0};
+    rig.engine = NULL;
+    if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    rig_close(&rig);
+}
+
+static void test_other_settings(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    begin(diloco);
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    rig.config.train.sync_every = 5;
+    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "train.sync_every (5 here, 2 there)"));
+    rig.engine = NULL;
+    rig.config.train.sync_every = 2;
+    snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
+    assert_int_equal(rig_start(&rig, &err), STATUS_OK);
+    rig_close(&rig);
+}
+
+/* A record that lies about an outer step is found by recomputing it. */
+static void test_replay_recomputes(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    begin(ddp);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+    rig_deliver_all(&rig, 2, 1);
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    rig.config.inner.learning_rate *= 2; /* and the hash that would have told is made to agree */
+    enum status status = rig_start(&rig, &err);
+    assert_int_equal(status, STATUS_CORRUPT); /* the replayed step differs before settings are compared */
+    assert_non_null(strstr(err.msg, "recomputing this update"));
+    rig.engine = NULL;
+    rig.config.inner.learning_rate /= 2;
+    assert_int_equal(rig_start(&rig, &err), STATUS_OK);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_restart_after_every_message),
+        cmocka_unit_test(test_async_restart_keeps_state),
+        cmocka_unit_test(test_durable_before_visible),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_damage_is_refused),
+        cmocka_unit_test(test_other_settings),
+        cmocka_unit_test(test_replay_recomputes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
