@@ -1,69 +1,58 @@
-# Base of the end-to-end tests: source it first. Works in an empty folder $WORK that is removed at the end, with every
-# process that `start` started. $BIN is the folder of the programs; LONG is 1 with ATOLL_LONG=1.
+# Base of the end-to-end tests: source it first. Real programs from $ATOLL_BIN, an empty folder $WORK as working directory,
+# free ports, and nothing left behind whatever happens. Bash and coreutils only: a bare system has no procps, jq or python.
+# LONG is 1 with ATOLL_LONG=1: the full-length variants.
 # shellcheck shell=bash
 set -euo pipefail
 
-BIN=${ATOLL_BIN:?folder of the programs under test}
+BIN=$(cd "${ATOLL_BIN:?folder of the programs under test}" && pwd)
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/atoll-e2e.XXXXXX")
 LONG=${ATOLL_LONG:-0}
-cd "$WORK"
-started=()
-overrides=()
-export BIN WORK LONG
+export BIN HERE WORK LONG
+pid=''         # of what was started last
+started=()   # process ids this test must end
+overrides=() # flags given to write_config
 
-clean_up() {
-    local id
-    for id in "${started[@]}"; do kill -KILL "$id" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$WORK"
+# Every descendant of process $1.
+descendants() {
+    local stat fields parent
+    for stat in /proc/[0-9]*/stat; do
+        fields=$(cat "$stat" 2>/dev/null) || continue
+        read -r _ parent _ <<<"${fields##*) }" # the name in parentheses may hold anything
+        [[ $parent == "$1" ]] || continue
+        echo "${fields%% *}"
+        descendants "${fields%% *}"
+    done
 }
-trap clean_up EXIT
+
+cleanup() {
+    local status=$? id all=()
+    trap - EXIT
+    for id in "${started[@]}"; do
+        mapfile -t -O "${#all[@]}" all < <(descendants "$id")
+        all+=("$id")
+    done
+    for id in "${all[@]}"; do
+        kill -CONT "$id" 2>/dev/null || true
+        kill -KILL "$id" 2>/dev/null || true
+    done
+    for id in "${started[@]}"; do wait "$id" 2>/dev/null || true; done
+    if ((status != 0 && status != 77)); then
+        local log
+        for log in "$WORK"/*.log "$WORK"/*/logs/*.log; do
+            [[ -s $log ]] && printf -- '--- end of %s\n' "${log#"$WORK"/}" >&2 && tail -n 15 "$log" >&2
+        done
+    fi
+    [[ -n ${E2E_KEEP:-} ]] || rm -rf "$WORK"
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+cd "$WORK"
 
 fail() {
     printf 'FAIL %s: %s\n' "${0##*/}" "$*" >&2
-    local log
-    for log in *.log; do
-        [[ -s $log ]] && printf -- '--- end of %s\n' "$log" >&2 && tail -n 15 "$log" >&2
-    done
     exit 1
-}
-
-now_ms() { date +%s%3N; }
-seconds() { printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100)); }
-json() { "$BIN/e2e_json" "$@"; }
-
-# make_text BYTES: text with something to learn in it, always the same.
-make_text() {
-    awk -v bytes="$1" 'BEGIN {
-        n = split("the of and a to in he was that it his her with as had for she not at but be on they have him which", w, " ")
-        for (x = 12345; bytes > 0; bytes -= length(out)) {
-            x = (x * 16807) % 2147483647
-            out = w[x % n + 1] (x % 11 ? " " : ".\n")
-            printf "%s", substr(out, 1, bytes)
-        }
-    }'
-}
-
-make_data() { # text.txt and data/
-    make_text 60000 >text.txt
-    "$BIN/atoll" prepare data text.txt >prepare.log 2>&1 || fail "prepare: $(<prepare.log)"
-}
-
-# write_config FILE [key=value...]: a tiny model and run; key=value are kept as flags in overrides.
-write_config() {
-    cat >"$1" <<YAML
-run: {name: e2e, seed: 1}
-data: {train: "$WORK/data/train_*.bin", val: "$WORK/data/val_*.bin", tokenizer: bytes}
-model: {family: gpt2, n_layer: 2, n_head: 2, n_embd: 16, block_size: 32, vocab_size: 256}
-train: {method: diloco, max_steps: 60, sync_every: 5, batch_size: 4, threads: 1, eval_every: 4, eval_tokens: 1024}
-inner: {learning_rate: 5.0e-3, warmup_steps: 5}
-coordinator: {listen: "tcp://127.0.0.1:*"}
-checkpoint: {every: 5, keep: 2}
-log: {every_steps: 1}
-YAML
-    shift
-    # shellcheck disable=SC2034 # for the test
-    overrides=("${@/#/--}")
 }
 
 # start LOG COMMAND...: in the background, output appended to LOG; sets $pid.
@@ -75,7 +64,7 @@ start() {
     started+=("$pid")
 }
 
-# ended PID: it is gone and waited for; clean_up has nothing to kill there.
+# ended PID: it is gone and waited for; cleanup has nothing to kill there.
 ended() {
     local id kept=()
     for id in "${started[@]}"; do [[ $id == "$1" ]] || kept+=("$id"); done
@@ -102,4 +91,48 @@ until_true() {
         ((SECONDS < until)) || fail "waited in vain for $what"
         sleep 0.05
     done
+}
+
+now_ms() { date +%s%3N; }
+seconds() { printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100)); } # 1234 -> 1.2
+json() { "$BIN/e2e_json" "$@"; }
+
+# make_text BYTES: sentences of a small grammar, always the same: there is something to learn in them.
+make_text() {
+    awk -v bytes="$1" 'BEGIN {
+        n = split("the old lighthouse keeper|a small grey boat|the harbour master|her brother|a patient gull|the tide", who, "|")
+        v = split("watched|carried|remembered|lost|found|counted", verb, "|")
+        o = split("the morning mail|seven white stones|the northern light|a coil of rope|every passing ship", what, "|")
+        x = 12345
+        while (size < bytes) {
+            x = (x * 16807) % 2147483647; s = who[x % n + 1]
+            x = (x * 16807) % 2147483647; s = s " " verb[x % v + 1]
+            x = (x * 16807) % 2147483647; s = s " " what[x % o + 1] (x % 7 ? ". " : ".\n")
+            printf "%s", s; size += length(s)
+        }
+    }' </dev/null
+}
+
+make_data() { # text.txt and data/
+    make_text 60000 >text.txt
+    "$BIN/atoll" prepare data text.txt >prepare.log 2>&1 || fail "prepare: $(<prepare.log)"
+}
+
+# write_config FILE [key=value...]: a tiny model and run, a round takes milliseconds; key=value are kept as flags in
+# overrides.
+write_config() {
+    cat >"$1" <<YAML
+run: {name: e2e, seed: 7}
+data: {train: "$WORK/data/train_*.bin", val: "$WORK/data/val_*.bin", tokenizer: bytes}
+model: {family: gpt2, n_layer: 1, n_head: 2, n_embd: 16, block_size: 32, vocab_size: 256}
+train: {method: diloco, max_steps: 60, sync_every: 5, batch_size: 4, threads: 1, eval_every: 4, eval_tokens: 1024}
+inner: {learning_rate: 5.0e-3, warmup_steps: 5}
+codec: {up: fp32, down: fp32}
+coordinator: {listen: "tcp://127.0.0.1:*"}
+checkpoint: {every: 4, keep: 2}
+log: {every_steps: 1}
+YAML
+    shift
+    # shellcheck disable=SC2034 # for the test
+    overrides=("${@/#/--}")
 }

@@ -1,0 +1,41 @@
+# A coordinator and workers as separate processes, restarted by this shell whenever they die: source after lib.sh.
+# shellcheck shell=bash disable=SC2154 # pid and overrides are lib.sh's
+declare -A node_pid=() node_starts=()
+
+# node_start NAME: coordinator, or a worker's name.
+node_start() {
+    local name=$1
+    mkdir -p run
+    if [[ $name == coordinator ]]; then
+        start "coordinator.log" "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}"
+    else
+        start "$name.log" "$BIN/atoll-worker" --join run --dir "$name" --name "$name" --data.train="$WORK/data/train_*.bin" \
+            --data.val="$WORK/data/val_*.bin" --train.threads=1
+    fi
+    node_pid[$name]=$pid
+    node_starts[$name]=$((${node_starts[$name]:-0} + 1))
+}
+
+node_alive() { kill -0 "${node_pid[$1]}" 2>/dev/null; }
+
+node_kill() { # name
+    local id=${node_pid[$1]}
+    kill -KILL "$id" 2>/dev/null || return 1
+    wait "$id" 2>/dev/null || true
+    ended "$id"
+}
+
+# Rounds that are done, from metrics.jsonl; 0 before there is any.
+rounds_done() {
+    local last
+    last=$(grep '"event": *"round"' run/metrics.jsonl 2>/dev/null | tail -n 1) || true
+    if [[ $last =~ \"round\":\ *([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi
+}
+
+rounds_reach() { (($(rounds_done) >= $1)); }
+
+# Every node has ended, with 0.
+nodes_finish() { # seconds
+    local name
+    for name in "${!node_pid[@]}"; do finish "${node_pid[$name]}" "$1" 0 "$name"; done
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# kill -9, ten times the coordinator and ten times a worker, at random instants of one run: it ends, at the same theta as
+# the run that nobody disturbed.
+# ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+# shellcheck source=tests/e2e/cluster.sh
+source "$HERE/cluster.sh"
+
+rounds=${ROUNDS:-126}
+make_data
+write_config run.yaml train.max_steps=$((rounds * 20)) train.sync_every=20 train.batch_size=8 codec.up=int8:64 codec.down=int8:64 coordinator.min_workers=2 \
+    coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7
+seed=${SEED:-$(date +%N)}
+RANDOM=$((10#$seed % 32768))
+echo "seed $((10#$seed % 32768)) (SEED=n repeats the order of kills)"
+
+run_once() { # folder
+    rm -rf run worker-0 worker-1
+    node_start coordinator
+    node_start worker-0
+    node_start worker-1
+}
+
+began=$(now_ms)
+run_once
+nodes_finish 120
+calm=$(json get run/summary.json theta_hash)
+echo "undisturbed: theta $calm in $(seconds $(($(now_ms) - began))) s"
+mv run calm
+
+# The k-th kill comes when the run is k/23 done, a random moment later: on any machine all of them fall into the run.
+victims=(coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator
+    worker-0 worker-1 worker-0 worker-1 worker-0 worker-1 worker-0 worker-1 worker-0 worker-1)
+for ((i = ${#victims[@]} - 1; i > 0; i--)); do
+    j=$((RANDOM % (i + 1)))
+    swap=${victims[i]} && victims[i]=${victims[j]} && victims[j]=$swap
+done
+
+began=$(now_ms)
+run_once
+kills=0
+for victim in "${victims[@]}"; do
+    until_true 60 "round $(((kills + 1) * rounds / 23))" rounds_reach $(((kills + 1) * rounds / 23))
+    sleep "0.$(printf '%03d' $((RANDOM % 100)))"
+    node_kill "$victim" || fail "$victim was not running for kill $((kills + 1))"
+    sleep "0.$(printf '%03d' $((RANDOM % 300)))"
+    node_start "$victim"
+    kills=$((kills + 1))
+done
+nodes_finish 120
+stormy=$(json get run/summary.json theta_hash)
+echo "after $kills kills: theta $stormy in $(seconds $(($(now_ms) - began))) s"
+[[ $stormy == "$calm" ]] || fail "theta is $stormy after the kills and $calm without"
+[[ $(json get run/summary.json tokens) == "$(json get calm/summary.json tokens)" ]] || fail "the number of tokens differs"
+(($(json get run/summary.json restarts) >= 10)) || fail "summary.json counts $(json get run/summary.json restarts) restarts"
+json lines run/metrics.jsonl >/dev/null # whole lines, whatever was killed while writing
+echo "kills: 10 coordinator, 10 workers; same theta as undisturbed"

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# A whole run through `atoll launch`: what it leaves in the run folder, that it learns, that it is reproducible.
+# ctest: timeout=120
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+make_data
+write_config run.yaml
+
+launch() { # folder settings...
+    local dir=$1 status=0
+    shift
+    "$BIN/atoll" launch run.yaml --workers 2 --dir "$dir" "$@" >"$dir.log" 2>&1 || status=$?
+    ((status == 0)) || { cat "$dir.log" >&2 && fail "atoll launch ended with $status"; }
+}
+
+launch a --codec.up=int8:64 --codec.down=int8:64
+echo "two workers finish"
+
+# The contract's fields.
+json keys a/summary.json method workers params tokens steps rounds final_val_loss wall_s bytes_up bytes_down ddp_bytes \
+    utilization tokens_per_s theta_hash restarts
+[[ $(json get a/summary.json method) == diloco ]] || fail "method"
+[[ $(json get a/summary.json workers) == 2 ]] || fail "workers"
+[[ $(json get a/summary.json rounds) == 12 ]] || fail "rounds: 60 steps in rounds of 5"
+[[ $(json get a/summary.json steps) == 60 ]] || fail "steps"
+[[ $(json get a/summary.json tokens) == $((2 * 60 * 4 * 32)) ]] || fail "tokens: 2 workers x 60 steps x 4 samples x 32"
+[[ $(json get a/summary.json theta_hash) =~ ^[0-9a-f]{16}$ ]] || fail "theta_hash is 16 hexadecimal digits"
+[[ $(json get a/summary.json restarts) == 0 ]] || fail "restarts"
+echo "summary.json has what the contract says"
+
+json lines a/metrics.jsonl round round version tokens bytes_up bytes_down wait_s >rounds.txt
+(($(wc -l <rounds.txt) == 12)) || fail "12 round lines in metrics.jsonl, not $(wc -l <rounds.txt)"
+! grep -q -- '-' rounds.txt || fail "a round line lacks a field: $(grep -m 1 -- '-' rounds.txt)"
+json lines a/metrics.jsonl step worker step round tokens loss lr grad_norm tokens_per_s >steps.txt
+(($(wc -l <steps.txt) == 120)) || fail "120 step lines in metrics.jsonl, not $(wc -l <steps.txt)"
+(($(json lines a/metrics.jsonl join worker | sort -u | wc -l) == 2)) || fail "two workers joined"
+(($(json lines a/metrics.jsonl eval loss | wc -l) >= 3)) || fail "evaluations"
+echo "metrics.jsonl has every round and every step"
+
+json lines a/metrics.jsonl round loss >losses.txt
+awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first > 4 && last > 0.5 && last < first - 1) }' losses.txt ||
+    fail "it does not learn: the rounds' losses are $(paste -sd' ' losses.txt)"
+val=$(json get a/summary.json final_val_loss)
+[[ $(json lines a/metrics.jsonl eval loss | tail -n 1 | cut -c 1-6) == "${val:0:6}" ]] || fail "the last eval line is not final_val_loss $val"
+echo "the loss falls from $(head -n 1 losses.txt) to $(tail -n 1 losses.txt), validation $val"
+
+for file in config.yaml logs/coordinator.log logs/worker-0.log logs/worker-1.log checkpoints/latest; do
+    [[ -s a/$file ]] || fail "the run folder has no $file"
+done
+latest=a/checkpoints/$(<a/checkpoints/latest)
+[[ -s $latest/model.safetensors && -s $latest/config.json ]] || fail "checkpoints/latest does not name a model folder"
+"$BIN/atoll" generate a --tokens 20 --seed 1 --prompt "the " >sample.txt 2>&1 || fail "generate: $(<sample.txt)"
+"$BIN/atoll" status a >status.txt 2>&1 || fail "status: $(<status.txt)"
+"$BIN/atoll" config print a/config.yaml >printed.yaml 2>&1 || fail "config.yaml cannot be read back: $(<printed.yaml)"
+echo "the run folder is complete"
+
+launch b --codec.up=int8:64 --codec.down=int8:64
+[[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] || fail "the same run twice gives two thetas"
+echo "the same run again gives the same theta: $(json get a/summary.json theta_hash)"
+
+# A finished run stays finished.
+launch a --codec.up=int8:64 --codec.down=int8:64
+[[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] || fail "starting a finished run changed it"
+echo "launching a finished run again changes nothing"
+
+for method in ddp local-sgd async; do
+    launch "m-$method" --train.method="$method" --train.max_steps=20
+    [[ $(json get "m-$method/summary.json" method) == "$method" ]] || fail "method $method"
+    echo "method $method: validation loss $(json get "m-$method/summary.json" final_val_loss)"
+done

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Wrong inputs: every program says in one line what was wrong, where, and what to do, and ends with the right code.
+# Prints a table of what it tried and what came back.
+# ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+rows=0
+failures=0
+
+# wrong WHAT CODE PATTERN COMMAND...: COMMAND must end with CODE within 20 s, its last message matching PATTERN.
+wrong() {
+    local what=$1 code=$2 pattern=$3 status=0 line verdict=''
+    shift 3
+    timeout -k 1 20 bash -c '"$@"' wrong "$@" >out.txt 2>err.txt </dev/null || status=$?
+    # One line for the user; log lines before it carry a time and a level.
+    line=$(grep -hoE '(^|\] )atoll: .*' err.txt out.txt | tail -n 1) || true # `atoll launch` says whose line it is
+    line=${line#] }
+    [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
+    [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
+    grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
+    rm -rf never*
+    rows=$((rows + 1))
+    if [[ -n $verdict ]]; then
+        failures=$((failures + 1))
+        verdict=" <-- WRONG$verdict"
+    fi
+    printf '%2d  %-34s %3d  %s%s\n' "$rows" "$what" "$status" "${line//$WORK\//}" "$verdict"
+}
+
+# A run that must not come about, in a folder of its own: logs of it would only confuse.
+launch() { "$BIN/atoll" launch run.yaml --workers 1 --dir "${DIR:-$(mktemp -d never.XXXXXX)}" "$@"; }
+export -f launch
+
+make_data
+write_config run.yaml train.max_steps=20
+"$BIN/atoll" launch run.yaml --workers 1 --dir good --train.max_steps=20 >good.log 2>&1 || fail "a good run: $(<good.log)"
+
+printf '%2s  %-34s %s\n' '#' 'wrong input' 'exit  message'
+echo '--- command line'
+wrong 'unknown verb' 2 "unknown verb.*launch" "$BIN/atoll" lunch
+wrong 'unknown option' 2 'unknown.*--wrokers' "$BIN/atoll" launch run.yaml --wrokers 2 --dir never
+wrong 'launch without a folder' 2 '--dir' "$BIN/atoll" launch run.yaml --workers 2
+wrong 'no workers' 2 'workers' "$BIN/atoll" launch run.yaml --workers 0 --dir never
+wrong 'worker without an address' 2 '--join' "$BIN/atoll-worker" --name w
+wrong 'shared key given to a worker' 2 'train.max_steps belongs to the run' "$BIN/atoll-worker" --join good --train.max_steps=5
+
+echo '--- configuration'
+wrong 'no such file' 2 'missing.yaml' "$BIN/atoll" launch missing.yaml --workers 1 --dir never
+wrong 'unknown key' 2 'train.sync_evry.*train.sync_every' launch --train.sync_evry=5
+printf 'train:\n  method: diloco\n  sync_evry: 3\n' >bad.yaml
+wrong 'unknown key in a file' 2 'bad.yaml.*3.*sync_evry.*sync_every' "$BIN/atoll" config print bad.yaml
+printf 'train: {method: diloco\nrun: [1, 2\n' >bad.yaml
+wrong 'not YAML' 2 'bad.yaml' "$BIN/atoll" config print bad.yaml
+wrong 'out of range' 2 'train.batch_size.*1' launch --train.batch_size=0
+wrong 'not a number' 2 'train.max_steps.*many' launch --train.max_steps=many
+wrong 'unknown method' 2 'train.method.*dilocco.*diloco' launch --train.method=dilocco
+wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
+wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
+wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
+wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
+
+echo '--- data'
+wrong 'no text' 1 'nothing.txt' "$BIN/atoll" prepare out nothing.txt
+: >empty.txt
+wrong 'empty text' 2 'empty|no (text|tokens|documents)' "$BIN/atoll" prepare out empty.txt
+printf '{"text": "fine"}\n{"title": "no text here"}\n' >bad.jsonl
+wrong 'jsonl without text' 2 'bad.jsonl.*2' "$BIN/atoll" prepare out bad.jsonl
+wrong 'no shard matches' 2 'nowhere' launch --data.train='nowhere/*.bin'
+mkdir bad && cp data/val_*.bin bad/ && printf 'this is no shard of tokens, just some text of sufficient length' >bad/train_0.bin
+wrong 'not a token shard' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
+head -c 5000 data/train_000000.bin >bad/train_0.bin
+wrong 'shard cut short' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
+{ head -c 4 data/train_000000.bin && printf '\x09\0\0\0' && tail -c +9 data/train_000000.bin; } >bad/train_0.bin
+wrong 'shard of another version' 1 'bad/train_0.bin.*version' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
+wrong 'token outside the vocabulary' 2 'vocab' launch --model.vocab_size=64
+wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
+
+echo '--- address'
+wrong 'neither address nor folder' 2 'nonsense' "$BIN/atoll-worker" --join nonsense --dir w --name w
+wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --dir w --name w
+wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
+wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --dir w --name w
+start taken.log "$BIN/atoll-coordinator" run.yaml --dir taken --train.max_steps=1000000
+holder=$pid
+until_true 20 "the address of a coordinator" test -s taken/address
+port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | head -n 1)
+wrong 'port taken' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
+wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
+wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
+
+echo '--- another worker'
+make_text 90000 | tr a b >other.txt
+"$BIN/atoll" prepare other-data other.txt >/dev/null 2>&1
+start first.log "$BIN/atoll-worker" --join taken --dir first --name first --data.train='data/train_*.bin'
+first=$pid
+until_true 20 "the first worker's round" grep -q round taken/metrics.jsonl
+wrong 'other data' 1 'data|tokens' "$BIN/atoll-worker" --join taken --dir second --name second --data.train='other-data/train_*.bin'
+wrong 'worker folder in use' 1 'first' "$BIN/atoll-worker" --join taken --dir first --name third --data.train='data/train_*.bin'
+kill -TERM "$holder" "$first"
+finish "$first" 20 75 "worker after SIGTERM"
+finish "$holder" 20 75 "coordinator after SIGTERM"
+
+echo '--- disk'
+export DIR=text.txt/run
+wrong 'run folder inside a file' 1 'text.txt' launch
+unset DIR
+limited() { (trap '' XFSZ && ulimit -f "$1" && shift && "$@"); }
+export -f limited
+wrong 'disk full, coordinator' 1 'write|space|large' limited 8 launch
+wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare full-data text.txt
+
+echo '--- what was left behind'
+wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
+wrong 'a run is there already' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
+start half.log "$BIN/atoll" launch run.yaml --workers 1 --dir half --train.max_steps=100000 --checkpoint.every=0
+until_true 20 "some rounds" grep -q '"round":20,' half/metrics.jsonl
+kill -TERM "$pid"
+finish "$pid" 20 75 "atoll launch after SIGTERM"
+segments=(half/journal/*.log)
+segment=${segments[-1]}
+size=$(stat -c %s "$segment")
+printf '\xff\xff\xff\xff' | dd of="$segment" bs=1 seek=$((size / 3)) conv=notrunc status=none
+wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --dir half --train.max_steps=100000 --checkpoint.every=0
+latest=$(<good/checkpoints/latest)
+cp -r "good/checkpoints/$latest" model
+truncate -s 3000 model/model.safetensors
+wrong 'model file cut short' 1 'model.safetensors' "$BIN/atoll" generate model --tokens 5
+printf '{"model_type": "llama"}' >"model/config.json"
+wrong 'another model family' 1 'llama|model_type' "$BIN/atoll" generate model --tokens 5
+wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
+wrong 'start from another size' 1 'wte|shape|n_embd' launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+
+rm -rf -- *.log ./*/logs
+echo "$rows wrong inputs, $failures answered wrongly"
+((rows >= 25 && failures == 0))
