@@ -115,7 +115,7 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
-    const char *state = !s ? (m && m->active ? "lost" : "gone")
+    const char *state = !s ? (m && m->active && !m->left ? "lost" : "gone")
                         : engine_is_silent(e, s) ? "silent"
                         : s->beating ? session_state_name(s->last.state) : "joining";
     json_object_set_new(o, "state", json_string(state));
