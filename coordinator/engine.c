@@ -263,6 +263,7 @@ enum status engine_pump(struct engine *e, struct err *err)
         TRY(engine_eval_step(e, &evaluated, err));
         TRY(engine_open_work(e, &opened, err));
         TRY(engine_finish_run(e, &ended, err));
+        round_note_idle(&e->ledger.round, e->now_us);
         any = closed || evaluated || opened || ended;
         if (any) engine_progress(e);
     }
@@ -409,7 +410,8 @@ uint64_t engine_next_deadline_us(const struct engine *e)
     if (e->ledger.done) return everybody_left(e) ? 0 : sooner(e->retry_us, e->done_us + ENGINE_LINGER_US);
     uint64_t at = sooner(e->retry_us, e->notice_us);
     if (!e->ledger.modelled) return at;
-    at = sooner(at, round_deadline_us(&e->ledger.round));
+    uint64_t round = round_deadline_us(&e->ledger.round);
+    if (round > e->now_us) at = sooner(at, round); /* what was due at the last event has been looked at */
     uint64_t evict = engine_evict_after_us(e);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];

@@ -8,6 +8,7 @@
 /* A round closes without the late ones after median + 4 MAD of measured arrivals, at least a second, at most an hour. */
 static const double limit_k = 4;
 static const uint64_t limit_floor_us = 1000000, limit_ceiling_us = 3600000000u;
+static const uint64_t patience_us = 60000000; /* for workers that all left to come back */
 
 static uint16_t barrier_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                               const char **reason_p)
@@ -78,9 +79,14 @@ static bool barrier_close(const struct round *r, uint64_t now_us, struct round_c
     return true;
 }
 
+static bool barrier_over(const struct round *r)
+{
+    return r->round >= round_total(r);
+}
+
 static uint64_t barrier_deadline(const struct round *r)
 {
-    uint64_t at = UINT64_MAX;
+    uint64_t at = r->idle_us && r->members.n && !barrier_over(r) ? r->idle_us + patience_us : UINT64_MAX;
     for (uint32_t f = 0; r->open && f < r->p.n_fragments; f++) {
         if (r->closed[f] || !count(r, f).waited) continue;
         uint64_t t = late_us(r, f);
@@ -89,15 +95,11 @@ static uint64_t barrier_deadline(const struct round *r)
     return at;
 }
 
-static bool barrier_over(const struct round *r)
-{
-    return r->round >= round_total(r);
-}
-
 /* Who takes part: members in step at once, heard of or not (a worker killed between two rounds keeps its place until it
  * is evicted, so that the run does not depend on when it died); others when they are ready. Where nobody is in step, at
- * the start and after everybody left, min_workers must be ready. */
-static uint32_t takers(const struct round *r)
+ * the start and after everybody left, min_workers must be ready; or whoever is, after a minute in which the others did
+ * not come back. */
+static uint32_t takers(const struct round *r, uint64_t now_us)
 {
     uint32_t in_step = 0, ready = 0;
     for (uint32_t i = 0; i < r->members.n; i++) {
@@ -106,14 +108,13 @@ static uint32_t takers(const struct round *r)
         in_step += m->in_step;
         ready += !m->in_step && m->ready;
     }
-    if (!in_step && ready < r->p.min_workers) return 0;
-    return in_step + ready;
+    bool enough = in_step || ready >= r->p.min_workers || (r->idle_us && now_us >= r->idle_us + patience_us);
+    return enough ? in_step + ready : 0;
 }
 
 static enum status barrier_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
-    (void)now_us;
-    if (round_busy(r) || !takers(r)) return STATUS_OK;
+    if (round_busy(r) || !takers(r, now_us)) return STATUS_OK;
     uint64_t step0 = r->round * r->p.sync_every, left = r->p.max_steps - step0;
     uint32_t steps = left < r->p.sync_every ? (uint32_t)left : r->p.sync_every;
     struct lease_plan plan = lease_plan_start(&r->leases);

@@ -365,5 +365,12 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
 void round_note_close(struct round *r, uint64_t now_us)
 {
     deadline_add(&r->durations, now_us - r->opened_us);
-    r->idle_us = now_us;
+}
+
+void round_note_idle(struct round *r, uint64_t now_us)
+{
+    if (round_busy(r))
+        r->idle_us = 0;
+    else if (!r->idle_us)
+        r->idle_us = now_us;
 }

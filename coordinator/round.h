@@ -55,7 +55,7 @@ struct round {
 
     /* Not journaled: when things happened in this process. */
     uint64_t opened_us, quorum_us[LAYOUT_FRAGMENTS_MAX]; /* 0: not yet */
-    uint64_t idle_us;          /* nothing has been open since */
+    uint64_t idle_us;          /* nothing has been open since; 0: something is */
     struct deadline arrivals;  /* from opening to delivery */
     struct deadline durations; /* from opening to closing */
 };
@@ -144,5 +144,7 @@ bool round_busy(const struct round *r);
 void round_note_open(struct round *r, uint64_t now_us);
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
+/* After every change: whether work is open, and since when none is. */
+void round_note_idle(struct round *r, uint64_t now_us);
 
 #endif
