@@ -43,8 +43,9 @@ static bool able(const struct engine *e, const struct session *s)
     if (!s->id || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m || m->work.open) return false;
-    return s->last.state == WORKER_READY || s->last.state == WORKER_WAITING || s->last.state == WORKER_SENDING ||
-           s->last.state == WORKER_EVALUATING;
+    if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
+    /* Who delivered all its work no longer trains, whatever its last heartbeat said; who was dropped still may. */
+    return m->in_step || s->last.state != WORKER_TRAINING;
 }
 
 static void start(struct engine *e, bool final)

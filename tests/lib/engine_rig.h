@@ -77,6 +77,7 @@ void rig_assigned(struct rig *r, int worker);
  * REJECT. `level`: its values depend on it. */
 struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level);
 void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level, struct msg *m);
+/* The values of a delta: theta-wide, however it is cut into fragments. */
 void rig_values(const struct rig *r, uint32_t fragment, float level, float *out);
 /* Deliver everything; the workers' versions become current and they beat READY. */
 void rig_deliver_all(struct rig *r, int n_workers, float level);
