@@ -3,7 +3,8 @@
  * a file that must run everywhere.
  *
  * vf has VL floats. Loads and stores need no alignment. A fused multiply-add is always asked for by name (v_fma), never
- * left to the compiler, so each level's bits are defined by the source. MR x NR is the level's GEMM register tile, AMR x NR that of attention (AMR divides VL). */
+ * left to the compiler, so each level's bits are defined by the source. MR x NR is the level's GEMM register tile,
+ * AMR x NR that of attention (AMR divides VL). */
 #ifndef GPU_VEC_H
 #define GPU_VEC_H
 
