@@ -127,6 +127,9 @@ static enum status worker_build(struct launch *l, size_t i)
     char value[CONFIG_VALUE_MAX];
     struct child *child = &l->supervisor.workers[i];
     TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
+    /* The folder, not the address in it: that may hold the run's key, and a command line is there for all to see. */
+    TRY(child_arg(child, "--join"));
+    TRY(child_arg(child, "%s", l->dir));
     TRY(child_arg(child, "--dir"));
     TRY(child_arg(child, "%s/workers/%s", l->dir, child->name));
     TRY(child_arg(child, "--name"));

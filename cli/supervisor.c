@@ -182,11 +182,7 @@ static enum status listen_fix_port(struct supervisor *s)
 static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
 {
     TRY(listen_fix_port(s));
-    for (size_t i = 0; i < s->n_workers; i++) {
-        TRY(child_arg(&s->workers[i], "--join"));
-        TRY(child_arg(&s->workers[i], "%s", s->address));
-        TRY(child_start(&s->workers[i], now_us, err));
-    }
+    for (size_t i = 0; i < s->n_workers; i++) TRY(child_start(&s->workers[i], now_us, err));
     return STATUS_OK;
 }
 

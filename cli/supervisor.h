@@ -46,7 +46,7 @@ struct supervisor {
 enum status supervisor_init(struct supervisor *supervisor, struct err *err) MUST_CHECK;
 void supervisor_finish(struct supervisor *supervisor);
 /* Start everything and return when nothing is left running. Failures to start are in `err`; how the run ended is in
- * exit_code. Workers are started with "--join ADDRESS" appended once the address is known. */
+ * exit_code. Workers are started once the coordinator has written its address. */
 enum status supervisor_run(struct supervisor *supervisor, struct err *err) MUST_CHECK;
 
 #endif
