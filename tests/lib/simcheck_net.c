@@ -114,6 +114,9 @@ static void sent_assign(struct simcheck *c, int client, const struct msg_assign 
     }
     c->client_of_id[a->worker_id] = client;
     w->id = a->worker_id;
+    if (c->synced && c->open_unsynced)
+        simcheck_fail(c, "worker-%d is sent its assignment of round %llu before it is durable", client,
+                      (unsigned long long)a->round);
     for (uint32_t f = 0; f < a->n_fragments; f++) check_log_show(c, f, a->versions[f], "an assignment");
     for (uint32_t r = 0; r < a->n_ranges; r++) {
         count += a->ranges[r].count;

@@ -1,0 +1,96 @@
+# Planted bugs: what the simulation is worth. Each entry makes a program of the real libraries with one line of one source
+# changed (in the build folder; the tree has no hooks for this) and runs random schedules on it until the checker
+# notices. test_sim_planted prints the table and fails when a bug gets through, or when a line to change is gone.
+set(planted_names)
+add_library(planted_main OBJECT sim/planted.c)
+target_link_libraries(planted_main PRIVATE ${test_lib})
+
+# name: of the program; source: what is changed; from, to: the line
+function(atoll_planted name source from to)
+    set(path ${CMAKE_SOURCE_DIR}/${source})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+    get_filename_component(file ${source} NAME_WE)
+    file(READ ${path} text)
+    string(REPLACE "${from}" "${to}" changed "${text}")
+    set(planted_names ${planted_names} ${name} PARENT_SCOPE)
+    if(changed STREQUAL text)
+        message(WARNING "tests/sim/planted.cmake: ${source} has no line \"${from}\": the bug ${name} cannot be planted")
+        return() # no program: test_sim_planted fails
+    endif()
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/planted/${name}/${file}.c CONTENT "${changed}" @ONLY)
+    set_property(SOURCE ${CMAKE_CURRENT_BINARY_DIR}/planted/${name}/${file}.c PROPERTY
+                 COMPILE_OPTIONS -Wno-misleading-indentation)
+    add_executable(planted_${name} $<TARGET_OBJECTS:planted_main> ${CMAKE_CURRENT_BINARY_DIR}/planted/${name}/${file}.c)
+    target_link_libraries(planted_${name} PRIVATE ${test_lib} ${all_libraries})
+endfunction()
+
+# --- merging
+atoll_planted(delta_merged_twice coordinator/merge.c
+    "TRY(codec_decode_axpy(codec, weight, payload, size, merge->acc));"
+    "TRY(codec_decode_axpy(codec, weight, payload, size, merge->acc)); TRY(codec_decode_axpy(codec, weight, payload, size, merge->acc));")
+atoll_planted(delta_left_out coordinator/merge.c
+    "if (merge->added == 0 && weight == 1.0f) {"
+    "if (merge->added == 2) return STATUS_OK;\n    if (merge->added == 0 && weight == 1.0f) {")
+atoll_planted(merged_delta_taken_again coordinator/round.c
+    "if (m->merged[offer->fragment] == offer->round + 1) {"
+    "if (m->merged[offer->fragment] == offer->round + 1 && 0) {")
+atoll_planted(downlink_residual_lost coordinator/publish.c
+    "if (!replace) feedback_commit(fb);"
+    "if (!replace) feedback_reset(fb);")
+
+# --- the log
+atoll_planted(fsync_skipped coordinator/journal.c
+    "TRY(journal->store->ops->sync(journal->store, err));"
+    "(void)err;")
+atoll_planted(update_shown_before_fsync coordinator/engine_work.c
+    "if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));"
+    "")
+atoll_planted(assignment_shown_before_fsync coordinator/engine_work.c
+    "return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;"
+    "return status;")
+
+# --- versions and rounds
+atoll_planted(resume_without_looking coordinator/engine_join.c
+    "bool resume = can_resume(e, m);"
+    "bool resume = m->n_held > 0 && (can_resume(e, m) || true);")
+atoll_planted(update_applied_under_a_task worker/sync.c
+    "if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;"
+    "")
+atoll_planted(lost_round_never_taken_again worker/sync.c
+    "s->round = s->last_round = SYNC_NO_ROUND; /*"
+    "s->round = SYNC_NO_ROUND; /*")
+atoll_planted(half_a_ddp_delta_kept coordinator/round.c
+    "dropped && r->p.together"
+    "dropped && 0")
+
+# --- samples
+atoll_planted(lease_not_returned coordinator/round.c
+    "lease_return(&r->leases, m->id, work->round);"
+    "(void)0;")
+atoll_planted(lease_not_committed coordinator/round.c
+    "lease_commit(&r->leases, m->id, m->work.round);"
+    "(void)0;")
+atoll_planted(samples_of_the_first_worker_for_all coordinator/lease.c
+    "plan->cursor += count;"
+    "")
+
+# --- the worker's residual
+atoll_planted(residual_not_committed worker/outer_loop_apply.c
+    "feedback_commit(&f->fb);"
+    "feedback_reset(&f->fb);")
+atoll_planted(refused_delta_forgotten worker/outer_loop.c
+    "outer_rollback(loop, m->fragment);"
+    "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
+atoll_planted(poison_kept worker/outer_loop_delta.c
+    "if (!all_finite(values, loop->n_params)) return STATUS_NONFINITE;"
+    "(void)all_finite;")
+
+# --- patience
+atoll_planted(assignment_never_repeated coordinator/engine_join.c
+    "engine_send_assign(" "if (0) engine_send_assign(")
+atoll_planted(offer_never_repeated worker/sync_flow.c
+    "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
+
+add_test(NAME test_sim_planted COMMAND bash sim/planted.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_names}
+         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+set_tests_properties(test_sim_planted PROPERTIES LABELS planted TIMEOUT 170)
