@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# `atoll` around a real run: status while it goes on and after, stopping and continuing, no process left behind, the
+# checkpoint as text and as a folder of its own.
+# ctest: timeout=120
+source "$(dirname "$0")/lib.sh"
+
+make_data
+write_config run.yaml train.max_steps=300 checkpoint.every=10 train.eval_every=20
+launch() { exec "$BIN/atoll" launch run.yaml --workers 2 --dir "$WORK/$1" "${overrides[@]}"; }
+none_left() { # run: no process has its folder on the command line
+    local file
+    for file in /proc/[0-9]*/cmdline; do
+        [[ $(tr '\0' ' ' 2>/dev/null <"$file") != *"--dir $WORK/$1"[/\ ]* ]] || return 1
+    done 2>/dev/null
+}
+rounds_reach() { [[ $(json lines "$1/metrics.jsonl" round round 2>/dev/null | tail -n 1) -ge $2 ]]; }
+
+start calm.log launch calm
+finish "$pid" 60 0 "atoll launch"
+calm=$(json get calm/summary.json theta_hash)
+
+# Asked to stop: 75, all gone, and the same command continues to the same end.
+start stormy.log launch stormy
+until_true 30 "round 5" rounds_reach stormy 5
+"$BIN/atoll" status stormy --json >now.json 2>status.err || fail "status: $(<status.err)"
+json keys now.json run method round workers || fail "status --json lacks something: $(<now.json)"
+"$BIN/atoll" status stormy | grep -q 'worker-1' || fail "status does not name the workers"
+kill -TERM "$pid"
+finish "$pid" 30 75 "atoll launch after SIGTERM"
+none_left stormy || fail "SIGTERM left something behind"
+[[ ! -e stormy/address ]] || fail "an address is left where nobody listens"
+"$BIN/atoll" status stormy >out.txt 2>&1 && fail "status of a stopped run should say that it is stopped: $(<out.txt)"
+grep -q 'continues it' out.txt || fail "status of a stopped run: $(<out.txt)"
+
+# Killed outright: the children go too.
+start stormy.log launch stormy
+until_true 30 "round 20" rounds_reach stormy 20
+kill -KILL "$pid"
+wait "$pid" 2>/dev/null || true
+ended "$pid"
+until_true 5 "the children to go" none_left stormy
+start stormy.log launch stormy
+finish "$pid" 60 0 "atoll launch, continued"
+[[ $(json get stormy/summary.json theta_hash) == "$calm" ]] || fail "theta differs after stopping and killing"
+echo "stopped, killed and continued: the same theta $calm"
+
+"$BIN/atoll" status calm | grep -q "^theta_hash *$calm" || fail "status of a finished run: $("$BIN/atoll" status calm)"
+
+# The newest checkpoint as text and as a folder.
+"$BIN/atoll" generate calm --tokens 40 --seed 3 --prompt 'the ' >one.txt
+"$BIN/atoll" export calm out >export.txt || fail "export: $(<export.txt)"
+"$BIN/atoll" generate out --tokens 40 --seed 3 --prompt 'the ' >two.txt
+cmp -s one.txt two.txt || fail "the exported model writes other text"
+[[ $(head -c 4 one.txt) == 'the ' && $(wc -c <one.txt) -gt 40 ]] || fail "generate wrote: $(<one.txt)"
+cmp "calm/checkpoints/$(<calm/checkpoints/latest)/model.safetensors" out/model.safetensors || fail "export changed the model"
+code=0
+"$BIN/atoll" export calm out 2>export.err || code=$?
+[[ $code == 1 && $(<export.err) == 'atoll: out exists and is not empty'* ]] || fail "export over a folder: $code $(<export.err)"
+echo "generate and export agree"
