@@ -285,4 +285,12 @@ void simcheck_finished(struct simcheck *c, const struct engine *engine)
         simcheck_fail(c, "the coordinator counts %llu samples, the log names %llu",
                       (unsigned long long)engine_samples_committed(engine), (unsigned long long)merged);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
+    /* Every validation window was counted once, at the final theta. */
+    struct engine_summary summary;
+    engine_summary(engine, c->now_us, &summary);
+    uint64_t windows = c->toy.val_samples, tokens = windows * c->toy.sample_tokens;
+    double loss = toy_val_loss(&c->toy, engine_theta(engine), c->layout.n_params, 0, windows) / (double)tokens;
+    if (summary.val_tokens != tokens || fabs(summary.final_val_loss - loss) > 1e-9 * loss)
+        simcheck_fail(c, "the final loss is %.12g over %llu tokens, should be %.12g over %llu", summary.final_val_loss,
+                      (unsigned long long)summary.val_tokens, loss, (unsigned long long)tokens);
 }

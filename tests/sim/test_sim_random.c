@@ -15,7 +15,7 @@
 #include "tests/lib/simrandom.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { RUNS = 150 };
+enum { RUNS = 600 };
 #else
 enum { RUNS = 2500 };
 #endif
