@@ -22,6 +22,24 @@ INLINE void tile_sum(int rows, size_t k, const float *a, size_t rs, size_t cs, c
     }
 }
 
+/* What the epilogue reads and writes arrives while the sums are made. */
+INLINE void tile_prefetch(const struct gemm_tile *t)
+{
+    const float *in = t->aux_in ? t->aux_in : t->add != t->c ? t->add : NULL;
+    for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
+        __builtin_prefetch(t->c + at, 1);
+        __builtin_prefetch(t->c + at + VL, 1);
+        if (in) {
+            __builtin_prefetch(in + at);
+            __builtin_prefetch(in + at + VL);
+        }
+        if (t->aux_out) {
+            __builtin_prefetch(t->aux_out + at, 1);
+            __builtin_prefetch(t->aux_out + at + VL, 1);
+        }
+    }
+}
+
 /* One vector of the tile on its way to C; n lanes of it count. */
 INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t n, vf v)
 {
@@ -36,7 +54,8 @@ INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t
     v_put(t->c + at, v, n);
 }
 
-static void gemm_tile_edge(const struct gemm_tile *t, const float *sums)
+/* The general epilogue: any number of columns, any of its parts. */
+static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
 {
     for (size_t i = 0; i < t->rows; i++)
         for (size_t j = 0; j < t->cols; j += VL) {
@@ -45,43 +64,70 @@ static void gemm_tile_edge(const struct gemm_tile *t, const float *sums)
         }
 }
 
-static void gemm_tile(size_t k, const float *a, const float *b, const struct gemm_tile *t)
+/* Bias and GELU of whole rows of NR. */
+static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
+{
+    vf bias[2] = {v_zero(), v_zero()}, slope;
+    for (int h = 0; t->bias && h < 2; h++) bias[h] = v_load(t->bias + h * VL);
+    for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            v_store(t->c + at + h * VL, v_gelu(v_load(sums + i * NR + h * VL) + bias[h], &slope));
+            if (t->aux_out) v_store(t->aux_out + at + h * VL, slope);
+        }
+    }
+}
+
+/* A tile of R rows (a compile-time constant; the last may be one more than t->rows). Whole tiles with a cheap epilogue are
+ * finished in registers, the others through memory that is in L1. */
+INLINE void tile_of(int R, size_t k, const float *a, const float *b, const struct gemm_tile *t)
 {
     vf acc[MR][2];
-    for (size_t i = 0; i < t->rows; i++) { /* the tile of C arrives while the sums are made */
-        __builtin_prefetch(t->c + i * t->ldc, 1);
-        __builtin_prefetch(t->c + i * t->ldc + VL, 1);
-    }
-    tile_sum(MR, k, a, 1, MR, b, NR, acc);
-    if (t->rows < MR || t->cols < NR || t->gelu || t->aux_in) {
+    tile_sum(R, k, a, 1, MR, b, NR, acc);
+    if (t->cols < NR || t->gelu) {
         float sums[MR * NR];
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < R; i++) {
             v_store(sums + i * NR, acc[i][0]);
             v_store(sums + i * NR + VL, acc[i][1]);
         }
-        gemm_tile_edge(t, sums);
+        if (t->cols == NR && !t->add && !t->aux_in) {
+            tile_finish_gelu(t, sums);
+        } else {
+            tile_finish_slow(t, sums);
+        }
         return;
     }
-    if (t->bias) {
-        vf b0 = v_load(t->bias), b1 = v_load(t->bias + VL);
+    vf bias[2] = {v_zero(), v_zero()};
+    for (int h = 0; t->bias && h < 2; h++) bias[h] = v_load(t->bias + h * VL);
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
-            acc[i][0] = acc[i][0] + b0;
-            acc[i][1] = acc[i][1] + b1;
+    for (int i = 0; i < R; i++) {
+        size_t at = (size_t)i * t->ldc;
+        if (i == R - 1 && t->rows < (size_t)R) break;
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++, at += VL) {
+            vf v = acc[i][h] + bias[h];
+            if (t->add) v = v + v_load(t->add + at);
+            if (t->aux_in) v = v * v_load(t->aux_in + at);
+            v_store(t->c + at, v);
         }
     }
-    if (t->add) {
-#pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
-            acc[i][0] = acc[i][0] + v_load(t->add + (size_t)i * t->ldc);
-            acc[i][1] = acc[i][1] + v_load(t->add + (size_t)i * t->ldc + VL);
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; i++) {
-        v_store(t->c + (size_t)i * t->ldc, acc[i][0]);
-        v_store(t->c + (size_t)i * t->ldc + VL, acc[i][1]);
+}
+
+static void gemm_tile(size_t k, const float *a, const float *b, const struct gemm_tile *t)
+{
+    tile_prefetch(t);
+    switch ((t->rows + 1) / 2) {
+#define TILE_CASE(pairs)                                                                                               \
+    case pairs: tile_of(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, b, t); break
+        TILE_CASE(1);
+        TILE_CASE(2);
+        TILE_CASE(3);
+        TILE_CASE(4);
+        TILE_CASE(5);
+        TILE_CASE(6);
+        TILE_CASE(7);
+#undef TILE_CASE
     }
 }
 
