@@ -1,0 +1,186 @@
+/* What recovery reads: a damaged journal or checkpoint is refused with one line, never believed. The first byte chooses:
+ * 0  the rest is a segment, byte for byte;
+ * 1  the rest is records (u16 type, u16 length, body ...) in front of which stand correct headers, so that what is
+ *    behind the checksums is reached too;
+ * 2  the rest is the head of a checkpoint's state, with a correct prefix. */
+#include <stdint.h>
+#include <string.h>
+
+#include "common/config.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "coordinator/ledger.h"
+#include "coordinator/snapshot.h"
+#include "tests/fuzz/fuzz_check.h"
+#include "tests/lib/store_mem.h"
+
+enum { PARAMS_MAX = 1 << 14, WORKERS_MAX = 1 << 12 };
+
+static void quiet(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+static void configure(struct config *config)
+{
+    static const char *const settings[] = {"train.max_steps=6", "train.sync_every=2", "train.batch_size=1",
+                                           "model.block_size=8", "codec.up=fp32", "codec.down=int8:16",
+                                           "inner.warmup_steps=1"};
+    struct config_sources sources;
+    log_set_sink(quiet, NULL);
+    config_defaults(config, &sources);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        FUZZ_CHECK(config_set(config, &sources, settings[i], CONFIG_FLAG, NULL) == STATUS_OK);
+    FUZZ_CHECK(config_resolve(config, &sources, NULL) == STATUS_OK);
+}
+
+/* A model of any size is legal and would only make the fuzzer slow. */
+static bool too_large(const uint8_t *body, size_t size)
+{
+    struct record_model model;
+    struct layout layout;
+    if (record_model_decode(&model, body, size) != STATUS_OK) return false;
+    struct reader r = reader_of(model.layout, model.layout_size);
+    layout_init(&layout);
+    bool large = layout_decode(&layout, &r) == STATUS_OK && layout.n_params > PARAMS_MAX;
+    layout_finish(&layout);
+    return large;
+}
+
+struct memory {
+    const uint8_t *data;
+    size_t size;
+};
+
+static enum status read_memory(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    const struct memory *m = ctx;
+    (void)err;
+    FUZZ_CHECK(offset <= m->size && size <= m->size - offset); /* recovery never reads past the end */
+    memcpy(dst, m->data + offset, size);
+    return STATUS_OK;
+}
+
+static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    struct ledger *l = ctx;
+    if (type == RECORD_MODEL && too_large(body, size)) return STATUS_LIMIT;
+    enum status status = ledger_replay(l, type, at, body, size, err);
+    if (status == STATUS_OK && l->modelled) FUZZ_CHECK(lease_check(&l->round.leases) == STATUS_OK);
+    if (status == STATUS_OK && l->modelled && l->round.members.n > WORKERS_MAX) return STATUS_LIMIT;
+    return status;
+}
+
+/* Framing only: what a record means is the other modes' business. */
+static enum status touch(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    uint32_t *sum = ctx;
+    (void)err;
+    FUZZ_CHECK(type != JOURNAL_MARK && at.offset >= JOURNAL_SEGMENT_HEADER + JOURNAL_RECORD_HEADER);
+    *sum += crc32c(0, body, size);
+    return STATUS_OK;
+}
+
+static void fuzz_segment(const uint8_t *data, size_t size)
+{
+    uint32_t sum = 0;
+    for (int last = 0; last < 2; last++) {
+        struct memory memory = {data, size};
+        struct journal_source source = {.read = read_memory, .ctx = &memory, .size = size, .last = last};
+        struct err err = {0};
+        uint64_t good = 0;
+        enum status status = journal_scan(&source, &good, touch, &sum, &err);
+        if (status == STATUS_OK) FUZZ_CHECK(good <= size && (last || good == size));
+        if (status == STATUS_CORRUPT) FUZZ_CHECK(err.msg[0] && !strchr(err.msg, '\n'));
+        if (status == STATUS_OK) break;
+    }
+}
+
+static void fuzz_records(struct ledger *l, struct store *store, const uint8_t *data, size_t size)
+{
+    struct reader r = reader_of(data, size);
+    FUZZ_CHECK(journal_begin(&l->journal, store, 0, NULL) == STATUS_OK);
+    while (reader_left(&r) >= 4) {
+        uint16_t type = get_u16(&r);
+        size_t length = get_u16(&r);
+        if (length > reader_left(&r)) length = reader_left(&r);
+        const uint8_t *body = get_bytes(&r, length);
+        struct store_part part = {body, length};
+        struct journal_ref at;
+        struct err err = {0};
+        FUZZ_CHECK(journal_append(&l->journal, type, &part, 1, &at, NULL) == STATUS_OK);
+        enum status status = visit(l, type, at, body, length, &err);
+        if (status == STATUS_OK) continue;
+        FUZZ_CHECK(status == STATUS_LIMIT || (err.msg[0] && !strchr(err.msg, '\n')));
+        return;
+    }
+}
+
+static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *data, size_t size)
+{
+    const uint64_t shape[1] = {8};
+    uint8_t prefix[24];
+    float theta[8] = {0};
+    struct layout layout;
+    struct snapshot_info info;
+    struct err err = {0};
+    struct writer w = writer_of(prefix, sizeof prefix);
+    put_bytes(&w, "ATOLLS1\n", 8);
+    put_u64(&w, size);
+    put_u32(&w, crc32c(0, data, size));
+    put_u32(&w, 0);
+    layout_init(&layout);
+    FUZZ_CHECK(layout_add(&layout, "t", 1, shape, LAYOUT_INIT_ONES, 0, false) == STATUS_OK);
+    struct store_part parts[2] = {{prefix, sizeof prefix}, {data, size}};
+    struct store_snapshot snapshot = {.layout = &layout, .theta = theta, .config_json = "{}", .state = parts, .n_state = 2};
+    FUZZ_CHECK(store->ops->snapshot_write(store, &snapshot, NULL) == STATUS_OK);
+    layout_finish(&layout);
+    enum status status = snapshot_load(l, store, 0, &info, &err);
+    if (status != STATUS_OK) FUZZ_CHECK(err.msg[0] && !strchr(err.msg, '\n'));
+}
+
+/* The model's record lies in the head behind arrays of known place: look for it before anything is allocated. */
+static bool snapshot_too_large(const uint8_t *data, size_t size)
+{
+    struct reader r = reader_of(data, size);
+    get_u64(&r);
+    get_u64(&r);
+    uint32_t n_fragments = get_u32(&r);
+    if (n_fragments > LAYOUT_FRAGMENTS_MAX) return false;
+    get_bytes(&r, 16 * (size_t)n_fragments);
+    uint32_t arrays = get_u32(&r);
+    if (r.bad || arrays > size) return false;
+    get_bytes(&r, 8 * (size_t)arrays + WIRE_UUID + 8);
+    size_t text = get_u32(&r);
+    get_bytes(&r, text);
+    size_t model_size = get_u32(&r);
+    const uint8_t *model = get_bytes(&r, model_size);
+    return model && too_large(model, model_size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct config config;
+    static bool ready;
+    struct ledger ledger;
+    struct store *store;
+    if (!ready) configure(&config);
+    ready = true;
+    if (!size || data[0] > 2) return 0;
+    size_t before = mem_live_bytes();
+    FUZZ_CHECK(store_mem_create(&store) == STATUS_OK);
+    FUZZ_CHECK(ledger_init(&ledger, &config, NULL, NULL) == STATUS_OK);
+    ledger.journal.store = store;
+    if (data[0] == 0) fuzz_segment(data + 1, size - 1);
+    if (data[0] == 1) fuzz_records(&ledger, store, data + 1, size - 1);
+    if (data[0] == 2 && !snapshot_too_large(data + 1, size - 1)) fuzz_snapshot(&ledger, store, data + 1, size - 1);
+    ledger_finish(&ledger);
+    store_mem_destroy(store);
+    FUZZ_CHECK(mem_live_bytes() == before);
+    return 0;
+}

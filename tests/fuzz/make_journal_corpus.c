@@ -1,0 +1,94 @@
+/* Writes the seed inputs of fuzz_journal from runs of the engine: make_journal_corpus tests/fuzz/corpus. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "coordinator/journal.h"
+#include "coordinator/store.h"
+#include "tests/lib/engine_rig.h"
+#include "tests/lib/store_mem.h"
+
+static const char *root;
+static struct rig rig;
+
+static void put(const char *name, uint8_t mode, const uint8_t *data, size_t size)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/journal", root);
+    mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/journal/%s", root, name);
+    FILE *file = fopen(path, "wb");
+    if (!file || fputc(mode, file) == EOF || fwrite(data, 1, size, file) != size || fclose(file)) fail_msg("%s", path);
+}
+
+struct records {
+    uint8_t bytes[65536];
+    size_t n;
+};
+
+static enum status record(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                          struct err *err)
+{
+    struct records *out = ctx;
+    (void)at;
+    (void)err;
+    if (out->n + 4 + size > sizeof out->bytes || size > 65535) return STATUS_LIMIT;
+    struct writer w = writer_of(out->bytes + out->n, 4 + size);
+    put_u16(&w, type);
+    put_u16(&w, (uint16_t)size);
+    put_bytes(&w, body, size);
+    out->n += w.pos;
+    return STATUS_OK;
+}
+
+/* The same settings as the fuzzer's, so that steps recompute to the same bytes. */
+static void make(void **state)
+{
+    (void)state;
+    static struct records records;
+    const char *settings[] = {"train.fragments=2", "codec.down=int8:16", "coordinator.min_workers=2",
+                              "checkpoint.every=0", NULL};
+    struct journal j;
+    size_t size;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int round = 0; round < 2; round++) {
+        rig_assigned(&rig, 0);
+        rig_assigned(&rig, 1);
+        rig_deliver_all(&rig, 2, 1);
+        char name[32];
+        const uint8_t *bytes = store_mem_segment(rig.store, 1, &size, NULL);
+        snprintf(name, sizeof name, "segment_%d", round);
+        put(name, 0, bytes, size);
+    }
+    struct msg leave = {.type = MSG_LEAVE, .leave.session = rig.workers[1].session};
+    rig_say(&rig, rig.workers[1].control, &leave);
+    uint8_t *first = store_mem_segment(rig.store, 0, &size, NULL);
+    put("segment_run", 0, first, size);
+    if (journal_recover(&j, rig.store, 0, record, &records, NULL) != STATUS_OK) fail();
+    put("records", 1, records.bytes, records.n);
+    uint64_t state_size;
+    uint8_t head[65536];
+    if (rig.store->ops->snapshot_state_size(rig.store, 0, &state_size, NULL) != STATUS_OK || state_size > sizeof head ||
+        rig.store->ops->snapshot_state_read(rig.store, 0, 0, head, state_size, NULL) != STATUS_OK)
+        fail();
+    struct reader r = reader_of(head + 8, 8);
+    put("checkpoint", 2, head + 24, get_u64(&r));
+    rig_close(&rig);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(make)};
+    if (argc != 2) return 2;
+    root = argv[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
