@@ -34,7 +34,7 @@ struct piece {
     struct piece *next;
     uint64_t due_us;
     size_t size, sent;
-    bool end; /* the sender is done */
+    bool end, reset; /* the sender is done; it hung up */
     uint8_t data[];
 };
 
@@ -49,7 +49,7 @@ struct line {
 struct flow {
     struct piece *first, *last;
     uint64_t due_us; /* of the last piece */
-    bool ended;
+    bool ended;      /* nothing more is read from the sender */
 };
 
 struct side {
@@ -62,8 +62,8 @@ struct connection {
     struct connection *next;
     struct side sides[2]; /* near (who dialled us), far */
     struct flow flows[2]; /* from near to far, from far to near */
-    int delivered_ends;
-    bool dead;
+    int delivered_ends;   /* directions that are over */
+    bool dead, reset;
 };
 
 struct wanlink {
@@ -111,7 +111,8 @@ static enum status start_listening(struct wanlink *w, struct err *err)
         set_int(w->listener, SOL_SOCKET, SO_REUSEADDR, 1);
         set_int(w->listener, SOL_SOCKET, SO_RCVBUF, SOCKET_BUFFER);
         if (!bind(w->listener, (struct sockaddr *)&w->near, sizeof w->near) && !listen(w->listener, 64) &&
-            !getsockname(w->listener, (struct sockaddr *)&w->near, &size) && !watch(w, w->listener, EPOLLIN, &w->listener))
+            !getsockname(w->listener, (struct sockaddr *)&w->near, &size) &&
+            !watch(w, w->listener, EPOLLIN, &w->listener))
             return STATUS_OK;
         int saved = errno;
         close(w->listener);
@@ -213,19 +214,21 @@ static bool read_piece(struct wanlink *w, struct connection *c, int direction, u
     size_t want = fair > PIECE_MAX ? PIECE_MAX : fair < PIECE_MIN ? PIECE_MIN : (size_t)fair;
     uint8_t data[PIECE_MAX];
     ssize_t n = recv(from->fd, data, want, 0);
-    if (n < 0) {
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         from->readable = false;
-        c->dead = errno != EAGAIN && errno != EINTR;
         return false;
     }
-    struct piece *p = mem_alloc(1, sizeof *p + (size_t)n);
+    /* A reset travels like everything else: what was sent before it arrives before it. */
+    size_t size = n > 0 ? (size_t)n : 0;
+    struct piece *p = mem_alloc(1, sizeof *p + size);
     if (!p) {
         c->dead = true;
         return false;
     }
-    memcpy(p->data, data, (size_t)n);
-    p->size = (size_t)n;
-    p->end = f->ended = n == 0;
+    memcpy(p->data, data, size);
+    p->size = size;
+    p->end = f->ended = n <= 0;
+    p->reset = n < 0;
     schedule(w, f, direction, p, now_us);
     return true;
 }
@@ -251,15 +254,19 @@ static void deliver(struct wanlink *w, struct connection *c, int direction, uint
             ssize_t n = send(to->fd, p->data + p->sent, p->size - p->sent, MSG_NOSIGNAL);
             if (n < 0) {
                 to->writable = false;
-                c->dead = errno != EAGAIN && errno != EINTR;
+                if (errno == EAGAIN || errno == EINTR) return;
+                flow_drop(w, c, direction); /* nobody there to take it; the other direction goes on */
+                f->ended = true;
+                c->dead = ++c->delivered_ends == 2;
                 return;
             }
             p->sent += (size_t)n;
             *(direction ? &w->totals.down : &w->totals.up) += (uint64_t)n;
             if (p->sent < p->size) continue;
         } else {
-            shutdown(to->fd, SHUT_WR);
-            c->dead = ++c->delivered_ends == 2;
+            if (!p->reset) shutdown(to->fd, SHUT_WR);
+            c->dead = ++c->delivered_ends == 2 || p->reset;
+            c->reset = p->reset;
         }
         w->lines[direction].queued -= p->size;
         f->first = p->next;
@@ -278,7 +285,7 @@ static void bury_dead(struct wanlink *w)
         }
         *link = c->next;
         if (w->turn == c) w->turn = NULL;
-        connection_free(w, c, c->delivered_ends < 2);
+        connection_free(w, c, c->reset || c->delivered_ends < 2);
     }
 }
 
@@ -362,9 +369,8 @@ static void handle(struct wanlink *w, const struct epoll_event *event)
         read_commands(w);
     } else {
         struct side *side = what;
-        if (event->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP)) side->readable = true;
+        if (event->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) side->readable = true;
         if (event->events & EPOLLOUT) side->writable = true;
-        if (event->events & EPOLLERR) side->connection->dead = true;
     }
 }
 

@@ -251,6 +251,24 @@ static void test_stall(void **state)
     stop(s);
 }
 
+/* Who hangs up with something unread resets the connection; its last words travel before that. */
+static void test_reset_comes_last(void **state)
+{
+    (void)state;
+    struct setup *s = start(0, 50, 0);
+    int a[2];
+    pair(s, a);
+    assert_int_equal(send(a[1], "unread", 6, 0), 6);
+    usleep(150 * 1000);
+    assert_int_equal(send(a[0], "farewell", 8, 0), 8);
+    close(a[0]);
+    assert_int_equal(read_whole(a[1], got, 8), 8);
+    assert_memory_equal(got, "farewell", 8);
+    assert_int_equal(recv(a[1], got, 1, 0), -1);
+    close(a[1]);
+    stop(s);
+}
+
 static void test_cut_and_down(void **state)
 {
     (void)state;
@@ -290,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_rate_and_delay),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_reset_comes_last),
         cmocka_unit_test(test_cut_and_down),
     };
     return cmocka_run_group_tests_name("wanlink", tests, NULL, NULL);
