@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/hash.h"
 #include "common/hf_folder.h"
@@ -81,11 +82,21 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
     return status;
 }
 
+/* Bytes of this machine's memory. */
+static double machine_memory(void)
+{
+    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
 /* False, with the worker refused, when what it brings cannot start a run. */
 static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
     if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
         engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+    else if (16.0 * (double)layout->n_params > machine_memory())
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need about "
+                      "%.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
+                      16.0 * (double)layout->n_params / 0x1p30, machine_memory() / 0x1p30);
     else if (m->sample_tokens != e->config.model.block_size)
         engine_refuse(e, peer, REFUSE_CONFIG, "'%s' cuts samples of %u tokens, model.block_size is %u", m->name,
                       m->sample_tokens, e->config.model.block_size);

@@ -69,6 +69,32 @@ static void test_first_join_must_make_sense(void **state)
     rig_close(&rig);
 }
 
+/* A layout is a few bytes, the memory it asks for is not: checked before anything is allocated. */
+static void test_model_beyond_memory(void **state)
+{
+    (void)state;
+    const uint64_t shape[2] = {1 << 20, 1 << 19};
+    struct layout huge;
+    uint8_t bytes[512];
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_hello(&rig, 0);
+    layout_init(&huge);
+    assert_int_equal(layout_add(&huge, "tensor", 2, shape, LAYOUT_INIT_ZEROS, 0, true), STATUS_OK);
+    assert_int_equal(layout_split(&huge, 1), STATUS_OK);
+    struct writer w = writer_of(bytes, sizeof bytes);
+    layout_encode(&huge, &w);
+    rig_join_message(&rig, 0, false, &m);
+    m.join.layout = bytes;
+    m.join.layout_size = w.pos;
+    m.join.layout_hash = layout_hash(&huge);
+    rig_say(&rig, rig.workers[0].control, &m);
+    expect_refusal(0, REFUSE_LAYOUT, "549755813888 parameters: the coordinator would need about 8192.0 GiB");
+    layout_finish(&huge);
+    rig_join(&rig, 0);
+    rig_close(&rig);
+}
+
 static void test_later_joins_must_match(void **state)
 {
     (void)state;
@@ -327,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hello),
         cmocka_unit_test(test_first_join_must_make_sense),
+        cmocka_unit_test(test_model_beyond_memory),
         cmocka_unit_test(test_later_joins_must_match),
         cmocka_unit_test(test_full_and_names),
         cmocka_unit_test(test_late_joiner),
