@@ -60,18 +60,18 @@ static void coordinator_started_by(void *ctx, uint64_t starts)
 /* The engine's call is over. True: so is the process. */
 static bool coordinator_over(struct simcluster *c, enum status status, const struct err *err)
 {
-    if (c->dying) {
-        simcluster_coordinator_kill(c, c->die_by_power);
-        if (c->revive_us != UINT64_MAX)
-            simnet_at(c->net, simnet_now(c->net) + c->revive_us, coordinator_started_by, c, c->starts);
-        return true;
+    bool gives_up = status != STATUS_OK && !c->dying;
+    if (status == STATUS_OK && !c->dying) return false;
+    if (gives_up) {
+        c->gave_up++;
+        simcheck_note(c->check, simnet_now(c->net), "the coordinator gives up: %s", err->msg);
+        if (!c->may_give_up)
+            simcheck_fail(c->check, "the coordinator gives up: %s (%s)", err->msg, status_text(status));
     }
-    if (status != STATUS_OK) {
-        simcheck_fail(c->check, "the coordinator gives up: %s (%s)", err->msg, status_text(status));
-        simcluster_coordinator_kill(c, false);
-        return true;
-    }
-    return false;
+    simcluster_coordinator_kill(c, c->die_by_power && !gives_up);
+    if (c->revive_us != UINT64_MAX)
+        simnet_at(c->net, simnet_now(c->net) + c->revive_us, coordinator_started_by, c, c->starts);
+    return true;
 }
 
 static void coordinator_woken(void *ctx, uint64_t at_us)

@@ -50,6 +50,8 @@ struct simcluster {
     long die_in;         /* dies at this many sends and store operations from now; 0: does not */
     long operations;     /* sends and store operations since the cluster was made */
     bool die_by_power;   /* unsynced bytes are lost with it */
+    bool may_give_up;    /* a failure of the engine is a death like another (a full disk) */
+    uint64_t gave_up;    /* times it did */
     uint64_t revive_us;  /* a coordinator that died by die_in starts again after this long; UINT64_MAX: stays down */
     struct simcluster_result result;
 };

@@ -169,6 +169,11 @@ struct store *simstore_store(struct simstore *s)
     return &s->base;
 }
 
+void simstore_set_room(struct simstore *s, uint64_t bytes)
+{
+    store_mem_set_room(s->inner, bytes);
+}
+
 void simstore_crash(struct simstore *s, bool power, uint64_t draw)
 {
     store_mem_crash(s->inner, power, draw);

@@ -18,6 +18,8 @@ typedef bool (*simstore_alive_fn)(void *ctx);
 enum status simstore_create(struct simstore **s_p, struct simcheck *check, simstore_alive_fn alive, void *ctx) MUST_CHECK;
 void simstore_destroy(struct simstore *s);
 struct store *simstore_store(struct simstore *s);
+/* Appends beyond `bytes` in total fail like a full disk; UINT64_MAX: no limit. */
+void simstore_set_room(struct simstore *s, uint64_t bytes);
 /* The process is gone. power: so is what was not synced, in part (`draw` decides how much). */
 void simstore_crash(struct simstore *s, bool power, uint64_t draw);
 

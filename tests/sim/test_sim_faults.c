@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/simrig.h"
+#include "tests/lib/simstore.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };
@@ -233,6 +234,50 @@ static void test_a_worker_that_cannot_save_goes_on(void **state)
     simrig_done(c);
 }
 
+/* The newest saved state is damaged: the worker goes on from the one before, or from a snapshot, but never with it. */
+static void test_damaged_worker_state(void **state)
+{
+    (void)state;
+    const char *config[] = {"coordinator.min_workers=2", "codec.up=int8:16", "train.max_steps=40", NULL};
+    struct simcluster_setup setup = {.seed = 19, .n_workers = 2, .config = config};
+    for (int both = 0; both < 2; both++) {
+        struct simcluster *c = simrig_cluster(&setup);
+        simrig_start(c, 2);
+        while (simnet_now(c->net) < 3000000 && simnet_step(c->net, 3000000)) continue;
+        simworker_kill(&c->workers[1]);
+        for (int age = 0; age <= both; age++) {
+            assert_non_null(c->workers[1].disk[age].data);
+            c->workers[1].disk[age].data[c->workers[1].disk[age].size / 2] ^= 0x40;
+        }
+        simworker_start(&c->workers[1]);
+        assert_true(simrig_ends(c, 1000));
+        assert_int_equal(c->workers[1].last_want, OUTER_DONE);
+        simrig_done(c);
+    }
+}
+
+/* The coordinator's disk fills up; somebody makes room and starts it again. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    const char *config[] = {"coordinator.min_workers=2", "train.max_steps=40", "train.fragments=2", NULL};
+    struct simcluster_setup setup = {.seed = 20, .n_workers = 2, .config = config};
+    uint64_t theta = simrig_calm_theta(&setup);
+    for (uint64_t room = 3000; room < 12000; room += 500) {
+        struct simcluster *c = simrig_cluster(&setup);
+        c->may_give_up = true;
+        simstore_set_room(c->store, room);
+        simrig_start(c, 2);
+        while (!c->gave_up && !c->finished && simnet_step(c->net, 100000000)) continue;
+        assert_int_equal(c->gave_up, 1);
+        simstore_set_room(c->store, UINT64_MAX);
+        simcluster_start_at(c, simnet_now(c->net) + 5000000, SIMNET_LISTENER);
+        assert_true(simrig_ends(c, 1000));
+        assert_int_equal(c->result.theta_hash, theta);
+        simrig_done(c);
+    }
+}
+
 /* Everything at once, again and again, ten times over one run. */
 static void test_everything_restarts_ten_times(void **state)
 {
@@ -266,6 +311,8 @@ int main(void)
         cmocka_unit_test(test_cut_in_mid_transfer),
         cmocka_unit_test(test_nan_never_gets_in),
         cmocka_unit_test(test_a_worker_that_cannot_save_goes_on),
+        cmocka_unit_test(test_damaged_worker_state),
+        cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_everything_restarts_ten_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { RUNS = 600 };
 #else
-enum { RUNS = 2500 };
+enum { RUNS = 1500 };
 #endif
 
 struct totals {
