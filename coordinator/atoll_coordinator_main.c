@@ -46,7 +46,10 @@ int main(int argc, char **argv)
     if (status == STATUS_OK && !dir)
         status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
     if (status == STATUS_OK) status = read_config(&options, &config, &sources, &err);
-    if (status != STATUS_OK) return options_fail("atoll", &err);
+    if (status != STATUS_OK) {
+        options_fail("atoll", &err);
+        return EXIT_USAGE; /* also when the file cannot be read: nothing has begun */
+    }
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));
     struct server_options server = {.config = &config, .sources = &sources, .run_dir = dir};

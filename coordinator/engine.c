@@ -139,7 +139,8 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     struct engine *e = ctx;
     const struct snapshot_info *newest = engine_newest(e);
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
-    return ledger_replay(&e->ledger, type, at, body, size, err);
+    TRY(ledger_replay(&e->ledger, type, at, body, size, err));
+    return type == RECORD_RUN ? check_config(e, err) : STATUS_OK; /* before steps are recomputed under other settings */
 }
 
 /* The newest snapshot is the state; the log of updates reaches back to the oldest. */
@@ -151,10 +152,10 @@ static enum status load_snapshots(struct engine *e, struct err *err)
     for (size_t i = 0; i < n; i++) {
         TRY(engine_kept_room(e, err));
         struct snapshot_info *info = &e->kept[e->n_kept];
-        if (i + 1 == n)
-            TRY(snapshot_load(&e->ledger, e->store, rounds[i], info, err));
-        else
-            TRY(snapshot_look(e->store, rounds[i], info, err));
+        enum status status = i + 1 == n ? snapshot_load(&e->ledger, e->store, rounds[i], info, err)
+                                        : snapshot_look(e->store, rounds[i], info, err);
+        if (status == STATUS_MISMATCH) return check_config(e, err);
+        if (status != STATUS_OK) return status;
         e->n_kept++;
         if (info->n_fragments != e->kept[0].n_fragments)
             return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
@@ -177,7 +178,6 @@ static enum status recover(struct engine *e, struct err *err)
     if (!e->ledger.journal.open && e->n_kept)
         TRY(journal_begin(&e->ledger.journal, e->store, engine_newest(e)->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
-    TRY(check_config(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
     e->restarted = true;
     return journal_sync(&e->ledger.journal, err);

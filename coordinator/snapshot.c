@@ -251,6 +251,7 @@ static enum status head_decode(struct ledger *l, struct snapshot_info *info, uin
     const uint8_t *model = get_bytes(r, model_size);
     if (r->bad) return STATUS_CORRUPT;
     TRY(ledger_set_run(l, &run));
+    if (run.config_hash != config_shared_hash(l->config)) return STATUS_MISMATCH;
     TRY(ledger_set_model(l, model, model_size, err));
     l->starts = get_u64(r);
     record_clock_decode(&l->clock, r);
