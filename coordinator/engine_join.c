@@ -404,10 +404,6 @@ static void count_step(struct session *s, const struct metrics_step *step)
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
 {
     struct engine_event event;
-    if (m->round != UINT64_MAX) {
-        s->times = *m;
-        s->times.n_steps = 0;
-    }
     for (uint32_t i = 0; i < m->n_steps; i++) {
         const struct metrics_step *step = &m->steps[i];
         bool last = i + 1 == m->n_steps;
@@ -482,6 +478,8 @@ enum status engine_evict(struct engine *e, struct err *err)
         TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
         engine_progress(e);
         engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
+        struct session *s = session_by_member(&e->sessions, m->id);
+        if (s) session_remove(&e->sessions, s); /* a sign of life now makes it join again and take its place back */
     }
     return STATUS_OK;
 }
