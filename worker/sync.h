@@ -59,6 +59,7 @@ struct sync_fragment {
     uint64_t get_version;      /* of the object */
     uint64_t have, total;      /* bytes; total 0: not known */
     uint64_t have_us;          /* when `have` grew last */
+    uint64_t usual;            /* bytes of the update before: what the next one is expected to have */
     uint64_t requested;        /* end of what the open GET asks for; 0: none open */
     uint64_t get_at, get_wait; /* when to ask again; current back-off */
 

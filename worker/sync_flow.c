@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    PARKED_GUESS = 64 << 10, /* size of an object that does not exist yet, for its deadline */
+    PARKED_GUESS = 64 << 10, /* size of the first object of all, for its deadline */
     BLOCKED_US = 5000,       /* a full queue is tried again after this */
     DELIVERED_US = 30000000, /* a delivered delta is offered again after this: a lost REJECT must not wait for ever */
 };
@@ -72,6 +72,13 @@ bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_
            kind == (f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE);
 }
 
+/* An object that may be on its way is not asked for again: a request that crosses it is a second copy of all of it. */
+static void expect_object(const struct sync *s, struct sync_fragment *f, uint64_t now_us)
+{
+    uint64_t at = now_us + silence_us(s, f->usual, s->down_rate);
+    if (f->get_at < at) f->get_at = at;
+}
+
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
@@ -79,9 +86,13 @@ void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     f->have = have;
     f->have_us = now_us;
     f->total = total;
+    if (!f->loading) f->usual = total;
     f->complete = have == total;
     f->get_wait = 0;
     f->get_at = now_us + silence_us(s, f->requested > have ? f->requested - have : 0, s->down_rate);
+    /* Those behind it on the same connection are not lost, they wait. */
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (i != fragment && s->f[i].requested > s->f[i].have) expect_object(s, &s->f[i], now_us);
 }
 
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
@@ -143,7 +154,7 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     f->requested = a->offset + a->length;
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
-    uint64_t expect = f->total ? a->length : PARKED_GUESS;
+    uint64_t expect = f->total ? a->length : f->usual ? f->usual : PARKED_GUESS;
     f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down_rate);
     f->get_at = now_us + f->get_wait;
 }
@@ -171,8 +182,9 @@ static uint64_t under_way(const struct sync *s)
     return bytes;
 }
 
-static void delivered(struct sync_fragment *f, uint64_t now_us)
+static void delivered(const struct sync *s, struct sync_fragment *f, uint64_t now_us)
 {
+    if (f->requested > f->have) expect_object(s, f, now_us); /* the update may follow at once */
     f->held = f->bytes;
     f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
     f->lost = f->passed;
@@ -184,7 +196,7 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
 {
     struct sync_fragment *f = &s->f[fragment];
     if (have >= f->bytes) {
-        delivered(f, now_us);
+        delivered(s, f, now_us);
     } else {
         if (f->upload == SYNC_UPLOAD_OFFERED) {
             f->sent = have; /* first credit of this offer: from where it stands */

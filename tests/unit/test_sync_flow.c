@@ -49,6 +49,45 @@ static void test_download_resumes_where_it_stopped(void **state)
     fail_msg("no second GET");
 }
 
+/* A request that crosses the object it asks for brings a second copy of all of it: on a slow line that is a round lost.
+ */
+static void test_object_on_its_way_is_not_asked_for_again(void **state)
+{
+    (void)state;
+    int n[8];
+    const uint64_t bytes = 800000;
+    syncrig_start(false, 2, 6);
+    for (uint32_t i = 0; i < 2; i++) { /* one update each at 200 kB/s: now its size and the rate are known */
+        for (uint64_t have = 100000; have <= bytes; have += 100000) {
+            syncrig.now += S / 2;
+            sync_on_progress(&syncrig.s, i, have, bytes, syncrig.now);
+        }
+        sync_applied(&syncrig.s, i, 0, SYNC_NO_ROUND, syncrig.now);
+        syncrig_drain_all();
+    }
+    syncrig_give(1, 7);
+    sync_train_begin(&syncrig.s, syncrig.now);
+    sync_work_ready(&syncrig.s, 1, (uint64_t[]){bytes, bytes}, syncrig.now);
+    syncrig_drain_all();
+    syncrig.now += 60 * S; /* a long upload: every deadline is long past */
+    syncrig_drain_all();
+    for (uint32_t i = 0; i < 2; i++) {
+        struct msg_credit c = {.round = 1, .fragment = i, .have = bytes, .upto = bytes};
+        sync_on_credit(&syncrig.s, &c, syncrig.now);
+    }
+    syncrig.now += 7 * S; /* the first byte of 800000 may take as long as all of them: 4 s, twice that is silence */
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 0);
+    sync_on_progress(&syncrig.s, 0, 100000, bytes, syncrig.now); /* fragment 1 waits behind fragment 0 */
+    syncrig.now += 5 * S;
+    sync_on_progress(&syncrig.s, 0, bytes, bytes, syncrig.now);
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 0);
+    syncrig.now += SYNC_RETRY_MAX_US; /* lost all the same */
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 1);
+}
+
 static void test_download_window(void **state)
 {
     (void)state;
@@ -236,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waiting_worker_has_parked_gets),
         cmocka_unit_test(test_download_resumes_where_it_stopped),
+        cmocka_unit_test(test_object_on_its_way_is_not_asked_for_again),
         cmocka_unit_test(test_download_window),
         cmocka_unit_test(test_next_window_is_asked_for_early),
         cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
