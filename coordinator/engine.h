@@ -65,7 +65,6 @@ struct engine_options {
     uint64_t entropy;            /* run id and session ids are drawn from it: random in production */
     const char *tokenizer_json;  /* copied into checkpoints, or NULL */
     const char *init_dir;        /* Hugging Face folder theta_0 comes from, or NULL: layout_fill */
-    int threads;                 /* of the merge; any number gives the same bits */
 };
 
 /* Start a run, or continue the one the store holds. INVALID when its shared configuration differs (names the keys),

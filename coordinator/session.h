@@ -26,7 +26,6 @@ struct session {
     bool beating;              /* a heartbeat has come */
     bool silent;               /* said so in the log */
     uint64_t ready_us;         /* since when it may be given work; 0: it may not */
-    struct msg_metrics times;  /* of its last METRICS, steps not included */
     uint64_t step_round, step_tokens; /* tokens of the steps reported of the round it trains */
     struct serve serve;
     struct upload *uploads; /* [n_fragments], owned */

@@ -110,7 +110,7 @@ static void make_layout(struct rig *r)
 
 enum status rig_start(struct rig *r, struct err *err)
 {
-    struct engine_options options = {.config = &r->config, .entropy = r->entropy++, .threads = 1};
+    struct engine_options options = {.config = &r->config, .entropy = r->entropy++};
     struct engine_io io = {.ctx = r, .send = rig_send, .event = rig_event};
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);
 }

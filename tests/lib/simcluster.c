@@ -139,7 +139,7 @@ void simcluster_coordinator_start(struct simcluster *c)
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = simnet_up(c->net, SIMNET_LISTENER);
-    struct engine_options options = {.config = &c->config, .entropy = c->entropy + c->starts, .threads = 1};
+    struct engine_options options = {.config = &c->config, .entropy = c->entropy + c->starts};
     struct engine_io io = {c, coordinator_send, coordinator_event, coordinator_bytes};
     struct err err = {0};
     simcheck_note(c->check, now, "the coordinator starts");

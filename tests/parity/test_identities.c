@@ -124,7 +124,7 @@ static void cluster_start(int workers, const char *const *settings)
     now = 1000000;
     n_nodes = workers;
     assert_int_equal(store_mem_create(&store), STATUS_OK);
-    struct engine_options options = {.config = &config, .entropy = 5, .threads = 1};
+    struct engine_options options = {.config = &config, .entropy = 5};
     struct engine_io io = {.send = engine_send};
     if (engine_create(&engine, &options, store, &io, now, &err) != STATUS_OK) fail_msg("%s", err.msg);
     for (int i = 0; i < workers; i++) {
