@@ -280,13 +280,7 @@ static struct session *claimed(struct engine *e, uint64_t peer, uint64_t id)
         return NULL;
     }
     s->control = peer;
-    s->heard_us = e->now_us;
-    if (s->silent) {
-        s->silent = false;
-        log_info("%s is heard of again", s->name);
-    }
-    struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (m) m->heard_us = e->now_us;
+    engine_hear(e, s);
     return s;
 }
 

@@ -144,9 +144,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     struct session *s = e->ledger.modelled ? session_by_bulk(&e->sessions, peer) : NULL;
     if (!s || m->kind != OBJECT_DELTA || m->fragment >= e->ledger.layout.n_fragments) return STATUS_OK;
     struct upload *u = &s->uploads[m->fragment];
-    struct member *member = member_by_id(&e->ledger.round.members, s->member);
-    s->heard_us = e->now_us;
-    if (member) member->heard_us = e->now_us;
+    engine_hear(e, s);
     switch (upload_chunk(u, m)) {
     case STATUS_OK:
         TRY(e->store->ops->spool_write(e->store, spool_room(e, u) + m->offset, m->data, m->size, err));

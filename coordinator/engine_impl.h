@@ -106,7 +106,9 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
 /* Give places to everybody waiting for the first round, in order of names. */
 enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
-/* Remove members not heard of for too long. */
+/* Its worker was heard of: on any lane, by any message. */
+void engine_hear(struct engine *e, struct session *s);
+/* Remove members not heard of for too long, and their sessions. */
 enum status engine_evict(struct engine *e, struct err *err) MUST_CHECK;
 uint64_t engine_evict_after_us(const struct engine *e);
 /* After a change of work, evaluation or state: may its member be given work? */

@@ -327,10 +327,20 @@ void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
         return;
     }
     s->bulk = peer;
-    s->heard_us = e->now_us;
+    engine_hear(e, s);
 }
 
 /* --- while joined ------------------------------------------------------------------------------------------------------ */
+
+void engine_hear(struct engine *e, struct session *s)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    s->heard_us = e->now_us;
+    if (m) m->heard_us = e->now_us;
+    if (!s->silent) return;
+    s->silent = false;
+    log_info("%s is heard of again", s->name);
+}
 
 bool engine_is_silent(const struct engine *e, const struct session *s)
 {

@@ -269,9 +269,14 @@ static void test_eviction(void **state)
     for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
     rig_wait(&rig, 4000000);
     rig_beat(&rig, 0, WORKER_WAITING);
+    struct msg bind = {.type = MSG_BIND, .bind.session = rig.workers[1].session};
+    rig_say(&rig, rig.workers[1].bulk, &bind);
     rig_wait(&rig, 500000);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
     rig_wait(&rig, 600000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0); /* it was heard of on the other lane */
+    rig_beat(&rig, 0, WORKER_WAITING);
+    rig_wait(&rig, 4000000);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
     assert_int_equal(engine_version(rig.engine, 0), 1);
     struct msg m = {.type = MSG_HEARTBEAT, .heartbeat.session = rig.workers[1].session};
