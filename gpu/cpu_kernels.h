@@ -43,7 +43,9 @@ struct cpu_kernels {
     /* `cols` <= nr columns of B from row-major [k,n]; adds column sums to colsum[cols] unless it is NULL. */
     void (*pack_b)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
     void (*pack_b_trans)(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum);
-    void (*gemm_tile)(size_t k, const float *a, const float *b, const struct gemm_tile *tile);
+    /* One tile of C from k steps of A and a panel of B. Element i,k of A is a[i * rs + k * cs]: rs 1 for a packed panel
+     * (cs = mr) or A stored [k,m] (cs = lda), cs 1 for A stored [m,k] (rs = lda). Fewer than mr rows: packed only. */
+    void (*gemm_tile)(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *tile);
 
     /* rows_body.h. embed_rows: rows first .. first + n_rows of the batch. norm_bwd adds into dw[c], db[c]; dres may be NULL
      * or equal dx. xent_rows: logits[n_rows][ld], v of them count; see device_ops.head. */

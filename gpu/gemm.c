@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum {
-    NC = 512,                                             /* columns of B packed at a time: NC * KC floats stay in L2 */
-    PANEL_A = GEMM_MR_MAX * GEMM_KC + GEMM_NR_MAX,        /* floats, with the slack pack_a needs */
+    NC = 1024,                                     /* columns of B packed at a time */
+    PANEL_A = GEMM_MR_MAX * GEMM_KC + GEMM_NR_MAX, /* floats, with the slack pack_a needs */
     PANELS_B = NC * GEMM_KC,
 };
 
@@ -51,9 +51,32 @@ static void pack_b_block(const struct gemm_job *job, size_t n0, size_t nc, size_
     }
 }
 
-/* One packed panel of A against the packed block of B: a stripe of C. */
+/* Rows of A as the register tile reads them. */
+struct a_panel {
+    const float *p;
+    size_t rs, cs;
+};
+
+/* A is read where it lies, except the last, short panel (zeros below it) and matrices whose rows are so far apart, in
+ * powers of two, that their lines fight for the same sets of the first-level cache. */
+static struct a_panel panel_of(const struct gemm *g, const struct cpu_kernels *kernels, size_t m0, size_t rows,
+                               size_t k0, size_t kc, float *pack)
+{
+    const float *a = g->a_trans ? g->a + k0 * g->lda + m0 : g->a + m0 * g->lda + k0;
+    bool in_place = rows == kernels->mr && (g->a_trans ? g->lda % 512 != 0 || g->n > 256 : g->lda % 1024 != 0);
+    if (in_place && g->a_trans) return (struct a_panel){.p = a, .rs = 1, .cs = g->lda};
+    if (in_place) return (struct a_panel){.p = a, .rs = g->lda, .cs = 1};
+    if (g->a_trans) {
+        kernels->pack_a_trans(rows, kc, a, g->lda, pack);
+    } else {
+        kernels->pack_a(rows, kc, a, g->lda, pack);
+    }
+    return (struct a_panel){.p = pack, .rs = 1, .cs = kernels->mr};
+}
+
+/* One panel of A against the packed block of B: a stripe of C. */
 static void stripe(const struct gemm_job *job, size_t m0, size_t rows, size_t n0, size_t nc, size_t k0, size_t kc,
-                   const float *a, const float *b)
+                   const struct a_panel *a, const float *b)
 {
     const struct gemm *g = job->g;
     bool first = k0 == 0, last = k0 + kc == g->k;
@@ -71,7 +94,7 @@ static void stripe(const struct gemm_job *job, size_t m0, size_t rows, size_t n0
             tile.aux_out = g->aux_out ? g->aux_out + at : NULL;
             tile.aux_in = g->aux_in ? g->aux_in + at : NULL;
         }
-        job->kernels->gemm_tile(kc, a, b + j * kc, &tile);
+        job->kernels->gemm_tile(kc, a->p, a->rs, a->cs, b + j * kc, &tile);
     }
 }
 
@@ -80,21 +103,18 @@ static void gemm_part(const struct gemm_job *job, size_t m_begin, size_t m_end, 
 {
     const struct gemm *g = job->g;
     const struct cpu_kernels *kernels = job->kernels;
-    float *a = scratch, *b = scratch + PANEL_A;
-    size_t step = k_block(g->k);
-    for (size_t n0 = n_begin; n0 < n_end; n0 += NC) {
-        size_t nc = min_size(NC, n_end - n0);
-        for (size_t k0 = 0; k0 < g->k; k0 += step) {
-            size_t kc = min_size(step, g->k - k0);
+    float *pack = scratch, *b = scratch + PANEL_A;
+    size_t k_step = k_block(g->k), wide = n_end - n_begin, blocks = (wide + NC - 1) / NC;
+    size_t n_step = ((wide + blocks - 1) / blocks + kernels->nr - 1) / kernels->nr * kernels->nr;
+    for (size_t n0 = n_begin; n0 < n_end; n0 += n_step) {
+        size_t nc = min_size(n_step, n_end - n0);
+        for (size_t k0 = 0; k0 < g->k; k0 += k_step) {
+            size_t kc = min_size(k_step, g->k - k0);
             pack_b_block(job, n0, nc, k0, kc, sums, b);
             for (size_t m0 = m_begin; m0 < m_end; m0 += kernels->mr) {
                 size_t rows = min_size(kernels->mr, m_end - m0);
-                if (g->a_trans) {
-                    kernels->pack_a_trans(rows, kc, g->a + k0 * g->lda + m0, g->lda, a);
-                } else {
-                    kernels->pack_a(rows, kc, g->a + m0 * g->lda + k0, g->lda, a);
-                }
-                stripe(job, m0, rows, n0, nc, k0, kc, a, b);
+                struct a_panel a = panel_of(g, kernels, m0, rows, k0, kc, pack);
+                stripe(job, m0, rows, n0, nc, k0, kc, &a, b);
             }
         }
     }

@@ -22,6 +22,43 @@ INLINE void tile_sum(int rows, size_t k, const float *a, size_t rs, size_t cs, c
     }
 }
 
+/* The same for MR rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment:
+ * with one pointer a row the additions would take the place of multiply-adds. */
+INLINE void tile_sum_rows(size_t k, const float *a, size_t lda, const float *b, vf acc[][2])
+{
+    enum { GROUPS = (MR + 2) / 3, STEPS = 4 };
+    const float *p[GROUPS];
+#pragma GCC unroll 16
+    for (int g = 0; g < GROUPS; g++) p[g] = a + 3 * (size_t)g * lda;
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++) acc[i][0] = acc[i][1] = v_zero();
+    for (; k >= STEPS; k -= STEPS, b += STEPS * NR) {
+#pragma GCC unroll 4
+        for (int s = 0; s < STEPS; s++) {
+            vf b0 = v_load(b + s * NR), b1 = v_load(b + s * NR + VL);
+#pragma GCC unroll 16
+            for (int i = 0; i < MR; i++) {
+                vf x = v_set1(p[i / 3][(size_t)(i % 3) * lda + (size_t)s]);
+                acc[i][0] = v_fma(x, b0, acc[i][0]);
+                acc[i][1] = v_fma(x, b1, acc[i][1]);
+            }
+        }
+#pragma GCC unroll 16
+        for (int g = 0; g < GROUPS; g++) p[g] += STEPS;
+    }
+    for (; k > 0; k--, b += NR) {
+        vf b0 = v_load(b), b1 = v_load(b + VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            vf x = v_set1(p[i / 3][(size_t)(i % 3) * lda]);
+            acc[i][0] = v_fma(x, b0, acc[i][0]);
+            acc[i][1] = v_fma(x, b1, acc[i][1]);
+        }
+#pragma GCC unroll 16
+        for (int g = 0; g < GROUPS; g++) p[g]++;
+    }
+}
+
 /* What the epilogue reads and writes arrives while the sums are made. */
 INLINE void tile_prefetch(const struct gemm_tile *t)
 {
@@ -78,12 +115,10 @@ static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
     }
 }
 
-/* A tile of R rows (a compile-time constant; the last may be one more than t->rows). Whole tiles with a cheap epilogue are
+/* Finish R rows (a compile-time constant; the last may be one more than t->rows). Whole tiles with a cheap epilogue are
  * finished in registers, the others through memory that is in L1. */
-INLINE void tile_of(int R, size_t k, const float *a, const float *b, const struct gemm_tile *t)
+INLINE void tile_store(int R, vf acc[][2], const struct gemm_tile *t)
 {
-    vf acc[MR][2];
-    tile_sum(R, k, a, 1, MR, b, NR, acc);
     if (t->cols < NR || t->gelu) {
         float sums[MR * NR];
 #pragma GCC unroll 16
@@ -114,12 +149,21 @@ INLINE void tile_of(int R, size_t k, const float *a, const float *b, const struc
     }
 }
 
-static void gemm_tile(size_t k, const float *a, const float *b, const struct gemm_tile *t)
+static void gemm_tile(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *t)
 {
+    vf acc[MR][2];
     tile_prefetch(t);
+    if (t->rows == MR && cs == 1) {
+        tile_sum_rows(k, a, rs, b, acc);
+        tile_store(MR, acc, t);
+        return;
+    }
     switch ((t->rows + 1) / 2) {
 #define TILE_CASE(pairs)                                                                                               \
-    case pairs: tile_of(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, b, t); break
+    case pairs:                                                                                                        \
+        tile_sum(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, 1, cs, b, NR, acc);                                       \
+        tile_store(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc, t);                                                      \
+        break
         TILE_CASE(1);
         TILE_CASE(2);
         TILE_CASE(3);

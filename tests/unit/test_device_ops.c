@@ -31,9 +31,11 @@ static double weight(const float *w, const struct lin_shape *s, size_t k, size_t
     return s->out_in ? w[m * s->k + k] : w[k * s->m + m];
 }
 
-/* Odd, tiny and block-crossing sizes: more than one block of k, of columns, of rows; one of everything. */
+/* Odd, tiny and block-crossing sizes: more than one block of k, of columns, of rows; one of everything; rows a power of
+ * two apart, which are packed. */
 static const size_t lin_sizes[][3] = {{1, 1, 1},    {3, 5, 2},     {14, 32, 32},  {15, 17, 33},  {29, 384, 31},
-                                      {7, 385, 65}, {64, 800, 16}, {130, 3, 545}, {2, 129, 1030}, {37, 1200, 70}};
+                                      {7, 385, 65}, {64, 800, 16}, {130, 3, 545}, {2, 129, 1030}, {37, 1200, 70},
+                                      {30, 1024, 40}, {70, 512, 33}};
 
 static void lin_forward(struct device *dev, const size_t *size, bool out_in, bool act, bool with_res)
 {
