@@ -73,12 +73,11 @@ static void attn_copy_rows(size_t rows, size_t hd, const float *src, size_t ld, 
     }
 }
 
-/* The same into a padded block of `padded` rows of width ldd. */
-static void attn_pad_rows(size_t rows, size_t padded, size_t hd, const float *src, size_t ld, float scale, float *dst,
-                          size_t ldd)
+/* The same, unscaled, into a padded block of `padded` rows of width ldd. */
+static void attn_pad_rows(size_t rows, size_t padded, size_t hd, const float *src, size_t ld, float *dst, size_t ldd)
 {
     if (rows < padded || hd < ldd) memset(dst, 0, padded * ldd * sizeof *dst);
-    attn_copy_rows(rows, hd, src, ld, scale, dst, ldd);
+    attn_copy_rows(rows, hd, src, ld, 1.0f, dst, ldd);
 }
 
 static void attn_pack_panels(const struct attn_dims *d, size_t tp, const float *src, size_t ld, float *panels)
@@ -126,27 +125,38 @@ INLINE vf attn_mask(vf v, size_t key, size_t q0, size_t half, vf masked)
     return v_keep_from(v, key - first < VL ? key - first : VL, masked);
 }
 
-/* p[key][] = scores of one panel, keys 0 .. n_keys. */
-INLINE void attn_scores(size_t n_keys, size_t hd, const float *k_panels, const float *q_cols, float *p)
+/* The same tile as tile_add on the second half of the lanes only. */
+INLINE void attn_add_half(size_t k, const float *a, size_t rs, size_t cs, const float *b, vf acc[][2])
 {
-    vf acc[AMR][2];
-    for (size_t j = 0; j < n_keys; j += AMR) {
-        tile_sum(AMR, hd, k_panels + j / VL * VL * hd + j % VL, 1, VL, q_cols, NR, acc);
+    for (; k > 0; k--, a += cs, b += NR) {
+        vf b1 = v_load(b + VL);
 #pragma GCC unroll 8
-        for (size_t i = 0; i < AMR; i++) {
-            v_store(p + (j + i) * NR, acc[i][0]);
-            v_store(p + (j + i) * NR + VL, acc[i][1]);
-        }
+        for (int i = 0; i < AMR; i++) acc[i][1] = v_fma(v_set1(a[(size_t)i * rs]), b1, acc[i][1]);
+    }
+}
+
+/* acc = rows key .. key + AMR of (K or V) times the panel's columns. Of the last VL keys the first half of the queries sees
+ * nothing: it is left out there, in all that follows. */
+INLINE void attn_dot(size_t key, size_t n_full, size_t hd, const float *panels, const float *cols, vf acc[][2])
+{
+    const float *a = panels + key / VL * VL * hd + key % VL;
+    tile_zero(AMR, acc);
+    if (key < n_full) {
+        tile_add(AMR, hd, a, 1, VL, cols, NR, acc);
+    } else {
+        attn_add_half(hd, a, 1, VL, cols, acc);
     }
 }
 
 /* cols[j][] = (sum over keys of rows[key][j] * p[key][]) * factor[] : out^T = V^T P, dQ^T = K^T dS. */
-INLINE void attn_reduce_keys(size_t n_keys, size_t hd, const float *rows, const float *p, const vf factor[2],
+INLINE void attn_reduce_keys(size_t n_full, size_t hd, const float *rows, const float *p, const vf factor[2],
                              float *cols)
 {
     vf acc[AMR][2];
     for (size_t j = 0; j < hd; j += AMR) {
-        tile_sum(AMR, n_keys, rows + j, 1, hd, p, NR, acc);
+        tile_zero(AMR, acc);
+        tile_add(AMR, n_full, rows + j, 1, hd, p, NR, acc);
+        attn_add_half(VL, rows + n_full * hd + j, 1, hd, p + n_full * NR, acc);
 #pragma GCC unroll 8
         for (size_t i = 0; i < AMR; i++) {
             v_store(cols + (j + i) * NR, acc[i][0] * factor[0]);
@@ -155,37 +165,67 @@ INLINE void attn_reduce_keys(size_t n_keys, size_t hd, const float *rows, const 
     }
 }
 
-/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. */
-INLINE void attn_add_keys(size_t n_keys, size_t hdp, const float *p, const float *rows, float *out)
+/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. Keys of the panel's
+ * own block are met for the first time: their sums are stored. */
+INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *rows, size_t ld, float *out)
 {
     vf acc[AMR][2];
-    for (size_t j = 0; j < n_keys; j += AMR)
+    for (size_t j = 0; j < q0 + NR; j += AMR) {
+        size_t skip = j < q0 + VL ? 0 : VL;
         for (size_t c = 0; c < hdp; c += NR) {
-            tile_sum(AMR, NR, p + j * NR, NR, 1, rows + c, hdp, acc);
+            tile_zero(AMR, acc);
+            tile_add(AMR, NR - skip, p + j * NR + skip, NR, 1, rows + skip * ld + c, ld, acc);
 #pragma GCC unroll 8
             for (size_t i = 0; i < AMR; i++) {
                 float *o = out + (j + i) * hdp + c;
-                v_store(o, v_load(o) + acc[i][0]);
-                v_store(o + VL, v_load(o + VL) + acc[i][1]);
+                if (j < q0) {
+                    acc[i][0] = acc[i][0] + v_load(o);
+                    acc[i][1] = acc[i][1] + v_load(o + VL);
+                }
+                v_store(o, acc[i][0]);
+                v_store(o + VL, acc[i][1]);
             }
         }
+    }
+}
+
+static void attn_scores(size_t n_full, size_t hd, const float *k_panels, const float *q_cols, float *p)
+{
+    vf acc[AMR][2];
+    for (size_t j = 0; j < n_full + VL; j += AMR) {
+        attn_dot(j, n_full, hd, k_panels, q_cols, acc);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < AMR; i++) {
+            v_store(p + (j + i) * NR, acc[i][0]);
+            v_store(p + (j + i) * NR + VL, acc[i][1]);
+        }
+    }
 }
 
 /* Softmax of one panel in place, not yet divided by the sums: factor = 1 / sum, and the log-sum-exp. */
-INLINE void attn_softmax(size_t q0, size_t n_keys, float *p, vf factor[2], float lse[NR])
+INLINE void attn_softmax(size_t q0, float *p, vf factor[2], float lse[NR])
 {
+    const vf masked = v_set1(-1e30f);
     for (size_t half = 0; half < 2; half++) {
-        vf top = v_set1(-1e30f), sum = v_zero();
+        vf top = masked, sum = v_zero();
         float *s = p + half * VL;
-        for (size_t j = 0; j < n_keys; j++) top = v_max(top, attn_mask(v_load(s + j * NR), j, q0, half, v_set1(-1e30f)));
-        for (size_t j = 0; j < n_keys; j++) {
-            vf e = attn_mask(v_exp(v_load(s + j * NR) - top), j, q0, half, v_zero());
+        size_t seen = q0 + half * VL; /* keys that all queries see; the next VL are seen by some */
+        for (size_t j = 0; j < seen; j++) top = v_max(top, v_load(s + j * NR));
+        for (size_t j = seen; j < seen + VL; j++) top = v_max(top, v_keep_from(v_load(s + j * NR), j - seen, masked));
+        for (size_t j = 0; j < seen; j++) {
+            vf e = v_exp(v_load(s + j * NR) - top);
+            sum = sum + e;
+            v_store(s + j * NR, e);
+        }
+        for (size_t j = seen; j < seen + VL; j++) {
+            vf e = v_keep_from(v_exp(v_load(s + j * NR) - top), j - seen, v_zero());
             sum = sum + e;
             v_store(s + j * NR, e);
         }
         factor[half] = v_set1(1.0f) / sum;
-        if (lse) v_store(lse + half * VL, top + v_log(sum));
+        v_store(lse + half * VL, top + v_log(sum));
     }
+    for (size_t j = q0 + VL; j < q0 + NR; j++) v_store(p + j * NR, v_zero());
 }
 
 static void attn_fwd_head(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o,
@@ -195,40 +235,41 @@ static void attn_fwd_head(const struct attn_dims *d, const float *q, const float
     size_t hd = d->head_dim;
     attn_layout(d, false, scratch, &w);
     attn_pack_panels(d, w.tp, k, d->ld_qkv, w.k_panels);
-    attn_pad_rows(d->seq, w.tp, hd, v, d->ld_qkv, 1.0f, w.v_rows, hd);
+    attn_pad_rows(d->seq, w.tp, hd, v, d->ld_qkv, w.v_rows, hd);
     for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
-        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR, n_keys = q0 + NR;
+        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR, n_full = q0 + VL;
         float lse_panel[NR];
         vf factor[2];
         attn_pack_cols(nq, hd, q + q0 * d->ld_qkv, d->ld_qkv, d->scale, w.q_cols);
-        attn_scores(n_keys, hd, w.k_panels, w.q_cols, w.p);
-        attn_softmax(q0, n_keys, w.p, factor, lse_panel);
-        attn_reduce_keys(n_keys, hd, w.v_rows, w.p, factor, w.out_cols);
+        attn_scores(n_full, hd, w.k_panels, w.q_cols, w.p);
+        attn_softmax(q0, w.p, factor, lse_panel);
+        attn_reduce_keys(n_full, hd, w.v_rows, w.p, factor, w.out_cols);
         attn_store_cols(nq, hd, w.out_cols, o + q0 * d->ld_o, d->ld_o);
         if (lse) memcpy(lse + q0, lse_panel, nq * sizeof *lse);
     }
 }
 
 /* p = exp(scores - lse), ds = p (dp - delta) with dp = V dO^T and delta = rowsum(dO o) of each query. */
-INLINE void attn_bwd_panel(const struct attn_work *w, size_t hd, size_t q0, size_t n_keys, const float *lse,
-                           const vf delta[2])
+INLINE void attn_bwd_panel(const struct attn_work *w, size_t hd, size_t q0, const float *lse, const vf delta[2])
 {
-    vf acc[AMR][2], lse0 = v_load(lse), lse1 = v_load(lse + VL);
-    for (size_t j = 0; j < n_keys; j += AMR) {
-        size_t a = j / VL * VL * hd + j % VL;
-        tile_sum(AMR, hd, w->k_panels + a, 1, VL, w->q_cols, NR, acc);
+    vf acc[AMR][2];
+    for (size_t j = 0; j < q0 + NR; j += AMR) {
+        attn_dot(j, q0 + VL, hd, w->k_panels, w->q_cols, acc);
 #pragma GCC unroll 8
-        for (size_t i = 0; i < AMR; i++) {
-            v_store(w->p + (j + i) * NR, attn_mask(v_exp(acc[i][0] - lse0), j + i, q0, 0, v_zero()));
-            v_store(w->p + (j + i) * NR + VL, attn_mask(v_exp(acc[i][1] - lse1), j + i, q0, 1, v_zero()));
-        }
-        tile_sum(AMR, hd, w->v_panels + a, 1, VL, w->do_cols, NR, acc);
+        for (size_t i = 0; i < AMR; i++)
+#pragma GCC unroll 2
+            for (size_t half = 0; half < 2; half++) {
+                vf e = v_exp(acc[i][half] - v_load(lse + half * VL));
+                v_store(w->p + (j + i) * NR + half * VL, attn_mask(e, j + i, q0, half, v_zero()));
+            }
+        attn_dot(j, q0 + VL, hd, w->v_panels, w->do_cols, acc);
 #pragma GCC unroll 8
-        for (size_t i = 0; i < AMR; i++) {
-            const float *p = w->p + (j + i) * NR;
-            v_store(w->ds + (j + i) * NR, v_load(p) * (acc[i][0] - delta[0]));
-            v_store(w->ds + (j + i) * NR + VL, v_load(p + VL) * (acc[i][1] - delta[1]));
-        }
+        for (size_t i = 0; i < AMR; i++)
+#pragma GCC unroll 2
+            for (size_t half = 0; half < 2; half++) {
+                size_t at = (j + i) * NR + half * VL;
+                v_store(w->ds + at, v_load(w->p + at) * (acc[i][half] - delta[half]));
+            }
     }
 }
 
@@ -240,12 +281,10 @@ static void attn_bwd_head(const struct attn_dims *d, const float *q, const float
     attn_layout(d, true, scratch, &w);
     attn_pack_panels(d, w.tp, k, ld, w.k_panels);
     attn_pack_panels(d, w.tp, v, ld, w.v_panels);
-    attn_pad_rows(d->seq, w.tp, hd, k, ld, 1.0f, w.k_rows, hd);
-    memset(w.dk, 0, w.tp * w.hdp * sizeof *w.dk);
-    memset(w.dv, 0, w.tp * w.hdp * sizeof *w.dv);
+    attn_pad_rows(d->seq, w.tp, hd, k, ld, w.k_rows, hd);
     const vf scale[2] = {v_set1(d->scale), v_set1(d->scale)};
     for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
-        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR, n_keys = q0 + NR;
+        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR;
         float lse_panel[NR] = {0};
         memcpy(lse_panel, lse + q0, nq * sizeof *lse);
         attn_pack_cols(nq, hd, q + q0 * ld, ld, d->scale, w.q_cols);
@@ -256,15 +295,22 @@ static void attn_bwd_head(const struct attn_dims *d, const float *q, const float
             delta[0] = v_fma(v_load(w.do_cols + i * NR), v_load(w.out_cols + i * NR), delta[0]);
             delta[1] = v_fma(v_load(w.do_cols + i * NR + VL), v_load(w.out_cols + i * NR + VL), delta[1]);
         }
-        attn_pad_rows(nq, NR, hd, q + q0 * ld, ld, d->scale, w.q_rows, w.hdp);
-        attn_pad_rows(nq, NR, hd, d_o + q0 * d->ld_o, d->ld_o, 1.0f, w.do_rows, w.hdp);
-        attn_bwd_panel(&w, hd, q0, n_keys, lse_panel, delta);
-        attn_add_keys(n_keys, w.hdp, w.p, w.do_rows, w.dv);
-        attn_add_keys(n_keys, w.hdp, w.ds, w.q_rows, w.dk);
-        attn_reduce_keys(n_keys, hd, w.k_rows, w.ds, scale, w.out_cols);
+        const float *q_rows = q + q0 * ld, *do_rows = d_o + q0 * d->ld_o;
+        size_t ldq = ld, ldo = d->ld_o;
+        if (nq < NR || hd < w.hdp) { /* as B operands they must be whole */
+            attn_pad_rows(nq, NR, hd, q_rows, ld, w.q_rows, w.hdp);
+            attn_pad_rows(nq, NR, hd, do_rows, d->ld_o, w.do_rows, w.hdp);
+            q_rows = w.q_rows;
+            do_rows = w.do_rows;
+            ldq = ldo = w.hdp;
+        }
+        attn_bwd_panel(&w, hd, q0, lse_panel, delta);
+        attn_add_keys(q0, w.hdp, w.p, do_rows, ldo, w.dv);
+        attn_add_keys(q0, w.hdp, w.ds, q_rows, ldq, w.dk);
+        attn_reduce_keys(q0 + VL, hd, w.k_rows, w.ds, scale, w.out_cols);
         attn_store_cols(nq, hd, w.out_cols, dq + q0 * ld, ld);
     }
-    attn_copy_rows(d->seq, hd, w.dk, w.hdp, 1.0f, dk, ld);
+    attn_copy_rows(d->seq, hd, w.dk, w.hdp, d->scale, dk, ld);
     attn_copy_rows(d->seq, hd, w.dv, w.hdp, 1.0f, dv, ld);
 }
 

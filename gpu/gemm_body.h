@@ -5,12 +5,16 @@
 #include "gpu/cpu_kernels.h"
 #include "gpu/vec.h"
 
-/* acc[i][] = sum over k of a[i,k] * b[k][0..NR). Element a[i,k] lies at a[i * rs + k * cs]. */
-INLINE void tile_sum(int rows, size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
-                     vf acc[][2])
+INLINE void tile_zero(int rows, vf acc[][2])
 {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = v_zero();
+}
+
+/* acc[i][] += sum over k of a[i,k] * b[k][0..NR). Element a[i,k] lies at a[i * rs + k * cs]. */
+INLINE void tile_add(int rows, size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
+                     vf acc[][2])
+{
     for (; k > 0; k--, a += cs, b += ldb) {
         vf b0 = v_load(b), b1 = v_load(b + VL);
 #pragma GCC unroll 16
@@ -24,14 +28,12 @@ INLINE void tile_sum(int rows, size_t k, const float *a, size_t rs, size_t cs, c
 
 /* The same for MR rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment:
  * with one pointer a row the additions would take the place of multiply-adds. */
-INLINE void tile_sum_rows(size_t k, const float *a, size_t lda, const float *b, vf acc[][2])
+INLINE void tile_add_rows(size_t k, const float *a, size_t lda, const float *b, vf acc[][2])
 {
     enum { GROUPS = (MR + 2) / 3, STEPS = 4 };
     const float *p[GROUPS];
 #pragma GCC unroll 16
     for (int g = 0; g < GROUPS; g++) p[g] = a + 3 * (size_t)g * lda;
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; i++) acc[i][0] = acc[i][1] = v_zero();
     for (; k >= STEPS; k -= STEPS, b += STEPS * NR) {
 #pragma GCC unroll 4
         for (int s = 0; s < STEPS; s++) {
@@ -154,14 +156,16 @@ static void gemm_tile(size_t k, const float *a, size_t rs, size_t cs, const floa
     vf acc[MR][2];
     tile_prefetch(t);
     if (t->rows == MR && cs == 1) {
-        tile_sum_rows(k, a, rs, b, acc);
+        tile_zero(MR, acc);
+        tile_add_rows(k, a, rs, b, acc);
         tile_store(MR, acc, t);
         return;
     }
     switch ((t->rows + 1) / 2) {
 #define TILE_CASE(pairs)                                                                                               \
     case pairs:                                                                                                        \
-        tile_sum(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, 1, cs, b, NR, acc);                                       \
+        tile_zero(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc);                                                          \
+        tile_add(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, 1, cs, b, NR, acc);                                       \
         tile_store(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc, t);                                                      \
         break
         TILE_CASE(1);
