@@ -72,6 +72,10 @@ INLINE void tile_prefetch(const struct gemm_tile *t)
             __builtin_prefetch(in + at);
             __builtin_prefetch(in + at + VL);
         }
+        if (t->aux_out) {
+            __builtin_prefetch(t->aux_out + at, 1);
+            __builtin_prefetch(t->aux_out + at + VL, 1);
+        }
     }
 }
 
@@ -99,23 +103,16 @@ static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
         }
 }
 
-/* Bias and GELU of whole rows of NR. The slope is not looked at before backward, a whole model later: it goes past the
- * caches, which saves fetching its lines first. */
+/* Bias and GELU of whole rows of NR. */
 static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
 {
     vf bias[2] = {v_zero(), v_zero()}, slope;
-    bool stream = (uintptr_t)t->aux_out % sizeof(vf) == 0 && t->ldc % VL == 0;
     for (int h = 0; t->bias && h < 2; h++) bias[h] = v_load(t->bias + h * VL);
     for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
             v_store(t->c + at + h * VL, v_gelu(v_load(sums + i * NR + h * VL) + bias[h], &slope));
-            if (!t->aux_out) continue;
-            if (stream) {
-                v_stream(t->aux_out + at + h * VL, slope);
-            } else {
-                v_store(t->aux_out + at + h * VL, slope);
-            }
+            if (t->aux_out) v_store(t->aux_out + at + h * VL, slope);
         }
     }
 }
