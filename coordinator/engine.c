@@ -197,9 +197,7 @@ static enum status revive(struct engine *e, struct err *err)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
     round_note_open(&l->round, e->now_us);
-    e->base_tokens = l->round.tokens;
-    e->base_compute_us = l->round.compute_us;
-    e->base_loss = l->round.loss_sum;
+    l->round.recent = (struct round_tally){0};
     e->seen_rounds = round_done(&l->round);
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = true;

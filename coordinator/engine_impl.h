@@ -72,9 +72,7 @@ struct engine {
 
     struct round_info info;
     uint64_t seen_rounds;                   /* rounds done when last looked */
-    uint64_t base_tokens, base_compute_us;  /* totals when the round opened */
-    double base_loss;
-    uint64_t base_us;
+    uint64_t base_us;                       /* when the round opened */
     uint32_t delivered;                     /* parts of the round now open */
     char slowest[WIRE_NAME_MAX];
     uint8_t *chunk; /* [SERVE_CHUNK] */

@@ -54,10 +54,7 @@ static void emit_update(struct engine *e, const struct round_close *close)
 
 static void start_round_info(struct engine *e)
 {
-    const struct round *r = &e->ledger.round;
-    e->base_tokens = r->tokens;
-    e->base_compute_us = r->compute_us;
-    e->base_loss = r->loss_sum;
+    e->ledger.round.recent = (struct round_tally){0};
     e->base_us = e->now_us;
     e->delivered = 0;
     e->slowest[0] = 0;
@@ -74,11 +71,11 @@ static void finish_round_info(struct engine *e)
     event->rounds = round_total(r);
     event->tokens = r->tokens;
     event->version = r->versions[0];
-    if (r->tokens > e->base_tokens) event->loss = (r->loss_sum - e->base_loss) / (double)(r->tokens - e->base_tokens);
+    if (r->recent.tokens) event->loss = r->recent.loss_sum / (double)r->recent.tokens;
     event->delivered = e->delivered;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
     event->round_s = (double)(e->now_us - e->base_us) * 1e-6;
-    if (e->delivered) event->compute_s = (double)(r->compute_us - e->base_compute_us) * 1e-6 / e->delivered;
+    if (e->delivered) event->compute_s = (double)r->recent.compute_us * 1e-6 / e->delivered;
     if (event->round_s > 0 && e->delivered)
         event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
     memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);

@@ -191,6 +191,9 @@ static void count_merged(struct round *r, struct member *m, const struct part *p
     r->worker_steps += part->steps;
     r->compute_us += part->compute_us;
     r->loss_sum += part->loss_sum;
+    r->recent.tokens += part->tokens;
+    r->recent.compute_us += part->compute_us;
+    r->recent.loss_sum += part->loss_sum;
 }
 
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,

@@ -33,6 +33,12 @@ struct round_params {
     uint8_t form;  /* enum delta_form of this run */
 };
 
+/* Differences of running totals lose a round behind one whose loss had 38 digits, so a round has sums of its own. */
+struct round_tally {
+    uint64_t tokens, compute_us;
+    double loss_sum;
+};
+
 struct round {
     const struct policy *policy;
     struct round_params p;
@@ -52,6 +58,7 @@ struct round {
     /* totals of what was merged */
     uint64_t tokens, worker_steps, compute_us;
     double loss_sum;
+    struct round_tally recent; /* the same since somebody cleared it; not journaled, for the line of a round */
 
     /* Not journaled: when things happened in this process. */
     uint64_t opened_us, quorum_us[LAYOUT_FRAGMENTS_MAX]; /* 0: not yet */

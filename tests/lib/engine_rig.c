@@ -131,6 +131,7 @@ void rig_open(struct rig *r, const char *const *settings)
     r->now = 1000000;
     r->entropy = 99;
     r->next_peer = 1;
+    r->loss_sum = 10;
     assert_int_equal(store_mem_create(&r->store), STATUS_OK);
     for (int i = 0; i < RIG_WORKERS; i++) {
         memset(r->workers[i].uuid, 0x40 + i, WIRE_UUID);
@@ -311,7 +312,7 @@ void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level
                   .form = ddp ? DELTA_GRADIENT : !async && lossless ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT,
                   .base_version = w->task.versions[fragment], .bytes = size, .crc = crc32c(0, payload, size),
                   .tokens = (uint64_t)w->task.steps * r->config.train.batch_size * r->config.model.block_size,
-                  .loss_sum = 10, .compute_us = 5000}};
+                  .loss_sum = r->loss_sum, .compute_us = 5000}};
 }
 
 struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level)

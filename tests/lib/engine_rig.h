@@ -41,6 +41,7 @@ struct rig {
     struct rig_worker workers[RIG_WORKERS];
     struct rig_mail out[RIG_OUTBOX];
     size_t n_out;
+    double loss_sum;         /* of the deltas it delivers */
     enum status bulk_answer; /* what the transport says to chunks */
     struct engine_event events[RIG_OUTBOX];
     char event_text[RIG_OUTBOX][128];
