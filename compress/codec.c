@@ -86,7 +86,11 @@ static enum status parse_spec(struct codec *codec, const char *spec, struct err 
     for (bool first = true; stage; first = false) {
         char *plus = strchr(stage, '+');
         if (plus) *plus++ = 0;
-        TRY(first ? parse_value_stage(codec, stage, spec, err) : parse_byte_stage(codec, stage, spec, err));
+        const struct value_stage *v = codec->value.stage;
+        if (first)
+            TRY(parse_value_stage(codec, stage, spec, err));
+        else if (codec->n_bytes || !v->modify || !v->modify(&codec->value, stage, codec->spec))
+            TRY(parse_byte_stage(codec, stage, spec, err));
         stage = plus;
     }
     return STATUS_OK;
@@ -116,8 +120,10 @@ static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
 static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans)
 {
     const struct value_stage *v = codec->value.stage;
+    codec->value.spans = spans;
     size_t value_scratch = v->scratch ? v->scratch(&codec->value) : 0;
-    size_t need = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch);
+    size_t value_plan = v->plan ? v->plan(&codec->value) : 0;
+    size_t need = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch) + arena_need(1, value_plan);
     codec->bounds[0] = v->bound(&codec->value);
     for (size_t i = 0; i < codec->n_bytes; i++) {
         codec->bounds[i + 1] = codec->bytes[i]->bound(codec->bounds[i]);
@@ -128,11 +134,25 @@ static enum status size_buffers(struct codec *codec, const struct codec_span *sp
     memcpy(codec->spans, spans, n_spans * sizeof *spans);
     codec->value.spans = codec->spans;
     if (value_scratch) codec->value.scratch = arena_take(&codec->arena, 1, value_scratch);
+    if (value_plan) codec->value.plan = arena_take(&codec->arena, 1, value_plan);
     for (size_t i = 0; i < codec->n_bytes; i++) {
         codec->between[i] = arena_take(&codec->arena, 1, codec->bounds[i]);
         codec->work[i] = arena_take(&codec->arena, 1, codec->bytes[i]->scratch);
     }
     return STATUS_OK;
+}
+
+/* codec holds parsed stages and counts. */
+static enum status build(struct codec *codec, const char *spec, const struct codec_span *spans, struct err *err)
+{
+    const struct value_stage *v = codec->value.stage;
+    enum status status = size_buffers(codec, spans, codec->value.n_spans);
+    if (status != STATUS_OK)
+        return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, codec->value.n);
+    status = v->prepare ? v->prepare(&codec->value) : STATUS_OK;
+    if (status == STATUS_OK) return STATUS_OK;
+    arena_finish(&codec->arena);
+    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it", spec, codec->value.n);
 }
 
 enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
@@ -148,10 +168,10 @@ enum status codec_create(struct codec **codec_p, const char *spec, const struct 
     struct codec *codec = mem_alloc(1, sizeof *codec);
     if (!codec) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
     *codec = parsed;
-    enum status status = size_buffers(codec, spans, n_spans);
+    enum status status = build(codec, spec, spans, err);
     if (status != STATUS_OK) {
         mem_free(codec);
-        return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, (size_t)n);
+        return status;
     }
     *codec_p = codec;
     return STATUS_OK;
@@ -203,6 +223,11 @@ bool codec_lossless(const struct codec *codec)
     return codec->value.stage->lossless;
 }
 
+bool codec_sparse(const struct codec *codec)
+{
+    return codec->value.stage->sparse;
+}
+
 float codec_feedback_decay(const struct codec *codec)
 {
     return codec->value.stage->feedback_decay;
@@ -229,34 +254,80 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
     return STATUS_OK;
 }
 
-/* Undo the byte stages and check what the value stage will read: *payload_p[*size_p]. */
-static enum status open_payload(struct codec *codec, const uint8_t *src, size_t size, const uint8_t **payload_p,
-                                size_t *size_p)
+size_t codec_parts(const struct codec *codec)
+{
+    const struct value_ctx *v = &codec->value;
+    if (v->stage->parts) return v->stage->parts(v);
+    size_t length = codec_part(codec, 0).to;
+    return (v->n + length - 1) / length;
+}
+
+struct codec_part codec_part(const struct codec *codec, size_t index)
+{
+    const struct value_ctx *v = &codec->value;
+    if (v->stage->part) return v->stage->part(v, index);
+    size_t align = v->stage->align ? v->stage->align(v) : 1, length = (CODEC_PART + align - 1) / align * align;
+    size_t from = index * length;
+    return (struct codec_part){.index = index, .from = from, .to = v->n - from < length ? v->n : from + length};
+}
+
+size_t codec_open_room(const struct codec *codec)
+{
+    return codec->n_bytes ? codec->bounds[0] : 0;
+}
+
+enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
 {
     for (size_t i = codec->n_bytes; i-- > 0;) {
-        TRY(codec->bytes[i]->decode(codec->work[i], codec->value.stage->width, src, size, codec->between[i],
-                                    codec->bounds[i], &size));
-        src = codec->between[i];
+        uint8_t *out = i == 0 && room ? room : codec->between[i];
+        TRY(codec->bytes[i]->decode(codec->work[i], codec->value.stage->width, src, size, out, codec->bounds[i],
+                                    &size));
+        src = out;
     }
     TRY(codec->value.stage->check(&codec->value, src, size));
-    *payload_p = src;
-    *size_p = size;
+    *view = (struct codec_view){.codec = codec, .payload = src, .size = size};
     return STATUS_OK;
+}
+
+void codec_view_decode(const struct codec_view *view, size_t part, float *x)
+{
+    const struct value_ctx *v = &view->codec->value;
+    v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
+}
+
+void codec_view_axpy(const struct codec_view *view, size_t part, float a, float *acc)
+{
+    const struct value_ctx *v = &view->codec->value;
+    v->stage->decode_axpy(v, a, view->payload, view->size, codec_part(view->codec, part), acc);
+}
+
+void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, float *acc, float *weight)
+{
+    const struct value_ctx *v = &view->codec->value;
+    const struct codec_part range = codec_part(view->codec, part);
+    if (v->stage->decode_weigh) {
+        v->stage->decode_weigh(v, a, view->payload, view->size, range, acc, weight);
+        return;
+    }
+    v->stage->decode_axpy(v, a, view->payload, view->size, range, acc);
+    for (size_t i = 0; i < range.to - range.from; i++) weight[i] = weight[i] + a;
 }
 
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x)
 {
-    const uint8_t *payload;
-    TRY(open_payload(codec, src, size, &payload, &size));
-    codec->value.stage->decode(&codec->value, payload, size, x);
+    struct codec_view view;
+    TRY(codec_open(codec, src, size, NULL, &view));
+    for (size_t p = 0, parts = codec_parts(codec); p < parts; p++)
+        codec_view_decode(&view, p, x + codec_part(codec, p).from);
     return STATUS_OK;
 }
 
 enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, size_t size, float *acc)
 {
-    const uint8_t *payload;
-    TRY(open_payload(codec, src, size, &payload, &size));
-    codec->value.stage->decode_axpy(&codec->value, a, payload, size, acc);
+    struct codec_view view;
+    TRY(codec_open(codec, src, size, NULL, &view));
+    for (size_t p = 0, parts = codec_parts(codec); p < parts; p++)
+        codec_view_axpy(&view, p, a, acc + codec_part(codec, p).from);
     return STATUS_OK;
 }
 

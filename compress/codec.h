@@ -1,7 +1,7 @@
 /* A codec turns one fragment's floats into bytes and back.
  *
- * It is named by a spec string, a chain joined by '+': one value stage (fp32, bf16, int8:BLOCK, ...) and optional byte
- * stages (lz4). A codec object is one chain configured for one fragment; its encoder and decoder allocate nothing.
+ * It is named by a spec string, a chain joined by '+': one value stage (fp32, bf16, int8:BLOCK, topk:K/CHUNK, ...) with
+ * its modifiers where it has some (topk: sign, 2bit, int8, fp16), and optional byte stages (lz4). A codec object is one chain configured for one fragment; its encoder and decoder allocate nothing.
  * Decoders get untrusted bytes: they check everything before they write anything, never trust a length, and refuse NaN,
  * infinity and scales that would make them. Encoding is a pure function of the input: same floats, same bytes, whatever
  * the CPU. Byte formats: docs/codecs.md. */
@@ -50,8 +50,53 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
 /* x[count] = decoded values. CORRUPT or NONFINITE leave x untouched. */
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x) MUST_CHECK;
 /* acc[count] += a * decoded values, without a decoded copy where the codec can. CORRUPT or NONFINITE leave acc untouched.
- * Equals decode followed by acc[i] = acc[i] + a * x[i] bit for bit (no fused multiply-add). */
+ * Equals decode followed by acc[i] = acc[i] + a * x[i] bit for bit (no fused multiply-add) for a >= 0: coordinates that
+ * a payload leaves out are skipped, and decode to -0, which changes no sum. (a < 0 differs in the sign of a zero.) */
 enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, size_t size, float *acc) MUST_CHECK;
+
+/* ---- in parts, for several threads ----------------------------------------------------------------------------------
+ *
+ * A codec cuts its fragment into parts: ranges [from, to) of coordinates that lie end to end and depend on the spec and
+ * the spans only (about 2^17 floats each). A payload is opened once, which undoes byte stages and checks everything;
+ * after that its parts are decoded in any order, by any number of threads, and nothing can fail. Each coordinate is
+ * computed alone, so whoever adds the payloads to a part in one order gets the same bits at any number of threads:
+ *
+ *     for every worker w: codec_open(codec, payload[w], size[w], room[w], &view[w]);          one thread, or many
+ *     for every part p, shared out to threads:
+ *         for every worker w in order: codec_view_axpy(&view[w], p, weight[w], acc + codec_part(codec, p).from);
+ *
+ * A part's floats stay in cache while all the workers are added to it. */
+struct codec_part {
+    size_t index, from, to;
+};
+
+/* A payload that passed all checks. Borrows the payload, the codec and the room given to codec_open. */
+struct codec_view {
+    const struct codec *codec;
+    const uint8_t *payload;
+    size_t size;
+};
+
+size_t codec_parts(const struct codec *codec); /* >= 1 */
+struct codec_part codec_part(const struct codec *codec, size_t index);
+/* Bytes that codec_open needs to undo byte stages; 0 when there are none: then views cost nothing and any number may be
+ * open at once. */
+size_t codec_open_room(const struct codec *codec);
+/* room: codec_open_room(codec) bytes, kept as long as the view; or NULL: the codec's own memory, and the view ends at
+ * the next open, encode or decode on this codec. CORRUPT or NONFINITE as codec_decode. Not thread-safe on one codec that
+ * has byte stages; views are. */
+enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
+                       struct codec_view *view) MUST_CHECK;
+/* x, acc and weight point at the part's first coordinate and hold part.to - part.from floats.
+ * Decoded values of the part. */
+void codec_view_decode(const struct codec_view *view, size_t part, float *x);
+/* acc[i] += a * value, as codec_decode_axpy. */
+void codec_view_axpy(const struct codec_view *view, size_t part, float a, float *acc);
+/* The same, and weight[i] += a for each coordinate that the payload carries: acc / weight is then the mean over the
+ * senders of a coordinate. A dense stage carries every coordinate; top-k those it sent, and never one that was 0. */
+void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, float *acc, float *weight);
+/* Payloads may leave out coordinates (top-k): where this is false, every weight of a part is the same. */
+bool codec_sparse(const struct codec *codec);
 
 /* Value stages and byte stages this build knows, one line each. */
 void codec_list(FILE *out);

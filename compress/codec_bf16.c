@@ -84,16 +84,17 @@ static enum status bf16_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_NONFINITE : STATUS_OK;
 }
 
-static void bf16_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, float *x)
+static void bf16_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x)
 {
-    (void)size;
-    widen(src, ctx->n, x);
+    (void)ctx, (void)size;
+    widen(src + 2 * part.from, part.to - part.from, x);
 }
 
-static void bf16_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, float *acc)
+static void bf16_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size,
+                             struct codec_part part, float *acc)
 {
-    (void)size;
-    axpy(a, src, ctx->n, acc);
+    (void)ctx, (void)size;
+    axpy(a, src + 2 * part.from, part.to - part.from, acc);
 }
 
 const struct value_stage codec_bf16 = {

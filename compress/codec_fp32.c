@@ -31,10 +31,10 @@ static enum status fp32_check(const struct value_ctx *ctx, const uint8_t *src, s
     return codec_first_nonfinite(src, ctx->n) == ctx->n ? STATUS_OK : STATUS_NONFINITE;
 }
 
-static void fp32_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, float *x)
+static void fp32_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x)
 {
-    (void)ctx;
-    memcpy(x, src, size);
+    (void)ctx, (void)size;
+    memcpy(x, src + 4 * part.from, 4 * (part.to - part.from));
 }
 
 CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict src, size_t n, float *restrict acc)
@@ -47,10 +47,11 @@ CODEC_SIMD_BODY axpy_body(float a, const uint8_t *restrict src, size_t n, float 
 }
 CODEC_SIMD_VARIANTS(axpy, (float a, const uint8_t *restrict src, size_t n, float *restrict acc), (a, src, n, acc))
 
-static void fp32_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, float *acc)
+static void fp32_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size,
+                             struct codec_part part, float *acc)
 {
-    (void)size;
-    axpy(a, src, ctx->n, acc);
+    (void)ctx, (void)size;
+    axpy(a, src + 4 * part.from, part.to - part.from, acc);
 }
 
 const struct value_stage codec_fp32 = {

@@ -155,16 +155,24 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static void int8_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, float *x)
+static size_t int8_align(const struct value_ctx *ctx)
 {
-    (void)size;
-    decode(src, src + 4 * n_blocks(ctx), ctx->n, ctx->param[0], x);
+    return ctx->param[0];
 }
 
-static void int8_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, float *acc)
+static void int8_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x)
 {
+    size_t block = ctx->param[0];
     (void)size;
-    axpy(a, src, src + 4 * n_blocks(ctx), ctx->n, ctx->param[0], acc);
+    decode(src + 4 * (part.from / block), src + 4 * n_blocks(ctx) + part.from, part.to - part.from, block, x);
+}
+
+static void int8_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size,
+                             struct codec_part part, float *acc)
+{
+    size_t block = ctx->param[0];
+    (void)size;
+    axpy(a, src + 4 * (part.from / block), src + 4 * n_blocks(ctx) + part.from, part.to - part.from, block, acc);
 }
 
 const struct value_stage codec_int8 = {
@@ -175,6 +183,7 @@ const struct value_stage codec_int8 = {
     .width = 1,
     .parse = int8_parse,
     .bound = int8_bound,
+    .align = int8_align,
     .encode = int8_encode,
     .check = int8_check,
     .decode = int8_decode,

@@ -4,7 +4,7 @@
  * A chain is one value stage and up to CODEC_STAGES_MAX - 1 byte stages. Sizes, scratch memory and parameters are fixed
  * when the codec is created; encode and decode allocate nothing. Untrusted bytes are met in this order: each byte stage
  * undoes itself into scratch memory and checks as it goes, then the value stage's `check` sees the whole payload, and
- * only then `decode` or `decode_axpy` write the caller's floats: they cannot fail. */
+ * only then `decode` or `decode_axpy` write the caller's floats, part by part: they cannot fail. */
 #ifndef COMPRESS_CODEC_STAGE_H
 #define COMPRESS_CODEC_STAGE_H
 
@@ -18,7 +18,7 @@
 /* Arrays of values go in and out by memcpy; a big-endian machine would need byte swaps here. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are little-endian");
 
-enum { CODEC_STAGES_MAX = 4, CODEC_SPEC_MAX = 64 };
+enum { CODEC_STAGES_MAX = 4, CODEC_SPEC_MAX = 64, CODEC_PART = 1 << 17 };
 
 struct value_stage;
 
@@ -28,26 +28,45 @@ struct value_ctx {
     const struct codec_span *spans; /* (n_spans) */
     size_t n_spans, n;              /* n: floats in all */
     uint32_t param[2];              /* meaning is the stage's own, set by parse */
-    void *scratch;                  /* stage->scratch bytes, MEM_ALIGN-aligned; NULL when that is 0 */
+    void *scratch;                  /* stage->scratch bytes, MEM_ALIGN-aligned; NULL when that is 0; encode's own */
+    void *plan;                     /* stage->plan bytes, filled by prepare, read by all; NULL when that is 0 */
 };
 
 struct value_stage {
     const char *name, *usage, *help;
-    bool lossless;
+    bool lossless, sparse; /* sparse: a payload may leave out coordinates */
     float feedback_decay;
     uint8_t width; /* bytes of one element of the payload: byte stages group bytes of the same significance by it */
     /* Read the text after ':' (NULL when there is none), set ctx->param and write the canonical spec, at most
      * CODEC_SPEC_MAX bytes. INVALID: err says what is allowed. */
     enum status (*parse)(struct value_ctx *ctx, const char *args, char *canonical, struct err *err);
+    /* A word after '+' that directly follows the stage or another modifier: change ctx->param and rewrite the canonical
+     * spec; false when it is none of the stage's. NULL: no modifiers. */
+    bool (*modify)(struct value_ctx *ctx, const char *word, char *canonical);
+    /* Bytes of ctx->plan, then fill it, once, when n and spans are known. NULL: no plan. LIMIT: the fragment is too
+     * large for the stage. */
+    size_t (*plan)(const struct value_ctx *ctx);
+    enum status (*prepare)(struct value_ctx *ctx);
     size_t (*bound)(const struct value_ctx *ctx);   /* largest payload of any input */
     size_t (*scratch)(const struct value_ctx *ctx); /* bytes; NULL: none */
+    /* Parts: boundaries are multiples of `align` floats, each part CODEC_PART floats rounded up to it (NULL: align 1).
+     * Or the stage says itself: `parts` and `part`. */
+    size_t (*align)(const struct value_ctx *ctx);
+    size_t (*parts)(const struct value_ctx *ctx);
+    struct codec_part (*part)(const struct value_ctx *ctx, size_t index);
     /* x[n] is finite. LIMIT when the payload does not fit; *size_p only set on success. */
     enum status (*encode)(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
     /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */
     enum status (*check)(const struct value_ctx *ctx, const uint8_t *src, size_t size);
-    void (*decode)(const struct value_ctx *ctx, const uint8_t *src, size_t size, float *x);
+    /* The values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. These run on
+     * several threads at once: they read ctx and write nothing but their output. */
+    void (*decode)(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
     /* acc[i] = acc[i] + a * x[i], two roundings. */
-    void (*decode_axpy)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, float *acc);
+    void (*decode_axpy)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
+                        float *acc);
+    /* The same, and weight[i] += a where the payload carries coordinate i. NULL: it carries all. */
+    void (*decode_weigh)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
+                         float *acc, float *weight);
 };
 
 struct byte_stage {
