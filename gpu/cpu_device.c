@@ -183,7 +183,7 @@ static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
     cpu->partials = mem_alloc(PARTIAL_FLOATS, sizeof *cpu->partials);
     if (!cpu->scratch || !cpu->partials) return STATUS_NOMEM;
     TRY(cpu_scratch_reserve(cpu, gemm_scratch_bytes()));
-    return pool_create(threads, &cpu->pool);
+    return pool_create(threads, POOL_FLOATS_FLUSHED, &cpu->pool);
 }
 
 enum status cpu_open(int threads, struct device **out, struct err *err)

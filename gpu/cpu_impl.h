@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/pool.h"
 #include "gpu/cpu_kernels.h"
 #include "gpu/device.h"
-#include "gpu/pool.h"
 
 enum {
     NORM_BLOCKS = 32,             /* norm_bwd sums dw and db over this many fixed blocks of rows, then the blocks */

@@ -1,7 +1,7 @@
 #include "gpu/gemm.h"
 
+#include "common/pool.h"
 #include "gpu/cpu_kernels.h"
-#include "gpu/pool.h"
 
 #include <string.h>
 

@@ -2,9 +2,9 @@
  * Usage: bench_gemm [threads]. Best of some runs of each shape: the machine's noise only ever slows down. */
 #include "common/clock.h"
 #include "common/mem.h"
+#include "common/pool.h"
 #include "gpu/cpu_kernels.h"
 #include "gpu/gemm.h"
-#include "gpu/pool.h"
 #include "tests/bench/fma_peak.h"
 
 #include <stdio.h>
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     int threads = argc > 1 ? atoi(argv[1]) : 1;
     const struct cpu_kernels *kernels = cpu_kernels_select(getenv("ATOLL_CPU"));
     struct pool *pool;
-    if (!kernels || pool_create(threads, &pool) != STATUS_OK) {
+    if (!kernels || pool_create(threads, POOL_FLOATS_FLUSHED, &pool) != STATUS_OK) {
         fprintf(stderr, "bench_gemm: no such instruction-set level, or not that many threads\n");
         return 2;
     }

@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 #include "common/clock.h"
+#include "common/pool.h"
 #include "gpu/cpu_kernels.h"
-#include "gpu/pool.h"
 
 struct fma_peak_job {
     const struct cpu_kernels *kernels;

@@ -1,4 +1,4 @@
-#include "gpu/pool.h"
+#include "common/pool.h"
 
 #include "common/mem.h"
 
@@ -24,6 +24,7 @@ struct worker {
 
 struct pool {
     int threads;
+    enum pool_floats floats;
     pool_fn fn;
     void *ctx;
     atomic_uint job;     /* counts jobs; workers wait for it to change */
@@ -56,19 +57,19 @@ static void wake_all(atomic_uint *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* Numbers below 1.2e-38 count as zero while a job runs: arithmetic on them is a hundred times slower. */
-static unsigned flush_denormals(void)
+static unsigned set_floats(const struct pool *pool)
 {
 #if defined(__x86_64__)
     unsigned old = _mm_getcsr();
-    _mm_setcsr(old | 0x8040);
+    if (pool->floats == POOL_FLOATS_FLUSHED) _mm_setcsr(old | 0x8040);
     return old;
 #else
+    (void)pool;
     return 0;
 #endif
 }
 
-static void restore_denormals(unsigned old)
+static void restore_floats(unsigned old)
 {
 #if defined(__x86_64__)
     _mm_setcsr(old);
@@ -82,7 +83,7 @@ static void *worker_main(void *arg)
     struct worker *worker = arg;
     struct pool *pool = worker->pool;
     unsigned seen = 0;
-    flush_denormals();
+    set_floats(pool);
     for (;;) {
         wait_change(&pool->job, seen);
         seen++;
@@ -101,12 +102,13 @@ static void pool_stop(struct pool *pool, int started)
     mem_free(pool);
 }
 
-enum status pool_create(int threads, struct pool **out)
+enum status pool_create(int threads, enum pool_floats floats, struct pool **out)
 {
     if (threads < 1 || threads > POOL_THREADS_MAX) return STATUS_INVALID;
     struct pool *pool = mem_alloc(1, sizeof *pool + (size_t)threads * sizeof pool->workers[0]);
     if (!pool) return STATUS_NOMEM;
     pool->threads = threads;
+    pool->floats = floats;
     for (int i = 1; i < threads; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .index = i};
         if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
@@ -130,7 +132,7 @@ int pool_threads(const struct pool *pool)
 
 void pool_run(struct pool *pool, pool_fn fn, void *ctx)
 {
-    unsigned csr = flush_denormals();
+    unsigned csr = set_floats(pool);
     if (pool->threads > 1) {
         pool->fn = fn;
         pool->ctx = ctx;
@@ -142,7 +144,7 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
     for (unsigned left; (left = atomic_load_explicit(&pool->pending, memory_order_acquire)) != 0;) {
         wait_change(&pool->pending, left);
     }
-    restore_denormals(csr);
+    restore_floats(csr);
 }
 
 void pool_share(size_t count, size_t grain, int thread, int threads, size_t *begin, size_t *end)

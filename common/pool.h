@@ -1,7 +1,7 @@
-/* The threads of one CPU device: the caller is thread 0, `threads - 1` workers wait for jobs. They spin for some
- * microseconds after a job, because the next one usually follows at once, then sleep. */
-#ifndef GPU_POOL_H
-#define GPU_POOL_H
+/* A pool of threads: the caller is thread 0, `threads - 1` workers wait for jobs. They spin for some microseconds after
+ * a job, because the next one usually follows at once, then sleep. */
+#ifndef COMMON_POOL_H
+#define COMMON_POOL_H
 
 #include <stddef.h>
 
@@ -14,7 +14,13 @@ struct pool;
 /* What runs on each thread: `thread` of `threads`. */
 typedef void (*pool_fn)(void *ctx, int thread, int threads);
 
-enum status pool_create(int threads, struct pool **out) MUST_CHECK;
+/* What jobs do with numbers below 1.2e-38: arithmetic on them is a hundred times slower. */
+enum pool_floats {
+    POOL_FLOATS_FLUSHED, /* they count as zero: training */
+    POOL_FLOATS_EXACT,   /* IEEE 754: what must come out the same everywhere */
+};
+
+enum status pool_create(int threads, enum pool_floats floats, struct pool **out) MUST_CHECK;
 void pool_destroy(struct pool *pool);
 int pool_threads(const struct pool *pool);
 /* Run fn on every thread and wait for all. One caller at a time; not from inside a job. */
