@@ -5,6 +5,8 @@
 #ifndef WIRE_TRANSPORT_H
 #define WIRE_TRANSPORT_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +33,8 @@ struct transport_ops {
 
 struct transport {
     const struct transport_ops *ops;
+    /* Set by any thread or signal handler when the end is near: from then on a connection that is lost is no news. */
+    atomic_bool ending;
 };
 
 /* Where and as whom: "tcp://HOST:PORT" or "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each): the join line.

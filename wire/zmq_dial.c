@@ -15,7 +15,7 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000, HANG_UPS_MAX = 5 };
+enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000, HANG_UPS_MAX = 5, LOST_US = 500 * 1000 };
 
 struct dialler_lane {
     void *socket, *monitor;
@@ -29,7 +29,8 @@ struct dialler {
     struct zmq_base base;
     struct transport_address address;
     bool ipv6;
-    bool complained; /* that control is not connected: one line, not one an attempt */
+    bool complained;  /* that control is not connected: one line, not one an attempt */
+    uint64_t lost_us; /* when its connection ended, and nothing is said about it yet; 0: it did not */
     struct dialler_lane lanes[LANES];
     zmq_msg_t held;
 };
@@ -84,17 +85,28 @@ static void tell(struct dialler *d, unsigned event, bool was_connected)
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
         log_write(d->complained ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
         d->complained = false;
+        d->lost_us = 0;
         return;
     }
-    if (!d->complained && was_connected)
-        log_warn("connection to %s lost, connecting again", where);
-    else if (!d->complained && event == ZMQ_EVENT_CONNECT_RETRIED)
+    if (was_connected) d->lost_us = clock_monotonic_us();
+    if (d->lost_us || atomic_load(&d->base.transport.ending)) return;
+    if (!d->complained && event == ZMQ_EVENT_CONNECT_RETRIED)
         log_warn("nobody answers at %s, trying again until the coordinator is there", where);
     else if (!d->complained && event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
         log_warn("%s refuses the key of this join line: take the one that its coordinator printed", where);
     else if (!d->complained)
         log_warn("%s hangs up%s, trying again: is its coordinator running, and is this its whole join line?", where,
                  d->address.curve ? "" : " on a connection without keys");
+    d->complained = true;
+}
+
+/* Not at once: when all of a run is stopped, the coordinator may be gone a moment before this program hears of it. */
+static void tell_lost(struct dialler *d)
+{
+    if (!d->lost_us || clock_monotonic_us() - d->lost_us < LOST_US) return;
+    d->lost_us = 0;
+    if (!d->complained && !atomic_load(&d->base.transport.ending))
+        log_warn("connection to %s lost, connecting again", d->address.endpoint);
     d->complained = true;
 }
 
@@ -121,6 +133,7 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
 
 static void care_for_lanes(struct dialler *d)
 {
+    tell_lost(d);
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);
@@ -196,6 +209,7 @@ static void dialler_close(struct transport *t)
 {
     struct dialler *d = (struct dialler *)t;
     zmq_msg_close(&d->held);
+    atomic_store(&t->ending, true);
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);

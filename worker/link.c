@@ -197,10 +197,16 @@ static void deadline_after(struct timespec *at, uint64_t us)
     at->tv_nsec = (long)(ns % 1000000000);
 }
 
+void link_expect_end(struct link *link)
+{
+    atomic_store(&link->transport->ending, true);
+}
+
 void link_close(struct link *link, uint64_t flush_us)
 {
     struct timespec until;
     if (!link) return;
+    link_expect_end(link);
     deadline_after(&until, flush_us);
     pthread_mutex_lock(&link->lock);
     while (!ring_empty(&link->out[WIRE_CONTROL]) || !ring_empty(&link->out[WIRE_BULK]))

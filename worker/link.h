@@ -17,6 +17,8 @@ struct link;
 /* Takes over the transport (closed with the link, also on failure). The pulse is borrowed. */
 enum status link_open(struct link **link_p, struct transport *transport, struct pulse *pulse,
                       struct err *err) MUST_CHECK;
+/* The end is near: a lost connection is not worth a warning any more. Any thread or signal handler may call it. */
+void link_expect_end(struct link *link);
 /* Sends what is queued for at most flush_us, then closes. NULL is allowed. */
 void link_close(struct link *link, uint64_t flush_us);
 

@@ -23,10 +23,14 @@ enum {
 };
 
 static volatile sig_atomic_t stop_signal;
+static struct link *volatile signal_link; /* of the one trainer there is; NULL while it is opened or closed */
 
 static void on_signal(int number)
 {
+    struct link *link = signal_link;
     stop_signal = number;
+    /* The coordinator may have been stopped with us, and be gone before the step in hand is done. */
+    if (link) link_expect_end(link);
 }
 
 static void catch_signals(void)
@@ -42,6 +46,7 @@ static void catch_signals(void)
 static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)
 {
     struct trainer *t = ctx;
+    if (m->type == MSG_LEAVE && m->leave.finished) link_expect_end(t->link); /* it may go before we do */
     return link_send(t->link, lane, m);
 }
 
@@ -167,7 +172,16 @@ static enum status open_link(struct trainer *t, const char *join, struct err *er
     struct transport *transport;
     TRY(transport_address_parse(&address, join, err));
     TRY(transport_zmq_dial(&transport, &address, t->options->uuid, err));
-    return link_open(&t->link, transport, outer_loop_pulse(t->loop), err);
+    TRY(link_open(&t->link, transport, outer_loop_pulse(t->loop), err));
+    signal_link = t->link;
+    return STATUS_OK;
+}
+
+static void shut_link(struct trainer *t, uint64_t flush_us)
+{
+    signal_link = NULL;
+    link_close(t->link, flush_us);
+    t->link = NULL;
 }
 
 /* A coordinator on this machine may come back at another port: its run folder says where. */
@@ -178,8 +192,7 @@ static enum status follow_address(struct trainer *t, char *join, size_t cap, str
     if (!strcmp(now_there, join)) return STATUS_OK;
     log_info("the coordinator's address changed: connects again");
     snprintf(join, cap, "%s", now_there);
-    link_close(t->link, 0);
-    t->link = NULL;
+    shut_link(t, 0);
     return open_link(t, join, err);
 }
 
@@ -251,7 +264,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         status = loop(t, err);
     if (t->link && status != STATUS_OK && status != STATUS_REFUSED)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
-    link_close(t->link, FLUSH_US);
+    shut_link(t, FLUSH_US);
     outer_loop_destroy(t->loop);
     train_setup_finish(t);
     mem_free(t);

@@ -18,6 +18,7 @@ rounds_reach() { [[ $(json lines "$1/metrics.jsonl" round round 2>/dev/null | ta
 start calm.log launch calm
 finish "$pid" 60 0 "atoll launch"
 calm=$(json get calm/summary.json theta_hash)
+! grep -q 'connection.*lost' calm.log || fail "an orderly end looks like an accident: $(grep -m 1 'connection.*lost' calm.log)"
 
 # Asked to stop: 75, all gone, and the same command continues to the same end.
 start stormy.log launch stormy
@@ -28,6 +29,7 @@ json keys now.json run method round workers || fail "status --json lacks somethi
 kill -TERM "$pid"
 finish "$pid" 30 75 "atoll launch after SIGTERM"
 none_left stormy || fail "SIGTERM left something behind"
+! grep -q 'connection.*lost' stormy.log || fail "stopping looks like an accident: $(grep -m 1 'connection.*lost' stormy.log)"
 [[ ! -e stormy/address ]] || fail "an address is left where nobody listens"
 "$BIN/atoll" status stormy >out.txt 2>&1 && fail "status of a stopped run should say that it is stopped: $(<out.txt)"
 grep -q 'continues it' out.txt || fail "status of a stopped run: $(<out.txt)"

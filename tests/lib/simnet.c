@@ -382,7 +382,7 @@ enum status simnet_create(struct simnet **net_p, uint64_t seed, int n_clients)
     net->n_clients = n_clients;
     for (int i = 0; i <= SIMNET_CLIENTS_MAX; i++) {
         struct node *node = &net->nodes[i];
-        *node = (struct node){{&node_ops}, net, i == SIMNET_CLIENTS_MAX ? SIMNET_LISTENER : i, false, {0}, NULL, 0, 0};
+        *node = (struct node){{.ops = &node_ops}, net, i == SIMNET_CLIENTS_MAX ? SIMNET_LISTENER : i, false, {0}, NULL, 0, 0};
         queue_init(&node->inbox);
     }
     for (int i = 0; i < SIMNET_CLIENTS_MAX; i++)

@@ -386,6 +386,35 @@ static void test_keys(void **state)
     close_all(&p);
 }
 
+/* A coordinator that goes away is worth a warning, unless the end was near anyway. */
+static void test_orderly_end(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    uint64_t peers[2];
+    struct arrival a;
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    for (int i = 0; i < 2; i++) {
+        dial(&p, i);
+        greet(&p, i, peers);
+        assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN); /* sees that it is connected */
+    }
+    atomic_store(&p.diallers[1]->ending, true);
+    p.listener->ops->close(p.listener);
+    p.listener = NULL;
+    last_warning[0] = 0;
+    log_set_level(LOG_WARN);
+    log_set_sink(keep_warning, NULL);
+    for (int i = 0; i < 10; i++) assert_int_equal(recv_for(p.diallers[1], SECOND / 10, &a), STATUS_AGAIN);
+    assert_string_equal(last_warning, "");
+    for (int i = 0; i < 50 && !last_warning[0]; i++)
+        assert_int_equal(recv_for(p.diallers[0], SECOND / 10, &a), STATUS_AGAIN);
+    assert_non_null(strstr(last_warning, "lost, connecting again"));
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR);
+    close_all(&p);
+}
+
 /* ZeroMQ gives a connection up after a failed handshake; the dialler must not. */
 static void test_handshake_heals(void **state)
 {
@@ -462,7 +491,7 @@ int main(void)
         cmocka_unit_test(test_both_lanes), cmocka_unit_test(test_order),         cmocka_unit_test(test_big_and_counted),
         cmocka_unit_test(test_full_queue), cmocka_unit_test(test_control_first), cmocka_unit_test(test_reconnect),
         cmocka_unit_test(test_wake),       cmocka_unit_test(test_keys),          cmocka_unit_test(test_handshake_heals),
-        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_status),     cmocka_unit_test(test_orderly_end),
     };
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }
