@@ -80,23 +80,38 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
     return read_settings(a, err);
 }
 
-/* A run folder: the coordinator may be starting just now. */
+/* A word that cannot become a run folder: HOST:PORT, another scheme, a file. */
+static enum status check_join(const char *join, struct err *err)
+{
+    struct stat st;
+    const char *colon = strrchr(join, ':');
+    if (!stat(join, &st)) {
+        if (S_ISDIR(st.st_mode)) return STATUS_OK;
+        return err_set(err, STATUS_INVALID, "--join %.200s is a file: give tcp://HOST:PORT[/KEYS] or a run folder", join);
+    }
+    if (!*join || (colon && colon[1] && colon[1 + strspn(colon + 1, "0123456789")] == '\0') || strstr(join, "://"))
+        return err_set(err, STATUS_INVALID, "--join %.200s is neither tcp://HOST:PORT[/KEYS] nor a run folder", join);
+    return STATUS_OK;
+}
+
+/* A run folder, or one that is about to be: the coordinator may be starting just now. */
 static enum status find_coordinator(const char *join, struct train_options *o, struct err *err)
 {
     struct stat st;
-    if (stat(join, &st) || !S_ISDIR(st.st_mode)) {
-        if (!strncmp(join, "tcp://", 6)) {
-            if ((size_t)snprintf(o->join, sizeof o->join, "%s", join) < sizeof o->join) return STATUS_OK;
-            return err_set(err, STATUS_INVALID, "--join is longer than a join line");
-        }
-        return err_set(err, STATUS_INVALID, "--join %.200s is neither tcp://HOST:PORT[/KEYS] nor a run folder", join);
+    if (!strncmp(join, "tcp://", 6)) {
+        if ((size_t)snprintf(o->join, sizeof o->join, "%s", join) < sizeof o->join) return STATUS_OK;
+        return err_set(err, STATUS_INVALID, "--join is longer than a join line");
     }
+    TRY(check_join(join, err));
     if ((size_t)snprintf(o->address_file, sizeof o->address_file, "%s/address", join) >= sizeof o->address_file)
         return err_set(err, STATUS_INVALID, "--join is too long a path");
+    bool missing = stat(join, &st) != 0;
     for (int i = 0;; i++) {
         enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
         if (status != STATUS_NOTFOUND || i * (ADDRESS_POLL_US / 1000) >= ADDRESS_WAIT_S * 1000) return status;
-        if (i == 10) log_info("waits for a coordinator to write %s", o->address_file);
+        if (i == (missing ? 0 : 10)) /* a folder that is not there may be a slip: at once */
+            log_info("waits for a coordinator to write %s%s, for %d s", o->address_file,
+                     missing ? " (there is no such folder yet)" : "", ADDRESS_WAIT_S);
         usleep(ADDRESS_POLL_US);
     }
 }

@@ -48,6 +48,15 @@ echo "stopped, killed and continued: the same theta $calm"
 
 "$BIN/atoll" status calm | grep -q "^theta_hash *$calm" || fail "status of a finished run: $("$BIN/atoll" status calm)"
 
+# A worker that is started before its coordinator waits for the folder to appear.
+start early.log "$BIN/atoll-worker" --join later --dir early --name early --data.train="$WORK/data/train_*.bin"
+early=$pid
+until_true 10 "the line that says what it waits for" grep -q 'waits for .*later/address.*no such folder' early.log
+start later.log "$BIN/atoll-coordinator" run.yaml --dir later --train.max_steps=20
+finish "$pid" 30 0 "a coordinator started after its worker"
+finish "$early" 10 0 "a worker started before its coordinator"
+echo "a worker waits for the folder of its coordinator"
+
 # The newest checkpoint as text and as a folder.
 "$BIN/atoll" generate calm --tokens 40 --seed 3 --prompt 'the ' >one.txt
 "$BIN/atoll" export calm out >export.txt || fail "export: $(<export.txt)"

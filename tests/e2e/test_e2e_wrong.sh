@@ -77,7 +77,9 @@ wrong 'token outside the vocabulary' 2 'vocab' launch --model.vocab_size=64
 wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
 
 echo '--- address'
-wrong 'neither address nor folder' 2 'nonsense' "$BIN/atoll-worker" --join nonsense --dir w --name w
+wrong 'an address without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
+wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
+wrong 'a file for a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --dir w --name w
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
 wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --dir w --name w
