@@ -233,7 +233,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
         return status;
     }
     engine_progress(e);
-    if (e->restarted) engine_emit_text(e, ENGINE_EVENT_RESTART, NULL, "continuing the run found in its folder");
+    if (e->restarted) engine_emit_restart(e);
     *engine_p = e;
     return STATUS_OK;
 }

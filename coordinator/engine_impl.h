@@ -109,6 +109,7 @@ void engine_hear(struct engine *e, struct session *s);
 /* Remove members not heard of for too long, and their sessions. */
 enum status engine_evict(struct engine *e, struct err *err) MUST_CHECK;
 uint64_t engine_evict_after_us(const struct engine *e);
+const char *engine_evict_rule(const struct engine *e); /* where that number comes from */
 /* After a change of work, evaluation or state: may its member be given work? */
 void engine_refresh_ready(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
@@ -136,6 +137,10 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
 void engine_wake_gets(struct engine *e, uint32_t fragment, uint64_t version);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
+
+/* --- engine_report.c --- */
+/* A run is continued: whom it waits for now, and how long. */
+void engine_emit_restart(struct engine *e);
 
 /* --- engine_eval.c --- */
 enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;

@@ -471,6 +471,11 @@ uint64_t engine_evict_after_us(const struct engine *e)
     return 4 * limit.limit_us;
 }
 
+const char *engine_evict_rule(const struct engine *e)
+{
+    return e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute";
+}
+
 enum status engine_evict(struct engine *e, struct err *err)
 {
     uint64_t limit = engine_evict_after_us(e);
@@ -483,8 +488,7 @@ enum status engine_evict(struct engine *e, struct err *err)
         const struct member *m = e->ledger.round.members.members[i];
         if (!m->active || e->now_us - m->heard_us < limit) continue;
         snprintf(text, sizeof text, "not heard of for %.1f s (limit %.1f s, %s): its work is given to others",
-                 (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6,
-                 e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute");
+                 (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6, engine_evict_rule(e));
         TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
         engine_progress(e);
         engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);

@@ -28,18 +28,30 @@ static void add(struct line *line, const char *fmt, ...)
     if (line->used >= line->cap) line->used = line->cap - 1;
 }
 
-/* "worker-1 (training, step 12/30)" */
-static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s)
+/* How long the run waits for a member that is not there. */
+static void add_patience(const struct engine *e, struct line *line, const struct member *m)
+{
+    uint64_t at = m ? m->heard_us + engine_evict_after_us(e) : 0;
+    if (m && m->active) add(line, ", left out in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
+    add(line, ")");
+}
+
+/* "worker-1 (training, step 12/30)"; m may be NULL: it has no place yet */
+static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s,
+                       const struct member *m)
 {
     add(line, "%s%s (", line->n++ ? ", " : "", name);
-    if (!s)
-        add(line, "not connected)");
-    else if (engine_is_silent(e, s))
-        add(line, "silent for %.0f s)", (double)(e->now_us - s->heard_us) * 1e-6);
-    else if (s->last.state == WORKER_TRAINING)
+    if (!s) {
+        add(line, "not connected");
+        add_patience(e, line, m);
+    } else if (engine_is_silent(e, s)) {
+        add(line, "silent for %.0f s", (double)(e->now_us - s->heard_us) * 1e-6);
+        add_patience(e, line, m);
+    } else if (s->last.state == WORKER_TRAINING) {
         add(line, "training, step %u/%u)", s->last.step, s->last.steps);
-    else
+    } else {
         add(line, "%s)", s->beating ? session_state_name(s->last.state) : "joining");
+    }
 }
 
 static void waiting_eval(const struct engine *e, struct line *line)
@@ -50,7 +62,7 @@ static void waiting_eval(const struct engine *e, struct line *line)
         const struct session *s = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
         if (s)
-            add_worker(e, line, s->name, s);
+            add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
         else
             add(line, "%sany worker", line->n++ ? ", " : "");
     }
@@ -68,7 +80,7 @@ static void waiting_work(const struct engine *e, struct line *line)
         bool waited = false;
         for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
             waited = waited || m->work.parts[f].state == PART_WAITED;
-        if (waited) add_worker(e, line, m->name, session_by_member(&e->sessions, i));
+        if (waited) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
     }
 }
 
@@ -81,7 +93,7 @@ static void waiting_ready(const struct engine *e, struct line *line)
         const struct session *s = &e->sessions.sessions[i];
         if (!s->id || s->ready_us) continue;
         add(line, "%s", line->n ? "" : "; ");
-        add_worker(e, line, s->name, s);
+        add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
     }
 }
 
@@ -100,6 +112,24 @@ const char *engine_waiting(const struct engine *e, uint64_t now_us, char *out, s
     else
         waiting_ready(e, &line);
     return out;
+}
+
+void engine_emit_restart(struct engine *e)
+{
+    char text[WIRE_TEXT_MAX];
+    const struct round *r = &e->ledger.round;
+    struct line line = {.out = text, .cap = sizeof text};
+    add(&line, "continuing the run found in its folder");
+    for (uint32_t i = 0; i < r->members.n && e->config.train.method != METHOD_ASYNC && !e->ledger.done; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->active || (!m->in_step && !m->work.open)) continue;
+        if (!line.n)
+            add(&line, " at round %llu of %llu; whoever is not back within %.0f s (%s) is left out: ",
+                (unsigned long long)r->round + 1, (unsigned long long)round_total(r),
+                (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
+        add(&line, "%s%s", line.n++ ? ", " : "", m->name);
+    }
+    engine_emit_text(e, ENGINE_EVENT_RESTART, NULL, text);
 }
 
 /* --- status ------------------------------------------------------------------------------------------------------------- */

@@ -197,7 +197,9 @@ static enum status turn(struct server *s, struct err *err)
     enum wire_lane lane;
     const uint8_t *data;
     size_t size;
-    for (int i = 0; i < BATCH; i++) {
+    /* When all of a run is stopped, workers say LEAVE: after our own signal that must not cost them their places, or
+     * the run would not go on as if nothing had happened. */
+    for (int i = 0; i < BATCH && !stop_signal; i++) {
         enum status status = s->transport->ops->recv(s->transport, i ? 0 : wait, &peer, &lane, &data, &size);
         if (status == STATUS_AGAIN) break;
         if (status != STATUS_OK) return err_set(err, status, "the socket failed: %s", status_text(status));

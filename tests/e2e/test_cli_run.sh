@@ -48,6 +48,20 @@ echo "stopped, killed and continued: the same theta $calm"
 
 "$BIN/atoll" status calm | grep -q "^theta_hash *$calm" || fail "status of a finished run: $("$BIN/atoll" status calm)"
 
+# Stopped with two workers and continued with one: the line at once says who is missing and for how long.
+write_config run.yaml train.max_steps=100000 coordinator.evict_after_s=2
+start fewer.log launch fewer
+until_true 30 "round 3" rounds_reach fewer 3
+kill -TERM "$pid"
+finish "$pid" 30 75 "atoll launch after SIGTERM"
+start fewer.log "$BIN/atoll" launch run.yaml --workers 1 --dir fewer "${overrides[@]}" --coordinator.min_workers=2
+until_true 10 "the name of the missing worker" grep -q 'not back within 2 s .* left out: .*worker-1' fewer.log
+round=$(json lines fewer/metrics.jsonl round round | tail -n 1)
+until_true 10 "rounds without it" rounds_reach fewer $((round + 3))
+kill -TERM "$pid"
+finish "$pid" 30 75 "atoll launch of one worker after SIGTERM"
+echo "continued with fewer workers: it says whom it waits for"
+
 # A worker that is started before its coordinator waits for the folder to appear.
 start early.log "$BIN/atoll-worker" --join later --dir early --name early --data.train="$WORK/data/train_*.bin"
 early=$pid

@@ -44,7 +44,7 @@ struct rig {
     double loss_sum;         /* of the deltas it delivers */
     enum status bulk_answer; /* what the transport says to chunks */
     struct engine_event events[RIG_OUTBOX];
-    char event_text[RIG_OUTBOX][128];
+    char event_text[RIG_OUTBOX][256];
     size_t n_events;
     size_t live; /* mem_live_bytes that rig_close expects */
 };

@@ -1,9 +1,10 @@
-/* What the engine tells people: the figures of a round's line. */
+/* What the engine tells people: the figures of a round's line, whom it waits for. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -36,10 +37,37 @@ static void test_loss_after_divergence(void **state)
     rig_close(&rig);
 }
 
+/* A run that is continued says at once whom it waits for and how long. */
+static void test_restart_names_the_missing(void **state)
+{
+    (void)state;
+    char text[WIRE_TEXT_MAX];
+    const char *const settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=30", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_restart(&rig, false, 0);
+    assert_string_equal(rig.event_text[rig.n_events - 1],
+                        "continuing the run found in its folder at round 1 of 3; whoever is not back within 30 s "
+                        "(coordinator.evict_after_s) is left out: worker-0, worker-1");
+    rig_join(&rig, 0);
+    rig_wait(&rig, 10000000);
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    engine_waiting(rig.engine, rig.now, text, sizeof text);
+    assert_string_equal(text, "round 1: worker-0 (training, step 0/2), worker-1 (not connected, left out in 20 s)");
+    rig_wait(&rig, 2000000);
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    rig_wait(&rig, 4000000);
+    engine_waiting(rig.engine, rig.now, text, sizeof text);
+    assert_non_null(strstr(text, "worker-0 (silent for 4 s, left out in 26 s)"));
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_after_divergence),
+        cmocka_unit_test(test_restart_names_the_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
