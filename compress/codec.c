@@ -7,7 +7,8 @@
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
 
-static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_int8};
+static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_fp16, &codec_int8,
+                                                         &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit};
 static const struct byte_stage *const byte_stages[] = {&codec_lz4};
 
 enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };

@@ -46,7 +46,7 @@ struct value_stage {
     /* Bytes of ctx->plan, then fill it, once, when n and spans are known. NULL: no plan. LIMIT: the fragment is too
      * large for the stage. */
     size_t (*plan)(const struct value_ctx *ctx);
-    enum status (*prepare)(struct value_ctx *ctx);
+    enum status (*prepare)(const struct value_ctx *ctx);
     size_t (*bound)(const struct value_ctx *ctx);   /* largest payload of any input */
     size_t (*scratch)(const struct value_ctx *ctx); /* bytes; NULL: none */
     /* Parts: boundaries are multiples of `align` floats, each part CODEC_PART floats rounded up to it (NULL: align 1).
@@ -81,7 +81,8 @@ struct byte_stage {
                           size_t *size_p);
 };
 
-extern const struct value_stage codec_fp32, codec_bf16, codec_int8;
+extern const struct value_stage codec_fp32, codec_bf16, codec_fp16, codec_int8;
+extern const struct value_stage codec_int4, codec_e3m0, codec_2bit, codec_1bit;
 extern const struct byte_stage codec_lz4;
 
 #endif

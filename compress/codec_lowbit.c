@@ -1,0 +1,210 @@
+/* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit_format.h), 1-D tensors as
+ * bf16 (compress/runs.h). */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compress/codec_simd.h"
+#include "compress/codec_stage.h"
+#include "compress/half.h"
+#include "compress/lowbit_format.h"
+#include "compress/runs.h"
+
+/* Multiples of 64 values: every block's codes start at a byte, and the fast loops see no short block but the last. */
+enum { BLOCK_DEFAULT = 256, BLOCK_STEP = 64, BLOCK_MAX = 65536 };
+
+static const struct lowbit_format *const formats[] = {&lowbit_int4, &lowbit_e3m0, &lowbit_2bit, &lowbit_1bit};
+
+/* param[0] = block, param[1] = index of the format. */
+static const struct lowbit_format *format_of(const struct value_ctx *ctx)
+{
+    return formats[ctx->param[1]];
+}
+
+static enum status lowbit_parse(struct value_ctx *ctx, const char *args, char *canonical, struct err *err)
+{
+    const char *name = ctx->stage->name;
+    long block = BLOCK_DEFAULT;
+    if (args) {
+        size_t digits = strspn(args, "0123456789");
+        block = digits && digits <= 6 && !args[digits] ? atol(args) : 0;
+    }
+    if (block < BLOCK_STEP || block > BLOCK_MAX || block % BLOCK_STEP)
+        return err_set(err, STATUS_INVALID, "%s block \"%s\" is not allowed; write %s:%d to %s:%d, a multiple of %d",
+                       name, args ? args : "", name, BLOCK_STEP, name, BLOCK_MAX, BLOCK_STEP);
+    ctx->param[0] = (uint32_t)block;
+    while (strcmp(format_of(ctx)->name, name)) ctx->param[1]++;
+    snprintf(canonical, CODEC_SPEC_MAX, "%s:%ld", name, block);
+    return STATUS_OK;
+}
+
+static enum status lowbit_prepare(const struct value_ctx *ctx)
+{
+    runs_fill(ctx->plan, ctx, ctx->param[0], format_of(ctx)->bits);
+    return STATUS_OK;
+}
+
+static size_t lowbit_parts(const struct value_ctx *ctx)
+{
+    return ((const struct runs *)ctx->plan)->n_parts;
+}
+
+static struct codec_part lowbit_part(const struct value_ctx *ctx, size_t index)
+{
+    return ((const struct runs *)ctx->plan)->part[index];
+}
+
+/* Where things lie in a payload. */
+struct sections {
+    const struct lowbit_format *format;
+    size_t block;
+    size_t heads, codes, size; /* byte offsets; size: of the whole */
+};
+
+static struct sections sections_of(const struct value_ctx *ctx, struct runs_total total)
+{
+    const struct lowbit_format *format = format_of(ctx);
+    struct sections s = {.format = format, .block = ctx->param[0]};
+    s.heads = 2 * total.n_plain;
+    s.codes = s.heads + format->head * total.n_blocks;
+    s.size = s.codes + total.code_bytes;
+    return s;
+}
+
+static size_t lowbit_bound(const struct value_ctx *ctx)
+{
+    return sections_of(ctx, runs_count(ctx, ctx->param[0], format_of(ctx)->bits)).size;
+}
+
+static enum status lowbit_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+{
+    const struct runs *runs = ctx->plan;
+    const struct sections s = sections_of(ctx, runs->total);
+    const struct lowbit *kernels = lowbit_kernels();
+    if (cap < s.size) return STATUS_LIMIT;
+    for (size_t r = 0; r < runs->n_runs; r++) {
+        const struct run *run = &runs->run[r];
+        if (run->plain) {
+            bf16_narrow(x + run->from, run->to - run->from, dst + 2 * run->at);
+            continue;
+        }
+        uint8_t *head = dst + s.heads + s.format->head * run->at, *codes = dst + s.codes + run->codes_at;
+        for (size_t i = run->from; i < run->to; i += s.block) {
+            size_t count = run->to - i < s.block ? run->to - i : s.block;
+            s.format->encode(kernels, x + i, count, head, codes);
+            head += s.format->head;
+            codes += s.block * s.format->bits / 8;
+        }
+    }
+    *size_p = s.size;
+    return STATUS_OK;
+}
+
+/* *bad = some nibble is 8, which neither int4 nor e3m0 makes. */
+CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= (uint8_t)((codes[i] & 0x0f) == 0x08) | (uint8_t)((codes[i] & 0xf0) == 0x80);
+    *bad = any;
+}
+CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
+
+static bool all_zero(const uint8_t *bytes, size_t n)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= bytes[i];
+    return !any;
+}
+
+static enum status check_run(const struct sections *s, const struct run *run, const uint8_t *src)
+{
+    static const uint8_t zero[LOWBIT_HEAD_MAX];
+    const uint8_t *head = src + s->heads + s->format->head * run->at, *codes = src + s->codes + run->codes_at;
+    size_t count = run->to - run->from, step = s->block * s->format->bits / 8;
+    size_t bytes = (count * s->format->bits + 7) / 8, spare = 8 * bytes - count * s->format->bits;
+    if (spare && codes[bytes - 1] >> (8 - spare)) return STATUS_CORRUPT;
+    for (size_t at = 0; at < bytes; at += step, head += s->format->head) {
+        TRY(s->format->check(head));
+        if (memcmp(head, zero, s->format->head)) continue;
+        if (!all_zero(codes + at, bytes - at < step ? bytes - at : step)) return STATUS_CORRUPT;
+    }
+    return STATUS_OK;
+}
+
+static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
+{
+    const struct runs *runs = ctx->plan;
+    const struct sections s = sections_of(ctx, runs->total);
+    if (size != s.size) return STATUS_CORRUPT;
+    if (!bf16_finite(src, runs->total.n_plain)) return STATUS_NONFINITE;
+    for (size_t r = 0; r < runs->n_runs; r++)
+        if (!runs->run[r].plain) TRY(check_run(&s, &runs->run[r], src));
+    uint8_t bad = 0;
+    if (s.format->unused == 8) scan(src + s.codes, runs->total.code_bytes, &bad);
+    return bad ? STATUS_CORRUPT : STATUS_OK;
+}
+
+/* out = values, or out += *a * values. */
+static void walk(const struct value_ctx *ctx, const float *a, const uint8_t *src, struct codec_part part, float *out)
+{
+    const struct runs *runs = ctx->plan;
+    const struct sections s = sections_of(ctx, runs->total);
+    const struct lowbit *k = lowbit_kernels();
+    void (*expand)(const uint8_t *, size_t, const float *, float *) =
+        s.format->bits == 4 ? k->expand4 : s.format->bits == 2 ? k->expand2 : k->expand1;
+    if (a) expand = s.format->bits == 4 ? k->add4 : s.format->bits == 2 ? k->add2 : k->add1;
+    const struct run *run = &runs->run[runs_find(runs, part.from)];
+    for (size_t i = part.from, to; i < part.to; i = to, run++) {
+        to = run->to < part.to ? run->to : part.to;
+        size_t into = i - run->from;
+        if (run->plain) {
+            const uint8_t *values = src + 2 * (run->at + into);
+            if (a)
+                bf16_axpy(*a, values, to - i, out);
+            else
+                bf16_widen(values, to - i, out);
+            out += to - i;
+            continue;
+        }
+        const uint8_t *head = src + s.heads + s.format->head * (run->at + into / s.block);
+        const uint8_t *codes = src + s.codes + run->codes_at + into * s.format->bits / 8;
+        for (size_t at = i; at < to; at += s.block, head += s.format->head) {
+            float levels[LOWBIT_LEVELS];
+            size_t count = to - at < s.block ? to - at : s.block;
+            s.format->levels(head, levels);
+            for (int c = 0; a && c < 1 << s.format->bits; c++) levels[c] = *a * levels[c];
+            expand(codes, count, levels, out);
+            out += count;
+            codes += s.block * s.format->bits / 8;
+        }
+    }
+}
+
+static void lowbit_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part,
+                          float *x)
+{
+    (void)size;
+    walk(ctx, NULL, src, part, x);
+}
+
+static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size,
+                               struct codec_part part, float *acc)
+{
+    (void)size;
+    walk(ctx, &a, src, part, acc);
+}
+
+#define LOWBIT_STAGE(stage_name, what)                                                                                 \
+    {                                                                                                                  \
+        .name = stage_name, .usage = stage_name "[:BLOCK]", .help = what, .feedback_decay = 1.0f, .width = 1,          \
+        .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
+        .parts = lowbit_parts, .part = lowbit_part, .encode = lowbit_encode, .check = lowbit_check,                    \
+        .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                                                    \
+    }
+
+const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");
+const struct value_stage codec_e3m0 =
+    LOWBIT_STAGE("e3m0", "4 bits a value, sign and one of 7 powers of two or 0, below one for BLOCK values");
+const struct value_stage codec_2bit = LOWBIT_STAGE("2bit", "sign and one of two magnitudes for BLOCK values");
+const struct value_stage codec_1bit = LOWBIT_STAGE("1bit", "sign times the mean magnitude of BLOCK values");

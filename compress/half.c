@@ -1,0 +1,111 @@
+#include "compress/half.h"
+
+#include <string.h>
+
+#include "compress/codec_simd.h"
+
+static inline __attribute__((always_inline)) float bf16_value(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline __attribute__((always_inline)) uint16_t bf16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16; /* ties go to the even neighbour */
+    up -= (up & 0x7fffu) == 0x7f80u;                         /* infinity: one step back */
+    return (uint16_t)up;
+}
+
+/* Normal numbers move to the other exponent; the others are a count of 2^-24. */
+static inline __attribute__((always_inline)) float fp16_value(uint16_t half)
+{
+    uint32_t rest = half & 0x7fffu, normal = (rest << 13) + (112u << 23), denormal;
+    float small = (float)(int32_t)rest * 0x1p-24f;
+    memcpy(&denormal, &small, 4);
+    uint32_t bits = (rest < 0x0400u ? denormal : normal) | (uint32_t)(half & 0x8000u) << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Added to 0.5, a number below 2^-14 is rounded to a multiple of 2^-24, an fp16 denormal, in the low bits. */
+static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
+{
+    uint32_t bits, denormal;
+    memcpy(&bits, &x, 4);
+    uint32_t rest = bits & 0x7fffffffu;
+    uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1)) >> 13;
+    normal = normal < (143u << 10) ? normal - (112u << 10) : 0x7bffu; /* 2^16 and above: 65504 */
+    float small;
+    memcpy(&small, &rest, 4);
+    small = small + 0.5f;
+    memcpy(&denormal, &small, 4);
+    denormal -= 0x3f000000u;
+    return (uint16_t)((rest < 0x38800000u ? denormal : normal) | (bits >> 16 & 0x8000u));
+}
+
+/* Everything about one format from its two conversions and the mask of its exponent. */
+#define FORMAT(name, exponent)                                                                                         \
+    CODEC_SIMD_BODY name##_narrow_all_body(const float *restrict x, size_t n, uint8_t *restrict dst)                   \
+    {                                                                                                                  \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            uint16_t half = name##_of(x[i]);                                                                           \
+            memcpy(dst + 2 * i, &half, 2);                                                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
+    CODEC_SIMD_VARIANTS(name##_narrow_all, (const float *restrict x, size_t n, uint8_t *restrict dst), (x, n, dst))    \
+    CODEC_SIMD_BODY name##_widen_all_body(const uint8_t *restrict src, size_t n, float *restrict x)                    \
+    {                                                                                                                  \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            uint16_t half;                                                                                             \
+            memcpy(&half, src + 2 * i, 2);                                                                             \
+            x[i] = name##_value(half);                                                                                 \
+        }                                                                                                              \
+    }                                                                                                                  \
+    CODEC_SIMD_VARIANTS(name##_widen_all, (const uint8_t *restrict src, size_t n, float *restrict x), (src, n, x))     \
+    CODEC_SIMD_BODY name##_axpy_all_body(float a, const uint8_t *restrict src, size_t n, float *restrict acc)          \
+    {                                                                                                                  \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            uint16_t half;                                                                                             \
+            memcpy(&half, src + 2 * i, 2);                                                                             \
+            acc[i] = acc[i] + a * name##_value(half);                                                                  \
+        }                                                                                                              \
+    }                                                                                                                  \
+    CODEC_SIMD_VARIANTS(name##_axpy_all, (float a, const uint8_t *restrict src, size_t n, float *restrict acc),        \
+                        (a, src, n, acc))                                                                              \
+    CODEC_SIMD_BODY name##_scan_all_body(const uint8_t *restrict src, size_t n, uint32_t *bad)                         \
+    {                                                                                                                  \
+        uint16_t any = 0;                                                                                              \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            uint16_t half;                                                                                             \
+            memcpy(&half, src + 2 * i, 2);                                                                             \
+            any |= (uint16_t)((half & (exponent)) == (exponent));                                                      \
+        }                                                                                                              \
+        *bad = any;                                                                                                    \
+    }                                                                                                                  \
+    CODEC_SIMD_VARIANTS(name##_scan_all, (const uint8_t *restrict src, size_t n, uint32_t *bad), (src, n, bad))        \
+    void name##_narrow(const float *x, size_t n, uint8_t *dst)                                                         \
+    {                                                                                                                  \
+        name##_narrow_all(x, n, dst);                                                                                  \
+    }                                                                                                                  \
+    void name##_widen(const uint8_t *src, size_t n, float *x)                                                          \
+    {                                                                                                                  \
+        name##_widen_all(src, n, x);                                                                                   \
+    }                                                                                                                  \
+    void name##_axpy(float a, const uint8_t *src, size_t n, float *acc)                                                \
+    {                                                                                                                  \
+        name##_axpy_all(a, src, n, acc);                                                                               \
+    }                                                                                                                  \
+    bool name##_finite(const uint8_t *src, size_t n)                                                                   \
+    {                                                                                                                  \
+        uint32_t bad;                                                                                                  \
+        name##_scan_all(src, n, &bad);                                                                                 \
+        return !bad;                                                                                                   \
+    }
+FORMAT(bf16, 0x7f80u)
+FORMAT(fp16, 0x7c00u)

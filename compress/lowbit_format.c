@@ -1,0 +1,201 @@
+#include "compress/lowbit_format.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define SCALE_MIN 0x1p-110f
+enum {
+    SCALE_MIN_BITS = (127 - 110) << 23,
+    E8M8_MIN = (127 - 110) << 8, /* 2^-110 */
+    E8M8_MAX = (127 + 100) << 8, /* LOWBIT_SUM_MAX: no mean is larger */
+    INT4_MIN = 0x0e25,           /* 2^-110 / 7, rounded up */
+    INT4_MAX = 0xfc24,           /* the largest with 7 * scale finite */
+    E3M0_MIN = 127 - 110,
+    E3M0_MAX = 254,
+};
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline uint32_t get16(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
+}
+
+static inline void put16(uint8_t *p, uint32_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+static inline float e8m8_value(uint32_t v)
+{
+    return float_of(v << 15);
+}
+
+static uint32_t e8m8_up(float x)
+{
+    return (bits_of(x) + 0x7fffu) >> 15;
+}
+
+static uint32_t e8m8_nearest(float x)
+{
+    uint32_t bits = bits_of(x);
+    return (bits + 0x3fffu + (bits >> 15 & 1)) >> 15;
+}
+
+static enum status check_e8m8(uint32_t v, uint32_t least, uint32_t most)
+{
+    if (v == 0 || (v >= least && v <= most)) return STATUS_OK;
+    return v >> 8 == 255 ? STATUS_NONFINITE : STATUS_CORRUPT;
+}
+
+static void send_zeros(const struct lowbit_format *format, size_t n, uint8_t *head, uint8_t *codes)
+{
+    memset(head, 0, format->head);
+    memset(codes, 0, (n * format->bits + 7) / 8);
+}
+
+/* ---- int4: scale = max / 7 rounded up, so that nothing is clipped --------------------------------------------------- */
+
+static void int4_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+{
+    uint32_t most = kernels->absmax(x, n);
+    if (most < SCALE_MIN_BITS) {
+        send_zeros(&lowbit_int4, n, head, codes);
+        return;
+    }
+    uint32_t scale = e8m8_up(float_of(most) / 7.0f);
+    if (scale > INT4_MAX) scale = INT4_MAX;
+    put16(head, scale);
+    kernels->pack_int4(x, n, 1.0f / e8m8_value(scale), codes);
+}
+
+static enum status int4_check(const uint8_t *head)
+{
+    uint32_t scale = get16(head);
+    enum status status = check_e8m8(scale, INT4_MIN, INT4_MAX);
+    return status != STATUS_OK && scale > INT4_MAX ? STATUS_NONFINITE : status;
+}
+
+static void int4_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
+{
+    float scale = e8m8_value(get16(head));
+    for (int code = 0; code < LOWBIT_LEVELS; code++) levels[code] = (float)((code ^ 8) - 8) * scale;
+}
+
+/* ---- e3m0: sign and a power of two, seven of them below the largest ------------------------------------------------- */
+
+static void e3m0_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+{
+    uint32_t most = kernels->absmax(x, n);
+    if (most < SCALE_MIN_BITS) {
+        send_zeros(&lowbit_e3m0, n, head, codes);
+        return;
+    }
+    uint32_t top = (most + 0x00400000u) >> 23; /* the power of two nearest to the largest magnitude */
+    if (top > E3M0_MAX) top = E3M0_MAX;
+    head[0] = (uint8_t)top;
+    kernels->pack_e3m0(x, n, top, codes);
+}
+
+static enum status e3m0_check(const uint8_t *head)
+{
+    if (head[0] == 255) return STATUS_NONFINITE;
+    return head[0] == 0 || head[0] >= E3M0_MIN ? STATUS_OK : STATUS_CORRUPT;
+}
+
+static void e3m0_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
+{
+    for (uint32_t code = 0; code < LOWBIT_LEVELS; code++) {
+        uint32_t exponent = head[0] && code & 7 ? head[0] - 7u + (code & 7) : 0;
+        levels[code] = float_of(exponent << 23 | (code & 8) << 28);
+    }
+}
+
+/* ---- 2bit: sign and one of two magnitudes --------------------------------------------------------------------------- */
+
+/* Means of the magnitudes on each side of a threshold. */
+static void two_means(const struct lowbit *kernels, const float *x, size_t n, float sum, float threshold, float *low,
+                      float *high)
+{
+    size_t above;
+    float above_sum = kernels->abs_sum_above(x, n, threshold, &above);
+    *low = above < n ? (sum - above_sum) / (float)(n - above) : above_sum / (float)n;
+    *high = above ? above_sum / (float)above : *low;
+}
+
+/* Two steps of Lloyd's algorithm; for a normal distribution the first threshold is close to the best one, 1.23 means. */
+static void two_bit_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+{
+    float sum = kernels->abs_sum(x, n), mean = sum / (float)n, low, high;
+    if (mean < SCALE_MIN) {
+        send_zeros(&lowbit_2bit, n, head, codes);
+        return;
+    }
+    two_means(kernels, x, n, sum, 1.25f * mean, &low, &high);
+    two_means(kernels, x, n, sum, 0.5f * (low + high), &low, &high);
+    uint32_t scale = e8m8_nearest(high);
+    high = e8m8_value(scale);
+    uint32_t ratio = (uint32_t)(low / high * 256.0f + 0.5f);
+    if (ratio > 255) ratio = 255;
+    put16(head, scale);
+    head[2] = (uint8_t)ratio;
+    low = high * ((float)ratio * 0x1p-8f);
+    kernels->pack_2bit(x, n, 0.5f * (low + high), codes);
+}
+
+static enum status two_bit_check(const uint8_t *head)
+{
+    uint32_t scale = get16(head);
+    if (scale == 0 && head[2]) return STATUS_CORRUPT;
+    return check_e8m8(scale, E8M8_MIN, E8M8_MAX);
+}
+
+static void two_bit_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
+{
+    levels[1] = e8m8_value(get16(head));
+    levels[0] = levels[1] * ((float)head[2] * 0x1p-8f);
+    levels[2] = -levels[0];
+    levels[3] = -levels[1];
+}
+
+/* ---- 1bit: sign times the mean magnitude ---------------------------------------------------------------------------- */
+
+static void one_bit_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+{
+    float mean = kernels->abs_sum(x, n) / (float)n;
+    if (mean < SCALE_MIN) {
+        send_zeros(&lowbit_1bit, n, head, codes);
+        return;
+    }
+    put16(head, e8m8_nearest(mean));
+    kernels->pack_1bit(x, n, codes);
+}
+
+static enum status one_bit_check(const uint8_t *head)
+{
+    return check_e8m8(get16(head), E8M8_MIN, E8M8_MAX);
+}
+
+static void one_bit_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
+{
+    levels[0] = e8m8_value(get16(head));
+    levels[1] = -levels[0];
+}
+
+const struct lowbit_format lowbit_int4 = {"int4", 4, 2, 8, int4_encode, int4_check, int4_levels};
+const struct lowbit_format lowbit_e3m0 = {"e3m0", 4, 1, 8, e3m0_encode, e3m0_check, e3m0_levels};
+const struct lowbit_format lowbit_2bit = {"2bit", 2, 3, 255, two_bit_encode, two_bit_check, two_bit_levels};
+const struct lowbit_format lowbit_1bit = {"1bit", 1, 2, 255, one_bit_encode, one_bit_check, one_bit_levels};
