@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/run_folder.h"
@@ -31,6 +32,7 @@ struct launch {
 
     struct config config;
     struct config_sources sources;
+    char init_dir[FILEIO_PATH_MAX]; /* the checkpoint --resume means; empty: auto or never */
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX];
     int lock_fd;
     struct supervisor supervisor;
@@ -65,6 +67,23 @@ static enum status folder_check_resume(const struct launch *l, struct err *err)
     if (!strcmp(l->resume, "auto") || run_folder_empty(journal)) return STATUS_OK;
     return err_set(err, STATUS_STATE, "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
                    "another --dir", l->dir, l->resume);
+}
+
+/* Where a new run would start from is looked at here: the coordinator opens it when the first worker has joined. */
+static enum status init_find(struct launch *l, struct err *err)
+{
+    char journal[FILEIO_PATH_MAX];
+    struct stat st;
+    const char *from = l->config.model.init_from;
+    if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
+        if (run_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
+        err_prefix(err, "--resume");
+        return err->code = STATUS_INVALID;
+    }
+    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
+    if (!strcmp(from, "scratch") || !run_folder_empty(journal)) return STATUS_OK;
+    if (!stat(from, &st) && S_ISDIR(st.st_mode)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "model.init_from: there is no folder %s", from);
 }
 
 /* --- command lines ------------------------------------------------------------------------------------------------- */
@@ -116,8 +135,7 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     /* All on this machine: any free port will do unless one was asked for. */
     bool free_port = source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT;
     TRY(child_arg(child, "--coordinator.listen=%s", free_port ? "tcp://127.0.0.1:*" : l->config.coordinator.listen));
-    if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0)
-        TRY(child_arg(child, "--model.init_from=%s", l->resume));
+    if (l->init_dir[0]) TRY(child_arg(child, "--model.init_from=%s", l->init_dir));
     return STATUS_OK;
 }
 
@@ -213,6 +231,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
 {
     struct supervisor *s = &l->supervisor;
     if (config_all(l, o, err) != STATUS_OK) return err->code = STATUS_INVALID; /* also a file that is not there */
+    TRY(init_find(l, err));
     TRY(find_programs(l, err));
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));
@@ -258,7 +277,7 @@ int cmd_launch(int argc, char **argv)
         {"workers", OPTION_COUNT, &l->n_workers, "N", "worker processes to start"},
         {"dir", OPTION_TEXT, &l->dir, "RUN", "the run's folder; made when it is not there"},
         {"resume", OPTION_TEXT, &l->resume, "HOW", "auto: go on where RUN stands (default); never: RUN must be new;\n"
-         "                           a checkpoint folder: start a new run from its parameters"},
+         "                           a checkpoint or run folder: start a new run from its parameters"},
         {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "processes that died are started again so often in all (10)"},
         {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to kill for what does not stop (60)"},
         {"quiet", OPTION_FLAG, &l->quiet, NULL, "workers' lines go to their logs only"},

@@ -30,13 +30,24 @@ enum status run_line(const char *path, char *out, size_t cap, struct err *err)
     return length ? STATUS_OK : err_set(err, STATUS_NOTFOUND, "%s is empty", path);
 }
 
+/* Without the slashes at its end. */
+static enum status copy_path(char *out, size_t cap, const char *path, struct err *err)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (n >= cap) return err_set(err, STATUS_LIMIT, "the path %s is too long", path);
+    memcpy(out, path, n);
+    out[n] = '\0';
+    return STATUS_OK;
+}
+
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err)
 {
     char probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX], name[256];
     struct stat st;
     if (stat(path, &st)) return err_set(err, STATUS_NOTFOUND, "there is no %s: give a run or checkpoint folder", path);
     TRY(run_path(probe, sizeof probe, path, "config.json", err));
-    if (file_exists(probe)) return run_path(out, cap, path, ".", err);
+    if (file_exists(probe)) return copy_path(out, cap, path, err);
     TRY(run_path(checkpoints, sizeof checkpoints, path, "checkpoints", err));
     TRY(run_path(latest, sizeof latest, checkpoints, "latest", err));
     if (run_line(latest, name, sizeof name, NULL) != STATUS_OK)

@@ -55,6 +55,10 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     if (!theta)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
     enum status status = e->init_dir ? hf_folder_load(e->init_dir, layout, theta, err) : STATUS_OK;
+    if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: starting again would not help */
+        err_prefix(err, "model.init_from");
+        status = err->code = STATUS_INVALID;
+    }
     model->n_hashes = layout->n_fragments;
     for (uint32_t f = 0; status == STATUS_OK && f < layout->n_fragments; f++) {
         const struct fragment *frag = &layout->fragments[f];

@@ -113,6 +113,13 @@ run launch
 expect_equal "exit code" "$code" 2
 expect_equal "starts of workers" "$(calls worker)" 2
 
+fresh coordinator-usage
+sed -i '2i [[ -e $STUB_DIR/refuse ]] \&\& { echo "$*" >>"$STUB_LOG"; exit 2; }' bin/atoll-coordinator
+touch "$STUB_DIR/refuse"
+run launch
+expect_equal "exit code" "$code" 2
+expect_equal "starts of the coordinator" "$(wc -l <"$STUB_LOG")" 1
+
 # SIGTERM is handed on; what stops in time is resumable.
 fresh term
 launch_in_place >"$tmp/.bg" 2>&1 &
@@ -158,6 +165,7 @@ mkdir -p "$rundir/journal"
 touch "$rundir/journal/log"
 expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
 expect_success launch --resume auto
+expect_failure 2 'atoll: --resume: there is no must: *' launch --resume must
 expect_failure 2 'atoll: --workers is missing*' "$atoll" launch run.yaml --dir "$rundir"
 expect_failure 2 'atoll: --dir is missing*' "$atoll" launch run.yaml --workers 1
 expect_failure 2 'atoll: nowhere.yaml: *' "$atoll" launch nowhere.yaml --workers 1 --dir "$rundir"

@@ -57,6 +57,8 @@ wrong 'not a number' 2 'train.max_steps.*many' launch --train.max_steps=many
 wrong 'unknown method' 2 'train.method.*dilocco.*diloco' launch --train.method=dilocco
 wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
+wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
+wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
 
@@ -127,11 +129,11 @@ wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --di
 latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors
-wrong 'model file cut short' 1 'model.safetensors' "$BIN/atoll" generate model --tokens 5
+wrong 'model file cut short' 1 '^atoll: model/model.safetensors' "$BIN/atoll" generate model/ --tokens 5
 printf '{"model_type": "llama"}' >"model/config.json"
 wrong 'another model family' 1 'llama|model_type' "$BIN/atoll" generate model --tokens 5
 wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
-wrong 'start from another size' 1 'wte|shape|n_embd' launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+wrong 'start from another size' 2 'model.init_from: .*(wte|shape|n_embd)' launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"
