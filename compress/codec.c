@@ -8,7 +8,8 @@
 #include "compress/codec_stage.h"
 
 static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_fp16, &codec_int8,
-                                                         &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit};
+                                                         &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit,
+                                                         &codec_topk};
 static const struct byte_stage *const byte_stages[] = {&codec_lz4};
 
 enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };
@@ -37,7 +38,7 @@ static void names_of_stages(char *out, size_t cap)
 
 static enum status bad_spec(const char *spec, const char *what, const char *stage, struct err *err)
 {
-    char names[256];
+    char names[384];
     names_of_stages(names, sizeof names);
     return err_set(err, STATUS_INVALID, "codec \"%.64s\": %s \"%.32s\"; known: %s", spec, what, stage, names);
 }
@@ -84,13 +85,16 @@ static enum status parse_spec(struct codec *codec, const char *spec, struct err 
         return err_set(err, STATUS_INVALID, "codec \"%.64s...\": longer than %d bytes", spec, CODEC_SPEC_MAX - 1);
     memcpy(text, spec, strlen(spec) + 1);
     char *stage = text;
+    unsigned modifiers = 0;
     for (bool first = true; stage; first = false) {
         char *plus = strchr(stage, '+');
         if (plus) *plus++ = 0;
         const struct value_stage *v = codec->value.stage;
         if (first)
             TRY(parse_value_stage(codec, stage, spec, err));
-        else if (codec->n_bytes || !v->modify || !v->modify(&codec->value, stage, codec->spec))
+        else if (!codec->n_bytes && v->modify && v->modify(&codec->value, stage, modifiers, codec->spec))
+            modifiers++;
+        else
             TRY(parse_byte_stage(codec, stage, spec, err));
         stage = plus;
     }

@@ -1,10 +1,10 @@
 /* A codec turns one fragment's floats into bytes and back.
  *
  * It is named by a spec string, a chain joined by '+': one value stage (fp32, bf16, int8:BLOCK, topk:K/CHUNK, ...) with
- * its modifiers where it has some (topk: sign, 2bit, int8, fp16), and optional byte stages (lz4). A codec object is one chain configured for one fragment; its encoder and decoder allocate nothing.
- * Decoders get untrusted bytes: they check everything before they write anything, never trust a length, and refuse NaN,
- * infinity and scales that would make them. Encoding is a pure function of the input: same floats, same bytes, whatever
- * the CPU. Byte formats: docs/codecs.md. */
+ * its modifiers where it has some (topk: sign, 2bit, int8, fp16), and optional byte stages (lz4). A codec object is one
+ * chain configured for one fragment; its encoder and decoder allocate nothing. Decoders get untrusted bytes: they check
+ * everything before they write anything, never trust a length, and refuse NaN, infinity and scales that would make them.
+ * Encoding is a pure function of the input: same floats, same bytes, whatever the CPU. Byte formats: docs/codecs.md. */
 #ifndef COMPRESS_CODEC_H
 #define COMPRESS_CODEC_H
 

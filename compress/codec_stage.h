@@ -27,7 +27,7 @@ struct value_ctx {
     const struct value_stage *stage;
     const struct codec_span *spans; /* (n_spans) */
     size_t n_spans, n;              /* n: floats in all */
-    uint32_t param[2];              /* meaning is the stage's own, set by parse */
+    uint32_t param[3];              /* meaning is the stage's own, set by parse */
     void *scratch;                  /* stage->scratch bytes, MEM_ALIGN-aligned; NULL when that is 0; encode's own */
     void *plan;                     /* stage->plan bytes, filled by prepare, read by all; NULL when that is 0 */
 };
@@ -40,9 +40,9 @@ struct value_stage {
     /* Read the text after ':' (NULL when there is none), set ctx->param and write the canonical spec, at most
      * CODEC_SPEC_MAX bytes. INVALID: err says what is allowed. */
     enum status (*parse)(struct value_ctx *ctx, const char *args, char *canonical, struct err *err);
-    /* A word after '+' that directly follows the stage or another modifier: change ctx->param and rewrite the canonical
-     * spec; false when it is none of the stage's. NULL: no modifiers. */
-    bool (*modify)(struct value_ctx *ctx, const char *word, char *canonical);
+    /* A word after '+' that follows the stage and `nth` of its modifiers: change ctx->param and rewrite the canonical
+     * spec; false when it is none of the stage's, or no other may follow. NULL: no modifiers. */
+    bool (*modify)(struct value_ctx *ctx, const char *word, unsigned nth, char *canonical);
     /* Bytes of ctx->plan, then fill it, once, when n and spans are known. NULL: no plan. LIMIT: the fragment is too
      * large for the stage. */
     size_t (*plan)(const struct value_ctx *ctx);
@@ -83,6 +83,7 @@ struct byte_stage {
 
 extern const struct value_stage codec_fp32, codec_bf16, codec_fp16, codec_int8;
 extern const struct value_stage codec_int4, codec_e3m0, codec_2bit, codec_1bit;
+extern const struct value_stage codec_topk;
 extern const struct byte_stage codec_lz4;
 
 #endif

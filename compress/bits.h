@@ -1,0 +1,86 @@
+/* Bits of a payload, lowest bit of the lowest byte first.
+ *
+ * The writer is for bytes whose number was computed beforehand: it never writes more than were put. The reader is for
+ * untrusted bytes: past the end it sees zeros and never reads; whoever uses it compares `pos` with the end. */
+#ifndef COMPRESS_BITS_H
+#define COMPRESS_BITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { BITS_PEEK = 57, BITS_PUT_MAX = 32 };
+
+struct bit_writer {
+    uint8_t *dst;
+    uint64_t word; /* bits not yet written */
+    unsigned held; /* of them, < 32 between calls */
+};
+
+static inline struct bit_writer bit_writer_of(uint8_t *dst)
+{
+    return (struct bit_writer){.dst = dst};
+}
+
+/* value < 2^n, n <= BITS_PUT_MAX */
+static inline void bits_put(struct bit_writer *w, uint32_t value, unsigned n)
+{
+    w->word |= (uint64_t)value << w->held;
+    w->held += n;
+    if (w->held < 32) return;
+    uint32_t out = (uint32_t)w->word;
+    memcpy(w->dst, &out, 4);
+    w->dst += 4;
+    w->word >>= 32;
+    w->held -= 32;
+}
+
+/* n zeros */
+static inline void bits_put_zeros(struct bit_writer *w, uint32_t n)
+{
+    for (; n > BITS_PUT_MAX; n -= BITS_PUT_MAX) bits_put(w, 0, BITS_PUT_MAX);
+    bits_put(w, 0, n);
+}
+
+/* Zeros up to a whole byte; returns one past the last byte. */
+static inline uint8_t *bits_flush(struct bit_writer *w)
+{
+    for (; w->held; w->held = w->held > 8 ? w->held - 8 : 0) {
+        *w->dst++ = (uint8_t)w->word;
+        w->word >>= 8;
+    }
+    return w->dst;
+}
+
+struct bit_reader {
+    const uint8_t *data;
+    size_t size;
+    uint64_t pos; /* bits */
+};
+
+static inline struct bit_reader bit_reader_of(const uint8_t *data, size_t size)
+{
+    return (struct bit_reader){.data = data, .size = size};
+}
+
+/* The next BITS_PEEK bits at least; what lies above them is not defined. */
+static inline uint64_t bits_peek(const struct bit_reader *r)
+{
+    size_t at = (size_t)(r->pos >> 3);
+    uint64_t word = 0;
+    if (r->size >= 8 && at <= r->size - 8)
+        memcpy(&word, r->data + at, 8);
+    else if (at < r->size)
+        memcpy(&word, r->data + at, r->size - at);
+    return word >> (r->pos & 7);
+}
+
+/* n <= BITS_PUT_MAX */
+static inline uint32_t bits_get(struct bit_reader *r, unsigned n)
+{
+    uint64_t word = bits_peek(r);
+    r->pos += n;
+    return (uint32_t)(word & (((uint64_t)1 << n) - 1));
+}
+
+#endif

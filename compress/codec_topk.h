@@ -1,0 +1,127 @@
+/* Inside the top-k stage: what its files share. The byte format and the exact rules are in docs/codecs.md. */
+#ifndef COMPRESS_CODEC_TOPK_H
+#define COMPRESS_CODEC_TOPK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compress/bits.h"
+#include "compress/codec_stage.h"
+
+enum { TOPK_CHUNK_MIN = 256, TOPK_CHUNK_MAX = 65536 };
+enum topk_param { TOPK_K, TOPK_CHUNK, TOPK_VALUES }; /* places in value_ctx.param */
+enum topk_values { TOPK_SIGN, TOPK_2BIT, TOPK_INT8, TOPK_FP16 };
+
+/* Where a group of chunks begins. A group is CODEC_PART / CHUNK chunks: what a thread decodes, and where reading can
+ * start. */
+struct topk_group {
+    uint64_t from;  /* first coordinate of its first chunk */
+    uint64_t at;    /* the same inside its tensor */
+    uint64_t dense; /* values of 1-D tensors before it */
+    uint32_t span;
+};
+
+struct topk_plan {
+    size_t n_groups, n_dense; /* n_dense: values of 1-D tensors, 16 bits each at the start of the payload */
+    struct topk_group groups[];
+};
+
+/* One step through a fragment: a chunk, or a whole 1-D tensor. */
+struct topk_item {
+    size_t from, length; /* coordinates of the fragment */
+    uint32_t k;          /* values to choose; 0: a 1-D tensor */
+    size_t dense;        /* 1-D values before it */
+};
+
+struct topk_walk {
+    const struct value_ctx *ctx;
+    size_t span;
+    uint64_t at; /* in the span */
+    size_t dense;
+};
+
+/* The next item; false at the end of the fragment. */
+bool topk_next(struct topk_walk *walk, struct topk_item *item);
+/* Standing at the first item of a part: of its first chunk, or of the fragment for part 0. */
+struct topk_walk topk_walk_part(const struct value_ctx *ctx, size_t part);
+uint32_t topk_group_chunks(const struct value_ctx *ctx);
+size_t topk_parts(const struct value_ctx *ctx);
+struct codec_part topk_part(const struct value_ctx *ctx, size_t index);
+size_t topk_plan_size(const struct value_ctx *ctx);
+enum status topk_prepare(const struct value_ctx *ctx);
+size_t topk_bound(const struct value_ctx *ctx);
+
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
+
+/* Room for the candidates of one chunk; kept between chunks for its guess, which changes the time, never the result. */
+struct topk_select {
+    uint32_t *bits; /* [CHUNK] |x| */
+    uint16_t *index;
+    uint32_t *bins; /* [TOPK_BINS] */
+    uint32_t guess; /* about the k-th largest |x| */
+};
+
+enum { TOPK_BINS = 2048 };
+
+/* The min(k, nonzeros) largest of x[length] by the bits of |x| as an integer, of equal ones those of lower index, in
+ * ascending order of index: s->index[n] and s->bits[n] (of |x|). Returns n. x is finite, 0 < k <= length. */
+size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t k);
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* A scale is the upper 8 + mantissa bits of a positive float. `rice`: parameter of its coding against the one before. */
+struct topk_form {
+    unsigned value_bits, mantissa, rice;
+    bool two; /* a second scale, not below the first */
+};
+
+struct topk_scales {
+    uint32_t low, high; /* codes; low 0: the chunk carries nothing; high: only where the form has two */
+};
+
+extern const struct topk_form topk_forms[];
+
+/* Scales and value codes of the n chosen values (|x| bits in magnitude, signs from x[index]). */
+struct topk_scales topk_quantize(enum topk_values values, const float *x, const uint16_t *index,
+                                 const uint32_t *magnitude, size_t n, uint16_t *codes);
+/* Scales in the payload: `previous` is the low code before it in the group, 0 at the start. */
+void topk_put_scales(struct bit_writer *w, const struct topk_form *form, uint32_t previous, struct topk_scales scales);
+uint32_t topk_scales_size(const struct topk_form *form, uint32_t previous, struct topk_scales scales);
+/* CORRUPT or NONFINITE; `previous` as above. */
+enum status topk_get_scales(struct bit_reader *r, const struct topk_form *form, uint32_t previous,
+                            struct topk_scales *scales);
+
+static inline float topk_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline uint32_t topk_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float topk_scale(const struct topk_form *form, uint32_t code)
+{
+    return topk_float(code << (23 - form->mantissa));
+}
+
+/* ---- the payload ------------------------------------------------------------------------------------------------- */
+
+enum { TOPK_GROUP_HEAD = 2, TOPK_OFFSET = 4 };
+
+size_t topk_scratch_size(const struct value_ctx *ctx);
+enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
+enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size);
+void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
+void topk_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
+                      float *acc);
+void topk_decode_weigh(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
+                       float *acc, float *weight);
+
+#endif

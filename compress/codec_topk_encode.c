@@ -1,0 +1,169 @@
+/* Top-k to bytes: group by group, each chosen and quantized whole before its parameter is known. */
+#include "compress/codec_topk.h"
+#include "compress/golomb.h"
+
+struct chunk_done {
+    struct topk_scales scales;
+    uint32_t length, k, n; /* n: values sent, at most k */
+};
+
+/* What the chosen values of a group wait in; lies in ctx->scratch. */
+struct batch {
+    struct topk_select select;
+    uint16_t *index, *code; /* (topk_group_chunks * K) */
+    struct chunk_done *chunks;
+    size_t n_chunks;
+};
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* One layout for the size (base NULL) and for the pointers. */
+static size_t lay_out(const struct value_ctx *ctx, uint8_t *base, struct batch *b)
+{
+    size_t chunk = ctx->param[TOPK_CHUNK], chunks = topk_group_chunks(ctx), values = chunks * ctx->param[TOPK_K];
+    size_t sizes[] = {chunk * sizeof *b->select.bits,  chunk * sizeof *b->select.index,
+                      TOPK_BINS * sizeof(uint32_t),    values * sizeof *b->index,
+                      values * sizeof *b->code,        chunks * sizeof *b->chunks};
+    uint8_t *at[6];
+    size_t used = 0;
+    for (int i = 0; i < 6; used += padded(sizes[i++])) at[i] = base ? base + used : NULL;
+    b->select = (struct topk_select){.bits = (void *)at[0], .index = (void *)at[1], .bins = (void *)at[2]};
+    b->index = (void *)at[3];
+    b->code = (void *)at[4];
+    b->chunks = (void *)at[5];
+    b->n_chunks = 0;
+    return used;
+}
+
+size_t topk_scratch_size(const struct value_ctx *ctx)
+{
+    struct batch b;
+    return lay_out(ctx, NULL, &b);
+}
+
+/* The next chunk into the batch. */
+static void take_chunk(const struct value_ctx *ctx, struct batch *b, const float *x, const struct topk_item *item)
+{
+    const float *values = x + item->from;
+    struct topk_select *s = &b->select;
+    size_t at = b->n_chunks * ctx->param[TOPK_K], n = topk_select(s, values, item->length, item->k);
+    struct chunk_done *c = &b->chunks[b->n_chunks++];
+    *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
+    c->scales = topk_quantize(ctx->param[TOPK_VALUES], values, s->index, s->bits, n, b->code + at);
+    if (!c->scales.low) return;
+    c->n = (uint32_t)n;
+    memcpy(b->index + at, s->index, n * sizeof *b->index);
+}
+
+/* Run `gap_do` on every gap of chunk c: its values', then the way to the end where fewer than k were sent. */
+#define EACH_GAP(c, index, gap_do)                                                                                     \
+    do {                                                                                                               \
+        uint32_t next_ = 0;                                                                                            \
+        for (uint32_t i_ = 0; i_ < (c)->n; i_++) {                                                                     \
+            gap_do((index)[i_] - next_, i_);                                                                           \
+            next_ = (index)[i_] + 1u;                                                                                  \
+        }                                                                                                              \
+        if ((c)->n && (c)->n < (c)->k) gap_do((c)->length - next_, UINT32_MAX);                                        \
+    } while (0)
+
+static struct golomb choose_parameter(const struct value_ctx *ctx, const struct batch *b)
+{
+    uint64_t sum = 0, count = 0;
+    for (size_t i = 0; i < b->n_chunks; i++) {
+        const struct chunk_done *c = &b->chunks[i];
+        bool whole = c->n == c->k;
+        if (!c->n) continue; /* the gaps of a chunk add up to the last place less the values before it */
+        uint32_t last = whole ? b->index[i * ctx->param[TOPK_K] + c->n - 1] : c->length;
+        count += c->n + !whole;
+        sum += last - (c->n - whole);
+    }
+    return golomb_of(golomb_parameter(sum, count));
+}
+
+static uint64_t count_bits(const struct value_ctx *ctx, const struct batch *b, const struct golomb *g)
+{
+    const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
+    uint64_t bits = 0;
+    uint32_t previous = 0;
+    for (size_t i = 0; i < b->n_chunks; i++) {
+        const struct chunk_done *c = &b->chunks[i];
+        const uint16_t *index = b->index + i * ctx->param[TOPK_K];
+        bits += topk_scales_size(form, previous, c->scales);
+        if (c->scales.low) previous = c->scales.low;
+#define COUNT(gap, i) bits += golomb_size(g, gap)
+        EACH_GAP(c, index, COUNT);
+#undef COUNT
+        bits += (uint64_t)c->n * form->value_bits;
+    }
+    return bits;
+}
+
+static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, const struct golomb *g, uint8_t *dst)
+{
+    const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
+    uint16_t m = (uint16_t)g->m;
+    uint32_t previous = 0;
+    memcpy(dst, &m, TOPK_GROUP_HEAD);
+    struct bit_writer w = bit_writer_of(dst + TOPK_GROUP_HEAD);
+    for (size_t i = 0; i < b->n_chunks; i++) {
+        const struct chunk_done *c = &b->chunks[i];
+        const uint16_t *index = b->index + i * ctx->param[TOPK_K], *code = b->code + i * ctx->param[TOPK_K];
+        topk_put_scales(&w, form, previous, c->scales);
+        if (c->scales.low) previous = c->scales.low;
+#define PUT(gap, i) golomb_put(&w, g, gap, i == UINT32_MAX ? 0 : code[i], i == UINT32_MAX ? 0 : form->value_bits)
+        EACH_GAP(c, index, PUT);
+#undef PUT
+    }
+    return bits_flush(&w);
+}
+
+/* Write the batch as group `index` at dst + *pos. LIMIT when it does not end within cap. */
+static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_t index, uint8_t *dst, size_t cap,
+                             size_t *pos)
+{
+    const struct topk_plan *plan = ctx->plan;
+    struct golomb g = choose_parameter(ctx, b);
+    uint64_t bytes = TOPK_GROUP_HEAD + (count_bits(ctx, b, &g) + 7) / 8;
+    size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
+    if (bytes > cap - *pos) return STATUS_LIMIT;
+    if (index) {
+        uint32_t offset = (uint32_t)(*pos - first);
+        memcpy(dst + offsets + TOPK_OFFSET * (index - 1), &offset, TOPK_OFFSET);
+    }
+    *pos = (size_t)(write_group(ctx, b, &g, dst + *pos) - dst);
+    b->n_chunks = 0;
+    return STATUS_OK;
+}
+
+static enum status put_dense(const struct topk_item *item, const float *x, uint8_t *dst)
+{
+    size_t size;
+    const struct value_ctx part = {.n = item->length};
+    return codec_bf16.encode(&part, x + item->from, dst + 2 * item->dense, 2 * item->length, &size);
+}
+
+enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+{
+    const struct topk_plan *plan = ctx->plan;
+    size_t groups = plan->n_groups, done = 0;
+    size_t pos = 2 * plan->n_dense + (groups ? TOPK_OFFSET * (groups - 1) : 0);
+    if (cap < pos) return STATUS_LIMIT;
+    struct batch b;
+    lay_out(ctx, ctx->scratch, &b);
+    struct topk_walk walk = {.ctx = ctx};
+    struct topk_item item;
+    while (topk_next(&walk, &item)) {
+        if (!item.k) {
+            TRY(put_dense(&item, x, dst));
+            continue;
+        }
+        take_chunk(ctx, &b, x, &item);
+        if (b.n_chunks == topk_group_chunks(ctx)) TRY(put_group(ctx, &b, done++, dst, cap, &pos));
+    }
+    if (b.n_chunks) TRY(put_group(ctx, &b, done, dst, cap, &pos));
+    *size_p = pos;
+    return STATUS_OK;
+}

@@ -1,0 +1,113 @@
+/* Which coordinates are a chunk: runs of CHUNK consecutive elements of a tensor, the last one short. */
+#include "compress/codec_topk.h"
+
+uint32_t topk_group_chunks(const struct value_ctx *ctx)
+{
+    return CODEC_PART / ctx->param[TOPK_CHUNK];
+}
+
+bool topk_next(struct topk_walk *walk, struct topk_item *item)
+{
+    const struct value_ctx *ctx = walk->ctx;
+    if (walk->span == ctx->n_spans) return false;
+    const struct codec_span *span = &ctx->spans[walk->span];
+    uint64_t k = ctx->param[TOPK_K], chunk = ctx->param[TOPK_CHUNK], left = span->count - walk->at;
+    *item = (struct topk_item){.from = (size_t)(span->offset + walk->at), .dense = walk->dense};
+    if (span->ndim == 1) {
+        item->length = (size_t)left;
+        walk->dense += item->length;
+    } else if (left >= chunk) {
+        item->length = (size_t)chunk;
+        item->k = (uint32_t)k;
+    } else {
+        item->length = (size_t)left;
+        item->k = (uint32_t)((k * left + chunk - 1) / chunk);
+    }
+    walk->at += item->length;
+    if (walk->at == span->count) {
+        walk->span++;
+        walk->at = 0;
+    }
+    return true;
+}
+
+struct topk_walk topk_walk_part(const struct value_ctx *ctx, size_t part)
+{
+    const struct topk_plan *plan = ctx->plan;
+    const struct topk_group *g = &plan->groups[part];
+    if (!part) return (struct topk_walk){.ctx = ctx};
+    return (struct topk_walk){.ctx = ctx, .span = g->span, .at = g->at, .dense = (size_t)g->dense};
+}
+
+size_t topk_parts(const struct value_ctx *ctx)
+{
+    const struct topk_plan *plan = ctx->plan;
+    return plan->n_groups ? plan->n_groups : 1;
+}
+
+struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
+{
+    const struct topk_plan *plan = ctx->plan;
+    bool last = index + 1 >= plan->n_groups;
+    return (struct codec_part){.index = index,
+                               .from = index ? (size_t)plan->groups[index].from : 0,
+                               .to = last ? ctx->n : (size_t)plan->groups[index + 1].from};
+}
+
+struct totals {
+    uint64_t dense, chunks, chosen; /* chosen: the most values that are sent of chunks */
+};
+
+static struct totals count_all(const struct value_ctx *ctx)
+{
+    uint64_t k = ctx->param[TOPK_K], chunk = ctx->param[TOPK_CHUNK];
+    struct totals t = {0};
+    for (size_t i = 0; i < ctx->n_spans; i++) {
+        uint64_t count = ctx->spans[i].count, rest = count % chunk;
+        if (ctx->spans[i].ndim == 1) {
+            t.dense += count;
+            continue;
+        }
+        t.chunks += count / chunk + (rest != 0);
+        t.chosen += count / chunk * k + (k * rest + chunk - 1) / chunk;
+    }
+    return t;
+}
+
+static uint64_t count_groups(const struct value_ctx *ctx, const struct totals *t)
+{
+    return (t->chunks + topk_group_chunks(ctx) - 1) / topk_group_chunks(ctx);
+}
+
+size_t topk_plan_size(const struct value_ctx *ctx)
+{
+    struct totals t = count_all(ctx);
+    return sizeof(struct topk_plan) + (size_t)count_groups(ctx, &t) * sizeof(struct topk_group);
+}
+
+enum status topk_prepare(const struct value_ctx *ctx)
+{
+    struct topk_plan *plan = ctx->plan;
+    struct totals t = count_all(ctx);
+    if (topk_bound(ctx) > UINT32_MAX) return STATUS_LIMIT; /* offsets of groups are 32 bits */
+    plan->n_dense = (size_t)t.dense;
+    plan->n_groups = (size_t)count_groups(ctx, &t);
+    struct topk_walk walk = {.ctx = ctx}, before = walk;
+    struct topk_item item;
+    for (uint64_t chunks = 0; topk_next(&walk, &item); before = walk) {
+        if (!item.k || chunks++ % topk_group_chunks(ctx)) continue;
+        plan->groups[(chunks - 1) / topk_group_chunks(ctx)] =
+            (struct topk_group){.from = item.from, .at = before.at, .dense = before.dense, .span = (uint32_t)before.span};
+    }
+    return STATUS_OK;
+}
+
+/* A gap takes at most 2.67 bits and those of a remainder (golomb_parameter), a scale 12 zeros and itself. */
+size_t topk_bound(const struct value_ctx *ctx)
+{
+    const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
+    struct totals t = count_all(ctx);
+    uint64_t log2_chunk = (uint64_t)__builtin_ctz(ctx->param[TOPK_CHUNK]), groups = count_groups(ctx, &t);
+    uint64_t bits = t.chosen * (3 + log2_chunk + form->value_bits) + t.chunks * (20 + form->mantissa) * (form->two + 1);
+    return (size_t)(2 * t.dense + (bits + 7) / 8 + groups * (TOPK_OFFSET + TOPK_GROUP_HEAD + 1));
+}

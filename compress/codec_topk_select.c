@@ -1,0 +1,158 @@
+/* The k largest magnitudes of a chunk, exactly.
+ *
+ * One pass compares every |x| with a guess of the k-th largest, a little below that of the chunk before, and keeps the
+ * few that reach it: a vector compare, then a loop over the bits that are set. Were there at least k, the k-th largest
+ * is found among them by bisection. Otherwise a histogram of the upper bits gives a guess that is sure to be low enough.
+ * Only magnitudes are compared, as integers, and only the last step chooses: the guess never changes the result. */
+#include "compress/codec_simd.h"
+#include "compress/codec_topk.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { BLOCK = 64, MARGIN = 1 << 20 }; /* MARGIN: an eighth of an octave; then about 1.6 k candidates on a normal law */
+
+static const uint32_t MAGNITUDE = 0x7fffffffu;
+
+static uint64_t mask_plain(const float *x, uint32_t least)
+{
+    uint64_t mask = 0;
+    for (unsigned i = 0; i < BLOCK; i++) mask |= (uint64_t)((topk_bits(x[i]) & MAGNITUDE) >= least) << i;
+    return mask;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static inline uint64_t mask_avx2(const float *x, uint32_t least)
+{
+    const __m256i magnitude = _mm256_set1_epi32((int)MAGNITUDE), below = _mm256_set1_epi32((int)least - 1);
+    uint64_t mask = 0;
+    for (unsigned i = 0; i < BLOCK / 8; i++) {
+        __m256i bits = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + 8 * i)), magnitude);
+        unsigned some = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(bits, below)));
+        mask |= (uint64_t)some << 8 * i;
+    }
+    return mask;
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static inline uint64_t mask_avx512(const float *x,
+                                                                                              uint32_t least)
+{
+    const __m512i magnitude = _mm512_set1_epi32((int)MAGNITUDE), limit = _mm512_set1_epi32((int)least);
+    uint64_t mask = 0;
+    for (unsigned i = 0; i < BLOCK / 16; i++) {
+        __m512i bits = _mm512_and_si512(_mm512_loadu_si512(x + 16 * i), magnitude);
+        mask |= (uint64_t)_mm512_cmpge_epu32_mask(bits, limit) << 16 * i;
+    }
+    return mask;
+}
+#endif
+
+/* Candidates: |x| >= least > 0, in order. The same loop around each way to make a mask. */
+#define COLLECT(mask_of)                                                                                               \
+    size_t n = 0, from = 0;                                                                                            \
+    for (; from + BLOCK <= length; from += BLOCK)                                                                      \
+        for (uint64_t mask = mask_of(x + from, least); mask; mask &= mask - 1) {                                       \
+            size_t i = from + (size_t)__builtin_ctzll(mask);                                                           \
+            s->bits[n] = topk_bits(x[i]) & MAGNITUDE;                                                                  \
+            s->index[n++] = (uint16_t)i;                                                                               \
+        }                                                                                                              \
+    for (; from < length; from++) {                                                                                    \
+        s->bits[n] = topk_bits(x[from]) & MAGNITUDE;                                                                   \
+        s->index[n] = (uint16_t)from;                                                                                  \
+        n += s->bits[n] >= least;                                                                                      \
+    }                                                                                                                  \
+    return n;
+
+static size_t collect_plain(struct topk_select *s, const float *x, size_t length, uint32_t least)
+{
+    COLLECT(mask_plain)
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static size_t collect_avx2(struct topk_select *s, const float *x, size_t length,
+                                                           uint32_t least)
+{
+    COLLECT(mask_avx2)
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static size_t
+collect_avx512(struct topk_select *s, const float *x, size_t length, uint32_t least)
+{
+    COLLECT(mask_avx512)
+}
+#endif
+
+static size_t collect(struct topk_select *s, const float *x, size_t length, uint32_t least)
+{
+#if defined(__x86_64__)
+    switch (codec_simd_level()) {
+    case CODEC_SIMD_AVX512: return collect_avx512(s, x, length, least);
+    case CODEC_SIMD_AVX2: return collect_avx2(s, x, length, least);
+    default: break;
+    }
+#endif
+    return collect_plain(s, x, length, least);
+}
+
+/* *found = the largest value that at least k of bits[n] reach, or one between it and the next: the same ones reach it.
+ * All lie in least .. MAGNITUDE. */
+CODEC_SIMD_BODY bisect_body(const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found)
+{
+    uint32_t low = least, high = 0; /* at least k reach low, fewer than k reach high */
+    for (size_t i = 0; i < n; i++) high = bits[i] > high ? bits[i] : high;
+    for (high++; high - low > 1;) {
+        uint32_t middle = low + (high - low) / 2, count = 0;
+        for (size_t i = 0; i < n; i++) count += bits[i] >= middle;
+        if (count >= k)
+            low = middle;
+        else
+            high = middle;
+        if (count == k) break;
+    }
+    *found = low;
+}
+CODEC_SIMD_VARIANTS(bisect, (const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found),
+                    (bits, n, k, least, found))
+
+/* A value above 0 that at least k magnitudes reach, or all that are not 0. */
+static uint32_t sure_guess(uint32_t *bins, const float *x, size_t length, size_t k)
+{
+    memset(bins, 0, TOPK_BINS * sizeof *bins);
+    for (size_t i = 0; i < length; i++) bins[(topk_bits(x[i]) & MAGNITUDE) >> 20]++;
+    size_t above = 0;
+    for (uint32_t bin = TOPK_BINS; bin-- > 1;) {
+        above += bins[bin];
+        if (above >= k) return bin << 20;
+    }
+    return 1;
+}
+
+size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t k)
+{
+    uint32_t least = s->guess > MARGIN ? s->guess - MARGIN : 1;
+    size_t n = collect(s, x, length, least);
+    if (n < k && least > 1) {
+        least = sure_guess(s->bins, x, length, k);
+        n = collect(s, x, length, least);
+    }
+    if (n <= k) { /* fewer: all that are not 0 */
+        s->guess = n < k ? 0 : least;
+        return n;
+    }
+    uint32_t found;
+    bisect(s->bits, n, k, least, &found);
+    size_t above = 0, kept = 0;
+    for (size_t i = 0; i < n; i++) above += s->bits[i] >= found;
+    size_t spare = above - k; /* of those equal to found, the last ones: above > k only when found is one of them */
+    for (size_t i = n; spare; i--)
+        if (s->bits[i - 1] == found) s->bits[i - 1] = 0, spare--;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = s->bits[i];
+        s->bits[kept] = bits;
+        s->index[kept] = s->index[i];
+        kept += bits >= found;
+    }
+    s->guess = found;
+    return kept;
+}

@@ -1,0 +1,228 @@
+/* What a chosen value becomes, and how the scales of chunks are written. */
+#include <math.h>
+
+#include "compress/codec_topk.h"
+
+enum { ESCAPE = 12, HIGH_RICE = 3 }; /* zeros that announce a scale in full; Rice parameter of the second scale */
+
+const struct topk_form topk_forms[] = {
+    [TOPK_SIGN] = {.value_bits = 1, .mantissa = 4, .rice = 1},
+    [TOPK_2BIT] = {.value_bits = 2, .mantissa = 5, .rice = 2, .two = true},
+    [TOPK_INT8] = {.value_bits = 8, .mantissa = 7, .rice = 4},
+    [TOPK_FP16] = {.value_bits = 15, .mantissa = 0, .rice = 1},
+};
+
+/* Scales below 2^-100 are not sent: what is decoded stays a normal number in every form. */
+static uint32_t code_min(const struct topk_form *form)
+{
+    return 27u << form->mantissa;
+}
+
+static uint32_t code_end(const struct topk_form *form)
+{
+    return 255u << form->mantissa;
+}
+
+/* The nearest code, halves up, largest finite at most. */
+static uint32_t round_code(const struct topk_form *form, uint32_t bits)
+{
+    unsigned drop = 23 - form->mantissa;
+    uint32_t code = (bits + (1u << (drop - 1))) >> drop;
+    return code < code_end(form) ? code : code_end(form) - 1;
+}
+
+/* Mean |x| of n > 0 values: summed in fp64, in ascending order of index. */
+static float mean_of(const uint32_t *magnitude, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)topk_float(magnitude[i]);
+    return (float)(sum / (double)n);
+}
+
+static inline uint16_t sign_of(const float *x, uint16_t index)
+{
+    return (uint16_t)(topk_bits(x[index]) >> 31);
+}
+
+static struct topk_scales quantize_sign(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
+                                        uint16_t *codes)
+{
+    for (size_t i = 0; i < n; i++) codes[i] = sign_of(x, index[i]);
+    return (struct topk_scales){.low = round_code(&topk_forms[TOPK_SIGN], topk_bits(mean_of(magnitude, n)))};
+}
+
+/* Two classes, split at the mean; each one's mean is its level. */
+static struct topk_scales quantize_2bit(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
+                                        uint16_t *codes)
+{
+    uint32_t split = topk_bits(mean_of(magnitude, n));
+    double sum[2] = {0, 0};
+    size_t count[2] = {0, 0};
+    for (size_t i = 0; i < n; i++) {
+        int above = magnitude[i] > split;
+        sum[above] += (double)topk_float(magnitude[i]);
+        count[above]++;
+        codes[i] = (uint16_t)(sign_of(x, index[i]) | above << 1);
+    }
+    const struct topk_form *form = &topk_forms[TOPK_2BIT];
+    struct topk_scales s = {.low = round_code(form, topk_bits((float)(sum[0] / (double)count[0])))};
+    s.high = count[1] ? round_code(form, topk_bits((float)(sum[1] / (double)count[1]))) : s.low;
+    return s;
+}
+
+static uint32_t largest(const uint32_t *magnitude, size_t n)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; i++) most = magnitude[i] > most ? magnitude[i] : most;
+    return most;
+}
+
+static struct topk_scales quantize_int8(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
+                                        uint16_t *codes)
+{
+    const struct topk_form *form = &topk_forms[TOPK_INT8];
+    struct topk_scales s = {.low = round_code(form, largest(magnitude, n))};
+    if (s.low < code_min(form)) return s;
+    float scale = topk_scale(form, s.low);
+    for (size_t i = 0; i < n; i++) {
+        float m = nearbyintf(topk_float(magnitude[i]) / scale * 128.0f);
+        m = m < 1.0f ? 1.0f : m > 128.0f ? 128.0f : m;
+        codes[i] = (uint16_t)(sign_of(x, index[i]) | ((unsigned)m - 1) << 1);
+    }
+    return s;
+}
+
+/* The 14 bits of a positive fp16 below 2, nearest, ties to even; never 0, never 2. y = |x| / 2^exponent. */
+static uint32_t half_of(uint32_t magnitude, uint32_t exponent)
+{
+    int32_t moved = (int32_t)magnitude - ((int32_t)exponent - 127) * (1 << 23); /* y, unless it is far below fp16 */
+    if (moved < (100 << 23)) return 1;
+    uint32_t bits = (uint32_t)moved, half;
+    if (bits < (113u << 23)) /* denormal: a step of 2^-24 is the last bit of numbers between 1/2 and 1 */
+        half = topk_bits(topk_float(bits) + 0.5f) - topk_bits(0.5f);
+    else
+        half = ((bits + 0xfffu + (bits >> 13 & 1)) >> 13) - (112u << 10);
+    return half < 1 ? 1 : half > 0x3fff ? 0x3fff : half;
+}
+
+static struct topk_scales quantize_fp16(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
+                                        uint16_t *codes)
+{
+    struct topk_scales s = {.low = largest(magnitude, n) >> 23};
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint16_t)(sign_of(x, index[i]) | half_of(magnitude[i], s.low) << 1);
+    return s;
+}
+
+struct topk_scales topk_quantize(enum topk_values values, const float *x, const uint16_t *index,
+                                 const uint32_t *magnitude, size_t n, uint16_t *codes)
+{
+    struct topk_scales s = {0};
+    if (!n) return s;
+    switch (values) {
+    case TOPK_SIGN: s = quantize_sign(x, index, magnitude, n, codes); break;
+    case TOPK_2BIT: s = quantize_2bit(x, index, magnitude, n, codes); break;
+    case TOPK_INT8: s = quantize_int8(x, index, magnitude, n, codes); break;
+    case TOPK_FP16: s = quantize_fp16(x, index, magnitude, n, codes); break;
+    }
+    return s.low < code_min(&topk_forms[values]) ? (struct topk_scales){0} : s;
+}
+
+/* ---- scales in the payload ----------------------------------------------------------------------------------------
+ * The step from the scale before it, signs folded (0, -1, 1, -2, ...), as a Rice code; ESCAPE zeros, then the code in
+ * full where the step is too large for that, and for a chunk that carries nothing (0). */
+
+static uint32_t fold(int32_t step)
+{
+    return step < 0 ? (uint32_t)(-step) * 2 - 1 : (uint32_t)step * 2;
+}
+
+static int32_t unfold(uint32_t folded)
+{
+    return folded & 1 ? -(int32_t)(folded / 2) - 1 : (int32_t)(folded / 2);
+}
+
+/* folded: the step, or UINT32_MAX: in full. */
+static void put_step(struct bit_writer *w, const struct topk_form *form, unsigned rice, uint32_t folded, uint32_t code)
+{
+    uint32_t q = folded >> rice;
+    if (q >= ESCAPE) {
+        bits_put(w, 0, ESCAPE);
+        bits_put(w, code, 8 + form->mantissa);
+        return;
+    }
+    bits_put(w, 1u << q, q + 1);
+    bits_put(w, folded & ((1u << rice) - 1), rice);
+}
+
+static uint32_t step_size(const struct topk_form *form, unsigned rice, uint32_t folded)
+{
+    uint32_t q = folded >> rice;
+    return q >= ESCAPE ? ESCAPE + 8 + form->mantissa : q + 1 + rice;
+}
+
+/* True and *folded; or false and *code, in full. */
+static bool get_step(struct bit_reader *r, const struct topk_form *form, unsigned rice, uint32_t *folded,
+                     uint32_t *code)
+{
+    uint32_t zeros = (uint32_t)__builtin_ctzll(bits_peek(r) | 1u << ESCAPE);
+    if (zeros < ESCAPE) {
+        r->pos += zeros + 1;
+        *folded = zeros << rice | bits_get(r, rice);
+        return true;
+    }
+    r->pos += ESCAPE;
+    *code = bits_get(r, 8 + form->mantissa);
+    return false;
+}
+
+static uint32_t low_step(uint32_t previous, uint32_t low)
+{
+    return previous && low ? fold((int32_t)low - (int32_t)previous) : UINT32_MAX;
+}
+
+void topk_put_scales(struct bit_writer *w, const struct topk_form *form, uint32_t previous, struct topk_scales scales)
+{
+    put_step(w, form, form->rice, low_step(previous, scales.low), scales.low);
+    if (form->two && scales.low) put_step(w, form, HIGH_RICE, scales.high - scales.low, scales.high);
+}
+
+uint32_t topk_scales_size(const struct topk_form *form, uint32_t previous, struct topk_scales scales)
+{
+    uint32_t bits = step_size(form, form->rice, low_step(previous, scales.low));
+    if (form->two && scales.low) bits += step_size(form, HIGH_RICE, scales.high - scales.low);
+    return bits;
+}
+
+static enum status check_code(const struct topk_form *form, uint32_t code)
+{
+    if (code >= code_end(form)) return STATUS_NONFINITE;
+    return code < code_min(form) ? STATUS_CORRUPT : STATUS_OK;
+}
+
+enum status topk_get_scales(struct bit_reader *r, const struct topk_form *form, uint32_t previous,
+                            struct topk_scales *scales)
+{
+    uint32_t folded, code;
+    *scales = (struct topk_scales){0};
+    if (get_step(r, form, form->rice, &folded, &code)) {
+        if (!previous) return STATUS_CORRUPT;
+        int64_t moved = (int64_t)previous + unfold(folded);
+        if (moved < 0) return STATUS_CORRUPT;
+        code = (uint32_t)moved;
+    } else {
+        if (!code) return STATUS_OK;
+        if (low_step(previous, code) >> form->rice < ESCAPE) return STATUS_CORRUPT; /* it had a shorter code */
+    }
+    TRY(check_code(form, code));
+    scales->low = code;
+    if (!form->two) return STATUS_OK;
+    if (get_step(r, form, HIGH_RICE, &folded, &code)) {
+        code = scales->low + folded;
+    } else if (code < scales->low || (code - scales->low) >> HIGH_RICE < ESCAPE) {
+        return STATUS_CORRUPT;
+    }
+    TRY(check_code(form, code));
+    scales->high = code;
+    return STATUS_OK;
+}
