@@ -244,6 +244,11 @@ bool config_codec_lossless(const char *spec)
     return true;
 }
 
+bool config_codec_sparse(const char *spec)
+{
+    return !strncmp(spec, "topk", 4) && strspn(spec + 4, "abcdefghijklmnopqrstuvwxyz") == 0;
+}
+
 bool config_error_feedback(const struct config *config, const char *spec)
 {
     if (config->codec.error_feedback == CHOICE_AUTO) return !config_codec_lossless(spec);

@@ -20,6 +20,9 @@ enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
+enum merge_rule { MERGE_MEAN, MERGE_CONTRIBUTORS };
+enum merge_weights { MERGE_WEIGHTS_TOKENS, MERGE_WEIGHTS_EQUAL };
+enum merge_clip { MERGE_CLIP_OFF, MERGE_CLIP_MEDIAN };
 enum journal_sync { JOURNAL_SYNC_AUTO, JOURNAL_SYNC_UPDATE, JOURNAL_SYNC_SNAPSHOT };
 
 struct config {
@@ -69,14 +72,20 @@ struct config {
         double momentum_spread;  /* c of delayed Nesterov (async) */
     } outer;
     struct {
-        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* codec specs, see compress/codec.h */
+        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* codec specs, see compress/codec.h; down: also relay, auto */
         enum choice_auto error_feedback;                 /* auto = on for lossy codecs */
     } codec;
+    struct {
+        enum merge_rule rule;       /* how the deltas of a round become one, see compress/merge.h */
+        enum merge_weights weights;
+        enum merge_clip clip;
+    } merge;
     struct {
         char listen[256];     /* tcp://HOST:PORT; port * takes a free one */
         char quorum[16];      /* all, a number of workers, or a percentage such as 75% */
         uint32_t min_workers; /* workers that must have joined before round 0 opens */
         uint32_t max_workers;
+        uint32_t threads;     /* of the outer step; 0 = one a core */
         double evict_after_s; /* a worker not heard of for so long loses its place; 0 = from measured rounds */
     } coordinator;
     struct {
@@ -127,6 +136,7 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
 
 /* Helpers every reader of the configuration uses. */
 bool config_codec_lossless(const char *spec);          /* the spec is fp32, possibly followed by lz4 */
+bool config_codec_sparse(const char *spec);            /* deltas leave out coordinates: topk */
 bool config_error_feedback(const struct config *config, const char *spec);
 const char *config_method_name(enum train_method method);
 

@@ -26,6 +26,12 @@ static const struct config_choice choices_auto[] = {{"auto", CHOICE_AUTO}, {"on"
                                                     {"true", CHOICE_ON},   {"false", CHOICE_OFF}, {NULL, 0}};
 static const struct config_choice choices_journal[] = {
     {"auto", JOURNAL_SYNC_AUTO}, {"update", JOURNAL_SYNC_UPDATE}, {"snapshot", JOURNAL_SYNC_SNAPSHOT}, {NULL, 0}};
+static const struct config_choice choices_rule[] = {
+    {"mean", MERGE_MEAN}, {"contributors", MERGE_CONTRIBUTORS}, {NULL, 0}};
+static const struct config_choice choices_weights[] = {
+    {"tokens", MERGE_WEIGHTS_TOKENS}, {"equal", MERGE_WEIGHTS_EQUAL}, {NULL, 0}};
+static const struct config_choice choices_clip[] = {
+    {"off", MERGE_CLIP_OFF}, {"median", MERGE_CLIP_MEDIAN}, {"false", MERGE_CLIP_OFF}, {NULL, 0}};
 static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0},  {"info", 0},
                                                      {"debug", 0}, {"trace", 0}, {NULL, 0}};
 
@@ -101,12 +107,18 @@ const struct config_key config_keys[] = {
     TEXT(codec, down, "int8:256", "codec of updates; ddp: fp32"),
     CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
 
+    CHOICE(merge, rule, "mean", choices_rule,
+           "each value: over all workers, or over those that sent it; default follows codec.up: topk contributors"),
+    CHOICE(merge, weights, "tokens", choices_weights, "of the workers in the mean: their tokens, or all equal"),
+    CHOICE(merge, clip, "off", choices_clip, "median: no tensor's norm exceeds the median over the workers"),
+
     /* All local: a run that is continued may be given more workers, or another quorum. */
     LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address; port * takes a free one"),
     LOCAL_TEXT(coordinator, quorum, "all", "all, a number of workers, or a percentage such as 75%"),
     LOCAL_U32(coordinator, min_workers, "1", 1, 65536, "workers",
               "workers that must be there before the first round; async: the run takes max_steps for each of them"),
     LOCAL_U32(coordinator, max_workers, "64", 1, 65536, "workers", "workers at one time"),
+    LOCAL_U32(coordinator, threads, "0", 0, 256, "threads", "of the outer step; 0: one a core; changes no result"),
     LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
                "silence after which a worker loses its place; 0: as measured"),
 

@@ -120,6 +120,13 @@ static enum status resolve_method(const struct resolve *r)
     return STATUS_OK;
 }
 
+/* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
+static enum status resolve_merge(const struct resolve *r)
+{
+    bool sparse = config_codec_sparse(r->config->codec.up);
+    return derive(r, AT(merge.rule), sparse ? "contributors" : "mean");
+}
+
 /* "64 or 96": the multiples of `of` around value (the upper one alone when there is no lower one). */
 static const char *multiples(uint32_t value, uint32_t of, char out[48])
 {
@@ -254,6 +261,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     struct resolve r = {config, sources, err};
     TRY(resolve_preset(&r));
     TRY(resolve_method(&r));
+    TRY(resolve_merge(&r));
     TRY(check_model(&r));
     TRY(check_train(&r));
     return check_coordinator(&r);

@@ -103,8 +103,8 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
     return ledger_write(&e->ledger, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
-/* A whole payload: check it, put it into the journal, acknowledge it. The outer state's buffer and accumulator are free
- * between merges and serve as the places to read and decode to. */
+/* A whole payload: check it, put it into the journal, acknowledge it. The outer state's buffer is free between merges
+ * and serves as the place to read to. */
 static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
 {
     const struct msg_offer offer = u->offer;
@@ -125,8 +125,8 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     uint8_t *delta = e->ledger.outer.payload;
     TRY(e->store->ops->spool_read(e->store, spool_room(e, u), delta, offer.bytes, err));
     if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
-    enum status status =
-        codec_decode(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, e->ledger.outer.acc);
+    struct codec_view view; /* opening it checks everything that decoding will read */
+    enum status status = codec_open(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, NULL, &view);
     if (status == STATUS_NONFINITE)
         return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);

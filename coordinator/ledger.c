@@ -4,6 +4,7 @@
 
 #include "common/hash.h"
 #include "common/mem.h"
+#include "coordinator/gather.h"
 
 typedef enum status (*fold_fn)(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
                                struct err *err);
@@ -232,28 +233,6 @@ static const struct part *part_of(const struct ledger *l, uint32_t id, uint32_t 
     return &member_by_id(&l->round.members, id)->work.parts[fragment];
 }
 
-/* acc = weighted mean of one fragment's held parts. */
-static enum status merge_fragment(struct ledger *l, const struct round_close *close, struct err *err)
-{
-    struct outer_state *o = &l->outer;
-    struct merge merge;
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; i < close->n; i++) tokens += part_of(l, close->ids[i], close->fragment)->tokens;
-    merge_start(&merge, o->acc, l->layout.fragments[close->fragment].count, tokens);
-    for (uint32_t i = 0; i < close->n; i++) {
-        const struct part *part = part_of(l, close->ids[i], close->fragment);
-        TRY(l->journal.store->ops->segment_read(l->journal.store, part->at.segment, part->at.offset, o->payload,
-                                                part->bytes, err));
-        enum status status = crc32c(0, o->payload, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
-        if (status == STATUS_OK)
-            status = merge_add(&merge, o->fragments[close->fragment].up, part->tokens, o->payload, part->bytes);
-        if (status != STATUS_OK)
-            return err_set(err, status, "the delta of worker '%s' cannot be read back from the journal",
-                           member_by_id(&l->round.members, close->ids[i])->name);
-    }
-    return STATUS_OK;
-}
-
 /* ddp: the norm of the merged gradient over all fragments, before the first of them takes its step. Leaves the
  * accumulator at the last fragment. */
 static enum status gradient_norm(struct ledger *l, struct err *err)
@@ -269,7 +248,7 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
             if (work->open && (state == PART_HELD || state == PART_MERGED)) close.ids[close.n++] = i;
         }
         if (!close.n) continue;
-        TRY(merge_fragment(l, &close, err));
+        TRY(gather_merge(l, &close, 0, err));
         double norm2 = 0;
         const struct fragment *frag = &l->layout.fragments[f];
         for (uint64_t i = 0; i < frag->count; i++) norm2 += (double)o->acc[i] * (double)o->acc[i];
@@ -298,7 +277,6 @@ static enum status compute(struct ledger *l, const struct round_close *close, st
         TRY(gradient_norm(l, err));
         step.norm = l->outer.norm;
     }
-    TRY(merge_fragment(l, close, err));
     *u = (struct update){.fragment = close->fragment, .version = step.version, .round = step.round,
                          .form = outer_update_form(l->config), .n_named = close->n, .named = l->named};
     memcpy(u->codec, l->config->codec.down, strlen(l->config->codec.down) + 1);
@@ -308,6 +286,7 @@ static enum status compute(struct ledger *l, const struct round_close *close, st
     }
     /* The payload is made where the object will want it: behind its head. */
     size_t head = update_encoded_size(u) - sizeof(uint32_t);
+    TRY(gather_merge(l, close, head, err));
     enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
     if (status == STATUS_NONFINITE)
         return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: lower "

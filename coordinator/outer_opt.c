@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/apply.h"
+
 static inline double gradient(const struct outer_in *in, size_t i)
 {
     return in->parameters ? (double)in->theta[i] - (double)in->acc[i] : (double)in->acc[i];
@@ -16,8 +18,7 @@ static inline float result(const struct outer_in *in, size_t i, double step)
 
 void outer_sgd(const struct outer_in *in, double lr)
 {
-    if (in->parameters && !in->increment && lr == 1) return; /* not theta - (theta - acc): that rounds */
-    for (size_t i = 0; i < in->n; i++) in->acc[i] = result(in, i, lr * gradient(in, i));
+    apply_sgd(in->theta, in->acc, in->n, lr, in->parameters, in->increment);
 }
 
 void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu)

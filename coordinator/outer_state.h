@@ -1,7 +1,7 @@
 /* The numbers of the run: theta, the outer optimizer's state, the downlink residual and one accumulator, with the step
  * that turns merged deltas into an update. At most 16 bytes a parameter with one state vector (Nesterov), 4 more with
  * two (AdamW, delayed Nesterov) and a lossy downlink; the accumulator is as large as the largest fragment,
- * the buffer for encoded bytes as the largest payload of one. */
+ * the buffer for encoded bytes as the largest payload of one, or 32 MiB where several fit. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
 
@@ -11,9 +11,10 @@
 
 #include "common/config.h"
 #include "common/layout.h"
+#include "common/pool.h"
 #include "common/status.h"
 #include "compress/feedback.h"
-#include "coordinator/merge.h"
+#include "compress/merge.h"
 
 struct codec;
 
@@ -31,8 +32,12 @@ struct outer_state {
     float *theta, *m, *v;        /* [n_params]; m, v: NULL when the optimizer has none */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
-    /* Encoded bytes, one thing at a time: a delta that arrived or is read back from the journal, then the update, with room
-     * for its object head. */
+    struct pool *pool;           /* NULL: one thread */
+    struct merger merger;
+    struct merge_delta *deltas;  /* [WIRE_NAMED_MAX] of one merge */
+    uint64_t *tokens;            /* [WIRE_NAMED_MAX] */
+    /* Encoded bytes, one thing at a time: a delta that arrived, or as many as fit read back from the journal, then the
+     * update, with room for its object head. */
     uint8_t *payload;
     size_t payload_cap, delta_cap; /* of the buffer; of the largest delta */
     uint64_t norm_round; /* ddp: round whose gradient norm is known, + 1 */
@@ -63,6 +68,9 @@ void outer_state_rehash(struct outer_state *s);
 /* Forms of this configuration (enum delta_form, enum update_form). */
 uint8_t outer_delta_form(const struct config *config);
 uint8_t outer_update_form(const struct config *config);
+/* Room for `bytes` in s->payload, keeping nothing. It is sized for the usual merge at start: this grows it when all deltas
+ * must be there together and there are more of them than that. NOMEM. */
+enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
 /* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK the payload is
  * s->payload[at .. at + *size_p) and theta, state and hash of the fragment have moved. NONFINITE: theta is unchanged. */
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p) MUST_CHECK;

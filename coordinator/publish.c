@@ -4,33 +4,56 @@
 
 #include "common/apply.h"
 #include "common/hash.h"
+#include "common/pool.h"
 #include "coordinator/outer_opt.h"
 
-/* Would every element of theta + x (or x) be finite? */
-static bool stays_finite(const float *theta, const float *x, size_t n, bool replace)
+struct job {
+    const struct publish *p;
+    struct codec_view view;
+    float *theta;
+    size_t parts;
+    bool bad[POOL_THREADS_MAX]; /* by thread: something was not finite */
+};
+
+void publish_add_residual(float *x, float *residual, float decay, const uint8_t *skip, size_t n)
 {
-    if (replace) return outer_finite(x, n);
-    uint32_t bad = 0;
     for (size_t i = 0; i < n; i++) {
-        float sum = theta[i] + x[i];
-        uint32_t bits;
-        memcpy(&bits, &sum, sizeof bits);
-        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+        bool keep = skip && skip[i];
+        float sum = x[i] + decay * residual[i];
+        residual[i] = keep ? residual[i] : sum;
+        x[i] = keep ? 0.0f : sum;
     }
-    return !bad;
 }
 
-enum status publish_step(struct codec *codec, struct feedback *fb, bool replace, float *x, float *theta, size_t n,
-                         uint8_t *payload, size_t cap, size_t *size_p, uint64_t *hash_p)
+static void move_parts(void *ctx, int thread, int threads)
 {
-    if (replace)
-        TRY(codec_encode(codec, x, payload, cap, size_p, NULL));
+    struct job *job = ctx;
+    const struct publish *p = job->p;
+    float *x = p->scratch + (size_t)thread * p->scratch_part;
+    size_t first, end;
+    pool_share(job->parts, 1, thread, threads, &first, &end);
+    for (size_t i = first; i < end; i++) {
+        struct codec_part part = codec_part(p->codec, i);
+        size_t n = part.to - part.from;
+        codec_view_decode(&job->view, i, x);
+        for (size_t k = 0; p->residual && k < n; k++) p->residual[part.from + k] = p->residual[part.from + k] - x[k];
+        apply_update(job->theta + part.from, p->replace, x, n);
+        if (!outer_finite(job->theta + part.from, n)) job->bad[thread] = true;
+    }
+}
+
+enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
+                         size_t *size_p, uint64_t *hash_p)
+{
+    struct job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
+    TRY(codec_encode(p->codec, x, payload, cap, size_p, NULL));
+    TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
+    if (p->pool && job.parts > 1)
+        pool_run(p->pool, move_parts, &job);
     else
-        TRY(feedback_encode(fb, codec, x, payload, cap, size_p));
-    TRY(codec_decode(codec, payload, *size_p, x));
-    if (!stays_finite(theta, x, n, replace)) return STATUS_NONFINITE;
-    apply_update(theta, replace, x, n);
-    if (!replace) feedback_commit(fb);
+        move_parts(&job, 0, 1);
+    for (int i = 0; i < POOL_THREADS_MAX; i++)
+        if (job.bad[i]) return STATUS_NONFINITE;
     *hash_p = hash64(theta, n * sizeof *theta);
     return STATUS_OK;
 }

@@ -9,13 +9,26 @@
 
 #include "common/status.h"
 #include "compress/codec.h"
-#include "compress/feedback.h"
 
-/* codec, fb: of the fragment, downwards. x[n] holds the increment (or, `replace`, the new theta: lossless codecs only)
- * and is overwritten with the decoded values. On OK payload[*size_p] is the update's payload, theta has moved, and
- * *hash_p is hash64 of it. NONFINITE, and theta unchanged, when an element of theta would not be finite. After an error
- * the residual is not to be used again. */
-enum status publish_step(struct codec *codec, struct feedback *fb, bool replace, float *x, float *theta, size_t n,
-                         uint8_t *payload, size_t cap, size_t *size_p, uint64_t *hash_p) MUST_CHECK;
+struct pool;
+
+struct publish {
+    struct codec *codec; /* of the fragment, downwards */
+    bool replace;        /* x is the new theta, not an increment: lossless codecs only */
+    float *residual;     /* [n], or NULL: what is lost is dropped */
+    struct pool *pool;   /* NULL: the calling thread alone */
+    float *scratch;      /* [threads][scratch_part] */
+    size_t scratch_part; /* >= the codec's largest part */
+};
+
+/* x[i] += decay * residual[i], and the residual takes x over: what will be decoded is subtracted from it later. Any range
+ * of the fragment. Values with `skip` (NULL: none) are not published: x becomes 0, the residual stays. */
+void publish_add_residual(float *x, float *residual, float decay, const uint8_t *skip, size_t n);
+
+/* x[n]: the increment, residual added, or the new theta. On OK payload[*size_p] is the update's payload, theta and
+ * residual have moved, and *hash_p is hash64 of theta. NONFINITE when an element of theta would not be finite. After an
+ * error neither theta nor residual may be used again: the run stops, and starts from its journal. */
+enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
+                         size_t *size_p, uint64_t *hash_p) MUST_CHECK;
 
 #endif

@@ -1,34 +1,37 @@
-/* How fast the coordinator merges: decoding deltas into the accumulator, the outer step, and publishing, beside memcpy
- * in the same run. Usage: bench_merge [--params N] [--workers N] [--seconds S] [--json FILE]
+/* How fast the coordinator is between the last delta and the update: opening payloads, merging, the outer step,
+ * publishing. Beside memcpy of as many floats in the same run.
  *
- * "GB/s" is fp32 gigabytes of deltas a second (4 bytes a parameter and worker), so all codecs compare with memcpy of the
- * same floats; "payload GB/s" counts the encoded bytes. Median and best of the repetitions. */
+ * Usage: bench_merge [--params N] [--workers N] [--threads N] [--up SPEC] [--down SPEC] [--seconds S] [--json FILE]
+ *
+ * Without --up: the dense codecs on 16 Mi parameters of 4 workers, with one thread and with all; then
+ * topk:64/4096+sign on 124 M parameters of 16 workers. "GB/s" is fp32 gigabytes of deltas a second (4 bytes a parameter
+ * and worker), so all codecs compare with memcpy of the same floats. Median and best of the repetitions. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/rng.h"
-#include "compress/codec.h"
-#include "compress/feedback.h"
-#include "coordinator/merge.h"
-#include "coordinator/outer_opt.h"
-#include "coordinator/publish.h"
+#include "compress/merge.h"
+#include "coordinator/outer_state.h"
 
-enum { RUNS_MAX = 1000, RUNS_MIN = 5 };
+enum { RUNS_MAX = 1000, RUNS_MIN = 3, WORKERS_MAX = 256, SHIFT = 4099 };
 
 struct bench {
-    uint64_t n, workers;
+    uint64_t params, workers, threads;
     double seconds;
-    float *x, *acc, *theta, *v;
-    uint8_t *payload, *out;
-    size_t size, cap;
-    struct codec *codec;
-    struct feedback fb;
+    const char *up, *down, *rule;
+    struct config config;
+    struct layout layout;
+    struct outer_state outer;
+    struct merge_delta *deltas; /* [fragments][workers] */
+    float *noise;               /* [largest fragment + WORKERS_MAX * SHIFT] */
+    uint64_t version, largest, payload;
     json_t *rows;
 };
 
@@ -51,11 +54,11 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* bytes: fp32 bytes of one run; payload: encoded bytes, 0: none. */
-static void measure(struct bench *b, const char *what, const char *codec, run_fn run, double bytes, double payload)
+static void measure(struct bench *b, const char *what, run_fn run)
 {
-    double times[RUNS_MAX];
+    double times[RUNS_MAX], bytes = (double)b->params * (double)b->workers * sizeof(float);
     int n = 0;
+    run(b);
     uint64_t start = clock_monotonic_us();
     while (n < RUNS_MAX && (n < RUNS_MIN || (double)(clock_monotonic_us() - start) < b->seconds * 1e6)) {
         uint64_t t = clock_monotonic_us();
@@ -64,79 +67,180 @@ static void measure(struct bench *b, const char *what, const char *codec, run_fn
     }
     qsort(times, (size_t)n, sizeof *times, by_value);
     double median = times[n / 2], best = times[0];
-    printf("%-22s %-10s %8.2f %8.2f %10.2f %10.1f %5d\n", what, codec, bytes / median * 1e-9, bytes / best * 1e-9,
-           payload / median * 1e-9, median * 1e3, n);
-    json_array_append_new(b->rows, json_pack("{s:s,s:s,s:f,s:f,s:f,s:f,s:i}", "what", what, "codec", codec, "gb_per_s",
-                                             bytes / median * 1e-9, "best_gb_per_s", bytes / best * 1e-9,
-                                             "payload_gb_per_s", payload / median * 1e-9, "median_s", median, "runs", n));
+    printf("%-18s %-18s %-18s %7llu %8.2f %8.2f %10.1f %5d\n", what, b->up, b->down, (unsigned long long)b->threads,
+           bytes / median * 1e-9, bytes / best * 1e-9, median * 1e3, n);
+    fflush(stdout);
+    json_array_append_new(b->rows, json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:I,s:i}", "what", what, "codec",
+                                             b->up, "down", b->down, "params", (json_int_t)b->params, "workers",
+                                             (json_int_t)b->workers, "threads", (json_int_t)b->threads, "gb_per_s",
+                                             bytes / median * 1e-9, "best_gb_per_s", bytes / best * 1e-9, "median_s",
+                                             median, "best_s", best, "payload_bytes", (json_int_t)b->payload, "runs", n));
+}
+
+static uint64_t count_of(const struct bench *b, uint32_t f)
+{
+    return b->layout.fragments[f].count;
 }
 
 static void run_memcpy(struct bench *b)
 {
-    for (uint64_t w = 0; w < b->workers; w++) memcpy(b->acc, b->x, b->n * sizeof *b->x);
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++)
+        for (uint64_t w = 0; w < b->workers; w++)
+            memcpy(b->outer.acc, b->noise + w * SHIFT, count_of(b, f) * sizeof(float));
+}
+
+/* What deltas cost when they arrive: a checksum, and checks that prove them whole and finite. */
+static void run_check(struct bench *b)
+{
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++)
+        for (uint64_t w = 0; w < b->workers; w++) {
+            struct merge_delta *d = &b->deltas[f * b->workers + w];
+            if (crc32c(0, d->payload, d->size) == 1) die("cannot be");
+            must(merge_open(b->outer.fragments[f].up, d));
+        }
+}
+
+static void merge_fragment(struct bench *b, uint32_t f)
+{
+    struct merge merge;
+    for (uint64_t w = 0; w < b->workers; w++) b->outer.tokens[w] = 1000;
+    must(merge_start(&merge, &b->outer.merger, &b->layout, f, b->outer.fragments[f].up,
+                     b->outer.theta + b->layout.fragments[f].offset, b->outer.acc, b->outer.tokens,
+                     (uint32_t)b->workers));
+    if (merge_measures(&merge)) merge_measure(&merge, b->deltas + f * b->workers, (uint32_t)b->workers);
+    merge_add(&merge, b->deltas + f * b->workers, (uint32_t)b->workers);
 }
 
 static void run_merge(struct bench *b)
 {
-    struct merge merge;
-    merge_start(&merge, b->acc, b->n, b->workers * 1000);
-    for (uint64_t w = 0; w < b->workers; w++) must(merge_add(&merge, b->codec, 1000, b->payload, b->size));
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++) merge_fragment(b, f);
 }
 
-/* What a delta costs when it arrives: its checksum, and a decode that proves it finite. */
-static void run_check(struct bench *b)
+static void run_step(struct bench *b)
 {
-    if (crc32c(0, b->payload, b->size) == 1) die("cannot be");
-    must(codec_decode(b->codec, b->payload, b->size, b->acc));
+    b->payload = 0;
+    b->version++;
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++) {
+        struct outer_step step = {.fragment = f, .version = b->version, .members = (uint32_t)b->workers};
+        size_t size;
+        must(outer_state_step(&b->outer, &step, 4096, &size));
+        b->payload += size;
+    }
 }
 
-static void run_nesterov(struct bench *b)
+/* From the last delta in memory to the update in memory. */
+static void run_outer(struct bench *b)
 {
-    struct outer_in in = {.theta = b->theta, .acc = b->acc, .n = b->n, .increment = true};
-    memcpy(b->acc, b->x, b->n * sizeof *b->x);
-    outer_nesterov(&in, b->v, 0.7, 0.9);
+    b->payload = 0;
+    b->version++;
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++) {
+        struct outer_step step = {.fragment = f, .version = b->version, .members = (uint32_t)b->workers};
+        size_t size;
+        for (uint64_t w = 0; w < b->workers; w++)
+            must(merge_open(b->outer.fragments[f].up, &b->deltas[f * b->workers + w]));
+        merge_fragment(b, f);
+        must(outer_state_step(&b->outer, &step, 4096, &size));
+        b->payload += size;
+    }
 }
 
-static void run_publish(struct bench *b)
+/* Like a GPT: one large embedding, then blocks of matrices and vectors. */
+static void make_layout(struct bench *b)
 {
-    size_t size;
-    uint64_t hash;
-    memcpy(b->acc, b->x, b->n * sizeof *b->x);
-    must(publish_step(b->codec, &b->fb, false, b->acc, b->theta, b->n, b->out, b->cap, &size, &hash));
+    uint64_t left = b->params, width = 768, shape[2] = {left / 4 / width, width};
+    char name[32];
+    layout_init(&b->layout);
+    if (shape[0]) must(layout_add(&b->layout, "embedding", 2, shape, LAYOUT_INIT_ZEROS, 0, true));
+    left -= shape[0] * width;
+    for (uint32_t i = 0; left; i++) {
+        uint64_t vector = width < left ? width : left;
+        snprintf(name, sizeof name, "block.%u.bias", i);
+        must(layout_add(&b->layout, name, 1, &vector, LAYOUT_INIT_ZEROS, 0, false));
+        left -= vector;
+        shape[0] = left / width < 4 * width ? left / width : 4 * width;
+        if (!shape[0]) continue;
+        snprintf(name, sizeof name, "block.%u.weight", i);
+        must(layout_add(&b->layout, name, 2, shape, LAYOUT_INIT_ZEROS, 0, true));
+        left -= shape[0] * width;
+    }
+    must(layout_split(&b->layout, 0));
+    b->largest = 0;
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++)
+        if (count_of(b, f) > b->largest) b->largest = count_of(b, f);
 }
 
-static void run_whole(struct bench *b)
+static void set(struct bench *b, struct config_sources *sources, const char *key, const char *value)
 {
-    struct outer_in in = {.theta = b->theta, .acc = b->acc, .n = b->n, .increment = true};
-    size_t size;
-    uint64_t hash;
-    run_merge(b);
-    outer_nesterov(&in, b->v, 0.7, 0.9);
-    must(publish_step(b->codec, &b->fb, false, b->acc, b->theta, b->n, b->out, b->cap, &size, &hash));
-}
-
-static void bench_codec(struct bench *b, const char *spec)
-{
-    struct codec_span span = {.count = b->n, .rows = 1, .cols = b->n, .ndim = 1};
+    char text[160];
     struct err err = {0};
-    double bytes = (double)b->n * sizeof(float), all = bytes * (double)b->workers;
-    if (codec_create(&b->codec, spec, &span, 1, &err) != STATUS_OK) die(err.msg);
-    b->cap = codec_bound(b->codec);
-    b->payload = mem_alloc(1, b->cap);
-    b->out = mem_alloc(1, b->cap);
-    if (!b->payload || !b->out) die("no memory");
-    must(feedback_init(&b->fb, b->n, 1, !codec_lossless(b->codec)));
-    must(codec_encode(b->codec, b->x, b->payload, b->cap, &b->size, NULL));
-    double payload = (double)b->size;
-    measure(b, "check on arrival", spec, run_check, bytes, payload);
-    measure(b, "merge", spec, run_merge, all, payload * (double)b->workers);
-    measure(b, "publish", spec, run_publish, bytes, payload);
-    measure(b, "merge + step + publish", spec, run_whole, all, payload * (double)b->workers);
-    feedback_finish(&b->fb);
-    codec_destroy(b->codec);
-    mem_free(b->payload);
-    mem_free(b->out);
-    memset(b->theta, 0, b->n * sizeof *b->theta);
+    snprintf(text, sizeof text, "%s=%s", key, value);
+    if (config_set(&b->config, sources, text, CONFIG_FLAG, &err) != STATUS_OK) die(err.msg);
+}
+
+static void setup(struct bench *b)
+{
+    struct config_sources sources;
+    struct err err = {0};
+    char threads[24];
+    bool sparse = !strncmp(b->up, "topk", 4);
+    config_defaults(&b->config, &sources);
+    snprintf(threads, sizeof threads, "%llu", (unsigned long long)b->threads);
+    set(b, &sources, "coordinator.threads", threads);
+    set(b, &sources, "train.method", sparse ? "local-sgd" : "diloco");
+    set(b, &sources, "codec.up", b->up);
+    set(b, &sources, "codec.down", b->down);
+    if (b->rule) set(b, &sources, "merge.rule", b->rule);
+    if (config_resolve(&b->config, &sources, &err) != STATUS_OK) die(err.msg);
+    make_layout(b);
+    if (outer_state_init(&b->outer, &b->config, &b->layout, &err) != STATUS_OK) die(err.msg);
+    uint64_t noise = b->largest + b->workers * SHIFT;
+    b->noise = mem_alloc(noise, sizeof *b->noise);
+    b->deltas = mem_alloc(b->layout.n_fragments * b->workers, sizeof *b->deltas);
+    if (!b->noise || !b->deltas) die("no memory");
+    rng_normal_fill(1, RNG_TEST, 0, 1e-3f, b->noise, noise);
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++)
+        for (uint64_t w = 0; w < b->workers; w++) {
+            struct codec *up = b->outer.fragments[f].up;
+            size_t bound = codec_bound(up), size = 0;
+            uint8_t *made = mem_alloc(1, bound), *payload;
+            if (!made) die("no memory");
+            must(codec_encode(up, b->noise + w * SHIFT, made, bound, &size, NULL));
+            payload = mem_alloc(1, size);
+            if (!payload) die("no memory");
+            memcpy(payload, made, size);
+            mem_free(made);
+            b->deltas[f * b->workers + w] = (struct merge_delta){.payload = payload, .size = size, .tokens = 1000,
+                                                                .room = mem_alloc(1, codec_open_room(up))};
+        }
+}
+
+static void finish(struct bench *b)
+{
+    for (uint64_t i = 0; i < b->layout.n_fragments * b->workers; i++) {
+        mem_free((void *)(uintptr_t)b->deltas[i].payload);
+        mem_free(b->deltas[i].room);
+    }
+    mem_free(b->deltas);
+    mem_free(b->noise);
+    outer_state_finish(&b->outer);
+    layout_finish(&b->layout);
+}
+
+static void bench_one(struct bench *b, const char *up, const char *down, uint64_t threads)
+{
+    b->up = up;
+    b->down = down;
+    b->threads = threads;
+    setup(b);
+    measure(b, "memcpy", run_memcpy);
+    measure(b, "check on arrival", run_check);
+    measure(b, "merge", run_merge);
+    measure(b, "step + publish", run_step);
+    measure(b, "outer step", run_outer);
+    printf("%-18s %llu parameters, %llu workers, %.1f MB down: %.3f bits a parameter\n\n", "",
+           (unsigned long long)b->params, (unsigned long long)b->workers, (double)b->payload * 1e-6,
+           (double)b->payload * 8 / (double)b->params);
+    finish(b);
 }
 
 static json_t *machine(void)
@@ -147,21 +251,42 @@ static json_t *machine(void)
     while (f && fgets(line, sizeof line, f)) {
         cores += !strncmp(line, "processor", 9);
         const char *colon = strchr(line, ':');
-        if (colon && !strncmp(line, "model name", 10)) snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        if (colon && !strncmp(line, "model name", 10))
+            snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
     }
     if (f) fclose(f);
     return json_pack("{s:s,s:i}", "cpu", model, "cores", cores);
 }
 
+static void bench_all(struct bench *b, uint64_t threads)
+{
+    static const char *const dense[] = {"fp32", "bf16", "int8:256"};
+    static const char *const sparse = "topk:64/4096+sign";
+    uint64_t params = b->params, workers = b->workers;
+    b->params = params ? params : 16 << 20;
+    b->workers = workers ? workers : 4;
+    for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
+        bench_one(b, dense[i], dense[i], 1);
+        if (threads > 1) bench_one(b, dense[i], dense[i], threads);
+    }
+    b->params = params ? params : 124 * 1000 * 1000;
+    b->workers = workers ? workers : 16;
+    bench_one(b, sparse, sparse, threads);
+}
+
 int main(int argc, char **argv)
 {
-    static const char *const codecs[] = {"fp32", "bf16", "int8:256"};
-    struct bench b = {.n = 16 << 20, .workers = 4, .seconds = 2};
-    const char *json = NULL;
+    static struct bench b = {.seconds = 2};
+    const char *json = NULL, *up = NULL, *down = NULL;
+    uint64_t threads = 0;
     struct err err = {0};
     const struct option_spec specs[] = {
-        {"params", OPTION_COUNT, &b.n, "N", "parameters of the fragment (16 Mi)"},
-        {"workers", OPTION_COUNT, &b.workers, "N", "deltas merged (4)"},
+        {"params", OPTION_COUNT, &b.params, "N", "parameters (16 Mi; sparse: 124 M)"},
+        {"workers", OPTION_COUNT, &b.workers, "N", "deltas merged (4; sparse: 16)"},
+        {"threads", OPTION_COUNT, &threads, "N", "threads of the coordinator (all cores)"},
+        {"up", OPTION_TEXT, &up, "SPEC", "one codec of deltas instead of the usual ones"},
+        {"down", OPTION_TEXT, &down, "SPEC", "with --up: codec of the update (the same)"},
+        {"rule", OPTION_TEXT, &b.rule, "RULE", "merge.rule (as the codec asks for)"},
         {"seconds", OPTION_REAL, &b.seconds, "S", "least time of each row (2)"},
         {"json", OPTION_TEXT, &json, "FILE", "write the rows there too"},
     };
@@ -169,22 +294,19 @@ int main(int argc, char **argv)
                               .specs = specs, .n_specs = sizeof specs / sizeof *specs};
     enum status status = options_parse(&options, argc, argv, &err);
     if (status != STATUS_OK) return status == STATUS_END ? EXIT_DONE : options_fail("bench_merge", &err);
-    if (!b.n || !b.workers) die("--params and --workers must not be 0");
-    b.x = mem_alloc(b.n, sizeof *b.x);
-    b.acc = mem_alloc(b.n, sizeof *b.acc);
-    b.theta = mem_alloc(b.n, sizeof *b.theta);
-    b.v = mem_alloc(b.n, sizeof *b.v);
+    if (b.workers > WORKERS_MAX) die("--workers: at most 256");
+    if (!threads) threads = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
     b.rows = json_array();
-    if (!b.x || !b.acc || !b.theta || !b.v || !b.rows) die("no memory");
-    rng_normal_fill(1, RNG_TEST, 0, 1e-3f, b.x, b.n);
-    double bytes = (double)b.n * sizeof(float);
-    printf("%llu parameters, %llu workers\n\n%-22s %-10s %8s %8s %10s %10s %5s\n", (unsigned long long)b.n,
-           (unsigned long long)b.workers, "", "codec", "GB/s", "best", "payload", "ms", "runs");
-    measure(&b, "memcpy", "-", run_memcpy, bytes * (double)b.workers, 0);
-    measure(&b, "outer Nesterov", "-", run_nesterov, bytes, 0);
-    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) bench_codec(&b, codecs[i]);
-    json_t *out = json_pack("{s:s,s:o,s:i,s:i,s:o}", "name", "merge", "machine", machine(), "params", (int)b.n, "workers",
-                            (int)b.workers, "rows", b.rows);
+    if (!b.rows) die("no memory");
+    printf("%-18s %-18s %-18s %7s %8s %8s %10s %5s\n", "", "codec", "down", "threads", "GB/s", "best", "ms", "runs");
+    if (up) {
+        if (!b.params) b.params = 16 << 20;
+        if (!b.workers) b.workers = 4;
+        bench_one(&b, up, down ? down : up, threads);
+    } else {
+        bench_all(&b, threads);
+    }
+    json_t *out = json_pack("{s:s,s:o,s:o}", "name", "merge", "machine", machine(), "rows", b.rows);
     if (json && (!out || json_dump_file(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))) die("cannot write the rows");
     json_decref(out);
     return 0;

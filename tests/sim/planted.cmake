@@ -25,18 +25,18 @@ function(atoll_planted name source from to)
 endfunction()
 
 # --- merging
-atoll_planted(delta_merged_twice coordinator/merge.c
-    "TRY(codec_decode_axpy(codec, weight, payload, size, merge->acc));"
-    "TRY(codec_decode_axpy(codec, weight, payload, size, merge->acc)); TRY(codec_decode_axpy(codec, weight, payload, size, merge->acc));")
-atoll_planted(delta_left_out coordinator/merge.c
-    "if (merge->added == 0 && weight == 1.0f) {"
-    "if (merge->added == 2) return STATUS_OK;\n    if (merge->added == 0 && weight == 1.0f) {")
+atoll_planted(delta_merged_twice compress/merge.c
+    "codec_view_axpy(view, p, w, acc);"
+    "codec_view_axpy(view, p, w, acc), codec_view_axpy(view, p, w, acc);")
+atoll_planted(delta_left_out compress/merge.c
+    "const struct codec_view *view = &job->deltas[d].view;"
+    "if (merge->added + d == 2) continue;\n        const struct codec_view *view = &job->deltas[d].view;")
 atoll_planted(merged_delta_taken_again coordinator/round.c
     "if (m->merged[offer->fragment] == offer->round + 1) {"
     "if (m->merged[offer->fragment] == offer->round + 1 && 0) {")
 atoll_planted(downlink_residual_lost coordinator/publish.c
-    "if (!replace) feedback_commit(fb);"
-    "if (!replace) feedback_reset(fb);")
+    "residual[i] = keep ? residual[i] : sum;"
+    "residual[i] = 0;")
 
 # --- the log
 atoll_planted(fsync_skipped coordinator/journal.c

@@ -1,207 +1,306 @@
-/* The weighted mean, the way from an outer step to bytes and back, and the one loop that moves theta. */
+/* The merge rules against plain loops, at any number of threads and in any grouping; exactness for a single worker.
+ * ctest: labels=threads */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "common/apply.h"
-#include "common/hash.h"
+#include "common/layout.h"
 #include "common/mem.h"
+#include "common/pool.h"
 #include "common/rng.h"
-#include "compress/codec.h"
-#include "coordinator/merge.h"
-#include "coordinator/publish.h"
+#include "compress/merge.h"
 
-enum { N = 700, CAP = 8192 };
+enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside of them */
+
+static const uint64_t shapes[TENSORS] = {70000, 100, 169900, 60000};
 
 struct world {
+    struct layout layout;
     struct codec *codec;
-    uint8_t payload[4][CAP];
-    size_t size[4];
-    float x[4][N];
+    struct merge_delta deltas[R];
+    uint64_t tokens[R];
+    float *x[R]; /* decoded; -0: not sent */
+    float *theta, *acc, *expect;
 };
+
+static float *floats(void)
+{
+    float *x = mem_alloc(N, sizeof *x);
+    assert_non_null(x);
+    return x;
+}
 
 static void world_open(struct world *w, const char *spec)
 {
-    struct codec_span span = {.count = N, .rows = 1, .cols = N, .ndim = 1};
+    static const uint64_t tokens[R] = {100, 300, 50, 500, 50};
     struct err err = {0};
-    assert_int_equal(codec_create(&w->codec, spec, &span, 1, &err), STATUS_OK);
-    for (int i = 0; i < 4; i++) {
-        rng_normal_fill(5, RNG_TEST, (uint64_t)i << 30, 1.0f, w->x[i], N);
+    *w = (struct world){.theta = floats(), .acc = floats(), .expect = floats()};
+    layout_init(&w->layout);
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        char name[16];
+        uint64_t shape[2] = {10, shapes[t] / 10};
+        snprintf(name, sizeof name, "t%u", t);
+        assert_int_equal(layout_add(&w->layout, name, 2, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+    }
+    assert_int_equal(layout_split(&w->layout, 1), STATUS_OK);
+    assert_int_equal(codec_create_for_fragment(&w->codec, spec, &w->layout, 0, &err), STATUS_OK);
+    rng_normal_fill(5, RNG_TEST + 1, 0, 1.0f, w->theta, N);
+    for (int i = 0; i < R; i++) {
+        uint8_t *payload = mem_alloc(1, codec_bound(w->codec));
+        w->x[i] = floats();
+        rng_normal_fill(5, RNG_TEST, (uint64_t)i << 30, 1.0f + (float)(i * 7 % 5), w->x[i], N);
         w->x[i][3] = -0.0f;
-        assert_int_equal(codec_encode(w->codec, w->x[i], w->payload[i], CAP, &w->size[i], NULL), STATUS_OK);
-        assert_int_equal(codec_decode(w->codec, w->payload[i], w->size[i], w->x[i]), STATUS_OK);
+        w->tokens[i] = tokens[i];
+        w->deltas[i] = (struct merge_delta){.payload = payload, .tokens = tokens[i],
+                                            .room = mem_alloc(1, codec_open_room(w->codec))};
+        assert_int_equal(codec_encode(w->codec, w->x[i], payload, codec_bound(w->codec), &w->deltas[i].size, NULL),
+                         STATUS_OK);
+        assert_int_equal(codec_decode(w->codec, payload, w->deltas[i].size, w->x[i]), STATUS_OK);
+        assert_int_equal(merge_open(w->codec, &w->deltas[i]), STATUS_OK);
     }
 }
 
-static void add(struct merge *m, const struct world *w, int i, uint64_t tokens)
+static void world_close(struct world *w)
 {
-    assert_int_equal(merge_add(m, w->codec, tokens, w->payload[i], w->size[i]), STATUS_OK);
+    for (int i = 0; i < R; i++) {
+        mem_free((void *)(uintptr_t)w->deltas[i].payload);
+        mem_free(w->deltas[i].room);
+        mem_free(w->x[i]);
+    }
+    codec_destroy(w->codec);
+    layout_finish(&w->layout);
+    mem_free(w->theta);
+    mem_free(w->acc);
+    mem_free(w->expect);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+struct rules {
+    enum merge_rule rule;
+    enum merge_weights weights;
+    enum merge_clip clip;
+    bool parameters;
+};
+
+/* The first n deltas into w->acc, `group` at a time. */
+static void merge_all(struct world *w, const struct rules *rules, int threads, uint32_t n, uint32_t group)
+{
+    static struct config config;
+    struct pool *pool = NULL;
+    struct merger m;
+    struct merge merge;
+    config.merge.rule = rules->rule;
+    config.merge.weights = rules->weights;
+    config.merge.clip = rules->clip;
+    if (threads > 1) assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    assert_int_equal(merger_init(&m, &config, rules->parameters, pool, merge_part_max(w->codec)), STATUS_OK);
+    memset(w->acc, 0x7f, N * sizeof *w->acc); /* stale contents do not matter */
+    assert_int_equal(merge_start(&merge, &m, &w->layout, 0, w->codec, w->theta, w->acc, w->tokens, n), STATUS_OK);
+    if (merge_wants_all(&m, w->codec)) group = n;
+    for (uint32_t i = 0; merge_measures(&merge) && i < n; i += group)
+        merge_measure(&merge, w->deltas + i, n - i < group ? n - i : group);
+    for (uint32_t i = 0; i < n; i += group) merge_add(&merge, w->deltas + i, n - i < group ? n - i : group);
+    merger_finish(&m);
+    pool_destroy(pool);
+}
+
+static bool sent(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits != 0x80000000u;
+}
+
+static double factor_of(const struct world *w, const struct rules *rules, int worker, int tensor)
+{
+    double norms[R];
+    uint64_t from = w->layout.tensors[tensor].offset, to = from + w->layout.tensors[tensor].count;
+    for (int i = 0; i < R; i++) {
+        norms[i] = 0;
+        for (uint64_t k = from; k < to; k++) {
+            double d = rules->parameters ? (double)w->theta[k] - (double)w->x[i][k] : (double)w->x[i][k];
+            norms[i] += d * d;
+        }
+        norms[i] = sqrt(norms[i]);
+    }
+    int larger, pick = 0; /* the lower median has (R - 1) / 2 below it */
+    for (int i = 0; i < R; i++) {
+        larger = 0;
+        for (int j = 0; j < R; j++) larger += norms[j] < norms[i];
+        if (larger == (R - 1) / 2) pick = i;
+    }
+    return norms[worker] > norms[pick] ? norms[pick] / norms[worker] : 1;
+}
+
+/* The rules once more, in double. */
+static void check_rules(const struct world *w, const struct rules *rules)
+{
+    bool senders = rules->rule == MERGE_CONTRIBUTORS && codec_sparse(w->codec);
+    double tokens[R], all = 0, largest = 0;
+    for (int i = 0; i < R; i++) tokens[i] = rules->weights == MERGE_WEIGHTS_EQUAL ? 1 : (double)w->tokens[i];
+    for (int i = 0; i < R; i++) all += tokens[i];
+    for (int t = 0; t < TENSORS; t++) {
+        double factor[R];
+        for (int i = 0; i < R; i++) factor[i] = rules->clip == MERGE_CLIP_MEDIAN ? factor_of(w, rules, i, t) : 1;
+        uint64_t from = w->layout.tensors[t].offset, to = from + w->layout.tensors[t].count;
+        for (uint64_t k = from; k < to; k++) {
+            double sum = 0, weight = 0, size = 0;
+            for (int i = 0; i < R; i++) {
+                double x = (double)w->x[i][k], theta = (double)w->theta[k];
+                if (senders && !sent(w->x[i][k])) continue;
+                double y = rules->parameters ? theta - factor[i] * (theta - x) : factor[i] * x;
+                sum += tokens[i] * y;
+                size += tokens[i] * fabs(y);
+                weight += tokens[i];
+            }
+            double expect = !senders ? sum / all : weight > 0 ? sum / weight : 0;
+            largest = fmax(largest, fabs(expect));
+            assert_true(fabs((double)w->acc[k] - expect) <= 1e-6 * (senders && weight > 0 ? size / weight : size / all));
+            if (codec_sparse(w->codec)) assert_true(sent(w->acc[k]) == (size > 0));
+        }
+    }
+    assert_true(largest > 0.5);
+}
+
+static void test_rules(void **state)
+{
+    (void)state;
+    static struct world w;
+    const char *const specs[] = {"fp32", "int8:128", "bf16+lz4", "topk:64/4096+sign", "topk:32/1024+int8"};
+    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
+        world_open(&w, specs[s]);
+        float *first = floats();
+        for (int mask = 0; mask < 16; mask++) {
+            struct rules rules = {mask & 1, mask >> 1 & 1, mask >> 2 & 1, mask >> 3};
+            if (rules.parameters && !codec_lossless(w.codec)) continue;
+            merge_all(&w, &rules, 1, R, R);
+            memcpy(first, w.acc, N * sizeof *first);
+            check_rules(&w, &rules);
+            const int threads[] = {2, 3, 7};
+            for (int i = 0; i < 3; i++) { /* bit-equal at any number of threads, in any grouping */
+                merge_all(&w, &rules, threads[i], R, 1 + (uint32_t)i);
+                assert_memory_equal(w.acc, first, N * sizeof *first);
+            }
+        }
+        mem_free(first);
+        world_close(&w);
+    }
 }
 
 /* acc = w0 x0, then acc += w1 x1, ... in fp32, in this order. */
-static void test_weighted_mean(void **state)
+static void test_mean_to_the_bit(void **state)
 {
     (void)state;
     static struct world w;
-    const char *const specs[] = {"fp32", "int8:128", "bf16+lz4"};
-    const uint64_t tokens[4] = {100, 300, 50, 550};
-    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
-        float acc[N], expect[N];
-        struct merge m;
-        world_open(&w, specs[s]);
-        memset(acc, 0x7f, sizeof acc); /* stale contents do not matter */
-        merge_start(&m, acc, N, 1000);
-        for (int i = 0; i < 4; i++) add(&m, &w, i, tokens[i]);
-        for (int k = 0; k < N; k++) {
-            expect[k] = -0.0f;
-            for (int i = 0; i < 4; i++) expect[k] += (float)((double)tokens[i] / 1000) * w.x[i][k];
-        }
-        assert_memory_equal(acc, expect, sizeof acc);
-        codec_destroy(w.codec);
+    const struct rules mean = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
+    const struct rules senders = {MERGE_CONTRIBUTORS, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
+    world_open(&w, "int8:128");
+    for (int k = 0; k < N; k++) {
+        w.expect[k] = -0.0f;
+        for (int i = 0; i < R; i++) w.expect[k] += (float)((double)w.tokens[i] / 1000) * w.x[i][k];
     }
-}
-
-/* The order is part of the result: otherwise a test of the order would mean nothing. */
-static void test_order_shows(void **state)
-{
-    (void)state;
-    static struct world w;
-    float up[N], down[N];
-    struct merge m;
-    world_open(&w, "fp32");
-    merge_start(&m, up, N, 4);
-    for (int i = 0; i < 4; i++) add(&m, &w, i, 1);
-    merge_start(&m, down, N, 4);
-    for (int i = 3; i >= 0; i--) add(&m, &w, i, 1);
-    assert_memory_not_equal(up, down, sizeof up);
-    codec_destroy(w.codec);
+    merge_all(&w, &mean, 1, R, R);
+    assert_memory_equal(w.acc, w.expect, N * sizeof *w.acc);
+    merge_all(&w, &senders, 2, R, 2); /* everybody sends everything */
+    assert_memory_equal(w.acc, w.expect, N * sizeof *w.acc);
+    /* The order is part of the result: otherwise a test of the order would mean nothing. */
+    struct merge_delta last = w.deltas[R - 1];
+    w.deltas[R - 1] = w.deltas[2];
+    w.deltas[2] = last; /* same tokens */
+    merge_all(&w, &mean, 1, R, R);
+    assert_memory_not_equal(w.acc, w.expect, N * sizeof *w.acc);
+    world_close(&w);
 }
 
 static void test_single_is_exact(void **state)
 {
     (void)state;
     static struct world w;
-    float acc[N];
-    struct merge m;
-    world_open(&w, "fp32");
-    merge_start(&m, acc, N, 12345);
-    add(&m, &w, 0, 12345);
-    assert_memory_equal(acc, w.x[0], sizeof acc); /* -0 included */
-    assert_true(signbit(acc[3]));
+    const char *const specs[] = {"fp32", "topk:64/4096+sign"};
+    for (int s = 0; s < 2; s++) {
+        world_open(&w, specs[s]);
+        for (int mask = 0; mask < 8; mask++) {
+            struct rules rules = {mask & 1, mask >> 1 & 1, mask >> 2 & 1, false};
+            merge_all(&w, &rules, 2, 1, 1);
+            assert_memory_equal(w.acc, w.x[0], N * sizeof *w.acc); /* -0 included */
+            assert_true(signbit(w.acc[3]));
+        }
+        world_close(&w);
+    }
     assert_true(merge_weight(7, 7) == 1.0f);
     assert_true(merge_weight(1, 3) == (float)(1.0 / 3.0));
-    codec_destroy(w.codec);
 }
 
-static void test_bad_payload_changes_nothing(void **state)
+/* A coordinate with one sender is what it sent, when all weigh the same. */
+static void test_contributors_do_not_shrink(void **state)
 {
     (void)state;
     static struct world w;
-    float acc[N], before[N];
-    uint8_t bad[CAP];
-    struct merge m;
+    const struct rules rules = {MERGE_CONTRIBUTORS, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_OFF, false};
+    int alone = 0;
+    world_open(&w, "topk:64/4096+sign");
+    merge_all(&w, &rules, 1, R, R);
+    for (int k = 0; k < N; k++) {
+        int n = 0, who = 0;
+        for (int i = 0; i < R; i++)
+            if (sent(w.x[i][k])) {
+                n++;
+                who = i;
+            }
+        if (n == 1) assert_true(w.acc[k] == w.x[who][k]);
+        alone += n == 1;
+    }
+    assert_true(alone > N / 64);
+    world_close(&w);
+}
+
+static void test_bad_payload_is_refused(void **state)
+{
+    (void)state;
+    static struct world w;
     float nan_value = NAN;
     world_open(&w, "fp32");
-    merge_start(&m, acc, N, 2);
-    add(&m, &w, 0, 1);
-    memcpy(before, acc, sizeof acc);
-    assert_int_not_equal(merge_add(&m, w.codec, 1, w.payload[1], w.size[1] - 1), STATUS_OK);
-    memcpy(bad, w.payload[1], w.size[1]);
-    memcpy(bad + w.size[1] - 4, &nan_value, 4);
-    assert_int_equal(merge_add(&m, w.codec, 1, bad, w.size[1]), STATUS_NONFINITE);
-    assert_memory_equal(acc, before, sizeof acc);
-    assert_int_equal(m.added, 1);
-    codec_destroy(w.codec);
+    struct merge_delta bad = w.deltas[0];
+    bad.size--;
+    assert_int_equal(merge_open(w.codec, &bad), STATUS_CORRUPT);
+    bad.size++;
+    memcpy((uint8_t *)(uintptr_t)bad.payload + bad.size - 4, &nan_value, 4);
+    assert_int_equal(merge_open(w.codec, &bad), STATUS_NONFINITE);
+    world_close(&w);
 }
 
-static void test_publish_increment(void **state)
+/* Who sends nothing in a tensor does not silence the others. */
+static void test_median_of_zero_clips_nothing(void **state)
 {
     (void)state;
     static struct world w;
-    static uint8_t payload[CAP];
-    float theta[N], worker[N], x[N], wanted[N], total[N];
-    struct feedback fb;
-    size_t size;
-    uint64_t hash;
-    world_open(&w, "int8:128");
-    assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_OK);
-    memcpy(theta, w.x[0], sizeof theta);
-    memcpy(worker, theta, sizeof theta);
-    memset(total, 0, sizeof total);
-    for (int step = 1; step < 4; step++) {
-        memcpy(x, w.x[step], sizeof x);
-        for (int i = 0; i < N; i++) x[i] *= 1.37f; /* off the grid of the codec */
-        memcpy(wanted, x, sizeof x);
-        for (int i = 0; i < N; i++) wanted[i] += fb.residual[i];
-        assert_int_equal(publish_step(w.codec, &fb, false, x, theta, N, payload, CAP, &size, &hash), STATUS_OK);
-        float got[N];
-        assert_int_equal(codec_decode(w.codec, payload, size, got), STATUS_OK);
-        apply_update(worker, false, got, N); /* what a worker does */
-        assert_memory_equal(worker, theta, sizeof theta);
-        assert_true(hash == hash64(worker, sizeof worker));
-        for (int i = 0; i < N; i++) assert_true(fabsf(wanted[i] - got[i] - fb.residual[i]) < 1e-6f); /* nothing is lost */
-    }
-    feedback_finish(&fb);
-    codec_destroy(w.codec);
-}
-
-static void test_publish_parameters_is_exact(void **state)
-{
-    (void)state;
-    static struct world w;
-    static uint8_t payload[CAP];
-    float theta[N], x[N];
-    struct feedback fb;
-    size_t size;
-    uint64_t hash;
-    world_open(&w, "fp32+lz4");
-    assert_int_equal(feedback_init(&fb, N, 1.0f, false), STATUS_OK);
-    memcpy(theta, w.x[0], sizeof theta);
-    memcpy(x, w.x[1], sizeof x);
-    assert_int_equal(publish_step(w.codec, &fb, true, x, theta, N, payload, CAP, &size, &hash), STATUS_OK);
-    assert_memory_equal(theta, w.x[1], sizeof theta);
-    feedback_finish(&fb);
-    codec_destroy(w.codec);
-}
-
-/* Two finite numbers whose sum is not: theta stays what it was. */
-static void test_publish_never_makes_infinity(void **state)
-{
-    (void)state;
-    static struct world w;
-    static uint8_t payload[CAP];
-    float theta[N], before[N], x[N] = {0};
-    struct feedback fb;
-    size_t size;
-    uint64_t hash;
+    const struct rules clip = {MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_MEDIAN, false};
     world_open(&w, "fp32");
-    assert_int_equal(feedback_init(&fb, N, 1.0f, false), STATUS_OK);
-    memcpy(theta, w.x[0], sizeof theta);
-    theta[9] = 3e38f;
-    x[9] = 3e38f;
-    memcpy(before, theta, sizeof theta);
-    assert_int_equal(publish_step(w.codec, &fb, false, x, theta, N, payload, CAP, &size, &hash), STATUS_NONFINITE);
-    assert_memory_equal(theta, before, sizeof theta);
-    feedback_finish(&fb);
-    codec_destroy(w.codec);
-    assert_int_equal(mem_live_bytes(), 0);
+    for (int i = 0; i < 3; i++) {
+        memset((uint8_t *)(uintptr_t)w.deltas[i].payload, 0, shapes[0] * 4);
+        memset(w.x[i], 0, shapes[0] * 4);
+    }
+    merge_all(&w, &clip, 1, R, R);
+    for (uint64_t k = 0; k < shapes[0]; k++)
+        assert_true(fabs((double)w.acc[k] - ((double)w.x[3][k] + (double)w.x[4][k]) / 5) < 1e-6);
+    world_close(&w);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weighted_mean),
-        cmocka_unit_test(test_order_shows),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_mean_to_the_bit),
         cmocka_unit_test(test_single_is_exact),
-        cmocka_unit_test(test_bad_payload_changes_nothing),
-        cmocka_unit_test(test_publish_increment),
-        cmocka_unit_test(test_publish_parameters_is_exact),
-        cmocka_unit_test(test_publish_never_makes_infinity),
+        cmocka_unit_test(test_contributors_do_not_shrink),
+        cmocka_unit_test(test_bad_payload_is_refused),
+        cmocka_unit_test(test_median_of_zero_clips_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

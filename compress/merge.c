@@ -1,0 +1,305 @@
+#include "compress/merge.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/layout.h"
+#include "common/mem.h"
+#include "common/pool.h"
+
+/* A job for the pool: these deltas into every part. */
+struct job {
+    struct merge *merge;
+    const struct merge_delta *deltas;
+    uint32_t count;
+    size_t items; /* that threads share: parts, or deltas */
+};
+
+float merge_weight(uint64_t tokens, uint64_t total)
+{
+    return tokens == total ? 1.0f : (float)((double)tokens / (double)total);
+}
+
+size_t merge_part_max(const struct codec *codec)
+{
+    size_t most = 0;
+    for (size_t p = 0, parts = codec_parts(codec); p < parts; p++) {
+        struct codec_part part = codec_part(codec, p);
+        if (part.to - part.from > most) most = part.to - part.from;
+    }
+    return most;
+}
+
+enum status merger_init(struct merger *m, const struct config *config, bool parameters, struct pool *pool,
+                        size_t part_max)
+{
+    *m = (struct merger){.rule = config->merge.rule, .weights = config->merge.weights, .clip = config->merge.clip,
+                         .parameters = parameters, .pool = pool, .threads = pool ? pool_threads(pool) : 1,
+                         .part_max = part_max};
+    m->scratch = mem_alloc(2 * (size_t)m->threads * part_max, sizeof *m->scratch);
+    return m->scratch ? STATUS_OK : STATUS_NOMEM;
+}
+
+void merger_finish(struct merger *m)
+{
+    mem_free(m->scratch);
+    mem_free(m->norms);
+    memset(m, 0, sizeof *m);
+}
+
+static bool counts_senders(const struct merger *m, const struct codec *codec)
+{
+    return m->rule == MERGE_CONTRIBUTORS && codec_sparse(codec);
+}
+
+bool merge_wants_all(const struct merger *m, const struct codec *codec)
+{
+    return counts_senders(m, codec);
+}
+
+enum status merge_open(struct codec *codec, struct merge_delta *delta)
+{
+    return codec_open(codec, delta->payload, delta->size, delta->room, &delta->view);
+}
+
+static uint32_t n_tensors(const struct merge *merge)
+{
+    return merge->layout->fragments[merge->fragment].n_tensors;
+}
+
+enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
+                        struct codec *codec, const float *theta, float *acc, const uint64_t *tokens, uint32_t n)
+{
+    *merge = (struct merge){.m = m, .layout = layout, .fragment = fragment, .codec = codec, .theta = theta, .acc = acc,
+                            .n = n};
+    bool largest = counts_senders(m, codec);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t t = m->weights == MERGE_WEIGHTS_EQUAL ? 1 : tokens[i];
+        if (!largest)
+            merge->total += t;
+        else if (t > merge->total)
+            merge->total = t;
+    }
+    size_t need = merge_measures(merge) ? (size_t)n * n_tensors(merge) + n : 0; /* n: room to sort */
+    if (need <= m->norms_cap) return STATUS_OK;
+    mem_free(m->norms);
+    m->norms = mem_alloc(need, sizeof *m->norms);
+    m->norms_cap = m->norms ? need : 0;
+    return m->norms ? STATUS_OK : STATUS_NOMEM;
+}
+
+bool merge_measures(const struct merge *merge)
+{
+    return merge->m->clip == MERGE_CLIP_MEDIAN && merge->n > 1;
+}
+
+static void run(struct merge *merge, pool_fn fn, struct job *job)
+{
+    if (merge->m->pool && job->items > 1)
+        pool_run(merge->m->pool, fn, job);
+    else
+        fn(job, 0, 1);
+}
+
+/* ---- norms -------------------------------------------------------------------------------------------------------- */
+
+/* Calls over the tensors that part [from, to) of the fragment touches; *t_p goes on where it was. */
+struct piece {
+    uint32_t tensor; /* of the fragment */
+    size_t from, to; /* floats of the fragment */
+};
+
+static bool next_piece(const struct merge *merge, struct codec_part part, struct piece *piece)
+{
+    const struct fragment *frag = &merge->layout->fragments[merge->fragment];
+    const struct tensor *tensors = &merge->layout->tensors[frag->first_tensor];
+    uint32_t t = piece->tensor;
+    if (piece->to >= part.to) return false;
+    if (!piece->to) { /* the first: find it */
+        uint32_t lo = 0, hi = frag->n_tensors - 1;
+        while (lo < hi) {
+            uint32_t mid = lo + (hi - lo + 1) / 2;
+            if (tensors[mid].offset - frag->offset <= part.from)
+                lo = mid;
+            else
+                hi = mid - 1;
+        }
+        t = lo;
+        piece->from = part.from;
+    } else {
+        t++;
+        piece->from = piece->to;
+    }
+    size_t end = tensors[t].offset - frag->offset + tensors[t].count;
+    piece->tensor = t;
+    piece->to = end < part.to ? end : part.to;
+    return true;
+}
+
+enum { LANES = 16 };
+
+/* sum[LANES] += x^2, or (theta - x)^2: element i of the call goes to lane i mod LANES. */
+static void add_squares(const float *x, const float *theta, size_t n, double sum[LANES])
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t k = 0; k < LANES; k++) {
+            double d = theta ? (double)theta[i + k] - (double)x[i + k] : (double)x[i + k];
+            sum[k] += d * d;
+        }
+    for (size_t k = 0; i < n; i++, k++) {
+        double d = theta ? (double)theta[i] - (double)x[i] : (double)x[i];
+        sum[k] += d * d;
+    }
+}
+
+/* One delta belongs to one thread: its sums have one order. */
+static void measure_one(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
+{
+    double sum[LANES] = {0};
+    uint32_t tensor = 0;
+    for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++) {
+        struct codec_part part = codec_part(merge->codec, p);
+        codec_view_decode(&delta->view, p, x);
+        for (struct piece at = {0}; next_piece(merge, part, &at);) {
+            if (at.tensor != tensor) memset(sum, 0, sizeof sum);
+            tensor = at.tensor;
+            add_squares(x + (at.from - part.from), merge->m->parameters ? merge->theta + at.from : NULL,
+                        at.to - at.from, sum);
+            double all = 0;
+            for (int k = 0; k < LANES; k++) all += sum[k];
+            norms[tensor] = sqrt(all);
+        }
+    }
+}
+
+static void measure_job(void *ctx, int thread, int threads)
+{
+    const struct job *job = ctx;
+    struct merge *merge = job->merge;
+    for (uint32_t i = (uint32_t)thread; i < job->count; i += (uint32_t)threads)
+        measure_one(merge, &job->deltas[i], merge->m->norms + (size_t)(merge->measured + i) * n_tensors(merge),
+                    merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Norms become factors. */
+static void limit_norms(struct merge *merge)
+{
+    uint32_t tensors = n_tensors(merge);
+    double *sorted = merge->m->norms + (size_t)merge->n * tensors;
+    for (uint32_t t = 0; t < tensors; t++) {
+        double *norm = merge->m->norms + t;
+        for (uint32_t i = 0; i < merge->n; i++) sorted[i] = norm[(size_t)i * tensors];
+        qsort(sorted, merge->n, sizeof *sorted, by_value);
+        double median = sorted[(merge->n - 1) / 2];
+        for (uint32_t i = 0; i < merge->n; i++) {
+            double *at = &norm[(size_t)i * tensors];
+            *at = median > 0 && *at > median ? median / *at : 1;
+        }
+    }
+}
+
+void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
+{
+    struct job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
+    run(merge, measure_job, &job);
+    merge->measured += count;
+    if (merge->measured == merge->n) limit_norms(merge);
+}
+
+/* ---- adding ------------------------------------------------------------------------------------------------------- */
+
+static float weight_of(const struct merge *merge, const struct merge_delta *delta)
+{
+    return merge_weight(merge->m->weights == MERGE_WEIGHTS_EQUAL ? 1 : delta->tokens, merge->total);
+}
+
+static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)
+{
+    for (struct piece at = {0}; factors && next_piece(merge, part, &at);)
+        if (factors[at.tensor] < 1) return true;
+    return false;
+}
+
+/* acc += a * (scaled x); x: the decoded part. A coordinate that was not sent decodes to -0 and changes nothing. */
+static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, float w,
+                        const float *x, float *acc, float *weight)
+{
+    for (struct piece at = {0}; next_piece(merge, part, &at);) {
+        double factor = factors[at.tensor];
+        float a = (float)((double)w * factor);
+        for (size_t k = at.from; k < at.to; k++) {
+            size_t i = k - part.from;
+            float y = x[i];
+            if (merge->m->parameters && factor < 1)
+                acc[i] = acc[i] + w * (float)(merge->theta[k] - factor * ((double)merge->theta[k] - (double)y));
+            else
+                acc[i] = acc[i] + (merge->m->parameters ? w : a) * y;
+            uint32_t bits;
+            memcpy(&bits, &y, sizeof bits);
+            if (weight && bits != 0x80000000u) weight[i] = weight[i] + w;
+        }
+    }
+}
+
+static void divide(float *acc, const float *weight, size_t n)
+{
+    for (size_t i = 0; i < n; i++) acc[i] = acc[i] / (weight[i] > 0 ? weight[i] : 1.0f);
+}
+
+static void add_part(const struct job *job, size_t p, float *scratch)
+{
+    const struct merge *merge = job->merge;
+    struct codec_part part = codec_part(merge->codec, p);
+    size_t n = part.to - part.from;
+    float *acc = merge->acc + part.from, *weight = NULL, *x = scratch + merge->m->part_max;
+    if (merge->n == 1) {
+        codec_view_decode(&job->deltas[0].view, p, acc);
+        return;
+    }
+    if (counts_senders(merge->m, merge->codec)) {
+        weight = scratch;
+        memset(weight, 0, n * sizeof *weight);
+    }
+    /* -0 + x is x for every x, +0 + x loses the sign of -0. */
+    if (!merge->added)
+        for (size_t i = 0; i < n; i++) acc[i] = -0.0f;
+    for (uint32_t d = 0; d < job->count; d++) {
+        const struct codec_view *view = &job->deltas[d].view;
+        float w = weight_of(merge, &job->deltas[d]);
+        const double *factors = NULL;
+        if (merge_measures(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
+        if (clipped(merge, factors, part)) {
+            codec_view_decode(view, p, x);
+            add_clipped(merge, factors, part, w, x, acc, weight);
+        } else if (weight) {
+            codec_view_axpy_weigh(view, p, w, acc, weight);
+        } else {
+            codec_view_axpy(view, p, w, acc);
+        }
+    }
+    if (weight) divide(acc, weight, n);
+}
+
+static void add_job(void *ctx, int thread, int threads)
+{
+    const struct job *job = ctx;
+    size_t first, end;
+    pool_share(job->items, 1, thread, threads, &first, &end);
+    for (size_t p = first; p < end; p++)
+        add_part(job, p, job->merge->m->scratch + 2 * (size_t)thread * job->merge->m->part_max);
+}
+
+void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
+{
+    struct job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
+    run(merge, add_job, &job);
+    merge->added += count;
+}

@@ -1,0 +1,128 @@
+/* The whole outer step of a coordinator, for every optimizer and method: the same bits at any number of threads, and
+ * NaN found wherever it is. ctest: labels=threads */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "coordinator/outer_state.h"
+
+enum { STEPS = 3, AT = 100 };
+
+struct world {
+    struct config config;
+    struct layout layout;
+    struct outer_state outer;
+    size_t n;
+};
+
+static void world_open(struct world *w, const char *const *settings, unsigned threads)
+{
+    static const uint64_t rows[] = {100, 3, 250, 41};
+    struct config_sources sources;
+    struct err err = {0};
+    memset(w, 0, sizeof *w);
+    config_defaults(&w->config, &sources);
+    for (; *settings; settings++)
+        assert_int_equal(config_set(&w->config, &sources, *settings, CONFIG_FLAG, &err), STATUS_OK);
+    if (config_resolve(&w->config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    w->config.coordinator.threads = threads;
+    layout_init(&w->layout);
+    for (uint64_t t = 0; t < sizeof rows / sizeof *rows; t++) {
+        char name[16];
+        uint64_t shape[2] = {rows[t], 701};
+        snprintf(name, sizeof name, "t%d", (int)t);
+        assert_int_equal(layout_add(&w->layout, name, 2, shape, LAYOUT_INIT_NORMAL, 1.0f, t != 1), STATUS_OK);
+    }
+    assert_int_equal(layout_split(&w->layout, 1), STATUS_OK);
+    w->n = w->layout.n_params;
+    if (outer_state_init(&w->outer, &w->config, &w->layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(outer_state_fill(&w->outer, NULL, &err), STATUS_OK);
+}
+
+static void world_close(struct world *w)
+{
+    outer_state_finish(&w->outer);
+    layout_finish(&w->layout);
+}
+
+static enum status take(struct world *w, uint64_t version, size_t *size_p)
+{
+    struct outer_step step = {.version = version, .round = version - 1, .staleness = version % 2, .tokens = 10 * version,
+                              .members = 2, .norm = 3};
+    return outer_state_step(&w->outer, &step, AT, size_p);
+}
+
+static void compare(const char *const *settings)
+{
+    static struct world one, many;
+    for (unsigned threads = 2; threads < 5; threads++) {
+        world_open(&one, settings, 1);
+        world_open(&many, settings, threads);
+        for (uint64_t version = 1; version <= STEPS; version++) {
+            size_t a = 0, b = 0;
+            rng_normal_fill(9, RNG_TEST, version << 30, 0.1f, one.outer.acc, one.n);
+            memcpy(many.outer.acc, one.outer.acc, one.n * sizeof(float));
+            assert_int_equal(take(&one, version, &a), STATUS_OK);
+            assert_int_equal(take(&many, version, &b), STATUS_OK);
+            assert_int_equal(a, b);
+            assert_memory_equal(one.outer.payload + AT, many.outer.payload + AT, a);
+            assert_memory_equal(one.outer.theta, many.outer.theta, one.n * sizeof(float));
+            assert_true(one.outer.fragments[0].hash == many.outer.fragments[0].hash);
+        }
+        if (one.outer.m) assert_memory_equal(one.outer.m, many.outer.m, one.n * sizeof(float));
+        if (one.outer.v) assert_memory_equal(one.outer.v, many.outer.v, one.n * sizeof(float));
+        const float *residual = one.outer.fragments[0].residual.residual;
+        if (residual) assert_memory_equal(residual, many.outer.fragments[0].residual.residual, one.n * sizeof(float));
+        world_close(&one);
+        world_close(&many);
+        assert_int_equal(mem_live_bytes(), 0);
+    }
+}
+
+static void test_any_number_of_threads(void **state)
+{
+    (void)state;
+    static const char *const settings[][6] = {
+        {"train.method=local-sgd", "codec.down=fp32"},
+        {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32"},
+        {"train.method=diloco", "codec.down=int8:256"},
+        {"train.method=diloco", "codec.down=bf16+lz4", "outer.optimizer=adamw"},
+        {"train.method=async", "codec.down=int8:64", "outer.buffer=2"},
+        {"train.method=async", "codec.down=fp32", "outer.optimizer=sgd"},
+        {"train.method=ddp"},
+        {"train.method=ddp", "inner.optimizer=sgd", "codec.down=int8:256"},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) compare(settings[i]);
+}
+
+static void test_nan_is_found(void **state)
+{
+    (void)state;
+    static struct world w;
+    static const char *const settings[] = {"train.method=diloco", "codec.down=int8:256", NULL};
+    for (int place = 0; place < 5; place++) {
+        size_t size;
+        world_open(&w, settings, 3);
+        memset(w.outer.acc, 0, w.n * sizeof(float));
+        w.outer.acc[(w.n - 1) * (size_t)place / 4] = place % 2 ? NAN : INFINITY;
+        assert_int_equal(take(&w, 1, &size), STATUS_NONFINITE);
+        world_close(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_number_of_threads),
+        cmocka_unit_test(test_nan_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
