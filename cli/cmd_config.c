@@ -6,17 +6,7 @@
 #include "cli/verbs.h"
 #include "common/config.h"
 #include "common/options.h"
-
-static enum status config_load_all(const struct options *o, struct config *config, struct config_sources *sources,
-                                   struct err *err)
-{
-    config_defaults(config, sources);
-    if (o->n_args > 1) TRY(config_load(config, sources, o->args[1], err));
-    TRY(config_env(config, sources, err));
-    for (size_t i = 0; i < o->n_settings; i++)
-        TRY(config_set(config, sources, o->settings[i], CONFIG_FLAG, err));
-    return config_resolve(config, sources, err);
-}
+#include "coordinator/settings.h"
 
 int cmd_config(int argc, char **argv)
 {
@@ -39,8 +29,8 @@ int cmd_config(int argc, char **argv)
     }
     if (status == STATUS_OK && strcmp(o.args[0], "print"))
         status = err_set(&err, STATUS_INVALID, "unknown word '%s': usage is atoll config %s", o.args[0], o.usage);
-    if (status == STATUS_OK && config_load_all(&o, &config, &sources, &err) != STATUS_OK)
-        status = err.code = STATUS_INVALID; /* a file that is not there is wrong usage too */
+    if (status == STATUS_OK)
+        status = settings_read(&config, &sources, o.n_args > 1 ? o.args[1] : NULL, &o, &err);
     if (status != STATUS_OK) return options_fail("atoll", &err);
     config_print(&config, &sources, stdout);
     return EXIT_DONE;

@@ -23,6 +23,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "coordinator/settings.h"
 
 struct launch {
     const char *config_path, *dir, *resume;
@@ -168,17 +169,6 @@ static void announce_terminal(void)
 
 /* --- the run ------------------------------------------------------------------------------------------------------- */
 
-static enum status config_all(struct launch *l, const struct options *o, struct err *err)
-{
-    log_set_level(LOG_ERROR); /* the coordinator reads the same configuration and warns about it */
-    config_defaults(&l->config, &l->sources);
-    TRY(config_load(&l->config, &l->sources, l->config_path, err));
-    TRY(config_env(&l->config, &l->sources, err));
-    for (size_t i = 0; i < o->n_settings; i++)
-        TRY(config_set(&l->config, &l->sources, o->settings[i], CONFIG_FLAG, err));
-    return config_resolve(&l->config, &l->sources, err);
-}
-
 /* summary.json is the coordinator's; only the supervisor knows how often something was restarted. */
 static enum status summary_add_restarts(const struct launch *l, struct err *err)
 {
@@ -230,7 +220,8 @@ static enum status children_build(struct launch *l, const struct options *o, str
 static enum status launch(struct launch *l, const struct options *o, struct err *err)
 {
     struct supervisor *s = &l->supervisor;
-    if (config_all(l, o, err) != STATUS_OK) return err->code = STATUS_INVALID; /* also a file that is not there */
+    log_set_level(LOG_ERROR); /* the coordinator reads the same configuration and warns about it */
+    TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
     TRY(init_find(l, err));
     TRY(find_programs(l, err));
     TRY(folder_prepare(l, err));

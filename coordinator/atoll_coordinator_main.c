@@ -4,22 +4,8 @@
 #include "common/config.h"
 #include "common/log.h"
 #include "common/options.h"
-#include "compress/codec.h"
 #include "coordinator/server.h"
-
-static enum status read_config(const struct options *options, struct config *config, struct config_sources *sources,
-                               struct err *err)
-{
-    config_defaults(config, sources);
-    TRY(config_load(config, sources, options->args[0], err));
-    TRY(config_env(config, sources, err));
-    for (size_t i = 0; i < options->n_settings; i++)
-        TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
-    TRY(config_resolve(config, sources, err));
-    if (codec_spec_check(config->codec.up, err) != STATUS_OK) return err_prefix(err, "codec.up");
-    if (codec_spec_check(config->codec.down, err) != STATUS_OK) return err_prefix(err, "codec.down");
-    return STATUS_OK;
-}
+#include "coordinator/settings.h"
 
 int main(int argc, char **argv)
 {
@@ -45,10 +31,10 @@ int main(int argc, char **argv)
     if (status == STATUS_END) return EXIT_DONE;
     if (status == STATUS_OK && !dir)
         status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
-    if (status == STATUS_OK) status = read_config(&options, &config, &sources, &err);
+    if (status == STATUS_OK) status = settings_read(&config, &sources, options.args[0], &options, &err);
     if (status != STATUS_OK) {
         options_fail("atoll", &err);
-        return EXIT_USAGE; /* also when the file cannot be read: nothing has begun */
+        return EXIT_USAGE;
     }
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));

@@ -114,6 +114,7 @@ expect_equal "exit code" "$code" 2
 expect_equal "starts of workers" "$(calls worker)" 2
 
 fresh coordinator-usage
+# shellcheck disable=SC2016 # for the stub
 sed -i '2i [[ -e $STUB_DIR/refuse ]] \&\& { echo "$*" >>"$STUB_LOG"; exit 2; }' bin/atoll-coordinator
 touch "$STUB_DIR/refuse"
 run launch

@@ -1,0 +1,14 @@
+/* A run's configuration as its coordinator takes it: file, environment, command line, everything checked. The programs
+ * that look at a configuration before a run (atoll launch, atoll config print) read it the same way. */
+#ifndef COORDINATOR_SETTINGS_H
+#define COORDINATOR_SETTINGS_H
+
+#include "common/config.h"
+#include "common/options.h"
+#include "common/status.h"
+
+/* path NULL: no file. Resolved on success; INVALID otherwise, also for a file that is not there: nothing has begun. */
+enum status settings_read(struct config *config, struct config_sources *sources, const char *path,
+                          const struct options *options, struct err *err) MUST_CHECK;
+
+#endif
