@@ -13,6 +13,11 @@
 
 enum { MODEL_TEXT_MAX = 8192 };
 
+/* Steps that were not taken since it was last said. */
+struct skip_log {
+    uint64_t count, said_us; /* said_us 0: never */
+};
+
 struct trainer {
     const struct train_options *options;
     struct config config; /* shared keys of the run, local keys of this machine */
@@ -39,6 +44,7 @@ struct trainer {
     uint64_t metrics_us;     /* when they were sent last */
     uint64_t reported_round; /* whose times went out last */
     uint64_t steps_done;     /* of this process, for the step lines */
+    struct skip_log skips;
 };
 
 void train_setup_init(struct trainer *t, const struct train_options *options);
@@ -49,6 +55,8 @@ enum status train_on_config(void *ctx, const char *text, struct outer_model *mod
 /* Sample counters [n] from position `from` of the assignment's ranges laid end to end; false: they end before. */
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n);
 
+/* A step was skipped for its gradient: a warning for the first, then one with a count every half a minute. */
+void train_note_skip(struct skip_log *log, double position, uint64_t now_us);
 /* One step is done: a step line now and then, a record for METRICS. */
 void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result);
 /* Send METRICS when the last are a second old (or there is no room), at once with `force`. */

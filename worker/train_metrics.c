@@ -6,12 +6,28 @@
 #include "common/log.h"
 #include "worker/train_impl.h"
 
-enum { METRICS_US = 1000000 };
+enum { METRICS_US = 1000000, SKIP_LINE_US = 30000000 };
 
 /* METRICS crosses the protocol, which takes no NaN where a number is needed. */
 static float number(double value)
 {
     return isfinite(value) ? (float)value : 0.0f;
+}
+
+void train_note_skip(struct skip_log *log, double position, uint64_t now_us)
+{
+    log->count++;
+    if (!log->said_us)
+        log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on lower inner.learning_rate or set "
+                 "inner.grad_clip",
+                 position + 1);
+    else if (now_us - log->said_us >= SKIP_LINE_US)
+        log_warn("%" PRIu64 " more steps up to step %.0f were skipped: the gradient is not finite", log->count,
+                 position + 1);
+    else
+        return;
+    log->said_us = now_us;
+    log->count = 0;
 }
 
 void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result)
@@ -31,7 +47,7 @@ void train_note_step(struct trainer *t, uint32_t step, double position, double l
             .step_us = (uint32_t)fmin(result->compute_s * 1e6, 4e9),
         };
     t->steps_done++;
-    if (result->skipped) log_warn("step %.0f: the gradient is not finite, step skipped", position + 1);
+    if (result->skipped) train_note_skip(&t->skips, position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
     log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1,
              task->round + 1, loss, lr, result->grad_norm,

@@ -1,0 +1,51 @@
+/* What a trainer says of steps it skipped. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "worker/train_impl.h"
+
+static int lines;
+static char last[256];
+
+static void keep(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    assert_int_equal(level, LOG_WARN);
+    lines++;
+    snprintf(last, sizeof last, "%s", line);
+}
+
+/* A run that diverges skips every step from some point on: that is one warning, then one now and then. */
+static void test_skipped_steps(void **state)
+{
+    (void)state;
+    struct skip_log skips = {0};
+    uint64_t now = 5000000;
+    log_set_sink(keep, NULL);
+    train_note_skip(&skips, 41, now);
+    assert_int_equal(lines, 1);
+    assert_non_null(strstr(last, "step 42: the gradient is not finite"));
+    for (int i = 1; i < 300; i++) train_note_skip(&skips, 41 + i, now += 100000);
+    assert_int_equal(lines, 1);
+    train_note_skip(&skips, 341, now += 100000);
+    assert_int_equal(lines, 2);
+    assert_non_null(strstr(last, "300 more steps up to step 342"));
+    train_note_skip(&skips, 342, now += 100000);
+    assert_int_equal(lines, 2);
+    log_set_sink(NULL, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_skipped_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
