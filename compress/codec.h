@@ -3,8 +3,9 @@
  * It is named by a spec string, a chain joined by '+': one value stage (fp32, bf16, int8:BLOCK, topk:K/CHUNK, ...) with
  * its modifiers where it has some (topk: sign, 2bit, int8, fp16), and optional byte stages (lz4). A codec object is one
  * chain configured for one fragment; its encoder and decoder allocate nothing. Decoders get untrusted bytes: they check
- * everything before they write anything, never trust a length, and refuse NaN, infinity and scales that would make them.
- * Encoding is a pure function of the input: same floats, same bytes, whatever the CPU. Byte formats: docs/codecs.md. */
+ * everything before they write anything, never trust a length, and refuse NaN, infinity and scales that would make
+ * them. Encoding is a pure function of the input: same floats, same bytes, whatever the CPU. Byte formats:
+ * docs/codecs.md. */
 #ifndef COMPRESS_CODEC_H
 #define COMPRESS_CODEC_H
 
@@ -26,7 +27,8 @@ struct codec_span {
 
 struct codec; /* opaque; one per fragment and direction; not thread-safe */
 
-/* Parse `spec` and prepare for n floats described by spans. INVALID with a line naming the bad stage and the known ones. */
+/* Parse `spec` and prepare for n floats described by spans. INVALID with a line naming the bad stage and the known
+ * ones. */
 enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
                          struct err *err) MUST_CHECK;
 /* Same, spans taken from fragment `fragment` of a layout. */
@@ -49,9 +51,10 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
                          size_t *bad_index) MUST_CHECK;
 /* x[count] = decoded values. CORRUPT or NONFINITE leave x untouched. */
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x) MUST_CHECK;
-/* acc[count] += a * decoded values, without a decoded copy where the codec can. CORRUPT or NONFINITE leave acc untouched.
- * Equals decode followed by acc[i] = acc[i] + a * x[i] bit for bit (no fused multiply-add) for a >= 0: coordinates that
- * a payload leaves out are skipped, and decode to -0, which changes no sum. (a < 0 differs in the sign of a zero.) */
+/* acc[count] += a * decoded values, without a decoded copy where the codec can. CORRUPT or NONFINITE leave acc
+ * untouched. Equals decode followed by acc[i] = acc[i] + a * x[i] bit for bit (no fused multiply-add) for a >= 0:
+ * coordinates that a payload leaves out are skipped, and decode to -0, which changes no sum. (a < 0 differs in the sign
+ * of a zero.) */
 enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, size_t size, float *acc) MUST_CHECK;
 
 /* ---- in parts, for several threads ----------------------------------------------------------------------------------
@@ -83,8 +86,8 @@ struct codec_part codec_part(const struct codec *codec, size_t index);
  * open at once. */
 size_t codec_open_room(const struct codec *codec);
 /* room: codec_open_room(codec) bytes, kept as long as the view; or NULL: the codec's own memory, and the view ends at
- * the next open, encode or decode on this codec. CORRUPT or NONFINITE as codec_decode. Not thread-safe on one codec that
- * has byte stages; views are. */
+ * the next open, encode or decode on this codec. CORRUPT or NONFINITE as codec_decode. Not thread-safe on one codec
+ * that has byte stages; views are. */
 enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room,
                        struct codec_view *view) MUST_CHECK;
 /* x, acc and weight point at the part's first coordinate and hold part.to - part.from floats.

@@ -35,10 +35,11 @@ static enum status topk_parse(struct value_ctx *ctx, const char *args, char *can
     uint32_t k = parse_number(&text, '/'), chunk = k ? parse_number(&text, 0) : 0;
     bool power = chunk >= TOPK_CHUNK_MIN && chunk <= TOPK_CHUNK_MAX && !(chunk & (chunk - 1));
     if (!power || k >= chunk)
-        return err_set(err, STATUS_INVALID,
-                       "topk \"%s\" is not allowed; write topk:K/CHUNK, such as topk:64/4096, with CHUNK a power of two "
-                       "from %d to %d and K below it",
-                       args ? args : "", TOPK_CHUNK_MIN, TOPK_CHUNK_MAX);
+        return err_set(
+            err, STATUS_INVALID,
+            "topk \"%s\" is not allowed; write topk:K/CHUNK, such as topk:64/4096, with CHUNK a power of two "
+            "from %d to %d and K below it",
+            args ? args : "", TOPK_CHUNK_MIN, TOPK_CHUNK_MAX);
     ctx->param[TOPK_K] = k;
     ctx->param[TOPK_CHUNK] = chunk;
     ctx->param[TOPK_VALUES] = TOPK_SIGN;

@@ -70,7 +70,8 @@ size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t 
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* A scale is the upper 8 + mantissa bits of a positive float. `rice`: parameter of its coding against the one before. */
+/* A scale is the upper 8 + mantissa bits of a positive float. `rice`: parameter of its coding against the one before.
+ */
 struct topk_form {
     unsigned value_bits, mantissa, rice;
     bool two; /* a second scale, not below the first */

@@ -24,9 +24,8 @@ static size_t padded(size_t bytes)
 static size_t lay_out(const struct value_ctx *ctx, uint8_t *base, struct batch *b)
 {
     size_t chunk = ctx->param[TOPK_CHUNK], chunks = topk_group_chunks(ctx), values = chunks * ctx->param[TOPK_K];
-    size_t sizes[] = {chunk * sizeof *b->select.bits,  chunk * sizeof *b->select.index,
-                      TOPK_BINS * sizeof(uint32_t),    values * sizeof *b->index,
-                      values * sizeof *b->code,        chunks * sizeof *b->chunks};
+    size_t sizes[] = {chunk * sizeof *b->select.bits, chunk * sizeof *b->select.index, TOPK_BINS * sizeof(uint32_t),
+                      values * sizeof *b->index,      values * sizeof *b->code,        chunks * sizeof *b->chunks};
     uint8_t *at[6];
     size_t used = 0;
     for (int i = 0; i < 6; used += padded(sizes[i++])) at[i] = base ? base + used : NULL;

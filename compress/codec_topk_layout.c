@@ -96,8 +96,8 @@ enum status topk_prepare(const struct value_ctx *ctx)
     struct topk_item item;
     for (uint64_t chunks = 0; topk_next(&walk, &item); before = walk) {
         if (!item.k || chunks++ % topk_group_chunks(ctx)) continue;
-        plan->groups[(chunks - 1) / topk_group_chunks(ctx)] =
-            (struct topk_group){.from = item.from, .at = before.at, .dense = before.dense, .span = (uint32_t)before.span};
+        plan->groups[(chunks - 1) / topk_group_chunks(ctx)] = (struct topk_group){
+            .from = item.from, .at = before.at, .dense = before.dense, .span = (uint32_t)before.span};
     }
     return STATUS_OK;
 }

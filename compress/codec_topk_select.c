@@ -2,8 +2,9 @@
  *
  * One pass compares every |x| with a guess of the k-th largest, a little below that of the chunk before, and keeps the
  * few that reach it: a vector compare, then a loop over the bits that are set. Were there at least k, the k-th largest
- * is found among them by bisection. Otherwise a histogram of the upper bits gives a guess that is sure to be low enough.
- * Only magnitudes are compared, as integers, and only the last step chooses: the guess never changes the result. */
+ * is found among them by bisection. Otherwise a histogram of the upper bits gives a guess that is sure to be low
+ * enough. Only magnitudes are compared, as integers, and only the last step chooses: the guess never changes the
+ * result. */
 #include "compress/codec_simd.h"
 #include "compress/codec_topk.h"
 
@@ -36,7 +37,7 @@ __attribute__((target("avx2"))) static inline uint64_t mask_avx2(const float *x,
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static inline uint64_t mask_avx512(const float *x,
-                                                                                              uint32_t least)
+                                                                                                 uint32_t least)
 {
     const __m512i magnitude = _mm512_set1_epi32((int)MAGNITUDE), limit = _mm512_set1_epi32((int)least);
     uint64_t mask = 0;

@@ -109,8 +109,7 @@ static struct topk_scales quantize_fp16(const float *x, const uint16_t *index, c
                                         uint16_t *codes)
 {
     struct topk_scales s = {.low = largest(magnitude, n) >> 23};
-    for (size_t i = 0; i < n; i++)
-        codes[i] = (uint16_t)(sign_of(x, index[i]) | half_of(magnitude[i], s.low) << 1);
+    for (size_t i = 0; i < n; i++) codes[i] = (uint16_t)(sign_of(x, index[i]) | half_of(magnitude[i], s.low) << 1);
     return s;
 }
 

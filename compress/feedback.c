@@ -22,20 +22,30 @@ void feedback_finish(struct feedback *fb)
     memset(fb, 0, sizeof *fb);
 }
 
+/* residual = x - what the payload decodes to. */
+static enum status keep_rest(struct feedback *fb, struct codec *codec, const float *x, const uint8_t *payload,
+                             size_t size)
+{
+    struct codec_view view;
+    TRY(codec_open(codec, payload, size, NULL, &view)); /* a refusal leaves the residual as it was */
+    for (size_t p = 0, parts = codec_parts(codec); p < parts; p++) {
+        struct codec_part part = codec_part(codec, p);
+        memcpy(fb->residual + part.from, x + part.from, (part.to - part.from) * sizeof *x);
+        codec_view_axpy(&view, p, -1.0f, fb->residual + part.from);
+    }
+    return STATUS_OK;
+}
+
 enum status feedback_encode(struct feedback *fb, struct codec *codec, float *delta, uint8_t *dst, size_t cap,
                             size_t *size_p)
 {
     size_t size;
     if (fb->pending) return STATUS_STATE;
     if (codec_count(codec) != fb->count) return STATUS_INVALID;
-    float *residual = fb->residual;
-    if (residual)
-        for (size_t i = 0; i < fb->count; i++) delta[i] = delta[i] + fb->decay * residual[i];
+    if (fb->residual)
+        for (size_t i = 0; i < fb->count; i++) delta[i] = delta[i] + fb->decay * fb->residual[i];
     TRY(codec_encode(codec, delta, dst, cap, &size, NULL));
-    if (residual) {
-        TRY(codec_decode(codec, dst, size, residual)); /* a refusal leaves the residual as it was */
-        for (size_t i = 0; i < fb->count; i++) residual[i] = delta[i] - residual[i];
-    }
+    if (fb->residual) TRY(keep_rest(fb, codec, delta, dst, size));
     fb->pending = true;
     *size_p = size;
     return STATUS_OK;

@@ -12,7 +12,9 @@
 #include "tests/fuzz/fuzz_check.h"
 
 static const char *const specs[] = {"fp32",     "bf16",     "int8:16",     "int8:256",
-                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4"};
+                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
+                                    "topk:9/256", "topk:100/256+2bit", "topk:4/256+int8", "topk:30/512+fp16",
+                                    "topk:64/1024+lz4"};
 static const size_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 500, 1000, 2048};
 
 enum { N_SPECS = sizeof specs / sizeof *specs, N_SIZES = sizeof sizes / sizeof *sizes, N_MAX = 2048 };
@@ -65,7 +67,7 @@ static struct codec *codec_of(unsigned spec, unsigned size)
 {
     static struct codec *made[N_SPECS][N_SIZES];
     struct codec **slot = &made[spec][size];
-    const struct codec_span span = {.count = sizes[size], .rows = 1, .cols = sizes[size], .ndim = 1};
+    const struct codec_span span = {.count = sizes[size], .rows = 1, .cols = sizes[size], .ndim = 2};
     if (!*slot) FUZZ_CHECK(codec_create(slot, specs[spec], &span, 1, NULL) == STATUS_OK);
     return *slot;
 }
@@ -91,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2) return 0;
     unsigned n = data[1] % N_SIZES;
-    struct codec *codec = codec_of(data[0] % N_SPECS, n);
+    struct codec *codec = codec_of((data[0] & 0x3f) % N_SPECS, n);
     if (data[0] & 0x80)
         fuzz_spec(data + 2, size - 2);
     else if (data[0] & 0x40)

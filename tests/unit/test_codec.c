@@ -18,14 +18,15 @@
 #include "compress/codec_simd.h"
 
 static const char *const specs[] = {"fp32",     "bf16",     "int8",        "int8:16",     "int8:65536",
-                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4"};
+                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
+                                    "topk:9/256", "topk:64/4096+2bit", "topk:100/256+int8", "topk:4/512+fp16+lz4"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static struct codec *make(const char *spec, size_t n)
 {
     struct codec *codec = NULL;
     struct err err = {0};
-    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 1};
+    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
     if (codec_create(&codec, spec, &span, 1, &err) != STATUS_OK) fail_msg("%s: %s", spec, err.msg);
     assert_int_equal(codec_count(codec), n);
     return codec;
@@ -65,6 +66,8 @@ static void check_error(const char *spec, float x, float decoded, float largest)
     } else if (!strncmp(spec, "bf16", 4)) {
         double allowed = fmax(fabs((double)x) / 256, 0x1p-134); /* half a unit of the 8th bit, or of a denormal */
         if (fabs((double)x - decoded) > allowed) fail_msg("%s: %a became %a", spec, x, decoded);
+    } else if (!strncmp(spec, "topk", 4)) { /* its own test compares with a reference */
+        assert_true(fabsf(decoded) <= largest * 1.04f && (decoded == 0 || signbit(decoded) == signbit(x)));
     } else {
         double allowed = largest < 0x1p-119f ? (double)largest : (double)largest / 254 * (1 + 1e-5);
         if (fabs((double)x - decoded) > allowed) fail_msg("%s: %a became %a beside %a", spec, x, decoded, largest);
@@ -76,6 +79,7 @@ static size_t block_of(const char *spec)
 {
     unsigned block = 256;
     if (!strncmp(spec, "int8", 4)) sscanf(spec, "int8:%u", &block);
+    if (!strncmp(spec, "topk", 4)) sscanf(spec, "topk:%*u/%u", &block);
     return block;
 }
 

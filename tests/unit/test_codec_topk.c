@@ -22,7 +22,8 @@ enum { N_MAX = 300000, BITS_MAX = 8 << 20 };
 enum form { SIGN, TWO_BIT, INT8, FP16, N_FORMS };
 static const char *const form_names[] = {"sign", "2bit", "int8", "fp16"};
 
-/* ---- the reference ------------------------------------------------------------------------------------------------ */
+/* ---- the reference ------------------------------------------------------------------------------------------------
+ */
 
 struct pick {
     uint32_t index, magnitude, code;
@@ -270,7 +271,8 @@ static size_t reference(enum form form, uint32_t k, uint32_t chunk, const struct
             carried[i] = true;
         }
     }
-    size_t groups = (n_chunks + per - 1) / per, offsets = 2 * n_dense, first = offsets + (groups ? 4 * (groups - 1) : 0);
+    size_t groups = (n_chunks + per - 1) / per, offsets = 2 * n_dense,
+           first = offsets + (groups ? 4 * (groups - 1) : 0);
     pos = first;
     for (size_t g = 0; g < groups; g++) {
         uint32_t offset = (uint32_t)(pos - first);
@@ -281,7 +283,8 @@ static size_t reference(enum form form, uint32_t k, uint32_t chunk, const struct
     return pos;
 }
 
-/* ---- inputs -------------------------------------------------------------------------------------------------------- */
+/* ---- inputs --------------------------------------------------------------------------------------------------------
+ */
 
 enum kind { NORMAL, ZEROS, SPARSE, TIES, EQUAL, DENORMAL, WIDE, HUGE_VALUES, ANY_BITS, RAMP, STEPS, N_KINDS };
 
@@ -303,14 +306,15 @@ static void fill(enum kind kind, float *x, size_t n)
             if ((b & 0x7f800000u) == 0x7f800000u) b &= 0x807fffffu;
             x[i] = from_bits(b);
             break;
-        case RAMP: x[i] = (float)i; break;                                   /* each guess is too low */
-        case STEPS: x[i] = ldexpf(x[i], -(int)(i / 700 % 40)); break;        /* each guess is too high, then too low */
+        case RAMP: x[i] = (float)i; break;                            /* each guess is too low */
+        case STEPS: x[i] = ldexpf(x[i], -(int)(i / 700 % 40)); break; /* each guess is too high, then too low */
         default: break;
         }
     }
 }
 
-/* ---- the tests ----------------------------------------------------------------------------------------------------- */
+/* ---- the tests -----------------------------------------------------------------------------------------------------
+ */
 
 static float x[N_MAX], decoded[N_MAX], expected[N_MAX], acc[N_MAX], weight[N_MAX], plain[N_MAX];
 static bool carried[N_MAX];
@@ -382,7 +386,8 @@ static void check_against_reference(enum form form, uint32_t k, uint32_t chunk, 
         if (!same(decoded, expected, n * sizeof *x)) {
             for (size_t i = 0; i < n; i++)
                 if (!same(&decoded[i], &expected[i], 4))
-                    fail_msg("%s, kind %d: %zu decodes to %a for %a, was %a", spec, kind, i, decoded[i], expected[i], x[i]);
+                    fail_msg("%s, kind %d: %zu decodes to %a for %a, was %a", spec, kind, i, decoded[i], expected[i],
+                             x[i]);
         }
     }
     for (size_t i = 0; i < n; i++) {
@@ -399,13 +404,14 @@ static void test_matrix_sizes(void **state)
 {
     (void)state;
     static const uint32_t shapes[][3] = {/* n, K, CHUNK */
-                                         {1, 1, 256},     {2, 255, 256},   {255, 3, 256},    {256, 3, 256},
-                                         {257, 3, 256},   {1000, 64, 256}, {700, 255, 256},  {5000, 1, 512},
+                                         {1, 1, 256},      {2, 255, 256},     {255, 3, 256},   {256, 3, 256},
+                                         {257, 3, 256},    {1000, 64, 256},   {700, 255, 256}, {5000, 1, 512},
                                          {9000, 64, 4096}, {70000, 16, 65536}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < N_FORMS; form++)
             for (int kind = 0; kind < N_KINDS; kind++) {
-                if (form == FP16 && shapes[s][0] > 1000 && kind != NORMAL && kind != WIDE) continue; /* a slow reference */
+                if (form == FP16 && shapes[s][0] > 1000 && kind != NORMAL && kind != WIDE)
+                    continue; /* a slow reference */
                 const uint32_t n = shapes[s][0];
                 const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
                 check_against_reference((enum form)form, shapes[s][1], shapes[s][2], &span, 1, (enum kind)kind);
@@ -424,8 +430,8 @@ static void test_many_tensors(void **state)
     struct codec_span spans[T];
     uint64_t n = 0;
     for (size_t t = 0; t < T; n += tensors[t++][0])
-        spans[t] = (struct codec_span){.offset = n, .count = tensors[t][0], .rows = 1, .cols = tensors[t][0],
-                                       .ndim = (uint8_t)tensors[t][1]};
+        spans[t] = (struct codec_span){
+            .offset = n, .count = tensors[t][0], .rows = 1, .cols = tensors[t][0], .ndim = (uint8_t)tensors[t][1]};
     for (int kind = 0; kind < N_KINDS; kind++) {
         check_against_reference(SIGN, 4, 256, spans, T, (enum kind)kind);
         check_against_reference(TWO_BIT, 100, 1024, spans, T, (enum kind)kind);
@@ -477,8 +483,8 @@ static void test_specs(void **state)
     (void)state;
     static const struct {
         const char *spec, *canonical;
-    } good[] = {{"topk:64/4096", "topk:64/4096+sign"},          {"topk:64/4096+sign", "topk:64/4096+sign"},
-                {"topk:1/256+2bit", "topk:1/256+2bit"},         {"topk:65535/65536+int8", "topk:65535/65536+int8"},
+    } good[] = {{"topk:64/4096", "topk:64/4096+sign"},           {"topk:64/4096+sign", "topk:64/4096+sign"},
+                {"topk:1/256+2bit", "topk:1/256+2bit"},          {"topk:65535/65536+int8", "topk:65535/65536+int8"},
                 {"topk:07/256+fp16+lz4", "topk:7/256+fp16+lz4"}, {"topk:7/256+lz4", "topk:7/256+sign+lz4"}};
     const struct codec_span span = {.count = 1000, .rows = 10, .cols = 100, .ndim = 2};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -490,10 +496,24 @@ static void test_specs(void **state)
         assert_false(codec_lossless(codec));
         codec_destroy(codec);
     }
-    static const char *const bad[] = {"topk",         "topk:",          "topk:64",         "topk:/4096",     "topk:64/",
-                                      "topk:0/256",   "topk:256/256",   "topk:64/4095",    "topk:64/128",    "topk:1/131072",
-                                      "topk:64/4096x", "topk:-1/256",   "topk:64/4096/2",  "topk:99999999999/256",
-                                      "topk:8/256+sign+2bit", "topk:8/256+lz4+sign", "topk:8/256+int4", "topk:8/256+"};
+    static const char *const bad[] = {"topk",
+                                      "topk:",
+                                      "topk:64",
+                                      "topk:/4096",
+                                      "topk:64/",
+                                      "topk:0/256",
+                                      "topk:256/256",
+                                      "topk:64/4095",
+                                      "topk:64/128",
+                                      "topk:1/131072",
+                                      "topk:64/4096x",
+                                      "topk:-1/256",
+                                      "topk:64/4096/2",
+                                      "topk:99999999999/256",
+                                      "topk:8/256+sign+2bit",
+                                      "topk:8/256+lz4+sign",
+                                      "topk:8/256+int4",
+                                      "topk:8/256+"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct err err = {0};
         assert_int_equal(codec_spec_check(bad[i], &err), STATUS_INVALID);
@@ -512,7 +532,7 @@ static void test_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matrix_sizes), cmocka_unit_test(test_many_tensors), cmocka_unit_test(test_large),
+        cmocka_unit_test(test_matrix_sizes),  cmocka_unit_test(test_many_tensors), cmocka_unit_test(test_large),
         cmocka_unit_test(test_size_on_noise), cmocka_unit_test(test_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

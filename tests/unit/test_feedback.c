@@ -21,13 +21,47 @@ static float delta[N], before[N], x[N], sent[N];
 static struct codec *make(const char *spec, size_t n)
 {
     struct codec *codec = NULL;
-    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 1};
-    assert_int_equal(codec_create(&codec, spec, &span, 1, NULL), STATUS_OK);
+    struct err err = {0};
+    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
+    if (codec_create(&codec, spec, &span, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
     return codec;
 }
 
-/* 1,000 rounds of random deltas; some are refused, some meet a failure. After each: sent + residual = delta + decay *
- * old residual to the last bit that rounding allows, and in all: sum of what was merged + residual = sum of deltas. */
+/* A process that ends and comes back: what its checkpoint keeps is the residual and whether a payload is pending. */
+static void restart(struct feedback *fb, struct codec **codec, const char *spec, float decay)
+{
+    static float saved[N];
+    bool pending = fb->pending;
+    memcpy(saved, fb->residual, sizeof saved);
+    feedback_finish(fb);
+    codec_destroy(*codec);
+    *codec = make(spec, N);
+    assert_int_equal(feedback_init(fb, N, decay, true), STATUS_OK);
+    memcpy(fb->residual, saved, sizeof saved);
+    fb->pending = pending;
+}
+
+/* One rounding of the larger of what was added. */
+static bool adds_up(double sum, float expected, float part)
+{
+    return fabs(sum - expected) <= 0x1p-24 * (fabs((double)expected) + fabs((double)part));
+}
+
+/* An encoding that fails: no room, or a broken delta. Nothing happens; delta is put back. */
+static void check_failure(struct feedback *fb, struct codec *codec, uint64_t round)
+{
+    size_t size = 0;
+    if (round & 1) delta[round % N] = NAN;
+    assert_int_equal(feedback_encode(fb, codec, delta, bytes, round & 1 ? CAP : 3, &size),
+                     round & 1 ? STATUS_NONFINITE : STATUS_LIMIT);
+    assert_memory_equal(fb->residual, before, sizeof before);
+    assert_false(fb->pending);
+    memcpy(delta, x, sizeof x);
+}
+
+/* 1,000 rounds of random deltas; some are refused, some meet a failure, some a restart before or after the encoding.
+ * After each: sent + residual = delta + decay * old residual to the last bit that rounding allows, and in all: sum of
+ * what was merged + residual = sum of deltas - what the decay took. */
 static void check_property(const char *spec, float decay)
 {
     struct codec *codec = make(spec, N);
@@ -38,60 +72,42 @@ static void check_property(const char *spec, float decay)
     assert_int_equal(feedback_init(&fb, N, decay, true), STATUS_OK);
     for (uint64_t round = 0; round < 1000; round++) {
         size_t size = 0;
-        uint64_t dice = rng_u64(4, RNG_TEST, round) % 8;
-        rng_normal_fill(round, RNG_TEST, 0, dice == 0 ? 1.0f : 1e-3f, delta, N);
+        uint64_t dice = rng_u64(4, RNG_TEST, round), fate = dice % 8;
+        rng_normal_fill(round, RNG_TEST, 0, fate == 0 ? 1.0f : 1e-3f, delta, N);
+        if (dice >> 8 & 1) restart(&fb, &codec, spec, decay);
         memcpy(before, fb.residual, sizeof before);
         memcpy(x, delta, sizeof x);
-        if (dice == 1) { /* no room: nothing happens */
-            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, 3, &size), STATUS_LIMIT);
-            assert_memory_equal(fb.residual, before, sizeof before);
-            assert_false(fb.pending);
-            memcpy(delta, x, sizeof x);
-        } else if (dice == 2) { /* a broken delta: nothing happens */
-            delta[round % N] = NAN;
-            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_NONFINITE);
-            assert_memory_equal(fb.residual, before, sizeof before);
-            assert_false(fb.pending);
-            memcpy(delta, x, sizeof x);
-        }
+        if (fate == 1 || fate == 2) check_failure(&fb, codec, round);
         assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+        assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
         for (size_t i = 0; i < N; i++) {
             volatile float kept = decay * before[i];
             assert_true(delta[i] == x[i] + kept); /* delta holds what was encoded */
-        }
-        assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
-        for (size_t i = 0; i < N; i++) {
-            double error = (double)sent[i] + fb.residual[i] - delta[i];
-            if (fabs(error) > 0x1p-24 * fabs((double)delta[i]))
-                fail_msg("%s, round %lu: off by %g", spec, round, error);
+            if (!adds_up((double)sent[i] + fb.residual[i], delta[i], sent[i]))
+                fail_msg("%s, round %lu: off by %g", spec, round, (double)sent[i] + fb.residual[i] - delta[i]);
+            deltas[i] += (double)delta[i] - before[i];
         }
         assert_true(fb.pending);
         assert_int_equal(feedback_encode(&fb, codec, x, bytes, CAP, &size), STATUS_STATE); /* one at a time */
-        if (dice < 5) {
+        if (dice >> 9 & 1) restart(&fb, &codec, spec, decay);
+        if (fate < 5) {
             feedback_commit(&fb);
-            for (size_t i = 0; i < N; i++) {
-                deltas[i] += (double)delta[i] - before[i]; /* with decay 1 this is the delta */
-                merged[i] += sent[i];
-            }
+            for (size_t i = 0; i < N; i++) merged[i] += sent[i];
         } else {
-            if (dice == 5) { /* not the bytes that were made: refused, and still pending */
+            if (fate == 5) { /* not the bytes that were made: refused, and still pending */
                 assert_int_equal(feedback_rollback(&fb, codec, bytes, size - 1), STATUS_CORRUPT);
                 assert_true(fb.pending);
             }
             assert_int_equal(feedback_rollback(&fb, codec, bytes, size), STATUS_OK);
-            for (size_t i = 0; i < N; i++) {
-                double error = (double)fb.residual[i] - delta[i];
-                if (fabs(error) > 0x1p-24 * fabs((double)delta[i]))
-                    fail_msg("%s, round %lu: %g lost", spec, round, error);
-                deltas[i] += (double)delta[i] - before[i];
-            }
+            for (size_t i = 0; i < N; i++)
+                if (!adds_up(fb.residual[i], delta[i], 2 * sent[i]))
+                    fail_msg("%s, round %lu: %g lost", spec, round, (double)fb.residual[i] - delta[i]);
         }
         assert_false(fb.pending);
     }
-    if (decay == 1.0f)
-        for (size_t i = 0; i < N; i++)
-            if (fabs(merged[i] + fb.residual[i] - deltas[i]) > 1e-4)
-                fail_msg("%s: element %zu: %g merged + %g kept, not %g", spec, i, merged[i], fb.residual[i], deltas[i]);
+    for (size_t i = 0; i < N; i++) /* deltas: with what the decay took subtracted */
+        if (fabs(merged[i] + fb.residual[i] - deltas[i]) > 1e-4)
+            fail_msg("%s: element %zu: %g merged + %g kept, not %g", spec, i, merged[i], fb.residual[i], deltas[i]);
     feedback_finish(&fb);
     codec_destroy(codec);
 }
@@ -99,10 +115,27 @@ static void check_property(const char *spec, float decay)
 static void test_property(void **state)
 {
     (void)state;
-    check_property("int8:32", 1.0f);
-    check_property("int8:256+lz4", 0.95f);
-    check_property("bf16", 1.0f);
-    check_property("fp32", 1.0f);
+    static const char *const specs[] = {"fp32",
+                                        "bf16",
+                                        "int8:32",
+                                        "int8:256+lz4",
+                                        "topk:9/256",
+                                        "topk:64/256+2bit",
+                                        "topk:9/256+int8",
+                                        "topk:9/256+fp16+lz4",
+                                        "fp16",
+                                        "int4:64",
+                                        "e3m0:64",
+                                        "2bit:64",
+                                        "1bit:64"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        struct codec *codec = make(specs[i], N);
+        float advised = codec_feedback_decay(codec);
+        assert_true(advised == (strncmp(specs[i], "topk", 4) ? 1.0f : 0.95f));
+        codec_destroy(codec);
+        check_property(specs[i], advised);
+        check_property(specs[i], advised == 1.0f ? 0.9f : 1.0f);
+    }
     assert_int_equal(mem_live_bytes(), 0);
 }
 
