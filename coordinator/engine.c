@@ -51,7 +51,12 @@ void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const
     va_start(args, fmt);
     vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
     va_end(args);
-    if (code != REFUSE_UNKNOWN_SESSION) log_info("refused a worker: %s", m.refuse.text);
+    /* A worker that is refused for now asks again and again: one line is enough. */
+    bool said = !strcmp(e->refusal, m.refuse.text);
+    if (code != REFUSE_UNKNOWN_SESSION && !said) {
+        log_info("refused a worker: %s", m.refuse.text);
+        memcpy(e->refusal, m.refuse.text, sizeof e->refusal);
+    }
     if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
 }
 

@@ -75,6 +75,7 @@ struct engine {
     uint64_t base_us;                       /* when the round opened */
     uint32_t delivered;                     /* parts of the round now open */
     char slowest[WIRE_NAME_MAX];
+    char refusal[WIRE_TEXT_MAX]; /* the last one that was logged */
     uint8_t *chunk; /* [SERVE_CHUNK] */
 };
 

@@ -11,6 +11,7 @@ enum {
     RETRY_FIRST_US = 1000000,
     RETRY_LAST_US = 10000000,
     REFUSED_WAIT_US = 5000000, /* "full", "stopping" and "name taken" are asked again after this */
+    NAME_WAIT_LAST_US = 15000000,
     STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
 };
 
@@ -144,6 +145,7 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     if (known) s->worker_id = w->worker_id;
     s->joined_at = now_us;
     s->bind_due = true;
+    s->name_since = 0;
     s->text[0] = '\0';
     if (!resume) {
         drop_work(s);
@@ -192,6 +194,23 @@ void sync_fail(struct sync *s, const char *text)
     snprintf(s->text, sizeof s->text, "%s", text);
 }
 
+/* Perhaps by an earlier life of this worker, on a machine that was restarted: its session ends with silence, and a
+ * minute later at most its place. Who has the name after that is another one. */
+static void refused_name(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
+{
+    char text[WIRE_TEXT_MAX];
+    if (!s->name_since) s->name_since = now_us;
+    if (now_us - s->name_since >= SYNC_NAME_US) {
+        snprintf(text, sizeof text, "%.900s (for %u s now)", m->text, (unsigned)((now_us - s->name_since) / 1000000));
+        s->refused = m->code;
+        sync_fail(s, text);
+        return;
+    }
+    uint64_t wait = REFUSED_WAIT_US + (now_us - s->name_since) / 2;
+    s->retry_at = now_us + (wait < NAME_WAIT_LAST_US ? wait : NAME_WAIT_LAST_US);
+    snprintf(s->text, sizeof s->text, "%s", m->text);
+}
+
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
 {
     bool joining = s->phase == SYNC_HELLO || s->phase == SYNC_JOINING;
@@ -203,8 +222,10 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
     case REFUSE_GONE:
         if (!joining) sync_rejoin(s, now_us);
         break;
+    case REFUSE_NAME:
+        if (joining) refused_name(s, m, now_us);
+        break;
     case REFUSE_FULL:
-    case REFUSE_NAME: /* perhaps of an earlier life with a lost folder: its place is given up in the end */
     case REFUSE_STOPPING:
         if (joining) {
             s->retry_at = now_us + REFUSED_WAIT_US;

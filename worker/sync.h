@@ -28,6 +28,7 @@ enum {
     SYNC_RETRY_MIN_US = 2000000, /* silence before anything is sent again */
     SYNC_RETRY_MAX_US = 30000000,
     SYNC_DROPS_MAX = 5,
+    SYNC_NAME_US = 90000000, /* a name that is still taken after this is another worker's */
 };
 
 #define SYNC_NO_ROUND UINT64_MAX
@@ -92,6 +93,7 @@ struct sync {
     uint64_t jitter;               /* from the uuid: spreads the retries of many workers */
     uint64_t retry_at, retry_wait; /* of HELLO or JOIN */
     uint64_t joined_at;
+    uint64_t name_since; /* since when its name is refused; 0: it is not */
     uint64_t rtt_us;
     double up_rate, down_rate; /* bytes per second, smoothed, pessimistic at first */
     uint64_t blocked_until;    /* the bulk queue was full */

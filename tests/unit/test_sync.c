@@ -113,6 +113,30 @@ static void test_refusals(void **state)
     syncrig_expect_none();
 }
 
+/* A name that is taken may be one's own, of a machine that was restarted: asked for again, less and less, not for ever. */
+static void test_taken_name(void **state)
+{
+    (void)state;
+    syncrig.now = S;
+    sync_init(&syncrig.s, 1, syncrig.now);
+    int asked = 0;
+    uint64_t began = 0, gap = 0, last = 0;
+    while (syncrig.s.phase != SYNC_STOPPED && asked < 100) {
+        syncrig_expect(SYNC_SEND_HELLO);
+        if (last) assert_true(syncrig.now - last >= 5 * S && syncrig.now - last >= gap);
+        if (last) gap = syncrig.now - last;
+        last = syncrig.now;
+        if (!asked++) began = syncrig.now;
+        syncrig_refuse(REFUSE_NAME);
+        if (syncrig.s.phase != SYNC_STOPPED) syncrig.now = sync_deadline_us(&syncrig.s);
+    }
+    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
+    assert_int_equal(syncrig.s.refused, REFUSE_NAME);
+    assert_in_range(syncrig.now - began, SYNC_NAME_US, SYNC_NAME_US + 15 * S);
+    assert_in_range(asked, 7, 12);
+    assert_non_null(strstr(syncrig.s.text, "because"));
+}
+
 static void test_bad_welcome_stops(void **state)
 {
     (void)state;
@@ -431,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_two_workers_do_not_retry_together),
         cmocka_unit_test(test_fresh_worker_loads_snapshot_then_replays),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_taken_name),
         cmocka_unit_test(test_bad_welcome_stops),
         cmocka_unit_test(test_round_from_assignment_to_update),
         cmocka_unit_test(test_full_queue_sends_the_chunk_again),
