@@ -10,7 +10,7 @@
 static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_fp16, &codec_int8,
                                                          &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit,
                                                          &codec_topk};
-static const struct byte_stage *const byte_stages[] = {&codec_lz4};
+static const struct byte_stage *const byte_stages[] = {&codec_huff, &codec_lz4};
 
 enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };
 
@@ -247,13 +247,16 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
         if (bad_index) *bad_index = bad;
         return STATUS_NONFINITE;
     }
+    struct payload_shape shape = {.width = v->stage->width};
+    if (v->stage->shape) v->stage->shape(v, &shape);
     /* The last stage writes to the caller's buffer, those before it to their own. */
     bool last = codec->n_bytes == 0;
     TRY(v->stage->encode(v, x, last ? dst : codec->between[0], last ? cap : codec->bounds[0], &size));
     for (size_t i = 0; i < codec->n_bytes; i++) {
         last = i + 1 == codec->n_bytes;
-        TRY(codec->bytes[i]->encode(codec->work[i], v->stage->width, codec->between[i], size,
+        TRY(codec->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size,
                                     last ? dst : codec->between[i + 1], last ? cap : codec->bounds[i + 1], &size));
+        shape.n_sections = 0;
     }
     *size_p = size;
     return STATUS_OK;
@@ -283,10 +286,10 @@ size_t codec_open_room(const struct codec *codec)
 
 enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
 {
+    const struct payload_shape shape = {.width = codec->value.stage->width};
     for (size_t i = codec->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
-        TRY(codec->bytes[i]->decode(codec->work[i], codec->value.stage->width, src, size, out, codec->bounds[i],
-                                    &size));
+        TRY(codec->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
         src = out;
     }
     TRY(codec->value.stage->check(&codec->value, src, size));

@@ -140,6 +140,13 @@ static enum status int8_encode(const struct value_ctx *ctx, const float *x, uint
     return STATUS_OK;
 }
 
+static void int8_shape(const struct value_ctx *ctx, struct payload_shape *out)
+{
+    out->n_sections = 1;
+    out->section[0].to = 4 * n_blocks(ctx);
+    out->section[0].width = 4;
+}
+
 static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
 {
     size_t blocks = n_blocks(ctx);
@@ -184,6 +191,7 @@ const struct value_stage codec_int8 = {
     .parse = int8_parse,
     .bound = int8_bound,
     .align = int8_align,
+    .shape = int8_shape,
     .encode = int8_encode,
     .check = int8_check,
     .decode = int8_decode,

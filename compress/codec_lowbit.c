@@ -101,6 +101,17 @@ static enum status lowbit_encode(const struct value_ctx *ctx, const float *x, ui
     return STATUS_OK;
 }
 
+static void lowbit_shape(const struct value_ctx *ctx, struct payload_shape *out)
+{
+    const struct runs *runs = ctx->plan;
+    const struct sections s = sections_of(ctx, runs->total);
+    out->n_sections = 2;
+    out->section[0].to = s.heads;
+    out->section[0].width = 2;
+    out->section[1].to = s.codes;
+    out->section[1].width = s.format->head;
+}
+
 /* *bad = some nibble is 8, which neither int4 nor e3m0 makes. */
 CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
 {
@@ -200,7 +211,7 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
         .name = stage_name, .usage = stage_name "[:BLOCK]", .help = what, .feedback_decay = 1.0f, .width = 1,          \
         .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
         .parts = lowbit_parts, .part = lowbit_part, .encode = lowbit_encode, .check = lowbit_check,                    \
-        .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                                                    \
+        .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                                                    \
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");

@@ -13,6 +13,7 @@
 
 #include "common/bytes.h"
 #include "compress/codec_stage.h"
+#include "compress/planes.h"
 
 enum { BLOCK = 256 << 10, STATE = 1 << 15, RAW_BIT_SHIFT = 31 };
 #define RAW_BIT (1u << RAW_BIT_SHIFT)
@@ -22,26 +23,11 @@ static size_t lz4_bound(size_t raw)
     return 8 + 4 * ((raw + BLOCK - 1) / BLOCK) + raw;
 }
 
-static void split_planes(const uint8_t *restrict src, size_t size, size_t width, uint8_t *restrict dst)
-{
-    size_t n = size / width;
-    for (size_t plane = 0; plane < width; plane++)
-        for (size_t i = 0; i < n; i++) dst[plane * n + i] = src[i * width + plane];
-    memcpy(dst + n * width, src + n * width, size - n * width);
-}
-
-static void join_planes(const uint8_t *restrict src, size_t size, size_t width, uint8_t *restrict dst)
-{
-    size_t n = size / width;
-    for (size_t plane = 0; plane < width; plane++)
-        for (size_t i = 0; i < n; i++) dst[i * width + plane] = src[plane * n + i];
-    memcpy(dst + n * width, src + n * width, size - n * width);
-}
-
 /* scratch: LZ4's state, then one block of planes. */
-static enum status lz4_encode(void *scratch, uint8_t width, const uint8_t *src, size_t size, uint8_t *dst, size_t cap,
-                              size_t *size_p)
+static enum status lz4_encode(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
+                              uint8_t *dst, size_t cap, size_t *size_p)
 {
+    const size_t width = shape->width;
     uint8_t *planes = (uint8_t *)scratch + STATE;
     struct writer w = writer_of(dst, cap);
     put_u64(&w, size);
@@ -49,7 +35,7 @@ static enum status lz4_encode(void *scratch, uint8_t width, const uint8_t *src, 
         size_t raw = size - from < BLOCK ? size - from : BLOCK;
         const uint8_t *input = src + from;
         if (width > 1) {
-            split_planes(input, raw, width, planes);
+            planes_split(input, raw, width, planes);
             input = planes;
         }
         size_t head = w.pos;
@@ -72,9 +58,10 @@ static enum status lz4_encode(void *scratch, uint8_t width, const uint8_t *src, 
     return STATUS_OK;
 }
 
-static enum status lz4_decode(void *scratch, uint8_t width, const uint8_t *src, size_t size, uint8_t *dst, size_t cap,
-                              size_t *size_p)
+static enum status lz4_decode(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
+                              uint8_t *dst, size_t cap, size_t *size_p)
 {
+    const size_t width = shape->width;
     uint8_t *planes = (uint8_t *)scratch + STATE;
     struct reader r = reader_of(src, size);
     uint64_t whole = get_u64(&r);
@@ -91,7 +78,7 @@ static enum status lz4_decode(void *scratch, uint8_t width, const uint8_t *src, 
         uint8_t *out = width > 1 ? planes : dst + from;
         if (LZ4_decompress_safe((const char *)bytes, (char *)out, (int)stored, (int)raw) != (int)raw)
             return STATUS_CORRUPT;
-        if (width > 1) join_planes(planes, raw, width, dst + from);
+        if (width > 1) planes_join(planes, raw, width, dst + from);
     }
     if (!reader_done(&r)) return STATUS_CORRUPT;
     *size_p = (size_t)whole;

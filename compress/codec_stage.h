@@ -22,6 +22,19 @@ enum { CODEC_STAGES_MAX = 4, CODEC_SPEC_MAX = 64, CODEC_PART = 1 << 17 };
 
 struct value_stage;
 
+enum { PAYLOAD_SECTIONS = 3 };
+
+/* What a byte stage may know of the bytes it gets. Sections lie end to end from 0; what follows the last one has elements
+ * of `width` bytes. Behind another byte stage there are no sections. */
+struct payload_shape {
+    uint8_t width;
+    size_t n_sections;
+    struct {
+        size_t to; /* offset of its end */
+        uint8_t width;
+    } section[PAYLOAD_SECTIONS];
+};
+
 /* A value stage configured for one fragment. */
 struct value_ctx {
     const struct value_stage *stage;
@@ -37,6 +50,8 @@ struct value_stage {
     bool lossless, sparse; /* sparse: a payload may leave out coordinates */
     float feedback_decay;
     uint8_t width; /* bytes of one element of the payload: byte stages group bytes of the same significance by it */
+    /* Where a payload changes its nature (scales, then codes); out->width is set already. NULL: nowhere. */
+    void (*shape)(const struct value_ctx *ctx, struct payload_shape *out);
     /* Read the text after ':' (NULL when there is none), set ctx->param and write the canonical spec, at most
      * CODEC_SPEC_MAX bytes. INVALID: err says what is allowed. */
     enum status (*parse)(struct value_ctx *ctx, const char *args, char *canonical, struct err *err);
@@ -73,17 +88,17 @@ struct byte_stage {
     const char *name, *help;
     size_t (*bound)(size_t raw); /* largest output for at most `raw` input bytes */
     size_t scratch;              /* bytes of working memory */
-    /* src[size], size <= raw_max; LIMIT when it does not fit dst[cap]. width: see value_stage. */
-    enum status (*encode)(void *scratch, uint8_t width, const uint8_t *src, size_t size, uint8_t *dst, size_t cap,
-                          size_t *size_p);
+    /* src[size], size <= raw_max; LIMIT when it does not fit dst[cap]. */
+    enum status (*encode)(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
+                          uint8_t *dst, size_t cap, size_t *size_p);
     /* CORRUPT for anything but bytes that encode could have made from at most cap bytes. */
-    enum status (*decode)(void *scratch, uint8_t width, const uint8_t *src, size_t size, uint8_t *dst, size_t cap,
-                          size_t *size_p);
+    enum status (*decode)(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
+                          uint8_t *dst, size_t cap, size_t *size_p);
 };
 
 extern const struct value_stage codec_fp32, codec_bf16, codec_fp16, codec_int8;
 extern const struct value_stage codec_int4, codec_e3m0, codec_2bit, codec_1bit;
 extern const struct value_stage codec_topk;
-extern const struct byte_stage codec_lz4;
+extern const struct byte_stage codec_lz4, codec_huff;
 
 #endif

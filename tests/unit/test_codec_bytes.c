@@ -18,7 +18,7 @@
 static struct codec *make(const char *spec, size_t n)
 {
     struct codec *codec = NULL;
-    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 1};
+    const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
     assert_int_equal(codec_create(&codec, spec, &span, 1, NULL), STATUS_OK);
     return codec;
 }
@@ -117,7 +117,8 @@ static enum status judge(struct codec *codec, const uint8_t *bytes, size_t size)
 }
 
 static const char *const specs[] = {"fp32",     "bf16",     "int8:16",     "int8:256",
-                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4"};
+                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
+                                    "topk:9/256", "topk:30/256+2bit", "topk:4/256+int8", "topk:9/256+fp16+lz4"};
 
 static void encode_sample(struct codec *codec, int sparse, uint8_t *bytes, size_t cap, size_t *size)
 {
@@ -273,13 +274,14 @@ static void test_lz4_room(void **state)
 {
     (void)state;
     uint8_t *scratch = mem_alloc(1, codec_lz4.scratch), raw[100], packed[200], out[101];
+    const struct payload_shape shape = {.width = 1};
     size_t size = 0, got = 0;
     for (size_t i = 0; i < sizeof raw; i++) raw[i] = (uint8_t)(i / 30);
-    assert_int_equal(codec_lz4.encode(scratch, 1, raw, sizeof raw, packed, codec_lz4.bound(sizeof raw), &size),
+    assert_int_equal(codec_lz4.encode(scratch, &shape, raw, sizeof raw, packed, codec_lz4.bound(sizeof raw), &size),
                      STATUS_OK);
     for (size_t cap = 0; cap <= sizeof raw; cap++) {
         memset(out, 0x5a, sizeof out);
-        enum status status = codec_lz4.decode(scratch, 1, packed, size, out, cap, &got);
+        enum status status = codec_lz4.decode(scratch, &shape, packed, size, out, cap, &got);
         assert_int_equal(status, cap < sizeof raw ? STATUS_CORRUPT : STATUS_OK);
         for (size_t i = cap; i < sizeof out; i++) assert_int_equal(out[i], 0x5a);
     }

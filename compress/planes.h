@@ -1,0 +1,13 @@
+/* Bytes of the same significance together: elements of `width` bytes taken apart into planes (all first bytes, then all
+ * second ones, ...) and put together again. Bytes after the last whole element follow unchanged. */
+#ifndef COMPRESS_PLANES_H
+#define COMPRESS_PLANES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* dst[size]; src and dst do not overlap. width >= 1. */
+void planes_split(const uint8_t *src, size_t size, size_t width, uint8_t *dst);
+void planes_join(const uint8_t *src, size_t size, size_t width, uint8_t *dst);
+
+#endif
