@@ -11,6 +11,7 @@
 #include "common/mem.h"
 #include "common/rng.h"
 #include "compress/codec.h"
+#include "tests/fuzz/codec_specs.h"
 
 static const char *root;
 
@@ -33,25 +34,22 @@ static void put(const char *fuzzer, const char *name, const void *data, size_t s
 /* Selector and count as fuzz_codec.c reads them, then a payload or floats. */
 static void make_codec(void)
 {
-    static const char *const specs[] = {"fp32",     "bf16",     "int8:16",     "int8:256",
-                                        "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
-                                        "topk:9/256", "topk:100/256+2bit", "topk:4/256+int8", "topk:30/512+fp16",
-                                        "topk:64/1024+lz4"};
     uint8_t input[2500];
     static float x[500];
     char name[64];
-    for (uint8_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-        bool topk = !strncmp(specs[i], "topk", 4);
-        size_t n = topk ? 500 : i & 1 ? 33 : 100, size;
-        const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
+    for (uint8_t i = 0; i < sizeof codec_specs / sizeof *codec_specs; i++) {
+        bool topk = !strncmp(codec_specs[i], "topk", 4), large = topk || strstr(codec_specs[i], "huff");
+        size_t n = large ? 500 : i & 1 ? 33 : 100, size;
+        struct codec_span spans[2];
+        size_t n_spans = codec_specs_spans(n, spans);
         struct codec *codec;
-        if (codec_create(&codec, specs[i], &span, 1, NULL) != STATUS_OK) die(specs[i]);
+        if (codec_create(&codec, codec_specs[i], spans, n_spans, NULL) != STATUS_OK) die(codec_specs[i]);
         rng_normal_fill(i, RNG_TEST, 0, 0.01f, x, n);
         for (size_t k = 0; k < n; k++)
             if (k % 3 && !(topk && i & 1)) x[k] = 0; /* something for lz4, and fewer values than topk may send */
         input[0] = i;
         input[1] = n == 33 ? 7 : n == 100 ? 9 : 13;
-        if (codec_encode(codec, x, input + 2, sizeof input - 2, &size, NULL) != STATUS_OK) die(specs[i]);
+        if (codec_encode(codec, x, input + 2, sizeof input - 2, &size, NULL) != STATUS_OK) die(codec_specs[i]);
         snprintf(name, sizeof name, "payload-%u", i);
         put("codec", name, input, 2 + size);
         input[0] = 0x40 | i;
@@ -61,7 +59,8 @@ static void make_codec(void)
         codec_destroy(codec);
     }
     static const char *const texts[] = {"int8:1024+lz4", "bf16+lz4+lz4+lz4", "fp32:1", "int8:", "+", "lz4",
-                                        "topk:64/4096+2bit+lz4"};
+                                        "topk:64/4096+2bit+lz4",
+                                        "2bit:1024+huff"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         input[0] = 0xc0;
         input[1] = 7;
