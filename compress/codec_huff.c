@@ -1,11 +1,12 @@
-/* huff: bytes through a Huffman code, for symbols that are skewed but do not repeat: 2- and 4-bit codes, of which a byte
- * holds four or two, exponents of floats. Sections of a payload (scales, codes) and, within elements of several bytes,
- * each byte's plane get codes of their own; planes where it does not pay are stored raw.
+/* huff: bytes through a Huffman code, for symbols that are skewed but do not repeat: 2- and 4-bit codes, of which a
+ * byte holds four or two, exponents of floats. Sections of a payload (scales, codes) and, within elements of several
+ * bytes, each byte's plane get codes of their own; planes where it does not pay are stored raw.
  *
  *     u64 raw size, then blocks until it is reached:
  *     u32 raw bytes of the block (up to 131072) | element bytes << 24; then for each byte of an element its plane:
  *         u8 mode; 0: the bytes; 1: one byte, they are all equal;
- *         2: 128 bytes of code lengths (4 bits each, even byte in the low nibble), u16 x 4 sizes of the streams, the streams
+ *         2: 128 bytes of code lengths (4 bits each, even byte in the low nibble), u16 x 4 sizes of the streams, the
+ * streams
  *
  * A stream holds a quarter of the plane (rounded up; the last one what is left). */
 #include <string.h>

@@ -162,8 +162,9 @@ static void walk(const struct value_ctx *ctx, const float *a, const uint8_t *src
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
     const struct lowbit *k = lowbit_kernels();
-    void (*expand)(const uint8_t *, size_t, const float *, float *) =
-        s.format->bits == 4 ? k->expand4 : s.format->bits == 2 ? k->expand2 : k->expand1;
+    void (*expand)(const uint8_t *, size_t, const float *, float *) = s.format->bits == 4   ? k->expand4
+                                                                      : s.format->bits == 2 ? k->expand2
+                                                                                            : k->expand1;
     if (a) expand = s.format->bits == 4 ? k->add4 : s.format->bits == 2 ? k->add2 : k->add1;
     const struct run *run = &runs->run[runs_find(runs, part.from)];
     for (size_t i = part.from, to; i < part.to; i = to, run++) {
@@ -211,7 +212,7 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
         .name = stage_name, .usage = stage_name "[:BLOCK]", .help = what, .feedback_decay = 1.0f, .width = 1,          \
         .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
         .parts = lowbit_parts, .part = lowbit_part, .encode = lowbit_encode, .check = lowbit_check,                    \
-        .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                                                    \
+        .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                             \
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");

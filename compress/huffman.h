@@ -34,8 +34,8 @@ enum status huffman_decoder_init(struct huffman_decoder *decoder, const uint8_t 
 size_t huffman_encode(const struct huffman_encoder *encoder, const uint8_t *bytes, size_t n, uint8_t *dst);
 
 enum { HUFFMAN_STREAMS = 4 };
-/* Decode n[k] bytes to out[k] from src[k][size[k]], all streams in step. CORRUPT unless each takes exactly its bytes and
- * ends with zero bits; out may be written to all the same. Nothing is read outside src[k][size[k]]. */
+/* Decode n[k] bytes to out[k] from src[k][size[k]], all streams in step. CORRUPT unless each takes exactly its bytes
+ * and ends with zero bits; out may be written to all the same. Nothing is read outside src[k][size[k]]. */
 enum status huffman_decode(const struct huffman_decoder *decoder, const uint8_t *const src[HUFFMAN_STREAMS],
                            const size_t size[HUFFMAN_STREAMS], uint8_t *const out[HUFFMAN_STREAMS],
                            const size_t n[HUFFMAN_STREAMS]) MUST_CHECK;

@@ -1,8 +1,9 @@
 /* The inner loops of the dense low-bit codecs (int4, e3m0, 2bit, 1bit), each for one block of values.
  *
- * lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster. Sums have a fixed order:
- * value i is added to partial sum i mod 16 in the order of i, and the 16 are folded in halves (s[j] += s[j + 8], then 4,
- * 2, 1). Values of `bits` bits lie in bytes lowest first: value i at bit bits * i; bits after the last one are zero. */
+ * lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster. Sums have a fixed
+ * order: value i is added to partial sum i mod 16 in the order of i, and the 16 are folded in halves (s[j] += s[j + 8],
+ * then 4, 2, 1). Values of `bits` bits lie in bytes lowest first: value i at bit bits * i; bits after the last one are
+ * zero. */
 #ifndef COMPRESS_LOWBIT_H
 #define COMPRESS_LOWBIT_H
 
@@ -23,8 +24,8 @@ struct lowbit {
     /* n codes into ceil(n * bits / 8) bytes. */
     /* Two's complement of x * factor rounded to nearest, ties to even; |x * factor| < 7.5. */
     void (*pack_int4)(const float *x, size_t n, float factor, uint8_t *codes);
-    /* Bit 3: sign, 0 for code 0; bits 0-2: c for the magnitude 2^(top - 127 - 7 + c), c = 1 to 7, nearest, ties up; c = 0
-     * below half the smallest. top: 8 to 254. */
+    /* Bit 3: sign, 0 for code 0; bits 0-2: c for the magnitude 2^(top - 127 - 7 + c), c = 1 to 7, nearest, ties up; c =
+     * 0 below half the smallest. top: 8 to 254. */
     void (*pack_e3m0)(const float *x, size_t n, uint32_t top, uint8_t *codes);
     /* Bit 1: sign bit of x, bit 0: |x| > threshold. */
     void (*pack_2bit)(const float *x, size_t n, float threshold, uint8_t *codes);

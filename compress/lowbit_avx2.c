@@ -136,8 +136,8 @@ INLINE void e3m0_group(const float *x, uint32_t top, uint8_t *codes)
     for (int k = 0; k < 4; k++) {
         __m256 v = _mm256_loadu_ps(x + 8 * k);
         __m256i bits = magnitude_bits(v);
-        __m256i code = _mm256_sub_epi32(
-            _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x00400000)), 23), base);
+        __m256i code =
+            _mm256_sub_epi32(_mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x00400000)), 23), base);
         code = _mm256_min_epi32(_mm256_max_epi32(code, _mm256_set1_epi32(1)), _mm256_set1_epi32(7));
         __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(_mm256_castps_si256(v), 31), 3);
         __m256i zero = _mm256_cmpgt_epi32(half, bits); /* both below 2^31 */
@@ -246,7 +246,8 @@ INLINE __m256 two_times4(const float *table)
         const __m256 t = table8(table);                                                                                \
         size_t i = 0;                                                                                                  \
         for (; n - i >= 8; i += 8)                                                                                     \
-            _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(out + i), look_up##bits(codes + i * bits / 8, t))); \
+            _mm256_storeu_ps(out + i,                                                                                  \
+                             _mm256_add_ps(_mm256_loadu_ps(out + i), look_up##bits(codes + i * bits / 8, t)));         \
         if (i < n) lowbit_plain.add##bits(codes + i * bits / 8, n - i, table, out + i);                                \
     }
 EXPAND_AND_ADD(2, four_times2)

@@ -33,8 +33,7 @@ TARGET static uint32_t absmax(const float *x, size_t n)
         a = _mm512_max_epu32(a, magnitude_bits(_mm512_loadu_ps(x + i)));
         b = _mm512_max_epu32(b, magnitude_bits(_mm512_loadu_ps(x + i + 16)));
     }
-    for (; i < n; i += 16)
-        a = _mm512_max_epu32(a, magnitude_bits(_mm512_maskz_loadu_ps(lanes_of(n - i), x + i)));
+    for (; i < n; i += 16) a = _mm512_max_epu32(a, magnitude_bits(_mm512_maskz_loadu_ps(lanes_of(n - i), x + i)));
     return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
 }
 
@@ -118,8 +117,8 @@ INLINE void e3m0_group(const float *x, uint32_t top, uint8_t *codes)
     for (int k = 0; k < 4; k++) {
         __m512 v = _mm512_loadu_ps(x + 16 * k);
         __m512i bits = magnitude_bits(v);
-        __m512i code = _mm512_sub_epi32(
-            _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x00400000)), 23), base);
+        __m512i code =
+            _mm512_sub_epi32(_mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x00400000)), 23), base);
         code = _mm512_min_epi32(_mm512_max_epi32(code, _mm512_set1_epi32(1)), _mm512_set1_epi32(7));
         __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(_mm512_castps_si512(v), 31), 3);
         q[k] = _mm512_maskz_or_epi32(_mm512_cmpge_epu32_mask(bits, half), code, sign);
@@ -192,8 +191,8 @@ INLINE __m512 look_up(const uint8_t *p, int bits, __m512 table)
     } else {
         uint32_t all;
         memcpy(&all, p, 4);
-        word = _mm512_srlv_epi32(_mm512_set1_epi32((int)all), _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
-                                                                                22, 24, 26, 28, 30));
+        word = _mm512_srlv_epi32(_mm512_set1_epi32((int)all),
+                                 _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
     }
     return _mm512_permutexvar_ps(word, table);
 }

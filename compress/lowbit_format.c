@@ -67,7 +67,8 @@ static void send_zeros(const struct lowbit_format *format, size_t n, uint8_t *he
     memset(codes, 0, (n * format->bits + 7) / 8);
 }
 
-/* ---- int4: scale = max / 7 rounded up, so that nothing is clipped --------------------------------------------------- */
+/* ---- int4: scale = max / 7 rounded up, so that nothing is clipped ---------------------------------------------------
+ */
 
 static void int4_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
@@ -95,7 +96,8 @@ static void int4_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     for (int code = 0; code < LOWBIT_LEVELS; code++) levels[code] = (float)((code ^ 8) - 8) * scale;
 }
 
-/* ---- e3m0: sign and a power of two, seven of them below the largest ------------------------------------------------- */
+/* ---- e3m0: sign and a power of two, seven of them below the largest -------------------------------------------------
+ */
 
 static void e3m0_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
@@ -124,7 +126,8 @@ static void e3m0_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     }
 }
 
-/* ---- 2bit: sign and one of two magnitudes --------------------------------------------------------------------------- */
+/* ---- 2bit: sign and one of two magnitudes ---------------------------------------------------------------------------
+ */
 
 /* Means of the magnitudes on each side of a threshold. */
 static void two_means(const struct lowbit *kernels, const float *x, size_t n, float sum, float threshold, float *low,
@@ -136,7 +139,8 @@ static void two_means(const struct lowbit *kernels, const float *x, size_t n, fl
     *high = above ? above_sum / (float)above : *low;
 }
 
-/* Two steps of Lloyd's algorithm; for a normal distribution the first threshold is close to the best one, 1.23 means. */
+/* Two steps of Lloyd's algorithm; for a normal distribution the first threshold is close to the best one, 1.23 means.
+ */
 static void two_bit_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
     float sum = kernels->abs_sum(x, n), mean = sum / (float)n, low, high;
@@ -171,7 +175,8 @@ static void two_bit_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     levels[3] = -levels[1];
 }
 
-/* ---- 1bit: sign times the mean magnitude ---------------------------------------------------------------------------- */
+/* ---- 1bit: sign times the mean magnitude ----------------------------------------------------------------------------
+ */
 
 static void one_bit_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {

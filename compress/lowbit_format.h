@@ -1,7 +1,7 @@
 /* The dense low-bit formats, block by block: a head (scales) and codes of 1, 2 or 4 bits for up to 65536 values.
  *
- * Scales of 16 bits ("e8m8") are the upper half of a positive fp32 pattern shifted left by one: 8 bits of exponent, 8 of
- * mantissa. A block whose scale would fall below 2^-110 (devices differ in what they do with denormals) is sent as
+ * Scales of 16 bits ("e8m8") are the upper half of a positive fp32 pattern shifted left by one: 8 bits of exponent, 8
+ * of mantissa. A block whose scale would fall below 2^-110 (devices differ in what they do with denormals) is sent as
  * zeros: head 0, codes 0; with error feedback nothing of it is lost. */
 #ifndef COMPRESS_LOWBIT_FORMAT_H
 #define COMPRESS_LOWBIT_FORMAT_H

@@ -32,7 +32,9 @@ static void fill(enum kind kind, uint8_t *bytes, size_t n)
         case GEOMETRIC: bytes[i] = (uint8_t)__builtin_ctz(low | 1u << 30); break; /* codes as long as allowed */
         case RARE: bytes[i] = i == n / 2 ? 255 : 0; break;
         case RAMP: bytes[i] = (uint8_t)(i * 255 / n); break;
-        default: bytes[i] = (uint8_t)((__builtin_popcount(low & 0xff) + (__builtin_popcount(low & 0xff00) << 4))); break;
+        default:
+            bytes[i] = (uint8_t)((__builtin_popcount(low & 0xff) + (__builtin_popcount(low & 0xff00) << 4)));
+            break;
         }
     }
 }
@@ -156,11 +158,11 @@ static void test_format(void **state)
         }
     /* Small ones by hand: sections of 2-byte and 1-byte elements, equal bytes, raw ones. */
     static const uint8_t in[] = {1, 9, 2, 9, 3, 9, 7, 5, 5, 5}, out[] = {10, 0, 0, 0, 0, 0, 0, 0, /* raw size */
-                                                                        6,  0, 0, 2,             /* 3 elements of 2 */
-                                                                        0,  1, 2, 3, 1, 9,       /* raw, equal */
-                                                                        1,  0, 0, 1,             /* the odd byte */
-                                                                        0,  7,                   /* raw */
-                                                                        3,  0, 0, 1, 1, 5};
+                                                                         6,  0, 0, 2,             /* 3 elements of 2 */
+                                                                         0,  1, 2, 3, 1, 9,       /* raw, equal */
+                                                                         1,  0, 0, 1,             /* the odd byte */
+                                                                         0,  7,                   /* raw */
+                                                                         3,  0, 0, 1, 1, 5};
     const struct payload_shape sections = {.width = 1, .n_sections = 1, .section = {{.to = 7, .width = 2}}};
     size_t size;
     assert_int_equal(codec_huff.encode(work, &sections, in, sizeof in, packed, sizeof packed, &size), STATUS_OK);
@@ -194,13 +196,14 @@ static void test_round_trip(void **state)
 {
     (void)state;
     static const size_t sizes[] = {0, 1, 2, 3, 4, 137, 200, 1000, 1003, 131071, 131072, 131073, 300001};
-    static const struct payload_shape shapes[] = {{.width = 1},
-                                                  {.width = 2},
-                                                  {.width = 3},
-                                                  {.width = 4},
-                                                  {.width = 1, .n_sections = 2, .section = {{0, 2}, {500, 3}}},
-                                                  {.width = 2, .n_sections = 1, .section = {{131077, 4}}},
-                                                  {.width = 1, .n_sections = 3, .section = {{5, 4}, {10, 3}, {900, 1}}}};
+    static const struct payload_shape shapes[] = {
+        {.width = 1},
+        {.width = 2},
+        {.width = 3},
+        {.width = 4},
+        {.width = 1, .n_sections = 2, .section = {{0, 2}, {500, 3}}},
+        {.width = 2, .n_sections = 1, .section = {{131077, 4}}},
+        {.width = 1, .n_sections = 3, .section = {{5, 4}, {10, 3}, {900, 1}}}};
     uint8_t *work = scratch();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         uint8_t *bytes = mem_alloc(1, sizes[i] + 1);
@@ -231,7 +234,8 @@ static void test_planes(void **state)
             }
 }
 
-/* ---- hostile bytes -------------------------------------------------------------------------------------------------- */
+/* ---- hostile bytes --------------------------------------------------------------------------------------------------
+ */
 
 enum { RAW = 2000 };
 
@@ -305,23 +309,23 @@ static void test_rules(void **state)
         size_t at;
         uint8_t value;
     } bad[] = {
-        {0, 0x2b},                 /* raw size smaller: a block goes past it */
-        {0, 0x2d},                 /* larger: a block is missing */
-        {7, 0x80},                 /* absurd */
-        {BLOCK, 0},                /* 256 bytes: the streams hold more */
-        {BLOCK + 2, 3},            /* block larger than any */
-        {BLOCK + 3, 0},            /* no planes */
-        {BLOCK + 3, 5},            /* elements of 5 bytes */
-        {MODE, 3},                 /* unknown mode */
-        {MODE, 0},                 /* raw: bytes are missing */
-        {LENGTHS, 1},              /* three codes of one bit */
-        {LENGTHS + 4, 0x20},       /* incomplete code */
-        {LENGTHS + 4, 0x00},       /* one code alone */
-        {LENGTHS + 4, 0xd0},       /* longer than 12 bits */
-        {SIZES, 9},                /* stream too short, the next one shifted */
-        {SIZES + 6, 11},           /* past the end */
-        {SIZES + 7, 0xff},         /* far past the end */
-        {STREAMS + 9, 0x80},       /* bits after the last code */
+        {0, 0x2b},           /* raw size smaller: a block goes past it */
+        {0, 0x2d},           /* larger: a block is missing */
+        {7, 0x80},           /* absurd */
+        {BLOCK, 0},          /* 256 bytes: the streams hold more */
+        {BLOCK + 2, 3},      /* block larger than any */
+        {BLOCK + 3, 0},      /* no planes */
+        {BLOCK + 3, 5},      /* elements of 5 bytes */
+        {MODE, 3},           /* unknown mode */
+        {MODE, 0},           /* raw: bytes are missing */
+        {LENGTHS, 1},        /* three codes of one bit */
+        {LENGTHS + 4, 0x20}, /* incomplete code */
+        {LENGTHS + 4, 0x00}, /* one code alone */
+        {LENGTHS + 4, 0xd0}, /* longer than 12 bits */
+        {SIZES, 9},          /* stream too short, the next one shifted */
+        {SIZES + 6, 11},     /* past the end */
+        {SIZES + 7, 0xff},   /* far past the end */
+        {STREAMS + 9, 0x80}, /* bits after the last code */
         {STREAMS + 39, 0x80},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -346,7 +350,8 @@ static void test_rules(void **state)
     mem_free(work);
 }
 
-/* ---- what it is for ------------------------------------------------------------------------------------------------- */
+/* ---- what it is for -------------------------------------------------------------------------------------------------
+ */
 
 static double bits_a_value(const char *spec, const float *x, size_t n)
 {
@@ -381,9 +386,9 @@ static void test_bits(void **state)
     static const struct {
         const char *spec;
         double most; /* bits a value, headers included */
-    } cases[] = {{"int4+huff", 3.36},  {"int4:4096+huff", 3.02}, {"e3m0+huff", 3.61}, {"2bit+huff", 1.99},
-                 {"1bit+huff", 1.04},  {"int8+huff", 7.6},       {"bf16+huff", 10.8}, {"fp16+huff", 13.6},
-                 {"fp32+huff", 26.9}};
+    } cases[] = {{"int4+huff", 3.36}, {"int4:4096+huff", 3.02}, {"e3m0+huff", 3.61},
+                 {"2bit+huff", 1.99}, {"1bit+huff", 1.04},      {"int8+huff", 7.6},
+                 {"bf16+huff", 10.8}, {"fp16+huff", 13.6},      {"fp32+huff", 26.9}};
     float *x = mem_alloc(N, 4);
     rng_normal_fill(3, RNG_TEST, 0, 1e-3f, x, N);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

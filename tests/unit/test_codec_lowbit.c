@@ -43,7 +43,8 @@ static void fill(enum kind kind, uint64_t seed, float *x, size_t n)
     }
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------------------------------
+ */
 
 enum { KERNEL_N = 400 };
 
@@ -80,7 +81,8 @@ static void check_kernels(const struct lowbit *k, const float *x, size_t n)
             if (what == 3) now->pack_1bit(x, n, to);
             memset(values, 0x5a, sizeof out);
             (width == 4 ? now->expand4 : width == 2 ? now->expand2 : now->expand1)(to, n, table, values);
-            for (size_t i = 0; i < n; i++) assert_true(values[i] == table[to[i * width / 8] >> i * width % 8 & ((1 << width) - 1)]);
+            for (size_t i = 0; i < n; i++)
+                assert_true(values[i] == table[to[i * width / 8] >> i * width % 8 & ((1 << width) - 1)]);
             (width == 4 ? now->add4 : width == 2 ? now->add2 : now->add1)(to, n, table, values);
         }
         assert_memory_equal(codes, codes2, sizeof codes); /* and nothing behind the last byte */
@@ -105,7 +107,8 @@ static void test_kernels(void **state)
         }
 }
 
-/* ---- fp16 ----------------------------------------------------------------------------------------------------------- */
+/* ---- fp16 -----------------------------------------------------------------------------------------------------------
+ */
 
 /* The nearest fp16, ties to even, in doubles. */
 static double nearest_fp16(double x)
@@ -148,7 +151,8 @@ static void test_fp16(void **state)
     }
 }
 
-/* ---- whole codecs --------------------------------------------------------------------------------------------------- */
+/* ---- whole codecs ---------------------------------------------------------------------------------------------------
+ */
 
 static const char *const specs[] = {"fp16", "int4",     "int4:64",   "int4:65536", "e3m0", "e3m0:64",
                                     "2bit", "2bit:192", "1bit:1024", "1bit:64",    "bf16", "int8:64"};
@@ -300,8 +304,8 @@ static void test_error_bounds(void **state)
         }
 }
 
-/* On a normal distribution: bits a value and relative error ||x - decoded|| / ||x||. The best 4 levels for it have 0.343
- * (Max 1960), sign times mean has sqrt(1 - 2 / pi) = 0.603. */
+/* On a normal distribution: bits a value and relative error ||x - decoded|| / ||x||. The best 4 levels for it have
+ * 0.343 (Max 1960), sign times mean has sqrt(1 - 2 / pi) = 0.603. */
 static void test_noise(void **state)
 {
     (void)state;
@@ -309,12 +313,8 @@ static void test_noise(void **state)
     static const struct {
         const char *spec;
         double bits, least, most;
-    } cases[] = {{"fp16", 16, 0, 0.0006},
-                 {"bf16", 16, 0, 0.002},
-                 {"int8", 8.125, 0, 0.007},
-                 {"int4", 4.0625, 0.11, 0.13},
-                 {"e3m0", 4.03125, 0.17, 0.22},
-                 {"2bit", 2.09375, 0.335, 0.35},
+    } cases[] = {{"fp16", 16, 0, 0.0006},       {"bf16", 16, 0, 0.002},        {"int8", 8.125, 0, 0.007},
+                 {"int4", 4.0625, 0.11, 0.13},  {"e3m0", 4.03125, 0.17, 0.22}, {"2bit", 2.09375, 0.335, 0.35},
                  {"1bit", 1.0625, 0.595, 0.605}};
     float *x = mem_alloc(N, 4), *decoded = mem_alloc(N, 4);
     uint8_t *bytes = mem_alloc(1, 4 * N);
@@ -339,7 +339,8 @@ static void test_noise(void **state)
     mem_free(x);
 }
 
-/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------------------------------
+ */
 
 static size_t from_hex(const char *hex, uint8_t *out)
 {
@@ -365,20 +366,15 @@ static void golden_values(float x[75])
 static const struct {
     const char *spec, *hex;
 } golden[] = {
-    {"fp16",
-     "004700c7003c00bc0038003e00c100800043d737662a66ae000000000000000000000000000000000000000000000000"
-     "000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
-     "0000000000000000000000000000000000000000000000000000000000000000003400b8003a00bc003c00800c3c00c2"
-     "000000000080"},
-    {"int4:64",
-     "823f40c0 007f257c0000 97f1200e04000000000000000000000000000000000000000000000000000000d29507 000"
-     "0"},
-    {"e3m0:64",
-     "823f40c0 827f00 f7c4530d36900000000000000000000000000000000000000000000000000000e5f707 0000"},
-    {"2bit:64",
-     "823f40c0 138103d57e46000000 8db08100000000000000000000000000d809 00"},
-    {"1bit:64",
-     "823f40c0 8a7d2b7e0000 ca080000000000002a 00"},
+    {"fp16", "004700c7003c00bc0038003e00c100800043d737662a66ae000000000000000000000000000000000000000000000000"
+             "000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+             "0000000000000000000000000000000000000000000000000000000000000000003400b8003a00bc003c00800c3c00c2"
+             "000000000080"},
+    {"int4:64", "823f40c0 007f257c0000 97f1200e04000000000000000000000000000000000000000000000000000000d29507 000"
+                "0"},
+    {"e3m0:64", "823f40c0 827f00 f7c4530d36900000000000000000000000000000000000000000000000000000e5f707 0000"},
+    {"2bit:64", "823f40c0 138103d57e46000000 8db08100000000000000000000000000d809 00"},
+    {"1bit:64", "823f40c0 8a7d2b7e0000 ca080000000000002a 00"},
 };
 
 static void test_golden(void **state)
