@@ -269,8 +269,11 @@ void outer_loop_metrics(struct outer_loop *loop, struct msg_metrics *metrics)
 void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us)
 {
     const struct sync *s = &loop->sync;
-    uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
-    bool boundary = loop->configured && s->holds && s->state != WORKER_TRAINING && round != SYNC_NO_ROUND;
+    bool training = s->state == WORKER_TRAINING;
+    /* A step of ddp that is given up has changed nothing: it can be saved as the end of the round before. */
+    bool whole = !training || (loop->configured && loop->model.config->train.method == METHOD_DDP);
+    uint64_t round = s->round != SYNC_NO_ROUND && !training ? s->round : s->last_round;
+    bool boundary = loop->configured && s->holds && whole && round != SYNC_NO_ROUND;
     if (boundary && loop->saved_round != round && loop->model.config->checkpoint.worker_every) outer_save(loop, round);
     sync_leave(&loop->sync, text, now_us);
     outer_loop_tick(loop, now_us);

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# ddp keeps no state a step: what its runs survive and how. Lossless: kill -9 of a worker changes nothing. Lossy: SIGTERM of
+# all and kill -9 of the coordinator change nothing; kill -9 of a worker costs its residual, never a sample or the run.
+# ctest: timeout=120
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+# shellcheck source=tests/e2e/cluster.sh
+source "$HERE/cluster.sh"
+
+make_data
+nodes=(coordinator worker-0 worker-1)
+settings=(train.method=ddp train.max_steps=600 train.batch_size=8 train.eval_every=200 coordinator.min_workers=2
+    coordinator.evict_after_s=1000 checkpoint.every=60)
+
+begin() { # settings...
+    rm -rf run worker-0 worker-1
+    write_config run.yaml "${settings[@]}" "$@"
+    for node in "${nodes[@]}"; do node_start "$node"; done
+}
+steps_reach() { (($(grep -c '"event": *"update"' run/metrics.jsonl 2>/dev/null) >= $1)); }
+kill_at() { # node step
+    until_true 30 "step $2" steps_reach "$2"
+    node_kill "$1" || fail "$1 was not running at step $2"
+    node_start "$1"
+}
+stop_at() { # step: all of them, and start them again
+    local node
+    until_true 30 "step $1" steps_reach "$1"
+    for node in "${nodes[@]}"; do kill -TERM "${node_pid[$node]}"; done
+    for node in "${nodes[@]}"; do finish "${node_pid[$node]}" 20 75 "$node after SIGTERM"; done
+    for node in "${nodes[@]}"; do node_start "$node"; done
+}
+end() { # keep it as $1
+    nodes_finish 60
+    rm -rf "$1"
+    mv run "$1"
+}
+get() { json get "$1/summary.json" "$2"; }
+same() { # what run calm
+    [[ $(get "$2" theta_hash) == "$(get "$3" theta_hash)" ]] || fail "$1: theta $(get "$2" theta_hash), undisturbed $(get "$3" theta_hash)"
+    [[ $(get "$2" tokens) == "$(get "$3" tokens)" ]] || fail "$1: $(get "$2" tokens) tokens"
+    echo "$1: the same theta as undisturbed"
+}
+
+begin codec.up=fp32
+end calm
+begin codec.up=fp32
+for step in 60 180; do kill_at worker-1 $step; done
+end killed
+same "fp32, a worker killed twice" killed calm
+
+lossy=(codec.up=int8:64 codec.down=int8:64)
+begin "${lossy[@]}"
+end calm8
+begin "${lossy[@]}"
+for step in 80 177; do stop_at $step; done
+kill_at coordinator 390
+end stopped8
+same "int8, stopped twice, the coordinator killed once" stopped8 calm8
+
+begin "${lossy[@]}"
+kill_at worker-1 130
+end killed8
+[[ $(get killed8 tokens) == "$(get calm8 tokens)" ]] || fail "int8, worker killed: $(get killed8 tokens) tokens"
+awk -v a="$(get killed8 final_val_loss)" -v b="$(get calm8 final_val_loss)" 'BEGIN { exit !(a - b < 0.05 && b - a < 0.05) }' ||
+    fail "int8, worker killed: validation loss $(get killed8 final_val_loss), undisturbed $(get calm8 final_val_loss)"
+echo "int8, a worker killed: every sample once, loss $(get killed8 final_val_loss) beside $(get calm8 final_val_loss)"
