@@ -249,6 +249,40 @@ bool config_codec_sparse(const char *spec)
     return !strncmp(spec, "topk", 4) && strspn(spec + 4, "abcdefghijklmnopqrstuvwxyz") == 0;
 }
 
+/* "union", or "union+VALUES": the values, or NULL. */
+static const char *union_values(const char *spec)
+{
+    if (strncmp(spec, "union", 5)) return NULL;
+    return !spec[5] ? "+sign" : spec[5] == '+' ? spec + 5 : NULL;
+}
+
+enum config_down config_down(const struct config *config)
+{
+    const char *spec = config->codec.down;
+    if (!strcmp(spec, "relay")) return CONFIG_DOWN_RELAY;
+    if (!strcmp(spec, "auto")) return CONFIG_DOWN_AUTO;
+    return union_values(spec) ? CONFIG_DOWN_UNION : CONFIG_DOWN_CODEC;
+}
+
+void config_down_spec(const struct config *config, char out[CONFIG_SPEC_MAX])
+{
+    switch (config_down(config)) {
+    case CONFIG_DOWN_CODEC: memcpy(out, config->codec.down, CONFIG_SPEC_MAX); break;
+    case CONFIG_DOWN_RELAY: out[0] = 0; break;
+    /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
+    case CONFIG_DOWN_UNION:
+        snprintf(out, CONFIG_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
+        break;
+    case CONFIG_DOWN_AUTO: snprintf(out, CONFIG_SPEC_MAX, "topk:4095/4096+sign"); break;
+    }
+}
+
+bool config_update_replaces(const struct config *config)
+{
+    bool relay = config_down(config) == CONFIG_DOWN_RELAY;
+    return config_codec_lossless(relay ? config->codec.up : config->codec.down);
+}
+
 bool config_error_feedback(const struct config *config, const char *spec)
 {
     if (config->codec.error_feedback == CHOICE_AUTO) return !config_codec_lossless(spec);

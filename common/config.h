@@ -20,6 +20,9 @@ enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
+/* How updates travel: by a codec; as the deltas themselves; as the values that any delta carried; whichever of the two is
+ * smaller. */
+enum config_down { CONFIG_DOWN_CODEC, CONFIG_DOWN_RELAY, CONFIG_DOWN_UNION, CONFIG_DOWN_AUTO };
 enum merge_rule { MERGE_MEAN, MERGE_CONTRIBUTORS };
 enum merge_weights { MERGE_WEIGHTS_TOKENS, MERGE_WEIGHTS_EQUAL };
 enum merge_clip { MERGE_CLIP_OFF, MERGE_CLIP_MEDIAN };
@@ -72,7 +75,7 @@ struct config {
         double momentum_spread;  /* c of delayed Nesterov (async) */
     } outer;
     struct {
-        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* codec specs, see compress/codec.h; down: also relay, auto */
+        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* codec specs, compress/codec.h; down: or relay, union, auto */
         enum choice_auto error_feedback;                 /* auto = on for lossy codecs */
     } codec;
     struct {
@@ -137,6 +140,11 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
 /* Helpers every reader of the configuration uses. */
 bool config_codec_lossless(const char *spec);          /* the spec is fp32, possibly followed by lz4 */
 bool config_codec_sparse(const char *spec);            /* deltas leave out coordinates: topk */
+enum config_down config_down(const struct config *config);
+/* The codec of updates that are not relayed: codec.down; for union (and auto) top-k without a limit. "" for relay. */
+void config_down_spec(const struct config *config, char out[CONFIG_SPEC_MAX]);
+/* Updates carry the new parameters instead of increments (enum update_form). */
+bool config_update_replaces(const struct config *config);
 bool config_error_feedback(const struct config *config, const char *spec);
 const char *config_method_name(enum train_method method);
 

@@ -104,7 +104,7 @@ const struct config_key config_keys[] = {
     REAL(outer, momentum_spread, "0", 0, 1, "", "async: share of the momentum step spread over the deltas between"),
 
     TEXT(codec, up, "int8:256", "codec of deltas, see `atoll codec list`; ddp: fp32"),
-    TEXT(codec, down, "int8:256", "codec of updates; ddp: fp32"),
+    TEXT(codec, down, "int8:256", "codec of updates; or relay, union, auto; ddp: fp32"),
     CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
 
     CHOICE(merge, rule, "mean", choices_rule,

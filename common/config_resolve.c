@@ -120,6 +120,44 @@ static enum status resolve_method(const struct resolve *r)
     return STATUS_OK;
 }
 
+/* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain SGD.
+ * auto is decided round by round only where there is a choice. */
+static enum status resolve_down(const struct resolve *r)
+{
+    struct config *c = r->config;
+    bool sparse = config_codec_sparse(c->codec.up), async = c->train.method == METHOD_ASYNC;
+    enum config_down down = config_down(c);
+    if (down == CONFIG_DOWN_CODEC) return STATUS_OK;
+    if (down == CONFIG_DOWN_AUTO && (!sparse || async)) {
+        log_info("codec.down: auto is %s here", sparse ? "union" : c->codec.up);
+        if (!sparse) memcpy(c->codec.down, c->codec.up, sizeof c->codec.down);
+        return sparse ? config_value_set(c, AT(codec.down), "union", r->err) : STATUS_OK;
+    }
+    if (down == CONFIG_DOWN_UNION && !sparse)
+        return err_set(r->err, STATUS_INVALID,
+                       "codec.down: union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, relay, "
+                       "auto",
+                       c->codec.up);
+    if (down == CONFIG_DOWN_RELAY && (async || c->train.method == METHOD_DDP))
+        return err_set(r->err, STATUS_INVALID,
+                       "codec.down: relay does not go with train.method %s, whose steps workers cannot repeat from the "
+                       "deltas; allowed: a codec%s, auto",
+                       config_method_name(c->train.method), sparse ? ", union" : "");
+    if (down != CONFIG_DOWN_UNION && sparse && (strstr(c->codec.up, "+lz4") || strstr(c->codec.up, "+huff")))
+        return err_set(r->err, STATUS_INVALID,
+                       "codec.down: %.40s does not go with byte stages on a sparse codec.up, %.60s: leave them out "
+                       "(they gain nothing there)", c->codec.down, c->codec.up);
+    if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
+    return err_set(r->err, STATUS_INVALID,
+                   "codec.down: %.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with the "
+                   "%s of train.method %s allowed: a codec such as int8:256%s%.40s",
+                   c->codec.down,
+                   c->outer.optimizer == OPTIMIZER_SGD        ? "sgd"
+                   : c->outer.optimizer == OPTIMIZER_NESTEROV ? "nesterov"
+                                                              : "adamw",
+                   config_method_name(c->train.method), sparse ? " or " : "", sparse ? c->codec.up : "");
+}
+
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
 static enum status resolve_merge(const struct resolve *r)
 {
@@ -262,6 +300,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_preset(&r));
     TRY(resolve_method(&r));
     TRY(resolve_merge(&r));
+    TRY(resolve_down(&r));
     TRY(check_model(&r));
     TRY(check_train(&r));
     return check_coordinator(&r);

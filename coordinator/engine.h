@@ -109,6 +109,8 @@ void engine_summary(const struct engine *engine, uint64_t now_us, struct engine_
 
 /* For tests and the simulation: the state that must be equal everywhere. theta is NULL before the first join. */
 const float *engine_theta(const struct engine *engine);
+/* What the downlink's codec still owes of a fragment, [count]; NULL when it keeps nothing. */
+const float *engine_residual(const struct engine *engine, uint32_t fragment);
 const struct layout *engine_layout(const struct engine *engine);
 uint64_t engine_version(const struct engine *engine, uint32_t fragment);
 /* hash64 of the fragment at `version`; 0 when the log no longer (or not yet) has it. */

@@ -260,6 +260,11 @@ const float *engine_theta(const struct engine *e)
     return e->ledger.modelled ? e->ledger.outer.theta : NULL;
 }
 
+const float *engine_residual(const struct engine *e, uint32_t fragment)
+{
+    return e->ledger.outer.fragments[fragment].residual.residual;
+}
+
 const struct layout *engine_layout(const struct engine *e)
 {
     return e->ledger.modelled ? &e->ledger.layout : NULL;

@@ -24,7 +24,7 @@ static size_t room_for(const struct ledger *l, const struct round_close *close, 
 {
     size_t room = codec_open_room(l->outer.fragments[close->fragment].up), bytes = at;
     for (uint32_t i = 0; i < count; i++) bytes += part_of(l, close, first + i)->bytes;
-    return aligned(bytes) + count * aligned(room);
+    return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
 }
 
 static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint8_t *dst,
@@ -64,14 +64,15 @@ static enum status read_group(struct ledger *l, const struct round_close *close,
     return STATUS_OK;
 }
 
-enum status gather_merge(struct ledger *l, const struct round_close *close, size_t at, struct err *err)
+enum status gather_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
+                         struct err *err)
 {
     struct outer_state *o = &l->outer;
     const struct fragment *frag = &l->layout.fragments[close->fragment];
     struct codec *up = o->fragments[close->fragment].up;
     struct group g = {0};
     struct merge merge;
-    bool all = merge_wants_all(&o->merger, up);
+    bool all = together || merge_wants_all(&o->merger, up);
     for (uint32_t i = 0; i < close->n; i++) o->tokens[i] = part_of(l, close, i)->tokens;
     if (merge_start(&merge, &o->merger, &l->layout, close->fragment, up, o->theta + frag->offset, o->acc, o->tokens,
                     close->n) != STATUS_OK)

@@ -4,6 +4,7 @@
 
 #include "common/hash.h"
 #include "common/mem.h"
+#include "compress/relay.h"
 #include "coordinator/gather.h"
 
 typedef enum status (*fold_fn)(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
@@ -248,7 +249,7 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
             if (work->open && (state == PART_HELD || state == PART_MERGED)) close.ids[close.n++] = i;
         }
         if (!close.n) continue;
-        TRY(gather_merge(l, &close, 0, err));
+        TRY(gather_merge(l, &close, 0, false, err));
         double norm2 = 0;
         const struct fragment *frag = &l->layout.fragments[f];
         for (uint64_t i = 0; i < frag->count; i++) norm2 += (double)o->acc[i] * (double)o->acc[i];
@@ -256,6 +257,30 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
     }
     o->norm = __builtin_sqrt(sum);
     o->norm_round = l->round.round + 1;
+    return STATUS_OK;
+}
+
+/* Merge; *head_p: where the payload begins in l->outer.payload; when the deltas are to be relayed, they lie there. */
+static enum status merge_deltas(struct ledger *l, const struct round_close *close, struct update *u, size_t *head_p,
+                                bool *relay_p, struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    enum config_down down = config_down(l->config);
+    bool can_relay = down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+    memcpy(u->codec, "relay", sizeof "relay");
+    size_t head = update_encoded_size(u) - sizeof(uint32_t), table = relay_head_size(close->n);
+    TRY(gather_merge(l, close, head + table, can_relay, err));
+    size_t bytes = table;
+    for (uint32_t i = 0; i < close->n; i++) bytes += part_of(l, close->ids[i], close->fragment)->bytes;
+    *relay_p = down == CONFIG_DOWN_RELAY || (can_relay && outer_state_relays(o, close->fragment, bytes));
+    if (*relay_p) {
+        relay_head_write(o->deltas, close->n, o->payload + head);
+        u->payload_size = bytes;
+        *head_p = head;
+        return STATUS_OK;
+    }
+    snprintf(u->codec, sizeof u->codec, "%s", codec_spec(o->fragments[close->fragment].down));
+    *head_p = update_encoded_size(u) - sizeof(uint32_t);
     return STATUS_OK;
 }
 
@@ -279,14 +304,13 @@ static enum status compute(struct ledger *l, const struct round_close *close, st
     }
     *u = (struct update){.fragment = close->fragment, .version = step.version, .round = step.round,
                          .form = outer_update_form(l->config), .n_named = close->n, .named = l->named};
-    memcpy(u->codec, l->config->codec.down, strlen(l->config->codec.down) + 1);
     for (uint32_t i = 0; i < close->n; i++) {
         const struct member *who = member_by_id(&l->round.members, close->ids[i]);
         l->named[i] = (struct update_named){who->id, who->work.round, part_of(l, who->id, close->fragment)->tokens};
     }
     /* The payload is made where the object will want it: behind its head. */
-    size_t head = update_encoded_size(u) - sizeof(uint32_t);
-    TRY(gather_merge(l, close, head, err));
+    size_t head;
+    TRY(merge_deltas(l, close, u, &head, &step.relay, err));
     enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
     if (status == STATUS_NONFINITE)
         return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: lower "

@@ -26,7 +26,7 @@ uint8_t outer_delta_form(const struct config *config)
 
 uint8_t outer_update_form(const struct config *config)
 {
-    return config_codec_lossless(config->codec.down) ? UPDATE_PARAMETERS : UPDATE_INCREMENT;
+    return config_update_replaces(config) ? UPDATE_PARAMETERS : UPDATE_INCREMENT;
 }
 
 static bool delayed(const struct config *c)
@@ -50,15 +50,19 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     struct outer_fragment *frag = &s->fragments[f];
     size_t count = s->layout->fragments[f].count;
     TRY(codec_create_for_fragment(&frag->up, c->codec.up, s->layout, f, err));
-    TRY(codec_create_for_fragment(&frag->down, c->codec.down, s->layout, f, err));
-    bool keep = outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
-    if (feedback_init(&frag->residual, count, codec_feedback_decay(frag->down), keep) != STATUS_OK)
+    char spec[CONFIG_SPEC_MAX];
+    config_down_spec(c, spec);
+    if (spec[0]) TRY(codec_create_for_fragment(&frag->down, spec, s->layout, f, err));
+    bool keep = frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
+    /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
+    float decay = config_down(c) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
+    if (feedback_init(&frag->residual, count, decay, keep) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
-    size_t up = merge_part_max(frag->up), down = merge_part_max(frag->down);
+    size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
     if (up > *part_max) *part_max = up;
     if (down > *part_max) *part_max = down;
     if (codec_bound(frag->up) > s->delta_cap) s->delta_cap = codec_bound(frag->up);
-    if (codec_bound(frag->down) > s->payload_cap) s->payload_cap = codec_bound(frag->down);
+    if (frag->down && codec_bound(frag->down) > s->payload_cap) s->payload_cap = codec_bound(frag->down);
     return STATUS_OK;
 }
 

@@ -19,7 +19,7 @@
 struct codec;
 
 struct outer_fragment {
-    struct codec *up, *down;
+    struct codec *up, *down; /* down: NULL when all updates are relayed */
     struct feedback residual;
     uint64_t hash;         /* hash64 of theta now */
     uint32_t buffered;     /* async: arrivals since the momentum moved */
@@ -53,6 +53,7 @@ struct outer_step {
     uint64_t tokens;        /* async: of the delta */
     uint32_t members;       /* async: active workers */
     double norm;            /* ddp: global norm of the merged gradient */
+    bool relay;             /* the deltas are the payload already: nothing is encoded */
 };
 
 /* Allocates everything. theta is zero. Both codecs of every fragment are made here: INVALID names a bad spec. */
@@ -71,8 +72,12 @@ uint8_t outer_update_form(const struct config *config);
 /* Room for `bytes` in s->payload, keeping nothing. It is sized for the usual merge at start: this grows it when all deltas
  * must be there together and there are more of them than that. NOMEM. */
 enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
+/* codec.down auto: are the deltas, `bytes` of them, smaller than what they make together? acc holds the merged delta.
+ * Decided from the log alone, in integers. */
+bool outer_state_relays(const struct outer_state *s, uint32_t fragment, size_t bytes);
 /* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK the payload is
- * s->payload[at .. at + *size_p) and theta, state and hash of the fragment have moved. NONFINITE: theta is unchanged. */
+ * s->payload[at .. at + *size_p) (relayed: it was there before, and *size_p stays), and theta, state and hash of the
+ * fragment have moved. NONFINITE: the outcome would not be finite. After an error nothing of s may be used again. */
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p) MUST_CHECK;
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);

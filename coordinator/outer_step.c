@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/apply.h"
+#include "common/hash.h"
 #include "coordinator/outer_opt.h"
 #include "coordinator/outer_state.h"
 #include "coordinator/publish.h"
@@ -15,6 +17,7 @@ struct job {
     const struct outer_step *step;
     const struct fragment *frag;
     struct outer_in in; /* of the whole fragment */
+    bool relay, sparse; /* theta moves by the step itself; what nobody sent is not published */
     double lr;
     struct outer_delayed delayed;
     struct outer_adamw adamw;
@@ -90,6 +93,14 @@ static void optimize(const struct job *job, const struct outer_in *in, const str
     }
 }
 
+/* What nobody sent is -0, and nothing else is (compress/merge.h). */
+static uint8_t left_out(float merged)
+{
+    uint32_t bits;
+    memcpy(&bits, &merged, sizeof bits);
+    return bits == 0x80000000u;
+}
+
 /* [from, to) of the fragment, within one tensor. False: something is not finite. */
 static bool step_block(const struct job *job, size_t from, size_t to, const struct tensor *tensor)
 {
@@ -98,11 +109,19 @@ static bool step_block(const struct job *job, size_t from, size_t to, const stru
     in.theta += from;
     in.acc += from;
     in.n = to - from;
+    uint8_t skip[BLOCK];
     if (!outer_finite(in.acc, in.n)) return false;
+    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = left_out(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
     float *residual = mine->residual.residual;
-    if (residual) publish_add_residual(in.acc, residual + from, mine->residual.decay, NULL, in.n);
+    if (job->relay) {
+        float *theta = job->s->theta + job->frag->offset + from;
+        apply_update(theta, !in.increment, in.acc, in.n);
+        return outer_finite(theta, in.n);
+    }
+    if (residual)
+        publish_add_residual(in.acc, residual + from, mine->residual.decay, job->sparse ? skip : NULL, in.n);
     return true;
 }
 
@@ -135,6 +154,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     float *theta = s->theta + frag->offset;
     bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
     struct job job = {.s = s, .step = step, .frag = frag,
+                      .relay = step->relay, .sparse = config_down(c) != CONFIG_DOWN_CODEC,
                       .in = {.theta = theta, .acc = s->acc, .n = frag->count, .increment = !replace,
                              .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);
@@ -144,8 +164,41 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
         step_range(&job, 0, 1);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
+    if (step->relay) {
+        mine->hash = hash64(theta, frag->count * sizeof *theta);
+        return STATUS_OK;
+    }
     struct publish publish = {.codec = mine->down, .replace = replace, .residual = mine->residual.residual,
                               .pool = s->pool, .scratch = s->merger.scratch, .scratch_part = s->merger.part_max};
     return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
                         &mine->hash);
+}
+
+/* -log2(part / whole) in 1/65536, 0 < part <= whole < 2^47: squaring moves one bit of the logarithm in front of the point. */
+static uint64_t bits_of(uint64_t part, uint64_t whole)
+{
+    uint64_t ratio = (whole << 16) / part, result = 0; /* 1 or more, 16 bits behind the point */
+    while (ratio >= (uint64_t)2 << 16) {
+        ratio >>= 1;
+        result += 1 << 16;
+    }
+    ratio <<= 14; /* 30 bits */
+    for (uint64_t bit = 1 << 15; bit; bit >>= 1) {
+        ratio = ratio * ratio >> 30;
+        if (ratio < (uint64_t)2 << 30) continue;
+        ratio >>= 1;
+        result += bit;
+    }
+    return result;
+}
+
+bool outer_state_relays(const struct outer_state *s, uint32_t fragment, size_t bytes)
+{
+    uint64_t n = s->layout->fragments[fragment].count, sent = 0;
+    for (uint64_t i = 0; i < n; i++) sent += !left_out(s->acc[i]);
+    uint64_t rest = n - sent;
+    /* Places at their entropy, a sign each, four bits a chunk for its scale. */
+    uint64_t bits = (sent << 16) + (n >> 10 << 16) + (sent ? sent * bits_of(sent, n) : 0);
+    if (sent && rest) bits += rest * bits_of(rest, n);
+    return bytes <= bits >> 19;
 }

@@ -12,7 +12,9 @@ static enum status read_all(struct config *config, struct config_sources *source
         TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
     TRY(config_resolve(config, sources, err));
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return err_prefix(err, "codec.up");
-    if (codec_spec_check(config->codec.down, err) != STATUS_OK) return err_prefix(err, "codec.down");
+    char down[CONFIG_SPEC_MAX];
+    config_down_spec(config, down);
+    if (down[0] && codec_spec_check(down, err) != STATUS_OK) return err_prefix(err, "codec.down");
     return STATUS_OK;
 }
 

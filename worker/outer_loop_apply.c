@@ -5,6 +5,7 @@
 #include "common/apply.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "compress/relay.h"
 #include "worker/outer_loop_impl.h"
 
 enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is loaded anew */
@@ -37,7 +38,7 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
     const struct sync_fragment *sf = &loop->sync.f[m->fragment];
     uint64_t have = sf->have;
     bool snapshot = m->kind == OBJECT_SNAPSHOT;
-    bool fits = snapshot ? m->total == snapshot_bytes(f) : m->total <= f->object_cap;
+    bool fits = snapshot ? m->total == snapshot_bytes(f) : outer_object_room(f, m->total);
     if (!fits || (sf->total && m->total != sf->total) || m->offset > m->total || m->size > m->total - m->offset) {
         log_warn("chunk of %s %" PRIu64 ", fragment %u has impossible sizes: ignored", snapshot ? "snapshot" : "update",
                  m->key, m->fragment);
@@ -97,6 +98,22 @@ static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
     log_debug("loaded fragment %u at version %" PRIu64, i, head.version);
 }
 
+/* The deltas themselves: merge them as the coordinator did, and take its step. Floats as below. */
+static enum status merge_relayed(struct outer_loop *loop, const struct outer_fragment *f, uint32_t i,
+                                 const struct update *u)
+{
+    struct merge merge;
+    const float *theta = loop->theta + f->offset;
+    TRY(relay_split(loop->deltas, u->n_named, u->payload, u->payload_size));
+    for (uint32_t k = 0; k < u->n_named; k++) loop->weights[k] = loop->deltas[k].tokens = u->named[k].tokens;
+    TRY(merge_start(&merge, &loop->merger, loop->model.layout, i, f->up, theta, loop->scratch, loop->weights,
+                    u->n_named));
+    TRY(relay_merge(&merge, loop->deltas));
+    apply_sgd(theta, loop->scratch, f->count, loop->model.config->outer.learning_rate, loop->lossless,
+              u->form == UPDATE_INCREMENT);
+    return STATUS_OK;
+}
+
 /* Decode and check the assembled update without changing anything; the decoded floats are in scratch. */
 static const char *decode_update(struct outer_loop *loop, uint32_t i, struct update *u)
 {
@@ -105,8 +122,11 @@ static const char *decode_update(struct outer_loop *loop, uint32_t i, struct upd
     if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK)
         return "the update is malformed";
     if (u->fragment != i || u->version != sf->version + 1) return "the update is another one than was asked for";
-    if (strcmp(u->codec, codec_spec(f->down)) != 0) return "the update's codec is not the run's codec.down";
-    enum status status = codec_decode(f->down, u->payload, u->payload_size, loop->scratch);
+    bool relayed = loop->relays && !strcmp(u->codec, "relay");
+    if (!relayed && (!f->down || strcmp(u->codec, codec_spec(f->down)) != 0))
+        return "the update's codec is not the run's codec.down";
+    enum status status = relayed ? merge_relayed(loop, f, i, u)
+                                 : codec_decode(f->down, u->payload, u->payload_size, loop->scratch);
     if (status == STATUS_NONFINITE) return "the update holds NaN or infinity";
     return status == STATUS_OK ? NULL : "the update's payload is malformed";
 }

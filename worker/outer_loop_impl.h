@@ -9,6 +9,7 @@
 
 #include "compress/codec.h"
 #include "compress/feedback.h"
+#include "compress/merge.h"
 #include "wire/object.h"
 #include "worker/outer_loop.h"
 #include "worker/sync.h"
@@ -17,7 +18,7 @@
 struct outer_fragment {
     uint64_t offset, count; /* floats of theta */
     uint64_t hash;          /* hash64 of theta's floats at the version held */
-    struct codec *up, *down;
+    struct codec *up, *down; /* down: NULL when all updates are relayed */
 
     struct feedback fb;
     bool pending;     /* payload is encoded and neither named nor refused */
@@ -28,7 +29,7 @@ struct outer_fragment {
     uint64_t base_version;
 
     uint8_t *object; /* (object_cap): the update being assembled */
-    size_t object_cap;
+    size_t object_cap, object_max; /* grows up to max with the number of deltas relayed */
     uint8_t snapshot_head[SNAPSHOT_HEAD_BYTES]; /* a snapshot's floats are assembled in theta itself */
     uint32_t damaged;                           /* objects in a row that could not be used */
 };
@@ -51,6 +52,10 @@ struct outer_loop {
     uint8_t *layout_bytes;
     size_t layout_size;
     struct update_named *named; /* (WIRE_NAMED_MAX) */
+    bool relays;                /* updates may be relayed deltas: merged here */
+    struct merger merger;
+    struct merge_delta *deltas; /* (WIRE_NAMED_MAX) */
+    uint64_t *weights;          /* (WIRE_NAMED_MAX) tokens of each */
     struct outer_part *parts;   /* (OUTER_PARTS_MAX + 3 per fragment + 1) of a save */
     uint8_t *saved_head;        /* (SAVED_HEAD_MAX) */
     struct outer_fragment f[LAYOUT_FRAGMENTS_MAX];
@@ -79,6 +84,8 @@ enum status outer_send(struct outer_loop *loop, enum wire_lane lane);
 void outer_send_due(struct outer_loop *loop, uint64_t now_us);
 
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us);
+/* Room for an update of so many bytes; false: that is impossible, or there is no memory. */
+bool outer_object_room(struct outer_fragment *f, size_t bytes);
 /* Apply what sync lets through. */
 void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
 /* Make version 0 where WELCOME says that this is the snapshot and the hash agrees. */

@@ -5,6 +5,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "compress/relay.h"
 #include "worker/outer_loop_impl.h"
 
 enum {
@@ -23,18 +24,46 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     f->offset = layout->fragments[i].offset;
     f->count = layout->fragments[i].count;
     TRY(codec_create_for_fragment(&f->up, config->codec.up, layout, i, err));
-    TRY(codec_create_for_fragment(&f->down, config->codec.down, layout, i, err));
+    char down[CONFIG_SPEC_MAX];
+    config_down_spec(config, down);
+    if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
     if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,
                        (double)f->count * 4e-6);
     f->payload_cap = codec_bound(f->up);
-    f->object_cap = codec_bound(f->down) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
+    f->object_cap = f->object_max = (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
+    if (loop->relays) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
     f->payload = mem_alloc(1, f->payload_cap);
     f->object = mem_alloc(1, f->object_cap);
     if (!f->payload || !f->object)
         return err_set(err, STATUS_NOMEM, "no memory for the buffers of fragment %u (%.1f MB)", i,
                        (double)(f->payload_cap + f->object_cap) / 1e6);
     return STATUS_OK;
+}
+
+bool outer_object_room(struct outer_fragment *f, size_t bytes)
+{
+    if (bytes <= f->object_cap) return true;
+    if (bytes > f->object_max) return false;
+    uint8_t *larger = mem_resize(f->object, f->object_cap, bytes);
+    if (!larger) return false;
+    f->object = larger;
+    f->object_cap = bytes;
+    return true;
+}
+
+/* What merging relayed deltas takes. */
+static enum status merger_make(struct outer_loop *loop, struct err *err)
+{
+    size_t part_max = 0;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        if (merge_part_max(loop->f[i].up) > part_max) part_max = merge_part_max(loop->f[i].up);
+    loop->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->deltas);
+    loop->weights = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->weights);
+    enum status status = merger_init(&loop->merger, loop->model.config, loop->lossless, NULL, part_max);
+    return loop->deltas && loop->weights && status == STATUS_OK
+               ? STATUS_OK
+               : err_set(err, STATUS_NOMEM, "no memory to merge relayed deltas");
 }
 
 static enum status layout_bytes_init(struct outer_loop *loop, struct err *err)
@@ -55,12 +84,14 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->async = config->train.method == METHOD_ASYNC;
     loop->lossless = config_codec_lossless(config->codec.up);
     loop->feedback = config_error_feedback(config, config->codec.up);
+    loop->relays = config_down(config) == CONFIG_DOWN_RELAY || config_down(config) == CONFIG_DOWN_AUTO;
     loop->n_params = layout->n_params;
     loop->n_fragments = layout->n_fragments;
     for (uint32_t i = 0; i < layout->n_fragments; i++) {
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
         TRY(fragment_init(loop, i, err));
     }
+    if (loop->relays) TRY(merger_make(loop, err));
     TRY(layout_bytes_init(loop, err));
     loop->theta = mem_alloc(loop->n_params, sizeof *loop->theta);
     loop->base = loop->async ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
@@ -87,6 +118,9 @@ void outer_memory_finish(struct outer_loop *loop)
     mem_free(loop->theta);
     mem_free(loop->scratch);
     mem_free(loop->named);
+    merger_finish(&loop->merger);
+    mem_free(loop->deltas);
+    mem_free(loop->weights);
     mem_free(loop->parts);
     mem_free(loop->saved_head);
     mem_free(loop->layout_bytes);

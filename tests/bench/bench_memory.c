@@ -64,7 +64,9 @@ static enum status measure_codecs(struct sizes *s, const struct config *c, const
         struct codec *up, *down;
         size_t before = mem_live_bytes();
         TRY(codec_create_for_fragment(&up, c->codec.up, layout, f, err));
-        TRY(codec_create_for_fragment(&down, c->codec.down, layout, f, err));
+        char spec[CONFIG_SPEC_MAX];
+        config_down_spec(c, spec);
+        TRY(codec_create_for_fragment(&down, spec[0] ? spec : c->codec.up, layout, f, err));
         s->codecs += mem_live_bytes() - before;
         s->up += codec_bound(up);
         s->down += codec_bound(down);

@@ -43,6 +43,7 @@ void simcheck_print(const struct simcheck *c, FILE *out);
 
 struct simcheck_counts {
     uint64_t updates, merged, lost_versions, resumed, reloaded, rejected, evicted, left, faults, evals, checks;
+    uint64_t relayed, encoded; /* updates */
 };
 struct simcheck_counts simcheck_counts(const struct simcheck *c);
 

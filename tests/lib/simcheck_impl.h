@@ -117,6 +117,15 @@ uint64_t check_merged_in(const struct simcheck *c, uint32_t fragment, uint32_t i
 bool check_is_merged(const struct simcheck *c, const struct check_delta *d);
 enum status check_log_init(struct simcheck *c, struct err *err) MUST_CHECK;
 void check_log_finish(struct simcheck *c);
+/* What theta lacks of version v lies in the coordinator's residual: nothing is lost. */
+void check_owed(struct simcheck *c, uint32_t f, const struct check_version *v, const float *residual);
+
+/* --- simcheck_merge.c --- */
+/* mean[] = what the deltas a version names make together; false: one does not decode, or is not finite. */
+bool check_merge(struct simcheck *c, uint32_t f, const struct check_version *v, double *mean);
+/* What is applied to theta of version v - 1; false: the update is not what the configuration says. */
+bool check_update_decode(struct simcheck *c, const struct update *u, const struct check_version *v, float *x);
+
 /* An update was appended to the journal. */
 void check_log_append(struct simcheck *c, const uint8_t *object, size_t size);
 /* The coordinator came back with this version: forget what it lost, unless somebody saw it. */

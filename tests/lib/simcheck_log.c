@@ -80,7 +80,9 @@ enum status check_log_init(struct simcheck *c, struct err *err)
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         struct check_log *log = &c->logs[f];
         TRY(codec_create_for_fragment(&log->up, c->config.codec.up, &c->layout, f, err));
-        TRY(codec_create_for_fragment(&log->down, c->config.codec.down, &c->layout, f, err));
+        char down[CONFIG_SPEC_MAX];
+        config_down_spec(&c->config, down);
+        if (down[0]) TRY(codec_create_for_fragment(&log->down, down, &c->layout, f, err));
         struct check_version *v = log_grow(c, f);
         layout_fill(&c->layout, f, c->config.run.seed, v->theta);
         for (size_t i = 0; i < check_count(c, f); i++) v->ideal[i] = (double)v->theta[i];
@@ -102,23 +104,6 @@ void check_log_finish(struct simcheck *c)
 }
 
 /* ---- what an update should be --------------------------------------------------------------------------------------- */
-
-/* mean[] += weight * pseudo-gradient of one delta. */
-static bool merge_add(struct simcheck *c, uint32_t f, const struct check_delta *d, double weight, double *mean)
-{
-    size_t n = check_count(c, f);
-    float *x = mem_alloc(n, sizeof(float));
-    assert(x);
-    bool ok = codec_decode(c->logs[f].up, d->payload, d->size, x) == STATUS_OK;
-    const struct check_version *base = check_version_at(c, f, d->base_version);
-    for (size_t i = 0; ok && i < n; i++) {
-        double g = d->form == DELTA_PARAMETERS ? (double)base->theta[i] - (double)x[i] : (double)x[i];
-        mean[i] += weight * g;
-        ok = isfinite(g);
-    }
-    mem_free(x);
-    return ok;
-}
 
 static void outer_step(const struct simcheck *c, struct check_version *v, size_t n, const double *g, double weight)
 {
@@ -149,8 +134,11 @@ static void outer_step(const struct simcheck *c, struct check_version *v, size_t
 /* The checker can say what theta should be: not for AdamW, and not where weights depend on who was there. */
 static bool predictable(const struct simcheck *c)
 {
+    enum config_down down = config_down(&c->config);
     if (c->ddp || c->config.outer.optimizer == OPTIMIZER_ADAMW) return false;
-    if (!config_codec_lossless(c->config.codec.down) && !config_error_feedback(&c->config, c->config.codec.down))
+    if (config_codec_sparse(c->config.codec.down)) return false; /* its residual decays */
+    if (down != CONFIG_DOWN_RELAY && !config_codec_lossless(c->config.codec.down) &&
+        !config_error_feedback(&c->config, c->config.codec.down))
         return false;
     return c->barrier || (c->config.outer.buffer > 0 && c->config.outer.staleness_power == 0.0);
 }
@@ -158,22 +146,20 @@ static bool predictable(const struct simcheck *c)
 static void check_value(struct simcheck *c, uint32_t f, struct check_version *v, const float *decoded)
 {
     size_t n = check_count(c, f);
-    double *mean = mem_alloc(n, sizeof(double)), tokens = 0.0, weight = 1.0, largest = 0.0;
+    double *mean = mem_alloc(n, sizeof(double)), weight = 1.0, largest = 0.0;
     assert(mean);
-    for (uint32_t i = 0; i < v->n_named; i++) tokens += (double)v->named[i].tokens;
-    for (uint32_t i = 0; i < v->n_named; i++)
-        if (!merge_add(c, f, v->named[i].delta, (double)v->named[i].tokens / tokens, mean))
-            simcheck_fail(c, "fragment %u: a merged delta of worker-%d does not decode or is not finite", f,
-                          v->named[i].delta->client);
+    if (!check_merge(c, f, v, mean)) simcheck_fail(c, "fragment %u: a merged delta does not decode or is not finite", f);
     if (!c->barrier) {
         v->merged++;
         v->merged_tokens += v->named[0].tokens;
         weight = (double)v->named[0].tokens / ((double)v->merged_tokens / (double)v->merged);
     }
     outer_step(c, v, n, mean, weight);
-    bool increment = !config_codec_lossless(c->config.codec.down);
+    enum config_down down = config_down(&c->config);
+    bool increment = down == CONFIG_DOWN_CODEC && !config_codec_lossless(c->config.codec.down);
     for (size_t i = 0; increment && i < n; i++) largest = fmax(largest, fabs((double)decoded[i]));
     v->slack = 2e-4 + largest / 100.0; /* rounding, and what a dense quantizer may keep in its residual */
+    if (down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO) v->slack = INFINITY; /* check_owed is exact */
     for (size_t i = 0; i < n; i++) {
         if (fabs((double)v->theta[i] - v->ideal[i]) <= v->slack) continue;
         simcheck_fail(c, "fragment %u version %zu: element %zu is %.9g, but the deltas it names make %.9g", f,
@@ -181,6 +167,18 @@ static void check_value(struct simcheck *c, uint32_t f, struct check_version *v,
         break;
     }
     mem_free(mean);
+}
+
+void check_owed(struct simcheck *c, uint32_t f, const struct check_version *v, const float *residual)
+{
+    if (!residual || !predictable(c) || c->failure[0]) return;
+    for (size_t i = 0; i < check_count(c, f); i++) {
+        double all = (double)v->theta[i] + (double)residual[i];
+        if (fabs(all - v->ideal[i]) <= 2e-4) continue;
+        simcheck_fail(c, "fragment %u: element %zu of theta and what is owed are %.9g, but the deltas make %.9g", f, i,
+                      all, v->ideal[i]);
+        return;
+    }
 }
 
 /* The samples of (id, round) are used once, by whichever fragment is merged first. A round that was dropped and granted
@@ -294,7 +292,7 @@ void check_log_append(struct simcheck *c, const uint8_t *object, size_t size)
     v->size = size;
     v->round = u.round;
     check_named_all(c, &u, v);
-    if (codec_decode(c->logs[f].down, u.payload, u.payload_size, decoded) != STATUS_OK)
+    if (!c->failure[0] && !check_update_decode(c, &u, v, decoded))
         simcheck_fail(c, "the payload of an update does not decode");
     apply_update(v->theta, u.form == UPDATE_PARAMETERS, decoded, n);
     v->hash = hash64(v->theta, n * sizeof(float));

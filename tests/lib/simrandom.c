@@ -35,11 +35,29 @@ static void set(struct plan *p, const char *fmt, ...)
     p->n_settings++;
 }
 
+/* Codecs both ways; updates that are no plain codec need plain SGD. */
+static bool plan_codecs(struct plan *p)
+{
+    static const char *const up[] = {"fp32",     "int8:32", "int8:16", "fp32+lz4", "bf16", "topk:64/256+sign",
+                                     "topk:100/256+int8", "topk:40/256+2bit"};
+    static const char *const down[] = {"fp32", "fp32", "int8:32", "int8:16", "fp32+lz4", "bf16", "topk:128/256+int8"};
+    static const char *const special[] = {"relay", "auto", "union", "union+int8"};
+    const char *mine = up[draw(p, 8)];
+    bool sparse = config_codec_sparse(mine), is_special = draw(p, 2);
+    uint64_t which = p->barrier ? draw(p, sparse ? 4 : 2) : 1 + draw(p, sparse ? 3 : 1);
+    set(p, "codec.up=%s", mine);
+    set(p, "codec.down=%s", is_special ? special[which] : down[draw(p, 7)]);
+    if (draw(p, 3) == 0) set(p, "merge.rule=%s", draw(p, 2) ? "mean" : "contributors");
+    if (draw(p, 3) == 0) set(p, "merge.weights=equal");
+    if (draw(p, 4) == 0) set(p, "merge.clip=median");
+    return is_special;
+}
+
 static void plan_method(struct plan *p)
 {
-    static const char *const methods[] = {"diloco", "diloco", "local-sgd", "async", "async", "ddp"};
-    static const char *const codecs[] = {"fp32", "fp32", "int8:32", "int8:16", "fp32+lz4", "bf16"};
+    static const char *const methods[] = {"diloco", "local-sgd", "local-sgd", "async", "async", "ddp"};
     const char *method = methods[draw(p, 6)];
+    bool special = false;
     p->barrier = strcmp(method, "async") != 0;
     set(p, "train.method=%s", method);
     set(p, "train.fragments=%u", 1 + (unsigned)draw(p, 3));
@@ -50,12 +68,12 @@ static void plan_method(struct plan *p)
         unsigned every = 1 + (unsigned)draw(p, 5), rounds = 3 + (unsigned)draw(p, 6);
         set(p, "train.sync_every=%u", every);
         set(p, "train.max_steps=%u", every * rounds - (unsigned)draw(p, every));
-        set(p, "codec.up=%s", codecs[draw(p, 6)]);
-        set(p, "codec.down=%s", codecs[draw(p, 6)]);
+        special = plan_codecs(p);
         set(p, "journal.sync=update");
     }
+    if (special && strcmp(method, "diloco") == 0) set(p, "outer.optimizer=sgd");
     if (!p->barrier) {
-        set(p, "outer.optimizer=%s", draw(p, 4) ? "nesterov" : "sgd");
+        set(p, "outer.optimizer=%s", !special && draw(p, 4) ? "nesterov" : "sgd");
         set(p, "outer.learning_rate=0.3");
         set(p, "outer.max_staleness=%u", (unsigned)draw(p, 5));
         set(p, "train.dynamic_steps=%s", draw(p, 2) ? "on" : "off");

@@ -10,8 +10,8 @@ enum status toy_layout(const struct toy *toy, uint32_t n_fragments, struct layou
     for (uint32_t i = 0; i < toy->n_tensors; i++) {
         char name[32];
         snprintf(name, sizeof(name), "toy.%u", (unsigned)i);
-        uint64_t shape[1] = {(uint64_t)(5 + 7 * (i % 3)) * toy->scale};
-        TRY(layout_add(layout, name, 1, shape, LAYOUT_INIT_NORMAL, 1.0f, false));
+        uint64_t shape[2] = {(uint64_t)(5 + 7 * (i % 3)) * toy->scale, 1}; /* sparse codecs send vectors whole */
+        TRY(layout_add(layout, name, i % 3 ? 2 : 1, shape, LAYOUT_INIT_NORMAL, 1.0f, false));
     }
     return layout_split(layout, n_fragments);
 }

@@ -31,6 +31,18 @@ atoll_planted(delta_merged_twice compress/merge.c
 atoll_planted(delta_left_out compress/merge.c
     "const struct codec_view *view = &job->deltas[d].view;"
     "if (merge->added + d == 2) continue;\n        const struct codec_view *view = &job->deltas[d].view;")
+atoll_planted(senders_not_counted compress/merge.c
+    "if (weight) divide(acc, weight, n);"
+    "(void)divide;")
+atoll_planted(norms_not_clipped compress/merge.c
+    "median > 0 && *at > median ? median / *at : 1"
+    "1")
+atoll_planted(relayed_step_forgotten worker/outer_loop_apply.c
+    "apply_sgd(theta, loop->scratch,"
+    "if (0) apply_sgd(theta, loop->scratch,")
+atoll_planted(union_forgets_the_rest coordinator/publish.c
+    "residual[i] = keep ? residual[i] : sum;"
+    "residual[i] = keep ? 0 : sum;")
 atoll_planted(merged_delta_taken_again coordinator/round.c
     "if (m->merged[offer->fragment] == offer->round + 1) {"
     "if (m->merged[offer->fragment] == offer->round + 1 && 0) {")

@@ -194,6 +194,64 @@ static void test_cross_checks(void **state)
     assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_tokens=1"), STATUS_OK);
 }
 
+/* Updates that are no plain codec, and the merge rule that follows from the deltas'. */
+static void test_down(void **state)
+{
+    (void)state;
+    char spec[CONFIG_SPEC_MAX];
+    assert_int_equal(RESOLVE("codec.up=int8"), STATUS_OK);
+    assert_int_equal(config.merge.rule, MERGE_MEAN);
+    assert_int_equal(RESOLVE("codec.up=topk:64/4096+sign"), STATUS_OK);
+    assert_int_equal(config.merge.rule, MERGE_CONTRIBUTORS);
+    assert_int_equal(RESOLVE("codec.up=topk:64/4096+sign", "merge.rule=mean"), STATUS_OK);
+    assert_int_equal(config.merge.rule, MERGE_MEAN);
+#define SGD "train.method=local-sgd"
+    static const struct {
+        const char *method, *up, *down, *is, *spec;
+    } good[] = {
+        {SGD, "topk:64/4096", "relay", "relay", ""},
+        {SGD, "fp32", "relay", "relay", ""},
+        {SGD, "topk:64/4096", "union", "union", "topk:4095/4096+sign"},
+        {SGD, "topk:64/4096", "union+int8", "union+int8", "topk:4095/4096+int8"},
+        {SGD, "topk:64/4096", "auto", "auto", "topk:4095/4096+sign"},
+        {SGD, "int4:64", "auto", "int4:64", "int4:64"},
+        {"train.method=diloco", "int8:64", "auto", "int8:64", "int8:64"},
+        {"train.method=ddp", "bf16", "auto", "bf16", "bf16"},
+    };
+    char up[80], down[80];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(up, sizeof up, "codec.up=%s", good[i].up);
+        snprintf(down, sizeof down, "codec.down=%s", good[i].down);
+        if (RESOLVE(good[i].method, up, down) != STATUS_OK) fail_msg("%s, %s: %s", up, down, err.msg);
+        config_down_spec(&config, spec);
+        assert_string_equal(config.codec.down, good[i].is);
+        assert_string_equal(spec, good[i].spec);
+    }
+    assert_int_equal(RESOLVE(SGD, "codec.up=fp32", "codec.down=relay"), STATUS_OK);
+    assert_true(config_update_replaces(&config));
+    assert_int_equal(RESOLVE("train.method=async", "outer.optimizer=sgd", "codec.up=topk:9/256", "codec.down=auto"),
+                     STATUS_OK);
+    assert_string_equal(config.codec.down, "union");
+    static const struct {
+        const char *method, *up, *down, *message;
+    } bad[] = {
+        {"train.method=diloco", "topk:64/4096", "relay", "codec.down: relay needs outer.optimizer sgd"},
+        {"train.method=diloco", "topk:64/4096", "union", "allowed: a codec such as int8:256 or topk:64/4096"},
+        {"train.method=diloco", "topk:64/4096", "auto", "codec.down: auto needs outer.optimizer sgd"},
+        {"train.method=async", "topk:64/4096", "relay", "relay does not go with train.method async"},
+        {"train.method=ddp", "int8", "relay", "relay does not go with train.method ddp"},
+        {SGD, "int8", "union", "union is for sparse deltas"},
+        {SGD, "topk:64/4096+lz4", "relay", "does not go with byte stages"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(up, sizeof up, "codec.up=%s", bad[i].up);
+        snprintf(down, sizeof down, "codec.down=%s", bad[i].down);
+        if (RESOLVE(bad[i].method, up, down) != STATUS_INVALID) fail_msg("accepted: %s, %s", up, down);
+        assert_message(bad[i].message);
+    }
+#undef SGD
+}
+
 static int shipped;
 
 static int check_shipped(const char *path, const struct stat *st, int type, struct FTW *ftw)
@@ -231,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_methods),
         cmocka_unit_test(test_method_overrides_weaker_source),
         cmocka_unit_test(test_cross_checks),
+        cmocka_unit_test(test_down),
         cmocka_unit_test(test_shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,49 @@
+#include "compress/relay.h"
+
+#include "common/bytes.h"
+
+size_t relay_head_size(uint32_t n)
+{
+    return sizeof(uint64_t) * (size_t)n;
+}
+
+void relay_head_write(const struct merge_delta *deltas, uint32_t n, uint8_t *dst)
+{
+    struct writer w = writer_of(dst, relay_head_size(n));
+    for (uint32_t i = 0; i < n; i++) put_u64(&w, deltas[i].size);
+}
+
+enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *src, size_t size)
+{
+    if (!n || size < relay_head_size(n)) return STATUS_CORRUPT;
+    struct reader r = reader_of(src, relay_head_size(n));
+    size_t at = relay_head_size(n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = get_u64(&r);
+        if (bytes > size - at) return STATUS_CORRUPT;
+        deltas[i].payload = src + at;
+        deltas[i].size = (size_t)bytes;
+        at += (size_t)bytes;
+    }
+    return at == size ? STATUS_OK : STATUS_CORRUPT;
+}
+
+enum status relay_merge(struct merge *merge, struct merge_delta *deltas)
+{
+    bool together = merge_wants_all(merge->m, merge->codec);
+    for (uint32_t i = 0; i < merge->n; i++) deltas[i].room = NULL;
+    for (uint32_t i = 0; (together || merge_measures(merge)) && i < merge->n; i++) {
+        TRY(merge_open(merge->codec, &deltas[i]));
+        if (!together) merge_measure(merge, &deltas[i], 1);
+    }
+    if (together) {
+        if (merge_measures(merge)) merge_measure(merge, deltas, merge->n);
+        merge_add(merge, deltas, merge->n);
+        return STATUS_OK;
+    }
+    for (uint32_t i = 0; i < merge->n; i++) {
+        TRY(merge_open(merge->codec, &deltas[i]));
+        merge_add(merge, &deltas[i], 1);
+    }
+    return STATUS_OK;
+}
