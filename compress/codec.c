@@ -6,6 +6,7 @@
 #include "common/mem.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
+#include "compress/payload_entropy.h"
 
 static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_fp16, &codec_int8,
                                                          &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit,
@@ -321,6 +322,16 @@ void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, 
     for (size_t i = 0; i < range.to - range.from; i++) weight[i] = weight[i] + a;
 }
 
+double codec_bound_bits(const struct codec_view *view)
+{
+    const struct value_ctx *v = &view->codec->value;
+    if (v->stage->bound_bits) return v->stage->bound_bits(v);
+    struct payload_shape shape = {.width = v->stage->width};
+    if (v->stage->shape) v->stage->shape(v, &shape);
+    size_t codes = shape.n_sections ? shape.section[shape.n_sections - 1].to : 0;
+    return payload_entropy(view->payload + codes, view->size - codes, v->n);
+}
+
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x)
 {
     struct codec_view view;
@@ -342,7 +353,7 @@ enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, 
 void codec_list(FILE *out)
 {
     for (int i = 0; i < N_VALUE; i++)
-        fprintf(out, "%-14s value stage  %s\n", value_stages[i]->usage, value_stages[i]->help);
+        fprintf(out, "%-22s value stage  %s\n", value_stages[i]->usage, value_stages[i]->help);
     for (int i = 0; i < N_BYTE; i++)
-        fprintf(out, "+%-13s byte stage   %s\n", byte_stages[i]->name, byte_stages[i]->help);
+        fprintf(out, "+%-21s byte stage   %s\n", byte_stages[i]->name, byte_stages[i]->help);
 }

@@ -71,6 +71,7 @@ const struct value_stage codec_topk = {
     .plan = topk_plan_size,
     .prepare = topk_prepare,
     .bound = topk_bound,
+    .bound_bits = topk_bound_bits,
     .scratch = topk_scratch_size,
     .parts = topk_parts,
     .part = topk_part,

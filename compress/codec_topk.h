@@ -51,6 +51,7 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index);
 size_t topk_plan_size(const struct value_ctx *ctx);
 enum status topk_prepare(const struct value_ctx *ctx);
 size_t topk_bound(const struct value_ctx *ctx);
+double topk_bound_bits(const struct value_ctx *ctx);
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,6 @@
 /* Which coordinates are a chunk: runs of CHUNK consecutive elements of a tensor, the last one short. */
+#include <math.h>
+
 #include "compress/codec_topk.h"
 
 uint32_t topk_group_chunks(const struct value_ctx *ctx)
@@ -110,4 +112,28 @@ size_t topk_bound(const struct value_ctx *ctx)
     uint64_t log2_chunk = (uint64_t)__builtin_ctz(ctx->param[TOPK_CHUNK]), groups = count_groups(ctx, &t);
     uint64_t bits = t.chosen * (3 + log2_chunk + form->value_bits) + t.chunks * (20 + form->mantissa) * (form->two + 1);
     return (size_t)(2 * t.dense + (bits + 7) / 8 + groups * (TOPK_OFFSET + TOPK_GROUP_HEAD + 1));
+}
+
+/* log2 C(length, k) */
+static double log2_choices(double length, double k)
+{
+    return (lgamma(length + 1) - lgamma(k + 1) - lgamma(length - k + 1)) / log(2);
+}
+
+double topk_bound_bits(const struct value_ctx *ctx)
+{
+    double k = ctx->param[TOPK_K], chunk = ctx->param[TOPK_CHUNK], bits = 0;
+    double value = topk_forms[ctx->param[TOPK_VALUES]].value_bits;
+    for (size_t i = 0; i < ctx->n_spans; i++) {
+        double count = (double)ctx->spans[i].count, whole = floor(count / chunk), rest = count - whole * chunk;
+        if (ctx->spans[i].ndim == 1) {
+            bits += 16 * count;
+            continue;
+        }
+        bits += whole * (log2_choices(chunk, k) + k * value);
+        k = ceil(k * rest / chunk);
+        bits += log2_choices(rest, k) + k * value;
+        k = ctx->param[TOPK_K];
+    }
+    return bits / (double)ctx->n;
 }
