@@ -11,7 +11,7 @@ struct mem_header {
     size_t bytes;
 };
 
-enum { HUGE_FROM = 8 << 20 }; /* blocks from here on ask for transparent huge pages */
+enum { HUGE_FROM = 2 << 20 }; /* blocks from here on ask for transparent huge pages */
 
 static atomic_long fail_countdown;
 static atomic_size_t live_bytes;

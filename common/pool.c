@@ -40,6 +40,14 @@ static void cpu_relax(void)
 #endif
 }
 
+/* Streaming stores of a job are visible before the job counts as done. */
+static void store_fence(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
 /* Wait until *word differs from `seen`: spin, then sleep. */
 static void wait_change(atomic_uint *word, unsigned seen)
 {
@@ -89,6 +97,7 @@ static void *worker_main(void *arg)
         seen++;
         if (atomic_load(&pool->stop)) return NULL;
         pool->fn(pool->ctx, worker->index, pool->threads);
+        store_fence();
         if (atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel) == 1) wake_all(&pool->pending);
     }
 }
@@ -141,6 +150,7 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
         wake_all(&pool->job);
     }
     fn(ctx, 0, pool->threads);
+    store_fence();
     for (unsigned left; (left = atomic_load_explicit(&pool->pending, memory_order_acquire)) != 0;) {
         wait_change(&pool->pending, left);
     }

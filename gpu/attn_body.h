@@ -17,13 +17,12 @@
 
 /* Pieces of one thread's scratch. hd = head_dim, tp = seq rounded up to NR. */
 struct attn_work {
-    float *k_panels, *v_panels; /* [tp/VL][hd][VL]: rows of K and V as A operands */
-    float *k_rows, *v_rows;     /* [tp][hd] (+ VL): K^T and V^T as A operands */
-    float *p, *ds;              /* [tp][NR] */
-    float *q_cols, *do_cols;    /* [hd][NR]: Q^T and dO^T as B operands */
-    float *out_cols;            /* [hd + VL][NR] */
-    float *q_rows, *do_rows;    /* [NR][hdp]: as B operands, hdp = hd rounded up to NR */
-    float *dk, *dv;             /* [tp][hdp] */
+    float *k_rows, *v_rows;   /* [tp][hd] (+ VL): K and V where they cannot be read in place */
+    float *p, *ds;            /* [tp][NR] */
+    float *q_cols, *do_cols;  /* [hd][NR]: Q^T and dO^T as B operands */
+    float *out_cols;          /* [hd + VL][NR] */
+    float *q_rows, *do_rows;  /* [NR][hdp]: as B operands, hdp = hd rounded up to NR */
+    float *dk, *dv;           /* [tp][hdp] */
     size_t hdp, tp;
 };
 
@@ -40,15 +39,12 @@ static size_t attn_layout(const struct attn_dims *d, bool backward, float *scrat
     if (!w) w = &none;
     *w = (struct attn_work){.hdp = hdp, .tp = tp};
 #define PIECE(name, floats) (w->name = scratch ? scratch + used : NULL, used += round_to((floats), 16))
-    PIECE(k_panels, tp * hd);
+    PIECE(k_rows, tp * hd + VL);
+    PIECE(v_rows, tp * hd + VL);
     PIECE(p, tp * NR);
     PIECE(q_cols, hd * NR);
     PIECE(out_cols, (hd + VL) * NR);
-    if (!backward) {
-        PIECE(v_rows, tp * hd + VL);
-    } else {
-        PIECE(v_panels, tp * hd);
-        PIECE(k_rows, tp * hd + VL);
+    if (backward) {
         PIECE(ds, tp * NR);
         PIECE(do_cols, hd * NR);
         PIECE(q_rows, NR * hdp);
@@ -65,37 +61,43 @@ static size_t attn_scratch_floats(const struct attn_dims *d, bool backward)
     return attn_layout(d, backward, NULL, NULL);
 }
 
-/* dst[r][0..hd) = scale * src[r][0..hd); nothing else is written. */
-static void attn_copy_rows(size_t rows, size_t hd, const float *src, size_t ld, float scale, float *dst, size_t ldd)
+/* dst[r][0..hd) = src[r][0..hd); nothing else is written. */
+static void attn_copy_rows(size_t rows, size_t hd, const float *src, size_t ld, float *dst, size_t ldd)
 {
     for (size_t r = 0; r < rows; r++) {
-        FOR_VECTORS(i, n, hd) v_put(dst + r * ldd + i, v_part(src + r * ld + i, n) * v_set1(scale), n);
+        FOR_VECTORS(i, n, hd) v_put(dst + r * ldd + i, v_part(src + r * ld + i, n), n);
     }
 }
 
-/* The same, unscaled, into a padded block of `padded` rows of width ldd. */
+/* The same into a block of `padded` rows of width ldd, zero where src has nothing. */
 static void attn_pad_rows(size_t rows, size_t padded, size_t hd, const float *src, size_t ld, float *dst, size_t ldd)
 {
     if (rows < padded || hd < ldd) memset(dst, 0, padded * ldd * sizeof *dst);
-    attn_copy_rows(rows, hd, src, ld, 1.0f, dst, ldd);
+    attn_copy_rows(rows, hd, src, ld, dst, ldd);
 }
 
-static void attn_pack_panels(const struct attn_dims *d, size_t tp, const float *src, size_t ld, float *panels)
+/* Rows of K or V as A operands: whole tiles only, row r at p + r * ld. */
+struct attn_rows {
+    const float *p;
+    size_t ld;
+};
+
+/* They are read where they lie, unless they do not fill whole tiles, or lie so far apart, in powers of two, that their
+ * lines fight for the same sets of the first-level cache. */
+static struct attn_rows attn_rows_of(const struct attn_dims *d, size_t tp, const float *src, float *copy)
 {
-    for (size_t j = 0; j < tp; j += VL) {
-        size_t rows = j >= d->seq ? 0 : d->seq - j < VL ? d->seq - j : VL;
-        pack_transposed(rows, d->head_dim, src + (rows ? j * ld : 0), ld, panels + j * d->head_dim, VL);
-    }
+    size_t hd = d->head_dim;
+    if (d->seq == tp && hd % AMR == 0 && d->ld_qkv % 1024 != 0) return (struct attn_rows){.p = src, .ld = d->ld_qkv};
+    attn_pad_rows(d->seq, tp, hd, src, d->ld_qkv, copy, hd);
+    return (struct attn_rows){.p = copy, .ld = hd};
 }
 
-/* cols[hd][NR] = scale * rows^T of the panel's nq queries. */
-static void attn_pack_cols(size_t nq, size_t hd, const float *src, size_t ld, float scale, float *cols)
+/* cols[hd][NR] = rows^T of the panel's nq queries. */
+static void attn_pack_cols(size_t nq, size_t hd, const float *src, size_t ld, float *cols)
 {
     size_t n0 = nq < VL ? nq : VL, n1 = nq - n0;
     pack_transposed(n0, hd, src, ld, cols, NR);
     pack_transposed(n1, hd, src + (n1 ? VL * ld : 0), ld, cols + VL, NR);
-    if (scale != 1.0f)
-        for (size_t i = 0; i < hd * NR; i += VL) v_store(cols + i, v_load(cols + i) * v_set1(scale));
 }
 
 /* dst[q * ldd + j] = cols[j][q] for q < nq, j < hd; nothing else is written. */
@@ -137,26 +139,26 @@ INLINE void attn_add_half(size_t k, const float *a, size_t rs, size_t cs, const 
 
 /* acc = rows key .. key + AMR of (K or V) times the panel's columns. Of the last VL keys the first half of the queries sees
  * nothing: it is left out there, in all that follows. */
-INLINE void attn_dot(size_t key, size_t n_full, size_t hd, const float *panels, const float *cols, vf acc[][2])
+INLINE void attn_dot(size_t key, size_t n_full, size_t hd, struct attn_rows rows, const float *cols, vf acc[][2])
 {
-    const float *a = panels + key / VL * VL * hd + key % VL;
+    const float *a = rows.p + key * rows.ld;
     tile_zero(AMR, acc);
     if (key < n_full) {
-        tile_add(AMR, hd, a, 1, VL, cols, NR, acc);
+        tile_add_rows(AMR, hd, a, rows.ld, cols, acc, NULL);
     } else {
-        attn_add_half(hd, a, 1, VL, cols, acc);
+        attn_add_half(hd, a, rows.ld, 1, cols, acc);
     }
 }
 
 /* cols[j][] = (sum over keys of rows[key][j] * p[key][]) * factor[] : out^T = V^T P, dQ^T = K^T dS. */
-INLINE void attn_reduce_keys(size_t n_full, size_t hd, const float *rows, const float *p, const vf factor[2],
+INLINE void attn_reduce_keys(size_t n_full, size_t hd, struct attn_rows rows, const float *p, const vf factor[2],
                              float *cols)
 {
     vf acc[AMR][2];
     for (size_t j = 0; j < hd; j += AMR) {
         tile_zero(AMR, acc);
-        tile_add(AMR, n_full, rows + j, 1, hd, p, NR, acc);
-        attn_add_half(VL, rows + n_full * hd + j, 1, hd, p + n_full * NR, acc);
+        tile_add(AMR, n_full, rows.p + j, 1, rows.ld, p, NR, acc);
+        attn_add_half(VL, rows.p + n_full * rows.ld + j, 1, rows.ld, p + n_full * NR, acc);
 #pragma GCC unroll 8
         for (size_t i = 0; i < AMR; i++) {
             v_store(cols + (j + i) * NR, acc[i][0] * factor[0]);
@@ -167,7 +169,8 @@ INLINE void attn_reduce_keys(size_t n_full, size_t hd, const float *rows, const 
 
 /* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. Keys of the panel's
  * own block are met for the first time: their sums are stored. */
-INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *rows, size_t ld, float *out)
+INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *rows, size_t ld, float *out,
+                          size_t ld_out)
 {
     vf acc[AMR][2];
     for (size_t j = 0; j < q0 + NR; j += AMR) {
@@ -177,7 +180,7 @@ INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *ro
             tile_add(AMR, NR - skip, p + j * NR + skip, NR, 1, rows + skip * ld + c, ld, acc);
 #pragma GCC unroll 8
             for (size_t i = 0; i < AMR; i++) {
-                float *o = out + (j + i) * hdp + c;
+                float *o = out + (j + i) * ld_out + c;
                 if (j < q0) {
                     acc[i][0] = acc[i][0] + v_load(o);
                     acc[i][1] = acc[i][1] + v_load(o + VL);
@@ -189,11 +192,11 @@ INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *ro
     }
 }
 
-static void attn_scores(size_t n_full, size_t hd, const float *k_panels, const float *q_cols, float *p)
+static void attn_scores(size_t n_full, size_t hd, struct attn_rows k, const float *q_cols, float *p)
 {
     vf acc[AMR][2];
     for (size_t j = 0; j < n_full + VL; j += AMR) {
-        attn_dot(j, n_full, hd, k_panels, q_cols, acc);
+        attn_dot(j, n_full, hd, k, q_cols, acc);
 #pragma GCC unroll 8
         for (size_t i = 0; i < AMR; i++) {
             v_store(p + (j + i) * NR, acc[i][0]);
@@ -202,23 +205,24 @@ static void attn_scores(size_t n_full, size_t hd, const float *k_panels, const f
     }
 }
 
-/* Softmax of one panel in place, not yet divided by the sums: factor = 1 / sum, and the log-sum-exp. */
-INLINE void attn_softmax(size_t q0, float *p, vf factor[2], float lse[NR])
+/* Softmax of one panel of unscaled scores in place, not yet divided by the sums: factor = 1 / sum, and the log-sum-exp. */
+INLINE void attn_softmax(size_t q0, float scale, float *p, vf factor[2], float lse[NR])
 {
-    const vf masked = v_set1(-1e30f);
+    const vf masked = v_set1(-1e30f), by = v_set1(scale);
     for (size_t half = 0; half < 2; half++) {
         vf top = masked, sum = v_zero();
         float *s = p + half * VL;
         size_t seen = q0 + half * VL; /* keys that all queries see; the next VL are seen by some */
         for (size_t j = 0; j < seen; j++) top = v_max(top, v_load(s + j * NR));
         for (size_t j = seen; j < seen + VL; j++) top = v_max(top, v_keep_from(v_load(s + j * NR), j - seen, masked));
+        top = top * by;
         for (size_t j = 0; j < seen; j++) {
-            vf e = v_exp(v_load(s + j * NR) - top);
+            vf e = v_exp(v_fma(v_load(s + j * NR), by, -top));
             sum = sum + e;
             v_store(s + j * NR, e);
         }
         for (size_t j = seen; j < seen + VL; j++) {
-            vf e = v_keep_from(v_exp(v_load(s + j * NR) - top), j - seen, v_zero());
+            vf e = v_keep_from(v_exp(v_fma(v_load(s + j * NR), by, -top)), j - seen, v_zero());
             sum = sum + e;
             v_store(s + j * NR, e);
         }
@@ -234,41 +238,77 @@ static void attn_fwd_head(const struct attn_dims *d, const float *q, const float
     struct attn_work w;
     size_t hd = d->head_dim;
     attn_layout(d, false, scratch, &w);
-    attn_pack_panels(d, w.tp, k, d->ld_qkv, w.k_panels);
-    attn_pad_rows(d->seq, w.tp, hd, v, d->ld_qkv, w.v_rows, hd);
+    struct attn_rows k_rows = attn_rows_of(d, w.tp, k, w.k_rows), v_rows = attn_rows_of(d, w.tp, v, w.v_rows);
     for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
         size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR, n_full = q0 + VL;
         float lse_panel[NR];
         vf factor[2];
-        attn_pack_cols(nq, hd, q + q0 * d->ld_qkv, d->ld_qkv, d->scale, w.q_cols);
-        attn_scores(n_full, hd, w.k_panels, w.q_cols, w.p);
-        attn_softmax(q0, w.p, factor, lse_panel);
-        attn_reduce_keys(n_full, hd, w.v_rows, w.p, factor, w.out_cols);
+        attn_pack_cols(nq, hd, q + q0 * d->ld_qkv, d->ld_qkv, w.q_cols);
+        attn_scores(n_full, hd, k_rows, w.q_cols, w.p);
+        attn_softmax(q0, d->scale, w.p, factor, lse_panel);
+        attn_reduce_keys(n_full, hd, v_rows, w.p, factor, w.out_cols);
         attn_store_cols(nq, hd, w.out_cols, o + q0 * d->ld_o, d->ld_o);
         if (lse) memcpy(lse + q0, lse_panel, nq * sizeof *lse);
     }
 }
 
-/* p = exp(scores - lse), ds = p (dp - delta) with dp = V dO^T and delta = rowsum(dO o) of each query. */
-INLINE void attn_bwd_panel(const struct attn_work *w, size_t hd, size_t q0, const float *lse, const vf delta[2])
+/* Dot products of n <= VL pairs of rows, one a lane; lanes n.. are zero. */
+INLINE vf attn_row_dots(size_t n, size_t hd, const float *x, const float *y, size_t ld)
 {
-    vf acc[AMR][2];
+    vf row[VL], sum = v_zero();
+    float square[VL * VL];
+    for (size_t r = 0; r < VL; r++) {
+        row[r] = v_zero();
+        if (r >= n) continue;
+        FOR_VECTORS(i, lanes, hd) row[r] = v_fma(v_part(x + r * ld + i, lanes), v_part(y + r * ld + i, lanes), row[r]);
+    }
+    v_transpose_store(row, square, VL);
+    for (int i = 0; i < VL; i++) sum = sum + v_load(square + i * VL);
+    return sum;
+}
+
+/* What a panel of queries brings to backward. */
+struct attn_panel {
+    size_t q0, nq;
+    vf lse[2], delta[2]; /* delta = rowsum(dO o) */
+};
+
+static struct attn_panel attn_panel_of(const struct attn_dims *d, size_t q0, const float *o, const float *d_o,
+                                       const float *lse)
+{
+    struct attn_panel panel = {.q0 = q0, .nq = d->seq - q0 < NR ? d->seq - q0 : NR};
+    for (size_t half = 0; half < 2; half++) {
+        size_t r = q0 + half * VL, n = r >= d->seq ? 0 : d->seq - r < VL ? d->seq - r : VL;
+        if (n == 0) r = q0;
+        panel.lse[half] = v_load_n(lse + r, n);
+        panel.delta[half] = attn_row_dots(n, d->head_dim, d_o + r * d->ld_o, o + r * d->ld_o, d->ld_o);
+    }
+    return panel;
+}
+
+/* p = exp(scale * scores - lse), ds = scale * p (dp - delta) with dp = V dO^T: gradients of q k^T. */
+INLINE void attn_bwd_panel(const struct attn_work *w, const struct attn_dims *d, struct attn_rows k, struct attn_rows v,
+                           const struct attn_panel *panel)
+{
+    vf acc[AMR][2], by = v_set1(d->scale);
+    vf lse[2] = {-panel->lse[0], -panel->lse[1]}, delta[2] = {-panel->delta[0] * by, -panel->delta[1] * by};
+    size_t q0 = panel->q0, hd = d->head_dim;
     for (size_t j = 0; j < q0 + NR; j += AMR) {
-        attn_dot(j, q0 + VL, hd, w->k_panels, w->q_cols, acc);
+        attn_dot(j, q0 + VL, hd, k, w->q_cols, acc);
 #pragma GCC unroll 8
         for (size_t i = 0; i < AMR; i++)
 #pragma GCC unroll 2
             for (size_t half = 0; half < 2; half++) {
-                vf e = v_exp(acc[i][half] - v_load(lse + half * VL));
+                vf e = v_exp(v_fma(acc[i][half], by, lse[half]));
                 v_store(w->p + (j + i) * NR + half * VL, attn_mask(e, j + i, q0, half, v_zero()));
             }
-        attn_dot(j, q0 + VL, hd, w->v_panels, w->do_cols, acc);
+        attn_dot(j, q0 + VL, hd, v, w->do_cols, acc);
 #pragma GCC unroll 8
         for (size_t i = 0; i < AMR; i++)
 #pragma GCC unroll 2
             for (size_t half = 0; half < 2; half++) {
                 size_t at = (j + i) * NR + half * VL;
-                v_store(w->ds + at, v_load(w->p + at) * (acc[i][half] - delta[half]));
+                v_store(w->ds + at, v_load(w->p + at) * v_fma(acc[i][half], by, delta[half]));
             }
     }
 }
@@ -279,39 +319,33 @@ static void attn_bwd_head(const struct attn_dims *d, const float *q, const float
     struct attn_work w;
     size_t hd = d->head_dim, ld = d->ld_qkv;
     attn_layout(d, true, scratch, &w);
-    attn_pack_panels(d, w.tp, k, ld, w.k_panels);
-    attn_pack_panels(d, w.tp, v, ld, w.v_panels);
-    attn_pad_rows(d->seq, w.tp, hd, k, ld, w.k_rows, hd);
-    const vf scale[2] = {v_set1(d->scale), v_set1(d->scale)};
+    struct attn_rows k_rows = attn_rows_of(d, w.tp, k, w.k_rows), v_rows = attn_rows_of(d, w.tp, v, w.v_rows);
+    bool whole = d->seq == w.tp && hd == w.hdp; /* panels of Q, dO, dK and dV are whole tiles: no copies */
+    float *dk_sum = whole ? dk : w.dk, *dv_sum = whole ? dv : w.dv;
+    size_t ld_sum = whole ? ld : w.hdp;
+    const vf one[2] = {v_set1(1.0f), v_set1(1.0f)};
     for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
-        size_t nq = d->seq - q0 < NR ? d->seq - q0 : NR;
-        float lse_panel[NR] = {0};
-        memcpy(lse_panel, lse + q0, nq * sizeof *lse);
-        attn_pack_cols(nq, hd, q + q0 * ld, ld, d->scale, w.q_cols);
-        attn_pack_cols(nq, hd, d_o + q0 * d->ld_o, d->ld_o, 1.0f, w.do_cols);
-        attn_pack_cols(nq, hd, o + q0 * d->ld_o, d->ld_o, 1.0f, w.out_cols);
-        vf delta[2] = {v_zero(), v_zero()};
-        for (size_t i = 0; i < hd; i++) {
-            delta[0] = v_fma(v_load(w.do_cols + i * NR), v_load(w.out_cols + i * NR), delta[0]);
-            delta[1] = v_fma(v_load(w.do_cols + i * NR + VL), v_load(w.out_cols + i * NR + VL), delta[1]);
-        }
+        struct attn_panel panel = attn_panel_of(d, q0, o, d_o, lse);
         const float *q_rows = q + q0 * ld, *do_rows = d_o + q0 * d->ld_o;
         size_t ldq = ld, ldo = d->ld_o;
-        if (nq < NR || hd < w.hdp) { /* as B operands they must be whole */
-            attn_pad_rows(nq, NR, hd, q_rows, ld, w.q_rows, w.hdp);
-            attn_pad_rows(nq, NR, hd, do_rows, d->ld_o, w.do_rows, w.hdp);
+        attn_pack_cols(panel.nq, hd, q_rows, ld, w.q_cols);
+        attn_pack_cols(panel.nq, hd, do_rows, d->ld_o, w.do_cols);
+        if (!whole) {
+            attn_pad_rows(panel.nq, NR, hd, q_rows, ld, w.q_rows, w.hdp);
+            attn_pad_rows(panel.nq, NR, hd, do_rows, d->ld_o, w.do_rows, w.hdp);
             q_rows = w.q_rows;
             do_rows = w.do_rows;
             ldq = ldo = w.hdp;
         }
-        attn_bwd_panel(&w, hd, q0, lse_panel, delta);
-        attn_add_keys(q0, w.hdp, w.p, do_rows, ldo, w.dv);
-        attn_add_keys(q0, w.hdp, w.ds, q_rows, ldq, w.dk);
-        attn_reduce_keys(q0 + VL, hd, w.k_rows, w.ds, scale, w.out_cols);
-        attn_store_cols(nq, hd, w.out_cols, dq + q0 * ld, ld);
+        attn_bwd_panel(&w, d, k_rows, v_rows, &panel);
+        attn_add_keys(q0, w.hdp, w.p, do_rows, ldo, dv_sum, ld_sum);
+        attn_add_keys(q0, w.hdp, w.ds, q_rows, ldq, dk_sum, ld_sum);
+        attn_reduce_keys(q0 + VL, hd, k_rows, w.ds, one, w.out_cols);
+        attn_store_cols(panel.nq, hd, w.out_cols, dq + q0 * ld, ld);
     }
-    attn_copy_rows(d->seq, hd, w.dk, w.hdp, d->scale, dk, ld);
-    attn_copy_rows(d->seq, hd, w.dv, w.hdp, 1.0f, dv, ld);
+    if (whole) return;
+    attn_copy_rows(d->seq, hd, w.dk, w.hdp, dk, ld);
+    attn_copy_rows(d->seq, hd, w.dv, w.hdp, dv, ld);
 }
 
 #endif

@@ -15,6 +15,7 @@ struct gemm_tile {
     bool gelu;
     float *aux_out;
     const float *aux_in;
+    const float *next; /* of the next panel of A: what to fetch meanwhile, laid out like A; NULL: nothing */
 };
 
 struct adamw_step {

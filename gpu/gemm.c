@@ -55,6 +55,7 @@ static void pack_b_block(const struct gemm_job *job, size_t n0, size_t nc, size_
 struct a_panel {
     const float *p;
     size_t rs, cs;
+    bool in_place;
 };
 
 /* A is read where it lies, except the last, short panel (zeros below it) and matrices whose rows are so far apart, in
@@ -64,8 +65,8 @@ static struct a_panel panel_of(const struct gemm *g, const struct cpu_kernels *k
 {
     const float *a = g->a_trans ? g->a + k0 * g->lda + m0 : g->a + m0 * g->lda + k0;
     bool in_place = rows == kernels->mr && (g->a_trans ? g->lda % 512 != 0 || g->n > 256 : g->lda % 1024 != 0);
-    if (in_place && g->a_trans) return (struct a_panel){.p = a, .rs = 1, .cs = g->lda};
-    if (in_place) return (struct a_panel){.p = a, .rs = g->lda, .cs = 1};
+    if (in_place && g->a_trans) return (struct a_panel){.p = a, .rs = 1, .cs = g->lda, .in_place = true};
+    if (in_place) return (struct a_panel){.p = a, .rs = g->lda, .cs = 1, .in_place = true};
     if (g->a_trans) {
         kernels->pack_a_trans(rows, kc, a, g->lda, pack);
     } else {
@@ -74,15 +75,28 @@ static struct a_panel panel_of(const struct gemm *g, const struct cpu_kernels *k
     return (struct a_panel){.p = pack, .rs = 1, .cs = kernels->mr};
 }
 
-/* One panel of A against the packed block of B: a stripe of C. */
-static void stripe(const struct gemm_job *job, size_t m0, size_t rows, size_t n0, size_t nc, size_t k0, size_t kc,
-                   const struct a_panel *a, const float *b)
+/* What tile `index` of a stripe fetches of the panel of A at row m0, the one after its own. Row-major A: GEMM_FETCH_ROWS
+ * rows a tile. A stored [k,m]: all of it with the first tile, whose step k fetches row k; the line of its first columns came
+ * with the panel before. Panels that are packed look after themselves. */
+static const float *next_panel(const struct gemm *g, const struct a_panel *a, size_t mr, size_t m0, size_t k0,
+                               size_t index)
+{
+    if (!a->in_place) return NULL;
+    if (g->a_trans) return index == 0 ? g->a + k0 * g->lda + m0 + mr - 1 : NULL;
+    size_t row = m0 + GEMM_FETCH_ROWS * index;
+    return GEMM_FETCH_ROWS * index < mr && row < g->m ? g->a + row * g->lda + k0 : NULL;
+}
+
+/* One panel of A against the packed block of B: a stripe of C. more: another panel follows. */
+static void stripe(const struct gemm_job *job, size_t m0, size_t rows, bool more, size_t n0, size_t nc, size_t k0,
+                   size_t kc, const struct a_panel *a, const float *b)
 {
     const struct gemm *g = job->g;
     bool first = k0 == 0, last = k0 + kc == g->k;
     for (size_t j = 0; j < nc; j += job->kernels->nr) {
         size_t at = m0 * g->ldc + n0 + j;
         struct gemm_tile tile = {.c = g->c + at, .ldc = g->ldc, .rows = rows, .cols = min_size(job->kernels->nr, nc - j)};
+        if (more) tile.next = next_panel(g, a, job->kernels->mr, m0 + rows, k0, j / job->kernels->nr);
         if (!first) {
             tile.add = g->c + at;
         } else if (g->add) {
@@ -114,7 +128,7 @@ static void gemm_part(const struct gemm_job *job, size_t m_begin, size_t m_end, 
             for (size_t m0 = m_begin; m0 < m_end; m0 += kernels->mr) {
                 size_t rows = min_size(kernels->mr, m_end - m0);
                 struct a_panel a = panel_of(g, kernels, m0, rows, k0, kc, pack);
-                stripe(job, m0, rows, n0, nc, k0, kc, &a, b);
+                stripe(job, m0, rows, m0 + rows < m_end, n0, nc, k0, kc, &a, b);
             }
         }
     }

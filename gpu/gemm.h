@@ -19,7 +19,7 @@
 struct pool;
 struct cpu_kernels;
 
-enum { GEMM_KC = 384, GEMM_MR_MAX = 16, GEMM_NR_MAX = 32 };
+enum { GEMM_KC = 384, GEMM_MR_MAX = 16, GEMM_NR_MAX = 32, GEMM_FETCH_ROWS = 4 };
 
 struct gemm {
     size_t m, n, k;

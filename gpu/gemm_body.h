@@ -3,12 +3,34 @@
 #define GPU_GEMM_BODY_H
 
 #include "gpu/cpu_kernels.h"
+#include "gpu/gemm.h"
 #include "gpu/vec.h"
 
 INLINE void tile_zero(int rows, vf acc[][2])
 {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = v_zero();
+}
+
+/* What a tile will read and write after its sums, and the panel of A that follows, arrive while the sums are made: a few
+ * lines at a time, so that they do not stand in the way of B's. */
+struct tile_fetch {
+    const struct gemm_tile *t; /* NULL: nothing */
+    size_t row;                /* of the tile, the next one to fetch */
+};
+
+INLINE void tile_fetch_row(struct tile_fetch *f)
+{
+    const struct gemm_tile *t = f->t;
+    if (!t || f->row >= t->rows) return;
+    size_t at = f->row++ * t->ldc;
+    __builtin_prefetch(t->c + at, 1);
+    __builtin_prefetch(t->c + at + VL, 1);
+    const float *in = t->aux_in ? t->aux_in : t->add != t->c ? t->add : NULL;
+    if (in) {
+        __builtin_prefetch(in + at);
+        __builtin_prefetch(in + at + VL);
+    }
 }
 
 /* acc[i][] += sum over k of a[i,k] * b[k][0..NR). Element a[i,k] lies at a[i * rs + k * cs]. */
@@ -26,56 +48,65 @@ INLINE void tile_add(int rows, size_t k, const float *a, size_t rs, size_t cs, c
     }
 }
 
-/* The same for MR rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment:
- * with one pointer a row the additions would take the place of multiply-adds. */
-INLINE void tile_add_rows(size_t k, const float *a, size_t lda, const float *b, vf acc[][2])
+/* The same for a whole tile of a product, fetching. */
+INLINE void tile_add_fetch(int rows, size_t k, const float *a, size_t cs, const float *b, vf acc[][2],
+                           const struct gemm_tile *t)
 {
-    enum { GROUPS = (MR + 2) / 3, STEPS = 4 };
-    const float *p[GROUPS];
+    struct tile_fetch fetch = {.t = t};
+    size_t ahead = t->next ? (size_t)(t->next - a) : 0;
+    for (; k > 0 && fetch.row < t->rows; k--, a += cs, b += NR) {
+        tile_fetch_row(&fetch);
+        __builtin_prefetch(a + ahead);
+        tile_add(rows, 1, a, 1, cs, b, NR, acc);
+    }
+    if (!ahead) {
+        tile_add(rows, k, a, 1, cs, b, NR, acc);
+        return;
+    }
+    for (; k > 0; k--, a += cs, b += NR) {
+        __builtin_prefetch(a + ahead);
+        tile_add(rows, 1, a, 1, cs, b, NR, acc);
+    }
+}
+
+/* The same for rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment: with
+ * one pointer a row the additions would take the place of multiply-adds. t: what to fetch meanwhile, NULL: nothing. In the
+ * time of one line of k, GEMM_FETCH_ROWS lines of the next panel are asked for: one line of as many rows. */
+INLINE void tile_add_rows(int rows, size_t k, const float *a, size_t lda, const float *b, vf acc[][2],
+                          const struct gemm_tile *t)
+{
+    enum { GROUPS_MAX = (GEMM_MR_MAX + 2) / 3, STEPS = 4, LINE = STEPS * GEMM_FETCH_ROWS };
+    const float *p[GROUPS_MAX], *next = t ? t->next : NULL;
+    struct tile_fetch fetch = {.t = t};
+    int groups = (rows + 2) / 3;
 #pragma GCC unroll 16
-    for (int g = 0; g < GROUPS; g++) p[g] = a + 3 * (size_t)g * lda;
+    for (int g = 0; g < groups; g++) p[g] = a + 3 * (size_t)g * lda;
     for (; k >= STEPS; k -= STEPS, b += STEPS * NR) {
+        if (next) __builtin_prefetch(next + k / STEPS % GEMM_FETCH_ROWS * lda + (k - STEPS) / LINE * LINE);
+        tile_fetch_row(&fetch);
 #pragma GCC unroll 4
         for (int s = 0; s < STEPS; s++) {
             vf b0 = v_load(b + s * NR), b1 = v_load(b + s * NR + VL);
 #pragma GCC unroll 16
-            for (int i = 0; i < MR; i++) {
+            for (int i = 0; i < rows; i++) {
                 vf x = v_set1(p[i / 3][(size_t)(i % 3) * lda + (size_t)s]);
                 acc[i][0] = v_fma(x, b0, acc[i][0]);
                 acc[i][1] = v_fma(x, b1, acc[i][1]);
             }
         }
 #pragma GCC unroll 16
-        for (int g = 0; g < GROUPS; g++) p[g] += STEPS;
+        for (int g = 0; g < groups; g++) p[g] += STEPS;
     }
     for (; k > 0; k--, b += NR) {
         vf b0 = v_load(b), b1 = v_load(b + VL);
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < rows; i++) {
             vf x = v_set1(p[i / 3][(size_t)(i % 3) * lda]);
             acc[i][0] = v_fma(x, b0, acc[i][0]);
             acc[i][1] = v_fma(x, b1, acc[i][1]);
         }
 #pragma GCC unroll 16
-        for (int g = 0; g < GROUPS; g++) p[g]++;
-    }
-}
-
-/* What the epilogue reads and writes arrives while the sums are made. */
-INLINE void tile_prefetch(const struct gemm_tile *t)
-{
-    const float *in = t->aux_in ? t->aux_in : t->add != t->c ? t->add : NULL;
-    for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
-        __builtin_prefetch(t->c + at, 1);
-        __builtin_prefetch(t->c + at + VL, 1);
-        if (in) {
-            __builtin_prefetch(in + at);
-            __builtin_prefetch(in + at + VL);
-        }
-        if (t->aux_out) {
-            __builtin_prefetch(t->aux_out + at, 1);
-            __builtin_prefetch(t->aux_out + at + VL, 1);
-        }
+        for (int g = 0; g < groups; g++) p[g]++;
     }
 }
 
@@ -103,16 +134,23 @@ static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
         }
 }
 
-/* Bias and GELU of whole rows of NR. */
+/* Bias and GELU of whole rows of NR. The slope is not looked at before backward, a whole model later: it goes past the
+ * caches, which saves fetching its lines first. */
 static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
 {
     vf bias[2] = {v_zero(), v_zero()}, slope;
+    bool stream = (uintptr_t)t->aux_out % sizeof(vf) == 0 && t->ldc % VL == 0;
     for (int h = 0; t->bias && h < 2; h++) bias[h] = v_load(t->bias + h * VL);
     for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
             v_store(t->c + at + h * VL, v_gelu(v_load(sums + i * NR + h * VL) + bias[h], &slope));
-            if (t->aux_out) v_store(t->aux_out + at + h * VL, slope);
+            if (!t->aux_out) continue;
+            if (stream) {
+                v_stream(t->aux_out + at + h * VL, slope);
+            } else {
+                v_store(t->aux_out + at + h * VL, slope);
+            }
         }
     }
 }
@@ -154,10 +192,9 @@ INLINE void tile_store(int R, vf acc[][2], const struct gemm_tile *t)
 static void gemm_tile(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *t)
 {
     vf acc[MR][2];
-    tile_prefetch(t);
     if (t->rows == MR && cs == 1) {
         tile_zero(MR, acc);
-        tile_add_rows(k, a, rs, b, acc);
+        tile_add_rows(MR, k, a, rs, b, acc, t);
         tile_store(MR, acc, t);
         return;
     }
@@ -165,7 +202,7 @@ static void gemm_tile(size_t k, const float *a, size_t rs, size_t cs, const floa
 #define TILE_CASE(pairs)                                                                                               \
     case pairs:                                                                                                        \
         tile_zero(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc);                                                          \
-        tile_add(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, 1, cs, b, NR, acc);                                       \
+        tile_add_fetch(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, cs, b, acc, t);                                          \
         tile_store(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc, t);                                                      \
         break
         TILE_CASE(1);
@@ -210,9 +247,15 @@ static void pack_a(size_t rows, size_t k, const float *a, size_t lda, float *pan
     pack_transposed(rows, k, a, lda, panel, MR);
 }
 
+/* Rows that are far apart: the processor does not see them coming. */
+enum { PACK_AHEAD = 24 };
+
 static void pack_a_trans(size_t rows, size_t k, const float *a, size_t lda, float *panel)
 {
-    for (size_t j = 0; j < k; j++) v_store(panel + j * MR, v_load_n(a + j * lda, rows));
+    for (size_t j = 0; j < k; j++) {
+        __builtin_prefetch(a + (j + PACK_AHEAD) * lda);
+        v_store(panel + j * MR, v_load_n(a + j * lda, rows));
+    }
 }
 
 static void pack_b(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum)
@@ -220,6 +263,8 @@ static void pack_b(size_t cols, size_t k, const float *b, size_t ldb, float *pan
     vf s0 = v_zero(), s1 = v_zero();
     size_t n0 = cols < VL ? cols : VL, n1 = cols - n0;
     for (size_t j = 0; j < k; j++, b += ldb, panel += NR) {
+        __builtin_prefetch(b + PACK_AHEAD * ldb);
+        __builtin_prefetch(b + PACK_AHEAD * ldb + VL);
         vf v0 = cols == NR ? v_load(b) : v_load_n(b, n0);
         vf v1 = cols == NR ? v_load(b + VL) : v_load_n(b + (n1 ? VL : 0), n1);
         v_store(panel, v0);

@@ -42,7 +42,8 @@ INLINE float v_hsum(vf v)
 }
 
 /* exp(x) to 2e-7 relative for -87 <= x <= 87; x is clamped to that range, NaN stays NaN. x = n ln2 + r, |r| <= ln2/2, a
- * degree-6 polynomial for exp(r), and 2^n put together from bits: adding 1.5 * 2^23 leaves n in the low mantissa bits. */
+ * degree-5 minimax polynomial for exp(r) (1.05e-7 relative), and 2^n put together from bits: adding 1.5 * 2^23 leaves n
+ * in the low mantissa bits. */
 INLINE vf v_exp(vf x)
 {
     const vf magic = v_set1(12582912.0f);
@@ -51,10 +52,9 @@ INLINE vf v_exp(vf x)
     vf n = shifted - magic;
     vf r = v_fma(n, v_set1(-0.693145752f), x);
     r = v_fma(n, v_set1(-1.42860677e-6f), r);
-    vf p = v_fma(v_set1(1.3888889e-3f), r, v_set1(8.3333333e-3f));
-    p = v_fma(p, r, v_set1(4.1666668e-2f));
-    p = v_fma(p, r, v_set1(1.6666667e-1f));
-    p = v_fma(p, r, v_set1(0.5f));
+    vf p = v_fma(v_set1(8.312501e-3f), r, v_set1(4.189033e-2f));
+    p = v_fma(p, r, v_set1(1.6667116e-1f));
+    p = v_fma(p, r, v_set1(4.9999231e-1f));
     p = v_fma(p, r, v_set1(1.0f));
     p = v_fma(p, r, v_set1(1.0f));
     vi bits;

@@ -15,6 +15,8 @@ static inline vf v_zero(void) { return _mm256_setzero_ps(); }
 static inline vf v_set1(float x) { return _mm256_set1_ps(x); }
 static inline vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void v_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+/* Past the caches; p is aligned to the vector. Whoever hands the data to another thread fences first (pool.c does). */
+static inline void v_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* NaN in b stays */
 static inline vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }

@@ -14,6 +14,8 @@ static inline vf v_zero(void) { return _mm512_setzero_ps(); }
 static inline vf v_set1(float x) { return _mm512_set1_ps(x); }
 static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline void v_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+/* Past the caches; p is aligned to the vector. Whoever hands the data to another thread fences first (pool.c does). */
+static inline void v_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* NaN in b stays */
 static inline vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }

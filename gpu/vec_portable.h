@@ -21,6 +21,7 @@ static inline vf v_load(const float *p)
     return v;
 }
 static inline void v_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+static inline void v_stream(float *p, vf v) { v_store(p, v); } /* elsewhere: past the caches */
 static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
 
 static inline vf v_select(vi mask, vf yes, vf no)
