@@ -5,10 +5,10 @@
  *     u64 raw size, then blocks until it is reached:
  *     u32 raw bytes of the block (up to 131072) | element bytes << 24; then for each byte of an element its plane:
  *         u8 mode; 0: the bytes; 1: one byte, they are all equal;
- *         2: 128 bytes of code lengths (4 bits each, even byte in the low nibble), u16 x 4 sizes of the streams, the
+ *         2: 128 bytes of code lengths (4 bits each, even byte in the low nibble), u16 x 8 sizes of the streams, the
  * streams
  *
- * A stream holds a quarter of the plane (rounded up; the last one what is left). */
+ * A stream holds an eighth of the plane (rounded up; the last one what is left). */
 #include <string.h>
 
 #include "common/bytes.h"
@@ -32,28 +32,31 @@ static size_t huff_bound(size_t raw)
     return 8 + (raw / (BLOCK - WIDTH_MAX) + 2 * PAYLOAD_SECTIONS) * WORST_HEAD + raw;
 }
 
-static void quarters(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[HUFFMAN_STREAMS])
+static void cut(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[HUFFMAN_STREAMS])
 {
-    size_t quarter = (n + HUFFMAN_STREAMS - 1) / HUFFMAN_STREAMS;
+    size_t share = (n + HUFFMAN_STREAMS - 1) / HUFFMAN_STREAMS;
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {
-        from[k] = k * quarter < n ? k * quarter : n;
-        count[k] = n - from[k] < quarter ? n - from[k] : quarter;
+        from[k] = k * share < n ? k * share : n;
+        count[k] = n - from[k] < share ? n - from[k] : share;
     }
 }
 
 /* The plane in mode 2, unless that takes as much as raw; false then, and w is as it was. */
 static bool put_coded(struct work *work, const uint8_t *plane, size_t n, const uint32_t counts[256], struct writer *w)
 {
-    uint8_t lengths[256], table[TABLE];
+    uint8_t lengths[256], table[TABLE], *dst[HUFFMAN_STREAMS];
+    const uint8_t *src[HUFFMAN_STREAMS];
     size_t from[HUFFMAN_STREAMS], count[HUFFMAN_STREAMS], size[HUFFMAN_STREAMS];
     size_t total = TABLE + 2 * HUFFMAN_STREAMS;
     if (n <= total || huffman_lengths(counts, lengths) / 8 + total >= n) return false;
     huffman_encoder_init(&work->encoder, lengths);
-    quarters(n, from, count);
+    cut(n, from, count);
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {
-        size[k] = huffman_encode(&work->encoder, plane + from[k], count[k], work->streams[k]);
-        total += size[k];
+        src[k] = plane + from[k];
+        dst[k] = work->streams[k];
     }
+    huffman_encode(&work->encoder, src, count, dst, size);
+    for (size_t k = 0; k < HUFFMAN_STREAMS; k++) total += size[k];
     if (total >= n) return false;
     for (size_t i = 0; i < TABLE; i++) table[i] = (uint8_t)(lengths[2 * i] | lengths[2 * i + 1] << 4);
     put_u8(w, MODE_CODED);
@@ -120,7 +123,7 @@ static enum status get_coded(struct work *work, struct reader *r, uint8_t *plane
         lengths[2 * i + 1] = table[i] >> 4;
     }
     TRY(huffman_decoder_init(&work->decoder, lengths));
-    quarters(n, from, count);
+    cut(n, from, count);
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) total += size[k] = get_u16(r);
     if (total >= n) return STATUS_CORRUPT;
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {

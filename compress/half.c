@@ -21,13 +21,15 @@ static inline __attribute__((always_inline)) uint16_t bf16_of(float x)
     return (uint16_t)up;
 }
 
-/* Normal numbers move to the other exponent; the others are a count of 2^-24. */
+/* Normal numbers move to the other exponent; the others are a count of 2^-24. Both are computed and one is masked out:
+ * a choice would become a branch, and the loop would not be vectorized. */
 static inline __attribute__((always_inline)) float fp16_value(uint16_t half)
 {
     uint32_t rest = half & 0x7fffu, normal = (rest << 13) + (112u << 23), denormal;
     float small = (float)(int32_t)rest * 0x1p-24f;
     memcpy(&denormal, &small, 4);
-    uint32_t bits = (rest < 0x0400u ? denormal : normal) | (uint32_t)(half & 0x8000u) << 16;
+    uint32_t which = 0u - (rest < 0x0400u);
+    uint32_t bits = (denormal & which) | (normal & ~which) | (uint32_t)(half & 0x8000u) << 16;
     float x;
     memcpy(&x, &bits, 4);
     return x;

@@ -119,100 +119,126 @@ enum status huffman_decoder_init(struct huffman_decoder *decoder, const uint8_t 
     return STATUS_OK;
 }
 
-/* Up to 7 bits wait, four codes add at most 48. */
-size_t huffman_encode(const struct huffman_encoder *encoder, const uint8_t *bytes, size_t n, uint8_t *dst)
-{
-    uint8_t *p = dst;
-    uint64_t waiting = 0;
-    unsigned bits = 0;
-    size_t i = 0;
-    for (; n - i >= 4; i += 4) {
-        for (size_t k = 0; k < 4; k++) {
-            uint32_t entry = encoder->entry[bytes[i + k]];
-            waiting |= (uint64_t)(entry & 0xffff) << bits;
-            bits += entry >> 16;
-        }
-        memcpy(p, &waiting, 8);
-        p += bits / 8;
-        waiting >>= bits & ~7u;
-        bits &= 7;
-    }
-    for (; i < n; i++) {
-        uint32_t entry = encoder->entry[bytes[i]];
-        waiting |= (uint64_t)(entry & 0xffff) << bits;
-        bits += entry >> 16;
-    }
-    memcpy(p, &waiting, 8);
-    return (size_t)(p - dst) + (bits + 7) / 8;
-}
-
-struct stream {
-    const uint8_t *p, *end; /* bits from bit `used` of *p on are not decoded yet */
-    uint64_t used;
-    uint8_t *out, *out_end;
+struct sink {
+    uint8_t *p;
+    uint64_t waiting; /* bits that do not fill a byte yet */
+    unsigned bits;
 };
 
-/* Four bytes of a stream that has eight bytes left: at most 7 + 48 bits of them. */
-static inline __attribute__((always_inline)) void decode_four(const struct huffman_decoder *decoder, struct stream *s)
+static inline __attribute__((always_inline)) void push(const struct huffman_encoder *encoder, struct sink *s,
+                                                       uint8_t byte)
+{
+    uint32_t entry = encoder->entry[byte];
+    s->waiting |= (uint64_t)(entry & 0xffff) << s->bits;
+    s->bits += entry >> 16;
+}
+
+/* Up to 7 bits wait, four codes add at most 48. */
+static inline __attribute__((always_inline)) void push_four(const struct huffman_encoder *encoder, struct sink *s,
+                                                            const uint8_t *bytes)
+{
+    for (int k = 0; k < 4; k++) push(encoder, s, bytes[k]);
+    memcpy(s->p, &s->waiting, 8);
+    s->p += s->bits / 8;
+    s->waiting >>= s->bits & ~7u;
+    s->bits &= 7;
+}
+
+/* Three more codes at most. */
+static uint8_t *push_rest(const struct huffman_encoder *encoder, struct sink s, const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) push(encoder, &s, bytes[i]);
+    memcpy(s.p, &s.waiting, 8);
+    return s.p + (s.bits + 7) / 8;
+}
+
+void huffman_encode(const struct huffman_encoder *encoder, const uint8_t *const src[HUFFMAN_STREAMS],
+                    const size_t n[HUFFMAN_STREAMS], uint8_t *const dst[HUFFMAN_STREAMS], size_t size[HUFFMAN_STREAMS])
+{
+    for (int k = 0; k < HUFFMAN_STREAMS; k += 2) {
+        struct sink a = {.p = dst[k]}, b = {.p = dst[k + 1]};
+        const uint8_t *from_a = src[k], *from_b = src[k + 1];
+        size_t i = 0, j, both = n[k] < n[k + 1] ? n[k] : n[k + 1];
+        for (; both - i >= 4; i += 4) {
+            push_four(encoder, &a, from_a + i);
+            push_four(encoder, &b, from_b + i);
+        }
+        for (j = i; n[k] - i >= 4; i += 4) push_four(encoder, &a, from_a + i);
+        for (; n[k + 1] - j >= 4; j += 4) push_four(encoder, &b, from_b + j);
+        size[k] = (size_t)(push_rest(encoder, a, from_a + i, n[k] - i) - dst[k]);
+        size[k + 1] = (size_t)(push_rest(encoder, b, from_b + j, n[k + 1] - j) - dst[k + 1]);
+    }
+}
+
+/* Four bytes from bit `at` of a stream, which has eight bytes from there on: 7 + 48 bits of them count. Returns the bit
+ * after them. */
+static inline __attribute__((always_inline)) size_t decode_four(const struct huffman_decoder *decoder,
+                                                                const uint8_t *src, size_t at, uint8_t *out)
 {
     uint64_t bits;
-    memcpy(&bits, s->p, 8);
-    bits >>= s->used;
+    memcpy(&bits, src + at / 8, 8);
+    bits >>= at % 8;
     uint32_t lengths = 0;
     for (int k = 0; k < 4; k++) {
         uint32_t entry = decoder->entry[bits & ((1u << MAX) - 1)];
         bits >>= entry & 63;
         lengths += entry;
-        s->out[k] = (uint8_t)(entry >> 8);
+        out[k] = (uint8_t)(entry >> 8);
     }
-    s->out += 4;
-    s->used += lengths & 255;
-    s->p += s->used / 8;
-    s->used %= 8;
+    return at + (lengths & 255);
 }
 
-/* The rest of a stream, one byte at a time; what lies behind its end reads as zeros. */
-static enum status decode_rest(const struct huffman_decoder *decoder, struct stream s)
+/* Positions in variables of their own: in an array they would go through memory from round to round. */
+static size_t decode_rounds(const struct huffman_decoder *decoder, const uint8_t *const src[HUFFMAN_STREAMS],
+                            uint8_t *const out[HUFFMAN_STREAMS], size_t at[HUFFMAN_STREAMS], size_t i, size_t rounds)
 {
-    while (s.out < s.out_end) {
-        uint64_t bits = 0;
-        if (s.p >= s.end) return STATUS_CORRUPT;
-        memcpy(&bits, s.p, s.end - s.p < 8 ? (size_t)(s.end - s.p) : 8);
-        uint32_t entry = decoder->entry[bits >> s.used & ((1u << MAX) - 1)];
-        *s.out++ = (uint8_t)(entry >> 8);
-        s.used += entry & 63;
-        s.p += s.used / 8;
-        s.used %= 8;
+    size_t a = at[0], b = at[1], c = at[2], d = at[3], e = at[4], f = at[5], g = at[6], h = at[7];
+    for (; rounds; rounds--, i += 4) {
+        a = decode_four(decoder, src[0], a, out[0] + i);
+        b = decode_four(decoder, src[1], b, out[1] + i);
+        c = decode_four(decoder, src[2], c, out[2] + i);
+        d = decode_four(decoder, src[3], d, out[3] + i);
+        e = decode_four(decoder, src[4], e, out[4] + i);
+        f = decode_four(decoder, src[5], f, out[5] + i);
+        g = decode_four(decoder, src[6], g, out[6] + i);
+        h = decode_four(decoder, src[7], h, out[7] + i);
     }
-    if (s.used == 0) return s.p == s.end ? STATUS_OK : STATUS_CORRUPT;
-    return s.p == s.end - 1 && *s.p >> s.used == 0 ? STATUS_OK : STATUS_CORRUPT;
+    at[0] = a, at[1] = b, at[2] = c, at[3] = d, at[4] = e, at[5] = f, at[6] = g, at[7] = h;
+    return i;
+}
+
+/* The rest of a stream from bit `at` on, one byte at a time; what lies behind its end reads as zeros. */
+static enum status decode_rest(const struct huffman_decoder *decoder, const uint8_t *src, size_t size, size_t at,
+                               uint8_t *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits = 0;
+        size_t left = size - at / 8;
+        if (at / 8 >= size) return STATUS_CORRUPT;
+        memcpy(&bits, src + at / 8, left < 8 ? left : 8);
+        uint32_t entry = decoder->entry[bits >> at % 8 & ((1u << MAX) - 1)];
+        out[i] = (uint8_t)(entry >> 8);
+        at += entry & 63;
+    }
+    if ((at + 7) / 8 != size) return STATUS_CORRUPT;
+    return at % 8 && src[size - 1] >> at % 8 ? STATUS_CORRUPT : STATUS_OK;
 }
 
 enum status huffman_decode(const struct huffman_decoder *decoder, const uint8_t *const src[HUFFMAN_STREAMS],
                            const size_t size[HUFFMAN_STREAMS], uint8_t *const out[HUFFMAN_STREAMS],
                            const size_t n[HUFFMAN_STREAMS])
 {
-    struct stream s[HUFFMAN_STREAMS];
-    for (int k = 0; k < HUFFMAN_STREAMS; k++)
-        s[k] = (struct stream){src[k], src[k] + size[k], 0, out[k], out[k] + n[k]};
+    size_t at[HUFFMAN_STREAMS] = {0}, i = 0;
     for (;;) {
-        size_t rounds = SIZE_MAX; /* that surely fit: a round takes at most 7 bytes and needs 8 */
+        size_t rounds = SIZE_MAX; /* that surely fit: one takes at most 48 bits and needs 64 */
         for (int k = 0; k < HUFFMAN_STREAMS; k++) {
-            size_t left = (size_t)(s[k].end - s[k].p), wanted = (size_t)(s[k].out_end - s[k].out) / 4;
-            size_t fit = left < 8 ? 0 : (left - 8) / 7 + 1;
+            size_t left = size[k] - at[k] / 8, wanted = (n[k] - i) / 4, fit = left < 8 ? 0 : (left - 8) / 6;
             rounds = fit < rounds ? fit : rounds;
             rounds = wanted < rounds ? wanted : rounds;
         }
         if (!rounds) break;
-        struct stream a = s[0], b = s[1], c = s[2], d = s[3];
-        for (; rounds; rounds--) {
-            decode_four(decoder, &a);
-            decode_four(decoder, &b);
-            decode_four(decoder, &c);
-            decode_four(decoder, &d);
-        }
-        s[0] = a, s[1] = b, s[2] = c, s[3] = d;
+        i = decode_rounds(decoder, src, out, at, i, rounds);
     }
-    for (int k = 0; k < HUFFMAN_STREAMS; k++) TRY(decode_rest(decoder, s[k]));
+    for (int k = 0; k < HUFFMAN_STREAMS; k++) TRY(decode_rest(decoder, src[k], size[k], at[k], out[k] + i, n[k] - i));
     return STATUS_OK;
 }

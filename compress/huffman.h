@@ -30,12 +30,14 @@ void huffman_encoder_init(struct huffman_encoder *encoder, const uint8_t lengths
 /* CORRUPT unless lengths are at most HUFFMAN_BITS_MAX and those above 0 make a complete code of two bytes or more. */
 enum status huffman_decoder_init(struct huffman_decoder *decoder, const uint8_t lengths[256]) MUST_CHECK;
 
-/* Bytes written; the last one is filled with zero bits. dst has room for HUFFMAN_BITS_MAX * n / 8 + HUFFMAN_SLACK. */
-size_t huffman_encode(const struct huffman_encoder *encoder, const uint8_t *bytes, size_t n, uint8_t *dst);
-
-enum { HUFFMAN_STREAMS = 4 };
-/* Decode n[k] bytes to out[k] from src[k][size[k]], all streams in step. CORRUPT unless each takes exactly its bytes
- * and ends with zero bits; out may be written to all the same. Nothing is read outside src[k][size[k]]. */
+/* Streams are coded in step, so that none waits for another's last bits. */
+enum { HUFFMAN_STREAMS = 8 };
+/* size[k]: bytes written for n[k] bytes of src[k]; the last one is filled with zero bits. dst[k] has room for
+ * HUFFMAN_BITS_MAX * n[k] / 8 + HUFFMAN_SLACK. */
+void huffman_encode(const struct huffman_encoder *encoder, const uint8_t *const src[HUFFMAN_STREAMS],
+                    const size_t n[HUFFMAN_STREAMS], uint8_t *const dst[HUFFMAN_STREAMS], size_t size[HUFFMAN_STREAMS]);
+/* Decode n[k] bytes to out[k] from src[k][size[k]]. CORRUPT unless each stream takes exactly its bytes and ends with
+ * zero bits; out may be written to all the same. Nothing is read outside src[k][size[k]]. */
 enum status huffman_decode(const struct huffman_decoder *decoder, const uint8_t *const src[HUFFMAN_STREAMS],
                            const size_t size[HUFFMAN_STREAMS], uint8_t *const out[HUFFMAN_STREAMS],
                            const size_t n[HUFFMAN_STREAMS]) MUST_CHECK;

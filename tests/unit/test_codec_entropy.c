@@ -112,10 +112,10 @@ static size_t slow_block(const uint8_t *bytes, size_t n, const uint8_t lengths[2
     for (int i = 0; i < 4; i++) out[at++] = (uint8_t)(head >> 8 * i);
     out[at++] = 2;
     for (int i = 0; i < 128; i++) out[at++] = (uint8_t)(lengths[2 * i] | lengths[2 * i + 1] << 4);
-    at += 8;
-    for (size_t k = 0, from = 0, quarter = (n + 3) / 4; k < 4; k++, from += quarter) {
+    at += 16;
+    for (size_t k = 0, from = 0, share = (n + 7) / 8; k < 8; k++, from += share) {
         size_t start = at, bit = 0;
-        for (size_t i = from; i < n && i < from + quarter; i++)
+        for (size_t i = from; i < n && i < from + share; i++)
             for (unsigned l = lengths[bytes[i]]; l-- > 0; bit++) {
                 if (bit % 8 == 0) out[at++] = 0;
                 out[at - 1] |= (uint8_t)((code[bytes[i]] >> l & 1) << bit % 8);
@@ -293,11 +293,12 @@ static void test_hostile(void **state)
     mem_free(work);
 }
 
-/* Each rule broken alone. TWO: 9 and 200 with codes of one bit; n = 300, streams of 75 bits in 10 bytes. */
+/* Each rule broken alone. TWO: 9 and 200 with codes of one bit; n = 300, streams of 38 bits in 5 bytes, the last of 34.
+ */
 static void test_rules(void **state)
 {
     (void)state;
-    enum { N = 300, BLOCK = 8, MODE = 12, LENGTHS = 13, SIZES = LENGTHS + 128, STREAMS = SIZES + 8 };
+    enum { N = 300, BLOCK = 8, MODE = 12, LENGTHS = 13, SIZES = LENGTHS + 128, STREAMS = SIZES + 16 };
     static uint8_t bytes[N], packed[N + 100], good[N + 100];
     const struct payload_shape shape = {.width = 1};
     uint8_t *work = scratch();
@@ -322,10 +323,10 @@ static void test_rules(void **state)
         {LENGTHS + 4, 0x20}, /* incomplete code */
         {LENGTHS + 4, 0x00}, /* one code alone */
         {LENGTHS + 4, 0xd0}, /* longer than 12 bits */
-        {SIZES, 9},          /* stream too short, the next one shifted */
-        {SIZES + 6, 11},     /* past the end */
-        {SIZES + 7, 0xff},   /* far past the end */
-        {STREAMS + 9, 0x80}, /* bits after the last code */
+        {SIZES, 4},          /* stream too short, the next one shifted */
+        {SIZES + 14, 6},     /* past the end */
+        {SIZES + 15, 0xff},  /* far past the end */
+        {STREAMS + 4, 0x80}, /* bits after the last code */
         {STREAMS + 39, 0x80},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -334,9 +335,9 @@ static void test_rules(void **state)
         packed[bad[i].at] = bad[i].value;
         if (judge(work, packed, size, N) != STATUS_CORRUPT) fail_msg("rule %zu", i);
     }
-    /* A coded plane that is not smaller than raw: 176 bytes of two kinds take 128 + 8 + 4 * 6, 160 do not pay. */
+    /* A coded plane that is not smaller than raw: 180 bytes of two kinds take 128 + 16 + 8 * 3, 160 do not pay. */
     static uint8_t wide[400];
-    for (size_t n = 150; n < 180; n++) {
+    for (size_t n = 150; n < 190; n++) {
         uint8_t lengths[256] = {[9] = 1, [200] = 1};
         size_t made = slow_block(bytes, n, lengths, wide);
         assert_int_equal(judge(work, wide, made, N), made - 13 < n ? STATUS_OK : STATUS_CORRUPT);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -395,11 +396,167 @@ static void test_golden(void **state)
     }
 }
 
+/* ---- hostile payloads -----------------------------------------------------------------------------------------------
+ */
+
+/* decode and decode_axpy agree; a refusal writes nothing; what is accepted is finite. */
+static enum status judge(struct codec *codec, const uint8_t *bytes, size_t size)
+{
+    float x[75], acc[75], untouched[75];
+    for (size_t i = 0; i < 75; i++) untouched[i] = x[i] = acc[i] = (float)i;
+    uint8_t *copy = mem_alloc(1, size + 1); /* exact, so that the sanitizer sees one byte too many */
+    memcpy(copy + 1, bytes, size);
+    enum status status = codec_decode(codec, copy + 1, size, x);
+    assert_int_equal(codec_decode_axpy(codec, 0.5f, copy + 1, size, acc), status);
+    mem_free(copy);
+    for (size_t i = 0; i < 75; i++) assert_true(isfinite(x[i]));
+    if (status != STATUS_OK) {
+        assert_true(status == STATUS_CORRUPT || status == STATUS_NONFINITE);
+        assert_memory_equal(x, untouched, sizeof x);
+        assert_memory_equal(acc, untouched, sizeof acc);
+    }
+    return status;
+}
+
+/* Payloads of golden_spans: 4 bytes of bf16, three heads, codes of 70 values, codes of 3. */
+static void test_rules(void **state)
+{
+    (void)state;
+    enum { HEADS = 4 };
+    static const struct {
+        const char *spec;
+        size_t at;
+        uint16_t value;
+        enum status verdict;
+        bool byte; /* one byte at `at`, not two */
+    } cases[] = {
+        {"int4:64", 0, 0x7f80, STATUS_NONFINITE, false}, /* the vector */
+        {"int4:64", 2, 0xffff, STATUS_NONFINITE, false},
+        {"int4:64", HEADS, 0x0e25, STATUS_OK, false}, /* the least and the largest scale */
+        {"int4:64", HEADS, 0xfc24, STATUS_OK, false},
+        {"int4:64", HEADS, 0x0e24, STATUS_CORRUPT, false},
+        {"int4:64", HEADS, 0x0001, STATUS_CORRUPT, false},
+        {"int4:64", HEADS, 0xfc25, STATUS_NONFINITE, false},
+        {"int4:64", HEADS + 2, 0xffff, STATUS_NONFINITE, false},
+        {"int4:64", HEADS, 0, STATUS_CORRUPT, false},     /* scale 0 and codes that are not */
+        {"int4:64", HEADS + 2, 0, STATUS_CORRUPT, false}, /* the same in a short block */
+        {"int4:64", HEADS + 4, 0x7f00, STATUS_OK, false}, /* a scale and codes that are all 0 */
+        {"int4:64", HEADS + 6, 0x08, STATUS_CORRUPT, true},
+        {"int4:64", HEADS + 6 + 20, 0x80, STATUS_CORRUPT, true},
+        {"int4:64", HEADS + 6 + 20, 0x77, STATUS_OK, true},
+        {"int4:64", HEADS + 6 + 36, 0x10, STATUS_CORRUPT, true}, /* behind the last code of the second matrix */
+        {"e3m0:64", HEADS, 17, STATUS_OK, true},
+        {"e3m0:64", HEADS, 254, STATUS_OK, true},
+        {"e3m0:64", HEADS, 16, STATUS_CORRUPT, true},
+        {"e3m0:64", HEADS, 255, STATUS_NONFINITE, true},
+        {"e3m0:64", HEADS, 0, STATUS_CORRUPT, true},
+        {"e3m0:64", HEADS + 3 + 7, 0x80, STATUS_CORRUPT, true},
+        {"2bit:64", HEADS, 0x1100, STATUS_OK, false},
+        {"2bit:64", HEADS, 0xe300, STATUS_OK, false},
+        {"2bit:64", HEADS, 0x10ff, STATUS_CORRUPT, false},
+        {"2bit:64", HEADS, 0xe301, STATUS_CORRUPT, false},
+        {"2bit:64", HEADS, 0xff00, STATUS_NONFINITE, false},
+        {"2bit:64", HEADS, 0, STATUS_CORRUPT, false},
+        {"2bit:64", HEADS + 8, 1, STATUS_CORRUPT, true},         /* a ratio of no scale */
+        {"2bit:64", HEADS + 9 + 17, 0x10, STATUS_CORRUPT, true}, /* behind the 70th code */
+        {"1bit:64", HEADS, 0x1100, STATUS_OK, false},
+        {"1bit:64", HEADS, 0xe300, STATUS_OK, false},
+        {"1bit:64", HEADS, 0x10ff, STATUS_CORRUPT, false},
+        {"1bit:64", HEADS, 0xe301, STATUS_CORRUPT, false},
+        {"1bit:64", HEADS + 2, 0xff80, STATUS_NONFINITE, false},
+        {"1bit:64", HEADS + 6 + 8, 0x40, STATUS_CORRUPT, true},
+        {"1bit:64", HEADS + 6 + 9, 0x01, STATUS_CORRUPT, true}, /* a zero block */
+        {"fp16", 0, 0x7c00, STATUS_NONFINITE, false},
+        {"fp16", 148, 0xfe00, STATUS_NONFINITE, false},
+        {"fp16", 20, 0x8001, STATUS_OK, false},
+    };
+    float x[75];
+    golden_values(x);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct codec *codec = NULL;
+        uint8_t bytes[256];
+        size_t size;
+        assert_int_equal(codec_create(&codec, cases[i].spec, golden_spans, 3, NULL), STATUS_OK);
+        assert_int_equal(codec_encode(codec, x, bytes, sizeof bytes, &size, NULL), STATUS_OK);
+        assert_int_equal(judge(codec, bytes, size), STATUS_OK);
+        bytes[cases[i].at] = (uint8_t)cases[i].value;
+        if (!cases[i].byte) bytes[cases[i].at + 1] = (uint8_t)(cases[i].value >> 8);
+        enum status status = judge(codec, bytes, size);
+        if (status != cases[i].verdict) fail_msg("case %zu, %s: %s", i, cases[i].spec, status_text(status));
+        codec_destroy(codec);
+    }
+}
+
+static void test_lengths_and_flips(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"fp16", "int4:64", "e3m0:64", "2bit:64", "1bit:64"};
+    float x[75];
+    golden_values(x);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct codec *codec = NULL;
+        uint8_t bytes[512] = {0};
+        size_t size;
+        assert_int_equal(codec_create(&codec, all[i], golden_spans, 3, NULL), STATUS_OK);
+        assert_int_equal(codec_encode(codec, x, bytes, 256, &size, NULL), STATUS_OK);
+        for (size_t wrong = 0; wrong < sizeof bytes; wrong++)
+            assert_int_equal(judge(codec, bytes, wrong), wrong == size ? STATUS_OK : STATUS_CORRUPT);
+        for (size_t bit = 0; bit < 8 * size; bit++) {
+            bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            (void)judge(codec, bytes, size);
+            bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+        for (uint64_t round = 0; round < 20000; round++) {
+            uint8_t kept[sizeof bytes];
+            memcpy(kept, bytes, sizeof kept);
+            for (uint64_t k = 0; k <= round % 5; k++) {
+                uint64_t r = rng_u64(round, RNG_TEST, k);
+                bytes[(r >> 8) % (round & 1 ? size : 14)] = (uint8_t)r;
+            }
+            (void)judge(codec, bytes, size);
+            memcpy(bytes, kept, sizeof kept);
+        }
+        codec_destroy(codec);
+    }
+}
+
+static void test_specs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec, *canonical; /* NULL: refused */
+    } cases[] = {{"fp16", "fp16"},       {"int4", "int4:256"},
+                 {"int4:64", "int4:64"}, {"2bit:0192+huff", "2bit:192+huff"},
+                 {"1bit", "1bit:256"},   {"e3m0:65536", "e3m0:65536"},
+                 {"int4:63", NULL},      {"int4:100", NULL},
+                 {"int4:65600", NULL},   {"2bit:", NULL},
+                 {"1bit:-64", NULL},     {"e3m0:64x", NULL},
+                 {"int4:0", NULL},       {"fp16:16", NULL},
+                 {"int4+", NULL},        {"huff", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err = {0};
+        enum status status = codec_spec_check(cases[i].spec, &err);
+        assert_int_equal(status, cases[i].canonical ? STATUS_OK : STATUS_INVALID);
+        if (!cases[i].canonical) {
+            assert_true(err.msg[0] && !strchr(err.msg, '\n'));
+            continue;
+        }
+        struct codec *codec = make_matrix(cases[i].spec, 100);
+        assert_string_equal(codec_spec(codec), cases[i].canonical);
+        assert_false(codec_lossless(codec) || codec_sparse(codec));
+        assert_true(codec_feedback_decay(codec) == 1.0f);
+        codec_destroy(codec);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels),      cmocka_unit_test(test_fp16),  cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_error_bounds), cmocka_unit_test(test_noise), cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_kernels),    cmocka_unit_test(test_fp16),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_error_bounds),
+        cmocka_unit_test(test_noise),      cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_rules),      cmocka_unit_test(test_lengths_and_flips),
+        cmocka_unit_test(test_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
