@@ -46,6 +46,8 @@ struct engine_event {
     double compute_s, compress_s, send_s, wait_s, apply_s;
     double round_s;
     uint32_t workers, delivered; /* ROUND: assigned, merged */
+    const char *codec;           /* UPDATE, ROUND: how the (last) update travels, or NULL */
+    uint64_t update_bytes;       /* UPDATE: of the object that workers get */
     const char *slowest;         /* ROUND: the worker delivered last, or NULL */
 };
 

@@ -44,7 +44,7 @@ struct eval_run {
 struct round_info {
     bool pending;
     struct engine_event event;
-    char slowest[WIRE_NAME_MAX];
+    char slowest[WIRE_NAME_MAX], down[64];
 };
 
 struct engine {

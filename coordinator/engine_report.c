@@ -203,6 +203,7 @@ static json_t *status_object(const struct engine *e)
     json_object_set_new(o, "tokens", json_integer((json_int_t)sum.tokens));
     json_object_set_new(o, "bytes_up", json_integer((json_int_t)sum.bytes_up));
     json_object_set_new(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
+    if (l->down[0]) json_object_set_new(o, "down", json_string(l->down));
     json_object_set_new(o, "wall_s", number(sum.wall_s));
     json_object_set_new(o, "restarts", json_integer((json_int_t)sum.restarts));
     double val = l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN;

@@ -49,6 +49,8 @@ static void emit_update(struct engine *e, const struct round_close *close)
     event.tokens = e->ledger.round.tokens;
     event.workers = close->n;
     event.lr = outer_state_lr(&e->ledger.outer, e->ledger.round.round);
+    event.codec = e->ledger.down;
+    event.update_bytes = e->ledger.down_bytes;
     engine_emit(e, &event);
 }
 
@@ -79,6 +81,7 @@ static void finish_round_info(struct engine *e)
     if (event->round_s > 0 && e->delivered)
         event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
     memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
+    memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
     e->info.pending = true;
     start_round_info(e);
 }
@@ -89,6 +92,7 @@ void engine_flush_round(struct engine *e, double val_loss)
     e->info.pending = false;
     e->info.event.val_loss = val_loss;
     e->info.event.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
+    e->info.event.codec = e->info.down[0] ? e->info.down : NULL;
     engine_emit(e, &e->info.event);
 }
 

@@ -326,6 +326,8 @@ static enum status fold_update(struct ledger *l, const struct update *u, struct 
     struct round_named named[WIRE_NAMED_MAX];
     for (uint32_t i = 0; i < u->n_named; i++) named[i] = (struct round_named){u->named[i].worker_id, u->named[i].round};
     struct update_entry entry = {u->theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size};
+    memcpy(l->down, u->codec, sizeof l->down);
+    l->down_bytes = size;
     TRY(round_fold_update(&l->round, u->fragment, u->version, named, u->n_named));
     return update_log_add(&l->log, u->fragment, u->version, &entry);
 }

@@ -38,6 +38,9 @@ struct ledger {
     struct outer_state outer;
     struct update_log log;
 
+    char down[64];             /* how the last update travels: relay, or its codec; "" before the first */
+    uint64_t down_bytes;       /* of its object */
+
     uint64_t starts;           /* coordinator processes that took over */
     struct record_clock clock; /* as of the last record that holds one */
     uint64_t eval_round;       /* rounds done at the last evaluation */

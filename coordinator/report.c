@@ -145,11 +145,13 @@ static void round_line(struct report *r, const struct engine_event *e)
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
     val_text(r, e->val_loss, val, sizeof val);
     time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
-    report_line(r, "round %*llu/%s | loss %s | %s | %u/%u workers | up %8s | down %8s | %5.1f s (compute %.1f, wait %.1f"
+    bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
+    report_line(r, "round %*llu/%s | loss %s | %s | %u/%u workers | up %8s | down %8s%s | %5.1f s (compute %.1f, wait %.1f"
                    "%s%s) | eta %s",
                 width, (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val, e->delivered, e->workers,
                 bytes_text((double)(r->up - r->line_up), up, sizeof up),
-                bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s,
+                bytes_text((double)(r->down - r->line_down), down, sizeof down),
+                !chosen ? "" : !strcmp(e->codec, "relay") ? " relay" : " union", r->held_s,
                 isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
                 e->slowest ? ", slowest " : "", e->slowest ? e->slowest : "", eta);
     r->line_up = r->up;
@@ -203,6 +205,8 @@ static void write_metrics(struct report *r, const struct engine_event *e)
     put_real(o, "tokens_per_s", e->tokens_per_s);
     put_count(o, "bytes_up", e->kind == ENGINE_EVENT_ROUND ? r->up : e->bytes_up);
     put_count(o, "bytes_down", e->kind == ENGINE_EVENT_ROUND ? r->down : e->bytes_down);
+    put_text(o, "codec", e->codec);
+    put_count(o, "update_bytes", e->update_bytes);
     put_real(o, "compute_s", e->compute_s);
     put_real(o, "compress_s", e->compress_s);
     put_real(o, "send_s", e->send_s);

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Sparse deltas up, and every way down: relayed, as a union, either, by a codec. A worker and the coordinator are killed on
+# the way (kill -9): all copies of theta stay equal, and end where the undisturbed run ends.
+# ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+# shellcheck source=tests/e2e/cluster.sh
+source "$HERE/cluster.sh"
+
+rounds=40
+make_data
+
+run_once() { # everybody from nothing
+    rm -rf run worker-0 worker-1 worker-2 ./*.log
+    node_start coordinator
+    node_start worker-0
+    node_start worker-1
+    node_start worker-2
+}
+
+run_ends() { # sets theta
+    nodes_finish 100
+    if grep -q 'went wrong' worker-?.log; then fail "$what: a copy of theta differs: $(grep -h 'went wrong' worker-?.log)"; fi
+    theta=$(json get run/summary.json theta_hash)
+}
+
+try() { # what settings...
+    what=$1
+    shift
+    write_config run.yaml train.method=local-sgd train.max_steps=$((rounds * 10)) train.sync_every=10 train.fragments=2 \
+        codec.up=topk:64/4096+sign coordinator.min_workers=3 coordinator.evict_after_s=1000 checkpoint.every=9 train.eval_every=0 "$@"
+    run_once
+    local calm stormy bytes ways victim
+    run_ends
+    calm=$theta
+    bytes=$(json get run/summary.json bytes_down)
+    ways=$(grep '"event":"update"' run/metrics.jsonl | grep -o '"codec":"[^"]*"' | sort | uniq -c | tr -s ' \n' ' ')
+    run_once
+    for victim in worker-1 coordinator worker-2; do
+        until_true 60 "a third of the run" rounds_reach $(($(rounds_done) + rounds / 5))
+        node_kill "$victim" || fail "$what: $victim was not running"
+        node_start "$victim"
+    done
+    run_ends
+    stormy=$theta
+    [[ $stormy == "$calm" ]] || fail "$what: theta is $stormy after the kills and $calm without"
+    echo "$what: theta $calm, $bytes bytes down; updates:$ways"
+}
+
+try relay codec.down=relay
+grep -q '"codec":"relay"' run/metrics.jsonl || fail "no update says that it was relayed"
+try union codec.down=union
+try auto codec.down=auto
+grep -q '"codec":"relay"' run/metrics.jsonl || grep -q '"codec":"topk' run/metrics.jsonl || fail "auto does not say what it chose"
+try 'top-k' codec.down=topk:64/4096+sign
+try 'clipped, relayed' codec.down=relay merge.clip=median merge.weights=equal merge.rule=mean
+echo "every way down survives kill -9 of a worker and of the coordinator"
