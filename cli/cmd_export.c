@@ -47,10 +47,11 @@ out:
     return status;
 }
 
-static enum status export(const char *source, const char *out, struct err *err)
+static enum status export(const char *source, const char *target, struct err *err)
 {
-    char folder[FILEIO_PATH_MAX];
+    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX];
     struct layout layout;
+    TRY(run_folder_name(out, sizeof out, target, err));
     TRY(run_checkpoint(source, folder, sizeof folder, err));
     if (!run_folder_empty(out))
         return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);

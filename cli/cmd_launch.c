@@ -20,6 +20,7 @@
 #include "common/config.h"
 #include "common/config_keys.h"
 #include "common/fileio.h"
+#include "common/json_file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
@@ -178,11 +179,8 @@ static enum status summary_add_restarts(const struct launch *l, struct err *err)
     if (!l->supervisor.finished || !file_exists(path)) return STATUS_OK;
     json_t *summary = json_load_file(path, 0, &error);
     if (!summary) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
-    char *text = NULL;
-    if (!json_object_set_new(summary, "restarts", json_integer((json_int_t)l->supervisor.restarts)))
-        text = json_dumps(summary, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    enum status status = text ? file_write(path, text, strlen(text), err) : err_set(err, STATUS_NOMEM, "out of memory");
-    free(text);
+    bool set = !json_object_set_new(summary, "restarts", json_integer((json_int_t)l->supervisor.restarts));
+    enum status status = json_file_write(path, set ? summary : NULL, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
     json_decref(summary);
     return status;
 }

@@ -16,6 +16,7 @@
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/fileio.h"
+#include "common/json_file.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/rng.h"
@@ -88,13 +89,8 @@ static enum status write_meta(const struct prepare *p, struct err *err)
                              (json_int_t)p->train.n_tokens, "val_tokens", (json_int_t)p->val.n_tokens,
                              "bytes_per_token", (double)p->bytes / (double)tokens, "seed", (json_int_t)p->seed,
                              "val_fraction", p->val_fraction, "held_out", p->held_out ? "documents" : "tails");
-    char *text = meta ? json_dumps(meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    enum status status = STATUS_OK;
-    if (!text)
-        status = err_set(err, STATUS_NOMEM, "out of memory while writing %s/meta.json", p->out);
-    else if ((status = run_path(path, sizeof path, p->out, "meta.json", err)) == STATUS_OK)
-        status = file_write(path, text, strlen(text), err);
-    free(text);
+    enum status status = run_path(path, sizeof path, p->out, "meta.json", err);
+    if (status == STATUS_OK) status = json_file_write(path, meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(meta);
     return status;
 }

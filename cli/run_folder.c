@@ -30,8 +30,7 @@ enum status run_line(const char *path, char *out, size_t cap, struct err *err)
     return length ? STATUS_OK : err_set(err, STATUS_NOTFOUND, "%s is empty", path);
 }
 
-/* Without the slashes at its end. */
-static enum status copy_path(char *out, size_t cap, const char *path, struct err *err)
+enum status run_folder_name(char *out, size_t cap, const char *path, struct err *err)
 {
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
@@ -43,17 +42,19 @@ static enum status copy_path(char *out, size_t cap, const char *path, struct err
 
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err)
 {
-    char probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX], name[256];
+    char folder[FILEIO_PATH_MAX], probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX];
+    char name[256];
     struct stat st;
     if (stat(path, &st)) return err_set(err, STATUS_NOTFOUND, "there is no %s: give a run or checkpoint folder", path);
-    TRY(run_path(probe, sizeof probe, path, "config.json", err));
-    if (file_exists(probe)) return copy_path(out, cap, path, err);
-    TRY(run_path(checkpoints, sizeof checkpoints, path, "checkpoints", err));
+    TRY(run_folder_name(folder, sizeof folder, path, err));
+    TRY(run_path(probe, sizeof probe, folder, "config.json", err));
+    if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
+    TRY(run_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
     TRY(run_path(latest, sizeof latest, checkpoints, "latest", err));
     if (run_line(latest, name, sizeof name, NULL) != STATUS_OK)
         return err_set(err, STATUS_NOTFOUND,
                        "no checkpoint in %s: it has neither config.json nor checkpoints/latest; wait for the first one",
-                       path);
+                       folder);
     return run_path(out, cap, checkpoints, name, err);
 }
 

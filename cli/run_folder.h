@@ -9,6 +9,8 @@
 
 /* DIR/NAME into out; LIMIT when it does not fit. */
 enum status run_path(char *out, size_t cap, const char *dir, const char *name, struct err *err) MUST_CHECK;
+/* The folder's path without slashes at its end: what is printed and built upon. */
+enum status run_folder_name(char *out, size_t cap, const char *path, struct err *err) MUST_CHECK;
 /* The Hugging Face folder meant by `path`: itself when it holds config.json, otherwise the newest checkpoint of the run
  * folder. NOTFOUND says what is missing. */
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;

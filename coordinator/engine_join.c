@@ -173,9 +173,7 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
     const struct record_model *model = &e->ledger.model;
     bool train = m->train_hash == model->train_hash && m->train_samples == model->train_samples;
     bool val = m->val_hash == model->val_hash && m->val_samples == model->val_samples;
-    if (m->config_hash != e->config_hash)
-        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again", m->name);
-    else if (m->layout_hash != layout_hash(&e->ledger.layout))
+    if (m->layout_hash != layout_hash(&e->ledger.layout))
         refuse_layout(e, peer, m);
     else if (!train || !val || m->sample_tokens != model->sample_tokens)
         engine_refuse(e, peer, REFUSE_DATASET,
@@ -299,12 +297,11 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
+    if (m->config_hash != e->config_hash) {
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again", m->name);
+        return STATUS_OK;
+    }
     if (!e->ledger.modelled) {
-        if (m->config_hash != e->config_hash) {
-            engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again",
-                          m->name);
-            return STATUS_OK;
-        }
         TRY(define_model(e, peer, m, err));
         if (!e->ledger.modelled) return STATUS_OK;
     }

@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/fileio.h"
+#include "common/json_file.h"
 #include "common/log.h"
 
 enum { BAR_WIDTH = 30 };
@@ -278,11 +279,8 @@ enum status report_summary(const struct report *r, const struct engine_summary *
     put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);
     put_text(o, "theta_hash", hash);
     put_count(o, "restarts", s->restarts);
-    char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    json_decref(o);
-    if (!text) return err_set(err, STATUS_NOMEM, "no memory for summary.json");
     snprintf(path, sizeof path, "%s/summary.json", run_dir);
-    enum status status = file_write(path, text, strlen(text), err);
-    free(text);
+    enum status status = json_file_write(path, o, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
+    json_decref(o);
     return status;
 }

@@ -78,6 +78,10 @@ echo "a worker waits for the folder of its coordinator"
 cmp -s one.txt two.txt || fail "the exported model writes other text"
 [[ $(head -c 4 one.txt) == 'the ' && $(wc -c <one.txt) -gt 40 ]] || fail "generate wrote: $(<one.txt)"
 cmp "calm/checkpoints/$(<calm/checkpoints/latest)/model.safetensors" out/model.safetensors || fail "export changed the model"
+"$BIN/atoll" export out/ twice/ >export.txt || fail "export of an export: $(<export.txt)"
+grep -q '^twice: .* from out$' export.txt || fail "export names its folders: $(<export.txt)"
+[[ $(tail -c 1 calm/summary.json | od -An -tx1) == ' 0a' ]] || fail "summary.json does not end with a line end"
+[[ $(tail -c 1 data/meta.json | od -An -tx1) == ' 0a' ]] || fail "nor does meta.json"
 code=0
 "$BIN/atoll" export calm out 2>export.err || code=$?
 [[ $code == 1 && $(<export.err) == 'atoll: out exists and is not empty'* ]] || fail "export over a folder: $code $(<export.err)"

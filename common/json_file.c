@@ -1,0 +1,20 @@
+#include "common/json_file.h"
+
+#include <string.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+
+enum status json_file_write(const char *path, const json_t *root, size_t flags, struct err *err)
+{
+    size_t size = root ? json_dumpb(root, NULL, 0, flags) : 0;
+    char *text = size ? mem_alloc(1, size + 1) : NULL;
+    if (!text || json_dumpb(root, text, size, flags) != size) {
+        mem_free(text);
+        return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
+    }
+    text[size] = '\n';
+    enum status status = file_write(path, text, size + 1, err);
+    mem_free(text);
+    return status;
+}
