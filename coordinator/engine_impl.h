@@ -1,7 +1,8 @@
 /* Private to coordinator/engine*.c: the engine's state and what its parts ask of each other.
  *
  *     engine.c         create, recover, dispatch, time, what happens after every event (engine_pump)
- *     engine_join.c    HELLO, JOIN, BIND, HEARTBEAT, METRICS, LEAVE, eviction
+ *     engine_join.c    HELLO, JOIN, BIND, HEARTBEAT, LEAVE, eviction
+ *     engine_metrics.c METRICS
  *     engine_work.c    opening rounds, closing fragments, checkpoints, the end
  *     engine_data.c    deltas in, objects out
  *     engine_eval.c    evaluations
@@ -101,7 +102,6 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m);
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,
                                 struct err *err) MUST_CHECK;
-void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
 /* Give places to everybody waiting for the first round, in order of names. */
 enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
@@ -114,6 +114,9 @@ const char *engine_evict_rule(const struct engine *e); /* where that number come
 /* After a change of work, evaluation or state: may its member be given work? */
 void engine_refresh_ready(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
+
+/* --- engine_metrics.c --- */
+void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
 
 /* --- engine_work.c --- */
 enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;

@@ -1,0 +1,52 @@
+#include "coordinator/engine_impl.h"
+
+/* Merged ones, and those of steps reported since by members whose rounds are not merged yet. */
+static uint64_t tokens_so_far(const struct engine *e)
+{
+    uint64_t tokens = e->ledger.round.tokens;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+        if (m && m->work.open && !m->work.merged && m->work.round == s->step_round) tokens += s->step_tokens;
+    }
+    return tokens;
+}
+
+static void count_step(struct session *s, const struct metrics_step *step)
+{
+    if (s->step_round != step->round || !step->step) s->step_tokens = 0; /* also a round trained again */
+    s->step_round = step->round;
+    s->step_tokens += step->tokens;
+}
+
+/* Steps and rounds count from 1 where people see them. */
+void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
+{
+    struct engine_event event;
+    for (uint32_t i = 0; i < m->n_steps; i++) {
+        const struct metrics_step *step = &m->steps[i];
+        bool last = i + 1 == m->n_steps;
+        engine_event_init(&event, ENGINE_EVENT_STEP);
+        event.worker = s->name;
+        count_step(s, step);
+        event.step = (uint64_t)(step->position + 1.5);
+        event.round = step->round + 1;
+        event.tokens = tokens_so_far(e);
+        event.loss = (double)step->loss;
+        event.lr = (double)step->lr;
+        event.grad_norm = (double)step->grad_norm;
+        if (step->step_us) event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
+        if (last) {
+            event.bytes_up = m->bytes_up;
+            event.bytes_down = m->bytes_down;
+        }
+        if (last && m->round != UINT64_MAX) {
+            event.compute_s = (double)m->compute_s;
+            event.compress_s = (double)m->compress_s;
+            event.send_s = (double)m->send_s;
+            event.wait_s = (double)m->wait_s;
+            event.apply_s = (double)m->apply_s;
+        }
+        engine_emit(e, &event);
+    }
+}
