@@ -291,7 +291,7 @@ static void on_status(struct engine *e, uint64_t peer)
 {
     char *json = mem_alloc(1, WIRE_STATUS_MAX);
     if (!json) return;
-    if (engine_status_json(e, e->now_us, json, WIRE_STATUS_MAX)) {
+    if (engine_status_json(e, json, WIRE_STATUS_MAX)) {
         struct msg m = {.type = MSG_STATUS_REPLY, .status_reply.json = json};
         if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("a status reply could not be sent");
     }
@@ -357,7 +357,7 @@ static void notice(struct engine *e)
     if (e->ledger.done || e->now_us < e->notice_us) return;
     uint64_t waited = e->now_us - e->progress_us;
     e->notice_us = e->now_us + waited; /* again when it has taken twice as long */
-    if (*engine_waiting(e, e->now_us, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);
+    if (*engine_waiting(e, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);
 }
 
 static void mark_silent(struct engine *e)

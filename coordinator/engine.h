@@ -91,10 +91,11 @@ enum status engine_sync(struct engine *engine, struct err *err) MUST_CHECK;
 /* Stop taking new work: workers that ask are refused with "try again later". */
 void engine_stop(struct engine *engine);
 
-/* Status for people and `atoll status`: JSON into out[cap], terminated; returns the length, 0 when it does not fit. */
-size_t engine_status_json(const struct engine *engine, uint64_t now_us, char *out, size_t cap);
+/* How things were at the last message or tick.
+ * Status for people and `atoll status`: JSON into out[cap], terminated; returns the length, 0 when it does not fit. */
+size_t engine_status_json(const struct engine *engine, char *out, size_t cap);
 /* What the run waits for now; "" when nothing. Returns out. */
-const char *engine_waiting(const struct engine *engine, uint64_t now_us, char *out, size_t cap);
+const char *engine_waiting(const struct engine *engine, char *out, size_t cap);
 
 struct engine_summary {
     bool done;
@@ -107,7 +108,7 @@ struct engine_summary {
     uint64_t bytes_up, bytes_down;
     uint64_t theta_hash;      /* layout_theta_hash of theta now; 0 before the first join */
 };
-void engine_summary(const struct engine *engine, uint64_t now_us, struct engine_summary *out);
+void engine_summary(const struct engine *engine, struct engine_summary *out);
 
 /* For tests and the simulation: the state that must be equal everywhere. theta is NULL before the first join. */
 const float *engine_theta(const struct engine *engine);

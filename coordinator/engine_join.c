@@ -385,7 +385,7 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     s->last = *m;
     s->beating = true;
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
-    engine_waiting(e, e->now_us, reply.heartbeat_ack.waiting_for, sizeof reply.heartbeat_ack.waiting_for);
+    engine_waiting(e, reply.heartbeat_ack.waiting_for, sizeof reply.heartbeat_ack.waiting_for);
     engine_send_control(e, s, &reply);
     TRY(remind(e, s, err));
     engine_refresh_ready(e, s);

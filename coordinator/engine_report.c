@@ -97,10 +97,9 @@ static void waiting_ready(const struct engine *e, struct line *line)
     }
 }
 
-const char *engine_waiting(const struct engine *e, uint64_t now_us, char *out, size_t cap)
+const char *engine_waiting(const struct engine *e, char *out, size_t cap)
 {
     struct line line = {.out = out, .cap = cap};
-    (void)now_us;
     out[0] = 0;
     if (e->ledger.done) return out;
     if (!e->ledger.modelled)
@@ -191,7 +190,7 @@ static json_t *status_object(const struct engine *e)
     struct engine_summary sum;
     char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1], hash[20];
     json_t *o = json_object();
-    engine_summary(e, e->now_us, &sum);
+    engine_summary(e, &sum);
     for (int i = 0; i < WIRE_UUID; i++) snprintf(id + 2 * i, 3, "%02x", l->run_id[i]);
     json_object_set_new(o, "run", json_string(e->config.run.name));
     json_object_set_new(o, "run_id", json_string(id));
@@ -214,14 +213,13 @@ static json_t *status_object(const struct engine *e)
         json_array_append_new(versions, json_pack("{s:I,s:s}", "version", (json_int_t)l->round.versions[f], "hash", hash));
     }
     json_object_set_new(o, "fragments", versions);
-    json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, e->now_us, text, sizeof text)));
+    json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, text, sizeof text)));
     json_object_set_new(o, "workers", workers_json(e));
     return o;
 }
 
-size_t engine_status_json(const struct engine *e, uint64_t now_us, char *out, size_t cap)
+size_t engine_status_json(const struct engine *e, char *out, size_t cap)
 {
-    (void)now_us;
     json_t *o = status_object(e);
     size_t n = json_dumpb(o, out, cap - 1, JSON_COMPACT);
     json_decref(o);
@@ -232,11 +230,10 @@ size_t engine_status_json(const struct engine *e, uint64_t now_us, char *out, si
 
 /* --- summary and views ---------------------------------------------------------------------------------------------------- */
 
-void engine_summary(const struct engine *e, uint64_t now_us, struct engine_summary *out)
+void engine_summary(const struct engine *e, struct engine_summary *out)
 {
     const struct ledger *l = &e->ledger;
     struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
-    (void)now_us;
     *out = (struct engine_summary){.done = l->done, .restarts = l->starts, .final_val_loss = NAN,
                                    .wall_s = (double)clock.elapsed_us * 1e-6, .bytes_up = clock.bytes_up,
                                    .bytes_down = clock.bytes_down};

@@ -223,7 +223,7 @@ static enum status serve(struct server *s, struct err *err)
         TRY(turn(s, err));
     }
     struct engine_summary summary;
-    engine_summary(s->engine, clock_monotonic_us(), &summary);
+    engine_summary(s->engine, &summary);
     TRY(report_summary(&s->report, &summary, s->options->run_dir, err));
     report_line(&s->report, "done: %" PRIu64 " rounds, %" PRIu64 " tokens, theta %016" PRIx64, summary.rounds,
                 summary.tokens, summary.theta_hash);

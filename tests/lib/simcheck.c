@@ -242,7 +242,7 @@ void simcheck_engine(struct simcheck *c, const struct engine *engine, uint64_t n
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
     if (engine_check(engine, &err) != STATUS_OK) simcheck_fail(c, "the lease book does not add up: %s", err.msg);
     if (now_us > c->moved_us + CHECK_QUIET_US && !engine_finished(engine)) {
-        engine_waiting(engine, now_us, text, sizeof(text));
+        engine_waiting(engine, text, sizeof(text));
         if (text[0] == '\0') simcheck_fail(c, "nothing has moved for 20 s and the coordinator does not say what it waits for");
     }
 }
@@ -288,7 +288,7 @@ void simcheck_finished(struct simcheck *c, const struct engine *engine)
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
     /* Every validation window was counted once, at the final theta. */
     struct engine_summary summary;
-    engine_summary(engine, c->now_us, &summary);
+    engine_summary(engine, &summary);
     uint64_t windows = c->toy.val_samples, tokens = windows * c->toy.sample_tokens;
     double loss = toy_val_loss(&c->toy, engine_theta(engine), c->layout.n_params, 0, windows) / (double)tokens;
     if (summary.val_tokens != tokens || fabs(summary.final_val_loss - loss) > 1e-9 * loss)

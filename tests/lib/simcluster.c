@@ -86,7 +86,7 @@ static void coordinator_finish(struct simcluster *c)
 {
     struct engine_summary summary;
     uint64_t now = simnet_now(c->net);
-    engine_summary(c->engine, now, &summary);
+    engine_summary(c->engine, &summary);
     c->finished = true;
     c->result = (struct simcluster_result){
         .done = summary.done,
@@ -292,7 +292,7 @@ void simcluster_explain(struct simcluster *c, FILE *out)
     char text[WIRE_TEXT_MAX];
     uint64_t now = simnet_now(c->net);
     simcheck_print(c->check, out);
-    if (c->engine) fprintf(out, "  coordinator waits for: %s\n", engine_waiting(c->engine, now, text, sizeof(text)));
+    if (c->engine) fprintf(out, "  coordinator waits for: %s\n", engine_waiting(c->engine, text, sizeof(text)));
     else fprintf(out, "  coordinator is %s\n", c->finished ? "finished" : "down");
     for (int i = 0; i < c->n_workers; i++) {
         const struct simworker *w = &c->workers[i];

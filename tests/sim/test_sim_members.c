@@ -13,7 +13,7 @@ static bool rounds_done(struct simcluster *c, void *ctx)
 {
     struct engine_summary summary;
     if (!c->engine) return false;
-    engine_summary(c->engine, simnet_now(c->net), &summary);
+    engine_summary(c->engine, &summary);
     return summary.rounds >= *(uint64_t *)ctx;
 }
 
@@ -95,8 +95,8 @@ static uint64_t straggle(const char *method, char *text, size_t cap)
     uint64_t start = simnet_now(c->net);
     while (simnet_now(c->net) < start + 20000000 && simnet_step(c->net, start + 20000000)) continue;
     struct engine_summary summary;
-    engine_summary(c->engine, simnet_now(c->net), &summary);
-    engine_waiting(c->engine, simnet_now(c->net), text, cap);
+    engine_summary(c->engine, &summary);
+    engine_waiting(c->engine, text, cap);
     simworker_freeze(&c->workers[1], false);
     assert_true(simrig_ends(c, 1000));
     simrig_done(c);

@@ -58,7 +58,7 @@ static void test_whole_run(void **state)
     }
     assert_int_equal(windows, 1 | 1 << 5); /* each once */
     struct engine_summary sum;
-    engine_summary(rig.engine, rig.now, &sum);
+    engine_summary(rig.engine, &sum);
     assert_true(sum.done);
     assert_true(sum.final_val_loss == 1.5);
     assert_int_equal(sum.rounds, 3);
@@ -401,9 +401,9 @@ static void test_status(void **state)
     char text[WIRE_TEXT_MAX];
     struct msg m = {.type = MSG_STATUS};
     rig_open(&rig, settings);
-    assert_string_equal(engine_waiting(rig.engine, rig.now, text, sizeof text), "the first worker to join");
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "the first worker to join");
     rig_join(&rig, 0);
-    assert_string_equal(engine_waiting(rig.engine, rig.now, text, sizeof text), "workers: 1 of 2 ready");
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "workers: 1 of 2 ready");
     rig_join(&rig, 1);
     rig_assigned(&rig, 0);
     rig_assigned(&rig, 1);
@@ -411,7 +411,7 @@ static void test_status(void **state)
     assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
     rig_beat(&rig, 0, WORKER_WAITING);
     rig_beat(&rig, 1, WORKER_TRAINING);
-    assert_string_equal(engine_waiting(rig.engine, rig.now, text, sizeof text),
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text),
                         "round 1: worker-1 (training, step 0/2)");
     rig_forget(&rig);
     rig_say(&rig, rig.workers[0].control, &m);
@@ -469,11 +469,11 @@ static void test_loss_not_finite(void **state)
                          .eval_result = {rig.workers[0].session, m.eval.eval_id, m.eval.start, m.eval.count, NAN, 80}};
     rig_say(&rig, rig.workers[0].control, &result);
     struct engine_summary sum;
-    engine_summary(rig.engine, rig.now, &sum);
+    engine_summary(rig.engine, &sum);
     assert_true(sum.done && !isfinite(sum.final_val_loss));
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
     rig_restart(&rig, false, 0); /* what the journal says of it can be read again */
-    engine_summary(rig.engine, rig.now, &sum);
+    engine_summary(rig.engine, &sum);
     assert_true(sum.done && !isfinite(sum.final_val_loss));
     rig_close(&rig);
 }
@@ -507,7 +507,7 @@ static void test_tokens_of_a_step(void **state)
     assert_int_equal(seen, 4);
     rig_deliver_all(&rig, 2, 1.0f);
     struct engine_summary sum;
-    engine_summary(rig.engine, rig.now, &sum);
+    engine_summary(rig.engine, &sum);
     rig_assigned(&rig, 0);
     struct msg m = {.type = MSG_METRICS,
                     .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};

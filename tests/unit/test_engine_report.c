@@ -53,12 +53,12 @@ static void test_restart_names_the_missing(void **state)
     rig_join(&rig, 0);
     rig_wait(&rig, 10000000);
     rig_beat(&rig, 0, WORKER_TRAINING);
-    engine_waiting(rig.engine, rig.now, text, sizeof text);
+    engine_waiting(rig.engine, text, sizeof text);
     assert_string_equal(text, "round 1: worker-0 (training, step 0/2), worker-1 (not connected, left out in 20 s)");
     rig_wait(&rig, 2000000);
     rig_beat(&rig, 0, WORKER_TRAINING);
     rig_wait(&rig, 4000000);
-    engine_waiting(rig.engine, rig.now, text, sizeof text);
+    engine_waiting(rig.engine, text, sizeof text);
     assert_non_null(strstr(text, "worker-0 (silent for 4 s, left out in 26 s)"));
     rig_close(&rig);
 }

@@ -51,7 +51,7 @@ static struct mark look(void)
     size_t size;
     mark.segment = last_segment(rig.store, &size);
     mark.size = size;
-    engine_summary(rig.engine, rig.now, &sum);
+    engine_summary(rig.engine, &sum);
     mark.done_rounds = sum.rounds;
     for (uint32_t f = 0; f < 2 && engine_theta(rig.engine); f++) mark.versions[f] = engine_version(rig.engine, f);
     return mark;
@@ -66,7 +66,7 @@ static void note(void)
     struct engine_summary sum;
     assert_true(n_marks < MARKS_MAX);
     marks[n_marks++] = look();
-    engine_summary(rig.engine, rig.now, &sum);
+    engine_summary(rig.engine, &sum);
     if (sum.rounds == total_rounds) return;
     size_t live = mem_live_bytes();
     store_mem_destroy(copy_of_store);
@@ -110,7 +110,7 @@ static void play(void (*each)(void))
     work[0] = work[1] = false;
     for (int turns = 0; turns < 200; turns++) {
         struct engine_summary sum;
-        engine_summary(rig.engine, rig.now, &sum);
+        engine_summary(rig.engine, &sum);
         if (sum.done) return;
         for (int i = 0; i < 2; i++) play_turn(i, each);
         for (int i = 0; i < 2; i++) {
@@ -124,7 +124,7 @@ static void play(void (*each)(void))
         if (each) each();
     }
     char text[WIRE_TEXT_MAX];
-    fail_msg("the run does not end, it waits for %s", engine_waiting(rig.engine, rig.now, text, sizeof text));
+    fail_msg("the run does not end, it waits for %s", engine_waiting(rig.engine, text, sizeof text));
 }
 
 static void begin(const char *const *settings)
@@ -243,7 +243,7 @@ static void test_restart_after_every_message(void **state)
             play(restart);
             assert_true(rig_theta_hash(&rig) == theta);
             struct engine_summary sum;
-            engine_summary(rig.engine, rig.now, &sum);
+            engine_summary(rig.engine, &sum);
             assert_true(sum.restarts > 5);
             assert_int_equal(sum.workers, 2);
             assert_int_equal(engine_samples_committed(rig.engine), i ? 10 : 20);
