@@ -286,7 +286,7 @@ static size_t reference(enum form form, uint32_t k, uint32_t chunk, const struct
 /* ---- inputs --------------------------------------------------------------------------------------------------------
  */
 
-enum kind { NORMAL, ZEROS, SPARSE, TIES, EQUAL, DENORMAL, WIDE, HUGE_VALUES, ANY_BITS, RAMP, STEPS, N_KINDS };
+enum kind { NORMAL, ZEROS, SPARSE, TIES, EQUAL, DENORMAL, WIDE, HUGE_VALUES, ANY_BITS, RAMP, STEPS, POWERS, N_KINDS };
 
 static void fill(enum kind kind, float *x, size_t n)
 {
@@ -308,6 +308,8 @@ static void fill(enum kind kind, float *x, size_t n)
             break;
         case RAMP: x[i] = (float)i; break;                            /* each guess is too low */
         case STEPS: x[i] = ldexpf(x[i], -(int)(i / 700 % 40)); break; /* each guess is too high, then too low */
+        /* Each guess is too high, and the sure one is a value itself. */
+        case POWERS: x[i] = ldexpf(r & 8 ? 1.0f : -1.0f, (int)(r % 3) - 3 * (int)(i / 256 % 30)); break;
         default: break;
         }
     }
