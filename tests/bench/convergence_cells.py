@@ -1,0 +1,170 @@
+"""The grid of `./run bench convergence`: which runs there are, in which order, and what is kept of each. A finished run is
+one JSON object in a file of its own: what was run, the final validation loss, bytes counted on the sockets, and the curve."""
+
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+STEPS = 480  # inner steps of a worker; with the batch divided by the workers: the same tokens for all cells of a model
+
+# Sequences of a step are of all workers together.
+MODELS = {
+    "demo": {"batch": 16, "checkpoint": 20, "flags": ["--inner.learning_rate=3e-3"]},
+    "10m": {"batch": 8, "checkpoint": 5, "flags": ["--model.n_layer=6", "--model.n_head=6", "--model.n_embd=384",
+                                                   "--inner.learning_rate=1.5e-3"]},
+}
+
+NESTEROV = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.7"]
+MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"]
+
+# Name: codec up, codec down, outer step. topk wants an outer step without momentum (its residual is one), and the
+# relayed or merged downlink that goes with it.
+TIERS = {
+    "fp32": ("fp32", "fp32", NESTEROV),
+    "bf16": ("bf16", "bf16", NESTEROV),
+    "int8": ("int8:256", "int8:256", NESTEROV),
+    "int4": ("int4:256+huff", "int4:256+huff", NESTEROV),
+    "2bit": ("2bit:256+huff", "2bit:256+huff", NESTEROV),
+    "1bit": ("1bit:256", "2bit:256+huff", NESTEROV),
+    "fp32-mean": ("fp32", "fp32", MEAN),
+    "2bit-mean": ("2bit:256+huff", "2bit:256+huff", MEAN),
+    "1bit-mean": ("1bit:256", "2bit:256+huff", MEAN),
+    "1bit1-mean": ("1bit:256", "1bit:256", MEAN),
+    "topk64-sign": ("topk:64/4096+sign", "auto", MEAN),
+    "topk64-2bit": ("topk:64/4096+2bit", "auto", MEAN),
+    "topk64-int8": ("topk:64/4096+int8", "auto", MEAN),
+    "topk256-2bit": ("topk:256/4096+2bit", "auto", MEAN),
+}
+
+FIRST = ["fp32", "fp32-mean", "topk64-sign", "1bit", "1bit-mean", "int8", "topk256-2bit", "int4", "2bit", "topk64-2bit",
+         "topk64-int8", "bf16", "1bit1-mean", "2bit-mean"]
+ROUNDS = ["fp32-mean", "topk64-sign", "topk256-2bit", "1bit-mean", "fp32", "int4"]
+LARGE = ["fp32-mean", "topk64-sign", "1bit-mean", "fp32", "int4", "int8", "topk256-2bit", "2bit"]
+
+
+def name_of(cell):
+    return "{model}-w{workers}-h{sync_every}-{tier}-s{seed}".format(**cell)
+
+
+def grid():
+    """All cells, the most telling first: every tier once; fewer and more rounds; more seeds; 4 workers; the large model."""
+    def add(model, workers, sync_every, tiers, seeds):
+        for seed in seeds:
+            for tier in tiers:
+                cells.append({"model": model, "workers": workers, "sync_every": sync_every, "tier": tier, "seed": seed})
+    cells = []
+    add("demo", 2, 4, FIRST, [1])
+    add("demo", 2, 1, ROUNDS, [1])
+    add("demo", 2, 16, ROUNDS, [1])
+    add("demo", 2, 4, FIRST, [2, 3])
+    add("demo", 4, 4, FIRST, [1])
+    add("10m", 2, 4, LARGE, [1])
+    add("demo", 4, 4, FIRST, [2, 3])
+    add("demo", 2, 1, ROUNDS, [2, 3])
+    add("demo", 2, 16, ROUNDS, [2, 3])
+    add("10m", 4, 4, LARGE, [1])
+    add("10m", 2, 4, LARGE, [2, 3])
+    add("10m", 4, 4, LARGE, [2, 3])
+    return cells
+
+
+def flags_of(cell):
+    model = MODELS[cell["model"]]
+    up, down, outer = TIERS[cell["tier"]]
+    # The rest says how the run is watched and kept; none of it changes a loss.
+    return model["flags"] + outer + [
+        f"--codec.up={up}", f"--codec.down={down}", f"--run.seed={cell['seed']}", f"--train.max_steps={STEPS}",
+        f"--train.sync_every={cell['sync_every']}", f"--train.batch_size={model['batch'] // cell['workers']}",
+        "--inner.warmup_steps=48", f"--train.eval_every={32 // cell['sync_every']}", "--train.eval_tokens=16384",
+        f"--checkpoint.every={model['checkpoint']}", "--checkpoint.keep=1", "--checkpoint.worker_every=0",
+        "--journal.sync=snapshot", "--coordinator.threads=1", "--coordinator.evict_after_s=1e6"]
+
+
+def read_row(cell, command, folder):
+    """What is kept of a finished run. None: something happened that makes it another run than the grid's."""
+    with open(os.path.join(folder, "summary.json")) as f:
+        summary = json.load(f)
+    curve, whole = [], summary["restarts"] == 0
+    with open(os.path.join(folder, "metrics.jsonl")) as f:
+        for line in f:
+            event = json.loads(line)
+            whole = whole and event["event"] not in ("fault", "evict", "restart")
+            if event["event"] != "round":
+                continue
+            whole = whole and event["delivered"] == cell["workers"]
+            if "val_loss" in event:
+                curve.append({k: event[k] for k in ("round", "tokens", "loss", "val_loss", "bytes_up", "bytes_down")})
+    if not whole or summary["final_val_loss"] is None:
+        return None
+    up, down, outer = TIERS[cell["tier"]]
+    shared = 8 / (summary["params"] * summary["rounds"] * cell["workers"])
+    row = {"name": name_of(cell), **cell, "up": up, "down": down, "outer": "mean" if outer is MEAN else "nesterov"}
+    for key in ("params", "rounds", "tokens", "final_val_loss", "val_tokens", "bytes_up", "bytes_down", "theta_hash",
+                "wall_s"):
+        row[key] = summary[key]
+    row["bits_up"] = round(summary["bytes_up"] * shared, 4)  # per parameter, round and worker, all headers included
+    row["bits_down"] = round(summary["bytes_down"] * shared, 4)
+    row["curve"] = curve
+    row["command"] = command
+    return row
+
+
+def run_cell(cell, args):
+    name = name_of(cell)
+    folder = os.path.join(args.out, "runs", name)
+    shutil.rmtree(folder, ignore_errors=True)  # half a run would be continued, and its bytes counted from there
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    command = ["--workers", str(cell["workers"]), "--dir", os.path.join("runs", name), "--quiet",
+               "--data.train=data/train_*.bin", "--data.val=data/val_*.bin", *flags_of(cell)]
+    started = time.monotonic()
+    with open(os.path.join(args.out, "runs", name + ".log"), "w") as log:
+        status = subprocess.run([args.launch, "launch", args.config, *command], cwd=args.out, stdout=log,
+                                stderr=subprocess.STDOUT, check=False).returncode
+    if status:
+        sys.exit(f"bench convergence: {name} ended with {status}: see {log.name}")
+    row = read_row(cell, " ".join(["atoll launch configs/demo/austen-1m.yaml", *command]), folder)
+    if row is None:
+        sys.exit(f"bench convergence: {name} was disturbed (a fault, a restart, a worker that was left out): see {folder}")
+    path = os.path.join(args.out, name + ".json")
+    with open(path + ".part", "w") as f:
+        json.dump(row, f, indent=1)
+        f.write("\n")
+        f.flush()
+        os.fsync(f.fileno())
+    os.rename(path + ".part", path)
+    shutil.rmtree(folder)
+    os.unlink(log.name)
+    print(f"{name:<32} val {row['final_val_loss']:.4f}  bits up {row['bits_up']:.3f} down {row['bits_down']:.3f}  "
+          f"{row['rounds']} rounds  {time.monotonic() - started:.0f} s", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--cells", default="*")
+    parser.add_argument("--minutes", type=int, default=0)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--launch")
+    parser.add_argument("--config")
+    args = parser.parse_args()
+    patterns = args.cells.split(",")
+    wanted = [c for c in grid() if any(fnmatch.fnmatchcase(name_of(c), p) for p in patterns)]
+    if not wanted:
+        sys.exit(f"bench convergence: no cell is called {args.cells}: --list names them")
+    started = time.monotonic()
+    for cell in wanted:
+        done = os.path.exists(os.path.join(args.out, name_of(cell) + ".json"))
+        if args.list:
+            print(f"{name_of(cell):<32} {'done' if done else '-'}")
+        elif not done:
+            if args.minutes and time.monotonic() - started >= 60 * args.minutes:
+                break
+            run_cell(cell, args)
+
+
+main()

@@ -1,0 +1,142 @@
+"""Rows of `./run bench convergence` as Markdown: final losses, the same by bytes, and how far a tier lies behind fp32 after
+how many rounds."""
+
+import argparse
+import fnmatch
+import glob
+import json
+import os
+import statistics
+
+CLOSE = (0.05, 0.02)  # nats
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def spread(values):
+    return f"± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+
+
+def behind(rows, base):
+    """Differences to the row of the same seed, of the seeds both have."""
+    other = {row["seed"]: row["final_val_loss"] for row in base}
+    return [row["final_val_loss"] - other[row["seed"]] for row in rows if row["seed"] in other]
+
+
+def signed(values):
+    return f"{mean(values):+.4f}" if values else "–"
+
+
+def megabytes(row):
+    return (row["bytes_up"] + row["bytes_down"]) / row["workers"] / 1e6
+
+
+def bits(value):
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def by_tier(rows):
+    tiers = {}
+    for row in rows:
+        tiers.setdefault(row["tier"], []).append(row)
+    return tiers
+
+
+def print_group(rows):
+    tiers = by_tier(rows)
+    first = rows[0]
+    print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps a round, "
+          f"{first['rounds']} rounds, {first['tokens'] / 1e3:.0f}k tokens\n")
+    print("| codec up | down | outer step | seeds | val loss | spread | − fp32, same outer | − best fp32 | bits up | bits down "
+          "| MB a worker |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    bases = [tiers[t] for t in ("fp32", "fp32-mean") if t in tiers]
+    best = min(bases, key=lambda b: mean(r["final_val_loss"] for r in b), default=[])
+    for group in sorted(tiers.values(), key=lambda g: -g[0]["bits_up"]):
+        row, losses = group[0], [r["final_val_loss"] for r in group]
+        base = tiers.get("fp32" if row["outer"] == "nesterov" else "fp32-mean", [])
+        print(f"| `{row['up']}` | `{row['down']}` | {row['outer']} | {','.join(str(r['seed']) for r in group)} "
+              f"| {mean(losses):.4f} | {spread(losses)} | {signed(behind(group, base))} | {signed(behind(group, best))} "
+              f"| {bits(mean(r['bits_up'] for r in group))} | {bits(mean(r['bits_down'] for r in group))} "
+              f"| {mean(map(megabytes, group)):.2f} |")
+
+
+def curve_gap(group, base):
+    """Difference of validation losses on the way, mean over the seeds both have, by round."""
+    other = {row["seed"]: {p["round"]: p["val_loss"] for p in row["curve"]} for row in base}
+    points = {}
+    for row in group:
+        for p in row["curve"]:
+            if p["round"] in other.get(row["seed"], {}):
+                points.setdefault(p["round"], []).append(p["val_loss"] - other[row["seed"]][p["round"]])
+    return [(r, mean(values)) for r, values in sorted(points.items())]
+
+
+def print_gaps(groups):
+    """From which evaluated round on the gap to fp32 with the same outer step stays below CLOSE."""
+    print("\n### On the way: behind fp32 with the same outer step, same tokens\n")
+    print("| model | workers | rounds | codec up | a quarter | half | three quarters | end | "
+          + " | ".join(f"within {c} from round" for c in CLOSE) + " |")
+    print("|---|---|---|---|---|---|---|---|" + "---|" * len(CLOSE))
+    for rows in groups:
+        tiers = by_tier(rows)
+        for name, group in tiers.items():
+            row = group[0]
+            base = tiers.get("fp32" if row["outer"] == "nesterov" else "fp32-mean", [])
+            gap = curve_gap(group, base)
+            if name in ("fp32", "fp32-mean") or not gap:
+                continue
+            at = [min(gap, key=lambda p, q=q: abs(p[0] - q * row["rounds"]))[1] for q in (0.25, 0.5, 0.75, 1)]
+            since = []
+            for limit in CLOSE:
+                late = [r for r, d in gap if d > limit]
+                after = [r for r, _ in gap if not late or r > late[-1]]
+                since.append(str(after[0]) if after else "never")
+            print(f"| {row['model']} | {row['workers']} | {row['rounds']} | `{row['up']}` ({row['outer']}) | "
+                  + " | ".join(f"{d:+.3f}" for d in at) + " | " + " | ".join(since) + " |")
+
+
+def print_frontier(groups):
+    """Whole runs on the same tokens by what they sent; those that no cheaper one beats are marked."""
+    runs = {}
+    for rows in groups:
+        for group in by_tier(rows).values():
+            runs.setdefault((rows[0]["model"], rows[0]["workers"]), []).append(group)
+    for (model, workers), kinds in runs.items():
+        print(f"\n### By bytes: {model} model, {workers} workers, all on {kinds[0][0]['tokens'] / 1e3:.0f}k tokens\n")
+        print("| MB a worker, both ways | val loss | codec up | down | outer step | rounds | seeds | |")
+        print("|---|---|---|---|---|---|---|---|")
+        least = float("inf")
+        for group in sorted(kinds, key=lambda g: mean(map(megabytes, g))):
+            row, loss = group[0], mean(r["final_val_loss"] for r in group)
+            mark, least = ("**best so far**", loss) if loss < least else ("", least)
+            print(f"| {mean(map(megabytes, group)):.2f} | {loss:.4f} | `{row['up']}` | `{row['down']}` | {row['outer']} "
+                  f"| {row['rounds']} | {len(group)} | {mark} |")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--cells", default="*")
+    args = parser.parse_args()
+    rows = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(args.out), "*.json"))):
+        with open(path) as f:
+            rows.append(json.load(f))
+    rows = [r for r in rows if any(fnmatch.fnmatchcase(r["name"], p) for p in args.cells.split(","))]
+    if not rows:
+        print("no finished cells yet")
+        return
+    groups = {}
+    for row in sorted(rows, key=lambda r: (r["model"] != "demo", r["workers"], r["sync_every"], r["seed"])):
+        groups.setdefault((row["model"], row["workers"], row["sync_every"]), []).append(row)
+    for group in groups.values():
+        print_group(group)
+    print_gaps(groups.values())
+    print_frontier(groups.values())
+
+
+main()
