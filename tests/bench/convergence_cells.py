@@ -1,5 +1,6 @@
-"""The grid of `./run bench convergence`: which runs there are, in which order, and what is kept of each. A finished run is
-one JSON object in a file of its own: what was run, the final validation loss, bytes counted on the sockets, and the curve."""
+"""The grid of `./run bench convergence`: which runs there are, in which order, and what is kept of each. A finished run
+is one JSON object in a file of its own: what was run, the final validation loss, bytes counted on the sockets, and the
+curve."""
 
 import argparse
 import fnmatch
@@ -36,13 +37,15 @@ TIERS = {
     "1bit-mean": ("1bit:256", "2bit:256+huff", MEAN),
     "1bit1-mean": ("1bit:256", "1bit:256", MEAN),
     "topk64-sign": ("topk:64/4096+sign", "auto", MEAN),
+    "topk64-sign-relay": ("topk:64/4096+sign", "relay", MEAN),
     "topk64-2bit": ("topk:64/4096+2bit", "auto", MEAN),
     "topk64-int8": ("topk:64/4096+int8", "auto", MEAN),
     "topk256-2bit": ("topk:256/4096+2bit", "auto", MEAN),
+    "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", MEAN),
 }
 
 FIRST = ["fp32", "fp32-mean", "topk64-sign", "1bit", "1bit-mean", "int8", "topk256-2bit", "int4", "2bit", "topk64-2bit",
-         "topk64-int8", "bf16", "1bit1-mean", "2bit-mean"]
+         "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1-mean", "2bit-mean"]
 ROUNDS = ["fp32-mean", "topk64-sign", "topk256-2bit", "1bit-mean", "fp32", "int4"]
 LARGE = ["fp32-mean", "topk64-sign", "1bit-mean", "fp32", "int4", "int8", "topk256-2bit", "2bit"]
 
@@ -52,7 +55,7 @@ def name_of(cell):
 
 
 def grid():
-    """All cells, the most telling first: every tier once; fewer and more rounds; more seeds; 4 workers; the large model."""
+    """All cells, the most telling first: every tier once; fewer and more rounds; seeds; 4 workers; the large model."""
     def add(model, workers, sync_every, tiers, seeds):
         for seed in seeds:
             for tier in tiers:
@@ -129,7 +132,7 @@ def run_cell(cell, args):
         sys.exit(f"bench convergence: {name} ended with {status}: see {log.name}")
     row = read_row(cell, " ".join(["atoll launch configs/demo/austen-1m.yaml", *command]), folder)
     if row is None:
-        sys.exit(f"bench convergence: {name} was disturbed (a fault, a restart, a worker that was left out): see {folder}")
+        sys.exit(f"bench convergence: {name} was disturbed (fault, restart, a worker left out): see {folder}")
     path = os.path.join(args.out, name + ".json")
     with open(path + ".part", "w") as f:
         json.dump(row, f, indent=1)

@@ -1,5 +1,5 @@
-"""Rows of `./run bench convergence` as Markdown: final losses, the same by bytes, and how far a tier lies behind fp32 after
-how many rounds."""
+"""Rows of `./run bench convergence` as Markdown: final losses, the same by bytes, and how far a tier lies behind fp32
+after how many rounds."""
 
 import argparse
 import fnmatch
@@ -48,14 +48,14 @@ def by_tier(rows):
 def print_group(rows):
     tiers = by_tier(rows)
     first = rows[0]
-    print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps a round, "
-          f"{first['rounds']} rounds, {first['tokens'] / 1e3:.0f}k tokens\n")
-    print("| codec up | down | outer step | seeds | val loss | spread | − fp32, same outer | − best fp32 | bits up | bits down "
-          "| MB a worker |")
+    print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps a "
+          f"round, {first['rounds']} rounds, {first['tokens'] / 1e3:.0f}k tokens\n")
+    print("| codec up | down | outer step | seeds | val loss | spread | − fp32, same outer | − best fp32 | bits up "
+          "| bits down | MB a worker |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     bases = [tiers[t] for t in ("fp32", "fp32-mean") if t in tiers]
     best = min(bases, key=lambda b: mean(r["final_val_loss"] for r in b), default=[])
-    for group in sorted(tiers.values(), key=lambda g: -g[0]["bits_up"]):
+    for group in sorted(tiers.values(), key=lambda g: (-g[0]["bits_up"], -g[0]["bits_down"])):
         row, losses = group[0], [r["final_val_loss"] for r in group]
         base = tiers.get("fp32" if row["outer"] == "nesterov" else "fp32-mean", [])
         print(f"| `{row['up']}` | `{row['down']}` | {row['outer']} | {','.join(str(r['seed']) for r in group)} "
@@ -106,7 +106,8 @@ def print_frontier(groups):
         for group in by_tier(rows).values():
             runs.setdefault((rows[0]["model"], rows[0]["workers"]), []).append(group)
     for (model, workers), kinds in runs.items():
-        print(f"\n### By bytes: {model} model, {workers} workers, all on {kinds[0][0]['tokens'] / 1e3:.0f}k tokens\n")
+        tokens = kinds[0][0]["tokens"] / 1e3
+        print(f"\n### By bytes: {model} model, {workers} workers, all on {tokens:.0f}k tokens\n")
         print("| MB a worker, both ways | val loss | codec up | down | outer step | rounds | seeds | |")
         print("|---|---|---|---|---|---|---|---|")
         least = float("inf")
