@@ -29,9 +29,14 @@ void peers_init(struct peers *peers)
     }
 }
 
+unsigned peers_slot(const struct peers *peers, const struct peer *peer)
+{
+    return (unsigned)(peer - peers->table);
+}
+
 void peers_forget(struct peers *peers, struct peer *peer)
 {
-    uint16_t index = (uint16_t)(peer - peers->table);
+    uint16_t index = (uint16_t)peers_slot(peers, peer);
     uint16_t *link = bucket_of(peers, peer->id.bytes);
     while (*link != index) link = &peers->table[*link].next;
     *link = peer->next;

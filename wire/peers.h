@@ -37,6 +37,8 @@ void peers_init(struct peers *peers);
 struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size);
 /* NULL when forgotten or never there. */
 struct peer *peers_find(struct peers *peers, uint64_t number);
+/* Its place in the table, below PEERS_MAX: nobody else has it until this one is forgotten. */
+unsigned peers_slot(const struct peers *peers, const struct peer *peer);
 void peers_forget(struct peers *peers, struct peer *peer);
 
 #endif

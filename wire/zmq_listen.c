@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "common/mem.h"
+#include "wire/backlog.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
 #include "wire/transport_zmq.h"
@@ -27,17 +28,14 @@ struct listener {
     void *router;
     struct zmq_auth auth;
     struct peers peers;
+    struct backlog backlog;
     struct ahead lanes[2];
     zmq_msg_t held; /* what the last recv returned */
 };
 
-static enum status listener_send(struct transport *t, uint64_t number, enum wire_lane lane, const uint8_t *data,
-                                 size_t size)
+/* On OK the message is ZeroMQ's. */
+static enum status send_parts(struct listener *l, struct peer *peer, zmq_msg_t *msg)
 {
-    struct listener *l = (struct listener *)t;
-    struct peer *peer = peers_find(&l->peers, number);
-    if (!peer) return STATUS_CLOSED;
-    if (peer->lane != lane) return STATUS_INVALID;
     int n;
     do n = zmq_send(l->router, peer->id.bytes, PEER_ID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
@@ -46,9 +44,25 @@ static enum status listener_send(struct transport *t, uint64_t number, enum wire
         peers_forget(&l->peers, peer);
         return STATUS_CLOSED;
     }
-    do n = zmq_send(l->router, data, size, ZMQ_DONTWAIT);
+    do n = zmq_msg_send(msg, l->router, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
-    if (n < 0) return STATUS_IO;
+    return n < 0 ? STATUS_IO : STATUS_OK;
+}
+
+static enum status listener_send(struct transport *t, uint64_t number, enum wire_lane lane, const uint8_t *data,
+                                 size_t size)
+{
+    struct listener *l = (struct listener *)t;
+    struct peer *peer = peers_find(&l->peers, number);
+    if (!peer) return STATUS_CLOSED;
+    if (peer->lane != lane) return STATUS_INVALID;
+    zmq_msg_t msg;
+    TRY(backlog_message(&l->backlog, peers_slot(&l->peers, peer), data, size, &msg));
+    enum status status = send_parts(l, peer, &msg);
+    if (status != STATUS_OK) {
+        zmq_msg_close(&msg);
+        return status;
+    }
     l->base.sent += zmq_base_wire_bytes(&l->base, size);
     return STATUS_OK;
 }

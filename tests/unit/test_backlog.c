@@ -1,0 +1,145 @@
+/* ctest: labels=threads
+ * What a listener queues for readers that stall is bounded in bytes, and the others go on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "wire/backlog.h"
+#include "wire/transport.h"
+
+enum { MIB = 1 << 20, STALLED = 3, READERS = STALLED + 1, SECOND = 1000 * 1000 };
+
+static uint8_t chunk[WIRE_CHUNK_MAX];
+
+/* Queue messages for `slot` until that is enough; how many there were. */
+static int fill(struct backlog *b, unsigned slot, size_t size, zmq_msg_t *msgs, int cap)
+{
+    int n = 0;
+    while (n < cap && backlog_message(b, slot, chunk, size, &msgs[n]) == STATUS_OK) n++;
+    assert_true(n < cap);
+    return n;
+}
+
+static void test_shares(void **state)
+{
+    (void)state;
+    static struct backlog b;
+    static zmq_msg_t msgs[64][64];
+    int counts[64];
+    counts[0] = fill(&b, 0, MIB, msgs[0], 64);
+    assert_int_equal(counts[0], 13); /* the last was let in at 12 MiB: (64 - 12) / 4 */
+    for (unsigned i = 1; i < 64; i++) {
+        counts[i] = fill(&b, i, MIB / 4, msgs[i], 64);
+        assert_true(counts[i] >= 1); /* however many stall, one more gets its share */
+    }
+    assert_true(atomic_load(&b.total) <= BACKLOG_BYTES);
+    assert_in_range(mem_live_bytes(), atomic_load(&b.total), atomic_load(&b.total) + 64 * 64 * 64);
+    /* What is let go of counts no more, and leaves room. */
+    for (unsigned i = 0; i < 64; i++)
+        while (counts[i]) zmq_msg_close(&msgs[i][--counts[i]]);
+    assert_int_equal(atomic_load(&b.total), 0);
+    assert_int_equal(mem_live_bytes(), 0);
+    counts[1] = fill(&b, 1, MIB, msgs[1], 64);
+    assert_int_equal(counts[1], 13);
+    while (counts[1]) zmq_msg_close(&msgs[1][--counts[1]]);
+}
+
+/* One message always goes, even to more connections than share the room. */
+static void test_crowd(void **state)
+{
+    (void)state;
+    static struct backlog b;
+    static zmq_msg_t msgs[100];
+    for (unsigned i = 0; i < 100; i++) assert_int_equal(backlog_message(&b, i, chunk, MIB, &msgs[i]), STATUS_OK);
+    zmq_msg_t more;
+    assert_int_equal(backlog_message(&b, 0, chunk, 1, &more), STATUS_AGAIN);
+    for (unsigned i = 0; i < 100; i++) zmq_msg_close(&msgs[i]);
+    mem_fail_after(1);
+    assert_int_equal(backlog_message(&b, 0, chunk, 1, &more), STATUS_NOMEM);
+    assert_int_equal(atomic_load(&b.total), 0);
+}
+
+static uint64_t hello(struct transport *listener, struct transport *dialler)
+{
+    uint64_t peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    assert_int_equal(dialler->ops->send(dialler, 0, WIRE_BULK, chunk, 1), STATUS_OK);
+    while (listener->ops->recv(listener, SECOND, &peer, &lane, &data, &size) != STATUS_OK) continue;
+    return peer;
+}
+
+/* Push to every stalled reader until nothing more goes, after the kernel and the readers' ends took what they take. */
+static int stall(struct transport *listener, const uint64_t *peers)
+{
+    int sent = 0;
+    for (int quiet = 0; quiet < 20; quiet++) {
+        for (int i = 0; i < STALLED; i++) {
+            while (listener->ops->send(listener, peers[i], WIRE_BULK, chunk, WIRE_CHUNK_MAX) == STATUS_OK) {
+                quiet = 0;
+                sent++;
+            }
+        }
+        usleep(5000);
+    }
+    return sent;
+}
+
+static void test_stalled_readers(void **state)
+{
+    (void)state;
+    struct transport *listener, *diallers[READERS];
+    struct transport_address address;
+    char bound[128];
+    uint64_t peers[READERS];
+    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
+    assert_int_equal(transport_address_parse(&address, bound, NULL), STATUS_OK);
+    for (int i = 0; i < READERS; i++) {
+        uint8_t uuid[WIRE_UUID] = {(uint8_t)(i + 1)};
+        assert_int_equal(transport_zmq_dial(&diallers[i], &address, uuid, NULL), STATUS_OK);
+        peers[i] = hello(listener, diallers[i]);
+    }
+    size_t before = mem_live_bytes();
+    int sent = stall(listener, peers);
+    size_t queued = mem_live_bytes() - before;
+    if (queued > BACKLOG_BYTES / 2) fail_msg("%zu bytes are queued", queued);
+    assert_true(queued > STALLED * MIB);
+    /* Of the rest, 8 messages lie at each reader, the others in its socket's buffers. */
+    if (sent > 32 * STALLED) fail_msg("%d messages went to readers that do not read", sent);
+
+    uint64_t start = clock_monotonic_us(), peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    struct transport *reader = diallers[STALLED];
+    for (int given = 0, taken = 0; taken < 100;) {
+        assert_true(clock_monotonic_us() - start < 20 * SECOND);
+        if (given < 100 && listener->ops->send(listener, peers[STALLED], WIRE_BULK, chunk, 256 << 10) == STATUS_OK)
+            given++;
+        if (reader->ops->recv(reader, 0, &peer, &lane, &data, &size) == STATUS_OK) taken++;
+    }
+    for (int i = 0; i < READERS; i++) diallers[i]->ops->close(diallers[i]);
+    listener->ops->close(listener);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_stalled_readers),
+    };
+    return cmocka_run_group_tests_name("backlog", tests, NULL, NULL);
+}
