@@ -2,9 +2,14 @@
  *
  * Byte 0 picks the codec and what the rest is, byte 1 the number of floats. The rest is a payload to decode, or
  * the bits of floats to encode, or a spec. A refusal writes nothing; what is accepted is finite; encode takes back what
- * decode gave; lossless means bit for bit. */
+ * decode gave; lossless means bit for bit.
+ *
+ * ATOLL_FUZZ_SPEC names one codec of codec_specs.h: byte 0 means nothing then and every input is a payload for it.
+ * "list" prints the names. What each decoder was given is counted and printed at the end of such a run. */
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/mem.h"
@@ -14,20 +19,37 @@
 
 static const size_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 500, 1000, 2048};
 
-enum { N_SPECS = sizeof codec_specs / sizeof *codec_specs, N_SIZES = sizeof sizes / sizeof *sizes, N_MAX = 2048 };
+enum { N_SPECS = sizeof codec_specs / sizeof *codec_specs, N_SIZES = sizeof sizes / sizeof *sizes };
+enum { N_MAX = CODEC_SPECS_LARGE, SMALL = 2048 };
 
-static void fuzz_decode(struct codec *codec, size_t n, const uint8_t *data, size_t size)
+static struct {
+    unsigned long long executions, accepted;
+} counts[N_SPECS];
+
+/* Refused bytes leave both outputs as they were. Large fragments: opening alone, which is where bytes are judged. */
+static enum status fuzz_refusal(struct codec *codec, size_t n, const uint8_t *data, size_t size)
 {
-    static float x[N_MAX], acc[N_MAX], untouched[N_MAX], again[N_MAX];
+    static float x[SMALL], acc[SMALL], untouched[SMALL];
+    struct codec_view view;
+    if (n > SMALL) return codec_open(codec, data, size, NULL, &view);
     for (size_t i = 0; i < n; i++) untouched[i] = x[i] = acc[i] = (float)i + 0.5f;
     enum status status = codec_decode(codec, data, size, x);
+    if (status != STATUS_OK) FUZZ_CHECK(memcmp(x, untouched, n * sizeof *x) == 0);
+    if (status != STATUS_OK && size % 8) return status; /* adding refuses in the same place: look now and then */
     FUZZ_CHECK(codec_decode_axpy(codec, 0.0f, data, size, acc) == status);
     FUZZ_CHECK(memcmp(acc, untouched, n * sizeof *acc) == 0); /* 0 times finite is 0 */
+    return status;
+}
+
+static bool fuzz_decode(struct codec *codec, size_t n, const uint8_t *data, size_t size)
+{
+    static float x[N_MAX], again[N_MAX];
+    enum status status = fuzz_refusal(codec, n, data, size);
     if (status != STATUS_OK) {
         FUZZ_CHECK(status == STATUS_CORRUPT || status == STATUS_NONFINITE);
-        FUZZ_CHECK(memcmp(x, untouched, n * sizeof *x) == 0);
-        return;
+        return false;
     }
+    FUZZ_CHECK(codec_decode(codec, data, size, x) == STATUS_OK);
     for (size_t i = 0; i < n; i++) FUZZ_CHECK(isfinite(x[i]));
     uint8_t *bytes = malloc(codec_bound(codec));
     FUZZ_CHECK(bytes);
@@ -36,6 +58,7 @@ static void fuzz_decode(struct codec *codec, size_t n, const uint8_t *data, size
     FUZZ_CHECK(codec_decode(codec, bytes, encoded, again) == STATUS_OK);
     if (codec_lossless(codec)) FUZZ_CHECK(memcmp(x, again, n * sizeof *x) == 0);
     free(bytes);
+    return true;
 }
 
 static void fuzz_encode(struct codec *codec, size_t n, const uint8_t *data, size_t size)
@@ -61,13 +84,18 @@ static void fuzz_encode(struct codec *codec, size_t n, const uint8_t *data, size
     free(bytes);
 }
 
+static size_t size_of(unsigned spec, unsigned size)
+{
+    return spec == CODEC_SPECS_LARGE_AT ? CODEC_SPECS_LARGE : sizes[size];
+}
+
 /* Kept between inputs: making one costs more than using it. */
 static struct codec *codec_of(unsigned spec, unsigned size)
 {
     static struct codec *made[N_SPECS][N_SIZES];
-    struct codec **slot = &made[spec][size];
+    struct codec **slot = &made[spec][spec == CODEC_SPECS_LARGE_AT ? 0 : size];
     struct codec_span spans[2];
-    size_t n_spans = codec_specs_spans(sizes[size], spans);
+    size_t n_spans = codec_specs_spans(size_of(spec, size), spans);
     if (!*slot) FUZZ_CHECK(codec_create(slot, codec_specs[spec], spans, n_spans, NULL) == STATUS_OK);
     return *slot;
 }
@@ -89,16 +117,50 @@ static void fuzz_spec(const uint8_t *data, size_t size)
     codec_destroy(codec);
 }
 
+static void print_counts(void)
+{
+    for (unsigned i = 0; i < N_SPECS; i++)
+        if (counts[i].executions)
+            printf("%-24s %llu payloads, %llu accepted, %llu refused\n", codec_specs[i], counts[i].executions,
+                   counts[i].accepted, counts[i].executions - counts[i].accepted);
+}
+
+/* The codec that ATOLL_FUZZ_SPEC names; N_SPECS: none. */
+static unsigned chosen_spec(void)
+{
+    const char *name = getenv("ATOLL_FUZZ_SPEC");
+    unsigned spec = 0;
+    if (!name) return N_SPECS;
+    for (unsigned i = 0; i < N_SPECS && !strcmp(name, "list"); i++) puts(codec_specs[i]);
+    if (!strcmp(name, "list")) {
+        fflush(stdout);
+        _Exit(0); /* libFuzzer takes exit() for a finding */
+    }
+    while (spec < N_SPECS && strcmp(codec_specs[spec], name) != 0) spec++;
+    if (spec == N_SPECS) {
+        fprintf(stderr, "fuzz_codec: \"%s\" is not in tests/fuzz/codec_specs.h; ATOLL_FUZZ_SPEC=list prints it\n", name);
+        _Exit(2);
+    }
+    atexit(print_counts);
+    return spec;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static unsigned chosen = N_SPECS + 1;
+    if (chosen > N_SPECS) chosen = chosen_spec();
     if (size < 2) return 0;
-    unsigned n = data[1] % N_SIZES;
-    struct codec *codec = codec_of((data[0] & 0x3f) % N_SPECS, n);
-    if (data[0] & 0x80)
+    bool all = chosen == N_SPECS;
+    unsigned at = data[1] % N_SIZES, spec = all ? (data[0] & 0x3f) % N_SPECS : chosen;
+    struct codec *codec = codec_of(spec, at);
+    size_t n = size_of(spec, at);
+    if (all && data[0] & 0x80) {
         fuzz_spec(data + 2, size - 2);
-    else if (data[0] & 0x40)
-        fuzz_encode(codec, sizes[n], data + 2, size - 2);
-    else
-        fuzz_decode(codec, sizes[n], data + 2, size - 2);
+    } else if (all && data[0] & 0x40) {
+        fuzz_encode(codec, n, data + 2, size - 2);
+    } else {
+        counts[spec].executions++;
+        counts[spec].accepted += fuzz_decode(codec, n, data + 2, size - 2);
+    }
     return 0;
 }

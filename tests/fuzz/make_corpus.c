@@ -35,11 +35,11 @@ static void put(const char *fuzzer, const char *name, const void *data, size_t s
 static void make_codec(void)
 {
     uint8_t input[2500];
-    static float x[500];
+    static float x[CODEC_SPECS_LARGE];
     char name[64];
     for (uint8_t i = 0; i < sizeof codec_specs / sizeof *codec_specs; i++) {
         bool topk = !strncmp(codec_specs[i], "topk", 4), large = topk || strstr(codec_specs[i], "huff");
-        size_t n = large ? 500 : i & 1 ? 33 : 100, size;
+        size_t n = i == CODEC_SPECS_LARGE_AT ? CODEC_SPECS_LARGE : large ? 500 : i & 1 ? 33 : 100, size;
         struct codec_span spans[2];
         size_t n_spans = codec_specs_spans(n, spans);
         struct codec *codec;
@@ -53,6 +53,7 @@ static void make_codec(void)
         snprintf(name, sizeof name, "payload-%u", i);
         put("codec", name, input, 2 + size);
         input[0] = 0x40 | i;
+        n = n > 500 ? 500 : n; /* what follows is zeros */
         memcpy(input + 2, x, n * sizeof *x);
         snprintf(name, sizeof name, "floats-%u", i);
         put("codec", name, input, 2 + n * sizeof *x);
