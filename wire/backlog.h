@@ -3,9 +3,8 @@
  * is gone; until then they count.
  *
  * A connection may queue a quarter of what all together leave free. So one reader that is slow gets a long queue, many
- * get short ones (with n of them full, about BACKLOG_BYTES / (n + 4) each), those that stall never use up the room of
- * the others, and one message may always be queued where none is. All together: BACKLOG_BYTES, or one message a
- * connection where that is more. */
+ * get short ones (n that fill together, about BACKLOG_BYTES / (n + 4) each), and one message may always be queued where
+ * none is: those that stall never stop the others. All together: BACKLOG_BYTES and one message a connection. */
 #ifndef WIRE_BACKLOG_H
 #define WIRE_BACKLOG_H
 
