@@ -231,9 +231,6 @@ static enum status check_train(const struct resolve *r)
         return err_set(r->err, STATUS_INVALID,
                        "train.dynamic_steps: on does not go with ddp, whose workers take one step a "
                        "round; allowed: auto, off");
-    if (c->inner.warmup_steps >= c->train.max_steps)
-        log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",
-                 c->inner.warmup_steps, c->train.max_steps);
     return STATUS_OK;
 }
 

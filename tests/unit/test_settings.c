@@ -1,0 +1,94 @@
+/* A run's configuration as its coordinator reads it: codecs are checked, and what is hardly meant is said once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "coordinator/settings.h"
+
+static struct config config;
+static struct err err;
+static char warnings[4096];
+
+static void keep_warnings(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    size_t used = strlen(warnings);
+    if (level == LOG_WARN) snprintf(warnings + used, sizeof warnings - used, "%s\n", line);
+}
+
+static enum status read_flags(const char *const *flags)
+{
+    struct config_sources sources;
+    struct options options = {0};
+    for (; *flags; flags++) options.settings[options.n_settings++] = *flags;
+    return settings_read(&config, &sources, NULL, &options, &err);
+}
+
+/* The warnings of a good configuration. */
+static const char *warned(const char *const *flags)
+{
+    warnings[0] = 0;
+    log_set_sink(keep_warnings, NULL);
+    enum status status = read_flags(flags);
+    assert_string_equal(warnings, ""); /* reading one says nothing: workers read it, too */
+    if (status == STATUS_OK) settings_warn(&config);
+    log_set_sink(NULL, NULL);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    return warnings;
+}
+#define WARNED(...) warned((const char *const[]){__VA_ARGS__, NULL})
+#define READ(...) read_flags((const char *const[]){__VA_ARGS__, NULL})
+
+static void assert_one(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("\"%s\" does not contain \"%s\"", text, part);
+    const char *end = strchr(text, '\n');
+    if (end[1]) fail_msg("more than one warning: %s", text);
+}
+
+static void test_codecs_are_checked(void **state)
+{
+    (void)state;
+    assert_int_equal(READ("--codec.up=int9"), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "codec.up"));
+    assert_int_equal(READ("--codec.down=int9"), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "codec.down"));
+    assert_int_equal(READ("--codec.up=topk:5000/4096"), STATUS_INVALID);
+}
+
+static void test_no_warning(void **state)
+{
+    (void)state;
+    assert_string_equal(WARNED("--train.max_steps=720"), "");
+    assert_string_equal(WARNED("--train.max_steps=1280", "--train.sync_every=20", "--codec.up=topk:64/4096",
+                               "--codec.down=auto", "--outer.optimizer=sgd"),
+                        ""); /* 64 rounds: each coordinate about once */
+}
+
+static void test_warnings(void **state)
+{
+    (void)state;
+    assert_one(WARNED("--train.max_steps=50", "--inner.warmup_steps=50"), "inner.warmup_steps: 50");
+    assert_one(WARNED("--train.max_steps=1279", "--train.sync_every=20", "--codec.up=topk:64/4096+2bit",
+                      "--codec.down=relay", "--outer.optimizer=sgd"),
+               "once in 64 rounds, and this run has 63");
+    assert_one(WARNED("--train.max_steps=4000", "--train.sync_every=20", "--codec.up=topk:128/4096",
+                      "--codec.down=int8:256"),
+               "outer.momentum: 0.9 on top of topk:128/4096 overshoots");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_codecs_are_checked),
+        cmocka_unit_test(test_no_warning),
+        cmocka_unit_test(test_warnings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
