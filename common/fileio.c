@@ -11,7 +11,7 @@
 
 #include "common/mem.h"
 
-enum { FILE_OUT_BUFFER = 1 << 20 };
+enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16 };
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {
@@ -108,23 +108,34 @@ static void file_out_release(struct file_out *out)
     *out = (struct file_out){.fd = -1};
 }
 
-enum status file_out_open(struct file_out *out, const char *path, struct err *err)
+/* spare: NULL for a name of its own. */
+static enum status open_as(struct file_out *out, const char *path, const char *spare, struct err *err)
 {
-    *out = (struct file_out){.fd = -1};
+    *out = (struct file_out){.fd = -1, .spare = spare};
     size_t room = strlen(path) + 32;
     out->path = mem_strdup(path);
-    out->tmp = mem_alloc(1, room);
+    out->tmp = spare ? mem_strdup(spare) : mem_alloc(1, room);
     out->buffer = mem_alloc(1, FILE_OUT_BUFFER);
     if (!out->path || !out->tmp || !out->buffer) {
         file_out_release(out);
         return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     }
-    snprintf(out->tmp, room, "%s.tmp-%ld", path, (long)getpid());
-    out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!spare) snprintf(out->tmp, room, "%s.tmp-%ld", path, (long)getpid());
+    out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | (spare ? 0 : O_TRUNC));
     if (out->fd >= 0) return STATUS_OK;
     enum status status = fail(err, "create", out->tmp);
     file_out_release(out);
     return status;
+}
+
+enum status file_out_open(struct file_out *out, const char *path, struct err *err)
+{
+    return open_as(out, path, NULL, err);
+}
+
+enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare, struct err *err)
+{
+    return open_as(out, path, spare, err);
 }
 
 static enum status write_all(struct file_out *out, const uint8_t *data, size_t size, off_t at, struct err *err)
@@ -180,10 +191,27 @@ static enum status sync_parent(const char *path, struct err *err)
     return dir_sync(dir, err);
 }
 
-enum status file_out_commit(struct file_out *out, struct err *err)
+/* Cut off what an older, longer content left, and keep some room behind the end: contents differ a little in length. */
+static enum status trim(struct file_out *out, struct err *err)
+{
+    struct stat st;
+    if (fstat(out->fd, &st) != 0 || ((uint64_t)st.st_size > out->size && ftruncate(out->fd, (off_t)out->size) != 0))
+        return fail(err, "write", out->tmp);
+    int reserved = fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(out->size + out->size / SPARE_SHARE));
+    (void)reserved; /* not every file system can, and the disk may be full: what matters is written */
+    return STATUS_OK;
+}
+
+enum status file_out_sync(struct file_out *out, struct err *err)
 {
     TRY(file_out_flush(out, err));
-    if (fsync(out->fd) != 0) return fail(err, "fsync", out->tmp);
+    if (out->spare) TRY(trim(out, err));
+    return fsync(out->fd) != 0 ? fail(err, "fsync", out->tmp) : STATUS_OK;
+}
+
+enum status file_out_commit(struct file_out *out, struct err *err)
+{
+    TRY(file_out_sync(out, err));
     if (rename(out->tmp, out->path) != 0) return fail(err, "rename into place", out->path);
     enum status status = sync_parent(out->path, err);
     file_out_release(out);
@@ -193,7 +221,7 @@ enum status file_out_commit(struct file_out *out, struct err *err)
 void file_out_abort(struct file_out *out)
 {
     if (out->fd < 0) return;
-    unlink(out->tmp);
+    if (!out->spare) unlink(out->tmp);
     file_out_release(out);
 }
 

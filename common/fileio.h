@@ -25,13 +25,20 @@ struct file_out {
     uint8_t *buffer;
     size_t used;
     uint64_t size;        /* bytes put so far */
+    bool spare;           /* the temporary file is one to write over, and stays when this is given up */
 };
 
 enum status file_out_open(struct file_out *out, const char *path, struct err *err) MUST_CHECK;
+/* The temporary file is `spare`, made when it is not there. Its old bytes are written over, so that the room they take
+ * is enough however full the disk has become; a new one reserves a little more than it needs. */
+enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare,
+                                struct err *err) MUST_CHECK;
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
 /* Overwrite bytes already put, at `offset` (a header whose counts are known at the end). */
 enum status file_out_patch(struct file_out *out, uint64_t offset, const void *data, size_t size,
                            struct err *err) MUST_CHECK;
+/* All that was put is on the disk, under the temporary name. Commit does this, too. */
+enum status file_out_sync(struct file_out *out, struct err *err) MUST_CHECK;
 enum status file_out_commit(struct file_out *out, struct err *err) MUST_CHECK;
 /* Remove what was written. Does nothing after commit, or on a zeroed struct with fd -1. */
 void file_out_abort(struct file_out *out);

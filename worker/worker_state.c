@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/bytes.h"
@@ -170,6 +171,26 @@ void state_dir_init(struct state_dir *d, const char *folder)
     snprintf(d->folder, sizeof d->folder, "%s", folder);
     snprintf(d->current, sizeof d->current, "%s/state.bin", d->folder);
     snprintf(d->previous, sizeof d->previous, "%s/state.old.bin", d->folder);
+    snprintf(d->spare, sizeof d->spare, "%s/state.spare.bin", d->folder);
+    snprintf(d->passing, sizeof d->passing, "%s/state.passing.bin", d->folder);
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The newest file gets the name of the one before, and that becomes the spare one, by way of a name of passage: at
+ * every instant there is a whole one, and a save killed anywhere leaves no two names for a file that is written over.
+ * Where the file system has no links the older one is kept by renaming, and for a moment it is the only one. */
+static enum status shift(const struct state_dir *d, struct err *err)
+{
+    if (!file_exists(d->current) || same_file(d->current, d->previous)) return STATUS_OK;
+    if ((rename(d->previous, d->passing) && errno != ENOENT) ||
+        (link(d->current, d->previous) && rename(d->current, d->previous)))
+        return err_set(err, STATUS_IO, "cannot keep %s as %s: %s", d->current, d->previous, strerror(errno));
+    return STATUS_OK;
 }
 
 static enum status state_dir_save(void *ctx, const struct outer_part *parts, size_t n, struct err *err)
@@ -177,16 +198,13 @@ static enum status state_dir_save(void *ctx, const struct outer_part *parts, siz
     struct state_dir *d = ctx;
     struct file_out out;
     enum status status;
-    TRY(file_out_open(&out, d->current, err));
+    if (!file_exists(d->spare)) rename(d->passing, d->spare); /* of a save that was killed; there need not be one */
+    TRY(file_out_open_spare(&out, d->current, d->spare, err));
     for (size_t i = 0; i < n; i++) TRY_GOTO(file_out_put(&out, parts[i].data, parts[i].size, err), err_abort);
-    /* A second name for the file that commit replaces: at every instant there is a whole one. Where the file system has
-     * no links the older one is kept by renaming, and for a moment it is the only one. */
-    unlink(d->previous);
-    if (link(d->current, d->previous) && errno != ENOENT && rename(d->current, d->previous)) {
-        status = err_set(err, STATUS_IO, "cannot keep %s as %s: %s", d->current, d->previous, strerror(errno));
-        goto err_abort;
-    }
+    TRY_GOTO(file_out_sync(&out, err), err_abort);
+    TRY_GOTO(shift(d, err), err_abort);
     TRY_GOTO(file_out_commit(&out, err), err_abort);
+    rename(d->passing, d->spare);
     return STATUS_OK;
 err_abort:
     file_out_abort(&out);

@@ -25,14 +25,14 @@ node_kill() { # name
     ended "$id"
 }
 
-# Rounds that are done, from metrics.jsonl; 0 before there is any.
+# rounds_done [FOLDER]: from metrics.jsonl of the run; 0 before there is any.
 rounds_done() {
     local last
-    last=$(grep '"event": *"round"' run/metrics.jsonl 2>/dev/null | tail -n 1) || true
+    last=$(grep '"event": *"round"' "${1:-run}/metrics.jsonl" 2>/dev/null | tail -n 1) || true
     if [[ $last =~ \"round\":\ *([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi
 }
 
-rounds_reach() { (($(rounds_done) >= $1)); }
+rounds_reach() { (($(rounds_done "${2:-run}") >= $1)); } # round [folder]
 
 # Every node has ended, with 0.
 nodes_finish() { # seconds

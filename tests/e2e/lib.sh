@@ -37,6 +37,7 @@ cleanup() {
         kill -KILL "$id" 2>/dev/null || true
     done
     for id in "${started[@]}"; do wait "$id" 2>/dev/null || true; done
+    if declare -F at_exit >/dev/null; then at_exit; fi # the test's own
     if ((status != 0 && status != 77)); then
         local log
         for log in "$WORK"/*.log "$WORK"/*/logs/*.log; do

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -206,6 +207,65 @@ static void test_torn_file_leaves_the_older_one(void **unused)
     assert_true(theta[0] == 0.0f);
 }
 
+static ino_t inode(const char *name)
+{
+    char path[CONFIG_PATH_MAX + 64];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+/* The three files take turns: a disk that is full by now has room for another save. */
+static void test_files_are_written_over(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"state.bin", "state.old.bin", "state.spare.bin"};
+    ino_t known[3];
+    for (uint8_t salt = 0; salt < 3; salt++) assert_int_equal(save(salt), STATUS_OK);
+    for (int i = 0; i < 3; i++) assert_int_not_equal(known[i] = inode(names[i]), 0);
+    for (uint8_t salt = 3; salt < 9; salt++) {
+        assert_int_equal(save(salt), STATUS_OK);
+        ino_t last = known[2];
+        known[2] = known[1];
+        known[1] = known[0];
+        known[0] = last;
+        for (int i = 0; i < 3; i++) assert_int_equal(inode(names[i]), known[i]);
+        assert_int_equal(inode("state.passing.bin"), 0);
+    }
+    /* A longer content that was there before leaves nothing behind the new one. */
+    assert_int_equal(truncate(dir.spare, 1 << 20), 0);
+    assert_int_equal(save(9), STATUS_OK);
+    assert_int_equal(load(0), STATUS_OK);
+}
+
+/* A save killed at each of its steps, by hand: the states there were stay whole, and no later save writes over one of
+ * them. */
+static void test_killed_saves(void **unused)
+{
+    (void)unused;
+    for (int step = 0; step < 5; step++) {
+        for (uint8_t salt = 0; salt < 4; salt++) assert_int_equal(save(salt), STATUS_OK);
+        if (step == 0) assert_int_equal(truncate(dir.spare, 300), 0); /* while it was written */
+        if (step == 1 || step == 2) assert_int_equal(rename(dir.previous, dir.passing), 0);
+        if (step == 2) assert_int_equal(link(dir.current, dir.previous), 0);
+        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0); /* the new one has its place */
+        if (step == 4) assert_int_equal(rename(dir.current, dir.previous), 0); /* no links here */
+        assert_int_equal(load(step == 4), STATUS_OK);
+        assert_true(theta[0] == 3.0f);
+        for (uint8_t salt = 4; salt < 9; salt++) {
+            assert_int_equal(save(salt), STATUS_OK);
+            assert_int_equal(load(0), STATUS_OK);
+            assert_true(theta[0] == (float)salt);
+            assert_int_equal(load(1), STATUS_OK);
+            assert_true(theta[0] == (float)(salt - 1));
+            assert_true(inode("state.spare.bin") != inode("state.bin"));
+            assert_true(inode("state.spare.bin") != inode("state.old.bin"));
+        }
+        assert_int_equal(dir_remove_flat(folder, NULL), STATUS_OK);
+        assert_int_equal(dir_make(folder, NULL), STATUS_OK);
+    }
+}
+
 static void test_failed_save_keeps_what_was(void **unused)
 {
     (void)unused;
@@ -228,6 +288,8 @@ int main(void)
         cmocka_unit_test(test_contradictions_are_refused),
         cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, teardown_dir),
+        cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, teardown_dir),
+        cmocka_unit_test_setup_teardown(test_killed_saves, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_failed_save_keeps_what_was, setup_dir, teardown_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# A disk that fills up and gets room again: the run that is started again ends at the theta of the run nobody disturbed.
+# First the disk of everybody under `atoll launch`, then that of one worker, which is killed while its disk is full. The
+# disk is a small tmpfs in a mount namespace of this test; skipped where that is not allowed.
+# ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+if [[ -z ${DISK_NAMESPACE:-} ]]; then
+    unshare -rm mount -t tmpfs none /mnt 2>/dev/null || exit 77
+    DISK_NAMESPACE=1 exec unshare -rm bash "$0"
+fi
+source tests/e2e/lib.sh
+# shellcheck source=tests/e2e/cluster.sh
+source "$HERE/cluster.sh"
+
+rounds=40
+disk=$WORK/disk
+at_exit() { umount -l "$disk" 2>/dev/null || true; } # for cleanup
+
+new_disk() { # size
+    at_exit
+    mkdir -p "$disk"
+    mount -t tmpfs -o "size=$1" none "$disk"
+}
+
+# Take all the room there is, and what anybody frees from now on.
+fill_disk() {
+    while [[ -e $disk ]]; do
+        dd if=/dev/zero of="$disk/ballast" bs=4096 oflag=append conv=notrunc status=none 2>/dev/null || true
+        sleep 0.01
+    done &
+    filler=$!
+    started+=("$filler")
+    until_true 10 "a full disk" disk_full
+}
+
+disk_full() { [[ $(stat -f -c %f "$disk") == 0 ]]; } # free blocks
+
+free_disk() {
+    kill -KILL "$filler"
+    wait "$filler" 2>/dev/null || true
+    ended "$filler"
+    rm "$disk/ballast"
+}
+
+make_data
+# A saved state of 2 MB: more than what is written at once.
+write_config run.yaml model.n_embd=96 train.max_steps=$((rounds * 5)) codec.up=int8:64 codec.down=int8:64 \
+    coordinator.min_workers=2 coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7
+
+launch() { start "$1.log" "$BIN/atoll" launch run.yaml --workers 2 --dir "$2" "${overrides[@]}"; }
+
+launch calm calm
+finish "$pid" 60 0 "the undisturbed run"
+calm=$(json get calm/summary.json theta_hash)
+
+# --- everybody's
+for trial in 1 2 3; do
+    new_disk 40m
+    launch full disk/run
+    until_true 30 "round $((trial * 8))" rounds_reach $((trial * 8)) disk/run
+    fill_disk
+    finish "$pid" 30 1 "atoll launch on a full disk"
+    grep -q 'No space left on device' full.log || fail "it does not say what was wrong: $(tail -n 5 full.log)"
+    round=$(rounds_done disk/run)
+    ((round >= trial * 8 && round < rounds)) || fail "the disk was full too late: $round rounds of $rounds were done"
+    free_disk
+    launch full disk/run
+    finish "$pid" 60 0 "the run with room again"
+    theta=$(json get disk/run/summary.json theta_hash)
+    [[ $theta == "$calm" ]] || fail "trial $trial: theta is $theta after the full disk and $calm without"
+    [[ $(json get disk/run/summary.json tokens) == "$(json get calm/summary.json tokens)" ]] ||
+        fail "the number of tokens differs"
+    rm -rf full.log
+    echo "launch: full after $round rounds, then continued: the same theta $theta"
+done
+
+# --- one worker's
+new_disk 20m
+mkdir disk/worker-1
+ln -s disk/worker-1 worker-1
+node_start coordinator
+node_start worker-0
+node_start worker-1
+until_true 30 "round 6" rounds_reach 6
+fill_disk
+until_true 30 "round 12" rounds_reach 12
+for kill in 1 2 3; do
+    node_kill worker-1 || fail "worker-1 was not running"
+    node_start worker-1
+    until_true 30 "round $((12 + 6 * kill))" rounds_reach $((12 + 6 * kill))
+done
+free_disk
+nodes_finish 60
+theta=$(json get run/summary.json theta_hash)
+[[ $theta == "$calm" ]] || fail "theta is $theta after kills of a worker with a full disk and $calm without"
+echo "worker: killed three times with its disk full: the same theta $theta"
