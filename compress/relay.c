@@ -28,6 +28,21 @@ enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *s
     return at == size ? STATUS_OK : STATUS_CORRUPT;
 }
 
+enum status relay_range(const uint8_t *src, size_t size, uint32_t n, uint32_t index, uint64_t *from_p, uint64_t *to_p)
+{
+    if (index >= n) return STATUS_CORRUPT;
+    if (size < relay_head_size(n)) return STATUS_AGAIN;
+    struct reader r = reader_of(src, relay_head_size(n));
+    uint64_t from = relay_head_size(n), to = from;
+    for (uint32_t i = 0; i <= index; i++) {
+        from = to;
+        if (__builtin_add_overflow(from, get_u64(&r), &to)) return STATUS_CORRUPT;
+    }
+    *from_p = from;
+    *to_p = to;
+    return STATUS_OK;
+}
+
 enum status relay_merge(struct merge *merge, struct merge_delta *deltas)
 {
     bool together = merge_wants_all(merge->m, merge->codec);

@@ -4,6 +4,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "compress/codec.h"
+#include "compress/relay.h"
 #include "coordinator/engine_impl.h"
 
 /* --- deltas in -------------------------------------------------------------------------------------------------------- */
@@ -132,6 +133,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
     TRY(write_delta(e, m, u, err));
     drop_upload(e, u);
+    s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     round_note_delivery(round, m, offer.fragment, e->now_us);
     memcpy(e->slowest, m->name, sizeof e->slowest);
     send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
@@ -180,6 +182,31 @@ static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragm
     return SNAPSHOT_HEAD_BYTES + l->layout.fragments[fragment].count * sizeof(float);
 }
 
+/* A worker has the bytes it sent itself. */
+static void leave_out_own(struct session *s, uint32_t fragment, uint64_t version)
+{
+    const struct session_own *own = &s->own[fragment];
+    if (own->version == version) serve_leave_out(&s->serve, fragment, version, own->from, own->to);
+}
+
+/* Where the deltas of this close lie in the update that relays them; the ledger still has their sizes. */
+static void note_own(struct engine *e, const struct round_close *close)
+{
+    const struct ledger *l = &e->ledger;
+    uint64_t at = l->down_relay + relay_head_size(close->n);
+    for (uint32_t i = 0; i < close->n; i++) {
+        uint64_t end = at + l->outer.deltas[i].size;
+        struct session *s = session_by_member(&e->sessions, close->ids[i]);
+        struct session_own *own = s ? &s->own[close->fragment] : NULL;
+        if (own && own->round == l->named[i].round + 1) {
+            own->version = l->round.versions[close->fragment];
+            own->from = at;
+            own->to = end;
+        }
+        at = end;
+    }
+}
+
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
 {
     bool update = m->kind == OBJECT_UPDATE;
@@ -195,13 +222,20 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
         return;
     }
     serve_add(&s->serve, m, size);
+    if (update) leave_out_own(s, m->fragment, m->version);
 }
 
-void engine_wake_gets(struct engine *e, uint32_t fragment, uint64_t version)
+void engine_wake_gets(struct engine *e, const struct round_close *close)
 {
-    uint64_t size = object_size(e, OBJECT_UPDATE, fragment, version);
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) serve_wake(&e->sessions.sessions[i].serve, fragment, version, size);
+    uint64_t version = e->ledger.round.versions[close->fragment];
+    uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
+    if (e->ledger.down_relay) note_own(e, close);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        serve_wake(&s->serve, close->fragment, version, size);
+        leave_out_own(s, close->fragment, version);
+    }
 }
 
 /* Snapshot bytes: a head, then floats that lie in the checkpoint. `at` and `size` need not respect floats. */

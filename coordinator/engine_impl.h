@@ -139,7 +139,7 @@ void engine_flush_round(struct engine *e, double val_loss);
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;
 enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err) MUST_CHECK;
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
-void engine_wake_gets(struct engine *e, uint32_t fragment, uint64_t version);
+void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */

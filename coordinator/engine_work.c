@@ -110,7 +110,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
         e->delivered += !m->work.open && m->work.merged;
     }
     emit_update(e, close);
-    engine_wake_gets(e, close->fragment, l->round.versions[close->fragment]);
+    engine_wake_gets(e, close);
     reject_dropped(e, close->fragment);
     if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
     for (uint32_t i = 0; i < e->sessions.cap; i++)

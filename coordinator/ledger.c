@@ -328,6 +328,7 @@ static enum status fold_update(struct ledger *l, const struct update *u, struct 
     struct update_entry entry = {u->theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size};
     memcpy(l->down, u->codec, sizeof l->down);
     l->down_bytes = size;
+    l->down_relay = strcmp(u->codec, "relay") == 0 ? size - sizeof(uint32_t) - u->payload_size : 0;
     TRY(round_fold_update(&l->round, u->fragment, u->version, named, u->n_named));
     return update_log_add(&l->log, u->fragment, u->version, &entry);
 }

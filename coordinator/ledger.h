@@ -40,6 +40,7 @@ struct ledger {
 
     char down[64];             /* how the last update travels: relay, or its codec; "" before the first */
     uint64_t down_bytes;       /* of its object */
+    uint64_t down_relay;       /* where its payload begins there, when that is relayed deltas; else 0 */
 
     uint64_t starts;           /* coordinator processes that took over */
     struct record_clock clock; /* as of the last record that holds one */

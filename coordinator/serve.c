@@ -32,7 +32,8 @@ bool serve_add(struct serve *s, const struct msg_get *get, uint64_t total)
 {
     uint64_t end = get->length > UINT64_MAX - get->offset ? UINT64_MAX : get->offset + get->length;
     struct serve_item *item = find(s, get->kind, get->fragment, get->version);
-    if (item && !item->parked && get->length && get->offset == item->end) { /* the next piece, asked for early */
+    /* The next piece, asked for early. Between the two are bytes that the worker has and we did not leave out. */
+    if (item && !item->parked && get->length && get->offset >= item->end) {
         item->end = end;
         return set_total(item, total);
     }
@@ -49,6 +50,15 @@ void serve_wake(struct serve *s, uint32_t fragment, uint64_t version, uint64_t t
     if (item && item->parked) set_total(item, total);
 }
 
+void serve_leave_out(struct serve *s, uint32_t fragment, uint64_t version, uint64_t from, uint64_t to)
+{
+    struct serve_item *item = find(s, OBJECT_UPDATE, fragment, version);
+    if (!item || item->parked || item->at >= from || from >= to) return;
+    item->hole_from = from;
+    item->hole_to = to;
+    if (item->end > from && item->end < to) item->end = from;
+}
+
 bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p)
 {
     const struct serve_item *best = NULL;
@@ -58,7 +68,8 @@ bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p
     }
     if (!best) return false;
     *item = *best;
-    *size_p = best->end - best->at < SERVE_CHUNK ? best->end - best->at : SERVE_CHUNK;
+    uint64_t end = best->at < best->hole_from && best->hole_from < best->end ? best->hole_from : best->end;
+    *size_p = end - best->at < SERVE_CHUNK ? end - best->at : SERVE_CHUNK;
     return true;
 }
 
@@ -67,6 +78,7 @@ void serve_sent(struct serve *s, const struct serve_item *sent, uint64_t size)
     struct serve_item *item = find(s, sent->kind, sent->fragment, sent->version);
     if (!item) return;
     item->at += size;
+    if (item->hole_to && item->at == item->hole_from) item->at = item->hole_to;
     if (!size || item->at >= item->end) item->used = false;
 }
 

@@ -16,6 +16,7 @@ struct serve_item {
     uint32_t fragment;
     uint64_t version, total; /* of the object; total 0 while parked */
     uint64_t at, end;        /* bytes still to be sent: [at, end) */
+    uint64_t hole_from, hole_to; /* without these; 0, 0: all */
     uint64_t order;          /* of arrival */
 };
 
@@ -24,11 +25,14 @@ struct serve {
     uint64_t orders;
 };
 
-/* Take a request; one for the same object replaces the older, or prolongs it when it begins where that ends (so that a
- * worker can ask for the next window before it has this one). total 0: parked. False: nothing to send, or too many. */
+/* Take a request; one for the same object replaces the older, or prolongs it when it begins where that ends, or later (so
+ * that a worker can ask for the next window before it has this one). total 0: parked. False: nothing to send, or too many. */
 bool serve_add(struct serve *s, const struct msg_get *get, uint64_t total);
 /* An update exists now: a parked request for it wakes up. */
 void serve_wake(struct serve *s, uint32_t fragment, uint64_t version, uint64_t total);
+/* The worker has bytes [from, to) of this update, and 0 < from: they are left out of the request for it, unless that
+ * begins inside of them or with them: then it does not have them after all. */
+void serve_leave_out(struct serve *s, uint32_t fragment, uint64_t version, uint64_t from, uint64_t to);
 /* The chunk to send next (oldest request first), or false. */
 bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p);
 /* It was sent (size), or cannot be (size 0: forget the request). */

@@ -24,9 +24,14 @@ struct session *session_add(struct session_table *t, uint64_t id)
         struct session *s = &t->sessions[i];
         if (s->id) continue;
         struct upload *uploads = mem_alloc(t->n_fragments, sizeof *uploads);
-        if (!uploads) return NULL;
+        struct session_own *own = mem_alloc(t->n_fragments, sizeof *own);
+        if (!uploads || !own) {
+            mem_free(uploads);
+            mem_free(own);
+            return NULL;
+        }
         *s = (struct session){.id = id, .member = SESSION_NO_MEMBER, .control = SESSION_NO_PEER,
-                              .bulk = SESSION_NO_PEER, .uploads = uploads};
+                              .bulk = SESSION_NO_PEER, .uploads = uploads, .own = own};
         return s;
     }
     return NULL;
@@ -36,6 +41,7 @@ void session_remove(struct session_table *t, struct session *s)
 {
     for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f]);
     mem_free(s->uploads);
+    mem_free(s->own);
     memset(s, 0, sizeof *s);
 }
 

@@ -15,6 +15,12 @@
 #define SESSION_NO_MEMBER UINT32_MAX
 #define SESSION_NO_PEER UINT64_MAX
 
+/* The last delta of a fragment that came whole in this session. Its worker keeps the bytes until an update names it. */
+struct session_own {
+    uint64_t round;             /* + 1; 0: none */
+    uint64_t version, from, to; /* where it lies in the update that relays it; version 0: in none */
+};
+
 struct session {
     uint64_t id; /* random; 0: slot is free */
     uint8_t uuid[WIRE_UUID];
@@ -29,6 +35,7 @@ struct session {
     uint64_t step_round, step_tokens; /* tokens of the steps reported of the round it trains */
     struct serve serve;
     struct upload *uploads; /* [n_fragments], owned */
+    struct session_own *own; /* [n_fragments], owned */
 };
 
 struct session_table {

@@ -71,33 +71,52 @@ static bool crc_matches(const uint8_t *src, size_t size)
     return get_u32(&r) == crc32c(0, src, size - sizeof(uint32_t));
 }
 
+/* Everything before the payload. AGAIN: r ended first. */
+static enum status decode_head(struct update *u, struct update_named *named, size_t named_cap, struct reader *r)
+{
+    uint32_t magic = get_u32(r);
+    uint8_t format = get_u8(r);
+    u->form = get_u8(r);
+    uint16_t zero = get_u16(r);
+    u->fragment = get_u32(r);
+    u->version = get_u64(r);
+    u->round = get_u64(r);
+    u->theta_hash = get_u64(r);
+    get_str(r, u->codec, sizeof u->codec);
+    u->n_named = get_u32(r);
+    if (r->bad) return STATUS_AGAIN;
+    if (magic != UPDATE_MAGIC || format != OBJECT_FORMAT || zero || u->n_named > WIRE_NAMED_MAX) return STATUS_CORRUPT;
+    if (u->n_named > named_cap) return STATUS_LIMIT;
+    for (uint32_t i = 0; i < u->n_named; i++) {
+        named[i].worker_id = get_u32(r);
+        named[i].round = get_u64(r);
+        named[i].tokens = get_u64(r);
+    }
+    u->named = named;
+    u->payload_size = get_u64(r);
+    return r->bad ? STATUS_AGAIN : STATUS_OK;
+}
+
 enum status update_decode(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src,
                           size_t size)
 {
     if (!crc_matches(src, size)) return STATUS_CORRUPT;
     struct reader r = reader_of(src, size - sizeof(uint32_t));
-    uint32_t magic = get_u32(&r);
-    uint8_t format = get_u8(&r);
-    u->form = get_u8(&r);
-    uint16_t zero = get_u16(&r);
-    u->fragment = get_u32(&r);
-    u->version = get_u64(&r);
-    u->round = get_u64(&r);
-    u->theta_hash = get_u64(&r);
-    get_str(&r, u->codec, sizeof u->codec);
-    u->n_named = get_u32(&r);
-    if (r.bad || magic != UPDATE_MAGIC || format != OBJECT_FORMAT || zero || u->n_named > WIRE_NAMED_MAX)
-        return STATUS_CORRUPT;
-    if (u->n_named > named_cap) return STATUS_LIMIT;
-    for (uint32_t i = 0; i < u->n_named; i++) {
-        named[i].worker_id = get_u32(&r);
-        named[i].round = get_u64(&r);
-        named[i].tokens = get_u64(&r);
-    }
-    u->named = named;
-    u->payload_size = get_u64(&r);
+    enum status status = decode_head(u, named, named_cap, &r);
+    if (status != STATUS_OK) return status == STATUS_AGAIN ? STATUS_CORRUPT : status;
     u->payload = get_bytes(&r, u->payload_size);
     return reader_done(&r) && update_valid(u) ? STATUS_OK : STATUS_CORRUPT;
+}
+
+enum status update_peek(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src, size_t size,
+                        size_t *payload_at)
+{
+    struct reader r = reader_of(src, size);
+    TRY(decode_head(u, named, named_cap, &r));
+    if (!update_valid(u)) return STATUS_CORRUPT;
+    u->payload = NULL;
+    *payload_at = r.pos;
+    return STATUS_OK;
 }
 
 void snapshot_head_encode(const struct snapshot_head *h, uint8_t dst[SNAPSHOT_HEAD_BYTES])

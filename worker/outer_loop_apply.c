@@ -31,6 +31,28 @@ static void put_snapshot(struct outer_loop *loop, struct outer_fragment *f, uint
     if (size) memcpy((uint8_t *)(loop->theta + f->offset) + (offset - SNAPSHOT_HEAD_BYTES), data, size);
 }
 
+/* The coordinator leaves out of a relayed update what this worker sent itself: it is put there from its own payload. The
+ * checksum of the whole object is still to come; when it does not match, all of the bytes are fetched. */
+static void take_own(struct outer_loop *loop, uint32_t i)
+{
+    struct outer_fragment *f = &loop->f[i];
+    const struct sync_fragment *sf = &loop->sync.f[i];
+    struct update u;
+    uint64_t from, to;
+    size_t at;
+    if (!f->pending || f->damaged || sf->complete || sf->own_to) return;
+    if (update_peek(&u, loop->named, WIRE_NAMED_MAX, f->object, sf->have, &at) != STATUS_OK || strcmp(u.codec, "relay"))
+        return;
+    for (uint32_t k = 0; k < u.n_named; k++) {
+        if (u.named[k].worker_id != loop->sync.worker_id || u.named[k].round != loop->sync.round) continue;
+        if (relay_range(f->object + at, sf->have - at, u.n_named, k, &from, &to) != STATUS_OK) return;
+        if (to - from != f->payload_size || to >= sf->total - at) return;
+        memcpy(f->object + at + from, f->payload, f->payload_size);
+        sync_on_own(&loop->sync, i, at + from, at + to);
+        return;
+    }
+}
+
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us)
 {
     if (!sync_expects(&loop->sync, m->kind, m->fragment, m->key)) return;
@@ -55,6 +77,7 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
     else
         memcpy(f->object + have, m->data + skip, m->size - skip);
     sync_on_progress(&loop->sync, m->fragment, m->offset + m->size, m->total, now_us);
+    if (!snapshot && loop->relays) take_own(loop, m->fragment);
 }
 
 /* ---- applying -----------------------------------------------------------------------------------------------------

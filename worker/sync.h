@@ -62,6 +62,7 @@ struct sync_fragment {
     uint64_t have_us;          /* when `have` grew last */
     uint64_t usual;            /* bytes of the update before: what the next one is expected to have */
     uint64_t requested;        /* end of what the open GET asks for; 0: none open */
+    uint64_t own_from, own_to; /* bytes of the object that are not waited for; 0, 0: none */
     uint64_t get_at, get_wait; /* when to ask again; current back-off */
 
     /* Upload of this round's delta. */
@@ -176,6 +177,9 @@ void sync_set_rtt(struct sync *s, uint64_t rtt_us);
 bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version);
 /* The assembled prefix grew to `have` of `total` bytes. */
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us);
+/* Bytes [from, to) of the object being assembled are in place without the network, 0 < from and to < total: `have` skips
+ * them, and so do requests. */
+void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to);
 /* The assembled object was useless: ask for it again from its start. */
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* A snapshot was loaded (or made): the fragment is at `version`. */

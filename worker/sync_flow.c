@@ -35,7 +35,7 @@ static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t
 {
     f->complete = false;
     f->get_version = version;
-    f->have = f->total = f->requested = 0;
+    f->have = f->total = f->requested = f->own_from = f->own_to = 0;
     f->get_at = now_us;
     f->get_wait = 0;
 }
@@ -79,17 +79,40 @@ static void expect_object(const struct sync *s, struct sync_fragment *f, uint64_
     if (f->get_at < at) f->get_at = at;
 }
 
+/* Of the bytes [from, to) those that must come through the network. */
+static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t to)
+{
+    if (to <= from) return 0;
+    uint64_t a = f->own_from > from ? f->own_from : from, b = f->own_to < to ? f->own_to : to;
+    return to - from - (b > a ? b - a : 0);
+}
+
+static void skip_own(struct sync_fragment *f)
+{
+    if (f->have >= f->own_from && f->have < f->own_to) f->have = f->own_to;
+}
+
+void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (!from || from >= to || to >= f->total || f->complete) return;
+    f->own_from = from;
+    f->own_to = to;
+    skip_own(f);
+}
+
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
     if (f->have) s->down_rate = measured(s->down_rate, have - f->have, now_us - f->have_us);
     f->have = have;
+    skip_own(f);
     f->have_us = now_us;
     f->total = total;
     if (!f->loading) f->usual = total;
     f->complete = have == total;
     f->get_wait = 0;
-    f->get_at = now_us + silence_us(s, f->requested > have ? f->requested - have : 0, s->down_rate);
+    f->get_at = now_us + silence_us(s, lacking(f, f->have, f->requested), s->down_rate);
     /* Those behind it on the same connection are not lost, they wait. */
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (i != fragment && s->f[i].requested > s->f[i].have) expect_object(s, &s->f[i], now_us);
@@ -110,7 +133,7 @@ static uint64_t window(const struct sync *s)
 /* Half of the window is here: ask for the half after it, so that the link never runs dry for a round trip. */
 static bool prolongs(const struct sync *s, const struct sync_fragment *f)
 {
-    return f->requested > f->have && f->requested < f->total && f->requested - f->have <= window(s) / 2;
+    return f->requested > f->have && f->requested < f->total && lacking(f, f->have, f->requested) <= window(s) / 2;
 }
 
 /* When the fragment's next GET is due; UINT64_MAX: it needs none. */
@@ -135,7 +158,13 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
         if (due >= best) continue;
         best = due;
         uint64_t from = prolongs(s, f) ? f->requested : f->have;
-        uint64_t end = from == f->have ? from + window(s) : from + window(s) / 2;
+        uint64_t end = from + (from == f->have ? window(s) : window(s) / 2);
+        if (from >= f->own_from && from < f->own_to) {
+            end += f->own_to - from;
+            from = f->own_to;
+        } else if (from < f->own_from && end > f->own_from) {
+            end += f->own_to - f->own_from;
+        }
         if (f->total && end > f->total) end = f->total;
         *a = (struct sync_action){.type = SYNC_SEND_GET,
                                   .fragment = i,
@@ -154,7 +183,7 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     f->requested = a->offset + a->length;
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
-    uint64_t expect = f->total ? a->length : f->usual ? f->usual : PARKED_GUESS;
+    uint64_t expect = f->total ? lacking(f, a->offset, f->requested) : f->usual ? f->usual : PARKED_GUESS;
     f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down_rate);
     f->get_at = now_us + f->get_wait;
 }

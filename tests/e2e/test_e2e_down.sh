@@ -30,10 +30,11 @@ try() { # what settings...
     write_config run.yaml train.method=local-sgd train.max_steps=$((rounds * 10)) train.sync_every=10 train.fragments=2 \
         codec.up=topk:64/4096+sign coordinator.min_workers=3 coordinator.evict_after_s=1000 checkpoint.every=9 train.eval_every=0 "$@"
     run_once
-    local calm stormy bytes ways victim
+    local calm stormy ways victim
     run_ends
     calm=$theta
-    bytes=$(json get run/summary.json bytes_down)
+    bytes=$(json get run/summary.json bytes_down) # of the undisturbed run, all workers together
+    whole=$(grep -o '"update_bytes":[0-9]*' run/metrics.jsonl | awk -F: '{ n += 3 * $2 } END { print n }')
     ways=$(grep '"event":"update"' run/metrics.jsonl | grep -o '"codec":"[^"]*"' | sort | uniq -c | tr -s ' \n' ' ')
     run_once
     for victim in worker-1 coordinator worker-2; do
@@ -44,10 +45,11 @@ try() { # what settings...
     run_ends
     stormy=$theta
     [[ $stormy == "$calm" ]] || fail "$what: theta is $stormy after the kills and $calm without"
-    echo "$what: theta $calm, $bytes bytes down; updates:$ways"
+    echo "$what: theta $calm, $bytes bytes down for three times $((whole / 3)) of updates; updates:$ways"
 }
 
 try relay codec.down=relay
+((bytes * 100 < whole * 80)) || fail "relay: a worker gets its own delta back: $bytes bytes for 3 x $((whole / 3))"
 grep -q '"codec":"relay"' run/metrics.jsonl || fail "no update says that it was relayed"
 try union codec.down=union
 try auto codec.down=auto

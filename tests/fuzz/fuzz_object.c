@@ -1,9 +1,10 @@
 /* Updates and snapshot heads, with their checksums made right: byte 0 says which. What is accepted is the one encoding
- * of what was decoded. */
+ * of what was decoded. Updates are also looked at before they are whole, and as relayed deltas. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/hash.h"
+#include "compress/relay.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "wire/object.h"
 
@@ -12,6 +13,33 @@ static void seal(uint8_t *bytes, size_t size)
     if (size < 4) return;
     uint32_t crc = crc32c(0, bytes, size - 4);
     for (size_t i = 0; i < 4; i++) bytes[size - 4 + i] = (uint8_t)(crc >> (8 * i));
+}
+
+/* What a worker does with the beginning of an update. */
+static void fuzz_peek(const uint8_t *bytes, size_t size)
+{
+    static struct update_named named[WIRE_NAMED_MAX];
+    struct update u;
+    size_t at = 0;
+    uint64_t from, to, end = 0;
+    enum status status = update_peek(&u, named, WIRE_NAMED_MAX, bytes, size, &at);
+    FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT || status == STATUS_AGAIN);
+    if (status != STATUS_OK) return;
+    FUZZ_CHECK(at <= size);
+    for (uint32_t i = 0; i < u.n_named && i < 20; i++) {
+        if (relay_range(bytes + at, size - at, u.n_named, i, &from, &to) != STATUS_OK) return;
+        FUZZ_CHECK(from <= to && from >= relay_head_size(u.n_named) && (!i || from == end));
+        end = to;
+    }
+}
+
+static void fuzz_relayed(const struct update *u)
+{
+    static struct merge_delta deltas[WIRE_NAMED_MAX];
+    size_t bytes = relay_head_size(u->n_named);
+    if (relay_split(deltas, u->n_named, u->payload, u->payload_size) != STATUS_OK) return;
+    for (uint32_t i = 0; i < u->n_named; i++) bytes += deltas[i].size;
+    FUZZ_CHECK(bytes == u->payload_size);
 }
 
 static void fuzz_update(const uint8_t *bytes, size_t size, uint8_t *again)
@@ -29,6 +57,7 @@ static void fuzz_update(const uint8_t *bytes, size_t size, uint8_t *again)
     FUZZ_CHECK(update_encoded_size(&u) == size);
     FUZZ_CHECK(update_encode(&u, again, size, &again_size) == STATUS_OK && again_size == size);
     FUZZ_CHECK(memcmp(bytes, again, size) == 0);
+    fuzz_relayed(&u);
 }
 
 static void fuzz_head(const uint8_t *bytes, size_t size)
@@ -56,6 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         seal(exact, n);
         fuzz_update(exact, n, again);
+        fuzz_peek(exact, n);
     }
     free(bytes);
     free(again);

@@ -141,6 +141,9 @@ static void appended_delta(struct simcheck *c, const uint8_t *body, size_t size)
         return;
     }
     found->accepted = true;
+    struct check_own *own = &c->workers[found->client].own[m.fragment];
+    own->session = c->workers[found->client].given;
+    own->round = m.round;
     simcheck_note(c, c->now_us, "journal: delta of worker-%d round %llu fragment %u", found->client,
                   (unsigned long long)m.round, m.fragment);
     uint64_t version = check_merged_in(c, m.fragment, m.id, m.round);

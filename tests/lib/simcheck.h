@@ -6,6 +6,8 @@
  *  - a version that anybody saw stays in the log with the same bytes whatever crashes; nothing is seen before it is durable
  *  - every copy of theta (coordinator, workers, snapshots) at a version has the hash the log says; all are finite
  *  - sample positions are merged at most once, and the coordinator's lease book adds up
+ *  - a relayed update goes to a worker without the delta that it delivered in this session, unless it asks for those bytes,
+ *    and whole otherwise
  *  - nobody waits without saying what for
  *
  * The first breach is kept with the last events; simcheck_failure says so and the run stops. */
@@ -44,6 +46,7 @@ void simcheck_print(const struct simcheck *c, FILE *out);
 struct simcheck_counts {
     uint64_t updates, merged, lost_versions, resumed, reloaded, rejected, evicted, left, faults, evals, checks;
     uint64_t relayed, encoded; /* updates */
+    uint64_t own_bytes;        /* of relayed deltas, sent to the workers they came from */
 };
 struct simcheck_counts simcheck_counts(const struct simcheck *c);
 

@@ -45,6 +45,7 @@ struct check_named {
 struct check_version {
     uint8_t *object; /* update_encode bytes; NULL for version 0 */
     size_t size;
+    bool relayed; /* it carries the deltas it names */
     bool visible; /* somebody outside the coordinator may know it */
     bool durable; /* survives a power cut */
     uint64_t round, hash;
@@ -63,6 +64,12 @@ struct check_log {
     struct codec *up, *down;
 };
 
+/* A delta of which the coordinator may suppose that its worker has the bytes, and what the worker asked for last. */
+struct check_own {
+    uint64_t session, round; /* of the delivery */
+    uint64_t get_version, get_offset;
+};
+
 /* What the error feedback of a worker should hold. */
 struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
@@ -70,6 +77,8 @@ struct check_worker {
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the last REJECT that reached it; -1: none */
     int64_t remembers;                                  /* the last round it trained and has not forgotten; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME */
+    uint64_t given;                                     /* session of the last WELCOME sent to it */
+    struct check_own own[CHECK_FRAGMENTS];
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
     uint32_t id; /* merge order; UINT32_MAX: not told yet */
     uint64_t waits_since, active_us;

@@ -291,6 +291,7 @@ void check_log_append(struct simcheck *c, const uint8_t *object, size_t size)
     memcpy(v->object, object, size);
     v->size = size;
     v->round = u.round;
+    v->relayed = !strcmp(u.codec, "relay");
     check_named_all(c, &u, v);
     if (!c->failure[0] && !check_update_decode(c, &u, v, decoded))
         simcheck_fail(c, "the payload of an update does not decode");

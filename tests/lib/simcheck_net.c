@@ -76,6 +76,28 @@ static void sent_delta_chunk(struct simcheck *c, int client, const struct msg_ch
 
 /* ---- from the coordinator ------------------------------------------------------------------------------------------- */
 
+/* The deltas lie end to end before the checksum. */
+static void sent_own(struct simcheck *c, int client, const struct check_version *v, const struct msg_chunk *k)
+{
+    const struct check_own *own = &c->workers[client].own[k->fragment];
+    size_t at = v->size - sizeof(uint32_t);
+    for (uint32_t i = v->n_named; i-- > 0;) {
+        size_t from = k->offset, to = k->offset + k->size, end = at;
+        at -= v->named[i].delta->size;
+        if (v->named[i].delta->client != client) continue;
+        bool had = own->session == c->workers[client].given && own->round == v->named[i].round;
+        bool before = own->get_version == k->key && own->get_offset < at;
+        if (from == end && before && !had)
+            simcheck_fail(c, "worker-%d is not sent its delta of round %llu, fragment %u, which it may have lost", client,
+                          (unsigned long long)v->named[i].round, k->fragment);
+        if (from >= end || to <= at) continue;
+        c->counts.own_bytes += (to < end ? to : end) - (from > at ? from : at);
+        if (before && had)
+            simcheck_fail(c, "worker-%d is sent its own delta of round %llu, fragment %u, back", client,
+                          (unsigned long long)own->round, k->fragment);
+    }
+}
+
 static void sent_object_chunk(struct simcheck *c, int client, const struct msg_chunk *k)
 {
     const struct check_version *v = check_version_at(c, k->fragment, k->key);
@@ -100,6 +122,8 @@ static void sent_object_chunk(struct simcheck *c, int client, const struct msg_c
     if (!whole || k->total != size || k->offset + k->size > size || memcmp(whole + k->offset, k->data, k->size) != 0)
         simcheck_fail(c, "worker-%d is sent other bytes for version %llu of fragment %u than the log holds", client,
                       (unsigned long long)k->key, k->fragment);
+    else if (k->kind == OBJECT_UPDATE && v->relayed)
+        sent_own(c, client, v, k);
     if (whole != v->object) mem_free(whole);
 }
 
@@ -163,6 +187,11 @@ int simcheck_message(struct simcheck *c, uint64_t now_us, enum simnet_moment mom
     c->now_us = now_us;
     note_message(c, moment, client, to_client, m);
     if (moment == SIMNET_SENT) sent(c, client, to_client, m);
+    if (moment == SIMNET_SENT && m->type == MSG_WELCOME) c->workers[client].given = m->welcome.session;
+    if (moment == SIMNET_ARRIVED && m->type == MSG_GET && m->get.kind == OBJECT_UPDATE && m->get.fragment < CHECK_FRAGMENTS) {
+        c->workers[client].own[m->get.fragment].get_version = m->get.version;
+        c->workers[client].own[m->get.fragment].get_offset = m->get.offset;
+    }
     if (moment == SIMNET_ARRIVED && m->type == MSG_WELCOME && c->workers[client].welcomed != m->welcome.session) {
         c->workers[client].welcomed = m->welcome.session;
         if (!m->welcome.resume) {

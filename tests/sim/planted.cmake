@@ -40,6 +40,12 @@ atoll_planted(norms_not_clipped compress/merge.c
 atoll_planted(relayed_step_forgotten worker/outer_loop_apply.c
     "apply_sgd(theta, loop->scratch,"
     "if (0) apply_sgd(theta, loop->scratch,")
+atoll_planted(own_delta_sent_back coordinator/engine_data.c
+    "s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};"
+    "(void)0;")
+atoll_planted(own_delta_left_out_of_a_new_life coordinator/engine_data.c
+    "if (own && own->round == l->named[i].round + 1) {"
+    "if (own) {")
 atoll_planted(union_forgets_the_rest coordinator/publish.c
     "residual[i] = keep ? residual[i] : sum;"
     "residual[i] = keep ? 0 : sum;")

@@ -51,6 +51,10 @@ static void test_coordinator_dies_at_every_operation(void **state)
                             "checkpoint.keep=1", "train.eval_every=2", NULL};
     const char *ddp[] = {"train.method=ddp", "train.max_steps=4", "coordinator.min_workers=2", "train.fragments=2",
                          "checkpoint.every=2", "train.eval_every=2", NULL};
+    const char *relay[] = {"train.method=local-sgd", "train.max_steps=10", "train.sync_every=3",
+                           "coordinator.min_workers=2", "train.fragments=2", "codec.up=int8:16", "codec.down=relay",
+                           "checkpoint.every=2", "checkpoint.keep=1", "train.eval_every=0", NULL};
+    crash_everywhere(relay, true);
     crash_everywhere(diloco, false);
     crash_everywhere(diloco, true);
     crash_everywhere(ddp, false);
@@ -75,11 +79,8 @@ static int kill_after_message(void *ctx, enum simnet_moment moment, int client, 
     return 1;
 }
 
-static void test_worker_dies_after_every_message(void **state)
+static void die_after_every_message(const char *const *config)
 {
-    (void)state;
-    const char *config[] = {"train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
-                            "train.fragments=2", "codec.up=int8:16", "codec.down=int8:16", NULL};
     struct simcluster_setup setup = {.seed = 12, .n_workers = 2, .config = config};
     long messages = 1;
     uint64_t theta = 0;
@@ -99,6 +100,18 @@ static void test_worker_dies_after_every_message(void **state)
         }
         simrig_done(c);
     }
+}
+
+static void test_worker_dies_after_every_message(void **state)
+{
+    (void)state;
+    const char *diloco[] = {"train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
+                            "train.fragments=2", "codec.up=int8:16", "codec.down=int8:16", NULL};
+    const char *relay[] = {"train.method=local-sgd", "train.max_steps=10", "train.sync_every=3",
+                           "coordinator.min_workers=2", "train.fragments=2", "codec.up=int8:16", "codec.down=relay",
+                           NULL};
+    die_after_every_message(diloco);
+    die_after_every_message(relay);
 }
 
 static int double_everything(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)

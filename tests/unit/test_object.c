@@ -93,6 +93,27 @@ static enum status decode_copy(const uint8_t *data, size_t size)
     return status;
 }
 
+/* The head is there as soon as its bytes are, and before that nothing is. */
+static void test_peek(void **state)
+{
+    (void)state;
+    struct update u = sample(2, 3, 50), got;
+    size_t size = encode(&u), head = size - sizeof(uint32_t) - u.payload_size, at = 0;
+    for (size_t n = 0; n <= size; n++) {
+        uint8_t *copy = malloc(n ? n : 1);
+        memcpy(copy, buffer, n);
+        enum status status = update_peek(&got, got_named, WIRE_NAMED_MAX, copy, n, &at);
+        free(copy);
+        assert_int_equal(status, n < head ? STATUS_AGAIN : STATUS_OK);
+    }
+    assert_int_equal(at, head);
+    got.payload = u.payload;
+    same_update(&u, &got);
+    assert_int_equal(update_peek(&got, got_named, 2, buffer, size, &at), STATUS_LIMIT);
+    buffer[0] ^= 1;
+    assert_int_equal(update_peek(&got, got_named, WIRE_NAMED_MAX, buffer, size, &at), STATUS_CORRUPT);
+}
+
 static void test_damage(void **state)
 {
     (void)state;
@@ -209,7 +230,8 @@ static void test_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_damage),        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_peek),
+        cmocka_unit_test(test_damage),        cmocka_unit_test(test_lies),
         cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_snapshot_head), cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests_name("object", tests, NULL, NULL);

@@ -127,6 +127,30 @@ static void test_split(void **state)
     world_close();
 }
 
+/* Where one of them lies, from the sizes alone. */
+static void test_range(void **state)
+{
+    (void)state;
+    struct merge_delta out[R];
+    size_t size;
+    uint64_t from, to;
+    world_open("topk:64/4096+sign", "relay");
+    uint8_t *bytes = relayed(&size);
+    assert_int_equal(relay_split(out, R, bytes, size), STATUS_OK);
+    for (uint32_t i = 0; i < R; i++) {
+        assert_int_equal(relay_range(bytes, relay_head_size(R), R, i, &from, &to), STATUS_OK);
+        assert_ptr_equal(bytes + from, out[i].payload);
+        assert_int_equal(to - from, out[i].size);
+    }
+    assert_int_equal(relay_range(bytes, relay_head_size(R) - 1, R, 0, &from, &to), STATUS_AGAIN);
+    assert_int_equal(relay_range(bytes, size, R, R, &from, &to), STATUS_CORRUPT);
+    memset(bytes + 8, 0xff, 8); /* sizes that wrap around */
+    assert_int_equal(relay_range(bytes, size, R, 0, &from, &to), STATUS_OK);
+    assert_int_equal(relay_range(bytes, size, R, 1, &from, &to), STATUS_CORRUPT);
+    mem_free(bytes);
+    world_close();
+}
+
 /* What a worker makes of it is what the coordinator has, for any codec of deltas. */
 static void test_worker_equals_coordinator(void **state)
 {
@@ -217,6 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_range),
         cmocka_unit_test(test_worker_equals_coordinator),
         cmocka_unit_test(test_union),
         cmocka_unit_test(test_auto),

@@ -135,6 +135,55 @@ static void test_next_window_is_asked_for_early(void **state)
     assert_int_equal(asked, total);
 }
 
+/* What is in place already is neither waited for nor asked for, wherever windows end. */
+static void test_own_bytes_are_skipped(void **state)
+{
+    (void)state;
+    const uint64_t total = 12u << 20, from = 3u << 20, to = 9u << 20;
+    syncrig_start(false, 1, 6);
+    sync_on_progress(&syncrig.s, 0, 1000, total, syncrig.now);
+    sync_on_own(&syncrig.s, 0, 0, 100); /* not these: an object begins with its head and ends with its checksum */
+    sync_on_own(&syncrig.s, 0, from, total);
+    assert_int_equal(syncrig.s.f[0].own_to, 0);
+    sync_on_own(&syncrig.s, 0, from, to);
+    assert_int_equal(syncrig.s.f[0].have, 1000);
+    uint64_t asked = SYNC_WINDOW, lacked = from; /* the first window ends inside of them */
+    for (uint64_t have = 1u << 20; have < total; have += 1u << 20) {
+        struct sync_action a;
+        if (have > from && have <= to) continue;
+        sync_on_progress(&syncrig.s, 0, have, total, syncrig.now);
+        assert_int_equal(syncrig.s.f[0].have, have == from ? to : have);
+        while (syncrig_poll_one(&a)) {
+            if (a.type != SYNC_SEND_GET) continue;
+            assert_int_equal(a.offset, asked > from && asked < to ? to : asked);
+            asked = a.offset + a.length;
+            lacked += a.length;
+        }
+    }
+    assert_int_equal(asked, total);
+    assert_int_equal(lacked, total - (to - from));
+    sync_on_progress(&syncrig.s, 0, total, total, syncrig.now);
+    assert_true(syncrig.s.f[0].complete);
+    sync_applied(&syncrig.s, 0, 0, SYNC_NO_ROUND, syncrig.now);
+    assert_int_equal(syncrig.s.f[0].own_to, 0);
+}
+
+/* A window that reaches over them is longer by them; damage forgets them. */
+static void test_own_bytes_do_not_count(void **state)
+{
+    (void)state;
+    const uint64_t total = 40u << 20, from = 5u << 20, to = 30u << 20;
+    syncrig_start(false, 1, 6);
+    sync_on_progress(&syncrig.s, 0, 1000, total, syncrig.now);
+    sync_on_own(&syncrig.s, 0, from, to);
+    sync_on_progress(&syncrig.s, 0, SYNC_WINDOW / 2, total, syncrig.now);
+    struct sync_action a = syncrig_expect(SYNC_SEND_GET);
+    assert_int_equal(a.offset, SYNC_WINDOW);
+    assert_int_equal(a.length, SYNC_WINDOW / 2 + (to - from));
+    sync_on_damaged(&syncrig.s, 0, syncrig.now);
+    assert_int_equal(syncrig.s.f[0].own_to, 0);
+}
+
 static void test_barrier_freezes_theta_while_training_async_does_not(void **state)
 {
     (void)state;
@@ -278,6 +327,8 @@ int main(void)
         cmocka_unit_test(test_object_on_its_way_is_not_asked_for_again),
         cmocka_unit_test(test_download_window),
         cmocka_unit_test(test_next_window_is_asked_for_early),
+        cmocka_unit_test(test_own_bytes_are_skipped),
+        cmocka_unit_test(test_own_bytes_do_not_count),
         cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_evaluation_of_a_version_gone_by),

@@ -1,0 +1,272 @@
+/* Relayed updates on their way down: a worker gets the others' deltas and has its own, whatever dies or gets lost on the way.
+ * SIM_TRACE=1 prints every event. ctest: timeout=180 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/simrig.h"
+#include "worker/outer_loop_impl.h"
+
+enum { WORKERS = 3 };
+
+static const char *const relay[] = {"train.method=local-sgd", "train.max_steps=18",  "train.sync_every=3",
+                                    "train.fragments=2",      "codec.up=int8:16",    "codec.down=relay",
+                                    "train.eval_every=0",     "checkpoint.every=2",  "coordinator.min_workers=3",
+                                    "coordinator.evict_after_s=1000", NULL};
+
+/* What a scenario does to one message; `left` counts down to it. */
+struct event {
+    struct simcluster *c;
+    enum msg_type type;
+    int client;
+    bool to_client;
+    bool (*picks)(const struct msg *m);
+    int left, happened;
+    int (*act)(struct event *e, const struct msg *m); /* how often the message arrives */
+    uint64_t own_bytes;                               /* sent up to then */
+};
+
+static int on_message(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct event *e = ctx;
+    if (moment != SIMNET_SENT || m->type != e->type || client != e->client || to_client != e->to_client) return 1;
+    if ((e->picks && !e->picks(m)) || e->left == 0 || --e->left > 0) return 1;
+    e->happened++;
+    e->own_bytes = simcheck_counts(e->c->check).own_bytes;
+    return e->act(e, m);
+}
+
+/* A run with the event: its end and the own bytes that were sent. */
+static struct simcheck_counts run(struct simcluster_setup *setup, struct event *e, uint64_t *theta_p)
+{
+    struct simcluster *c = simrig_cluster(setup);
+    if (e) {
+        e->c = c;
+        simcheck_script(c->check, on_message, e);
+    }
+    simrig_start(c, setup->n_workers);
+    assert_true(simrig_ends(c, 1000));
+    struct simcheck_counts counts = simcheck_counts(c->check);
+    assert_true(counts.relayed >= 12);
+    *theta_p = c->result.theta_hash;
+    simrig_done(c);
+    return counts;
+}
+
+/* The event happens, the run ends where it ends without it. Own bytes sent since. */
+static uint64_t stirred(uint64_t seed, struct event *e)
+{
+    struct simcluster_setup setup = {.seed = seed, .n_workers = WORKERS, .config = relay, .scale = 30};
+    uint64_t theta, calm = simrig_calm_theta(&setup);
+    struct simcheck_counts counts = run(&setup, e, &theta);
+    assert_int_equal(e->happened, 1);
+    assert_int_equal(theta, calm);
+    assert_int_equal(e->own_bytes, 0);
+    return counts.own_bytes;
+}
+
+static void test_own_bytes_stay_at_home(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= WORKERS; n++) {
+        struct simcluster_setup setup = {.seed = 31, .n_workers = n, .config = relay, .scale = 30};
+        const char *config[16];
+        char seats[40];
+        size_t i = 0;
+        for (; relay[i]; i++) config[i] = relay[i];
+        snprintf(seats, sizeof seats, "coordinator.min_workers=%d", n);
+        config[i] = seats;
+        config[i + 1] = NULL;
+        setup.config = config;
+        uint64_t theta;
+        struct simcheck_counts counts = run(&setup, NULL, &theta);
+        assert_int_equal(counts.own_bytes, 0);
+    }
+}
+
+/* ---- the worker's payload is gone, or another ---- */
+
+static bool is_delivered(const struct msg *m)
+{
+    return m->credit.have == m->credit.upto && m->credit.fragment == 0 && m->credit.round == 2;
+}
+
+static int kill_worker(struct event *e, const struct msg *m)
+{
+    (void)m;
+    simcluster_kill_at(e->c, simnet_now(e->c->net), e->client, false);
+    simcluster_start_at(e->c, simnet_now(e->c->net) + 3000000, e->client);
+    return 0;
+}
+
+static void test_worker_dies_after_delivery(void **state)
+{
+    (void)state;
+    struct event e = {.type = MSG_CREDIT, .client = 1, .to_client = true, .picks = is_delivered, .left = 1,
+                      .act = kill_worker};
+    stirred(32, &e); /* its saved state has the delta or it has not: it gets there */
+}
+
+static bool first_piece(const struct msg *m)
+{
+    return m->chunk.kind == OBJECT_UPDATE && m->chunk.key == 3 && m->chunk.fragment == 1 && m->chunk.offset == 0;
+}
+
+static int spoil_payload(struct event *e, const struct msg *m)
+{
+    struct outer_loop *loop = e->c->workers[e->client].loop;
+    assert_true(loop->f[m->chunk.fragment].pending);
+    loop->f[m->chunk.fragment].payload[5] ^= 1;
+    return 1;
+}
+
+/* Its memory went wrong: the checksum of the whole object says so, and the bytes are fetched. */
+static void test_own_payload_damaged(void **state)
+{
+    (void)state;
+    struct event e = {.type = MSG_CHUNK, .client = 2, .to_client = true, .picks = first_piece, .left = 1,
+                      .act = spoil_payload};
+    assert_true(stirred(33, &e) > 0);
+}
+
+static int forget_payload(struct event *e, const struct msg *m)
+{
+    e->c->workers[e->client].loop->relays = false; /* as a worker that knows nothing of this would do */
+    (void)m;
+    return 1;
+}
+
+static int forget_and_remember(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct event *e = ctx;
+    if (e->happened && moment == SIMNET_SENT && client == e->client && m->type == MSG_GET && m->get.version == 3 &&
+        m->get.fragment == 1 && m->get.offset > 0)
+        e->c->workers[client].loop->relays = true; /* it has asked for the bytes by itself */
+    return on_message(ctx, moment, client, to_client, m);
+}
+
+static void test_worker_does_not_have_it(void **state)
+{
+    (void)state;
+    struct simcluster_setup setup = {.seed = 34, .n_workers = WORKERS, .config = relay, .scale = 30};
+    uint64_t calm = simrig_calm_theta(&setup);
+    struct event e = {.type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1,
+                      .act = forget_payload};
+    struct simcluster *c = simrig_cluster(&setup);
+    e.c = c;
+    simcheck_script(c->check, forget_and_remember, &e);
+    simrig_start(c, WORKERS);
+    assert_true(simrig_ends(c, 1000));
+    assert_int_equal(e.happened, 1);
+    assert_int_equal(c->result.theta_hash, calm);
+    assert_true(simcheck_counts(c->check).own_bytes > 0);
+    simrig_done(c);
+}
+
+/* ---- the coordinator dies, chunks get lost ---- */
+
+static int kill_coordinator(struct event *e, const struct msg *m)
+{
+    (void)m;
+    simcluster_kill_at(e->c, simnet_now(e->c->net), SIMNET_LISTENER, true);
+    simcluster_start_at(e->c, simnet_now(e->c->net) + 300000, SIMNET_LISTENER);
+    return 0;
+}
+
+/* The new one knows nobody's session: it sends all there is, and nobody minds. */
+static void test_coordinator_dies_between(void **state)
+{
+    (void)state;
+    struct event delivered = {.type = MSG_CREDIT, .client = 0, .to_client = true, .picks = is_delivered, .left = 1,
+                              .act = kill_coordinator};
+    struct event sending = {.type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1,
+                            .act = kill_coordinator};
+    stirred(35, &delivered);
+    stirred(36, &sending);
+}
+
+static bool update_piece(const struct msg *m)
+{
+    return m->chunk.kind == OBJECT_UPDATE && m->chunk.key == 3 && m->chunk.fragment == 0;
+}
+
+static int lose(struct event *e, const struct msg *m)
+{
+    (void)e, (void)m;
+    return 0;
+}
+
+/* Any piece of an update: what is asked for again does not bring the own bytes either. */
+static void test_pieces_lost(void **state)
+{
+    (void)state;
+    for (int client = 0; client < WORKERS; client++)
+        for (int piece = 1; piece <= 2; piece++) {
+            struct event e = {.type = MSG_CHUNK, .client = client, .to_client = true, .picks = update_piece,
+                              .left = piece, .act = lose};
+            assert_int_equal(stirred(37, &e), 0);
+        }
+}
+
+/* ---- a delta that is not named ---- */
+
+static bool chunk_of_round_three(const struct msg *m)
+{
+    return m->chunk.kind == OBJECT_DELTA && m->chunk.key >= 2;
+}
+
+static int cut_off(struct event *e, const struct msg *m)
+{
+    (void)m;
+    simnet_partition(e->c->net, e->client, true);
+    return 0;
+}
+
+static bool four_rounds(struct simcluster *c, void *ctx)
+{
+    struct engine_summary summary;
+    (void)ctx;
+    if (!c->engine) return false;
+    engine_summary(c->engine, &summary);
+    return summary.rounds >= 4;
+}
+
+/* Closed by a quorum without the third: it gets the others' deltas whole, and goes on with its own. */
+static void test_passed_over(void **state)
+{
+    (void)state;
+    const char *config[] = {"train.method=local-sgd", "train.max_steps=30", "train.sync_every=3", "train.fragments=2",
+                            "codec.up=int8:16", "codec.down=relay", "train.eval_every=0", "coordinator.min_workers=3",
+                            "coordinator.quorum=2", "coordinator.evict_after_s=1000", NULL};
+    struct simcluster_setup setup = {.seed = 38, .n_workers = WORKERS, .config = config, .scale = 30};
+    struct simcluster *c = simrig_cluster(&setup);
+    struct event e = {.c = c, .type = MSG_CHUNK, .client = 2, .picks = chunk_of_round_three, .left = 1, .act = cut_off};
+    simcheck_script(c->check, on_message, &e);
+    simrig_start(c, WORKERS);
+    assert_true(simrig_until(c, 1000, four_rounds, NULL));
+    simnet_partition(c->net, 2, false);
+    assert_true(simrig_ends(c, 1000));
+    assert_int_equal(e.happened, 1);
+    assert_int_equal(simcheck_counts(c->check).own_bytes, 0);
+    assert_int_equal(c->workers[2].last_want, OUTER_DONE);
+    simrig_done(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_bytes_stay_at_home),
+        cmocka_unit_test(test_worker_dies_after_delivery),
+        cmocka_unit_test(test_own_payload_damaged),
+        cmocka_unit_test(test_worker_does_not_have_it),
+        cmocka_unit_test(test_coordinator_dies_between),
+        cmocka_unit_test(test_pieces_lost),
+        cmocka_unit_test(test_passed_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,155 @@
+/* Requests of one worker: parking, windows, and the bytes that are left out because the worker has them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "coordinator/serve.h"
+
+enum { TOTAL = 1000, ALL = 1 << 20 };
+
+static bool ask(struct serve *s, uint64_t offset, uint64_t length, uint64_t total)
+{
+    struct msg_get get = {.kind = OBJECT_UPDATE, .fragment = 1, .version = 7, .offset = offset, .length = length};
+    return serve_add(s, &get, total);
+}
+
+/* The next chunk is [from, to). */
+static void sends(struct serve *s, uint64_t from, uint64_t to)
+{
+    struct serve_item item;
+    uint64_t size;
+    assert_true(serve_next(s, &item, &size));
+    assert_int_equal(item.at, from);
+    assert_int_equal(size, to - from);
+    serve_sent(s, &item, size);
+}
+
+static void sends_nothing(struct serve *s)
+{
+    struct serve_item item;
+    uint64_t size;
+    assert_false(serve_next(s, &item, &size));
+    assert_false(serve_busy(s));
+}
+
+static void test_parked(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    assert_true(ask(&s, 0, TOTAL, 0));
+    sends_nothing(&s);
+    serve_wake(&s, 1, 6, 300); /* another version */
+    sends_nothing(&s);
+    serve_wake(&s, 1, 7, 300);
+    sends(&s, 0, 300);
+    sends_nothing(&s);
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    assert_true(ask(&s, 0, 2 * SERVE_CHUNK, 4 * SERVE_CHUNK));
+    sends(&s, 0, SERVE_CHUNK);
+    assert_true(ask(&s, 2 * SERVE_CHUNK, SERVE_CHUNK, 4 * SERVE_CHUNK)); /* goes on where the first ends */
+    sends(&s, SERVE_CHUNK, 2 * SERVE_CHUNK);
+    sends(&s, 2 * SERVE_CHUNK, 3 * SERVE_CHUNK);
+    sends_nothing(&s);
+    assert_true(ask(&s, 3 * SERVE_CHUNK, ALL, 4 * SERVE_CHUNK));
+    assert_true(ask(&s, 100, 50, 4 * SERVE_CHUNK)); /* replaces it */
+    sends(&s, 100, 150);
+    sends_nothing(&s);
+    assert_false(ask(&s, 4 * SERVE_CHUNK, ALL, 4 * SERVE_CHUNK)); /* nothing there */
+    sends_nothing(&s);
+}
+
+static void test_left_out(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    ask(&s, 0, ALL, 0);
+    serve_leave_out(&s, 1, 7, 100, 200); /* parked: nothing is known of it */
+    serve_wake(&s, 1, 7, TOTAL);
+    serve_leave_out(&s, 1, 7, 100, 200);
+    sends(&s, 0, 100);
+    sends(&s, 200, TOTAL);
+    sends_nothing(&s);
+    ask(&s, 50, ALL, TOTAL); /* lost: again from where it is */
+    serve_leave_out(&s, 1, 7, 100, 200);
+    sends(&s, 50, 100);
+    sends(&s, 200, TOTAL);
+    ask(&s, 150, ALL, TOTAL);
+    serve_leave_out(&s, 1, 7, 100, 200);
+    sends(&s, 150, TOTAL);
+    sends_nothing(&s);
+}
+
+/* A request that begins with them: the worker waited for them in vain. */
+static void test_not_had_after_all(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    ask(&s, 100, ALL, TOTAL);
+    serve_leave_out(&s, 1, 7, 100, 200);
+    sends(&s, 100, TOTAL);
+    sends_nothing(&s);
+}
+
+static void test_left_out_across_windows(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    ask(&s, 0, 150, TOTAL); /* the window ends inside of them */
+    serve_leave_out(&s, 1, 7, 100, 400);
+    sends(&s, 0, 100);
+    sends_nothing(&s);
+    ask(&s, 400, 600, TOTAL);
+    serve_leave_out(&s, 1, 7, 100, 400);
+    sends(&s, 400, TOTAL);
+    sends_nothing(&s);
+    ask(&s, 0, 150, TOTAL);
+    serve_leave_out(&s, 1, 7, 100, 400);
+    ask(&s, 400, 300, TOTAL); /* before the first was sent */
+    serve_leave_out(&s, 1, 7, 100, 400);
+    sends(&s, 0, 100);
+    sends(&s, 400, 700);
+    sends_nothing(&s);
+    ask(&s, 0, 100, TOTAL); /* it ends where they begin */
+    serve_leave_out(&s, 1, 7, 100, 400);
+    sends(&s, 0, 100);
+    sends_nothing(&s);
+    ask(&s, 0, 150, TOTAL); /* not left out here, but the worker has them: no byte before them is lost */
+    ask(&s, 400, 300, TOTAL);
+    sends(&s, 0, 700);
+    sends_nothing(&s);
+}
+
+static void test_nothing_to_leave_out(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    serve_leave_out(&s, 1, 7, 100, 200); /* no request */
+    sends_nothing(&s);
+    ask(&s, 0, ALL, TOTAL);
+    serve_leave_out(&s, 1, 6, 100, 200); /* another object */
+    serve_leave_out(&s, 0, 7, 100, 200);
+    serve_leave_out(&s, 1, 7, 100, 100); /* no bytes */
+    sends(&s, 0, TOTAL);
+    sends_nothing(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parked),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_not_had_after_all),
+        cmocka_unit_test(test_left_out_across_windows),
+        cmocka_unit_test(test_nothing_to_leave_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
