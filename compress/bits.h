@@ -1,6 +1,7 @@
 /* Bits of a payload, lowest bit of the lowest byte first.
  *
- * The writer is for bytes whose number was computed beforehand: it never writes more than were put. The reader is for
+ * The writer is for bytes whose number was computed beforehand: it never writes more than were put, but where a function
+ * says so. The reader is for
  * untrusted bytes: past the end it sees zeros and never reads; whoever uses it compares `pos` with the end. */
 #ifndef COMPRESS_BITS_H
 #define COMPRESS_BITS_H
@@ -33,6 +34,24 @@ static inline void bits_put(struct bit_writer *w, uint32_t value, unsigned n)
     w->dst += 4;
     w->word >>= 32;
     w->held -= 32;
+}
+
+/* Writes what is held, whole bytes of it for good: fewer than 8 bits stay. Touches 8 bytes from w->dst on. */
+static inline void bits_store(struct bit_writer *w)
+{
+    memcpy(w->dst, &w->word, 8);
+    w->dst += w->held >> 3;
+    w->word >>= w->held & 56;
+    w->held &= 7;
+}
+
+/* For many codes in a row, without a branch: value < 2^n, n <= 56, after a bits_store or another of these. Touches 8
+ * bytes from w->dst on. */
+static inline void bits_put_wide(struct bit_writer *w, uint64_t value, unsigned n)
+{
+    w->word |= value << w->held;
+    w->held += n;
+    bits_store(w);
 }
 
 /* n zeros */

@@ -51,6 +51,8 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index);
 size_t topk_plan_size(const struct value_ctx *ctx);
 enum status topk_prepare(const struct value_ctx *ctx);
 size_t topk_bound(const struct value_ctx *ctx);
+/* Bits that so many values of so many chunks of one group take at most, scales included. */
+uint64_t topk_bits_max(const struct value_ctx *ctx, uint64_t chosen, uint64_t chunks);
 double topk_bound_bits(const struct value_ctx *ctx);
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
@@ -83,6 +85,12 @@ struct topk_scales {
 };
 
 extern const struct topk_form topk_forms[];
+
+/* topk_forms[kind].value_bits, for the compiler to know. */
+static inline unsigned topk_value_bits(enum topk_values kind)
+{
+    return kind == TOPK_SIGN ? 1 : kind == TOPK_2BIT ? 2 : kind == TOPK_INT8 ? 8 : 15;
+}
 
 /* Scales and value codes of the n chosen values (|x| bits in magnitude, signs from x[index]). */
 struct topk_scales topk_quantize(enum topk_values values, const float *x, const uint16_t *index,

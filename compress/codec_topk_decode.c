@@ -22,60 +22,128 @@ static uint32_t group_parameter(const uint8_t *head)
     return m;
 }
 
+/* ---- values one after the other ------------------------------------------------------------------------------------ */
+
+/* Gaps and their values: by a table where the part has enough of them to pay for it, several from one look at the bytes. */
+struct values {
+    struct bit_reader r;
+    struct golomb g;
+    const struct golomb_look *look; /* NULL: one by one */
+    uint64_t word;
+    unsigned left; /* values that `word` still holds whole */
+};
+
+enum { LOOK_MIN = 128 };
+
+static struct values values_of(const struct value_ctx *ctx, struct codec_part part, const uint8_t *group, size_t size,
+                               struct golomb_look *look)
+{
+    struct values v = {.r = bit_reader_of(group + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD),
+                       .g = golomb_of(group_parameter(group))};
+    uint64_t most = (uint64_t)(part.to - part.from) * ctx->param[TOPK_K] / ctx->param[TOPK_CHUNK];
+    if (most < LOOK_MIN || v.g.m > 1u << GOLOMB_LOOK) return v;
+    golomb_look_fill(look, &v.g, topk_forms[ctx->param[TOPK_VALUES]].value_bits);
+    v.look = look;
+    return v;
+}
+
+/* As golomb_get with the value behind it. */
+static inline __attribute__((always_inline)) void values_get(struct values *v, uint32_t gap_max, unsigned value_bits,
+                                                             uint64_t *gap, uint32_t *code)
+{
+    if (!v->left && v->look && (v->r.pos >> 3) + 8 <= v->r.size) {
+        memcpy(&v->word, v->r.data + (v->r.pos >> 3), 8);
+        v->word >>= v->r.pos & 7;
+        v->left = BITS_PEEK / (GOLOMB_LOOK + value_bits);
+    }
+    if (__builtin_expect(v->left != 0, 1)) {
+        uint32_t entry = v->look->entry[v->word & ((1u << GOLOMB_LOOK) - 1)];
+        unsigned n = entry & ((1u << GOLOMB_ENTRY_BITS) - 1);
+        if (__builtin_expect(entry != 0, 1)) {
+            *gap = entry >> GOLOMB_ENTRY_BITS;
+            *code = (uint32_t)(v->word >> (n - value_bits)) & ((1u << value_bits) - 1);
+            v->word >>= n;
+            v->r.pos += n;
+            v->left--;
+            return;
+        }
+    }
+    v->left = 0;
+    golomb_get(&v->r, &v->g, gap_max, value_bits, gap, code);
+}
+
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 struct sums {
     uint64_t gaps, count;
 };
 
-/* One chunk at r. */
-static enum status check_chunk(struct bit_reader *r, const struct topk_form *form, const struct golomb *g,
-                               const struct topk_item *item, uint32_t *previous, struct sums *sums)
+/* One chunk at v->r. */
+static inline __attribute__((always_inline)) enum status check_chunk(struct values *values, enum topk_values kind,
+                                                                     const struct topk_item *item, uint32_t *previous,
+                                                                     struct sums *sums)
 {
+    const struct topk_form *form = &topk_forms[kind];
     struct topk_scales scales;
-    TRY(topk_get_scales(r, form, *previous, &scales));
+    TRY(topk_get_scales(&values->r, form, *previous, &scales));
     if (!scales.low) return STATUS_OK;
     *previous = scales.low;
-    uint32_t seen = 0, code = 0;
-    size_t next = 0;
-    for (uint32_t i = 0; i < item->k; i++) {
-        uint64_t gap;
-        golomb_get(r, g, (uint32_t)item->length, form->value_bits, &gap, &code);
+    const unsigned value_bits = topk_value_bits(kind);
+    struct values v = *values;
+    uint32_t seen = 0, code = 0, i = 0;
+    uint64_t gap = 0, next = 0;
+    for (v.left = 0; i < item->k; i++) {
+        values_get(&v, (uint32_t)item->length, value_bits, &gap, &code);
+        if (gap >= item->length - next) break;
+        next += gap + 1;
+        seen |= code;
+        if (v.r.pos > 8 * (uint64_t)v.r.size) return STATUS_CORRUPT;
+        if (kind == TOPK_FP16 && code >> 1 == 0) return STATUS_CORRUPT; /* never a zero */
+    }
+    sums->count += i;
+    sums->gaps += next - i;
+    if (i < item->k) { /* the end: no value follows */
+        if (i == 0 || gap > item->length - next) return STATUS_CORRUPT;
+        v.r.pos -= value_bits;
         sums->count++;
         sums->gaps += gap;
-        if (gap == item->length - next) { /* the end: no value follows */
-            if (i == 0) return STATUS_CORRUPT;
-            r->pos -= form->value_bits;
-            break;
-        }
-        if (gap > item->length - next) return STATUS_CORRUPT;
-        next += (size_t)gap + 1;
-        seen |= code;
-        if (r->pos > 8 * (uint64_t)r->size) return STATUS_CORRUPT;
-        if (form->value_bits == 15 && code >> 1 == 0) return STATUS_CORRUPT; /* fp16: never a zero */
     }
+    values->r.pos = v.r.pos;
     if (form->two && !(seen & 2) && scales.high != scales.low) return STATUS_CORRUPT; /* a level that nobody has */
-    return r->pos > 8 * (uint64_t)r->size ? STATUS_CORRUPT : STATUS_OK;
+    return v.r.pos > 8 * (uint64_t)v.r.size ? STATUS_CORRUPT : STATUS_OK;
+}
+
+static inline __attribute__((always_inline)) enum status check_chunks(struct values *v, enum topk_values kind,
+                                                                      const struct value_ctx *ctx,
+                                                                      struct codec_part part, struct sums *sums)
+{
+    struct topk_walk walk = topk_walk_part(ctx, part.index);
+    struct topk_item item;
+    uint32_t previous = 0;
+    while (topk_next(&walk, &item) && item.from < part.to)
+        if (item.k) TRY(check_chunk(v, kind, &item, &previous, sums));
+    return STATUS_OK;
 }
 
 /* The chunks of one part from src[size], which holds its group and nothing else. */
 static enum status check_group(const struct value_ctx *ctx, struct codec_part part, const uint8_t *src, size_t size)
 {
-    const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
     if (size < TOPK_GROUP_HEAD) return STATUS_CORRUPT;
-    uint32_t m = group_parameter(src), previous = 0;
+    uint32_t m = group_parameter(src);
     if (!m) return STATUS_CORRUPT;
-    struct golomb g = golomb_of(m);
-    struct bit_reader r = bit_reader_of(src + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD);
-    struct topk_walk walk = topk_walk_part(ctx, part.index);
-    struct topk_item item;
+    struct golomb_look look;
+    struct values v = values_of(ctx, part, src, size, &look);
     struct sums sums = {0};
-    while (topk_next(&walk, &item) && item.from < part.to)
-        if (item.k) TRY(check_chunk(&r, form, &g, &item, &previous, &sums));
+    switch ((enum topk_values)ctx->param[TOPK_VALUES]) {
+    case TOPK_SIGN: TRY(check_chunks(&v, TOPK_SIGN, ctx, part, &sums)); break;
+    case TOPK_2BIT: TRY(check_chunks(&v, TOPK_2BIT, ctx, part, &sums)); break;
+    case TOPK_INT8: TRY(check_chunks(&v, TOPK_INT8, ctx, part, &sums)); break;
+    case TOPK_FP16: TRY(check_chunks(&v, TOPK_FP16, ctx, part, &sums)); break;
+    }
     if (golomb_parameter(sums.gaps, sums.count) != m) return STATUS_CORRUPT;
     /* Ends in this byte, and what is left of it is zero. */
-    if ((r.pos + 7) / 8 != r.size) return STATUS_CORRUPT;
-    return r.pos % 8 && r.data[r.size - 1] >> r.pos % 8 ? STATUS_CORRUPT : STATUS_OK;
+    if ((v.r.pos + 7) / 8 != v.r.size) return STATUS_CORRUPT;
+    return v.r.pos % 8 && v.r.data[v.r.size - 1] >> v.r.pos % 8 ? STATUS_CORRUPT : STATUS_OK;
 }
 
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
@@ -127,32 +195,34 @@ static inline float value_of(enum topk_values values, const float *level, float 
 }
 
 /* One chunk; the loop is compiled for each kind of value. */
-static inline __attribute__((always_inline)) void put_chunk(enum what what, enum topk_values values,
-                                                            struct bit_reader *r, const struct golomb *g,
-                                                            struct topk_scales scales, const struct topk_item *item,
-                                                            const struct output *out)
+static inline __attribute__((always_inline)) void put_chunk(enum what what, enum topk_values kind,
+                                                            struct values *values, struct topk_scales scales,
+                                                            const struct topk_item *item, const struct output *out)
 {
-    const struct topk_form *form = &topk_forms[values];
+    const struct topk_form *form = &topk_forms[kind];
+    const unsigned value_bits = topk_value_bits(kind);
+    struct values v = *values;
     float low = topk_scale(form, scales.low), high = topk_scale(form, scales.high);
     const float level[4] = {low, -low, high, -high};
     size_t at = item->from - out->from, end = at + item->length;
+    v.left = 0;
     for (uint32_t i = 0; i < item->k; i++) {
         uint64_t gap;
         uint32_t code;
-        golomb_get(r, g, UINT32_MAX, form->value_bits, &gap, &code);
+        values_get(&v, UINT32_MAX, value_bits, &gap, &code);
         at += (size_t)gap;
         if (at >= end) { /* the end takes no value: give its bits back */
-            r->pos -= form->value_bits;
-            return;
+            v.r.pos -= value_bits;
+            break;
         }
-        emit(what, out, at++, value_of(values, level, low, code));
+        emit(what, out, at++, value_of(kind, level, low, code));
     }
+    values->r.pos = v.r.pos;
 }
 
-static inline __attribute__((always_inline)) void put_group(enum what what, enum topk_values values,
-                                                            const struct value_ctx *ctx, struct codec_part part,
-                                                            struct bit_reader *r, struct golomb g,
-                                                            const struct output *out)
+static inline __attribute__((always_inline)) void put_chunks(enum what what, enum topk_values kind,
+                                                             const struct value_ctx *ctx, struct codec_part part,
+                                                             struct values *v, const struct output *out)
 {
     struct topk_walk walk = topk_walk_part(ctx, part.index);
     struct topk_item item;
@@ -160,10 +230,10 @@ static inline __attribute__((always_inline)) void put_group(enum what what, enum
     uint32_t previous = 0;
     while (topk_next(&walk, &item) && item.from < part.to) {
         if (!item.k) continue;
-        (void)topk_get_scales(r, &topk_forms[values], previous, &scales);
+        (void)topk_get_scales(&v->r, &topk_forms[kind], previous, &scales);
         if (!scales.low) continue;
         previous = scales.low;
-        put_chunk(what, values, r, &g, scales, &item, out);
+        put_chunk(what, kind, v, scales, &item, out);
     }
 }
 
@@ -195,13 +265,13 @@ static inline __attribute__((always_inline)) void put_part(enum what what, const
     if (plan->n_dense) put_dense(what, ctx, part, src, out);
     if (!plan->n_groups) return;
     size_t start = group_start(plan, src, size, part.index);
-    struct golomb g = golomb_of(group_parameter(src + start));
-    struct bit_reader r = bit_reader_of(src + start + TOPK_GROUP_HEAD, size - start - TOPK_GROUP_HEAD);
+    struct golomb_look look;
+    struct values v = values_of(ctx, part, src + start, size - start, &look);
     switch ((enum topk_values)ctx->param[TOPK_VALUES]) {
-    case TOPK_SIGN: put_group(what, TOPK_SIGN, ctx, part, &r, g, out); break;
-    case TOPK_2BIT: put_group(what, TOPK_2BIT, ctx, part, &r, g, out); break;
-    case TOPK_INT8: put_group(what, TOPK_INT8, ctx, part, &r, g, out); break;
-    case TOPK_FP16: put_group(what, TOPK_FP16, ctx, part, &r, g, out); break;
+    case TOPK_SIGN: put_chunks(what, TOPK_SIGN, ctx, part, &v, out); break;
+    case TOPK_2BIT: put_chunks(what, TOPK_2BIT, ctx, part, &v, out); break;
+    case TOPK_INT8: put_chunks(what, TOPK_INT8, ctx, part, &v, out); break;
+    case TOPK_FP16: put_chunks(what, TOPK_FP16, ctx, part, &v, out); break;
     }
 }
 

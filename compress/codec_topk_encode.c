@@ -12,6 +12,7 @@ struct batch {
     struct topk_select select;
     uint16_t *index, *code; /* (topk_group_chunks * K) */
     struct chunk_done *chunks;
+    struct golomb_table *table;
     size_t n_chunks;
 };
 
@@ -25,14 +26,16 @@ static size_t lay_out(const struct value_ctx *ctx, uint8_t *base, struct batch *
 {
     size_t chunk = ctx->param[TOPK_CHUNK], chunks = topk_group_chunks(ctx), values = chunks * ctx->param[TOPK_K];
     size_t sizes[] = {chunk * sizeof *b->select.bits, chunk * sizeof *b->select.index, TOPK_BINS * sizeof(uint32_t),
-                      values * sizeof *b->index,      values * sizeof *b->code,        chunks * sizeof *b->chunks};
-    uint8_t *at[6];
+                      values * sizeof *b->index,      values * sizeof *b->code,        chunks * sizeof *b->chunks,
+                      sizeof *b->table};
+    uint8_t *at[7];
     size_t used = 0;
-    for (int i = 0; i < 6; used += padded(sizes[i++])) at[i] = base ? base + used : NULL;
+    for (int i = 0; i < 7; used += padded(sizes[i++])) at[i] = base ? base + used : NULL;
     b->select = (struct topk_select){.bits = (void *)at[0], .index = (void *)at[1], .bins = (void *)at[2]};
     b->index = (void *)at[3];
     b->code = (void *)at[4];
     b->chunks = (void *)at[5];
+    b->table = (void *)at[6];
     b->n_chunks = 0;
     return used;
 }
@@ -100,7 +103,31 @@ static uint64_t count_bits(const struct value_ctx *ctx, const struct batch *b, c
     return bits;
 }
 
-static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, const struct golomb *g, uint8_t *dst)
+/* The values of a chunk, where 8 bytes past their end may be touched. */
+static void write_chunk(struct bit_writer *w, const struct topk_form *form, const struct golomb *g,
+                        const struct golomb_table *table, const struct chunk_done *c, const uint16_t *index,
+                        const uint16_t *code)
+{
+    const unsigned value_bits = form->value_bits;
+    uint32_t next = 0;
+    bits_store(w);
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint32_t gap = index[i] - next;
+        next = index[i] + 1u;
+        if (__builtin_expect(gap >= table->n, 0)) {
+            golomb_put(w, g, gap, code[i], value_bits);
+            bits_store(w);
+            continue;
+        }
+        struct golomb_code known = table->code[gap];
+        bits_put_wide(w, known.bits | (uint64_t)code[i] << known.n, known.n + value_bits);
+    }
+    if (c->n && c->n < c->k) golomb_put(w, g, c->length - next, 0, 0);
+}
+
+/* table NULL: write nothing past the end. */
+static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, const struct golomb *g,
+                            const struct golomb_table *table, uint8_t *dst)
 {
     const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
     uint16_t m = (uint16_t)g->m;
@@ -112,6 +139,10 @@ static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, 
         const uint16_t *index = b->index + i * ctx->param[TOPK_K], *code = b->code + i * ctx->param[TOPK_K];
         topk_put_scales(&w, form, previous, c->scales);
         if (c->scales.low) previous = c->scales.low;
+        if (table) {
+            write_chunk(&w, form, g, table, c, index, code);
+            continue;
+        }
 #define PUT(gap, i) golomb_put(&w, g, gap, i == UINT32_MAX ? 0 : code[i], i == UINT32_MAX ? 0 : form->value_bits)
         EACH_GAP(c, index, PUT);
 #undef PUT
@@ -119,20 +150,30 @@ static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, 
     return bits_flush(&w);
 }
 
-/* Write the batch as group `index` at dst + *pos. LIMIT when it does not end within cap. */
+/* The most bytes that the batch takes, as topk_bound counts them. */
+static uint64_t group_bound(const struct value_ctx *ctx, const struct batch *b)
+{
+    uint64_t bits = 0;
+    for (size_t i = 0; i < b->n_chunks; i++) bits += topk_bits_max(ctx, b->chunks[i].k, 1);
+    return TOPK_GROUP_HEAD + bits / 8 + 1;
+}
+
+/* Write the batch as group `index` at dst + *pos. LIMIT when it does not end within cap. Its exact size is counted
+ * only where room is short. */
 static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_t index, uint8_t *dst, size_t cap,
                              size_t *pos)
 {
     const struct topk_plan *plan = ctx->plan;
     struct golomb g = choose_parameter(ctx, b);
-    uint64_t bytes = TOPK_GROUP_HEAD + (count_bits(ctx, b, &g) + 7) / 8;
+    bool roomy = group_bound(ctx, b) + 8 <= cap - *pos;
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
-    if (bytes > cap - *pos) return STATUS_LIMIT;
+    if (!roomy && TOPK_GROUP_HEAD + (count_bits(ctx, b, &g) + 7) / 8 > cap - *pos) return STATUS_LIMIT;
+    if (roomy) golomb_table_fill(b->table, &g);
     if (index) {
         uint32_t offset = (uint32_t)(*pos - first);
         memcpy(dst + offsets + TOPK_OFFSET * (index - 1), &offset, TOPK_OFFSET);
     }
-    *pos = (size_t)(write_group(ctx, b, &g, dst + *pos) - dst);
+    *pos = (size_t)(write_group(ctx, b, &g, roomy ? b->table : NULL, dst + *pos) - dst);
     b->n_chunks = 0;
     return STATUS_OK;
 }

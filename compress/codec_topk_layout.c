@@ -105,12 +105,17 @@ enum status topk_prepare(const struct value_ctx *ctx)
 }
 
 /* A gap takes at most 2.67 bits and those of a remainder (golomb_parameter), a scale 12 zeros and itself. */
-size_t topk_bound(const struct value_ctx *ctx)
+uint64_t topk_bits_max(const struct value_ctx *ctx, uint64_t chosen, uint64_t chunks)
 {
     const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
+    uint64_t log2_chunk = (uint64_t)__builtin_ctz(ctx->param[TOPK_CHUNK]);
+    return chosen * (3 + log2_chunk + form->value_bits) + chunks * (20 + form->mantissa) * (form->two + 1);
+}
+
+size_t topk_bound(const struct value_ctx *ctx)
+{
     struct totals t = count_all(ctx);
-    uint64_t log2_chunk = (uint64_t)__builtin_ctz(ctx->param[TOPK_CHUNK]), groups = count_groups(ctx, &t);
-    uint64_t bits = t.chosen * (3 + log2_chunk + form->value_bits) + t.chunks * (20 + form->mantissa) * (form->two + 1);
+    uint64_t bits = topk_bits_max(ctx, t.chosen, t.chunks), groups = count_groups(ctx, &t);
     return (size_t)(2 * t.dense + (bits + 7) / 8 + groups * (TOPK_OFFSET + TOPK_GROUP_HEAD + 1));
 }
 

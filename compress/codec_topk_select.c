@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 64, MARGIN = 1 << 20 }; /* MARGIN: an eighth of an octave; then about 1.6 k candidates on a normal law */
+enum { BLOCK = 64, MANY = 4, MARGIN = 1 << 20 }; /* MARGIN: an eighth of an octave; then about 1.6 k candidates on a normal law */
 
 static const uint32_t MAGNITUDE = 0x7fffffffu;
 
@@ -82,17 +82,44 @@ collect_avx512(struct topk_select *s, const float *x, size_t length, uint32_t le
 {
     COLLECT(mask_avx512)
 }
+
+/* The same where candidates are many: 16 at a time to where they go. n <= from, so that 16 entries at n are there. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static size_t
+collect_many_avx512(struct topk_select *s, const float *x, size_t length, uint32_t least)
+{
+    const __m512i magnitude = _mm512_set1_epi32((int)MAGNITUDE), limit = _mm512_set1_epi32((int)least);
+    const __m512i step = _mm512_set1_epi32(16);
+    __m512i index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    size_t n = 0, from = 0;
+    for (; from + 16 <= length; from += 16) {
+        __m512i bits = _mm512_and_si512(_mm512_loadu_si512(x + from), magnitude);
+        __mmask16 some = _mm512_cmpge_epu32_mask(bits, limit);
+        _mm512_storeu_si512(s->bits + n, _mm512_maskz_compress_epi32(some, bits));
+        _mm256_storeu_si256((__m256i *)(void *)(s->index + n),
+                            _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(some, index)));
+        n += (size_t)__builtin_popcount(some);
+        index = _mm512_add_epi32(index, step);
+    }
+    for (; from < length; from++) {
+        s->bits[n] = topk_bits(x[from]) & MAGNITUDE;
+        s->index[n] = (uint16_t)from;
+        n += s->bits[n] >= least;
+    }
+    return n;
+}
 #endif
 
-static size_t collect(struct topk_select *s, const float *x, size_t length, uint32_t least)
+/* many: more than a few in each BLOCK are expected. */
+static size_t collect(struct topk_select *s, const float *x, size_t length, uint32_t least, bool many)
 {
 #if defined(__x86_64__)
     switch (codec_simd_level()) {
-    case CODEC_SIMD_AVX512: return collect_avx512(s, x, length, least);
+    case CODEC_SIMD_AVX512: return (many ? collect_many_avx512 : collect_avx512)(s, x, length, least);
     case CODEC_SIMD_AVX2: return collect_avx2(s, x, length, least);
     default: break;
     }
 #endif
+    (void)many;
     return collect_plain(s, x, length, least);
 }
 
@@ -132,10 +159,11 @@ static uint32_t sure_guess(uint32_t *bins, const float *x, size_t length, size_t
 size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t k)
 {
     uint32_t least = s->guess > MARGIN ? s->guess - MARGIN : 1;
-    size_t n = collect(s, x, length, least);
+    bool many = k * (BLOCK / MANY) > length;
+    size_t n = collect(s, x, length, least, many);
     if (n < k && least > 1) {
         least = sure_guess(s->bins, x, length, k);
-        n = collect(s, x, length, least);
+        n = collect(s, x, length, least, many);
     }
     if (n <= k) { /* fewer: all that are not 0 */
         s->guess = n < k ? 0 : least;

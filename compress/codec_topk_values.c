@@ -1,6 +1,7 @@
 /* What a chosen value becomes, and how the scales of chunks are written. */
 #include <math.h>
 
+#include "compress/codec_simd.h"
 #include "compress/codec_topk.h"
 
 enum { ESCAPE = 12, HIGH_RICE = 3 }; /* zeros that announce a scale in full; Rice parameter of the second scale */
@@ -31,12 +32,77 @@ static uint32_t round_code(const struct topk_form *form, uint32_t bits)
     return code < code_end(form) ? code : code_end(form) - 1;
 }
 
+/* The largest and the smallest of n > 0 magnitudes, and in fp64 the sum of all and of those above `split` and how many
+ * those are, in whatever order is fast. */
+struct sums {
+    double all, above, below; /* below: or equal */
+    uint32_t most, least, count;
+};
+
+enum { LANES = 16 };
+
+CODEC_SIMD_BODY add_up_body(const uint32_t *restrict magnitude, size_t n, uint32_t split, struct sums *restrict out)
+{
+    double all[LANES] = {0}, above[LANES] = {0};
+    uint32_t most = 0, least = UINT32_MAX, count = 0;
+    size_t whole = n / LANES * LANES;
+    for (size_t i = 0; i < whole; i += LANES)
+        for (size_t k = 0; k < LANES; k++) {
+            uint32_t bits = magnitude[i + k], some = bits > split ? bits : 0;
+            all[k] += (double)topk_float(bits);
+            above[k] += (double)topk_float(some);
+        }
+    for (size_t i = whole; i < n; i++) {
+        all[0] += (double)topk_float(magnitude[i]);
+        above[0] += magnitude[i] > split ? (double)topk_float(magnitude[i]) : 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        most = magnitude[i] > most ? magnitude[i] : most;
+        least = magnitude[i] < least ? magnitude[i] : least;
+        count += magnitude[i] > split;
+    }
+    *out = (struct sums){.most = most, .least = least, .count = count};
+    for (size_t k = 0; k < LANES; k++) {
+        out->all += all[k];
+        out->above += above[k];
+    }
+}
+CODEC_SIMD_VARIANTS(add_up, (const uint32_t *restrict magnitude, size_t n, uint32_t split, struct sums *restrict out),
+                    (magnitude, n, split, out))
+
+/* Sums in ascending order of index. */
+static void add_in_order(const uint32_t *magnitude, size_t n, uint32_t split, struct sums *s)
+{
+    s->all = s->above = 0;
+    double below = 0;
+    for (size_t i = 0; i < n; i++) {
+        double x = (double)topk_float(magnitude[i]);
+        s->all += x;
+        if (magnitude[i] > split)
+            s->above += x;
+        else
+            below += x;
+    }
+    s->below = below;
+}
+
+/* Sums as the format defines them, one addition after the other. Where the largest is less than 2^12 times the smallest
+ * (24 bits each, at most 2^16 of them) no addition rounds, and every order gives the same. */
+static struct sums sums_of(const uint32_t *magnitude, size_t n, uint32_t split)
+{
+    struct sums s;
+    add_up(magnitude, n, split, &s);
+    if ((s.most >> 23) - (s.least >> 23) <= 11)
+        s.below = s.all - s.above;
+    else
+        add_in_order(magnitude, n, split, &s);
+    return s;
+}
+
 /* Mean |x| of n > 0 values: summed in fp64, in ascending order of index. */
 static float mean_of(const uint32_t *magnitude, size_t n)
 {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)topk_float(magnitude[i]);
-    return (float)(sum / (double)n);
+    return (float)(sums_of(magnitude, n, UINT32_MAX).all / (double)n);
 }
 
 static inline uint16_t sign_of(const float *x, uint16_t index)
@@ -55,18 +121,12 @@ static struct topk_scales quantize_sign(const float *x, const uint16_t *index, c
 static struct topk_scales quantize_2bit(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
                                         uint16_t *codes)
 {
-    uint32_t split = topk_bits(mean_of(magnitude, n));
-    double sum[2] = {0, 0};
-    size_t count[2] = {0, 0};
-    for (size_t i = 0; i < n; i++) {
-        int above = magnitude[i] > split;
-        sum[above] += (double)topk_float(magnitude[i]);
-        count[above]++;
-        codes[i] = (uint16_t)(sign_of(x, index[i]) | above << 1);
-    }
     const struct topk_form *form = &topk_forms[TOPK_2BIT];
-    struct topk_scales s = {.low = round_code(form, topk_bits((float)(sum[0] / (double)count[0])))};
-    s.high = count[1] ? round_code(form, topk_bits((float)(sum[1] / (double)count[1]))) : s.low;
+    uint32_t split = topk_bits(mean_of(magnitude, n));
+    for (size_t i = 0; i < n; i++) codes[i] = (uint16_t)(sign_of(x, index[i]) | (magnitude[i] > split) << 1);
+    struct sums sums = sums_of(magnitude, n, split);
+    struct topk_scales s = {.low = round_code(form, topk_bits((float)(sums.below / (double)(n - sums.count))))};
+    s.high = sums.count ? round_code(form, topk_bits((float)(sums.above / (double)sums.count))) : s.low;
     return s;
 }
 

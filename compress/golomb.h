@@ -42,11 +42,14 @@ static inline uint32_t golomb_size(const struct golomb *g, uint32_t gap)
     return q + 1 + g->c - (uint32_t)(r < g->u);
 }
 
-/* gap < 2^17; then `extra` (n_extra <= 15 bits) directly after it. */
-static inline void golomb_put(struct bit_writer *w, const struct golomb *g, uint32_t gap, uint32_t extra,
-                              unsigned n_extra)
+/* The code of q * m + r, at most 32 bits; q < 16. */
+struct golomb_code {
+    uint32_t bits, n;
+};
+
+static inline struct golomb_code golomb_code_at(const struct golomb *g, uint32_t q, uint32_t r)
 {
-    uint32_t q = gap / g->m, r = gap - q * g->m, tail, n;
+    uint32_t tail = 0, n = 0;
     if (r < g->u) {
         tail = r;
         n = g->c - 1;
@@ -54,16 +57,42 @@ static inline void golomb_put(struct bit_writer *w, const struct golomb *g, uint
         uint32_t up = r + g->u;
         tail = up >> 1 | (up & 1) << (g->c - 1);
         n = g->c;
-    } else {
-        tail = n = 0;
     }
-    if (q + 1 > 16) {
+    return (struct golomb_code){.bits = (1u << q) | (uint32_t)((uint64_t)tail << (q + 1)), .n = q + 1 + n};
+}
+
+static inline struct golomb_code golomb_code_of(const struct golomb *g, uint32_t gap)
+{
+    uint32_t q = gap / g->m;
+    return golomb_code_at(g, q, gap - q * g->m);
+}
+
+/* gap < 2^17; then `extra` (n_extra <= 15 bits) directly after it. */
+static inline void golomb_put(struct bit_writer *w, const struct golomb *g, uint32_t gap, uint32_t extra,
+                              unsigned n_extra)
+{
+    uint32_t q = gap / g->m;
+    if (q >= 16) {
         bits_put_zeros(w, q);
-        q = 0;
+        gap -= q * g->m;
     }
-    bits_put(w, 1u << q, q + 1); /* at most 16, then at most 16, then at most 15 bits */
-    bits_put(w, tail, n);
+    struct golomb_code code = golomb_code_of(g, gap);
+    bits_put(w, code.bits, code.n); /* at most 32, then at most 15 bits */
     bits_put(w, extra, n_extra);
+}
+
+/* The codes of the gaps that occur most, made once for many. */
+enum { GOLOMB_TABLE = 1024 };
+
+struct golomb_table {
+    uint32_t n; /* gaps below this one */
+    struct golomb_code code[GOLOMB_TABLE];
+};
+
+static inline void golomb_table_fill(struct golomb_table *t, const struct golomb *g)
+{
+    t->n = g->m < GOLOMB_TABLE / 8 ? 8 * g->m : GOLOMB_TABLE;
+    for (uint32_t gap = 0; gap < t->n; gap++) t->code[gap] = golomb_code_of(g, gap);
 }
 
 /* Reads what golomb_put made. The caller checks *gap and r->pos: where there are more zeros than any gap up to gap_max
@@ -99,6 +128,29 @@ static inline void golomb_get(struct bit_reader *r, const struct golomb *g, uint
     *gap = q * g->m + rest;
     *extra = (uint32_t)word & ((1u << n_extra) - 1);
     r->pos += used + n_extra;
+}
+
+/* What the next GOLOMB_LOOK bits begin with, for a number's code and `after` bits of something else behind it: the number
+ * times 32, plus the bits of both; 0: none that short. */
+enum { GOLOMB_LOOK = 11, GOLOMB_ENTRY_BITS = 5 };
+
+struct golomb_look {
+    uint32_t entry[1 << GOLOMB_LOOK];
+};
+
+static inline void golomb_look_fill(struct golomb_look *look, const struct golomb *g, unsigned after)
+{
+    uint32_t shortest = g->c ? g->c : 1; /* of the codes with q = 0 */
+    memset(look, 0, sizeof *look);
+    for (uint32_t gap = 0, q = 0, r = 0; q + shortest <= GOLOMB_LOOK; gap++) {
+        struct golomb_code code = golomb_code_at(g, q, r);
+        for (uint32_t i = code.bits; code.n <= GOLOMB_LOOK && i < 1u << GOLOMB_LOOK; i += 1u << code.n)
+            look->entry[i] = gap << GOLOMB_ENTRY_BITS | (code.n + after);
+        if (++r == g->m) {
+            r = 0;
+            q++;
+        }
+    }
 }
 
 #endif
