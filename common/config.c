@@ -151,6 +151,8 @@ static void source_text(const struct config *config, int index, uint8_t source, 
     else if (source == CONFIG_PRESET && index == config_key_at(offsetof(struct config, train.sync_every)) &&
              config->train.method != METHOD_DDP)
         snprintf(out, 96, "no more than train.max_steps");
+    else if (source == CONFIG_PRESET && !strcmp(config_keys[index].section, "merge"))
+        snprintf(out, 96, "follows codec.up");
     else if (source == CONFIG_PRESET)
         snprintf(out, 96, "follows method %s", config_method_name(config->train.method));
     else

@@ -267,6 +267,23 @@ static int check_shipped(const char *path, const struct stat *st, int type, stru
     return 0;
 }
 
+/* What is printed beside a value that follows from others names what it follows from. */
+static void test_printed_source(void **state)
+{
+    (void)state;
+    char printed[16384] = {0};
+    assert_int_equal(RESOLVE("codec.up=topk:64/4096", "codec.down=relay", "train.method=local-sgd"), STATUS_OK);
+    FILE *out = fmemopen(printed, sizeof printed, "w");
+    config_print(&config, &sources, out);
+    fclose(out);
+    const char *rule = strstr(printed, "rule: contributors"), *optimizer = strstr(printed, "optimizer: sgd");
+    assert_non_null(rule);
+    assert_non_null(optimizer);
+    const char *codec = strstr(rule, "follows codec.up"), *method = strstr(optimizer, "follows method local-sgd");
+    assert_true(codec && codec < strchr(rule, '\n'));
+    assert_true(method && method < strchr(optimizer, '\n'));
+}
+
 static void test_shipped_files(void **state)
 {
     (void)state;
@@ -290,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_method_overrides_weaker_source),
         cmocka_unit_test(test_cross_checks),
         cmocka_unit_test(test_down),
+        cmocka_unit_test(test_printed_source),
         cmocka_unit_test(test_shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
