@@ -1,0 +1,95 @@
+"""Reports of `./run bench outer-step` as rows.
+
+outer_table.py row SETTINGS REPORT... [--gloo REPORT...]   one JSON object: a row
+outer_table.py table ROWS FILE                             table of all rows, and the JSON file of the benchmark
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+
+
+def read(paths):
+    return [json.loads(line) for path in paths for line in open(path) if line.strip()]
+
+
+def by_round(lines):
+    rounds = {}
+    for line in lines:
+        rounds.setdefault(line["round"], []).append(line)
+    return [rounds[i] for i in sorted(rounds)]
+
+
+def mean(lines, key):
+    return statistics.fmean(line[key] for line in lines)
+
+
+def row(settings, reports, gloo):
+    lines = read(reports)
+    rounds = by_round(lines)[settings["warmup"]:]
+    kept = [line for lines in rounds for line in lines]
+    # The barrier lets everybody go at once: the first `ready` is its opening, the last `applied` the slowest worker.
+    applied = [(max(w["applied"] for w in r) - min(w["ready"] for w in r)) / 1e6 for r in rounds]
+    placed = [(max(w["placed"] for w in r) - min(w["ready"] for w in r)) / 1e6 for r in rounds]
+    out = {k: v for k, v in settings.items() if k != "warmup"}
+    out.update(params=lines[0]["params"], fragments=lines[0]["fragments"], seconds=round(statistics.median(applied), 4),
+               bytes_up=round(mean(kept, "bytes_up")), bytes_down=round(mean(kept, "bytes_down")),
+               gloo_seconds=None, seconds_all=[round(s, 4) for s in applied],
+               next_round_seconds=round(statistics.median(placed), 4))
+    for key in ("compress_s", "send_s", "wait_s", "apply_s"):
+        out[key] = round(mean(kept, key), 4)
+    if gloo:
+        rounds = by_round(read(gloo))
+        times = [max(r["end"] for r in ranks) - min(r["start"] for r in ranks) for ranks in rounds]
+        out.update(gloo_seconds=round(statistics.median(times), 3), gloo_seconds_all=[round(s, 3) for s in times],
+                   gloo_bytes_up=round(mean([line for ranks in rounds for line in ranks], "bytes_up")))
+    print(json.dumps(out))
+
+
+def cpu_name():
+    try:
+        with open("/proc/cpuinfo") as f:
+            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def congestion():
+    try:
+        with open("/proc/sys/net/ipv4/tcp_congestion_control") as f:
+            return f.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def table(rows_path, json_path):
+    rows = read([rows_path])
+    print(f"{'workers':>7} {'params':>11} {'Mbit/s':>6} {'codec up':<18} {'down':<14} {'frag':>4} {'seconds':>8} "
+          f"{'worst':>7} {'up kB':>8} {'down kB':>8} {'Gloo s':>7} {'ratio':>6}")
+    for r in rows:
+        gloo, ours = r["gloo_seconds"], r["seconds"]
+        print(f"{r['workers']:>7} {r['params']:>11} {r['link_mbit']:>6} {r['codec']:<18} {r['down']:<14} "
+              f"{r['fragments']:>4} {ours:>8.3f} {max(r['seconds_all']):>7.3f} {r['bytes_up'] / 1e3:>8.1f} "
+              f"{r['bytes_down'] / 1e3:>8.1f} "
+              + (f"{gloo:>7.2f} {gloo / ours:>6.1f}" if gloo else f"{'-':>7} {'-':>6}"))
+    machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "kernel": platform.release(), "congestion": congestion()}
+    with open(json_path, "w") as f:
+        json.dump({"name": "outer-step", "machine": machine, "rows": rows}, f, indent=1)
+        f.write("\n")
+    print("seconds: from the deltas ready to the new parameters in place at the slowest worker, median of the rounds\n"
+          "kB: of one worker's interface, a round, headers included; Gloo: fp32 all-reduce, same size and links\n"
+          + json_path)
+
+
+def main():
+    verb, args = sys.argv[1], sys.argv[2:]
+    if verb == "table":
+        table(*args)
+        return
+    at = args.index("--gloo") if "--gloo" in args else len(args)
+    row(json.loads(args[0]), args[1:at], args[at + 1:])
+
+
+main()
