@@ -23,31 +23,31 @@ MODELS = {
 NESTEROV = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.7"]
 MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"]
 
-# Name: codec up, codec down, outer step. topk wants an outer step without momentum (its residual is one), and the
-# relayed or merged downlink that goes with it.
+# Name: codec up, codec down, outer step. All take the mean: topk wants an outer step without momentum (its residual is
+# one), and tiers can only be compared with one outer step.
 TIERS = {
-    "fp32": ("fp32", "fp32", NESTEROV),
-    "bf16": ("bf16", "bf16", NESTEROV),
-    "int8": ("int8:256", "int8:256", NESTEROV),
-    "int4": ("int4:256+huff", "int4:256+huff", NESTEROV),
-    "2bit": ("2bit:256+huff", "2bit:256+huff", NESTEROV),
-    "1bit": ("1bit:256", "2bit:256+huff", NESTEROV),
-    "fp32-mean": ("fp32", "fp32", MEAN),
-    "2bit-mean": ("2bit:256+huff", "2bit:256+huff", MEAN),
-    "1bit-mean": ("1bit:256", "2bit:256+huff", MEAN),
-    "1bit1-mean": ("1bit:256", "1bit:256", MEAN),
+    "fp32": ("fp32", "fp32", MEAN),
+    "bf16": ("bf16", "bf16", MEAN),
+    "int8": ("int8:256", "int8:256", MEAN),
+    "int4": ("int4:256+huff", "int4:256+huff", MEAN),
+    "2bit": ("2bit:256+huff", "2bit:256+huff", MEAN),
+    "1bit": ("1bit:256", "2bit:256+huff", MEAN),
+    "1bit1": ("1bit:256", "1bit:256", MEAN),
     "topk64-sign": ("topk:64/4096+sign", "auto", MEAN),
     "topk64-sign-relay": ("topk:64/4096+sign", "relay", MEAN),
     "topk64-2bit": ("topk:64/4096+2bit", "auto", MEAN),
     "topk64-int8": ("topk:64/4096+int8", "auto", MEAN),
     "topk256-2bit": ("topk:256/4096+2bit", "auto", MEAN),
     "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", MEAN),
+    "fp32-nesterov": ("fp32", "fp32", NESTEROV),
+    "int4-nesterov": ("int4:256+huff", "int4:256+huff", NESTEROV),
+    "1bit-nesterov": ("1bit:256", "2bit:256+huff", NESTEROV),
 }
 
-FIRST = ["fp32", "fp32-mean", "topk64-sign", "1bit", "1bit-mean", "int8", "topk256-2bit", "int4", "2bit", "topk64-2bit",
-         "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1-mean", "2bit-mean"]
-ROUNDS = ["fp32-mean", "topk64-sign", "topk256-2bit", "1bit-mean", "fp32", "int4"]
-LARGE = ["fp32-mean", "topk64-sign", "1bit-mean", "fp32", "int4", "int8", "topk256-2bit", "2bit"]
+MAIN = ["fp32", "topk64-sign", "1bit", "int4", "topk256-2bit", "int8"]
+MORE = ["2bit", "topk64-2bit", "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
+ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
+MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
 
 
 def name_of(cell):
@@ -55,24 +55,29 @@ def name_of(cell):
 
 
 def grid():
-    """All cells, the most telling first: every tier once; fewer and more rounds; seeds; 4 workers; the large model."""
+    """All cells, the most telling first: tiers; more and fewer rounds; seeds; 4 workers; the large model."""
     def add(model, workers, sync_every, tiers, seeds):
         for seed in seeds:
             for tier in tiers:
                 cells.append({"model": model, "workers": workers, "sync_every": sync_every, "tier": tier, "seed": seed})
     cells = []
-    add("demo", 2, 4, FIRST, [1])
+    add("demo", 2, 4, MAIN, [1])
     add("demo", 2, 1, ROUNDS, [1])
     add("demo", 2, 16, ROUNDS, [1])
-    add("demo", 2, 4, FIRST, [2, 3])
-    add("demo", 4, 4, FIRST, [1])
-    add("10m", 2, 4, LARGE, [1])
-    add("demo", 4, 4, FIRST, [2, 3])
+    add("demo", 2, 4, MORE, [1])
+    add("demo", 2, 4, MAIN, [2, 3])
+    add("demo", 4, 4, MAIN, [1])
+    add("10m", 2, 4, MAIN, [1])
+    add("demo", 2, 16, MOMENTUM, [1])
     add("demo", 2, 1, ROUNDS, [2, 3])
     add("demo", 2, 16, ROUNDS, [2, 3])
-    add("10m", 4, 4, LARGE, [1])
-    add("10m", 2, 4, LARGE, [2, 3])
-    add("10m", 4, 4, LARGE, [2, 3])
+    add("demo", 4, 4, MAIN, [2, 3])
+    add("10m", 4, 4, MAIN, [1])
+    add("10m", 2, 4, MAIN, [2, 3])
+    add("10m", 4, 4, MAIN, [2, 3])
+    add("demo", 2, 4, MORE, [2, 3])
+    add("demo", 2, 16, MOMENTUM, [2, 3])
+    add("demo", 4, 4, MORE, [1, 2, 3])
     return cells
 
 

@@ -9,6 +9,7 @@ import os
 import statistics
 
 CLOSE = (0.05, 0.02)  # nats
+BASES = {"mean": "fp32", "nesterov": "fp32-nesterov"}  # by outer step: what a tier is compared with
 
 
 def mean(values):
@@ -50,18 +51,18 @@ def print_group(rows):
     first = rows[0]
     print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps a "
           f"round, {first['rounds']} rounds, {first['tokens'] / 1e3:.0f}k tokens\n")
-    print("| codec up | down | outer step | seeds | val loss | spread | − fp32, same outer | − best fp32 | bits up "
-          "| bits down | MB a worker |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    bases = [tiers[t] for t in ("fp32", "fp32-mean") if t in tiers]
-    best = min(bases, key=lambda b: mean(r["final_val_loss"] for r in b), default=[])
+    print("| codec up | down | outer step | seeds | val loss | spread | − fp32 | bits up | bits down | MB a worker |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for group in sorted(tiers.values(), key=lambda g: (-g[0]["bits_up"], -g[0]["bits_down"])):
         row, losses = group[0], [r["final_val_loss"] for r in group]
-        base = tiers.get("fp32" if row["outer"] == "nesterov" else "fp32-mean", [])
         print(f"| `{row['up']}` | `{row['down']}` | {row['outer']} | {','.join(str(r['seed']) for r in group)} "
-              f"| {mean(losses):.4f} | {spread(losses)} | {signed(behind(group, base))} | {signed(behind(group, best))} "
+              f"| {mean(losses):.4f} | {spread(losses)} | {signed(behind(group, base_of(row, tiers)))} "
               f"| {bits(mean(r['bits_up'] for r in group))} | {bits(mean(r['bits_down'] for r in group))} "
               f"| {mean(map(megabytes, group)):.2f} |")
+
+
+def base_of(row, tiers):
+    return tiers.get(BASES[row["outer"]], [])
 
 
 def curve_gap(group, base):
@@ -85,9 +86,8 @@ def print_gaps(groups):
         tiers = by_tier(rows)
         for name, group in tiers.items():
             row = group[0]
-            base = tiers.get("fp32" if row["outer"] == "nesterov" else "fp32-mean", [])
-            gap = curve_gap(group, base)
-            if name in ("fp32", "fp32-mean") or not gap:
+            gap = curve_gap(group, base_of(row, tiers))
+            if name in BASES.values() or not gap:
                 continue
             at = [min(gap, key=lambda p, q=q: abs(p[0] - q * row["rounds"]))[1] for q in (0.25, 0.5, 0.75, 1)]
             since = []
