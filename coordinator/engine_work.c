@@ -168,8 +168,18 @@ enum status engine_kept_room(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-/* Does everybody who has a place hold at least what this snapshot holds? Who is loading or has not said yet counts as no,
- * so that nobody's next update disappears; who is gone for good is evicted some day. */
+/* The version of a fragment that this member's state on its own disk begins at: it was saved before its last delta was
+ * offered. UINT64_MAX: it never delivered one. */
+static uint64_t saved_version(const struct member *m, uint32_t fragment)
+{
+    const struct part *part = &m->work.parts[fragment];
+    if (part->state == PART_HELD || part->state == PART_MERGED) return part->base_version;
+    return m->merged_in[fragment] ? m->merged_in[fragment] - 1 : UINT64_MAX;
+}
+
+/* Does everybody who has a place hold at least what this snapshot holds, in memory and, in case that is killed, on disk?
+ * Who is loading or has not said yet counts as no, so that nobody's next update disappears; who is gone for good is
+ * evicted some day. */
 static bool everybody_past(const struct engine *e, const struct snapshot_info *info)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
@@ -181,8 +191,10 @@ static bool everybody_past(const struct engine *e, const struct snapshot_info *i
         const struct session *s = session_by_member(&e->sessions, i);
         if (!m->active) continue;
         if (!s || s->last.n_fragments != info->n_fragments) return false;
-        for (uint32_t f = 0; f < info->n_fragments; f++)
-            if (s->last.versions[f] < info->versions[f]) return false;
+        for (uint32_t f = 0; f < info->n_fragments; f++) {
+            bool saved = e->ledger.done || saved_version(m, f) >= info->versions[f];
+            if (s->last.versions[f] < info->versions[f] || !saved) return false;
+        }
     }
     return true;
 }
@@ -194,7 +206,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     const struct store_ops *ops = e->store->ops;
     bool sweep = e->restarted && e->collect_due && e->now_us == e->start_us; /* a crash may have left segments behind */
     e->collect_due = keep && e->n_kept > keep;
-    while (keep && e->n_kept > keep && everybody_past(e, &e->kept[e->n_kept - keep])) {
+    while (keep && e->n_kept > keep && everybody_past(e, &e->kept[1])) {
         TRY(ops->snapshot_remove(e->store, e->kept[0].round, err));
         e->n_kept--;
         memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);

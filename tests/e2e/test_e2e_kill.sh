@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kill -9, ten times the coordinator and ten times a worker, at random instants of one run: it ends, at the same theta as
-# the run that nobody disturbed.
+# the run that nobody disturbed. SETTINGS: more of them, "key=value ...".
 # ctest: timeout=170
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -9,13 +9,14 @@ source "$HERE/cluster.sh"
 
 rounds=${ROUNDS:-126}
 make_data
+# shellcheck disable=SC2086 # SETTINGS is a list
 write_config run.yaml train.max_steps=$((rounds * 20)) train.sync_every=20 train.batch_size=8 codec.up=int8:64 codec.down=int8:64 coordinator.min_workers=2 \
-    coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7
+    coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7 ${SETTINGS:-}
 seed=${SEED:-$(date +%N)}
 RANDOM=$((10#$seed % 32768))
 echo "seed $((10#$seed % 32768)) (SEED=n repeats the order of kills)"
 
-run_once() { # folder
+run_once() {
     rm -rf run worker-0 worker-1
     node_start coordinator
     node_start worker-0

@@ -14,7 +14,7 @@ struct plan {
     char settings[SETTINGS_MAX][64];
     const char *list[SETTINGS_MAX + 1];
     int n_settings, n_workers, n_late;
-    bool barrier, evicts, saves_all, keeps_one, nan;
+    bool barrier, evicts, saves_all, nan;
     struct simcluster *cluster;
     uint64_t kills;
 };
@@ -98,8 +98,8 @@ static void plan_make(struct plan *p, uint64_t seed)
     set(p, "train.grad_accum=%u", 1 + (unsigned)draw(p, 2));
     set(p, "train.eval_every=%u", (unsigned)draw(p, 4));
     set(p, "checkpoint.every=%u", (unsigned)draw(p, 5));
-    p->keeps_one = draw(p, 3) == 0;
-    set(p, "checkpoint.keep=%u", p->keeps_one ? 1 : 2 * (unsigned)draw(p, 2));
+    static const unsigned keeps[] = {0, 1, 1, 2};
+    set(p, "checkpoint.keep=%u", keeps[draw(p, 4)]);
     p->saves_all = draw(p, 5) != 0;
     set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
     p->nan = draw(p, 8) == 0;
@@ -240,9 +240,7 @@ enum status simrandom_run(uint64_t seed, bool calm, bool trace, FILE *explain, s
     struct err err = {0};
     plan_make(&p, seed);
     plan_describe(&p, plan->text, sizeof(plan->text));
-    /* keep 1: the log may no longer reach back to the state a worker saved, which costs it its inner optimizer */
-    plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.keeps_one && !p.nan &&
-                       !plan_has(&p, "coordinator.quorum");
+    plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.nan && !plan_has(&p, "coordinator.quorum");
     struct simcluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
     setup.train_samples = 20 + draw(&p, 200);
     setup.n_tensors = 3 + (uint32_t)draw(&p, 4);
