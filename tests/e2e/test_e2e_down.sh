@@ -28,7 +28,7 @@ try() { # what settings...
     what=$1
     shift
     write_config run.yaml train.method=local-sgd train.max_steps=$((rounds * 10)) train.sync_every=10 train.fragments=2 \
-        codec.up=topk:64/4096+sign coordinator.min_workers=3 coordinator.evict_after_s=1000 checkpoint.every=9 train.eval_every=0 "$@"
+        "codec.up=$up" coordinator.min_workers=3 coordinator.evict_after_s=1000 checkpoint.every=9 train.eval_every=0 "$@"
     run_once
     local calm stormy ways victim
     run_ends
@@ -48,8 +48,11 @@ try() { # what settings...
     echo "$what: theta $calm, $bytes bytes down for three times $((whole / 3)) of updates; updates:$ways"
 }
 
+up=int8:256
+try 'int8, relayed' codec.down=relay
+((bytes * 100 < whole * 80)) || fail "$what: $bytes bytes for 3 x $((whole / 3)): a worker gets its own delta back"
+up=topk:64/4096+sign
 try relay codec.down=relay
-((bytes * 100 < whole * 80)) || fail "relay: a worker gets its own delta back: $bytes bytes for 3 x $((whole / 3))"
 grep -q '"codec":"relay"' run/metrics.jsonl || fail "no update says that it was relayed"
 try union codec.down=union
 try auto codec.down=auto
