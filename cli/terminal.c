@@ -5,6 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/columns.h"
+
+static const char round_field[] = "round ";
+
 static char bar[512];
 static size_t bar_size;
 
@@ -27,6 +31,9 @@ static void bar_wipe(void)
 
 void terminal_line(const char *prefix, const char *text, size_t size)
 {
+    unsigned width = columns_of(STDOUT_FILENO), used = (unsigned)strlen(prefix);
+    bool fields = size >= sizeof round_field && !memcmp(text, round_field, sizeof round_field - 1);
+    if (fields && width) size = columns_fit(text, size, width > used ? width - used : 1);
     bar_wipe();
     printf("%s%.*s\n", prefix, (int)size, text);
     bar_draw();
@@ -36,7 +43,9 @@ void terminal_bar(const char *text, size_t size)
 {
     if (!terminal_interactive()) return;
     bar_wipe();
+    unsigned width = columns_of(STDOUT_FILENO);
     bar_size = size < sizeof bar ? size : sizeof bar;
+    if (width && bar_size >= width) bar_size = width - 1; /* a bar that wraps cannot be wiped */
     memcpy(bar, text, bar_size);
     bar_draw();
 }

@@ -7,7 +7,7 @@
 
 /* Standard output is a terminal that can redraw a line. */
 bool terminal_interactive(void);
-/* One whole line, above the bar if there is one. */
+/* One line, above the bar if there is one: whole, but for a round's line, which shows the fields that fit. */
 void terminal_line(const char *prefix, const char *text, size_t size);
 /* Draw or replace the bar; without a terminal, nothing. */
 void terminal_bar(const char *text, size_t size);

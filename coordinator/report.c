@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/columns.h"
 #include "common/fileio.h"
 #include "common/json_file.h"
 #include "common/log.h"
@@ -122,9 +123,14 @@ static void val_text(const struct report *r, double val, char *out, size_t cap)
 static void draw_bar(struct report *r, const struct engine_event *e, const char *eta)
 {
     if (!r->bar || !e->rounds) return;
+    char bar[128];
     int filled = (int)(e->round * BAR_WIDTH / e->rounds);
-    fprintf(r->out, "[%.*s%.*s] %3u %% eta %s\r", filled, "##############################", BAR_WIDTH - filled,
-            "..............................", (unsigned)(e->round * 100 / e->rounds), eta);
+    int size = snprintf(bar, sizeof bar, "[%.*s%.*s] %3u %% eta %s", filled, "##############################",
+                        BAR_WIDTH - filled, "..............................", (unsigned)(e->round * 100 / e->rounds),
+                        eta);
+    int width = (int)columns_of(fileno(r->out));
+    if (width && size >= width) size = width - 1; /* a bar that wraps cannot be wiped */
+    fprintf(r->out, "%.*s\r", size, bar);
     fflush(r->out);
     r->bar_shown = r->terminal; /* atoll launch removes its own */
 }
@@ -138,23 +144,31 @@ static bool holds_back(struct report *r, const struct engine_event *e)
     return r->held < r->config->log.every_steps && isnan(e->val_loss) && e->round < e->rounds;
 }
 
+/* What a round's line ends with where there is room for it. */
+static void round_rest(const struct report *r, const struct engine_event *e, const char *eta, char *out, size_t cap)
+{
+    bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
+    snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
+             isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
+             !chosen ? "" : !strcmp(e->codec, "relay") ? "  down by relay" : "  down by union",
+             e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
+}
+
 static void round_line(struct report *r, const struct engine_event *e)
 {
-    char loss[32], val[64], up[24], down[24], eta[24], total[24];
+    char loss[32], val[64], up[24], down[24], eta[24], total[24], line[512];
     r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
     val_text(r, e->val_loss, val, sizeof val);
     time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
-    bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
-    report_line(r, "round %*llu/%s | loss %s | %s | %u/%u workers | up %8s | down %8s%s | %5.1f s (compute %.1f, wait %.1f"
-                   "%s%s) | eta %s",
-                width, (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val, e->delivered, e->workers,
-                bytes_text((double)(r->up - r->line_up), up, sizeof up),
-                bytes_text((double)(r->down - r->line_down), down, sizeof down),
-                !chosen ? "" : !strcmp(e->codec, "relay") ? " relay" : " union", r->held_s,
-                isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
-                e->slowest ? ", slowest " : "", e->slowest ? e->slowest : "", eta);
+    /* The most important first: a terminal shows as much of it as it is wide. 100 columns reach to the time. */
+    int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  workers %u/%u  up %7s  down %7s  in %5.1f s",
+                     width, (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
+                     e->delivered, e->workers, bytes_text((double)(r->up - r->line_up), up, sizeof up),
+                     bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s);
+    round_rest(r, e, eta, line + n, sizeof line - (size_t)n);
+    report_line(r, "%.*s", (int)columns_fit(line, strlen(line), columns_of(fileno(r->out))), line);
     r->line_up = r->up;
     r->line_down = r->down;
     r->held = 0;
@@ -208,6 +222,8 @@ static void write_metrics(struct report *r, const struct engine_event *e)
     put_count(o, "bytes_down", e->kind == ENGINE_EVENT_ROUND ? r->down : e->bytes_down);
     put_text(o, "codec", e->codec);
     put_count(o, "update_bytes", e->update_bytes);
+    put_count(o, "relay_bytes", e->relay_bytes);
+    put_count(o, "union_bytes", e->union_bytes);
     put_real(o, "compute_s", e->compute_s);
     put_real(o, "compress_s", e->compress_s);
     put_real(o, "send_s", e->send_s);
