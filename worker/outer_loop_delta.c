@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "compress/codec_simd.h"
 #include "worker/outer_loop_impl.h"
 
 enum { FAULTS_MAX = 3 };
@@ -29,33 +30,53 @@ void outer_forget_deltas(struct outer_loop *loop)
     loop->running.round = SYNC_NO_ROUND;
 }
 
+/* Sums of squares run in LANES lanes, element i in lane i mod LANES: one order of additions, and vectors can do it. */
+enum { LANES = 16 };
+
+static double sum_lanes(const double lane[LANES])
+{
+    double sum = 0;
+    for (int k = 0; k < LANES; k++) sum += lane[k];
+    return sum;
+}
+
+/* The pseudo-gradient, subtracted in double precision and rounded once, in out (NULL: not wanted); its squared norm. */
+static double subtract(const float *base, const float *values, float *restrict out, uint64_t n)
+{
+    double lane[LANES] = {0};
+    uint64_t whole = n / LANES * LANES;
+    for (uint64_t i = 0; i < whole; i += LANES)
+        for (uint64_t k = 0; k < LANES; k++) {
+            double d = (double)base[i + k] - (double)values[i + k];
+            lane[k] += d * d;
+            if (out) out[i + k] = (float)d;
+        }
+    for (uint64_t i = whole; i < n; i++) {
+        double d = (double)base[i] - (double)values[i];
+        lane[i - whole] += d * d;
+        if (out) out[i] = (float)d;
+    }
+    return sum_lanes(lane);
+}
+
+static double sum_squares(const float *x, uint64_t n)
+{
+    double lane[LANES] = {0};
+    uint64_t whole = n / LANES * LANES;
+    for (uint64_t i = 0; i < whole; i += LANES)
+        for (uint64_t k = 0; k < LANES; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
+    for (uint64_t i = whole; i < n; i++) lane[i - whole] += (double)x[i] * (double)x[i];
+    return sum_lanes(lane);
+}
+
 /* What codec.up gets, in scratch; the L2 norm of the delta in any form. */
 static double make_delta(const struct outer_loop *loop, const struct outer_fragment *f, const float *values)
 {
     const float *base = loop->base + f->offset;
     float *out = loop->scratch;
-    double sum = 0;
-    switch (loop->form) {
-    case DELTA_GRADIENT:
-        for (uint64_t i = 0; i < f->count; i++) sum += (double)values[i] * values[i];
-        memcpy(out, values, f->count * sizeof *out);
-        break;
-    case DELTA_PARAMETERS:
-        for (uint64_t i = 0; i < f->count; i++) {
-            double d = (double)base[i] - values[i];
-            sum += d * d;
-        }
-        memcpy(out, values, f->count * sizeof *out);
-        break;
-    default: /* pseudo-gradient: subtracted in double precision, rounded once */
-        for (uint64_t i = 0; i < f->count; i++) {
-            double d = (double)base[i] - values[i];
-            sum += d * d;
-            out[i] = (float)d;
-        }
-        break;
-    }
-    return sqrt(sum);
+    if (loop->form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract(base, values, out, f->count));
+    memcpy(out, values, f->count * sizeof *out);
+    return sqrt(loop->form == DELTA_GRADIENT ? sum_squares(values, f->count) : subtract(base, values, NULL, f->count));
 }
 
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
@@ -70,17 +91,10 @@ static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const fl
     return STATUS_OK;
 }
 
-/* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
-static bool all_finite(const float *x, uint64_t n)
-{
-    float sum = 0.0f;
-    for (uint64_t i = 0; i < n; i++) sum += x[i] * 0.0f;
-    return sum == 0.0f;
-}
-
 static enum status encode_all(struct outer_loop *loop, const float *values)
 {
-    if (!all_finite(values, loop->n_params)) return STATUS_NONFINITE;
+    /* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
+    if (codec_first_nonfinite(values, loop->n_params) < loop->n_params) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         enum status status = encode_fragment(loop, i, values);
         if (status == STATUS_OK) continue;
