@@ -1,11 +1,12 @@
 /* Causal self-attention of one head, forward and backward.
  *
- * Queries are taken NR at a time and live in the lanes: a panel of scores is stored [key][query], so that maximum, sum and
- * mask of the softmax are plain vector operations, and a panel of probabilities is already what the register tile wants as
- * its B operand. A panel sees the keys up to its last query; later ones are never computed. Memory is one panel (keys x
- * NR), never T x T; backward recomputes it from the stored log-sum-exp (Dao et al., arXiv 2205.14135).
+ * Queries are taken NR at a time and live in the lanes: a panel of scores is stored [key][query], so that maximum, sum
+ * and mask of the softmax are plain vector operations, and a panel of probabilities is already what the register tile
+ * wants as its B operand. A panel sees the keys up to its last query; later ones are never computed. Memory is one
+ * panel (keys x NR), never T x T; backward recomputes it from the stored log-sum-exp (Dao et al., arXiv 2205.14135).
  *
- * Everything is padded to whole panels with zeros; padded keys are masked by causality, padded queries have no gradient. */
+ * Everything is padded to whole panels with zeros; padded keys are masked by causality, padded queries have no
+ * gradient. */
 #ifndef GPU_ATTN_BODY_H
 #define GPU_ATTN_BODY_H
 
@@ -137,8 +138,8 @@ INLINE void attn_add_half(size_t k, const float *a, size_t rs, size_t cs, const 
     }
 }
 
-/* acc = rows key .. key + AMR of (K or V) times the panel's columns. Of the last VL keys the first half of the queries sees
- * nothing: it is left out there, in all that follows. */
+/* acc = rows key .. key + AMR of (K or V) times the panel's columns. Of the last VL keys the first half of the queries
+ * sees nothing: it is left out there, in all that follows. */
 INLINE void attn_dot(size_t key, size_t n_full, size_t hd, struct attn_rows rows, const float *cols, vf acc[][2])
 {
     const float *a = rows.p + key * rows.ld;
@@ -167,8 +168,8 @@ INLINE void attn_reduce_keys(size_t n_full, size_t hd, struct attn_rows rows, co
     }
 }
 
-/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. Keys of the panel's
- * own block are met for the first time: their sums are stored. */
+/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. Keys of the
+ * panel's own block are met for the first time: their sums are stored. */
 INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *rows, size_t ld, float *out,
                           size_t ld_out)
 {
@@ -205,7 +206,8 @@ static void attn_scores(size_t n_full, size_t hd, struct attn_rows k, const floa
     }
 }
 
-/* Softmax of one panel of unscaled scores in place, not yet divided by the sums: factor = 1 / sum, and the log-sum-exp. */
+/* Softmax of one panel of unscaled scores in place, not yet divided by the sums: factor = 1 / sum, and the
+ * log-sum-exp. */
 INLINE void attn_softmax(size_t q0, float scale, float *p, vf factor[2], float lse[NR])
 {
     const vf masked = v_set1(-1e30f), by = v_set1(scale);

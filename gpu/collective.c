@@ -77,7 +77,8 @@ static enum status cpu_all_reduce_sum(struct collective *coll, float *buf, size_
         size_t count = end - at < REDUCE_CHUNK ? end - at : REDUCE_CHUNK;
         float *sum = group->posted[0].buf + at;
         for (int r = 1; r < group->n_ranks; r++) dev->ops->axpy(dev, count, 1.0f, group->posted[r].buf + at, sum);
-        for (int r = 1; r < group->n_ranks; r++) dev->ops->copy(dev, group->posted[r].buf + at, sum, count * sizeof *sum);
+        for (int r = 1; r < group->n_ranks; r++)
+            dev->ops->copy(dev, group->posted[r].buf + at, sum, count * sizeof *sum);
     }
     return cpu_barrier(coll);
 }

@@ -5,10 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-/* From here on the compiler may use the level's instructions: nothing of this file but the table is visible outside, and
- * the table is handed out only after the CPU was asked. */
+/* From here on the compiler may use the level's instructions: nothing of this file but the table is visible outside,
+ * and the table is handed out only after the CPU was asked. */
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))),                   \
+                             apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #endif

@@ -32,8 +32,8 @@ struct attn_dims {
 struct cpu_kernels {
     const char *name;
 
-    /* Register-only multiply-adds, `rounds` of them on every accumulator: the peak that benchmarks compare with. Returns
-     * the floating-point operations done. */
+    /* Register-only multiply-adds, `rounds` of them on every accumulator: the peak that benchmarks compare with.
+     * Returns the floating-point operations done. */
     double (*fma_burn)(size_t rounds);
 
     /* gemm_body.h. Panels: a[k][mr], b[k][nr], both zero-padded. */
@@ -48,8 +48,8 @@ struct cpu_kernels {
      * (cs = mr) or A stored [k,m] (cs = lda), cs 1 for A stored [m,k] (rs = lda). Fewer than mr rows: packed only. */
     void (*gemm_tile)(size_t k, const float *a, size_t rs, size_t cs, const float *b, const struct gemm_tile *tile);
 
-    /* rows_body.h. embed_rows: rows first .. first + n_rows of the batch. norm_bwd adds into dw[c], db[c]; dres may be NULL
-     * or equal dx. xent_rows: logits[n_rows][ld], v of them count; see device_ops.head. */
+    /* rows_body.h. embed_rows: rows first .. first + n_rows of the batch. norm_bwd adds into dw[c], db[c]; dres may be
+     * NULL or equal dx. xent_rows: logits[n_rows][ld], v of them count; see device_ops.head. */
     void (*embed_rows)(size_t first, size_t n_rows, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                        const float *wpe, float *out);
     void (*add_row)(size_t c, const float *x, float *y);
@@ -62,8 +62,8 @@ struct cpu_kernels {
 
     /* attn_body.h: one head of one sequence. q, k, v, o are at its first element; lse[seq] may be NULL forward. */
     size_t (*attn_scratch_floats)(const struct attn_dims *d, bool backward);
-    void (*attn_fwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o, float *lse,
-                          float *scratch);
+    void (*attn_fwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o,
+                          float *lse, float *scratch);
     void (*attn_bwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
                           const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
 
@@ -80,8 +80,8 @@ const struct cpu_kernels *cpu_kernels_portable(void);
 const struct cpu_kernels *cpu_kernels_avx2(void);
 const struct cpu_kernels *cpu_kernels_avx512(void);
 
-/* The best level this CPU can run, by feature bits (never by model number), or the one ATOLL_CPU names; NULL when that is
- * unknown or the CPU cannot run it. */
+/* The best level this CPU can run, by feature bits (never by model number), or the one ATOLL_CPU names; NULL when that
+ * is unknown or the CPU cannot run it. */
 const struct cpu_kernels *cpu_kernels_select(const char *wanted);
 
 #endif

@@ -132,7 +132,8 @@ static void reduce_thread(void *ctx, int thread, int threads)
     }
 }
 
-static void reduce(struct cpu_device *cpu, size_t n, const float *x, double (*kernel)(size_t, const float *), float *out)
+static void reduce(struct cpu_device *cpu, size_t n, const float *x, double (*kernel)(size_t, const float *),
+                   float *out)
 {
     struct job job = {.kernels = cpu->kernels, .n = n, .x = x, .segments = cpu->segments, .reduce = kernel};
     job.block = ((n + SUM_SEGMENTS - 1) / SUM_SEGMENTS + 1023) / 1024 * 1024;

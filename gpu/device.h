@@ -1,23 +1,24 @@
 /* A device computes: the model, the inner optimizer and the vector work of one rank run on it through one table of
  * operations. "cpu" is the reference and lives in this folder; "cuda" is a shared object loaded at run time.
  *
- * Operations are queue-ordered: they take effect in the order of the calls, and the caller may not look at memory of the
- * device (nor change host memory it handed to upload/download) before `sync`. They return nothing: the first error sticks
- * to the device and `sync` returns it. Shapes are fixed when a plan is made, so no operation allocates. The granularity is
- * a fused layer: a back end that cannot fuse issues several kernels, one that can never pays for the other's.
+ * Operations are queue-ordered: they take effect in the order of the calls, and the caller may not look at memory of
+ * the device (nor change host memory it handed to upload/download) before `sync`. They return nothing: the first error
+ * sticks to the device and `sync` returns it. Shapes are fixed when a plan is made, so no operation allocates. The
+ * granularity is a fused layer: a back end that cannot fuse issues several kernels, one that can never pays for the
+ * other's.
  *
  * Two kinds of pointers. `float *` is always fp32: parameters, gradients, optimizer state, statistics, losses. `void *`
  * is an activation, `device->act_bytes` a number (4 = fp32 on the CPU), row-major, and only the device looks inside.
  *
- * Shapes: N = B*T rows (tokens), C model width, V vocabulary, H heads of C/H, a linear layer maps K to M. Weights have the
- * layout of the Hugging Face GPT-2 checkpoint, so theta is never transposed: linear [K,M] (y = x w + b), wte [V,C] (a
- * linear plan with `out_in` computes y = x w^T with w [M,K]).
+ * Shapes: N = B*T rows (tokens), C model width, V vocabulary, H heads of C/H, a linear layer maps K to M. Weights have
+ * the layout of the Hugging Face GPT-2 checkpoint, so theta is never transposed: linear [K,M] (y = x w + b), wte [V,C]
+ * (a linear plan with `out_in` computes y = x w^T with w [M,K]).
  *
  * One gradient rule: gradients are sums over tokens of the derivative of the loss times `dscale`; whoever runs the step
  * chooses dscale = 1 / (tokens of the whole step) once, in `head`. Nothing else divides.
  *
- * Determinism: same inputs, same bits, for any number of threads, on one instruction-set level. Threads: one thread at a
- * time may call into a device; different devices are independent. */
+ * Determinism: same inputs, same bits, for any number of threads, on one instruction-set level. Threads: one thread at
+ * a time may call into a device; different devices are independent. */
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H
 
@@ -116,13 +117,13 @@ struct device_ops {
      * layer before, from its lin_fwd) is not NULL. accumulate and aux exclude each other. */
     void (*lin_bwd_x)(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
                       void *dx, bool accumulate);
-    /* dw = x^T dy in w's layout, db[M] = column sums of dy (db may be NULL); added to or overwritten. `dy` is the gradient
-     * of x w + b: through the activation it already went in the lin_bwd_x of the layer after. */
+    /* dw = x^T dy in w's layout, db[M] = column sums of dy (db may be NULL); added to or overwritten. `dy` is the
+     * gradient of x w + b: through the activation it already went in the lin_bwd_x of the layer after. */
     void (*lin_bwd_w)(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
                       float *db, bool accumulate);
 
-    /* qkv[N,3C] with q | k | v as column blocks, head h in columns h*hd.. of each; o[N,C]; lse[B,H,T] (log-sum-exp of the
-     * scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T exists. */
+    /* qkv[N,3C] with q | k | v as column blocks, head h in columns h*hd.. of each; o[N,C]; lse[B,H,T] (log-sum-exp of
+     * the scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T exists. */
     void (*attn_fwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
     void (*attn_bwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
                      const float *lse, const void *d_o, void *dqkv);
@@ -137,8 +138,8 @@ struct device_ops {
     void (*sum)(struct device *dev, size_t n, const float *x, float *out);
     void (*sumsq)(struct device *dev, size_t n, const float *x, float *out);
 
-    /* scale = min(1, max_norm / sqrt(sumsq)) and norm = sqrt(sumsq), both scalars in device memory; max_norm <= 0: scale
-     * is 1. A norm that is not finite gives scale 0 and shows in *norm. */
+    /* scale = min(1, max_norm / sqrt(sumsq)) and norm = sqrt(sumsq), both scalars in device memory; max_norm <= 0:
+     * scale is 1. A norm that is not finite gives scale 0 and shows in *norm. */
     void (*clip_scale)(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 
     /* theta, grad, m, v are the whole flat vectors; spans say which parts and whether they decay. The gradient is

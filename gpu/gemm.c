@@ -75,9 +75,9 @@ static struct a_panel panel_of(const struct gemm *g, const struct cpu_kernels *k
     return (struct a_panel){.p = pack, .rs = 1, .cs = kernels->mr};
 }
 
-/* What tile `index` of a stripe fetches of the panel of A at row m0, the one after its own. Row-major A: GEMM_FETCH_ROWS
- * rows a tile. A stored [k,m]: all of it with the first tile, whose step k fetches row k; the line of its first columns came
- * with the panel before. Panels that are packed look after themselves. */
+/* What tile `index` of a stripe fetches of the panel of A at row m0, the one after its own. Row-major A:
+ * GEMM_FETCH_ROWS rows a tile. A stored [k,m]: all of it with the first tile, whose step k fetches row k; the line of
+ * its first columns came with the panel before. Panels that are packed look after themselves. */
 static const float *next_panel(const struct gemm *g, const struct a_panel *a, size_t mr, size_t m0, size_t k0,
                                size_t index)
 {
@@ -95,7 +95,8 @@ static void stripe(const struct gemm_job *job, size_t m0, size_t rows, bool more
     bool first = k0 == 0, last = k0 + kc == g->k;
     for (size_t j = 0; j < nc; j += job->kernels->nr) {
         size_t at = m0 * g->ldc + n0 + j;
-        struct gemm_tile tile = {.c = g->c + at, .ldc = g->ldc, .rows = rows, .cols = min_size(job->kernels->nr, nc - j)};
+        struct gemm_tile tile = {
+            .c = g->c + at, .ldc = g->ldc, .rows = rows, .cols = min_size(job->kernels->nr, nc - j)};
         if (more) tile.next = next_panel(g, a, job->kernels->mr, m0 + rows, k0, j / job->kernels->nr);
         if (!first) {
             tile.add = g->c + at;

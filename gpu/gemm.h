@@ -2,10 +2,10 @@
  *
  *     C = act(A B + bias + add) * aux_in,   A [m,k], B [k,n], C [m,n] row-major
  *
- * B is cut into blocks of GEMM_KC x nc and packed into panels of NR columns, which stay in L2 or near it while MR rows of A
- * after MR are swept over them; a register tile of MR x NR does the work (after Goto and van de Geijn, "Anatomy of
- * high-performance matrix multiplication", 2008). Unlike there A is read in place: its MR x GEMM_KC elements come into L1
- * with the first panel, and packing them costs more than it saves. Threads take disjoint parts of C, and an element
+ * B is cut into blocks of GEMM_KC x nc and packed into panels of NR columns, which stay in L2 or near it while MR rows
+ * of A after MR are swept over them; a register tile of MR x NR does the work (after Goto and van de Geijn, "Anatomy of
+ * high-performance matrix multiplication", 2008). Unlike there A is read in place: its MR x GEMM_KC elements come into
+ * L1 with the first panel, and packing them costs more than it saves. Threads take disjoint parts of C, and an element
  * of C is always summed in the same order
  * (k upwards inside blocks of GEMM_KC, blocks upwards), so the bits do not depend on the number of threads. */
 #ifndef GPU_GEMM_H

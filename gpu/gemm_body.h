@@ -12,8 +12,8 @@ INLINE void tile_zero(int rows, vf acc[][2])
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = v_zero();
 }
 
-/* What a tile will read and write after its sums, and the panel of A that follows, arrive while the sums are made: a few
- * lines at a time, so that they do not stand in the way of B's. */
+/* What a tile will read and write after its sums, and the panel of A that follows, arrive while the sums are made: a
+ * few lines at a time, so that they do not stand in the way of B's. */
 struct tile_fetch {
     const struct gemm_tile *t; /* NULL: nothing */
     size_t row;                /* of the tile, the next one to fetch */
@@ -69,9 +69,10 @@ INLINE void tile_add_fetch(int rows, size_t k, const float *a, size_t cs, const 
     }
 }
 
-/* The same for rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment: with
- * one pointer a row the additions would take the place of multiply-adds. t: what to fetch meanwhile, NULL: nothing. In the
- * time of one line of k, GEMM_FETCH_ROWS lines of the next panel are asked for: one line of as many rows. */
+/* The same for rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment:
+ * with one pointer a row the additions would take the place of multiply-adds. t: what to fetch meanwhile, NULL:
+ * nothing. In the time of one line of k, GEMM_FETCH_ROWS lines of the next panel are asked for: one line of as many
+ * rows. */
 INLINE void tile_add_rows(int rows, size_t k, const float *a, size_t lda, const float *b, vf acc[][2],
                           const struct gemm_tile *t)
 {
@@ -202,7 +203,7 @@ static void gemm_tile(size_t k, const float *a, size_t rs, size_t cs, const floa
 #define TILE_CASE(pairs)                                                                                               \
     case pairs:                                                                                                        \
         tile_zero(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc);                                                          \
-        tile_add_fetch(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, cs, b, acc, t);                                          \
+        tile_add_fetch(2 * (pairs) <= MR ? 2 * (pairs) : MR, k, a, cs, b, acc, t);                                     \
         tile_store(2 * (pairs) <= MR ? 2 * (pairs) : MR, acc, t);                                                      \
         break
         TILE_CASE(1);
@@ -240,8 +241,8 @@ INLINE void pack_transposed(size_t rows, size_t cols, const float *src, size_t l
     }
 }
 
-/* Panels are written upwards in k, VL >= MR floats at a time: what spills over is overwritten by the next k, and after the
- * last one the panel has VL floats of slack. */
+/* Panels are written upwards in k, VL >= MR floats at a time: what spills over is overwritten by the next k, and after
+ * the last one the panel has VL floats of slack. */
 static void pack_a(size_t rows, size_t k, const float *a, size_t lda, float *panel)
 {
     pack_transposed(rows, k, a, lda, panel, MR);

@@ -86,8 +86,8 @@ INLINE float row_lse(const float *row, size_t v)
     return max + (float)log(total);
 }
 
-/* loss = lse - logit[target]; in place, unless loss_only: dlogits = (softmax - onehot) * dscale. The columns from v to ld
- * are padding and become zero. */
+/* loss = lse - logit[target]; in place, unless loss_only: dlogits = (softmax - onehot) * dscale. The columns from v to
+ * ld are padding and become zero. */
 static void xent_rows(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
                       float *loss, bool loss_only)
 {

@@ -1,6 +1,6 @@
-/* One short vector, three instruction sets: the kernels (*_body.h) are written once over these few functions and compiled
- * once a level, in cpu_portable.c, cpu_avx2.c and cpu_avx512.c. Everything here is static: a level's code never leaks into
- * a file that must run everywhere.
+/* One short vector, three instruction sets: the kernels (*_body.h) are written once over these few functions and
+ * compiled once a level, in cpu_portable.c, cpu_avx2.c and cpu_avx512.c. Everything here is static: a level's code
+ * never leaks into a file that must run everywhere.
  *
  * vf has VL floats. Loads and stores need no alignment. A fused multiply-add is always asked for by name (v_fma), never
  * left to the compiler, so each level's bits are defined by the source. MR x NR is the level's GEMM register tile,
@@ -78,7 +78,8 @@ INLINE vf v_gelu(vf z, vf *slope)
     return y;
 }
 
-/* log(x) to 2e-7 for normal positive x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m - 1) / (m + 1)). */
+/* log(x) to 2e-7 for normal positive x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m - 1) / (m +
+ * 1)). */
 INLINE vf v_log(vf x)
 {
     const vf magic = v_set1(12582912.0f);

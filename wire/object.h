@@ -37,7 +37,8 @@ enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size
 enum status update_decode(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src,
                           size_t size) MUST_CHECK;
 /* The beginning of an update, as far as src[size] goes: all of it but the payload's bytes, which begin at *payload_at.
- * AGAIN: too short for that. Nothing vouches for these bytes yet: good for deciding what to ask for, not for applying. */
+ * AGAIN: too short for that. Nothing vouches for these bytes yet: good for deciding what to ask for, not for
+ * applying. */
 enum status update_peek(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src, size_t size,
                         size_t *payload_at) MUST_CHECK;
 

@@ -87,7 +87,8 @@ static enum status check_join(const char *join, struct err *err)
     const char *colon = strrchr(join, ':');
     if (!stat(join, &st)) {
         if (S_ISDIR(st.st_mode)) return STATUS_OK;
-        return err_set(err, STATUS_INVALID, "--join %.200s is a file: give tcp://HOST:PORT[/KEYS] or a run folder", join);
+        return err_set(err, STATUS_INVALID, "--join %.200s is a file: give tcp://HOST:PORT[/KEYS] or a run folder",
+                       join);
     }
     if (!*join || (colon && colon[1] && colon[1 + strspn(colon + 1, "0123456789")] == '\0') || strstr(join, "://"))
         return err_set(err, STATUS_INVALID, "--join %.200s is neither tcp://HOST:PORT[/KEYS] nor a run folder", join);

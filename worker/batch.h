@@ -1,7 +1,7 @@
 /* From a global sample counter to tokens and targets.
  *
- * Counter k stands for sample k mod n of epoch k / n (n windows in the data set); rng_permute says which window that is.
- * So any node draws any sample alone, and a range of counters granted to one worker is a set of windows nobody else
+ * Counter k stands for sample k mod n of epoch k / n (n windows in the data set); rng_permute says which window that
+ * is. So any node draws any sample alone, and a range of counters granted to one worker is a set of windows nobody else
  * sees in that epoch. Validation reads windows in file order. */
 #ifndef WORKER_BATCH_H
 #define WORKER_BATCH_H

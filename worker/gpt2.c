@@ -39,7 +39,7 @@ struct model {
     struct head_plan *plan_head_train, *plan_head_loss;
 };
 
-/* --- memory: one walk counts (base NULL), the same walk places ----------------------------------------------------- */
+/* --- memory: one walk counts (base NULL), the same walk places ---------------------------------------------------- */
 
 struct carve {
     unsigned char *base;
@@ -111,7 +111,7 @@ static size_t gpt2_memory(const struct model_config *config, size_t act_bytes, s
     return carve.used;
 }
 
-/* --- creation ------------------------------------------------------------------------------------------------------ */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 static enum status plan_linear(struct model *m, size_t k, size_t out, enum lin_act act, struct lin_plan **plan)
 {
@@ -194,7 +194,7 @@ static enum status gpt2_create(const struct model_config *config, struct device 
     return status;
 }
 
-/* --- forward ------------------------------------------------------------------------------------------------------- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 /* Parameter (or gradient) j of block l. */
 static uint64_t place(const struct model *m, size_t l, enum gpt2_block_tensor j)
@@ -230,7 +230,7 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens)
     ops->norm_fwd(m->dev, m->n, c, m->x_last, theta + m->at.lnf_w, theta + m->at.lnf_b, m->yf, m->meanf, m->rstdf);
 }
 
-/* --- backward ------------------------------------------------------------------------------------------------------ */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* dx holds the gradient of the block's output on entry and of its input on return. */
 static void block_backward(struct model *m, size_t l, const float *theta, float *grad, bool accumulate)

@@ -32,7 +32,8 @@ enum gpt2_block_tensor {
 
 /* Places in theta. */
 struct gpt2_offsets {
-    uint64_t wte, wpe, block0, block_stride, block[GPT2_BLOCK_TENSORS]; /* of tensor j in block i: block0 + i*stride + block[j] */
+    /* Tensor j of block i: block0 + i * block_stride + block[j]. */
+    uint64_t wte, wpe, block0, block_stride, block[GPT2_BLOCK_TENSORS];
     uint64_t lnf_w, lnf_b, n_params;
 };
 

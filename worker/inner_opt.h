@@ -51,7 +51,8 @@ void inner_opt_destroy(struct inner_opt *opt);
  * whose norm is not finite changes nothing. Syncs. */
 enum status inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr,
                             struct err *err) MUST_CHECK;
-/* After every rank's apply: count the step; *norm is the gradient's norm before clipping; true when the step was taken. */
+/* After every rank's apply: count the step; *norm is the gradient's norm before clipping; true when the step was
+ * taken. */
 bool inner_opt_finish(struct inner_opt *opt, double *norm);
 
 #endif

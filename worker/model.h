@@ -1,8 +1,9 @@
-/* A model family: what its parameters are, and how its loss and gradients follow from them, written once over the device
- * table of gpu/device.h. The rest of the worker sees flat vectors: theta in, gradient out.
+/* A model family: what its parameters are, and how its loss and gradients follow from them, written once over the
+ * device table of gpu/device.h. The rest of the worker sees flat vectors: theta in, gradient out.
  *
- * An instance belongs to one device (one rank) and one shape: `batch` sequences of `seq` tokens. All its memory is taken
- * at creation; running it only submits operations. Every pointer handed to `run` and `logits` is memory of the device. */
+ * An instance belongs to one device (one rank) and one shape: `batch` sequences of `seq` tokens. All its memory is
+ * taken at creation; running it only submits operations. Every pointer handed to `run` and `logits` is memory of the
+ * device. */
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
 
@@ -40,7 +41,8 @@ struct model_family {
      * (MODEL_LOSS). Otherwise (MODEL_TRAIN) grad[n_params] = or += dscale * d(sum of losses)/d(theta). */
     void (*run)(struct model *model, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
                 float *loss, float *grad, bool accumulate);
-    /* Logits of rows `first` .. `first + n` of batch*seq into host memory out[n*vocab_size], and sync (MODEL_LOGITS). */
+    /* Logits of rows `first` .. `first + n` of batch*seq into host memory out[n*vocab_size], and sync
+     * (MODEL_LOGITS). */
     enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
                           float *out, struct err *err) MUST_CHECK;
     /* Bytes `create` takes from the device. */

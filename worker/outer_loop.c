@@ -106,7 +106,8 @@ static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint6
     else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
         log_warn("the coordinator refused a message: %s", m->text);
     else if (!said && m->code == REFUSE_NAME && loop->sync.phase != SYNC_STOPPED)
-        log_warn("%s; asks again for %d s, in case it was an earlier life of this one", m->text, SYNC_NAME_US / 1000000);
+        log_warn("%s; asks again for %d s, in case it was an earlier life of this one", m->text,
+                 SYNC_NAME_US / 1000000);
     else if (!said && loop->sync.phase != SYNC_STOPPED && !strcmp(loop->sync.text, m->text))
         log_warn("not let in for now, asks again: %s", m->text);
 }

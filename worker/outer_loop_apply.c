@@ -31,8 +31,8 @@ static void put_snapshot(struct outer_loop *loop, struct outer_fragment *f, uint
     if (size) memcpy((uint8_t *)(loop->theta + f->offset) + (offset - SNAPSHOT_HEAD_BYTES), data, size);
 }
 
-/* The coordinator leaves out of a relayed update what this worker sent itself: it is put there from its own payload. The
- * checksum of the whole object is still to come; when it does not match, all of the bytes are fetched. */
+/* The coordinator leaves out of a relayed update what this worker sent itself: it is put there from its own payload.
+ * The checksum of the whole object is still to come; when it does not match, all of the bytes are fetched. */
 static void take_own(struct outer_loop *loop, uint32_t i)
 {
     struct outer_fragment *f = &loop->f[i];

@@ -31,7 +31,8 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
         return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,
                        (double)f->count * 4e-6);
     f->payload_cap = codec_bound(f->up);
-    f->object_cap = f->object_max = (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
+    f->object_cap = f->object_max =
+        (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
     if (loop->relays) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
     f->payload = mem_alloc(1, f->payload_cap);
     f->object = mem_alloc(1, f->object_cap);

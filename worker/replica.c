@@ -56,7 +56,7 @@ struct replica {
     double lr;
 };
 
-/* --- one rank's work ----------------------------------------------------------------------------------------------- */
+/* --- one rank's work ---------------------------------------------------------------------------------------------- */
 
 /* Rows of micro-step `micro` that belong to this rank: counters are dealt micro-step by micro-step, rank by rank. */
 static enum status micro_step(struct rank *k, uint32_t micro, const float *theta, float dscale, bool train)
@@ -130,7 +130,7 @@ static void *rank_main(void *arg)
     }
 }
 
-/* --- orders -------------------------------------------------------------------------------------------------------- */
+/* --- orders ------------------------------------------------------------------------------------------------------- */
 
 static void give_order(struct replica *r, enum order order)
 {
@@ -242,7 +242,7 @@ enum status replica_eval(struct replica *r, const float *theta, const struct tok
     return STATUS_OK;
 }
 
-/* --- creation ------------------------------------------------------------------------------------------------------ */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 static enum status check_config(const struct replica_config *c, struct err *err)
 {

@@ -2,8 +2,8 @@
  * share one parameter vector and step together.
  *
  * A step takes grad_accum micro-steps of batch_size sequences, cut evenly over the ranks; gradients are summed over
- * tokens, divided once by the step's number of tokens, reduced in rank order, and applied by one optimizer. Same inputs,
- * same bits, for any number of compute threads; another number of ranks differs by rounding only.
+ * tokens, divided once by the step's number of tokens, reduced in rank order, and applied by one optimizer. Same
+ * inputs, same bits, for any number of compute threads; another number of ranks differs by rounding only.
  *
  * Not thread-safe: one thread calls, the ranks work inside the call. Nothing is allocated after creation. */
 #ifndef WORKER_REPLICA_H
@@ -62,16 +62,16 @@ const char *replica_device_name(const struct replica *replica);
 size_t replica_activation_bytes(const struct replica *replica);
 
 /* One optimizer step on the samples with these global counters (worker/batch.h); n = replica_step_samples, or fewer at
- * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not an
- * error: the step is skipped, counted and said so in the result. */
+ * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not
+ * an error: the step is skipped, counted and said so in the result. */
 enum status replica_train_step(struct replica *replica, const uint64_t *counters, size_t n, double lr,
                                struct step_result *result, struct err *err) MUST_CHECK;
-/* The mean gradient instead of a step (method ddp): *grad [n_params] stays valid until the next call. NONFINITE when its
- * norm is not finite. */
+/* The mean gradient instead of a step (method ddp): *grad [n_params] stays valid until the next call. NONFINITE when
+ * its norm is not finite. */
 enum status replica_gradient(struct replica *replica, const uint64_t *counters, size_t n, const float **grad,
                              struct step_result *result, struct err *err) MUST_CHECK;
-/* Sum of losses of theta (NULL: the live parameters) over windows first .. first + count of `val`, in file order. The sum
- * is taken in double in the order of the windows; windows past the end are left out. */
+/* Sum of losses of theta (NULL: the live parameters) over windows first .. first + count of `val`, in file order. The
+ * sum is taken in double in the order of the windows; windows past the end are left out. */
 enum status replica_eval(struct replica *replica, const float *theta, const struct tokens *val, uint64_t first,
                          uint64_t count, double *loss_sum, uint64_t *tokens, struct err *err) MUST_CHECK;
 

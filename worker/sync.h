@@ -177,8 +177,8 @@ void sync_set_rtt(struct sync *s, uint64_t rtt_us);
 bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version);
 /* The assembled prefix grew to `have` of `total` bytes. */
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us);
-/* Bytes [from, to) of the object being assembled are in place without the network, 0 < from and to < total: `have` skips
- * them, and so do requests. */
+/* Bytes [from, to) of the object being assembled are in place without the network, 0 < from and to < total: `have`
+ * skips them, and so do requests. */
 void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to);
 /* The assembled object was useless: ask for it again from its start. */
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us);

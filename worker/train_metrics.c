@@ -18,8 +18,8 @@ void train_note_skip(struct skip_log *log, double position, uint64_t now_us)
 {
     log->count++;
     if (!log->said_us)
-        log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on lower inner.learning_rate or set "
-                 "inner.grad_clip",
+        log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on lower inner.learning_rate or "
+                 "set inner.grad_clip",
                  position + 1);
     else if (now_us - log->said_us >= SKIP_LINE_US)
         log_warn("%" PRIu64 " more steps up to step %.0f were skipped: the gradient is not finite", log->count,

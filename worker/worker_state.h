@@ -60,8 +60,8 @@ enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t 
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
 
 /* Storage of outer_setup in a folder: DIR/state.bin and, one save older, DIR/state.old.bin. A third file, the spare
- * one, is what the next save writes over before it takes its place: from the third save on, saving needs no room that is not
- * taken already, so a disk that fills up costs no state. */
+ * one, is what the next save writes over before it takes its place: from the third save on, saving needs no room that
+ * is not taken already, so a disk that fills up costs no state. */
 struct state_dir {
     char current[CONFIG_PATH_MAX + 32], previous[CONFIG_PATH_MAX + 32], folder[CONFIG_PATH_MAX];
     char spare[CONFIG_PATH_MAX + 32], passing[CONFIG_PATH_MAX + 32];
