@@ -20,8 +20,8 @@ enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
-/* How updates travel: by a codec; as the deltas themselves; as the values that any delta carried; whichever of the two is
- * smaller. */
+/* How updates travel: by a codec; as the deltas themselves; as the values that any delta carried; whichever of the two
+ * is smaller. */
 enum config_down { CONFIG_DOWN_CODEC, CONFIG_DOWN_RELAY, CONFIG_DOWN_UNION, CONFIG_DOWN_AUTO };
 enum merge_rule { MERGE_MEAN, MERGE_CONTRIBUTORS };
 enum merge_weights { MERGE_WEIGHTS_TOKENS, MERGE_WEIGHTS_EQUAL };
@@ -75,7 +75,7 @@ struct config {
         double momentum_spread;  /* c of delayed Nesterov (async) */
     } outer;
     struct {
-        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* codec specs, compress/codec.h; down: or relay, union, auto */
+        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
         enum choice_auto error_feedback;                 /* auto = on for lossy codecs */
     } codec;
     struct {

@@ -120,8 +120,8 @@ static enum status resolve_method(const struct resolve *r)
     return STATUS_OK;
 }
 
-/* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain SGD.
- * auto is decided round by round only where there is a choice. */
+/* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
+ * SGD. auto is decided round by round only where there is a choice. */
 static enum status resolve_down(const struct resolve *r)
 {
     struct config *c = r->config;
@@ -135,8 +135,8 @@ static enum status resolve_down(const struct resolve *r)
     }
     if (down == CONFIG_DOWN_UNION && !sparse)
         return err_set(r->err, STATUS_INVALID,
-                       "codec.down: union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, relay, "
-                       "auto",
+                       "codec.down: union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, "
+                       "relay, auto",
                        c->codec.up);
     if (down == CONFIG_DOWN_RELAY && (async || c->train.method == METHOD_DDP))
         return err_set(r->err, STATUS_INVALID,
@@ -148,14 +148,13 @@ static enum status resolve_down(const struct resolve *r)
                        "codec.down: %.40s does not go with byte stages on a sparse codec.up, %.60s: leave them out "
                        "(they gain nothing there)", c->codec.down, c->codec.up);
     if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
+    static const char *const optimizers[] = {
+        [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
     return err_set(r->err, STATUS_INVALID,
-                   "codec.down: %.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with the "
-                   "%s of train.method %s allowed: a codec such as int8:256%s%.40s",
-                   c->codec.down,
-                   c->outer.optimizer == OPTIMIZER_SGD        ? "sgd"
-                   : c->outer.optimizer == OPTIMIZER_NESTEROV ? "nesterov"
-                                                              : "adamw",
-                   config_method_name(c->train.method), sparse ? " or " : "", sparse ? c->codec.up : "");
+                   "codec.down: %.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with "
+                   "the %s of train.method %s allowed: a codec such as int8:256%s%.40s",
+                   c->codec.down, optimizers[c->outer.optimizer], config_method_name(c->train.method),
+                   sparse ? " or " : "", sparse ? c->codec.up : "");
 }
 
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */

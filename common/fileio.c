@@ -97,7 +97,7 @@ bool file_exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-/* --- a file under construction ------------------------------------------------------------------------------------- */
+/* --- a file under construction ------------------------------------------------------------------------------------ */
 
 static void file_out_release(struct file_out *out)
 {
@@ -225,7 +225,7 @@ void file_out_abort(struct file_out *out)
     file_out_release(out);
 }
 
-/* --- maps and folders ---------------------------------------------------------------------------------------------- */
+/* --- maps and folders --------------------------------------------------------------------------------------------- */
 
 enum status file_map_open(struct file_map *map, const char *path, struct err *err)
 {

@@ -1,6 +1,6 @@
 /* Files as the run folder needs them: read whole with a limit, written so that a crash at any instant leaves the old
- * file or the new one. A new file is written beside its place under a temporary name, fsynced, renamed over the old one,
- * and the folder is fsynced. Errors name the file and the cause. */
+ * file or the new one. A new file is written beside its place under a temporary name, fsynced, renamed over the old
+ * one, and the folder is fsynced. Errors name the file and the cause. */
 #ifndef COMMON_FILEIO_H
 #define COMMON_FILEIO_H
 

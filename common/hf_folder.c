@@ -13,7 +13,7 @@
 
 static const char prefix[] = "transformer.";
 
-/* --- config.json --------------------------------------------------------------------------------------------------- */
+/* --- config.json -------------------------------------------------------------------------------------------------- */
 
 static enum status config_number(const json_t *root, const char *key, uint32_t *out, const char *where,
                                  struct err *err)
@@ -83,7 +83,7 @@ enum status hf_config_load(struct hf_config *config, const char *folder, struct 
     return status;
 }
 
-/* --- tensors in ---------------------------------------------------------------------------------------------------- */
+/* --- tensors in --------------------------------------------------------------------------------------------------- */
 
 static bool is_ignored(const char *name)
 {
@@ -198,7 +198,7 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
     return status;
 }
 
-/* --- folder out ---------------------------------------------------------------------------------------------------- */
+/* --- folder out --------------------------------------------------------------------------------------------------- */
 
 static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
                                const char *config_json, const char *tokenizer_json, struct err *err)

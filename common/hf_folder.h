@@ -1,6 +1,6 @@
 /* A Hugging Face model folder: config.json, model.safetensors (or model.safetensors.index.json and its shards), and
- * tokenizer.json where there is one. A checkpoint of ours is such a folder; tensors are named as GPT-2's file on the hub
- * names them, without the "transformer." prefix that save_pretrained puts before them (both are read). */
+ * tokenizer.json where there is one. A checkpoint of ours is such a folder; tensors are named as GPT-2's file on the
+ * hub names them, without the "transformer." prefix that save_pretrained puts before them (both are read). */
 #ifndef COMMON_HF_FOLDER_H
 #define COMMON_HF_FOLDER_H
 

@@ -1,5 +1,5 @@
-/* What the shared parameter vector looks like: named tensors laid end to end in one flat fp32 vector theta, grouped into
- * contiguous fragments, the unit of synchronization.
+/* What the shared parameter vector looks like: named tensors laid end to end in one flat fp32 vector theta, grouped
+ * into contiguous fragments, the unit of synchronization.
  *
  * A worker makes the layout from its model and sends it when it joins; the coordinator keeps the first one and refuses
  * others. The coordinator knows tensors only through it: (name, shape, offset, decay, init). Names are the Hugging Face

@@ -57,8 +57,8 @@ static void write_stderr(enum log_level level, const char *text)
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &tm);
     int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %s%s%s%s%s\n", tm.tm_hour, tm.tm_min, tm.tm_sec,
-                     now.tv_nsec / 1000000, log_name, log_name[0] ? " " : "", level == LOG_INFO ? "" : level_names[level],
-                     level == LOG_INFO ? "" : ": ", text);
+                     now.tv_nsec / 1000000, log_name, log_name[0] ? " " : "",
+                     level == LOG_INFO ? "" : level_names[level], level == LOG_INFO ? "" : ": ", text);
     if (n >= (int)sizeof line) {
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';

@@ -124,8 +124,9 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
         else if (!only_args && !strncmp(argv[i], "--", 2))
             TRY(parse_option(o, argc, argv, &i, err));
         else if (!only_args && argv[i][0] == '-' && argv[i][1])
-            return err_set(err, STATUS_INVALID, "unknown option %s: options start with two dashes, %s --help lists them",
-                           argv[i], o->program);
+            return err_set(err, STATUS_INVALID,
+                           "unknown option %s: options start with two dashes, %s --help lists them", argv[i],
+                           o->program);
         else
             o->args[o->n_args++] = argv[i]; /* never ahead of i: the argument moves to the front */
     }

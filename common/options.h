@@ -47,8 +47,8 @@ struct options {
     size_t n_settings;
 };
 
-/* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID: `err`
- * holds one line (unknown option with the nearest one, missing or bad value, too few or too many arguments). */
+/* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID:
+ * `err` holds one line (unknown option with the nearest one, missing or bad value, too few or too many arguments). */
 enum status options_parse(struct options *options, int argc, char **argv, struct err *err) MUST_CHECK;
 void options_help(const struct options *options, FILE *out);
 

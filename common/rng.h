@@ -1,6 +1,6 @@
 /* Counter-based random numbers: a pure function of (seed, stream, counter), so any element can be drawn alone, in any
- * order, on any node, with the same result. Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011). Nothing here has state. */
+ * order, on any node, with the same result. Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+ * 3", SC 2011). Nothing here has state. */
 #ifndef COMMON_RNG_H
 #define COMMON_RNG_H
 

@@ -19,7 +19,7 @@ static const struct {
               {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
               {"F4", 4}};
 
-/* --- reading ------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static enum status bad(struct err *err, const char *where, const char *name, const char *what)
 {
@@ -204,7 +204,7 @@ enum status safetensors_read_f32(const struct safetensors_entry *entry, float *o
     return STATUS_OK;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static int by_name(const void *a, const void *b)
 {
@@ -228,7 +228,8 @@ static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
         const struct safetensors_tensor *t = &tensors[i];
         uint64_t end = at + tensor_bytes(t);
         json_t *shape = json_array();
-        for (uint32_t d = 0; d < t->ndim; d++) ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+        for (uint32_t d = 0; d < t->ndim; d++)
+            ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
         json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape, "data_offsets",
                                   (json_int_t)at, (json_int_t)end);
         ok = ok && !json_object_set_new(root, t->name, entry);

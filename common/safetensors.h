@@ -2,8 +2,8 @@
  * (https://github.com/huggingface/safetensors, the format's own description and reader's rules).
  *
  * Reading checks everything before it is used: header at most 100 MB and starting with '{', no duplicate keys, shapes
- * and offsets that do not overflow, tensors that tile the buffer exactly, and a file of exactly that length. Any element
- * type may be present; F32, F16 and BF16 can be read as fp32. */
+ * and offsets that do not overflow, tensors that tile the buffer exactly, and a file of exactly that length. Any
+ * element type may be present; F32, F16 and BF16 can be read as fp32. */
 #ifndef COMMON_SAFETENSORS_H
 #define COMMON_SAFETENSORS_H
 
@@ -51,7 +51,8 @@ struct safetensors_tensor {
     const float *data;
 };
 
-/* Write atomically: tensors in order of name, `__metadata__` {"format":"pt"}, header padded with spaces to a multiple of
+/* Write atomically: tensors in order of name, `__metadata__` {"format":"pt"}, header padded with spaces to a multiple
+ * of
  * 8. `tensors` is sorted in place. INVALID for a repeated or non-UTF-8 name. */
 enum status safetensors_write(const char *path, struct safetensors_tensor *tensors, uint32_t n,
                               struct err *err) MUST_CHECK;

@@ -21,7 +21,7 @@ enum {
     PUT_TOKENS = 4096,
 };
 
-/* --- reading ------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 enum status token_shard_parse(struct token_shard *shard, const void *data, size_t size, const char *where,
                               struct err *err)
@@ -131,7 +131,7 @@ uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, 
     return largest;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void shard_path(const struct token_writer *w, uint32_t index, char out[FILEIO_PATH_MAX])
 {

@@ -3,9 +3,9 @@
  * A shard is 256 little-endian int32 (magic, version, token count, zeros) followed by the tokens: magic 20240520
  * version 1 with uint16 tokens, or magic 20240801 version 7 with uint32 tokens. The file is exactly that long.
  *
- * A sample is a window of T + 1 tokens (T inputs and their T targets); consecutive windows of a shard share the boundary
- * token, no window crosses shards, and what is left at a shard's end (fewer than T tokens) is not used. The set has
- * n_samples(T) = sum over shards of floor((tokens - 1) / T) windows. */
+ * A sample is a window of T + 1 tokens (T inputs and their T targets); consecutive windows of a shard share the
+ * boundary token, no window crosses shards, and what is left at a shard's end (fewer than T tokens) is not used. The
+ * set has n_samples(T) = sum over shards of floor((tokens - 1) / T) windows. */
 #ifndef COMMON_TOKENS_H
 #define COMMON_TOKENS_H
 
