@@ -1,5 +1,5 @@
-/* atoll export: a checkpoint as a Hugging Face folder of its own. Every tensor is read, checked against what config.json
- * says the model is, and written anew, so what comes out loads. */
+/* atoll export: a checkpoint as a Hugging Face folder of its own. Every tensor is read, checked against what
+ * config.json says the model is, and written anew, so what comes out loads. */
 #include <stdio.h>
 
 #include "cli/run_folder.h"

@@ -22,7 +22,8 @@ int cmd_generate(int argc, char **argv)
     const struct option_spec specs[] = {
         {"prompt", OPTION_TEXT, &options.prompt, "TEXT", "what the text starts with (a line break)"},
         {"tokens", OPTION_COUNT, &n_tokens, "N", "tokens to make (256)"},
-        {"temperature", OPTION_REAL, &options.temperature, "X", "0: always the likeliest token; 1: as the model says (0.8)"},
+        {"temperature", OPTION_REAL, &options.temperature, "X",
+         "0: always the likeliest token; 1: as the model says (0.8)"},
         {"seed", OPTION_COUNT, &seed, "S", "same seed, same text (1)"},
         {"device", OPTION_TEXT, &options.device, "NAME", "auto, cpu or cuda:N (auto)"},
         {"threads", OPTION_COUNT, &threads, "N", "compute threads (1)"},

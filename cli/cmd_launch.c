@@ -40,7 +40,7 @@ struct launch {
     struct supervisor supervisor;
 };
 
-/* --- the run folder ------------------------------------------------------------------------------------------------ */
+/* --- the run folder ----------------------------------------------------------------------------------------------- */
 
 /* The lock dies with this process, however it dies; the number in the file is only for the message. */
 static enum status folder_lock(struct launch *l, struct err *err)
@@ -48,7 +48,8 @@ static enum status folder_lock(struct launch *l, struct err *err)
     char path[FILEIO_PATH_MAX], pid[32] = "?";
     TRY(run_path(path, sizeof path, l->dir, "launch.lock", err));
     l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (l->lock_fd < 0) return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
+    if (l->lock_fd < 0)
+        return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
     if (flock(l->lock_fd, LOCK_EX | LOCK_NB)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
         pid[got > 0 ? got : 0] = '\0';
@@ -88,7 +89,7 @@ static enum status init_find(struct launch *l, struct err *err)
     return err_set(err, STATUS_INVALID, "model.init_from: there is no folder %s", from);
 }
 
-/* --- command lines ------------------------------------------------------------------------------------------------- */
+/* --- command lines ------------------------------------------------------------------------------------------------ */
 
 static enum status find_programs(struct launch *l, struct err *err)
 {
@@ -99,7 +100,8 @@ static enum status find_programs(struct launch *l, struct err *err)
         return STATUS_OK;
     }
     ssize_t n = readlink("/proc/self/exe", l->bin_dir, sizeof l->bin_dir - 1);
-    if (n <= 0) return err_set(err, STATUS_IO, "cannot find the other programs: is /proc mounted? (or set ATOLL_BIN_DIR)");
+    if (n <= 0)
+        return err_set(err, STATUS_IO, "cannot find the other programs: is /proc mounted? (or set ATOLL_BIN_DIR)");
     l->bin_dir[n] = '\0';
     *strrchr(l->bin_dir, '/') = '\0';
     return STATUS_OK;
@@ -168,7 +170,7 @@ static void announce_terminal(void)
     if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
 }
 
-/* --- the run ------------------------------------------------------------------------------------------------------- */
+/* --- the run ------------------------------------------------------------------------------------------------------ */
 
 /* summary.json is the coordinator's; only the supervisor knows how often something was restarted. */
 static enum status summary_add_restarts(const struct launch *l, struct err *err)
@@ -247,8 +249,8 @@ static enum status check(const struct launch *l, struct err *err)
 {
     if (!l->dir) return err_set(err, STATUS_INVALID, "--dir is missing: name the run's folder");
     if (l->n_workers < 1 || l->n_workers > SUPERVISOR_WORKERS_MAX)
-        return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d", l->n_workers ? "too large" : "missing or 0",
-                       SUPERVISOR_WORKERS_MAX);
+        return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d",
+                       l->n_workers ? "too large" : "missing or 0", SUPERVISOR_WORKERS_MAX);
     if (!*l->resume) return err_set(err, STATUS_INVALID, "--resume is empty: give auto, never or a checkpoint folder");
     if (!(l->stop_timeout_s >= 0 && l->stop_timeout_s < 1e6))
         return err_set(err, STATUS_INVALID, "--stop-timeout is %g: give seconds, 0 or more", l->stop_timeout_s);
@@ -265,10 +267,13 @@ int cmd_launch(int argc, char **argv)
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &l->n_workers, "N", "worker processes to start"},
         {"dir", OPTION_TEXT, &l->dir, "RUN", "the run's folder; made when it is not there"},
-        {"resume", OPTION_TEXT, &l->resume, "HOW", "auto: go on where RUN stands (default); never: RUN must be new;\n"
+        {"resume", OPTION_TEXT, &l->resume, "HOW",
+         "auto: go on where RUN stands (default); never: RUN must be new;\n"
          "                           a checkpoint or run folder: start a new run from its parameters"},
-        {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "processes that died are started again so often in all (10)"},
-        {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to kill for what does not stop (60)"},
+        {"max-restarts", OPTION_COUNT, &l->max_restarts, "N",
+         "processes that died are started again so often in all (10)"},
+        {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S",
+         "seconds from Ctrl-C to kill for what does not stop (60)"},
         {"quiet", OPTION_FLAG, &l->quiet, NULL, "workers' lines go to their logs only"},
     };
     struct options o = {

@@ -125,8 +125,8 @@ static void report(const struct prepare *p, size_t files)
     printf("train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
            p->train.n_shards == 1 ? "" : "s", p->out);
     printf("val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
-           100.0 * (double)p->val.n_tokens / (double)tokens, p->held_out ? "whole documents" : "the tail of each document",
-           p->out);
+           100.0 * (double)p->val.n_tokens / (double)tokens,
+           p->held_out ? "whole documents" : "the tail of each document", p->out);
 }
 
 static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inputs, struct err *err)
@@ -176,7 +176,8 @@ int cmd_prepare(int argc, char **argv)
     if (status == STATUS_OK && !(p.val_fraction >= 0 && p.val_fraction <= 0.5))
         status = err_set(&err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p.val_fraction);
     if (status == STATUS_OK && (p.shard_tokens < 1 || p.shard_tokens > INT32_MAX))
-        status = err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give 1 to %d", p.shard_tokens, INT32_MAX);
+        status =
+            err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give 1 to %d", p.shard_tokens, INT32_MAX);
     if (status == STATUS_OK) {
         p.out = o.args[0];
         status = prepare(&p, o.args + 1, o.n_args - 1, &err);

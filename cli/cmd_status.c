@@ -36,7 +36,8 @@ static enum status ask(struct transport *t, const char *address, double timeout_
         enum wire_lane lane;
         const uint8_t *data;
         struct msg answer;
-        if (now >= ask_at && t->ops->send(t, 0, WIRE_CONTROL, frame, question_size) == STATUS_OK) ask_at = now + ASK_EVERY_US;
+        if (now >= ask_at && t->ops->send(t, 0, WIRE_CONTROL, frame, question_size) == STATUS_OK)
+            ask_at = now + ASK_EVERY_US;
         uint64_t wait = deadline - now < 50000 ? deadline - now : 50000;
         if (t->ops->recv(t, wait, &peer, &lane, &data, &size) != STATUS_OK) continue;
         TRY(msg_decode(&answer, data, size, err));

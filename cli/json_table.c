@@ -73,7 +73,8 @@ enum status json_table_print(const char *text, const char *where, FILE *out, str
     size_t i;
     if (!json_is_object(root)) {
         json_decref(root);
-        return err_set(err, STATUS_CORRUPT, "%s is not a JSON object: %s", where, root ? "it is something else" : error.text);
+        return err_set(err, STATUS_CORRUPT, "%s is not a JSON object: %s", where,
+                       root ? "it is something else" : error.text);
     }
     print_scalars(root, "", out);
     json_object_foreach(root, key, value) {

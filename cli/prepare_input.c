@@ -80,8 +80,9 @@ enum status input_collect(struct input_list *list, char *const *args, size_t n_a
     enum status status = STATUS_OK;
     for (size_t i = 0; i < n_args && status == STATUS_OK; i++) status = collect(list, args[i], true, err);
     if (status == STATUS_OK && !list->n)
-        status = err_set(err, STATUS_INVALID, "no text in %s: give .txt, .md or .jsonl files, or folders that hold some",
-                         n_args ? args[0] : "the input");
+        status =
+            err_set(err, STATUS_INVALID, "no text in %s: give .txt, .md or .jsonl files, or folders that hold some",
+                    n_args ? args[0] : "the input");
     if (status != STATUS_OK) input_finish(list);
     return status;
 }
