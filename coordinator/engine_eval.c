@@ -1,8 +1,10 @@
-/* Evaluations: the coordinator cuts the validation windows into shares, workers add up their losses, it adds the shares.
+/* Evaluations: the coordinator cuts the validation windows into shares, workers add up their losses, it adds the
+ * shares.
  *
- * A share is given to one worker at a time under an id of its own; a worker that falls silent, leaves, or has moved past
- * the version gives it back. Barrier: all workers share one evaluation between two rounds. Async: the worker whose delta
- * was merged last takes all of it while the others go on. At the end everybody shares the whole validation set. */
+ * A share is given to one worker at a time under an id of its own; a worker that falls silent, leaves, or has moved
+ * past the version gives it back. Barrier: all workers share one evaluation between two rounds. Async: the worker whose
+ * delta was merged last takes all of it while the others go on. At the end everybody shares the whole validation
+ * set. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -107,7 +109,8 @@ static void distribute(struct engine *e)
         const struct session *holder = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
         if (share->holder && (!holder || engine_is_silent(e, holder))) {
-            log_info("evaluation: the share of %s is given to another worker", holder ? holder->name : "a worker that left");
+            log_info("evaluation: the share of %s is given to another worker",
+                     holder ? holder->name : "a worker that left");
             share->holder = 0;
         }
         for (uint32_t k = 0; !share->holder && k < e->sessions.cap; k++)

@@ -9,7 +9,7 @@
 #include "common/mem.h"
 #include "coordinator/engine_impl.h"
 
-/* --- HELLO ----------------------------------------------------------------------------------------------------------- */
+/* --- HELLO -------------------------------------------------------------------------------------------------------- */
 
 static bool another_is_called(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
 {
@@ -24,7 +24,8 @@ static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIR
         return true;
     }
     if (another_is_called(e, uuid, name)) {
-        engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name", name);
+        engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name",
+                      name);
         return true;
     }
     return false;
@@ -36,16 +37,18 @@ void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
     if (refuse_early(e, peer, m->uuid, m->name)) return;
     if (memcmp(m->run_id, none, WIRE_UUID) != 0 && memcmp(m->run_id, e->ledger.run_id, WIRE_UUID) != 0) {
         engine_refuse(e, peer, REFUSE_RUN,
-                      "the saved state of worker '%s' belongs to another run: give it another --dir, or remove that one",
+                      "the saved state of worker '%s' belongs to another run: give it another --dir, or remove that "
+                      "one",
                       m->name);
         return;
     }
     struct msg reply = {.type = MSG_CONFIG, .config = {.config_hash = e->config_hash, .text = e->config_text}};
     memcpy(reply.config.run_id, e->ledger.run_id, WIRE_UUID);
-    if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK) log_debug("CONFIG could not be sent; HELLO comes again");
+    if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK)
+        log_debug("CONFIG could not be sent; HELLO comes again");
 }
 
-/* --- JOIN: the first one defines the model ---------------------------------------------------------------------------- */
+/* --- JOIN: the first one defines the model ------------------------------------------------------------------------ */
 
 /* Hashes of theta_0, made in a buffer of its own. */
 static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
@@ -140,7 +143,7 @@ static enum status define_model(struct engine *e, uint64_t peer, const struct ms
     return status;
 }
 
-/* --- JOIN: later ones must match -------------------------------------------------------------------------------------- */
+/* --- JOIN: later ones must match ---------------------------------------------------------------------------------- */
 
 static bool same_tensor(const struct tensor *a, const struct tensor *b)
 {
@@ -298,7 +301,8 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
 {
     if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
     if (m->config_hash != e->config_hash) {
-        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again", m->name);
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again",
+                      m->name);
         return STATUS_OK;
     }
     if (!e->ledger.modelled) {
@@ -308,7 +312,8 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     if (!join_matches(e, peer, m)) return STATUS_OK;
     struct session *s = open_session(e, peer, m);
     if (!s) {
-        engine_refuse(e, peer, REFUSE_FULL, "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
+        engine_refuse(e, peer, REFUSE_FULL,
+                      "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
                       e->config.coordinator.max_workers, m->name);
         return STATUS_OK;
     }
@@ -331,7 +336,7 @@ void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
     engine_hear(e, s);
 }
 
-/* --- while joined ------------------------------------------------------------------------------------------------------ */
+/* --- while joined ------------------------------------------------------------------------------------------------- */
 
 void engine_hear(struct engine *e, struct session *s)
 {
@@ -392,7 +397,7 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     return STATUS_OK;
 }
 
-/* --- leaving ----------------------------------------------------------------------------------------------------------- */
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
 
 static enum status lose_place(struct engine *e, enum record_member_what what, const struct member *m, struct err *err)
 {

@@ -7,7 +7,7 @@
 #include "common/hash.h"
 #include "coordinator/engine_impl.h"
 
-/* --- what the run waits for -------------------------------------------------------------------------------------------- */
+/* --- what the run waits for --------------------------------------------------------------------------------------- */
 
 struct line {
     char *out;
@@ -87,7 +87,8 @@ static void waiting_work(const struct engine *e, struct line *line)
 static void waiting_ready(const struct engine *e, struct line *line)
 {
     uint32_t ready = 0, need = e->config.coordinator.min_workers;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
     add(line, "workers: %u of %u ready", ready, need);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
@@ -131,7 +132,7 @@ void engine_emit_restart(struct engine *e)
     engine_emit_text(e, ENGINE_EVENT_RESTART, NULL, text);
 }
 
-/* --- status ------------------------------------------------------------------------------------------------------------- */
+/* --- status ------------------------------------------------------------------------------------------------------- */
 
 static json_t *number(double value)
 {
@@ -149,7 +150,8 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
                         : s->beating ? session_state_name(s->last.state) : "joining";
     json_object_set_new(o, "state", json_string(state));
     if (s && s->beating) {
-        json_object_set_new(o, "round", s->last.round == UINT64_MAX ? json_null() : json_integer((json_int_t)s->last.round));
+        json_object_set_new(o, "round",
+                            s->last.round == UINT64_MAX ? json_null() : json_integer((json_int_t)s->last.round));
         json_object_set_new(o, "step", json_integer(s->last.step));
         json_object_set_new(o, "steps", json_integer(s->last.steps));
         json_object_set_new(o, "step_s", number(s->last.step_s));
@@ -210,7 +212,8 @@ static json_t *status_object(const struct engine *e)
     json_t *versions = json_array();
     for (uint32_t f = 0; l->modelled && f < l->layout.n_fragments; f++) {
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->outer.fragments[f].hash);
-        json_array_append_new(versions, json_pack("{s:I,s:s}", "version", (json_int_t)l->round.versions[f], "hash", hash));
+        json_array_append_new(versions,
+                              json_pack("{s:I,s:s}", "version", (json_int_t)l->round.versions[f], "hash", hash));
     }
     json_object_set_new(o, "fragments", versions);
     json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, text, sizeof text)));
@@ -228,7 +231,7 @@ size_t engine_status_json(const struct engine *e, char *out, size_t cap)
     return n;
 }
 
-/* --- summary and views ---------------------------------------------------------------------------------------------------- */
+/* --- summary and views -------------------------------------------------------------------------------------------- */
 
 void engine_summary(const struct engine *e, struct engine_summary *out)
 {

@@ -7,9 +7,9 @@
 #include "common/status.h"
 #include "coordinator/ledger.h"
 
-/* l->outer.acc = the merge of the fragment's held parts, in worker order. The payloads are read to l->outer.payload from
- * byte `at` on, end to end, as many at a time as there is room for; or all at once (`together`), four bytes behind them
- * free. IO, CORRUPT, NOMEM with a line. */
+/* l->outer.acc = the merge of the fragment's held parts, in worker order. The payloads are read to l->outer.payload
+ * from byte `at` on, end to end, as many at a time as there is room for; or all at once (`together`), four bytes behind
+ * them free. IO, CORRUPT, NOMEM with a line. */
 enum status gather_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
                          struct err *err) MUST_CHECK;
 

@@ -5,9 +5,9 @@
  *               u32 crc32c of the 28 bytes before, body
  *
  * `durable` is how much of the segment was known to be on disk when the record was written. After a crash a damaged or
- * missing record is the torn tail if nothing behind it knows it to be durable: the segment is cut there. Otherwise bytes
- * that were safe have changed: that is corruption, and recovery refuses. After each sync a record of type 0 (no body)
- * carries the new mark. Layout of bodies: coordinator/record.h. */
+ * missing record is the torn tail if nothing behind it knows it to be durable: the segment is cut there. Otherwise
+ * bytes that were safe have changed: that is corruption, and recovery refuses. After each sync a record of type 0 (no
+ * body) carries the new mark. Layout of bodies: coordinator/record.h. */
 #ifndef COORDINATOR_JOURNAL_H
 #define COORDINATOR_JOURNAL_H
 

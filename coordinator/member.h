@@ -1,5 +1,5 @@
-/* Workers that have a place in the run, by id. A place outlives connections: it is given once per uuid, is journaled, and
- * a worker that returns takes the same one. Sessions (coordinator/session.h) come and go. */
+/* Workers that have a place in the run, by id. A place outlives connections: it is given once per uuid, is journaled,
+ * and a worker that returns takes the same one. Sessions (coordinator/session.h) come and go. */
 #ifndef COORDINATOR_MEMBER_H
 #define COORDINATOR_MEMBER_H
 

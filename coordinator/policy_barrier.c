@@ -1,11 +1,12 @@
 /* Rounds with a barrier: ddp, local-sgd, diloco.
  *
- * Round r opens with every member that is in step or ready. Fragment f closes when nobody is waited for any more, or when
- * a quorum has delivered and the time limit has passed. When all fragments have closed the round is over; who was late
- * finds its work refused and is taken into the next round as soon as it is ready. */
+ * Round r opens with every member that is in step or ready. Fragment f closes when nobody is waited for any more, or
+ * when a quorum has delivered and the time limit has passed. When all fragments have closed the round is over; who was
+ * late finds its work refused and is taken into the next round as soon as it is ready. */
 #include "coordinator/policy.h"
 
-/* A round closes without the late ones after median + 4 MAD of measured arrivals, at least a second, at most an hour. */
+/* A round closes without the late ones after median + 4 MAD of measured arrivals, at least a second, at most an
+ * hour. */
 static const double limit_k = 4;
 static const uint64_t limit_floor_us = 1000000, limit_ceiling_us = 3600000000u;
 static const uint64_t patience_us = 60000000; /* for workers that all left to come back */
@@ -122,7 +123,8 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
         const struct member *m = r->members.members[i];
         if (!m->active || m->work.open || (!m->in_step && !m->ready)) continue;
         struct round_grant *grant = &open->grants[open->n++];
-        *grant = (struct round_grant){.id = i, .round = r->round, .steps = steps, .step0 = (double)step0, .step_rate = 1};
+        *grant =
+            (struct round_grant){.id = i, .round = r->round, .steps = steps, .step0 = (double)step0, .step_rate = 1};
         TRY(lease_plan_take(&plan, steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
     }
     return STATUS_OK;

@@ -21,8 +21,8 @@ struct publish {
     size_t scratch_part; /* >= the codec's largest part */
 };
 
-/* x[i] += decay * residual[i], and the residual takes x over: what will be decoded is subtracted from it later. Any range
- * of the fragment. Values with `skip` (NULL: none) are not published: x becomes 0, the residual stays. */
+/* x[i] += decay * residual[i], and the residual takes x over: what will be decoded is subtracted from it later. Any
+ * range of the fragment. Values with `skip` (NULL: none) are not published: x becomes 0, the residual stays. */
 void publish_add_residual(float *x, float *residual, float decay, const uint8_t *skip, size_t n);
 
 /* x[n]: the increment, residual added, or the new theta. On OK payload[*size_p] is the update's payload, theta and

@@ -22,7 +22,8 @@ static void drop_torn_line(FILE *file)
     if (fseek(file, 0, SEEK_END)) return;
     long end = ftell(file), keep = end;
     while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
-    if (keep < end && ftruncate(fileno(file), keep)) log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
+    if (keep < end && ftruncate(fileno(file), keep))
+        log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
 }
 
 enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
@@ -61,7 +62,7 @@ enum status report_flush(struct report *r, struct err *err)
     return STATUS_OK;
 }
 
-/* --- lines --------------------------------------------------------------------------------------------------------------- */
+/* --- lines -------------------------------------------------------------------------------------------------------- */
 
 void report_line(struct report *r, const char *fmt, ...)
 {
@@ -176,7 +177,7 @@ static void round_line(struct report *r, const struct engine_event *e)
     draw_bar(r, e, eta);
 }
 
-/* --- metrics -------------------------------------------------------------------------------------------------------------- */
+/* --- metrics ------------------------------------------------------------------------------------------------------ */
 
 static const char *const kind_names[] = {
     [ENGINE_EVENT_JOIN] = "join",   [ENGINE_EVENT_LEAVE] = "leave",     [ENGINE_EVENT_EVICT] = "evict",
@@ -248,7 +249,9 @@ void report_event(struct report *r, const struct engine_event *e)
     switch (e->kind) {
     case ENGINE_EVENT_ROUND: round_line(r, e); break;
     case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", e->worker, e->text); break;
-    case ENGINE_EVENT_LEAVE: report_line(r, "%s left%s%s", e->worker, e->text && e->text[0] ? ": " : "", e->text); break;
+    case ENGINE_EVENT_LEAVE:
+        report_line(r, "%s left%s%s", e->worker, e->text && e->text[0] ? ": " : "", e->text);
+        break;
     case ENGINE_EVENT_EVICT: report_line(r, "%s is removed: %s", e->worker, e->text); break;
     case ENGINE_EVENT_FAULT:
         report_line(r, "%s%s%s", e->worker ? e->worker : "", e->worker ? ": " : "", e->text);
@@ -263,7 +266,7 @@ void report_event(struct report *r, const struct engine_event *e)
     }
 }
 
-/* --- summary --------------------------------------------------------------------------------------------------------------- */
+/* --- summary ------------------------------------------------------------------------------------------------------ */
 
 double report_ddp_bytes(const struct engine_summary *s)
 {

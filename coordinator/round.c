@@ -48,7 +48,7 @@ void round_finish(struct round *r)
     memset(r, 0, sizeof *r);
 }
 
-/* --- folds --------------------------------------------------------------------------------------------------------- */
+/* --- folds -------------------------------------------------------------------------------------------------------- */
 
 void round_settle(struct round *r, struct member *m)
 {
@@ -80,8 +80,8 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     return member_add(&r->members, uuid, name, &m);
 }
 
-/* What is waited for is waited for no more (fragment UINT32_MAX: all of it). Where fragments close together, half a delta
- * would keep the round open for ever: what was delivered goes with the rest. */
+/* What is waited for is waited for no more (fragment UINT32_MAX: all of it). Where fragments close together, half a
+ * delta would keep the round open for ever: what was delivered goes with the rest. */
 static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
 {
     bool dropped = false;
@@ -139,7 +139,8 @@ enum status round_fold_open(struct round *r, const struct round_open *open)
 {
     if (!open->n) return STATUS_STATE;
     for (uint32_t i = 0; i < open->n; i++)
-        if (!grant_fits(r, &open->grants[i]) || (i && open->grants[i].id <= open->grants[i - 1].id)) return STATUS_STATE;
+        if (!grant_fits(r, &open->grants[i]) || (i && open->grants[i].id <= open->grants[i - 1].id))
+            return STATUS_STATE;
     for (uint32_t i = 0; i < open->n; i++) {
         const struct round_grant *grant = &open->grants[i];
         TRY(lease_take(&r->leases, grant->id, grant->round, grant->ranges, grant->n_ranges));
@@ -220,7 +221,7 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
     return STATUS_OK;
 }
 
-/* --- questions ----------------------------------------------------------------------------------------------------- */
+/* --- questions ---------------------------------------------------------------------------------------------------- */
 
 static const char *drop_reason(uint16_t code)
 {
@@ -243,8 +244,8 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
     return r->policy->judge(r, m, offer, reason_p);
 }
 
-/* Work before the assignment in hand. A worker that restarted from an older state offers it again: with a barrier it will
- * see for itself whether the updates after its base name it. */
+/* Work before the assignment in hand. A worker that restarted from an older state offers it again: with a barrier it
+ * will see for itself whether the updates after its base name it. */
 static enum round_verdict judge_old(const struct round *r, const struct round_offer *offer, uint16_t *code_p,
                                     const char **reason_p)
 {
@@ -329,7 +330,7 @@ bool round_busy(const struct round *r)
     return false;
 }
 
-/* --- volatile ------------------------------------------------------------------------------------------------------ */
+/* --- volatile ----------------------------------------------------------------------------------------------------- */
 
 static uint32_t held(const struct round *r, uint32_t fragment)
 {

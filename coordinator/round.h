@@ -1,7 +1,8 @@
-/* The round machine: who works on what, from which versions, what has arrived, what may be merged, what opens next. Pure:
- * no floats, sockets, files or clock. Its state changes only by the fold functions round_fold_*, one per journal record,
- * which run live and in replay alike; the questions round_judge, round_next_close and round_plan answer from that state,
- * the time, and the two volatile fields of a member. How the methods differ is behind one table (coordinator/policy.h).
+/* The round machine: who works on what, from which versions, what has arrived, what may be merged, what opens next.
+ * Pure: no floats, sockets, files or clock. Its state changes only by the fold functions round_fold_*, one per journal
+ * record, which run live and in replay alike; the questions round_judge, round_next_close and round_plan answer from
+ * that state, the time, and the two volatile fields of a member. How the methods differ is behind one table
+ * (coordinator/policy.h).
  *
  *     barrier: round r opens with a set of members -> their parts arrive -> each fragment closes -> r + 1 opens
  *     async:   each member has its own rounds; every part that arrives closes its fragment at once */

@@ -61,7 +61,7 @@ enum status run_dir_write_config(const char *dir, const struct config *config, c
     return status;
 }
 
-/* --- keys ------------------------------------------------------------------------------------------------------------ */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 /* file_write with nobody else allowed to read. */
 static enum status write_private(const char *path, const char *text, struct err *err)
@@ -107,11 +107,13 @@ enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct er
     for (int i = 0; good && i < 4; i++) good = key_read((const char *)data + i * (2 * KEY_BYTES + 1), fields[i]);
     mem_free(data);
     return good ? STATUS_OK
-                : err_set(err, STATUS_CORRUPT, "%.300s is not a file of keys: restore it, or remove it to make new keys "
-                          "(workers then need the new join line)", path);
+                : err_set(err, STATUS_CORRUPT,
+                          "%.300s is not a file of keys: restore it, or remove it to make new keys "
+                          "(workers then need the new join line)",
+                          path);
 }
 
-/* --- address --------------------------------------------------------------------------------------------------------- */
+/* --- address ------------------------------------------------------------------------------------------------------ */
 
 void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap)
 {
@@ -137,7 +139,8 @@ static void own_address(char out[INET_ADDRSTRLEN])
     snprintf(out, INET_ADDRSTRLEN, "127.0.0.1");
     if (getifaddrs(&list)) return;
     for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
-        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || i->ifa_flags & IFF_LOOPBACK || !(i->ifa_flags & IFF_UP))
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || i->ifa_flags & IFF_LOOPBACK ||
+            !(i->ifa_flags & IFF_UP))
             continue;
         inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, out, INET_ADDRSTRLEN);
         break;

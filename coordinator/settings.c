@@ -41,11 +41,11 @@ void settings_warn(const struct config *c)
         log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",
                  c->inner.warmup_steps, c->train.max_steps);
     if (rounds < period)
-        log_warn("codec.up: %s sends a coordinate about once in %u rounds, and this run has %u: int4 or 1bit learn more "
-                 "from so few",
+        log_warn("codec.up: %s sends a coordinate about once in %u rounds, and this run has %u: int4 or 1bit learn "
+                 "more from so few",
                  c->codec.up, period, rounds);
     if (period && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum > 0)
-        log_warn("outer.momentum: %g on top of %s overshoots, whose residual is a momentum already: outer.optimizer sgd "
-                 "with rate 1 is what goes with it",
+        log_warn("outer.momentum: %g on top of %s overshoots, whose residual is a momentum already: outer.optimizer "
+                 "sgd with rate 1 is what goes with it",
                  c->outer.momentum, c->codec.up);
 }

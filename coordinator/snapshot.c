@@ -11,7 +11,7 @@ static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '1', '\n'};
 
 enum { PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
 
-/* --- float arrays in the order they are stored ---------------------------------------------------------------------- */
+/* --- float arrays in the order they are stored -------------------------------------------------------------------- */
 
 struct array {
     float *data;
@@ -29,7 +29,7 @@ static size_t list_arrays(const struct ledger *l, struct array out[ARRAYS_MAX])
     return n;
 }
 
-/* --- members -------------------------------------------------------------------------------------------------------- */
+/* --- members ------------------------------------------------------------------------------------------------------ */
 
 static size_t member_size(const struct member *m, uint32_t n_fragments)
 {
@@ -119,7 +119,7 @@ static enum status member_decode(struct round *round, uint32_t n_fragments, stru
     return r->bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-/* --- the head ------------------------------------------------------------------------------------------------------- */
+/* --- the head ----------------------------------------------------------------------------------------------------- */
 
 static size_t head_size(const struct ledger *l)
 {
@@ -266,7 +266,7 @@ static enum status head_decode(struct ledger *l, struct snapshot_info *info, uin
     return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
 }
 
-/* --- whole ---------------------------------------------------------------------------------------------------------- */
+/* --- whole -------------------------------------------------------------------------------------------------------- */
 
 enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                           const char *tokenizer_json, struct err *err)
@@ -296,8 +296,10 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
 
 static enum status bad(struct err *err, uint64_t round, const char *what)
 {
-    return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: its coordinator_state.bin %s: restore it from a copy, "
-                   "or remove this checkpoint to go back to the one before", (unsigned long long)round, what);
+    return err_set(err, STATUS_CORRUPT,
+                   "checkpoint round_%06llu: its coordinator_state.bin %s: restore it from a copy, "
+                   "or remove this checkpoint to go back to the one before",
+                   (unsigned long long)round, what);
 }
 
 /* The checked head in mem_alloc'd memory. */

@@ -25,7 +25,8 @@ enum status spool_write(struct spool *spool, const char *folder, uint64_t offset
         ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
-            return err_set(err, STATUS_IO, "cannot keep a delta that is arriving in %.300s: %s", folder, strerror(errno));
+            return err_set(err, STATUS_IO, "cannot keep a delta that is arriving in %.300s: %s", folder,
+                           strerror(errno));
         done += (size_t)n;
     }
     return STATUS_OK;

@@ -1,5 +1,6 @@
-/* A place on disk for bytes that nobody needs after this process: deltas on their way in. In memory they would grow with
- * the number of workers. One file without a name, never synced; room that is given back usually was never written out. */
+/* A place on disk for bytes that nobody needs after this process: deltas on their way in. In memory they would grow
+ * with the number of workers. One file without a name, never synced; room that is given back usually was never written
+ * out. */
 #ifndef COORDINATOR_SPOOL_H
 #define COORDINATOR_SPOOL_H
 

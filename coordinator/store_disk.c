@@ -52,7 +52,7 @@ static void snapshot_path(const struct store_disk *d, uint64_t round, const char
              file);
 }
 
-/* --- segments ------------------------------------------------------------------------------------------------------- */
+/* --- segments ----------------------------------------------------------------------------------------------------- */
 
 static void close_fd(int *fd)
 {
@@ -221,7 +221,7 @@ static enum status segment_remove(struct store *s, uint64_t segment, struct err 
     return unlink(path) && errno != ENOENT ? fail(err, "remove", path) : STATUS_OK;
 }
 
-/* --- snapshots ------------------------------------------------------------------------------------------------------ */
+/* --- snapshots ---------------------------------------------------------------------------------------------------- */
 
 static void unmap(struct store_disk *d)
 {
@@ -343,7 +343,7 @@ static enum status snapshot_theta_read(struct store *s, uint64_t round, const st
     return STATUS_OK;
 }
 
-/* --- what is arriving ------------------------------------------------------------------------------------------------ */
+/* --- what is arriving --------------------------------------------------------------------------------------------- */
 
 static enum status store_spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
 {
@@ -362,7 +362,7 @@ static void store_spool_forget(struct store *s, uint64_t offset, uint64_t size)
     spool_forget(&of(s)->spool, offset, size);
 }
 
-/* --- open and close ------------------------------------------------------------------------------------------------- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 static void store_disk_close(struct store *s)
 {
@@ -418,7 +418,8 @@ static enum status sweep(struct store_disk *d, struct err *err)
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
 {
     char path[PATH_ROOM];
-    if (strlen(run_dir) > PATH_ROOM - 128) return err_set(err, STATUS_INVALID, "the name of the run folder is too long");
+    if (strlen(run_dir) > PATH_ROOM - 128)
+        return err_set(err, STATUS_INVALID, "the name of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
     *d = (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .spool.fd = -1,
