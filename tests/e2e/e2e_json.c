@@ -1,8 +1,9 @@
 /* What the shell tests need to know about JSON files (there is no jq on a bare system).
  *
- *   e2e_json get FILE KEY               value of a top-level key of one object: text bare, numbers and true/false as JSON
- *   e2e_json keys FILE KEY...           fails unless the object has every KEY
- *   e2e_json lines FILE [EVENT KEY...]  every line is an object with "time" and "event"; prints, of those whose event is
+ *   e2e_json get FILE KEY               value of a top-level key of one object: text bare, numbers and true/false as
+ *   JSON e2e_json keys FILE KEY...           fails unless the object has every KEY
+ *   e2e_json lines FILE [EVENT KEY...]  every line is an object with "time" and "event"; prints, of those whose event
+ *   is
  *                                       EVENT, the values of KEY... separated by blanks ("-" where one is missing)
  * Exit codes: 0; 1 the file is not what was asked for (one line on stderr); 2 usage. */
 #include <jansson.h>

@@ -19,7 +19,8 @@ float *case_normal(size_t n, uint64_t stream, float sigma);
 float *case_poisoned(size_t n);
 void case_free_poisoned(float *p, size_t n);
 
-/* ||got - want|| <= tol * ||want|| (plus nothing: zero must be zero), and every element finite. The test fails otherwise. */
+/* ||got - want|| <= tol * ||want|| (plus nothing: zero must be zero), and every element finite. The test fails
+ * otherwise. */
 void case_close(const char *what, const float *got, const double *want, size_t n, double tol);
 void case_equal(const char *what, const float *a, const float *b, size_t n);
 

@@ -17,7 +17,7 @@ enum { PAYLOAD_MAX = 4096 };
 
 static struct msg pool[RIG_OUTBOX]; /* messages are large: only those that are sent touch memory */
 
-/* --- io ------------------------------------------------------------------------------------------------------------------- */
+/* --- io ----------------------------------------------------------------------------------------------------------- */
 
 static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
 {
@@ -67,7 +67,7 @@ int rig_events(const struct rig *r, enum engine_event_kind kind)
     return n;
 }
 
-/* --- life ----------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void quiet(void *ctx, enum log_level level, const char *line)
 {
@@ -184,7 +184,7 @@ void rig_wait(struct rig *r, uint64_t us)
     }
 }
 
-/* --- mail ----------------------------------------------------------------------------------------------------------------- */
+/* --- mail --------------------------------------------------------------------------------------------------------- */
 
 bool rig_take(struct rig *r, int worker, enum msg_type type, struct msg *m)
 {
@@ -210,7 +210,7 @@ void rig_expect_none(struct rig *r, int worker, enum msg_type type)
     if (rig_take(r, worker, type, &m)) fail_msg("a %s for worker-%d", msg_name(type), worker);
 }
 
-/* --- what workers say -------------------------------------------------------------------------------------------------------- */
+/* --- what workers say --------------------------------------------------------------------------------------------- */
 
 void rig_hello(struct rig *r, int worker)
 {
@@ -358,8 +358,9 @@ void rig_deliver_all(struct rig *r, int n_workers, float level)
 size_t rig_get(struct rig *r, int worker, uint8_t kind, uint32_t fragment, uint64_t version, uint8_t *out, size_t cap)
 {
     const struct rig_worker *w = &r->workers[worker];
-    struct msg m = {.type = MSG_GET,
-                    .get = {.session = w->session, .kind = kind, .fragment = fragment, .version = version, .length = cap}};
+    struct msg m = {
+        .type = MSG_GET,
+        .get = {.session = w->session, .kind = kind, .fragment = fragment, .version = version, .length = cap}};
     size_t size = 0;
     rig_say(r, w->control, &m);
     while (rig_take(r, worker, MSG_CHUNK, &m)) {

@@ -1,5 +1,5 @@
-/* The engine driven by hand: a store in memory, a caught outbox, and workers that say exactly what a test makes them say.
- * Failures of the engine itself end the test. */
+/* The engine driven by hand: a store in memory, a caught outbox, and workers that say exactly what a test makes them
+ * say. Failures of the engine itself end the test. */
 #ifndef TESTS_LIB_ENGINE_RIG_H
 #define TESTS_LIB_ENGINE_RIG_H
 
@@ -74,8 +74,8 @@ void rig_join(struct rig *r, int worker);
 void rig_beat(struct rig *r, int worker, enum worker_state state);
 /* Take the ASSIGN that must be there, the newest of several. */
 void rig_assigned(struct rig *r, int worker);
-/* The delta of one fragment of its task: OFFER and, when credit comes, all chunks. Returns what came back last: CREDIT or
- * REJECT. `level`: its values depend on it. */
+/* The delta of one fragment of its task: OFFER and, when credit comes, all chunks. Returns what came back last: CREDIT
+ * or REJECT. `level`: its values depend on it. */
 struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level);
 void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level, struct msg *m);
 /* The values of a delta: theta-wide, however it is cut into fragments. */

@@ -48,7 +48,7 @@ void simcheck_destroy(struct simcheck *c)
     mem_free(c);
 }
 
-/* ---- what happened, what went wrong ---------------------------------------------------------------------------------- */
+/* ---- what happened, what went wrong ------------------------------------------------------------------------------ */
 
 void simcheck_note(struct simcheck *c, uint64_t now_us, const char *fmt, ...)
 {
@@ -100,7 +100,7 @@ void simcheck_script(struct simcheck *c, simcheck_script_fn fn, void *ctx)
     c->script_ctx = ctx;
 }
 
-/* ---- the journal ----------------------------------------------------------------------------------------------------- */
+/* ---- the journal ------------------------------------------------------------------------------------------------- */
 
 static void appended_member(struct simcheck *c, const uint8_t *body, size_t size)
 {
@@ -194,10 +194,11 @@ void simcheck_store_synced(struct simcheck *c)
 {
     c->open_unsynced = false;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
-        for (size_t v = c->logs[f].n; v-- > 0 && !c->logs[f].versions[v].durable;) c->logs[f].versions[v].durable = true;
+        for (size_t v = c->logs[f].n; v-- > 0 && !c->logs[f].versions[v].durable;)
+            c->logs[f].versions[v].durable = true;
 }
 
-/* ---- the coordinator ------------------------------------------------------------------------------------------------- */
+/* ---- the coordinator --------------------------------------------------------------------------------------------- */
 
 static void engine_log(struct simcheck *c, const struct engine *engine, uint32_t f)
 {
@@ -214,8 +215,10 @@ static void engine_log(struct simcheck *c, const struct engine *engine, uint32_t
     c->engine_versions[f] = version;
     const float *theta = engine_theta(engine) + c->layout.fragments[f].offset;
     check_owed(c, f, v, engine_residual(engine, f));
-    if (v->hash != hash64(theta, check_count(c, f) * sizeof(float)) || engine_version_hash(engine, f, version) != v->hash)
-        simcheck_fail(c, "the coordinator's fragment %u is not version %llu of the log", f, (unsigned long long)version);
+    if (v->hash != hash64(theta, check_count(c, f) * sizeof(float)) ||
+        engine_version_hash(engine, f, version) != v->hash)
+        simcheck_fail(c, "the coordinator's fragment %u is not version %llu of the log", f,
+                      (unsigned long long)version);
 }
 
 void simcheck_engine_started(struct simcheck *c, const struct engine *engine, uint64_t now_us)
@@ -230,7 +233,8 @@ void simcheck_engine_started(struct simcheck *c, const struct engine *engine, ui
         for (uint64_t v = 0; v < c->logs[f].n; v++) {
             uint64_t hash = engine_version_hash(engine, f, v);
             if (hash && hash != c->logs[f].versions[v].hash)
-                simcheck_fail(c, "version %llu of fragment %u has another hash after a restart", (unsigned long long)v, f);
+                simcheck_fail(c, "version %llu of fragment %u has another hash after a restart", (unsigned long long)v,
+                              f);
         }
     }
 }
@@ -246,13 +250,15 @@ void simcheck_engine(struct simcheck *c, const struct engine *engine, uint64_t n
     if (engine_check(engine, &err) != STATUS_OK) simcheck_fail(c, "the lease book does not add up: %s", err.msg);
     if (now_us > c->moved_us + CHECK_QUIET_US && !engine_finished(engine)) {
         engine_waiting(engine, text, sizeof(text));
-        if (text[0] == '\0') simcheck_fail(c, "nothing has moved for 20 s and the coordinator does not say what it waits for");
+        if (text[0] == '\0')
+            simcheck_fail(c, "nothing has moved for 20 s and the coordinator does not say what it waits for");
     }
 }
 
 void simcheck_engine_stopped(struct simcheck *c, bool power)
 {
-    /* journal.sync snapshot: after a power cut the coordinator may be behind what workers hold and have been assigned. */
+    /* journal.sync snapshot: after a power cut the coordinator may be behind what workers hold and have been
+     * assigned. */
     c->behind = c->behind || (power && !c->synced);
     c->engine_up = false;
     memset(c->engine_versions, 0, sizeof(c->engine_versions));

@@ -1,13 +1,14 @@
-/* Watches a simulated run and holds it to what must stay true (design.md, section 6), with books of its own: it sees the
- * messages on the wire, the bytes appended to the journal, and what workers train, and recomputes everything else.
+/* Watches a simulated run and holds it to what must stay true (design.md, section 6), with books of its own: it sees
+ * the messages on the wire, the bytes appended to the journal, and what workers train, and recomputes everything else.
  *
  *  - each delta is merged exactly once, only if it was sent, with the bytes that follow from what was trained:
  *    sent + new residual = delta + old residual; merge order is worker id; the value of every update is recomputed
- *  - a version that anybody saw stays in the log with the same bytes whatever crashes; nothing is seen before it is durable
+ *  - a version that anybody saw stays in the log with the same bytes whatever crashes; nothing is seen before it is
+ *    durable
  *  - every copy of theta (coordinator, workers, snapshots) at a version has the hash the log says; all are finite
  *  - sample positions are merged at most once, and the coordinator's lease book adds up
- *  - a relayed update goes to a worker without the delta that it delivered in this session, unless it asks for those bytes,
- *    and whole otherwise
+ *  - a relayed update goes to a worker without the delta that it delivered in this session, unless it asks for those
+ *    bytes, and whole otherwise
  *  - nobody waits without saying what for
  *
  * The first breach is kept with the last events; simcheck_failure says so and the run stops. */
@@ -50,15 +51,16 @@ struct simcheck_counts {
 };
 struct simcheck_counts simcheck_counts(const struct simcheck *c);
 
-/* ---- the network (from the tap of simnet) --------------------------------------------------------------------------- */
+/* ---- the network (from the tap of simnet) ------------------------------------------------------------------------ */
 
 /* Scenarios look at messages too, and lose or double them: called first; its result is simcheck_message's. */
-typedef int (*simcheck_script_fn)(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m);
+typedef int (*simcheck_script_fn)(void *ctx, enum simnet_moment moment, int client, bool to_client,
+                                  const struct msg *m);
 void simcheck_script(struct simcheck *c, simcheck_script_fn fn, void *ctx);
 int simcheck_message(struct simcheck *c, uint64_t now_us, enum simnet_moment moment, int client, bool to_client,
                      const struct msg *m);
 
-/* ---- the coordinator ------------------------------------------------------------------------------------------------ */
+/* ---- the coordinator --------------------------------------------------------------------------------------------- */
 
 void simcheck_store_appended(struct simcheck *c, const struct store_part *parts, size_t n);
 void simcheck_store_synced(struct simcheck *c);
@@ -68,7 +70,7 @@ void simcheck_engine_stopped(struct simcheck *c, bool power); /* power: what was
 void simcheck_event(struct simcheck *c, uint64_t now_us, const struct engine_event *event);
 void simcheck_finished(struct simcheck *c, const struct engine *engine);
 
-/* ---- workers -------------------------------------------------------------------------------------------------------- */
+/* ---- workers ----------------------------------------------------------------------------------------------------- */
 
 void simcheck_worker_started(struct simcheck *c, int client);
 struct simcheck_mark *simcheck_worker_saved(struct simcheck *c, int client);

@@ -103,7 +103,7 @@ void check_log_finish(struct simcheck *c)
     }
 }
 
-/* ---- what an update should be --------------------------------------------------------------------------------------- */
+/* ---- what an update should be ------------------------------------------------------------------------------------ */
 
 static void outer_step(const struct simcheck *c, struct check_version *v, size_t n, const double *g, double weight)
 {
@@ -148,7 +148,8 @@ static void check_value(struct simcheck *c, uint32_t f, struct check_version *v,
     size_t n = check_count(c, f);
     double *mean = mem_alloc(n, sizeof(double)), weight = 1.0, largest = 0.0;
     assert(mean);
-    if (!check_merge(c, f, v, mean)) simcheck_fail(c, "fragment %u: a merged delta does not decode or is not finite", f);
+    if (!check_merge(c, f, v, mean))
+        simcheck_fail(c, "fragment %u: a merged delta does not decode or is not finite", f);
     if (!c->barrier) {
         v->merged++;
         v->merged_tokens += v->named[0].tokens;
@@ -223,7 +224,7 @@ static void recount_samples(struct simcheck *c)
                     count_samples(c, &c->logs[f].versions[v].named[i], false);
 }
 
-/* ---- the log -------------------------------------------------------------------------------------------------------- */
+/* ---- the log ----------------------------------------------------------------------------------------------------- */
 
 static const struct check_delta *named_delta(struct simcheck *c, uint32_t f, const struct update_named *named)
 {
@@ -234,8 +235,8 @@ static const struct check_delta *named_delta(struct simcheck *c, uint32_t f, con
     }
     for (const struct check_delta *d = c->deltas; d; d = d->next)
         if (d->client == client && d->round == named->round && d->fragment == f && d->accepted) return d;
-    simcheck_fail(c, "fragment %u: an update names worker-%d round %llu, which the coordinator never took in", f, client,
-                  (unsigned long long)named->round);
+    simcheck_fail(c, "fragment %u: an update names worker-%d round %llu, which the coordinator never took in", f,
+                  client, (unsigned long long)named->round);
     return NULL;
 }
 
@@ -253,7 +254,8 @@ static void check_named_all(struct simcheck *c, const struct update *u, struct c
         if (!d) return;
         if (n->tokens != d->tokens) simcheck_fail(c, "fragment %u: tokens of worker-%d are wrong", f, d->client);
         if (i && u->named[i - 1].worker_id >= n->worker_id)
-            simcheck_fail(c, "fragment %u version %llu: merge order is not by worker id", f, (unsigned long long)u->version);
+            simcheck_fail(c, "fragment %u version %llu: merge order is not by worker id", f,
+                          (unsigned long long)u->version);
         if (c->barrier && (d->base_version != u->version - 1 || n->round != u->round))
             simcheck_fail(c, "fragment %u version %llu merges a delta made from version %llu (round %llu)", f,
                           (unsigned long long)u->version, (unsigned long long)d->base_version,
@@ -329,11 +331,13 @@ void check_log_show(struct simcheck *c, uint32_t f, uint64_t version, const char
 {
     struct check_version *v = check_version_at(c, f, version);
     if (!v) {
-        simcheck_fail(c, "%s shows version %llu of fragment %u, which does not exist", how, (unsigned long long)version, f);
+        simcheck_fail(c, "%s shows version %llu of fragment %u, which does not exist", how, (unsigned long long)version,
+                      f);
         return;
     }
     if (v->visible) return;
     v->visible = true;
     if (c->synced && !v->durable)
-        simcheck_fail(c, "%s shows version %llu of fragment %u before it is durable", how, (unsigned long long)version, f);
+        simcheck_fail(c, "%s shows version %llu of fragment %u before it is durable", how, (unsigned long long)version,
+                      f);
 }

@@ -27,7 +27,7 @@ static void note_message(struct simcheck *c, enum simnet_moment moment, int clie
                   moment == SIMNET_SENT ? "sent" : "came", msg_name(m->type), a, b, d);
 }
 
-/* ---- from workers --------------------------------------------------------------------------------------------------- */
+/* ---- from workers ------------------------------------------------------------------------------------------------ */
 
 static void sent_offer(struct simcheck *c, int client, const struct msg_offer *o)
 {
@@ -43,8 +43,8 @@ static void sent_offer(struct simcheck *c, int client, const struct msg_offer *o
         return;
     }
     if (d->form != o->form || d->base_version != o->base_version || d->tokens != o->tokens)
-        simcheck_fail(c, "worker-%d offers round %llu fragment %u as form %d from version %llu with %llu tokens", client,
-                      (unsigned long long)o->round, o->fragment, o->form, (unsigned long long)o->base_version,
+        simcheck_fail(c, "worker-%d offers round %llu fragment %u as form %d from version %llu with %llu tokens",
+                      client, (unsigned long long)o->round, o->fragment, o->form, (unsigned long long)o->base_version,
                       (unsigned long long)o->tokens);
     d->offered = true;
 }
@@ -74,7 +74,7 @@ static void sent_delta_chunk(struct simcheck *c, int client, const struct msg_ch
                   (unsigned long long)k->key, k->fragment);
 }
 
-/* ---- from the coordinator ------------------------------------------------------------------------------------------- */
+/* ---- from the coordinator ---------------------------------------------------------------------------------------- */
 
 /* The deltas lie end to end before the checksum. */
 static void sent_own(struct simcheck *c, int client, const struct check_version *v, const struct msg_chunk *k)
@@ -88,8 +88,8 @@ static void sent_own(struct simcheck *c, int client, const struct check_version 
         bool had = own->session == c->workers[client].given && own->round == v->named[i].round;
         bool before = own->get_version == k->key && own->get_offset < at;
         if (from == end && before && !had)
-            simcheck_fail(c, "worker-%d is not sent its delta of round %llu, fragment %u, which it may have lost", client,
-                          (unsigned long long)v->named[i].round, k->fragment);
+            simcheck_fail(c, "worker-%d is not sent its delta of round %llu, fragment %u, which it may have lost",
+                          client, (unsigned long long)v->named[i].round, k->fragment);
         if (from >= end || to <= at) continue;
         c->counts.own_bytes += (to < end ? to : end) - (from > at ? from : at);
         if (before && had)
@@ -153,7 +153,8 @@ static void sent_assign(struct simcheck *c, int client, const struct msg_assign 
                               (unsigned long long)p);
     }
     if (count != want || a->steps == 0)
-        simcheck_fail(c, "worker-%d is assigned %llu samples for %u steps", client, (unsigned long long)count, a->steps);
+        simcheck_fail(c, "worker-%d is assigned %llu samples for %u steps", client, (unsigned long long)count,
+                      a->steps);
 }
 
 static void sent(struct simcheck *c, int client, bool to_client, const struct msg *m)
@@ -188,7 +189,8 @@ int simcheck_message(struct simcheck *c, uint64_t now_us, enum simnet_moment mom
     note_message(c, moment, client, to_client, m);
     if (moment == SIMNET_SENT) sent(c, client, to_client, m);
     if (moment == SIMNET_SENT && m->type == MSG_WELCOME) c->workers[client].given = m->welcome.session;
-    if (moment == SIMNET_ARRIVED && m->type == MSG_GET && m->get.kind == OBJECT_UPDATE && m->get.fragment < CHECK_FRAGMENTS) {
+    if (moment == SIMNET_ARRIVED && m->type == MSG_GET && m->get.kind == OBJECT_UPDATE &&
+        m->get.fragment < CHECK_FRAGMENTS) {
         c->workers[client].own[m->get.fragment].get_version = m->get.version;
         c->workers[client].own[m->get.fragment].get_offset = m->get.offset;
     }

@@ -6,7 +6,7 @@
 #include "common/mem.h"
 #include "tests/lib/simcheck_impl.h"
 
-/* ---- error feedback ------------------------------------------------------------------------------------------------- */
+/* ---- error feedback ---------------------------------------------------------------------------------------------- */
 
 enum status check_worker_init(struct simcheck *c, struct check_worker *w)
 {
@@ -40,12 +40,13 @@ static bool forgot(const struct simcheck *c, const struct check_worker *w, uint3
     const struct check_log *log = &c->logs[f];
     for (size_t v = base < log->n ? base + 1 : log->n; v-- > 1;)
         for (uint32_t i = 0; i < log->versions[v].n_named; i++)
-            if (log->versions[v].named[i].id == w->id && (int64_t)log->versions[v].named[i].round > w->remembers) return true;
+            if (log->versions[v].named[i].id == w->id && (int64_t)log->versions[v].named[i].round > w->remembers)
+                return true;
     return false;
 }
 
-/* By now the worker knows what became of its last delta: merged (its residual is what the codec lost) or not (everything
- * is put back). */
+/* By now the worker knows what became of its last delta: merged (its residual is what the codec lost) or not
+ * (everything is put back). */
 static void settle(struct simcheck *c, int client, uint32_t f)
 {
     struct check_worker *w = &c->workers[client];
@@ -105,7 +106,7 @@ void simcheck_worker_started(struct simcheck *c, int client)
     c->workers[client].waits_since = 0;
 }
 
-/* ---- what it trained ------------------------------------------------------------------------------------------------ */
+/* ---- what it trained --------------------------------------------------------------------------------------------- */
 
 struct check_delta *check_delta_find(struct simcheck *c, int client, uint64_t round, uint32_t fragment, uint32_t crc)
 {

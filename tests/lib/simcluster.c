@@ -15,7 +15,7 @@ static const char *const small_config[] = {
     "checkpoint.keep=2",     "inner.warmup_steps=0", "coordinator.min_workers=1", "model.block_size=4", NULL,
 };
 
-/* ---- the coordinator process --------------------------------------------------------------------------------------- */
+/* ---- the coordinator process ------------------------------------------------------------------------------------- */
 
 static void coordinator_poll(struct simcluster *c);
 
@@ -163,7 +163,7 @@ void simcluster_coordinator_kill(struct simcluster *c, bool power)
     simcheck_engine_stopped(c->check, power);
 }
 
-/* ---- hooks of the network and the checker -------------------------------------------------------------------------- */
+/* ---- hooks of the network and the checker ------------------------------------------------------------------------ */
 
 static void cluster_ready(void *ctx, int client)
 {
@@ -181,7 +181,7 @@ static int cluster_tap(void *ctx, enum simnet_moment moment, int client, bool to
     return simcheck_message(c->check, simnet_now(c->net), moment, client, to_client, m);
 }
 
-/* ---- faults by the clock ------------------------------------------------------------------------------------------- */
+/* ---- faults by the clock ----------------------------------------------------------------------------------------- */
 
 static void fault_kill(void *ctx, uint64_t arg)
 {
@@ -215,7 +215,7 @@ void simcluster_start_at(struct simcluster *c, uint64_t at_us, int client)
     simnet_at(c->net, at_us, fault_start, c, (uint64_t)(client + 1));
 }
 
-/* ---- a run --------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static enum status cluster_config(struct simcluster *c, const char *const *settings, struct err *err)
 {
@@ -296,7 +296,8 @@ void simcluster_explain(struct simcluster *c, FILE *out)
     else fprintf(out, "  coordinator is %s\n", c->finished ? "finished" : "down");
     for (int i = 0; i < c->n_workers; i++) {
         const struct simworker *w = &c->workers[i];
-        if (w->up) fprintf(out, "  worker-%d: want %d, %s\n", i, outer_loop_want(w->loop), outer_loop_text(w->loop, now));
+        if (w->up)
+            fprintf(out, "  worker-%d: want %d, %s\n", i, outer_loop_want(w->loop), outer_loop_text(w->loop, now));
         else fprintf(out, "  worker-%d is down, said last: %s\n", i, w->last_text);
     }
     fprintf(out, "  virtual time %.3f s\n", (double)now / 1e6);

@@ -1,6 +1,7 @@
 /* A whole run in virtual time: one coordinator (coordinator/engine.h on a store in memory) and workers
  * (tests/lib/simworker.h) on a virtual network, with a checker (tests/lib/simcheck.h) that looks at everything after
- * every event. Processes are killed and restarted at any instant, the coordinator also in the middle of an operation. */
+ * every event. Processes are killed and restarted at any instant, the coordinator also in the middle of an
+ * operation. */
 #ifndef TESTS_LIB_SIMCLUSTER_H
 #define TESTS_LIB_SIMCLUSTER_H
 
@@ -56,7 +57,8 @@ struct simcluster {
     struct simcluster_result result;
 };
 
-enum status simcluster_create(struct simcluster **c_p, const struct simcluster_setup *setup, struct err *err) MUST_CHECK;
+enum status simcluster_create(struct simcluster **c_p, const struct simcluster_setup *setup,
+                              struct err *err) MUST_CHECK;
 void simcluster_destroy(struct simcluster *c);
 
 void simcluster_coordinator_start(struct simcluster *c);
@@ -66,8 +68,8 @@ void simcluster_coordinator_kill(struct simcluster *c, bool power);
 void simcluster_kill_at(struct simcluster *c, uint64_t at_us, int client, bool power);
 void simcluster_start_at(struct simcluster *c, uint64_t at_us, int client);
 
-/* Run until the coordinator and all workers that are up have ended, the checker failed, or `until_us`. True when the run
- * ended well. */
+/* Run until the coordinator and all workers that are up have ended, the checker failed, or `until_us`. True when the
+ * run ended well. */
 bool simcluster_run(struct simcluster *c, uint64_t until_us);
 /* Print what the checker found, the last events, and who waits for what. */
 void simcluster_explain(struct simcluster *c, FILE *out);

@@ -68,7 +68,7 @@ struct simnet {
     struct simnet_counts counts;
 };
 
-/* ---- clock and events ---------------------------------------------------------------------------------------------- */
+/* ---- clock and events -------------------------------------------------------------------------------------------- */
 
 uint64_t simnet_now(const struct simnet *net)
 {
@@ -132,7 +132,7 @@ bool simnet_step(struct simnet *net, uint64_t until_us)
     return true;
 }
 
-/* ---- queues of packets --------------------------------------------------------------------------------------------- */
+/* ---- queues of packets ------------------------------------------------------------------------------------------- */
 
 static void queue_init(struct queue *q)
 {
@@ -170,7 +170,7 @@ static struct packet *packet_copy(const struct packet *p)
     return copy;
 }
 
-/* ---- links --------------------------------------------------------------------------------------------------------- */
+/* ---- links ------------------------------------------------------------------------------------------------------- */
 
 static struct node *net_node(struct simnet *net, int client)
 {
@@ -296,7 +296,7 @@ static void connection_orphan(struct simnet *net, int client, int lane)
     }
 }
 
-/* ---- transport ----------------------------------------------------------------------------------------------------- */
+/* ---- transport --------------------------------------------------------------------------------------------------- */
 
 static bool pipe_full(const struct simnet *net, const struct pipe *pipe, const struct simnet_link *link)
 {
@@ -370,7 +370,7 @@ static void node_bytes(const struct transport *t, uint64_t *sent_p, uint64_t *re
 static const struct transport_ops node_ops = {
     .send = node_send, .recv = node_recv, .wake = node_wake, .bytes = node_bytes, .close = node_wake};
 
-/* ---- nodes --------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 enum status simnet_create(struct simnet **net_p, uint64_t seed, int n_clients)
 {
@@ -382,7 +382,8 @@ enum status simnet_create(struct simnet **net_p, uint64_t seed, int n_clients)
     net->n_clients = n_clients;
     for (int i = 0; i <= SIMNET_CLIENTS_MAX; i++) {
         struct node *node = &net->nodes[i];
-        *node = (struct node){{.ops = &node_ops}, net, i == SIMNET_CLIENTS_MAX ? SIMNET_LISTENER : i, false, {0}, NULL, 0, 0};
+        *node = (struct node){
+            {.ops = &node_ops}, net, i == SIMNET_CLIENTS_MAX ? SIMNET_LISTENER : i, false, {0}, NULL, 0, 0};
         queue_init(&node->inbox);
     }
     for (int i = 0; i < SIMNET_CLIENTS_MAX; i++)

@@ -113,7 +113,7 @@ static bool plan_has(const struct plan *p, const char *prefix)
     return false;
 }
 
-/* ---- links, speeds, arrivals ---------------------------------------------------------------------------------------- */
+/* ---- links, speeds, arrivals ------------------------------------------------------------------------------------- */
 
 static void setup_workers(struct plan *p, bool calm)
 {
@@ -140,7 +140,7 @@ static void setup_workers(struct plan *p, bool calm)
     }
 }
 
-/* ---- faults --------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 struct fault {
     int kind, client;
@@ -217,7 +217,7 @@ static void setup_faults(struct plan *p)
     fault_at(p, span + 7000000, FAULT_CALM, 0, 0);
 }
 
-/* ---- a run ---------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static void log_to_notes(void *ctx, enum log_level level, const char *line)
 {

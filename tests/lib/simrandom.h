@@ -1,5 +1,5 @@
-/* Random runs of the simulated cluster: everything about run `seed` (method, codecs, links, speeds, who joins when, which
- * faults strike when) follows from the seed. After some virtual time the faults stop; then the run has to end. */
+/* Random runs of the simulated cluster: everything about run `seed` (method, codecs, links, speeds, who joins when,
+ * which faults strike when) follows from the seed. After some virtual time the faults stop; then the run has to end. */
 #ifndef TESTS_LIB_SIMRANDOM_H
 #define TESTS_LIB_SIMRANDOM_H
 

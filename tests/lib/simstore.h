@@ -15,7 +15,8 @@ struct simstore;
 /* Asked before every operation that writes; false: the process is dead, the operation has no effect. */
 typedef bool (*simstore_alive_fn)(void *ctx);
 
-enum status simstore_create(struct simstore **s_p, struct simcheck *check, simstore_alive_fn alive, void *ctx) MUST_CHECK;
+enum status simstore_create(struct simstore **s_p, struct simcheck *check, simstore_alive_fn alive,
+                            void *ctx) MUST_CHECK;
 void simstore_destroy(struct simstore *s);
 struct store *simstore_store(struct simstore *s);
 /* Appends beyond `bytes` in total fail like a full disk; UINT64_MAX: no limit. */

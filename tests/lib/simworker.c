@@ -20,7 +20,7 @@ enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, co
     return t->ops->send(t, peer, lane, encode_buffer, size);
 }
 
-/* ---- what the outer loop asks of its owner ------------------------------------------------------------------------- */
+/* ---- what the outer loop asks of its owner ----------------------------------------------------------------------- */
 
 static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg *m)
 {
@@ -120,7 +120,7 @@ static void worker_release(void *ctx, const uint8_t *data, size_t size)
     (void)ctx, (void)data, (void)size;
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------------ */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static void worker_poll(struct simworker *w);
 
@@ -229,7 +229,7 @@ static void worker_begin(struct simworker *w, enum outer_want want)
     simnet_at(w->net, now + w->step_us, worker_computed, w, w->life);
 }
 
-/* ---- the event loop ------------------------------------------------------------------------------------------------ */
+/* ---- the event loop ---------------------------------------------------------------------------------------------- */
 
 static void worker_woken(void *ctx, uint64_t at_us)
 {
@@ -303,7 +303,7 @@ void simworker_ready(struct simworker *w)
     worker_poll(w);
 }
 
-/* ---- life and death ------------------------------------------------------------------------------------------------ */
+/* ---- life and death ---------------------------------------------------------------------------------------------- */
 
 void simworker_init(struct simworker *w, struct simnet *net, struct simcheck *check, const struct toy *toy, int client)
 {

@@ -1,5 +1,5 @@
-/* coordinator/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may be gone,
- * cut at any byte, or hold zeros in some blocks; what was synced stays. Snapshots are atomic. */
+/* coordinator/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may be
+ * gone, cut at any byte, or hold zeros in some blocks; what was synced stays. Snapshots are atomic. */
 #ifndef TESTS_LIB_STORE_MEM_H
 #define TESTS_LIB_STORE_MEM_H
 
@@ -24,8 +24,8 @@ struct store_mem_counts {
 };
 struct store_mem_counts store_mem_counts(const struct store *s);
 
-/* The bytes of a segment, for tests that damage them. synced_p (may be NULL): how many of them survive a power cut. NULL
- * when there is no such segment. */
+/* The bytes of a segment, for tests that damage them. synced_p (may be NULL): how many of them survive a power cut.
+ * NULL when there is no such segment. */
 uint8_t *store_mem_segment(struct store *s, uint64_t segment, size_t *size_p, size_t *synced_p);
 /* Cut a segment, as if the rest had never been written. */
 void store_mem_cut(struct store *s, uint64_t segment, size_t size);

@@ -1,5 +1,5 @@
-/* A model small enough to simulate a thousand runs: theta is pulled towards a point that depends on the sample, so what a
- * worker's delta is depends on exactly which samples it trained on, in which order, from which theta and with which
+/* A model small enough to simulate a thousand runs: theta is pulled towards a point that depends on the sample, so what
+ * a worker's delta is depends on exactly which samples it trained on, in which order, from which theta and with which
  * inner optimizer state. Every function is a pure function of its arguments. */
 #ifndef TESTS_LIB_TOY_H
 #define TESTS_LIB_TOY_H

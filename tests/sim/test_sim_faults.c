@@ -295,8 +295,8 @@ static void test_full_disk(void **state)
 static void test_everything_restarts_ten_times(void **state)
 {
     (void)state;
-    const char *config[] = {"train.max_steps=200", "coordinator.min_workers=2", "codec.up=int8:16", "codec.down=int8:16",
-                            NULL};
+    const char *config[] = {"train.max_steps=200", "coordinator.min_workers=2", "codec.up=int8:16",
+                            "codec.down=int8:16", NULL};
     struct simcluster_setup setup = {.seed = 18, .n_workers = 2, .config = config};
     uint64_t theta = simrig_calm_theta(&setup);
     struct simcluster *c = simrig_cluster(&setup);

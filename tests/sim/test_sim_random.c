@@ -21,7 +21,8 @@ enum { RUNS = 1500 };
 #endif
 
 struct totals {
-    uint64_t runs, compared, kills, evicted, resumed, reloaded, lost_versions, rejected, faults, updates, checks, relayed;
+    uint64_t runs, compared, kills, evicted, resumed, reloaded, lost_versions, rejected, faults, updates, checks,
+        relayed;
     struct simnet_counts net;
 };
 
@@ -80,9 +81,11 @@ static void test_random_runs(void **state)
            (unsigned long long)t.runs, (unsigned long long)t.compared, (unsigned long long)t.kills,
            (unsigned long long)t.evicted, (unsigned long long)t.resumed, (unsigned long long)t.reloaded,
            (unsigned long long)t.lost_versions);
-    printf("%llu updates, %llu of them relayed deltas; %llu deltas refused; %llu messages, %llu lost, %llu doubled; %llu checks\n",
-           (unsigned long long)t.updates, (unsigned long long)t.relayed, (unsigned long long)t.rejected, (unsigned long long)t.net.sent,
-           (unsigned long long)t.net.lost, (unsigned long long)t.net.duplicated, (unsigned long long)t.checks);
+    printf("%llu updates, %llu of them relayed deltas; %llu deltas refused; %llu messages, %llu lost, %llu doubled; "
+           "%llu checks\n",
+           (unsigned long long)t.updates, (unsigned long long)t.relayed, (unsigned long long)t.rejected,
+           (unsigned long long)t.net.sent, (unsigned long long)t.net.lost, (unsigned long long)t.net.duplicated,
+           (unsigned long long)t.checks);
     assert_int_equal(failed, 0);
     if (many) return;
     /* The schedules reach what they are for. */

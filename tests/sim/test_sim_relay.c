@@ -1,5 +1,5 @@
-/* Relayed updates on their way down: a worker gets the others' deltas and has its own, whatever dies or gets lost on the way.
- * SIM_TRACE=1 prints every event. ctest: timeout=180 */
+/* Relayed updates on their way down: a worker gets the others' deltas and has its own, whatever dies or gets lost on
+ * the way. SIM_TRACE=1 prints every event. ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

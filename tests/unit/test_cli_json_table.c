@@ -41,7 +41,8 @@ static void scalars_are_aligned(void **state)
 static void arrays_of_objects_are_tables(void **state)
 {
     (void)state;
-    expect("{\"workers\": [{\"name\": \"a\", \"step\": 12}, {\"name\": \"longer\", \"step\": 3}], \"v\": [1, 2], \"e\": []}",
+    expect("{\"workers\": [{\"name\": \"a\", \"step\": 12}, {\"name\": \"longer\", \"step\": 3}], \"v\": [1, 2], "
+           "\"e\": []}",
            "\nworkers\n"
            "  name    step\n"
            "  a         12\n"

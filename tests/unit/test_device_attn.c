@@ -28,7 +28,8 @@ static double attn_loss(void *ctx)
             double top = -INFINITY, sum = 0;
             for (size_t j = 0; j <= i; j++) {
                 p[j] = 0;
-                for (size_t d = 0; d < hd; d++) p[j] += base[i * 3 * c + d] * base[j * 3 * c + c + d] / sqrt((double)hd);
+                for (size_t d = 0; d < hd; d++)
+                    p[j] += base[i * 3 * c + d] * base[j * 3 * c + c + d] / sqrt((double)hd);
                 top = fmax(top, p[j]);
             }
             for (size_t j = 0; j <= i; j++) sum += exp(p[j] - top);

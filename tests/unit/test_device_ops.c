@@ -60,7 +60,7 @@ static void lin_forward(struct device *dev, const size_t *size, bool out_in, boo
         dev->ops->lin_fwd(dev, plan, x, w, b, res, res, NULL);
         case_equal("lin_fwd in place", res, y, ny);
     }
-    if (act) { /* aux is secret, but dx through it must be the slope: dy = identity-like rows, w = I is too small a test */
+    if (act) { /* aux is secret, but dx through it must be the slope: dy = identity-like rows, w = I is too small */
         struct lin_shape id = {.n = s.n, .k = s.m, .m = 1, .act = LIN_ACT_NONE};
         struct lin_plan *probe;
         float *ones = case_normal(s.n, 5, 0), *wone = case_normal(s.m, 6, 0), *dx = case_poisoned(ny);
@@ -147,7 +147,7 @@ static void check_lin_bwd(struct device *dev)
     }
 }
 
-/* --- layer norm ---------------------------------------------------------------------------------------------------- */
+/* --- layer norm --------------------------------------------------------------------------------------------------- */
 
 struct norm_case {
     size_t n, c;
@@ -176,7 +176,8 @@ static double norm_loss(void *ctx)
 static void norm_one(struct device *dev, size_t n, size_t c, size_t most)
 {
     size_t all = n * c;
-    float *x = case_normal(all, 1, 2), *w = case_normal(c, 2, 1), *b = case_normal(c, 3, 1), *g = case_normal(all, 4, 1);
+    float *x = case_normal(all, 1, 2), *w = case_normal(c, 2, 1), *b = case_normal(c, 3, 1),
+          *g = case_normal(all, 4, 1);
     float *y = case_poisoned(all), *mean = case_poisoned(n), *rstd = case_poisoned(n), *dx = case_poisoned(all);
     float *dw = case_poisoned(c), *db = case_poisoned(c), *dres = case_normal(all, 5, 1);
     struct norm_case s = {.n = n, .c = c, .x = case_widen(x, all), .w = case_widen(w, c), .b = case_widen(b, c),
@@ -213,7 +214,7 @@ static void check_norm(struct device *dev)
     norm_one(dev, 100, 130, 20);
 }
 
-/* --- embedding ----------------------------------------------------------------------------------------------------- */
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 static void embed_one(struct device *dev, size_t batch, size_t seq, size_t c, size_t v)
 {
@@ -252,7 +253,7 @@ static void check_embed(struct device *dev)
     embed_one(dev, 2, 9, 64, 50);
 }
 
-/* --- head ---------------------------------------------------------------------------------------------------------- */
+/* --- head --------------------------------------------------------------------------------------------------------- */
 
 struct head_case {
     size_t n, c, v;

@@ -139,7 +139,8 @@ static void pass(int threads, float *out, size_t n_out)
     const struct device_ops *ops = dev->ops;
     float *x = case_normal(N * C, 1, 1), *w = case_normal(C * 3 * C, 2, 0.1f), *b = case_normal(3 * C, 3, 1);
     float *qkv = case_poisoned(N * 3 * C), *o = case_poisoned(N * C), *lse = case_poisoned(N * H);
-    float *dqkv = case_poisoned(N * 3 * C), *y = case_poisoned(N * C), *mean = case_poisoned(N), *rstd = case_poisoned(N);
+    float *dqkv = case_poisoned(N * 3 * C), *y = case_poisoned(N * C), *mean = case_poisoned(N),
+          *rstd = case_poisoned(N);
     struct lin_plan *lin;
     struct attn_plan *attn;
     assert_int_equal(ops->lin_plan(dev, &(struct lin_shape){.n = N, .k = C, .m = 3 * C}, &lin), STATUS_OK);

@@ -235,8 +235,10 @@ static void test_bad_payloads(void **state)
         codec_destroy(codec);
         damage(&offer, payload, size, how);
         rig_say(&rig, rig.workers[0].control, &offer);
-        m = (struct msg){.type = MSG_CHUNK, .chunk = {.kind = OBJECT_DELTA, .total = size, .data = payload, .size = size,
-                                                      .crc = crc32c(0, payload, size)}};
+        m = (struct msg){
+            .type = MSG_CHUNK,
+            .chunk = {
+                .kind = OBJECT_DELTA, .total = size, .data = payload, .size = size, .crc = crc32c(0, payload, size)}};
         rig_say(&rig, rig.workers[0].bulk, &m);
         rig_expect(&rig, 0, MSG_REJECT, &m);
         assert_int_equal(m.reject.code, how == 1 ? REJECT_NONFINITE : REJECT_CORRUPT);
@@ -444,7 +446,8 @@ static void test_messages_that_make_no_sense(void **state)
     (void)state;
     struct msg m;
     rig_open(&rig, NULL);
-    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT, MSG_METRICS, MSG_LEAVE, MSG_BIND};
+    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT,
+                                   MSG_METRICS,   MSG_LEAVE, MSG_BIND};
     for (int modelled = 0; modelled < 2; modelled++) {
         for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
             m = (struct msg){.type = types[i]};
@@ -458,7 +461,8 @@ static void test_messages_that_make_no_sense(void **state)
     m = (struct msg){.type = MSG_OFFER, .offer = {.session = rig.workers[0].session, .fragment = 200}};
     rig_say(&rig, rig.workers[0].control, &m);
     rig_expect(&rig, 0, MSG_REJECT, &m);
-    m = (struct msg){.type = MSG_GET, .get = {.session = rig.workers[0].session, .fragment = 200, .kind = OBJECT_UPDATE}};
+    m = (struct msg){.type = MSG_GET,
+                     .get = {.session = rig.workers[0].session, .fragment = 200, .kind = OBJECT_UPDATE}};
     rig_say(&rig, rig.workers[0].control, &m);
     rig_expect(&rig, 0, MSG_REFUSE, &m);
     m = (struct msg){.type = MSG_EVAL_RESULT, .eval_result = {.session = rig.workers[0].session, .eval_id = 9}};

@@ -1,5 +1,5 @@
-/* Who gets in: refusals with what differs, late joiners, returning workers, names, replaced sessions, leaving, eviction,
- * evaluations that change hands. */
+/* Who gets in: refusals with what differs, late joiners, returning workers, names, replaced sessions, leaving,
+ * eviction, evaluations that change hands. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,8 @@ static void expect_refusal(int worker, uint16_t code, const char *words)
 {
     struct msg m;
     rig_expect(&rig, worker, MSG_REFUSE, &m);
-    if (m.refuse.code != code || !strstr(m.refuse.text, words)) fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
+    if (m.refuse.code != code || !strstr(m.refuse.text, words))
+        fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
     assert_null(strchr(m.refuse.text, '\n'));
 }
 
@@ -51,7 +52,8 @@ static void test_first_join_must_make_sense(void **state)
     rig_open(&rig, NULL);
     rig_hello(&rig, 0);
     for (int i = 0; i < 5; i++) {
-        static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_MALFORMED, REFUSE_MALFORMED, REFUSE_CONFIG, REFUSE_DATASET};
+        static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_MALFORMED, REFUSE_MALFORMED, REFUSE_CONFIG,
+                                         REFUSE_DATASET};
         rig_join_message(&rig, 0, false, &m);
         switch (i) {
         case 0: m.join.config_hash ^= 1; break;

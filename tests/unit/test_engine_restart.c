@@ -1,5 +1,5 @@
-/* What survives: recovery at every truncation of the journal, power cuts, full disks, damage, other settings; updates are
- * durable before anybody sees them. ctest: timeout=180 */
+/* What survives: recovery at every truncation of the journal, power cuts, full disks, damage, other settings; updates
+ * are durable before anybody sees them. ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -138,8 +138,9 @@ static const char *const diloco[] = {"coordinator.min_workers=2", "codec.up=int8
                                      "checkpoint.every=3", "train.eval_every=1", "train.max_steps=10", NULL};
 static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
                                   "checkpoint.every=3", NULL};
-static const char *const async[] = {"train.method=async", "coordinator.min_workers=2", "codec.down=int8:16",
-                                    "checkpoint.every=4", "outer.buffer=3", "train.max_steps=12", "outer.momentum_spread=0.2", NULL};
+static const char *const async[] = {
+    "train.method=async", "coordinator.min_workers=2", "codec.down=int8:16",        "checkpoint.every=4",
+    "outer.buffer=3",     "train.max_steps=12",        "outer.momentum_spread=0.2", NULL};
 static const char *const *const methods[] = {diloco, ddp, async};
 
 static uint64_t calm_theta(const char *const *settings)
@@ -151,8 +152,8 @@ static uint64_t calm_theta(const char *const *settings)
     return theta;
 }
 
-/* Cut the journal at every byte: recovery gives the state after the last whole record before it, and the run, played on,
- * ends with the same bits. */
+/* Cut the journal at every byte: recovery gives the state after the last whole record before it, and the run, played
+ * on, ends with the same bits. */
 static void truncate_everywhere(const char *const *settings)
 {
     size_t size;
@@ -379,7 +380,8 @@ static void test_other_settings(void **state)
     rig.engine = NULL;
     rig.config.train.sync_every = 2;
     err = (struct err){0};
-    snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "fp32"); /* no residuals: other arrays in checkpoints */
+    /* No residuals: other arrays in checkpoints. */
+    snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "fp32");
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "codec.down (fp32 here, int8:16 there)"));
     rig.engine = NULL;

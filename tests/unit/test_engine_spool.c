@@ -85,7 +85,8 @@ static uint64_t hash_after(void (*deliver)(void))
 static void one_after_the_other(void)
 {
     for (int worker = 0; worker < 3; worker++)
-        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, worker, f, (float)worker + 1).type, MSG_CREDIT);
+        for (uint32_t f = 0; f < 2; f++)
+            assert_int_equal(rig_deliver(&rig, worker, f, (float)worker + 1).type, MSG_CREDIT);
 }
 
 static void all_at_once(void)

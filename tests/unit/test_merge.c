@@ -161,7 +161,8 @@ static void check_rules(const struct world *w, const struct rules *rules)
             }
             double expect = !senders ? sum / all : weight > 0 ? sum / weight : 0;
             largest = fmax(largest, fabs(expect));
-            assert_true(fabs((double)w->acc[k] - expect) <= 1e-6 * (senders && weight > 0 ? size / weight : size / all));
+            assert_true(fabs((double)w->acc[k] - expect) <=
+                        1e-6 * (senders && weight > 0 ? size / weight : size / all));
             if (codec_sparse(w->codec)) assert_true(sent(w->acc[k]) == (size > 0));
         }
     }

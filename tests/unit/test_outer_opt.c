@@ -77,7 +77,8 @@ static void test_nesterov(void **state)
     }
 }
 
-/* N arrivals of weight 1 move theta as one Nesterov step of their mean does: sum g / N + mu m, with c = 0 and c = 1/N. */
+/* N arrivals of weight 1 move theta as one Nesterov step of their mean does: sum g / N + mu m, with c = 0 and c =
+ * 1/N. */
 static void test_delayed_nesterov(void **state)
 {
     (void)state;
@@ -108,7 +109,8 @@ static void test_delayed_nesterov(void **state)
                 assert_close((double)m[i], ref_m[i]);
             }
             for (int i = 0; i < N; i++)
-                if (fabs((double)theta[i] - p[i]) > 1e-5) fail_msg("step %d: %g is not %g", (int)t, (double)theta[i], p[i]);
+                if (fabs((double)theta[i] - p[i]) > 1e-5)
+                    fail_msg("step %d: %g is not %g", (int)t, (double)theta[i], p[i]);
         }
     }
 }
@@ -133,7 +135,8 @@ static void test_adamw(void **state)
     draw(theta, N, 1);
     for (int i = 0; i < N; i++) p[i] = (double)theta[i];
     for (uint64_t t = 1; t <= STEPS; t++) {
-        struct outer_adamw a = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .scale = 0.5, .t = t};
+        struct outer_adamw a = {
+            .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .scale = 0.5, .t = t};
         draw(g, N, 200 + t);
         memcpy(acc, g, sizeof acc);
         struct outer_in in = {.theta = theta, .acc = acc, .n = N};

@@ -55,8 +55,12 @@ static void world_close(struct world *w)
 
 static enum status take(struct world *w, uint64_t version, size_t *size_p)
 {
-    struct outer_step step = {.version = version, .round = version - 1, .staleness = version % 2, .tokens = 10 * version,
-                              .members = 2, .norm = 3};
+    struct outer_step step = {.version = version,
+                              .round = version - 1,
+                              .staleness = version % 2,
+                              .tokens = 10 * version,
+                              .members = 2,
+                              .norm = 3};
     return outer_state_step(&w->outer, &step, AT, size_p);
 }
 

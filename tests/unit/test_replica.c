@@ -1,5 +1,5 @@
-/* The training step: cutting a batch over ranks or micro-steps changes nothing but rounding, the same step gives the same
- * bits, a gradient that is not finite changes nothing at all, and failures end in an error, not in a wait.
+/* The training step: cutting a batch over ranks or micro-steps changes nothing but rounding, the same step gives the
+ * same bits, a gradient that is not finite changes nothing at all, and failures end in an error, not in a wait.
  * ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,9 +43,16 @@ static int tear_down(void **state)
 static struct replica_config config_of(uint32_t ranks, uint32_t threads, uint32_t batch, uint32_t accum)
 {
     return (struct replica_config){
-        .family = &gpt2_family, .model = model, .device = "cpu", .ranks = ranks, .threads = threads,
-        .batch_size = batch, .grad_accum = accum, .seed = 5,
-        .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1}};
+        .family = &gpt2_family,
+        .model = model,
+        .device = "cpu",
+        .ranks = ranks,
+        .threads = threads,
+        .batch_size = batch,
+        .grad_accum = accum,
+        .seed = 5,
+        .opt = {
+            .kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1}};
 }
 
 static struct replica *open_replica(const struct replica_config *config)
@@ -221,7 +228,8 @@ static void test_eval(void **state)
         assert_true(got / (double)tokens > 2 && got / (double)tokens < 5); /* untrained: about log(32) = 3.47 */
         double sum = 0;
         for (uint64_t first = 0; first < windows; first += 37) {
-            assert_int_equal(replica_eval(r, replica_params(r), &data, first, 37, &part, &part_tokens, &err), STATUS_OK);
+            assert_int_equal(replica_eval(r, replica_params(r), &data, first, 37, &part, &part_tokens, &err),
+                             STATUS_OK);
             sum += part;
             tokens -= part_tokens;
         }

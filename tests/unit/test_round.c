@@ -1,5 +1,5 @@
-/* The round machine: membership, acceptance, duplicates, quorum, deadlines, closing, budgets; both policies; folds refuse
- * what does not fit. */
+/* The round machine: membership, acceptance, duplicates, quorum, deadlines, closing, budgets; both policies; folds
+ * refuse what does not fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,7 +103,8 @@ static int close_all(struct round *r, uint64_t now, struct round_close *last)
         struct round_named named[WORKERS];
         for (uint32_t i = 0; i < close.n; i++)
             named[i] = (struct round_named){close.ids[i], r->members.members[close.ids[i]]->work.round};
-        assert_int_equal(round_fold_update(r, close.fragment, r->versions[close.fragment] + 1, named, close.n), STATUS_OK);
+        assert_int_equal(round_fold_update(r, close.fragment, r->versions[close.fragment] + 1, named, close.n),
+                         STATUS_OK);
         assert_int_equal(lease_check(&r->leases), STATUS_OK);
         *last = close;
         n++;

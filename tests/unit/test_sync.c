@@ -113,7 +113,8 @@ static void test_refusals(void **state)
     syncrig_expect_none();
 }
 
-/* A name that is taken may be one's own, of a machine that was restarted: asked for again, less and less, not for ever. */
+/* A name that is taken may be one's own, of a machine that was restarted: asked for again, less and less, not for
+ * ever. */
 static void test_taken_name(void **state)
 {
     (void)state;

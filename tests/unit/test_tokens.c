@@ -1,4 +1,5 @@
-/* Token shards: writer and reader agree, every broken header is refused with a reason, windows are the ones promised. */
+/* Token shards: writer and reader agree, every broken header is refused with a reason, windows are the ones
+ * promised. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
