@@ -48,6 +48,7 @@ struct engine_event {
     uint32_t workers, delivered; /* ROUND: assigned, merged */
     const char *codec;           /* UPDATE, ROUND: how the (last) update travels, or NULL */
     uint64_t update_bytes;       /* UPDATE: of the object that workers get */
+    uint64_t relay_bytes, union_bytes; /* UPDATE, codec.down auto: what it is for all workers, either way */
     const char *slowest;         /* ROUND: the worker delivered last, or NULL */
 };
 

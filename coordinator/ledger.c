@@ -267,12 +267,17 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
     struct outer_state *o = &l->outer;
     enum config_down down = config_down(l->config);
     bool can_relay = down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+    struct outer_ways ways = {.fragment = close->fragment, .named = close->n, .head = update_encoded_size(u),
+                              .members = member_count_active(&l->round.members)};
     memcpy(u->codec, "relay", sizeof "relay");
     size_t head = update_encoded_size(u) - sizeof(uint32_t), table = relay_head_size(close->n);
     TRY(gather_merge(l, close, head + table, can_relay, err));
     size_t bytes = table;
     for (uint32_t i = 0; i < close->n; i++) bytes += part_of(l, close->ids[i], close->fragment)->bytes;
-    *relay_p = down == CONFIG_DOWN_RELAY || (can_relay && outer_state_relays(o, close->fragment, bytes));
+    ways.deltas = bytes - table;
+    *relay_p = down == CONFIG_DOWN_RELAY || (can_relay && outer_state_relays(o, &ways));
+    l->down_ways[0] = ways.relay_bytes;
+    l->down_ways[1] = ways.union_bytes;
     if (*relay_p) {
         relay_head_write(o->deltas, close->n, o->payload + head);
         u->payload_size = bytes;

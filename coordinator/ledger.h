@@ -42,6 +42,8 @@ struct ledger {
     uint64_t down_bytes;       /* of its object */
     uint64_t down_relay;       /* where its payload begins there, when that is relayed deltas; else 0 */
 
+    uint64_t down_ways[2];     /* codec.down auto: what all workers get of it, relayed, or as a union; else 0 */
+
     uint64_t starts;           /* coordinator processes that took over */
     struct record_clock clock; /* as of the last record that holds one */
     uint64_t eval_round;       /* rounds done at the last evaluation */

@@ -72,9 +72,16 @@ uint8_t outer_update_form(const struct config *config);
 /* Room for `bytes` in s->payload, keeping nothing. It is sized for the usual merge at start: this grows it when all deltas
  * must be there together and there are more of them than that. NOMEM. */
 enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
-/* codec.down auto: are the deltas, `bytes` of them, smaller than what they make together? acc holds the merged delta.
- * Decided from the log alone, in integers. */
-bool outer_state_relays(const struct outer_state *s, uint32_t fragment, size_t bytes);
+/* codec.down auto, in one round: what all workers together would receive of the update as relayed deltas, where each of
+ * the `named` gets all but its own, and as a union. */
+struct outer_ways {
+    uint32_t fragment, members, named; /* members: workers that get it */
+    uint64_t head, deltas; /* bytes of the update but its payload and the codec's name; of all the deltas' payloads */
+    uint64_t relay_bytes, union_bytes; /* out; the latter is counted, not encoded: compress/union.h */
+};
+
+/* True: relay it. acc holds the merged delta. Decided from the log alone, in integers. */
+bool outer_state_relays(const struct outer_state *s, struct outer_ways *ways);
 /* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK the payload is
  * s->payload[at .. at + *size_p) (relayed: it was there before, and *size_p stays), and theta, state and hash of the
  * fragment have moved. NONFINITE: the outcome would not be finite. After an error nothing of s may be used again. */

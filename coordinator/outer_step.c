@@ -5,6 +5,8 @@
 
 #include "common/apply.h"
 #include "common/hash.h"
+#include "compress/relay.h"
+#include "compress/union.h"
 #include "coordinator/outer_opt.h"
 #include "coordinator/outer_state.h"
 #include "coordinator/publish.h"
@@ -174,31 +176,14 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                         &mine->hash);
 }
 
-/* -log2(part / whole) in 1/65536, 0 < part <= whole < 2^47: squaring moves one bit of the logarithm in front of the point. */
-static uint64_t bits_of(uint64_t part, uint64_t whole)
+bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
 {
-    uint64_t ratio = (whole << 16) / part, result = 0; /* 1 or more, 16 bits behind the point */
-    while (ratio >= (uint64_t)2 << 16) {
-        ratio >>= 1;
-        result += 1 << 16;
-    }
-    ratio <<= 14; /* 30 bits */
-    for (uint64_t bit = 1 << 15; bit; bit >>= 1) {
-        ratio = ratio * ratio >> 30;
-        if (ratio < (uint64_t)2 << 30) continue;
-        ratio >>= 1;
-        result += bit;
-    }
-    return result;
-}
-
-bool outer_state_relays(const struct outer_state *s, uint32_t fragment, size_t bytes)
-{
-    uint64_t n = s->layout->fragments[fragment].count, sent = 0;
-    for (uint64_t i = 0; i < n; i++) sent += !left_out(s->acc[i]);
-    uint64_t rest = n - sent;
-    /* Places at their entropy, a sign each, four bits a chunk for its scale. */
-    uint64_t bits = (sent << 16) + (n >> 10 << 16) + (sent ? sent * bits_of(sent, n) : 0);
-    if (sent && rest) bits += rest * bits_of(rest, n);
-    return bytes <= bits >> 19;
+    enum { MORE = 64 }; /* the head of a second CHUNK */
+    uint64_t members = w->members > w->named ? w->members : w->named;
+    const struct outer_fragment *frag = &s->fragments[w->fragment];
+    uint64_t relay = w->head + strlen("relay") + w->deltas + relay_head_size(w->named);
+    uint64_t encoded = w->head + strlen(codec_spec(frag->down)) + union_bytes(s->layout, w->fragment, s->acc, s->pool);
+    w->relay_bytes = members * relay - w->deltas + MORE * w->named;
+    w->union_bytes = members * encoded;
+    return w->relay_bytes <= w->union_bytes;
 }

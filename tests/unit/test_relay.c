@@ -221,21 +221,6 @@ static void test_union(void **state)
     world_close();
 }
 
-/* auto: deltas while they are few, their union when they overlap enough. */
-static void test_auto(void **state)
-{
-    (void)state;
-    world_open("topk:512/4096+sign", "auto");
-    size_t bytes = relay_head_size(1) + w.deltas[0].size;
-    merge_now(1);
-    assert_false(outer_state_relays(&w.outer, 0, 2 * bytes));
-    assert_true(outer_state_relays(&w.outer, 0, bytes / 2));
-    merge_now(R);
-    assert_false(outer_state_relays(&w.outer, 0, R * bytes));
-    assert_true(outer_state_relays(&w.outer, 0, 2 * bytes));
-    world_close();
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,7 +229,6 @@ int main(void)
         cmocka_unit_test(test_range),
         cmocka_unit_test(test_worker_equals_coordinator),
         cmocka_unit_test(test_union),
-        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

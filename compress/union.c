@@ -1,0 +1,147 @@
+#include "compress/union.h"
+
+#include <string.h>
+
+#include "compress/golomb.h"
+
+/* Of topk:4095/4096+sign; docs/codecs.md. */
+enum {
+    CHUNK = 4096,
+    GROUP = 32, /* chunks */
+    GROUP_HEAD = 2,
+    OFFSET = 4,
+    STEP_BITS = 3,  /* a scale after another */
+    FULL_BITS = 24, /* a scale without one before it, and that of a chunk without values */
+    TABLE = 512,
+};
+
+struct group {
+    const float *chunk[GROUP];
+    uint32_t length[GROUP], n;
+};
+
+struct job {
+    const struct layout *layout;
+    const struct fragment *frag;
+    const float *merged;
+    uint64_t n_groups;
+    uint64_t bytes[POOL_THREADS_MAX]; /* by thread */
+};
+
+static inline uint32_t carried(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits != 0x80000000u;
+}
+
+static uint32_t count_carried(const float *x, uint32_t n)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++) count += carried(x[i]);
+    return count;
+}
+
+/* A full chunk loses its smallest value, wherever that is. */
+static uint32_t sent_of(uint32_t count)
+{
+    return count < CHUNK ? count : CHUNK - 1;
+}
+
+/* The parameter that the group's encoder will find: gaps add up to the places skipped. */
+static struct golomb parameter(const struct group *g, const uint32_t *counts)
+{
+    uint64_t sum = 0, gaps = 0;
+    for (uint32_t c = 0; c < g->n; c++) {
+        uint32_t n = sent_of(counts[c]), end = g->length[c];
+        bool whole = n == end || n == CHUNK - 1;
+        if (!n) continue;
+        while (whole && !carried(g->chunk[c][end - 1])) end--; /* the last place; otherwise a last gap leads to the end */
+        gaps += n + !whole;
+        sum += end - n;
+    }
+    return golomb_of(golomb_parameter(sum, gaps));
+}
+
+/* Bits of the chunk's gaps. */
+static uint64_t gap_bits(const float *x, uint32_t length, uint32_t count, const struct golomb *golomb,
+                         const uint16_t *table)
+{
+    uint16_t place[CHUNK + 1];
+    uint32_t n = 0, next = 0;
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < length; i++) {
+        place[n] = (uint16_t)i;
+        n += carried(x[i]);
+    }
+    n = sent_of(count);
+    bool whole = n == length || n == CHUNK - 1;
+    for (uint32_t i = 0; i < n + !whole; i++) {
+        uint32_t gap = (i < n ? place[i] : length) - next;
+        bits += gap < TABLE ? table[gap] : golomb_size(golomb, gap);
+        next = i < n ? place[i] + 1u : length;
+    }
+    return bits;
+}
+
+static uint64_t group_bytes(const struct group *g)
+{
+    uint32_t counts[GROUP];
+    uint16_t table[TABLE];
+    uint64_t bits = 0;
+    bool any = false;
+    for (uint32_t c = 0; c < g->n; c++) counts[c] = count_carried(g->chunk[c], g->length[c]);
+    struct golomb golomb = parameter(g, counts);
+    for (uint32_t gap = 0; gap < TABLE; gap++) table[gap] = (uint16_t)golomb_size(&golomb, gap);
+    for (uint32_t c = 0; c < g->n; c++) {
+        bits += counts[c] && any ? STEP_BITS : FULL_BITS;
+        if (!counts[c]) continue;
+        any = true;
+        bits += sent_of(counts[c]) + gap_bits(g->chunk[c], g->length[c], counts[c], &golomb, table);
+    }
+    return GROUP_HEAD + (bits + 7) / 8;
+}
+
+/* The groups of this thread, and the vectors, which go to thread 0. */
+static void count_share(void *ctx, int thread, int threads)
+{
+    struct job *job = ctx;
+    struct group g = {.n = 0};
+    size_t from, to;
+    uint64_t chunk = 0, bytes = 0;
+    pool_share(job->n_groups, 1, thread, threads, &from, &to);
+    for (uint32_t t = 0; t < job->frag->n_tensors; t++) {
+        const struct tensor *tensor = &job->layout->tensors[job->frag->first_tensor + t];
+        if (tensor->ndim == 1) {
+            bytes += thread ? 0 : 2 * tensor->count;
+            continue;
+        }
+        for (uint64_t at = 0; at < tensor->count; at += CHUNK, chunk++) {
+            if (chunk / GROUP < from || chunk / GROUP >= to) continue;
+            g.chunk[g.n] = job->merged + (tensor->offset - job->frag->offset) + at;
+            g.length[g.n++] = (uint32_t)(tensor->count - at < CHUNK ? tensor->count - at : CHUNK);
+            if (g.n < GROUP) continue;
+            bytes += group_bytes(&g);
+            g.n = 0;
+        }
+    }
+    if (g.n) bytes += group_bytes(&g);
+    job->bytes[thread] = bytes;
+}
+
+uint64_t union_bytes(const struct layout *layout, uint32_t fragment, const float *merged, struct pool *pool)
+{
+    struct job job = {.layout = layout, .frag = &layout->fragments[fragment], .merged = merged};
+    uint64_t chunks = 0, bytes = 0;
+    for (uint32_t t = 0; t < job.frag->n_tensors; t++) {
+        const struct tensor *tensor = &layout->tensors[job.frag->first_tensor + t];
+        if (tensor->ndim > 1) chunks += (tensor->count + CHUNK - 1) / CHUNK;
+    }
+    job.n_groups = (chunks + GROUP - 1) / GROUP;
+    if (pool && job.n_groups > 1)
+        pool_run(pool, count_share, &job);
+    else
+        count_share(&job, 0, 1);
+    for (int i = 0; i < POOL_THREADS_MAX; i++) bytes += job.bytes[i];
+    return bytes + (job.n_groups ? OFFSET * (job.n_groups - 1) : 0);
+}

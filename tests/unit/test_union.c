@@ -1,0 +1,256 @@
+/* codec.down auto: the size of a union is known before it is encoded, and the smaller way is taken. And what a union does with
+ * vectors and with what its codec loses. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/layout.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "compress/relay.h"
+#include "compress/union.h"
+#include "coordinator/outer_state.h"
+
+enum { R = 16, ROUNDS = 3 };
+
+struct world {
+    struct config config;
+    struct layout layout;
+    struct outer_state outer;
+    struct merge_delta deltas[R];
+    uint64_t tokens[R];
+    float *x, *common;
+};
+
+static struct world w;
+
+static void add(const char *name, uint64_t rows, uint64_t cols)
+{
+    uint64_t shape[2] = {rows, cols};
+    assert_int_equal(layout_add(&w.layout, name, cols ? 2 : 1, shape, LAYOUT_INIT_NORMAL, 1.0f, cols > 0), STATUS_OK);
+}
+
+static void world_open(const char *up, const char *down)
+{
+    struct config_sources sources;
+    struct err err = {0};
+    char text[2][80];
+    memset(&w, 0, sizeof w);
+    config_defaults(&w.config, &sources);
+    snprintf(text[0], sizeof text[0], "codec.up=%s", up);
+    snprintf(text[1], sizeof text[1], "codec.down=%s", down);
+    assert_int_equal(config_set(&w.config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
+    if (config_resolve(&w.config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    layout_init(&w.layout);
+    add("embedding", 700, 384); /* more than one group, short chunks, vectors in between */
+    add("bias", 384, 0);
+    add("thin", 37, 11);
+    add("matrix", 100, 501);
+    add("norm", 77, 0);
+    assert_int_equal(layout_split(&w.layout, 1), STATUS_OK);
+    if (outer_state_init(&w.outer, &w.config, &w.layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(outer_state_fill(&w.outer, NULL, &err), STATUS_OK);
+    for (int i = 0; i < R; i++) {
+        w.deltas[i].payload = mem_alloc(1, codec_bound(w.outer.fragments[0].up));
+        w.tokens[i] = w.deltas[i].tokens = 100 + 7 * (uint64_t)i;
+    }
+    w.x = mem_alloc(w.layout.n_params, sizeof *w.x);
+    w.common = mem_alloc(w.layout.n_params, sizeof *w.common);
+}
+
+static void world_close(void)
+{
+    for (int i = 0; i < R; i++) mem_free((void *)(uintptr_t)w.deltas[i].payload);
+    mem_free(w.x);
+    mem_free(w.common);
+    outer_state_finish(&w.outer);
+    layout_finish(&w.layout);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns the
+ * bytes of them. */
+static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
+{
+    struct codec *up = w.outer.fragments[0].up;
+    uint64_t bytes = 0, count = w.layout.n_params;
+    struct merge merge;
+    float alone = sqrtf(1 - shared * shared);
+    rng_normal_fill(9, RNG_TEST, round << 40, 0.01f, w.common, count);
+    for (uint32_t i = 0; i < n; i++) {
+        rng_normal_fill(9, RNG_TEST, round << 40 | (uint64_t)(i + 1) << 30, 0.01f, w.x, count);
+        for (uint64_t k = 0; k < count; k++)
+            w.x[k] = (shared * w.common[k] + alone * w.x[k]) * (float)(1 + k / 384 % 7);
+        assert_int_equal(codec_encode(up, w.x, (uint8_t *)(uintptr_t)w.deltas[i].payload, codec_bound(up),
+                                      &w.deltas[i].size, NULL), STATUS_OK);
+        assert_int_equal(merge_open(up, &w.deltas[i]), STATUS_OK);
+        bytes += w.deltas[i].size;
+    }
+    assert_int_equal(merge_start(&merge, &w.outer.merger, &w.layout, 0, up, w.outer.theta, w.outer.acc, w.tokens, n),
+                     STATUS_OK);
+    merge_add(&merge, w.deltas, n);
+    return bytes;
+}
+
+static size_t encode_union(uint64_t round)
+{
+    struct outer_step step = {.version = round + 1, .round = round};
+    size_t size;
+    assert_int_equal(outer_state_step(&w.outer, &step, 0, &size), STATUS_OK);
+    return size;
+}
+
+static void test_counted_as_it_is_encoded(void **state)
+{
+    (void)state;
+    static const char *const ups[] = {"topk:1/4096+sign",   "topk:64/4096+sign",   "topk:64/1024+int8",
+                                      "topk:128/256+2bit",  "topk:1000/4096+sign", "topk:255/256+sign"};
+    double worst = 0;
+    for (size_t u = 0; u < sizeof ups / sizeof *ups; u++)
+        for (uint32_t n = 1; n <= R; n *= 4) {
+            world_open(ups[u], "auto");
+            for (uint64_t round = 0; round < ROUNDS; round++) {
+                merge_round(n, 0.7f, round);
+                uint64_t counted = union_bytes(&w.layout, 0, w.outer.acc, NULL);
+                double encoded = (double)encode_union(round), off = fabs((double)counted - encoded) / encoded;
+                double chunks = 700.0 * 384 / 4096 + 14;
+                double most = 0.003 * encoded + 3 * chunks / 8; /* scales: much where a chunk has a single value */
+                if (fabs((double)counted - encoded) > most)
+                    fail_msg("%s, %u workers, round %u: counted %llu bytes, encoded %.0f", ups[u], n, (unsigned)round,
+                             (unsigned long long)counted, encoded);
+                if (off > worst) worst = off;
+            }
+            world_close();
+        }
+    printf("worst: %.3f %%\n", 100 * worst);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    world_open("topk:64/4096+sign", "auto");
+    merge_round(5, 0.5f, 0);
+    uint64_t alone = union_bytes(&w.layout, 0, w.outer.acc, NULL);
+    for (int threads = 2; threads <= 5; threads++) {
+        struct pool *pool;
+        assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+        assert_int_equal(union_bytes(&w.layout, 0, w.outer.acc, pool), alone);
+        pool_destroy(pool);
+    }
+    world_close();
+}
+
+static void test_edges(void **state)
+{
+    (void)state;
+    world_open("topk:64/4096+sign", "auto");
+    uint64_t n = w.layout.n_params, chunks = 66 + 1 + 13, vectors = 2 * (384 + 77);
+    for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = -0.0f; /* nothing: a scale of 24 bits a chunk */
+    uint64_t full_groups = chunks / 32, rest = chunks % 32;
+    assert_int_equal(union_bytes(&w.layout, 0, w.outer.acc, NULL),
+                     vectors + 4 * full_groups + full_groups * (2 + 96) + 2 + 3 * rest);
+    for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = i % 2 ? 1.0f : -1.0f; /* everything */
+    uint64_t counted = union_bytes(&w.layout, 0, w.outer.acc, NULL), encoded = encode_union(0);
+    assert_true(counted > encoded - encoded / 300 && counted < encoded + encoded / 300);
+    world_close();
+}
+
+/* The way that is taken is the one on which fewer bytes go to the workers: all of them together, each without its own. */
+static void test_the_smaller_way(void **state)
+{
+    (void)state;
+    static const float shared[] = {0, 0.3f, 0.6f, 0.8f, 0.95f};
+    int relayed = 0, joined = 0, close = 0;
+    printf("bytes a worker, relayed / union:\n");
+    for (uint32_t n = 2; n <= R; n += n < 4 ? 1 : n) {
+        printf("%2u workers:", n);
+        for (size_t s = 0; s < sizeof shared / sizeof *shared; s++) {
+            world_open("topk:64/4096+sign", "auto");
+            for (uint64_t round = 0; round < ROUNDS; round++) {
+                struct outer_ways ways = {.named = n, .members = n, .head = 100};
+                uint64_t head = 100 + strlen("relay") + relay_head_size(n);
+                ways.deltas = merge_round(n, shared[s], round);
+                bool relay = outer_state_relays(&w.outer, &ways);
+                uint64_t encoded = encode_union(round) + 100 + strlen("topk:4095/4096+sign"), got = 0;
+                for (uint32_t i = 0; i < n; i++) got += head + ways.deltas - w.deltas[i].size + 64;
+                assert_int_equal(ways.relay_bytes, got);
+                bool near = fabs((double)got - (double)(n * encoded)) < 0.003 * (double)got;
+                close += near;
+                if (!near && relay != (got < n * encoded))
+                    fail_msg("%u workers, %.2f in common: relayed %llu, union %llu, and relay is %d", n,
+                             (double)shared[s], (unsigned long long)got, (unsigned long long)(n * encoded), relay);
+                relayed += relay;
+                joined += !relay;
+                if (round + 1 == ROUNDS)
+                    printf("  %llu / %llu%s", (unsigned long long)(got / n), (unsigned long long)encoded,
+                           relay ? " relay" : " union");
+            }
+            world_close();
+        }
+        printf("\n");
+    }
+    assert_true(relayed > 10 && joined > 10 && close < 10);
+}
+
+/* Those whose delta is not in it get all of it. */
+static void test_members_without_a_delta(void **state)
+{
+    (void)state;
+    world_open("topk:64/4096+sign", "auto");
+    struct outer_ways ways = {.named = 2, .members = 7, .head = 100, .deltas = merge_round(2, 0, 0)};
+    (void)outer_state_relays(&w.outer, &ways);
+    uint64_t relay = 100 + 5 + 16 + ways.deltas;
+    assert_int_equal(ways.relay_bytes, 7 * relay - ways.deltas + 2 * 64);
+    struct outer_ways fewer = ways;
+    fewer.members = 1; /* one of the two has left meanwhile */
+    (void)outer_state_relays(&w.outer, &fewer);
+    assert_int_equal(fewer.relay_bytes, 2 * relay - ways.deltas + 2 * 64);
+    world_close();
+}
+
+/* 1-D tensors are dense in every delta, and in their union 16 bits a value, followed exactly but for the rounding, which
+ * stays in the residual. */
+static void test_vectors_are_dense(void **state)
+{
+    (void)state;
+    world_open("topk:64/4096+sign", "union");
+    const struct tensor *bias = &w.layout.tensors[1];
+    double *ideal = mem_alloc(bias->count, sizeof *ideal);
+    for (uint64_t i = 0; i < bias->count; i++) ideal[i] = (double)w.outer.theta[bias->offset + i];
+    for (uint64_t round = 0; round < 10; round++) {
+        merge_round(4, 0.5f, round);
+        for (uint64_t i = 0; i < bias->count; i++) {
+            ideal[i] -= w.config.outer.learning_rate * (double)w.outer.acc[bias->offset + i];
+            assert_true(w.outer.acc[bias->offset + i] != 0);
+        }
+        encode_union(round);
+        const float *owed = w.outer.fragments[0].residual.residual;
+        for (uint64_t i = 0; i < bias->count; i++) {
+            double theta = (double)w.outer.theta[bias->offset + i];
+            assert_true(fabs(theta - ideal[i]) < 1e-3); /* bf16 of steps around 0.02 */
+            assert_true(fabs(theta + (double)owed[bias->offset + i] - ideal[i]) < 1e-5);
+        }
+    }
+    mem_free(ideal);
+    world_close();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counted_as_it_is_encoded),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_the_smaller_way),
+        cmocka_unit_test(test_members_without_a_delta),
+        cmocka_unit_test(test_vectors_are_dense),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
