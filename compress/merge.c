@@ -7,6 +7,7 @@
 #include "common/layout.h"
 #include "common/mem.h"
 #include "common/pool.h"
+#include "compress/codec_simd.h"
 
 /* A job for the pool: these deltas into every part. */
 struct job {
@@ -249,10 +250,20 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
     }
 }
 
-static void divide(float *acc, const float *weight, size_t n)
+/* acc / weight, where there is a weight: it is never negative, so its bits say whether it is zero, and vectors need no
+ * branch. Dividing by 1 changes nothing, not even -0. */
+CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, size_t n)
 {
-    for (size_t i = 0; i < n; i++) acc[i] = acc[i] / (weight[i] > 0 ? weight[i] : 1.0f);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        float by;
+        memcpy(&bits, &weight[i], sizeof bits);
+        bits |= (uint32_t)-(bits == 0) & 0x3f800000u; /* 0 becomes 1.0 */
+        memcpy(&by, &bits, sizeof by);
+        acc[i] = acc[i] / by;
+    }
 }
+CODEC_SIMD_VARIANTS(divide, (float *restrict acc, const float *restrict weight, size_t n), (acc, weight, n))
 
 static void add_part(const struct job *job, size_t p, float *scratch)
 {
