@@ -1,15 +1,20 @@
 /* How fast the coordinator is between the last delta and the update: opening payloads, merging, the outer step,
  * publishing. Beside memcpy of as many floats in the same run.
  *
- * Usage: bench_merge [--params N] [--workers N] [--threads N] [--up SPEC] [--down SPEC] [--seconds S] [--json FILE]
+ * Usage: bench_merge [--params N] [--workers N] [--threads N] [--up SPEC] [--down SPEC] [--method NAME] [--seconds S]
+ *        [--json FILE]
  *
  * Without --up: the dense codecs on 16 Mi parameters of 4 workers, with one thread and with all; then
- * topk:64/4096+sign on 124 M parameters of 16 workers. "GB/s" is fp32 gigabytes of deltas a second (4 bytes a parameter
- * and worker), so all codecs compare with memcpy of the same floats. Median and best of the repetitions. */
+ * topk:64/4096+sign on 124 M parameters of 16 workers, with plain SGD as the outer step and with Nesterov. "GB/s" is
+ * fp32 gigabytes of deltas a second (4 bytes a parameter and worker), so all codecs compare with memcpy of the same
+ * floats. Median and best of the repetitions; "cpu": milliseconds of all threads together, which other load disturbs
+ * less. "outer step": opening, merging, optimizer, publishing, hash of theta; all that lies between the last delta and
+ * the journal. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -25,7 +30,7 @@ enum { RUNS_MAX = 1000, RUNS_MIN = 3, WORKERS_MAX = 256, SHIFT = 4099 };
 struct bench {
     uint64_t params, workers, threads;
     double seconds;
-    const char *up, *down, *rule;
+    const char *up, *down, *rule, *method;
     struct config config;
     struct layout layout;
     struct outer_state outer;
@@ -54,27 +59,39 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) die("there is no clock of CPU time");
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void measure(struct bench *b, const char *what, run_fn run)
 {
-    double times[RUNS_MAX], bytes = (double)b->params * (double)b->workers * sizeof(float);
+    double times[RUNS_MAX], cpu[RUNS_MAX], bytes = (double)b->params * (double)b->workers * sizeof(float);
     int n = 0;
     run(b);
     uint64_t start = clock_monotonic_us();
     while (n < RUNS_MAX && (n < RUNS_MIN || (double)(clock_monotonic_us() - start) < b->seconds * 1e6)) {
         uint64_t t = clock_monotonic_us();
+        double used = cpu_seconds();
         run(b);
+        cpu[n] = cpu_seconds() - used;
         times[n++] = (double)(clock_monotonic_us() - t + 1) * 1e-6;
     }
     qsort(times, (size_t)n, sizeof *times, by_value);
+    qsort(cpu, (size_t)n, sizeof *cpu, by_value);
     double median = times[n / 2], best = times[0];
-    printf("%-18s %-18s %-18s %7llu %8.2f %8.2f %10.1f %5d\n", what, b->up, b->down, (unsigned long long)b->threads,
-           bytes / median * 1e-9, bytes / best * 1e-9, median * 1e3, n);
+    printf("%-18s %-18s %-18s %-9s %7llu %8.2f %8.2f %9.1f %9.1f %5d\n", what, b->up, b->down, b->method,
+           (unsigned long long)b->threads, bytes / median * 1e-9, bytes / best * 1e-9, median * 1e3, cpu[n / 2] * 1e3,
+           n);
     fflush(stdout);
-    json_array_append_new(b->rows, json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:I,s:i}", "what", what, "codec",
-                                             b->up, "down", b->down, "params", (json_int_t)b->params, "workers",
-                                             (json_int_t)b->workers, "threads", (json_int_t)b->threads, "gb_per_s",
-                                             bytes / median * 1e-9, "best_gb_per_s", bytes / best * 1e-9, "median_s",
-                                             median, "best_s", best, "payload_bytes", (json_int_t)b->payload, "runs", n));
+    json_array_append_new(
+        b->rows, json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "what", what, "codec", b->up,
+                           "down", b->down, "method", b->method, "params", (json_int_t)b->params, "workers",
+                           (json_int_t)b->workers, "threads", (json_int_t)b->threads, "gb_per_s", bytes / median * 1e-9,
+                           "best_gb_per_s", bytes / best * 1e-9, "median_s", median, "best_s", best, "cpu_s",
+                           cpu[n / 2], "payload_bytes", (json_int_t)b->payload, "runs", n));
 }
 
 static uint64_t count_of(const struct bench *b, uint32_t f)
@@ -182,11 +199,10 @@ static void setup(struct bench *b)
     struct config_sources sources;
     struct err err = {0};
     char threads[24];
-    bool sparse = !strncmp(b->up, "topk", 4);
     config_defaults(&b->config, &sources);
     snprintf(threads, sizeof threads, "%llu", (unsigned long long)b->threads);
     set(b, &sources, "coordinator.threads", threads);
-    set(b, &sources, "train.method", sparse ? "local-sgd" : "diloco");
+    set(b, &sources, "train.method", b->method);
     set(b, &sources, "codec.up", b->up);
     set(b, &sources, "codec.down", b->down);
     if (b->rule) set(b, &sources, "merge.rule", b->rule);
@@ -226,11 +242,13 @@ static void finish(struct bench *b)
     layout_finish(&b->layout);
 }
 
-static void bench_one(struct bench *b, const char *up, const char *down, uint64_t threads)
+/* method NULL: what goes with the codec. */
+static void bench_one(struct bench *b, const char *up, const char *down, const char *method, uint64_t threads)
 {
     b->up = up;
     b->down = down;
     b->threads = threads;
+    b->method = method ? method : strncmp(up, "topk", 4) ? "diloco" : "local-sgd";
     setup(b);
     measure(b, "memcpy", run_memcpy);
     measure(b, "check on arrival", run_check);
@@ -266,18 +284,19 @@ static void bench_all(struct bench *b, uint64_t threads)
     b->params = params ? params : 16 << 20;
     b->workers = workers ? workers : 4;
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
-        bench_one(b, dense[i], dense[i], 1);
-        if (threads > 1) bench_one(b, dense[i], dense[i], threads);
+        bench_one(b, dense[i], dense[i], NULL, 1);
+        if (threads > 1) bench_one(b, dense[i], dense[i], NULL, threads);
     }
     b->params = params ? params : 124 * 1000 * 1000;
     b->workers = workers ? workers : 16;
-    bench_one(b, sparse, sparse, threads);
+    bench_one(b, sparse, sparse, "local-sgd", threads);
+    bench_one(b, sparse, sparse, "diloco", threads);
 }
 
 int main(int argc, char **argv)
 {
     static struct bench b = {.seconds = 2};
-    const char *json = NULL, *up = NULL, *down = NULL;
+    const char *json = NULL, *up = NULL, *down = NULL, *method = NULL;
     uint64_t threads = 0;
     struct err err = {0};
     const struct option_spec specs[] = {
@@ -286,6 +305,7 @@ int main(int argc, char **argv)
         {"threads", OPTION_COUNT, &threads, "N", "threads of the coordinator (all cores)"},
         {"up", OPTION_TEXT, &up, "SPEC", "one codec of deltas instead of the usual ones"},
         {"down", OPTION_TEXT, &down, "SPEC", "with --up: codec of the update (the same)"},
+        {"method", OPTION_TEXT, &method, "NAME", "with --up: local-sgd (default of topk) or diloco"},
         {"rule", OPTION_TEXT, &b.rule, "RULE", "merge.rule (as the codec asks for)"},
         {"seconds", OPTION_REAL, &b.seconds, "S", "least time of each row (2)"},
         {"json", OPTION_TEXT, &json, "FILE", "write the rows there too"},
@@ -298,16 +318,18 @@ int main(int argc, char **argv)
     if (!threads) threads = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
     b.rows = json_array();
     if (!b.rows) die("no memory");
-    printf("%-18s %-18s %-18s %7s %8s %8s %10s %5s\n", "", "codec", "down", "threads", "GB/s", "best", "ms", "runs");
+    printf("%-18s %-18s %-18s %-9s %7s %8s %8s %9s %9s %5s\n", "", "codec", "down", "method", "threads", "GB/s", "best",
+           "ms", "cpu", "runs");
     if (up) {
         if (!b.params) b.params = 16 << 20;
         if (!b.workers) b.workers = 4;
-        bench_one(&b, up, down ? down : up, threads);
+        bench_one(&b, up, down ? down : up, method, threads);
     } else {
         bench_all(&b, threads);
     }
     json_t *out = json_pack("{s:s,s:o,s:o}", "name", "merge", "machine", machine(), "rows", b.rows);
-    if (json && (!out || json_dump_file(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))) die("cannot write the rows");
+    if (json && (!out || json_dump_file(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(6))))
+        die("cannot write the rows");
     json_decref(out);
     return 0;
 }
