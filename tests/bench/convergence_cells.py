@@ -62,15 +62,15 @@ def grid():
                 cells.append({"model": model, "workers": workers, "sync_every": sync_every, "tier": tier, "seed": seed})
     cells = []
     add("demo", 2, 4, MAIN, [1])
-    add("demo", 2, 1, ROUNDS, [1])
-    add("demo", 2, 16, ROUNDS, [1])
+    for sync_every in 16, 8, 1:
+        add("demo", 2, sync_every, ROUNDS, [1])
     add("demo", 2, 4, MORE, [1])
     add("demo", 2, 4, MAIN, [2, 3])
     add("demo", 4, 4, MAIN, [1])
     add("10m", 2, 4, MAIN, [1])
     add("demo", 2, 16, MOMENTUM, [1])
-    add("demo", 2, 1, ROUNDS, [2, 3])
-    add("demo", 2, 16, ROUNDS, [2, 3])
+    for sync_every in 16, 8, 1:
+        add("demo", 2, sync_every, ROUNDS, [2, 3])
     add("demo", 4, 4, MAIN, [2, 3])
     add("10m", 4, 4, MAIN, [1])
     add("10m", 2, 4, MAIN, [2, 3])
