@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -35,6 +36,7 @@ enum { ROUNDS_MAX = 1000, NOISE = 6 << 20, SHIFT = 99991, WAIT_US = 100000, LOOK
 struct round_times {
     uint64_t ready, applied, placed;
     uint64_t tx, rx; /* the interface's counters at `ready` */
+    double cpu;      /* seconds of all threads from `ready` to `applied` */
     struct outer_times parts;
 };
 
@@ -143,6 +145,13 @@ static uint64_t counter(const struct bench *b, const char *name)
     return value;
 }
 
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) die("there is no clock of CPU time");
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void make_delta(struct bench *b)
 {
     uint64_t at = b->round * SHIFT % NOISE;
@@ -187,12 +196,14 @@ static bool outer_step(struct bench *b)
     uint64_t tokens = (uint64_t)task->steps * c->train.batch_size * c->train.grad_accum * c->model.block_size;
     struct outer_result result = {.values = b->live, .tokens = tokens, .steps = task->steps, .loss_sum = 5000};
     t->ready = clock_monotonic_us();
+    t->cpu = -cpu_seconds();
     if (outer_loop_train_done(b->loop, &result, t->ready) != STATUS_OK) die("the delta cannot be encoded");
     while (!all_at(b, version) && !over(b)) {
         if (clock_monotonic_us() - t->ready > GIVE_UP_US) die("the update does not come");
         pump(b, WAIT_US);
     }
     t->applied = clock_monotonic_us();
+    t->cpu += cpu_seconds();
     t->parts = *outer_loop_times(b->loop);
     b->round++;
     return true;
@@ -223,10 +234,10 @@ static void report(const struct bench *b)
                 "{\"worker\": %" PRIu64 ", \"round\": %" PRIu64 ", \"params\": %" PRIu64 ", \"fragments\": %u, "
                 "\"ready\": %" PRIu64 ", \"applied\": %" PRIu64 ", \"placed\": %" PRIu64 ", \"bytes_up\": %" PRIu64
                 ", \"bytes_down\": %" PRIu64 ", \"compress_s\": %.6f, \"send_s\": %.6f, \"wait_s\": %.6f, "
-                "\"apply_s\": %.6f}\n",
+                "\"apply_s\": %.6f, \"cpu_s\": %.6f}\n",
                 b->index, i, b->layout.n_params, b->layout.n_fragments, t->ready, t->applied, t->placed,
                 t[1].tx - t->tx, t[1].rx - t->rx, t->parts.compress_s, t->parts.send_s, t->parts.wait_s,
-                t->parts.apply_s);
+                t->parts.apply_s, t->cpu);
     }
     if (fclose(f)) die("cannot write the report");
 }

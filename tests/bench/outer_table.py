@@ -38,7 +38,7 @@ def row(settings, reports, gloo):
                bytes_up=round(mean(kept, "bytes_up")), bytes_down=round(mean(kept, "bytes_down")),
                gloo_seconds=None, seconds_all=[round(s, 4) for s in applied],
                next_round_seconds=round(statistics.median(placed), 4))
-    for key in ("compress_s", "send_s", "wait_s", "apply_s"):
+    for key in ("compress_s", "send_s", "wait_s", "apply_s", "cpu_s"):
         out[key] = round(mean(kept, key), 4)
     if gloo:
         rounds = by_round(read(gloo))
