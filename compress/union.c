@@ -56,7 +56,7 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
         uint32_t n = sent_of(counts[c]), end = g->length[c];
         bool whole = n == end || n == CHUNK - 1;
         if (!n) continue;
-        while (whole && !carried(g->chunk[c][end - 1])) end--; /* the last place; otherwise a last gap leads to the end */
+        while (whole && !carried(g->chunk[c][end - 1])) end--; /* else a last gap leads to the end */
         gaps += n + !whole;
         sum += end - n;
     }

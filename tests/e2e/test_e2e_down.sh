@@ -56,7 +56,10 @@ try relay codec.down=relay
 grep -q '"codec":"relay"' run/metrics.jsonl || fail "no update says that it was relayed"
 try union codec.down=union
 try auto codec.down=auto
-grep -q '"codec":"relay"' run/metrics.jsonl || grep -q '"codec":"topk' run/metrics.jsonl || fail "auto does not say what it chose"
+weighed=$(grep '"event":"update"' run/metrics.jsonl | sed -n 's/.*"codec":"\([a-z]*\).*"relay_bytes":\([0-9]*\),"union_bytes":\([0-9]*\).*/\1 \2 \3/p')
+[[ $(wc -l <<<"$weighed") == $((2 * rounds)) ]] || fail "auto does not say of every update what it chose from"
+awk '($1 == "relay") != ($2 <= $3) { exit 1 }' <<<"$weighed" || fail "auto takes the larger way: $weighed"
+grep -Eq '  down by (union|relay)' coordinator.log || fail "auto's rounds do not say what was chosen"
 try 'top-k' codec.down=topk:64/4096+sign
 try 'clipped, relayed' codec.down=relay merge.clip=median merge.weights=equal merge.rule=mean
 echo "every way down survives kill -9 of a worker and of the coordinator"

@@ -1,5 +1,5 @@
-/* codec.down auto: the size of a union is known before it is encoded, and the smaller way is taken. And what a union does with
- * vectors and with what its codec loses. */
+/* codec.down auto: the size of a union is known before it is encoded, and the smaller way is taken. And what a union does
+ * with vectors and with what its codec loses. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +46,8 @@ static void world_open(const char *up, const char *down)
     snprintf(text[0], sizeof text[0], "codec.up=%s", up);
     snprintf(text[1], sizeof text[1], "codec.down=%s", down);
     assert_int_equal(config_set(&w.config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
     if (config_resolve(&w.config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
     layout_init(&w.layout);
     add("embedding", 700, 384); /* more than one group, short chunks, vectors in between */
@@ -75,8 +76,8 @@ static void world_close(void)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns the
- * bytes of them. */
+/* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns
+ * the bytes of them. */
 static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
 {
     struct codec *up = w.outer.fragments[0].up;
@@ -162,7 +163,7 @@ static void test_edges(void **state)
     world_close();
 }
 
-/* The way that is taken is the one on which fewer bytes go to the workers: all of them together, each without its own. */
+/* The way that is taken is the one on which fewer bytes go to the workers: to all of them, each without its own. */
 static void test_the_smaller_way(void **state)
 {
     (void)state;
@@ -215,8 +216,8 @@ static void test_members_without_a_delta(void **state)
     world_close();
 }
 
-/* 1-D tensors are dense in every delta, and in their union 16 bits a value, followed exactly but for the rounding, which
- * stays in the residual. */
+/* 1-D tensors are dense in every delta, and in their union 16 bits a value, followed exactly but for the rounding,
+ * which stays in the residual. */
 static void test_vectors_are_dense(void **state)
 {
     (void)state;
