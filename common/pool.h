@@ -1,5 +1,6 @@
-/* A pool of threads: the caller is thread 0, `threads - 1` workers wait for jobs. They spin for some microseconds after
- * a job, because the next one usually follows at once, then sleep. */
+/* A pool of threads: the caller is thread 0, `threads - 1` workers wait for jobs. They wait actively for some
+ * microseconds after a job, because the next one usually follows at once, giving their core to whoever needs it, then
+ * sleep. */
 #ifndef COMMON_POOL_H
 #define COMMON_POOL_H
 

@@ -1,0 +1,107 @@
+/* ctest: labels=threads
+ * The pool: every thread runs every job once, shares cover everything, and more threads than cores cost little. */
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/pool.h"
+
+enum { THREADS = 4, JOBS = 2000 };
+
+static atomic_uint runs[THREADS];
+
+static void count(void *ctx, int thread, int threads)
+{
+    assert_int_equal(threads, THREADS);
+    assert_ptr_equal(ctx, runs);
+    atomic_fetch_add(&runs[thread], 1);
+}
+
+static void test_every_thread_runs_every_job(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (unsigned job = 1; job <= JOBS; job++) {
+        pool_run(pool, count, runs);
+        for (int t = 0; t < THREADS; t++)
+            if (atomic_load(&runs[t]) != job) fail_msg("job %u: thread %d ran %u times", job, t, atomic_load(&runs[t]));
+    }
+    pool_destroy(pool);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_shares(void **state)
+{
+    (void)state;
+    for (size_t items = 0; items < 70; items++)
+        for (int threads = 1; threads < 9; threads++)
+            for (size_t grain = 1; grain < 20; grain += 3) {
+                size_t next = 0, begin, end;
+                for (int t = 0; t < threads; t++) {
+                    pool_share(items, grain, t, threads, &begin, &end);
+                    assert_int_equal(begin, next);
+                    assert_true(begin <= end && (begin % grain == 0 || begin == items));
+                    next = end;
+                }
+                assert_int_equal(next, items);
+            }
+}
+
+static void nothing(void *ctx, int thread, int threads)
+{
+    (void)ctx, (void)thread, (void)threads;
+}
+
+static double cpu_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* All threads on one core: who waits must not keep it from those who work. Measured in processor time, which other
+ * programs' load does not change. */
+static void test_more_threads_than_cores(void **state)
+{
+    (void)state;
+    cpu_set_t before, one;
+    struct pool *pool;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0); /* threads made from now on inherit it */
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    double best = 1e9;
+    for (int again = 0; again < 5; again++) {
+        double start = cpu_us();
+        for (int job = 0; job < JOBS / 10; job++) pool_run(pool, nothing, NULL);
+        double each = (cpu_us() - start) / (JOBS / 10);
+        if (each < best) best = each;
+    }
+    pool_destroy(pool);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    print_message("an empty job of %d threads on one core: %.1f us of processor time\n", THREADS, best);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(best < 40); /* four switches, a few microseconds each */
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_thread_runs_every_job),
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_more_threads_than_cores),
+    };
+    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+}
