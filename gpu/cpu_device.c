@@ -178,6 +178,7 @@ static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
     cpu->base.ops = &cpu_ops;
     cpu->base.act_bytes = sizeof(float);
     cpu->base.threads = threads;
+    cpu->base.host_memory = true;
     snprintf(cpu->base.name, sizeof cpu->base.name, "cpu %s x%d", cpu->kernels->name, threads);
     cpu->scratch = mem_alloc((size_t)threads, sizeof *cpu->scratch);
     cpu->partials = mem_alloc(PARTIAL_FLOATS, sizeof *cpu->partials);

@@ -34,6 +34,7 @@ struct device {
     const struct device_ops *ops;
     size_t act_bytes; /* size of one activation element */
     int threads;      /* CPU threads it computes with; 1 for a GPU */
+    bool host_memory; /* alloc gives memory that the host may use, too, and operations take host memory */
     char name[96];    /* "cpu avx512 x2": for logs */
 };
 
@@ -152,8 +153,8 @@ struct device_ops {
     void (*scale)(struct device *dev, size_t n, float a, float *x);                /* x *= a */
 };
 
-/* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (UNSUPPORTED in this build).
- * "auto" is the best there is. ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
+/* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (gpu/plugin.h: UNSUPPORTED,
+ * with a line that says what is missing). "auto" is the best there is: a GPU, or the CPU with a line in the log. ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
 enum status device_open(const char *name, int threads, struct device **out, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void device_close(struct device *dev);

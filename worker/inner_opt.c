@@ -50,7 +50,8 @@ static enum status fill(struct inner_opt *opt, const struct layout *layout, stru
     if (opt->config.kind != OPTIMIZER_ADAMW) return STATUS_OK;
     opt->m = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
     opt->v = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
-    return opt->m && opt->v ? STATUS_OK : STATUS_NOMEM;
+    if (!devices[0]->host_memory) opt->host = mem_alloc(opt->n_params, 2 * sizeof *opt->host);
+    return opt->m && opt->v && (opt->host || devices[0]->host_memory) ? STATUS_OK : STATUS_NOMEM;
 }
 
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
@@ -87,6 +88,7 @@ void inner_opt_destroy(struct inner_opt *opt)
         dev->ops->release(dev, opt->m);
         dev->ops->release(dev, opt->v);
     }
+    mem_free(opt->host);
     mem_free(opt->slices);
     mem_free(opt);
 }
@@ -139,4 +141,35 @@ bool inner_opt_finish(struct inner_opt *opt, double *norm)
     else
         opt->skipped++;
     return taken;
+}
+
+enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float **v_p, struct err *err)
+{
+    struct device *dev = opt->slices[0].dev;
+    const float *m = opt->m, *v = opt->v;
+    if (opt->host) {
+        m = opt->host;
+        v = opt->host + opt->n_params;
+        dev->ops->download(dev, opt->host, opt->m, opt->n_params * sizeof *opt->host);
+        dev->ops->download(dev, opt->host + opt->n_params, opt->v, opt->n_params * sizeof *opt->host);
+    }
+    TRY(dev->ops->sync(dev, err));
+    *m_p = m;
+    *v_p = v;
+    return STATUS_OK;
+}
+
+static void write_one(const struct inner_opt *opt, float *to, const void *from)
+{
+    struct device *dev = opt->slices[0].dev;
+    if (to && from) dev->ops->upload(dev, to, from, opt->n_params * sizeof *to);
+    if (to && !from) dev->ops->fill(dev, to, opt->n_params, 0.0f);
+}
+
+enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err)
+{
+    struct device *dev = opt->slices[0].dev;
+    write_one(opt, opt->m, m);
+    write_one(opt, opt->v, v);
+    return dev->ops->sync(dev, err);
 }

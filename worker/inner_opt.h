@@ -32,6 +32,7 @@ struct inner_opt {
     struct inner_opt_config config;
     uint64_t n_params;
     float *m, *v;     /* [n_params] moments in device memory of slice 0; NULL with SGD */
+    float *host;      /* [2 n_params] where they are read to; NULL when the host sees the device's memory anyway */
     uint64_t steps;   /* taken */
     uint64_t skipped; /* refused because the gradient was not finite */
     struct inner_opt_slice *slices;
@@ -54,5 +55,11 @@ enum status inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const
 /* After every rank's apply: count the step; *norm is the gradient's norm before clipping; true when the step was
  * taken. */
 bool inner_opt_finish(struct inner_opt *opt, double *norm);
+
+/* The moments as the host can read them, [n_params] each, until the next call that changes or reads them; NULL with
+ * SGD. Between steps only. Fails as the device does. */
+enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float **v_p, struct err *err) MUST_CHECK;
+/* The other way: both from the host, or zeros (NULL). Nothing with SGD. */
+enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err) MUST_CHECK;
 
 #endif

@@ -38,8 +38,8 @@ struct outer_part {
 /* What the inner optimizer must keep across restarts, as bytes only it understands. */
 struct outer_inner {
     void *ctx;
-    /* Fill up to `cap` parts, valid until the next call into the model; returns how many. The same total size always.
-     */
+    /* Fill up to `cap` parts, valid until the next call into the model; returns how many, 0 when the state cannot be
+     * had. The same total size always. */
     size_t (*parts)(void *ctx, struct outer_part *parts, size_t cap);
     /* Take back the concatenation of what `parts` gave. NULL, 0: as at the start of the run. */
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);

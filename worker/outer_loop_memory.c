@@ -185,6 +185,10 @@ void outer_save(struct outer_loop *loop, uint64_t round)
         body[n++] = (struct outer_part){.data = loop->f[i].fb.residual, .size = loop->f[i].count * sizeof(float)};
     size_t n_inner = inner->parts ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
     for (size_t i = 0; i < n_inner; i++) loop->saved.inner_size += body[n + i].size;
+    if (inner->parts && !n_inner) {
+        loop->save_failed = true; /* the one who knows why has said so */
+        return;
+    }
     n += n_inner;
     for (uint32_t i = 0; i < loop->n_fragments; i++)
         if (loop->f[i].pending)

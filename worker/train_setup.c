@@ -30,14 +30,20 @@ void train_setup_finish(struct trainer *t)
 static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
 {
     struct trainer *t = ctx;
-    const struct inner_opt *opt = replica_optimizer(t->replica);
+    struct inner_opt *opt = replica_optimizer(t->replica);
+    const float *m, *v;
+    struct err err = {0};
     size_t bytes = opt->n_params * sizeof(float), n = 0;
+    if (cap < 3) return 0;
+    if (inner_opt_read(opt, &m, &v, &err) != STATUS_OK) {
+        log_error("cannot read the inner optimizer's state: %s", err.msg);
+        return 0;
+    }
     t->inner_head[0] = opt->steps;
     t->inner_head[1] = opt->skipped;
-    if (cap < 3) return 0;
     parts[n++] = (struct outer_part){.data = t->inner_head, .size = sizeof t->inner_head};
-    if (opt->m) parts[n++] = (struct outer_part){.data = opt->m, .size = bytes};
-    if (opt->v) parts[n++] = (struct outer_part){.data = opt->v, .size = bytes};
+    if (m) parts[n++] = (struct outer_part){.data = m, .size = bytes};
+    if (v) parts[n++] = (struct outer_part){.data = v, .size = bytes};
     return n;
 }
 
@@ -52,16 +58,7 @@ static enum status inner_load(void *ctx, const uint8_t *data, size_t size)
     if (data) memcpy(t->inner_head, data, sizeof t->inner_head);
     opt->steps = t->inner_head[0];
     opt->skipped = t->inner_head[1];
-    float *const moments[] = {opt->m, opt->v};
-    for (int i = 0; i < 2; i++) {
-        if (!moments[i]) continue;
-        if (data)
-            memcpy(moments[i], data + at, bytes);
-        else
-            memset(moments[i], 0, bytes);
-        at += bytes;
-    }
-    return STATUS_OK;
+    return inner_opt_write(opt, data ? data + at : NULL, data && opt->m ? data + at + bytes : NULL, NULL);
 }
 
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n)
