@@ -100,8 +100,8 @@ atoll_planted(refused_delta_forgotten worker/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
 atoll_planted(poison_kept worker/outer_loop_delta.c
-    "if (!all_finite(values, loop->n_params)) return STATUS_NONFINITE;"
-    "(void)all_finite;")
+    "if (codec_first_nonfinite(values, loop->n_params) < loop->n_params) return STATUS_NONFINITE;"
+    "")
 
 # --- patience
 atoll_planted(assignment_never_repeated coordinator/engine_join.c
