@@ -20,14 +20,15 @@ double codec_measure_clock(void)
 struct bench {
     struct codec *codec;
     const struct codec_input *in;
-    uint8_t *payload[CODEC_MEASURE_WORKERS], *room[CODEC_MEASURE_WORKERS];
+    uint8_t *payload[CODEC_MEASURE_WORKERS_MAX], *room[CODEC_MEASURE_WORKERS_MAX];
+    unsigned workers;
     size_t size, cap;
     float *acc;
 };
 
 static void finish(struct bench *b)
 {
-    for (int w = 0; w < CODEC_MEASURE_WORKERS; w++) {
+    for (unsigned w = 0; w < b->workers; w++) {
         mem_free(b->payload[w]);
         mem_free(b->room[w]);
     }
@@ -42,12 +43,12 @@ static enum status encode(struct bench *b)
 
 static enum status merge(struct bench *b)
 {
-    struct codec_view view[CODEC_MEASURE_WORKERS];
-    for (int w = 0; w < CODEC_MEASURE_WORKERS; w++)
+    struct codec_view view[CODEC_MEASURE_WORKERS_MAX];
+    for (unsigned w = 0; w < b->workers; w++)
         TRY(codec_open(b->codec, b->payload[w], b->size, b->room[w], &view[w]));
     for (size_t p = 0, parts = codec_parts(b->codec); p < parts; p++) {
         float *acc = b->acc + codec_part(b->codec, p).from;
-        for (int w = 0; w < CODEC_MEASURE_WORKERS; w++) codec_view_axpy(&view[w], p, 0.25f, acc);
+        for (unsigned w = 0; w < b->workers; w++) codec_view_axpy(&view[w], p, 0.25f, acc);
     }
     return STATUS_OK;
 }
@@ -68,9 +69,11 @@ static enum status repeat(struct bench *b, enum status (*run)(struct bench *), d
     return STATUS_OK;
 }
 
-static enum status prepare(struct bench *b, const char *spec, const struct codec_input *in, struct err *err)
+static enum status prepare(struct bench *b, const char *spec, const struct codec_input *in, unsigned workers,
+                           struct err *err)
 {
     b->in = in;
+    b->workers = workers;
     TRY(codec_create(&b->codec, spec, in->spans, in->n_spans, err));
     b->cap = codec_bound(b->codec);
     b->acc = mem_alloc(in->n, sizeof *b->acc);
@@ -78,7 +81,7 @@ static enum status prepare(struct bench *b, const char *spec, const struct codec
     if (!b->acc || !b->payload[0]) return STATUS_NOMEM;
     TRY(encode(b));
     size_t room = codec_open_room(b->codec);
-    for (int w = 0; w < CODEC_MEASURE_WORKERS; w++) {
+    for (unsigned w = 0; w < workers; w++) {
         if (w) b->payload[w] = mem_alloc(1, b->size);
         if (room) b->room[w] = mem_alloc(1, room);
         if (!b->payload[w] || (room && !b->room[w])) return STATUS_NOMEM;
@@ -112,8 +115,15 @@ static enum status run_all(struct bench *b, double seconds, struct codec_figures
     f->encode_gbps = bytes / best * 1e-9;
     memset(b->acc, 0, b->in->n * sizeof *b->acc);
     TRY(repeat(b, merge, seconds, &best));
-    f->decode_merge_gbps = bytes * CODEC_MEASURE_WORKERS / best * 1e-9;
+    f->decode_merge_gbps = bytes * b->workers / best * 1e-9;
     return STATUS_OK;
+}
+
+static enum status complain(enum status status, const char *spec, size_t n, const struct err *inner, struct err *err)
+{
+    if (status == STATUS_OK) return status;
+    if (inner->msg[0]) return err_set(err, status, "%s", inner->msg);
+    return err_set(err, status, "codec \"%.64s\" on %zu values: %s", spec, n, status_text(status));
 }
 
 enum status codec_measure(const char *spec, const struct codec_input *in, double seconds, struct codec_figures *figures,
@@ -122,13 +132,25 @@ enum status codec_measure(const char *spec, const struct codec_input *in, double
     struct bench b = {0};
     struct err inner = {0};
     *figures = (struct codec_figures){0};
-    enum status status = prepare(&b, spec, in, &inner);
+    enum status status = prepare(&b, spec, in, CODEC_MEASURE_WORKERS, &inner);
     if (status == STATUS_OK) {
         snprintf(figures->spec, sizeof figures->spec, "%s", codec_spec(b.codec));
         status = run_all(&b, seconds, figures);
     }
     finish(&b);
-    if (status == STATUS_OK) return status;
-    if (inner.msg[0]) return err_set(err, status, "%s", inner.msg);
-    return err_set(err, status, "codec \"%.64s\" on %zu values: %s", spec, in->n, status_text(status));
+    return complain(status, spec, in->n, &inner, err);
+}
+
+enum status codec_measure_merge(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
+                                double *gbps, struct err *err)
+{
+    struct bench b = {0};
+    struct err inner = {0};
+    double best = 1;
+    enum status status = prepare(&b, spec, in, workers, &inner);
+    if (status == STATUS_OK) memset(b.acc, 0, in->n * sizeof *b.acc);
+    if (status == STATUS_OK) status = repeat(&b, merge, seconds, &best);
+    finish(&b);
+    if (status == STATUS_OK) *gbps = (double)in->n * sizeof(float) / best * 1e-9;
+    return complain(status, spec, in->n, &inner, err);
 }

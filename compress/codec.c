@@ -329,7 +329,9 @@ double codec_bound_bits(const struct codec_view *view)
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
     size_t codes = shape.n_sections ? shape.section[shape.n_sections - 1].to : 0;
-    return payload_entropy(view->payload + codes, view->size - codes, v->n);
+    size_t coded = v->n - shape.n_plain;
+    double bits = coded ? payload_entropy(view->payload + codes, view->size - codes, coded) : 0;
+    return (bits * (double)coded + 16.0 * (double)shape.n_plain) / (double)v->n;
 }
 
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x)

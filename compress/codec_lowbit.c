@@ -105,6 +105,7 @@ static void lowbit_shape(const struct value_ctx *ctx, struct payload_shape *out)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
+    out->n_plain = runs->total.n_plain;
     out->n_sections = 2;
     out->section[0].to = s.heads;
     out->section[0].width = 2;

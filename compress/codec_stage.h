@@ -28,6 +28,7 @@ enum { PAYLOAD_SECTIONS = 3 };
  * of `width` bytes. Behind another byte stage there are no sections. */
 struct payload_shape {
     uint8_t width;
+    size_t n_plain; /* values that the first section holds as they are, in 16 bits each */
     size_t n_sections;
     struct {
         size_t to; /* offset of its end */

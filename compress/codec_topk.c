@@ -59,6 +59,15 @@ static bool topk_modify(struct value_ctx *ctx, const char *word, unsigned nth, c
     return false;
 }
 
+/* The 1-D tensors come first. n_plain stays 0: topk_bound_bits counts them. */
+static void topk_shape(const struct value_ctx *ctx, struct payload_shape *out)
+{
+    const struct topk_plan *plan = ctx->plan;
+    out->n_sections = 1;
+    out->section[0].to = 2 * plan->n_dense;
+    out->section[0].width = 2;
+}
+
 const struct value_stage codec_topk = {
     .name = "topk",
     .usage = "topk:K/CHUNK[+VALUES]",
@@ -70,6 +79,7 @@ const struct value_stage codec_topk = {
     .modify = topk_modify,
     .plan = topk_plan_size,
     .prepare = topk_prepare,
+    .shape = topk_shape,
     .bound = topk_bound,
     .bound_bits = topk_bound_bits,
     .scratch = topk_scratch_size,

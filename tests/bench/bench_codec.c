@@ -1,9 +1,10 @@
 /* Every codec on the same floats: bits a parameter beside the entropy bound, error, and speed on one core beside
  * memcpy, LZ4 and zstd -1 on the same floats in the same run. Usage: bench_codec [--params N] [--file F [--minus F]]
- * [--specs LIST]
+ * [--run FOLDER] [--specs LIST]
  *
- * Speeds are GB (1e9 bytes) of fp32 values a second of CPU time, best of the repetitions. zstd is used when the system
- * has its library (libzstd.so.1): the project does not link it. */
+ * Speeds are GB (1e9 bytes) of fp32 values a second of CPU time, best of the repetitions. "merge": four payloads checked
+ * and added up, each counts 4 bytes a parameter. "R=4", "R=16": so many payloads, 4 bytes a parameter in all. zstd is
+ * used when the system has its library (libzstd.so.1): the project does not link it. */
 #include <dlfcn.h>
 #include <jansson.h>
 #include <lz4.h>
@@ -14,13 +15,20 @@
 
 #include "cli/codec_input.h"
 #include "cli/codec_measure.h"
+#include "common/config.h"
+#include "common/fileio.h"
+#include "common/json_file.h"
+#include "common/layout.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "worker/gpt2.h"
+#include "worker/model.h"
+#include "worker/worker_state.h"
 
 static const char all_specs[] =
     "fp32,fp32+lz4,bf16,bf16+lz4,fp16,int8:256,int4:256,int4:256+huff,e3m0:256,e3m0:256+huff,2bit:256,2bit:256+huff,"
-    "1bit:256,topk:128/4096+sign,topk:64/4096+sign,topk:32/4096+sign,topk:64/4096+2bit,topk:64/4096+int8,"
-    "topk:64/4096+fp16,topk:256/4096+sign";
+    "1bit:256,topk:32/4096+sign,topk:64/4096+sign,topk:128/4096+sign,topk:256/4096+sign,topk:64/4096+2bit,"
+    "topk:64/4096+int8,topk:64/4096+fp16,topk:1024/4096+2bit";
 
 struct peer {
     double bits, encode_gbps, decode_gbps; /* NAN: not there */
@@ -28,9 +36,11 @@ struct peer {
 
 struct bench {
     struct codec_input in;
+    const char *file, *minus, *run; /* what in comes from */
+    const char *name;               /* of that */
     double seconds, memcpy_gbps;
     struct peer lz4, zstd;
-    json_t *rows;
+    json_t *rows, *torch; /* torch: figures by spec */
     uint8_t *packed, *copy;
     size_t cap;
 };
@@ -39,6 +49,79 @@ static void die(const char *what)
 {
     fprintf(stderr, "bench_codec: %s\n", what);
     exit(1);
+}
+
+static void must(enum status status, const struct err *err)
+{
+    if (status != STATUS_OK) die(err->msg[0] ? err->msg : status_text(status));
+}
+
+/* ---- what is measured ------------------------------------------------------------------------------------------------
+ * --run: what the encoder of worker-0 got last. Its saved state holds the delta as it was sent and the residual that this
+ * left; their sum is the delta with the feedback it went out with. */
+
+static void use_layout(struct bench *b, const struct layout *layout)
+{
+    b->in.n = layout->n_params;
+    b->in.n_spans = layout->n_tensors;
+    b->in.x = mem_alloc(b->in.n, sizeof *b->in.x);
+    b->in.spans = mem_alloc(b->in.n_spans, sizeof *b->in.spans);
+    if (!b->in.x || !b->in.spans) die("no memory");
+    for (size_t i = 0; i < b->in.n_spans; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        uint64_t cols = t->shape[t->ndim - 1];
+        b->in.spans[i] = (struct codec_span){
+            .offset = t->offset, .count = t->count, .rows = t->count / cols, .cols = cols, .ndim = t->ndim};
+    }
+}
+
+static void read_state(struct bench *b, const char *path, const struct layout *layout, const char *up)
+{
+    static struct saved_state saved;
+    struct err err = {0};
+    struct file_map map;
+    struct codec *codec;
+    must(file_map_open(&map, path, &err), &err);
+    must(saved_state_decode(&saved, map.data, map.size, &err), &err);
+    if (saved.layout_hash != layout_hash(layout) || saved.n_fragments != 1 || !saved.residual || !saved.payload[0])
+        die("--run: worker-0 must have saved one fragment with a residual and a delta");
+    memcpy(b->in.x, saved.residual, b->in.n * sizeof *b->in.x);
+    must(codec_create_for_fragment(&codec, up, layout, 0, &err), &err);
+    must(codec_decode_axpy(codec, 1.0f, saved.payload[0], saved.f[0].payload_size, b->in.x), &err);
+    codec_destroy(codec);
+    file_map_close(&map);
+}
+
+static void read_run(struct bench *b)
+{
+    static struct config config;
+    static struct layout layout;
+    struct config_sources sources;
+    struct err err = {0};
+    char path[4096];
+    config_defaults(&config, &sources);
+    snprintf(path, sizeof path, "%s/config.yaml", b->run);
+    must(config_load(&config, &sources, path, &err), &err);
+    must(config_resolve(&config, &sources, &err), &err);
+    const struct model_config model = model_config_of(&config);
+    layout_init(&layout);
+    must(gpt2_layout(&model, &layout, &err), &err);
+    must(layout_split(&layout, config.train.fragments), &err);
+    use_layout(b, &layout);
+    snprintf(path, sizeof path, "%s/workers/worker-0/state.bin", b->run);
+    read_state(b, path, &layout, config.codec.up);
+    layout_finish(&layout);
+}
+
+static void read_input(struct bench *b, size_t params)
+{
+    struct err err = {0};
+    if (b->run)
+        read_run(b);
+    else
+        must(b->file ? codec_input_file(&b->in, b->file, b->minus, &err) : codec_input_noise(&b->in, params, &err), &err);
+    if (b->in.n > 1 << 28) die("at most 2^28 values");
+    if (!b->name) b->name = b->run ? b->run : b->file ? b->file : "normal noise";
 }
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
@@ -126,24 +209,55 @@ static void put_peer(json_t *row, const char *name, const struct peer *p)
     json_object_set_new(row, key, number(p->decode_gbps));
 }
 
-static void bench_spec(struct bench *b, const char *spec, const char *data)
+static void print_number(double x)
+{
+    if (isfinite(x))
+        printf(" %7.2f", x);
+    else
+        printf(" %7s", "");
+}
+
+/* Of all payloads, where they leave out coordinates: NAN otherwise. */
+static double measure_merge(const struct bench *b, const char *spec, unsigned workers)
+{
+    struct err err = {0};
+    double gbps = NAN;
+    if (!strncmp(spec, "topk", 4)) must(codec_measure_merge(spec, &b->in, workers, b->seconds, &gbps, &err), &err);
+    return gbps;
+}
+
+static double torch_of(const struct bench *b, const char *spec, const char *key)
+{
+    const json_t *value = json_object_get(json_object_get(b->torch, spec), key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static void bench_spec(struct bench *b, const char *spec)
 {
     struct codec_figures f;
     struct err err = {0};
     if (codec_measure(spec, &b->in, b->seconds, &f, &err) != STATUS_OK) die(err.msg);
-    printf("%-22s %9.4f %9.4f %9.5f %9.2f %9.2f\n", f.spec, f.bits_per_param, f.bound_bits, f.rel_error, f.encode_gbps,
-           f.decode_merge_gbps);
+    double merge_4 = measure_merge(b, spec, 4), merge_16 = measure_merge(b, spec, 16);
+    double torch_in = torch_of(b, f.spec, "encode_gbps"), torch_out = torch_of(b, f.spec, "decode_merge_gbps");
+    printf("%-22s %8.4f %8.4f %8.5f", f.spec, f.bits_per_param, f.bound_bits, f.rel_error);
+    const double speeds[] = {f.encode_gbps, f.decode_merge_gbps, merge_4, merge_16, torch_in, torch_out};
+    for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) print_number(speeds[i]);
+    puts("");
     fflush(stdout);
-    json_t *row = json_pack("{s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "codec", f.spec, "data", data, "params",
+    json_t *row = json_pack("{s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "codec", f.spec, "data", b->name, "params",
                             (json_int_t)b->in.n, "bytes", (json_int_t)f.bytes, "bits_per_param", f.bits_per_param,
                             "bound_bits", f.bound_bits, "rel_error", f.rel_error, "encode_gbps", f.encode_gbps,
                             "decode_merge_gbps", f.decode_merge_gbps, "memcpy_gbps", b->memcpy_gbps);
+    json_object_set_new(row, "merge_of_4_gbps", number(merge_4));
+    json_object_set_new(row, "merge_of_16_gbps", number(merge_16));
+    json_object_set_new(row, "torch_encode_gbps", number(torch_in));
+    json_object_set_new(row, "torch_decode_merge_gbps", number(torch_out));
     put_peer(row, "lz4", &b->lz4);
     put_peer(row, "zstd1", &b->zstd);
     json_array_append_new(b->rows, row);
 }
 
-static void bench_specs(struct bench *b, const char *specs, const char *data)
+static void bench_specs(struct bench *b, const char *specs)
 {
     char spec[128];
     for (const char *at = specs; *at;) {
@@ -151,19 +265,26 @@ static void bench_specs(struct bench *b, const char *specs, const char *data)
         if (n >= sizeof spec) die("a spec is too long");
         memcpy(spec, at, n);
         spec[n] = 0;
-        bench_spec(b, spec, data);
+        bench_spec(b, spec);
         at += n + (at[n] == ',');
     }
 }
 
-static void print_peers(const struct bench *b)
+static void print_peer(const char *name, const struct peer *p)
 {
-    printf("%-22s %9s %9s %9s %9.2f\n", "memcpy", "32", "", "0", b->memcpy_gbps);
-    printf("%-22s %9.4f %9s %9s %9.2f %9.2f\n", "LZ4 of the fp32", b->lz4.bits, "", "0", b->lz4.encode_gbps,
-           b->lz4.decode_gbps);
-    if (isfinite(b->zstd.bits))
-        printf("%-22s %9.4f %9s %9s %9.2f %9.2f\n", "zstd -1 of the fp32", b->zstd.bits, "", "0", b->zstd.encode_gbps,
-               b->zstd.decode_gbps);
+    if (isfinite(p->bits))
+        printf("%-22s %8.4f %8s %8s %7.2f %7.2f\n", name, p->bits, "", "0", p->encode_gbps, p->decode_gbps);
+}
+
+static void print_head(const struct bench *b)
+{
+    printf("%zu values: %s\n\n%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", b->in.n, b->name, "", "bits", "bound",
+           "error", "encode", "merge", "R=4", "R=16", "torch", "torch");
+    printf("%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", "", "a param", "", "", "GB/s", "GB/s", "GB/s", "GB/s", "encode",
+           "merge");
+    printf("%-22s %8s %8s %8s %7.2f\n", "memcpy", "32", "", "0", b->memcpy_gbps);
+    print_peer("LZ4 of the fp32", &b->lz4);
+    print_peer("zstd -1 of the fp32", &b->zstd);
 }
 
 static json_t *machine(void)
@@ -181,19 +302,54 @@ static json_t *machine(void)
     return json_pack("{s:s,s:i}", "cpu", model, "cores", cores);
 }
 
+static void dump(const struct bench *b, const char *path)
+{
+    struct err err = {0};
+    must(file_write(path, b->in.x, b->in.n * sizeof *b->in.x, &err), &err);
+}
+
+static void load(struct bench *b, const char *torch, const char *json, bool append)
+{
+    json_t *old = append ? json_load_file(json, 0, NULL) : NULL;
+    if (append && !old) die("--append: cannot read the rows that are there");
+    b->rows = append ? json_incref(json_object_get(old, "rows")) : json_array();
+    json_decref(old);
+    if (torch && !(b->torch = json_load_file(torch, 0, NULL))) die("--torch: cannot be read");
+}
+
+static void measure_all(struct bench *b, const char *specs)
+{
+    b->cap = b->in.n * sizeof(float) + b->in.n / 16 + 1024;
+    b->packed = mem_alloc(1, b->cap);
+    b->copy = mem_alloc(b->in.n, sizeof(float));
+    if (!b->packed || !b->copy || !b->rows) die("no memory");
+    b->memcpy_gbps = measure_memcpy(b);
+    b->lz4 = measure_peer(b, (struct packer){lz4_pack, lz4_unpack});
+    b->zstd = measure_zstd(b);
+    print_head(b);
+    bench_specs(b, specs);
+    puts("");
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.seconds = 0.3};
     uint64_t params = 8 << 20;
-    const char *file = NULL, *minus = NULL, *specs = all_specs, *json = NULL;
+    const char *specs = all_specs, *json = NULL, *torch = NULL, *dump_to = NULL;
+    bool append = false;
     struct err err = {0};
     const struct option_spec table[] = {
         {"params", OPTION_COUNT, &params, "N", "values of normal noise (8 Mi)"},
-        {"file", OPTION_TEXT, &file, "FILE", "these values instead: raw fp32, or a .safetensors file"},
-        {"minus", OPTION_TEXT, &minus, "FILE", "minus these: the delta between two checkpoints"},
+        {"file", OPTION_TEXT, &b.file, "FILE", "these values instead: raw fp32, or a .safetensors file"},
+        {"minus", OPTION_TEXT, &b.minus, "FILE", "minus these: the delta between two checkpoints"},
+        {"run", OPTION_TEXT, &b.run, "FOLDER", "the last delta of a run's worker-0, with its feedback"},
+        {"name", OPTION_TEXT, &b.name, "TEXT", "what to call these values"},
         {"specs", OPTION_TEXT, &specs, "LIST", "codecs, with commas between them (all kinds)"},
         {"seconds", OPTION_REAL, &b.seconds, "S", "CPU time of each speed (0.3)"},
+        {"torch", OPTION_TEXT, &torch, "FILE", "figures of codec_torch.py on the same values"},
+        {"dump", OPTION_TEXT, &dump_to, "FILE", "only write the values there, as raw fp32"},
         {"json", OPTION_TEXT, &json, "FILE", "write the rows there too"},
+        {"append", OPTION_FLAG, &append, NULL, "after the rows that are there"},
     };
     struct options options = {.program = "bench_codec",
                               .usage = "[options]",
@@ -203,27 +359,19 @@ int main(int argc, char **argv)
     enum status status = options_parse(&options, argc, argv, &err);
     if (status != STATUS_OK) return status == STATUS_END ? EXIT_DONE : options_fail("bench_codec", &err);
     if (!params || params > 1 << 28) die("--params: 1 to 2^28");
-    status = file ? codec_input_file(&b.in, file, minus, &err) : codec_input_noise(&b.in, (size_t)params, &err);
-    if (status != STATUS_OK) die(err.msg);
-    if (b.in.n > 1 << 28) die("at most 2^28 values");
-    b.cap = b.in.n * sizeof(float) + b.in.n / 16 + 1024;
-    b.packed = mem_alloc(1, b.cap);
-    b.copy = mem_alloc(b.in.n, sizeof(float));
-    b.rows = json_array();
-    if (!b.packed || !b.copy || !b.rows) die("no memory");
-    printf("%zu values: %s%s%s\n\n%-22s %9s %9s %9s %9s %9s\n", b.in.n, file ? file : "normal noise",
-           minus ? " - " : "", minus ? minus : "", "", "bits", "bound", "error", "enc GB/s", "merge");
-    b.memcpy_gbps = measure_memcpy(&b);
-    b.lz4 = measure_peer(&b, (struct packer){lz4_pack, lz4_unpack});
-    b.zstd = measure_zstd(&b);
-    print_peers(&b);
-    bench_specs(&b, specs, file ? file : "normal noise");
-    json_t *out = json_pack("{s:s,s:o,s:o}", "name", "codec", "machine", machine(), "rows", b.rows);
-    if (json && (!out || json_dump_file(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(6))))
-        die("cannot write the rows");
-    json_decref(out);
+    read_input(&b, (size_t)params);
+    if (dump_to) {
+        dump(&b, dump_to);
+    } else {
+        load(&b, torch, json, append);
+        measure_all(&b, specs);
+        json_t *out = json_pack("{s:s,s:o,s:o}", "name", "codec", "machine", machine(), "rows", b.rows);
+        if (json) must(json_file_write(json, out, JSON_INDENT(2) | JSON_REAL_PRECISION(6), &err), &err);
+        json_decref(out);
+    }
     mem_free(b.packed);
     mem_free(b.copy);
     codec_input_finish(&b.in);
+    json_decref(b.torch);
     return 0;
 }

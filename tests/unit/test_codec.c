@@ -220,6 +220,16 @@ static void test_limit(void **state)
                 for (size_t k = cap; k < sizeof bytes; k++) assert_int_equal(bytes[k], 0x5a);
             }
             assert_int_equal(untouched, 77);
+            static uint8_t whole[4 * N + 100];
+            assert_int_equal(codec_encode(codec, x, whole, sizeof whole, &size, NULL), STATUS_OK);
+            for (size_t cap = size; cap < size + 40 && cap < sizeof bytes; cap++) { /* room to spare changes nothing */
+                memset(bytes, 0x5a, sizeof bytes);
+                assert_int_equal(codec_encode(codec, x, bytes, cap, &untouched, NULL), STATUS_OK);
+                assert_int_equal(untouched, size);
+                assert_memory_equal(bytes, whole, size);
+                for (size_t k = cap; k < sizeof bytes; k++) assert_int_equal(bytes[k], 0x5a);
+                untouched = 77;
+            }
             codec_destroy(codec);
         }
 }

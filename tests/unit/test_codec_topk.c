@@ -480,6 +480,27 @@ static void test_size_on_noise(void **state)
     }
 }
 
+/* 1-D tensors take 16 bits a value, at a small model most of the bytes; an entropy stage knows where they lie. */
+static void test_vectors_have_entropy(void **state)
+{
+    (void)state;
+    enum { MATRIX = 1 << 18, VECTOR = 8192 };
+    const struct codec_span spans[2] = {{.count = MATRIX, .rows = 64, .cols = MATRIX / 64, .ndim = 2},
+                                        {.offset = MATRIX, .count = VECTOR, .rows = 1, .cols = VECTOR, .ndim = 1}};
+    size_t size[2];
+    rng_normal_fill(8, RNG_TEST, 0, 1e-3f, x, MATRIX + VECTOR);
+    for (int i = 0; i < 2; i++) {
+        struct codec *codec = NULL;
+        assert_int_equal(codec_create(&codec, i ? "topk:64/4096+sign+huff" : "topk:64/4096+sign", spans, 2, NULL), STATUS_OK);
+        uint8_t *bytes = mem_alloc(1, codec_bound(codec));
+        assert_int_equal(codec_encode(codec, x, bytes, codec_bound(codec), &size[i], NULL), STATUS_OK);
+        mem_free(bytes);
+        codec_destroy(codec);
+    }
+    double saved = 8.0 * ((double)size[0] - (double)size[1]) / VECTOR;
+    if (saved < 4.9 || saved > 5.5) fail_msg("%.2f bits a value less", saved);
+}
+
 static void test_specs(void **state)
 {
     (void)state;
@@ -535,7 +556,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matrix_sizes),  cmocka_unit_test(test_many_tensors), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_size_on_noise), cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_size_on_noise),
+        cmocka_unit_test(test_vectors_have_entropy), cmocka_unit_test(test_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
