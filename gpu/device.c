@@ -1,16 +1,41 @@
 #include "gpu/device.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/log.h"
 #include "gpu/cpu_impl.h"
+#include "gpu/plugin.h"
+
+/* The best there is. That there is no GPU is nothing to speak of; that there is one which cannot be used is. */
+static enum status open_auto(int threads, struct device **out, struct err *err)
+{
+    struct err why = {0};
+    if (!plugin_cuda_likely()) return cpu_open(threads, out, err);
+    if (plugin_cuda_open(0, out, &why) == STATUS_OK) return STATUS_OK;
+    log_info("train.devices auto takes the CPU: %s", why.msg);
+    return cpu_open(threads, out, err);
+}
+
+/* "", ":N": the text after "cuda". */
+static enum status open_cuda(const char *text, struct device **out, struct err *err)
+{
+    char *end = NULL;
+    if (!*text) return plugin_cuda_open(0, out, err);
+    unsigned long index = strtoul(text + 1, &end, 10);
+    if (end != text + 1 && *end == '\0' && index < 1024) return plugin_cuda_open((int)index, out, err);
+    if (end != text + 1 && *end == ',')
+        return err_set(err, STATUS_UNSUPPORTED, "device \"cuda%s\": one worker uses one GPU so far: start a worker for each, "
+                       "with train.devices=cuda:0, cuda:1, ...", text);
+    return err_set(err, STATUS_INVALID, "device \"cuda%s\" is unknown: use cuda, or cuda:0", text);
+}
 
 enum status device_open(const char *name, int threads, struct device **out, struct err *err)
 {
-    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0) return cpu_open(threads, out, err);
-    if (strncmp(name, "cuda", 4) == 0 && (name[4] == 0 || name[4] == ':')) {
-        return err_set(err, STATUS_UNSUPPORTED, "device \"%s\": this build has no CUDA back end; use cpu", name);
-    }
-    return err_set(err, STATUS_INVALID, "device \"%s\" is unknown: use auto or cpu", name);
+    if (strcmp(name, "cpu") == 0) return cpu_open(threads, out, err);
+    if (strcmp(name, "auto") == 0) return open_auto(threads, out, err);
+    if (strncmp(name, "cuda", 4) == 0 && (name[4] == 0 || name[4] == ':')) return open_cuda(name + 4, out, err);
+    return err_set(err, STATUS_INVALID, "device \"%s\" is unknown: use auto, cpu or cuda", name);
 }
 
 void device_close(struct device *dev)

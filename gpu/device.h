@@ -153,8 +153,9 @@ struct device_ops {
     void (*scale)(struct device *dev, size_t n, float a, float *x);                /* x *= a */
 };
 
-/* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (gpu/plugin.h: UNSUPPORTED,
- * with a line that says what is missing). "auto" is the best there is: a GPU, or the CPU with a line in the log. ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
+/* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (gpu/plugin.h: UNSUPPORTED, with
+ * a line that says what is missing). "auto" is the best there is: a GPU, or the CPU with a line in the log.
+ * ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
 enum status device_open(const char *name, int threads, struct device **out, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void device_close(struct device *dev);

@@ -1,0 +1,94 @@
+# The CUDA back end: bin/atoll_cuda.so, loaded at run time where train.devices asks for it (gpu/plugin.c), so that programs
+# need neither toolkit nor driver. Built where nvcc and cuBLASLt are found; nothing else depends on it.
+set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found), ON or OFF")
+set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the last also as PTX, for newer ones")
+set(ATOLL_CUDA_BUILT OFF)
+
+# Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there.
+function(atoll_cuda_find)
+    find_program(ATOLL_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+    if(NOT ATOLL_NVCC)
+        set(ATOLL_CUDA_MISSING "no nvcc" PARENT_SCOPE)
+        return()
+    endif()
+    file(REAL_PATH ${ATOLL_NVCC} nvcc)
+    get_filename_component(toolkit ${nvcc} DIRECTORY)
+    get_filename_component(toolkit ${toolkit} DIRECTORY)
+    find_path(ATOLL_CUDA_INCLUDE cublasLt.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include)
+    find_library(ATOLL_CUDA_CUBLASLT cublasLt HINTS ${toolkit}/lib64 ${toolkit}/targets/x86_64-linux/lib)
+    find_library(ATOLL_CUDA_CUDART cudart_static HINTS ${toolkit}/lib64 ${toolkit}/targets/x86_64-linux/lib)
+    if(NOT ATOLL_CUDA_INCLUDE OR NOT ATOLL_CUDA_CUBLASLT OR NOT ATOLL_CUDA_CUDART)
+        set(ATOLL_CUDA_MISSING "no cuBLASLt or static cudart beside ${nvcc}" PARENT_SCOPE)
+        return()
+    endif()
+    if(NOT ATOLL_NVCC_TRIED STREQUAL ATOLL_NVCC) # once: it wants a C++ compiler that it knows
+        set(probe ${CMAKE_BINARY_DIR}/cuda/probe.cu)
+        file(WRITE ${probe} "__global__ void probe(int *p) { *p = 1; }\n")
+        execute_process(COMMAND ${ATOLL_NVCC} -c ${probe} -o ${probe}.o RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+        set(ATOLL_NVCC_RESULT "${result}" CACHE INTERNAL "exit code of nvcc")
+        set(ATOLL_NVCC_TRIED ${ATOLL_NVCC} CACHE INTERNAL "the nvcc that was tried")
+    endif()
+    if(NOT ATOLL_NVCC_RESULT STREQUAL 0)
+        set(ATOLL_CUDA_MISSING "${nvcc} cannot compile (is there a C++ compiler?)" PARENT_SCOPE)
+        return()
+    endif()
+    set(ATOLL_CUDA_MISSING "" PARENT_SCOPE)
+endfunction()
+
+# One object from one .cu, added to `objects`. A spilled register is an error; what ptxas says goes to cuda/NAME.ptxas for tests/cuda.
+function(atoll_cuda_object source)
+    get_filename_component(name ${source} NAME_WE)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    set(log ${CMAKE_BINARY_DIR}/cuda/${name}.ptxas)
+    set(codes)
+    foreach(arch IN LISTS ATOLL_CUDA_ARCHS)
+        list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
+        set(newest ${arch})
+    endforeach()
+    set(warnings)
+    if(ATOLL_WERROR)
+        set(warnings --Werror all-warnings -Xcompiler -Werror)
+    endif()
+    # --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project.
+    set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d -std=c++17 -O3 --fmad=false
+        -I${CMAKE_SOURCE_DIR} ${codes} -gencode arch=compute_${newest},code=compute_${newest}
+        -Xcompiler -fPIC,-Wall,-Wextra,-fvisibility=hidden ${warnings} -Xptxas --warn-on-spills,-Werror,-v)
+    list(JOIN command " " line)
+    add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
+        COMMAND sh -c "${line} >${log} 2>&1 || { cat ${log}; rm -f ${object}; exit 1; }"
+        COMMENT "Building CUDA object cuda/${name}.o" VERBATIM)
+    set(objects ${objects} ${object} PARENT_SCOPE)
+endfunction()
+
+function(atoll_cuda_plugin)
+    file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
+    foreach(kernel IN LISTS kernels)
+        atoll_cuda_object(${kernel})
+    endforeach()
+    # A few sources of common/ go in, too: a plugin has no symbols of the program's.
+    add_library(atoll_cuda MODULE ${sources} ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${objects})
+    target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+    target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
+    target_link_libraries(atoll_cuda PRIVATE ${ATOLL_CUDA_CUDART} ${ATOLL_CUDA_CUBLASLT}
+        -Wl,-Bstatic stdc++ -Wl,-Bdynamic m dl rt Threads::Threads) # stdc++: guards in what nvcc makes of a launch
+    target_link_options(atoll_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+    set_target_properties(atoll_cuda PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
+                          LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+endfunction()
+
+if(ATOLL_CUDA STREQUAL AUTO AND (ATOLL_SANITIZE OR ATOLL_FUZZ))
+    message(STATUS "CUDA back end: not in this build (sanitizers)")
+elseif(ATOLL_CUDA)
+    atoll_cuda_find()
+    if(NOT ATOLL_CUDA_MISSING)
+        atoll_cuda_plugin()
+        set(ATOLL_CUDA_BUILT ON)
+        message(STATUS "CUDA back end: ${ATOLL_NVCC}, sm ${ATOLL_CUDA_ARCHS}")
+    elseif(ATOLL_CUDA STREQUAL AUTO)
+        message(STATUS "CUDA back end: not built: ${ATOLL_CUDA_MISSING}")
+    else()
+        message(FATAL_ERROR "CUDA back end: ${ATOLL_CUDA_MISSING}: install the toolkit, or -DATOLL_CUDA=OFF")
+    endif()
+endif()

@@ -1,0 +1,138 @@
+/* The kernels of the CUDA back end and their arguments. A launch is asynchronous; pointers are device memory, fp32 unless
+ * they say otherwise, rows lie end to end. Each comment names the grid that covers the work: x, or x by y blocks. */
+#ifndef GPU_CUDA_ARGS_H
+#define GPU_CUDA_ARGS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    CUDA_BLOCK = 256,        /* threads of an elementwise block */
+    CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
+    CUDA_SEGMENTS = 256,     /* a reduction to a scalar is cut into this many, whatever the device */
+    CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
+    CUDA_ATTN_HEAD_MAX = 128 /* columns of a head that fit its shared memory */
+};
+
+struct cuda_grid {
+    unsigned x, y;
+    void *stream;
+};
+
+/* --- cuda_element.cu: ceil(n / CUDA_BLOCK) blocks ------------------------------------------------------------------ */
+
+struct cuda_vector_args {
+    size_t n;
+    float alpha;
+    const float *scale; /* one float; NULL: 1; where it is 0 nothing changes */
+    const float *x;
+    float *y;
+};
+void cuda_fill(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y = alpha */
+void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y += alpha scale x */
+void cuda_scale(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= alpha */
+void cuda_times(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= x */
+
+struct cuda_bias_args {
+    size_t n, m; /* y[n,m], n*m elements */
+    int gelu;
+    const float *b; /* [m] or NULL */
+    float *y, *aux; /* aux: the slope of the GELU, or NULL */
+};
+void cuda_bias_act(const struct cuda_grid *grid, const struct cuda_bias_args *a); /* y = act(y + b) */
+
+struct cuda_embed_args {
+    size_t n, seq, c;
+    int accumulate;
+    const int32_t *tokens;
+    const float *wte, *wpe, *dout;
+    float *out, *dwte, *dwpe;
+};
+void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a);   /* n*c elements */
+void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c elements */
+void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* dwte; n blocks */
+
+/* --- cuda_norm.cu -------------------------------------------------------------------------------------------------- */
+
+struct cuda_norm_args {
+    size_t n, c, block; /* block: rows of one partial sum */
+    const float *x, *w, *b, *dy, *dres, *mean, *rstd;
+    float *y, *dx, *mean_out, *rstd_out;
+    float *partials; /* cuda_norm_columns: [blocks][2][c], dw then db */
+};
+void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);     /* ceil(n / CUDA_ROW_WARPS) */
+void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);     /* the same */
+void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(c / CUDA_BLOCK) by blocks */
+
+struct cuda_columns_args {
+    size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */
+    int accumulate;
+    const float *x;  /* [n,c] */
+    float *partials; /* [blocks][stride] */
+    float *out;      /* [c] */
+};
+void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* ceil(c / CUDA_BLOCK) by blocks */
+void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_args *a); /* ceil(c / CUDA_BLOCK) */
+
+/* --- cuda_loss.cu -------------------------------------------------------------------------------------------------- */
+
+struct cuda_xent_args {
+    size_t v, ld; /* logits[rows][ld], v of them count; the rest becomes zero */
+    float dscale;
+    int loss_only;
+    float *logits, *loss;
+    const int32_t *targets;
+};
+void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /* a block a row */
+
+struct cuda_reduce_args {
+    size_t n, segment; /* floats of one segment */
+    int square;
+    const float *x;
+    double *sums; /* [CUDA_SEGMENTS] */
+    float *out;
+};
+void cuda_reduce(const struct cuda_grid *grid, const struct cuda_reduce_args *a);     /* CUDA_SEGMENTS blocks */
+void cuda_reduce_end(const struct cuda_grid *grid, const struct cuda_reduce_args *a); /* 1 block */
+
+/* --- cuda_optim.cu ------------------------------------------------------------------------------------------------- */
+
+struct cuda_clip_args {
+    const float *sumsq;
+    float max_norm;
+    float *scale, *norm;
+};
+void cuda_clip(const struct cuda_grid *grid, const struct cuda_clip_args *a); /* 1 block */
+
+struct cuda_adamw_args {
+    size_t n;
+    float *theta, *m, *v;
+    const float *grad, *scale;
+    float lr, beta1, beta2, eps, decay, correct1, correct2; /* decay: lr * weight_decay; correct: 1 / (1 - beta^step) */
+};
+void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a); /* ceil(n / CUDA_BLOCK) */
+
+/* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks ------------------------------------------- */
+
+struct cuda_attn_args {
+    size_t seq, heads, head_dim; /* head_dim <= CUDA_ATTN_HEAD_MAX */
+    float scale;
+    const float *qkv, *o_in, *lse, *d_o;
+    float *o, *lse_out; /* forward; lse_out may be NULL */
+    float *dot;         /* [B,H,T]: rows of o d_o, filled by cuda_attn_dot */
+    float *dqkv;
+};
+void cuda_attn_fwd(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_dot(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_bwd_q(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_bwd_kv(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,170 @@
+/* Causal self-attention, the plain way: correct for every shape, memory linear in T, no atomics. A block takes
+ * CUDA_ATTN_ROWS rows of one head, a warp each, and walks over the other side in tiles of 32 rows that all its warps share:
+ * lanes are rows of the tile while dot products are taken, and columns of the head while products are summed. The softmax
+ * is taken on the way (Milakov and Gimelshein, arXiv 1805.02867), backward recomputes it from the stored log-sum-exp
+ * (Dao et al., arXiv 2205.14135). The fast path will be cuDNN's. */
+#include "gpu/cuda_kernel.h"
+
+enum {
+    ROWS = CUDA_ATTN_ROWS,
+    THREADS = ROWS * 32,
+    HEAD = CUDA_ATTN_HEAD_MAX,
+    LD = HEAD + 1, /* odd: lanes in a column of a tile use different banks */
+    PARTS = HEAD / 32
+};
+
+/* Where head blockIdx.y of the packed [N,3C] begins, and of [N,C]. */
+DEVICE size_t head_at(const struct cuda_attn_args *a, size_t width)
+{
+    size_t c = a->heads * a->head_dim;
+    return blockIdx.y / a->heads * a->seq * width * c + blockIdx.y % a->heads * a->head_dim;
+}
+
+/* tile[r][0..hd) = src[(first + r) * ld ..], zero past the last row. */
+DEVICE void load_tile(const struct cuda_attn_args *a, const float *src, size_t ld, size_t first, float *tile)
+{
+    size_t hd = a->head_dim;
+    for (size_t i = threadIdx.x; i < 32 * hd; i += THREADS) {
+        size_t row = i / hd, column = i % hd;
+        tile[row * LD + column] = first + row < a->seq ? src[(first + row) * ld + column] : 0.0f;
+    }
+}
+
+/* own[warp][0..hd) = row `first + warp` of src. */
+DEVICE void load_own(const struct cuda_attn_args *a, const float *src, size_t ld, size_t first, float *own)
+{
+    size_t hd = a->head_dim;
+    for (size_t i = threadIdx.x; i < ROWS * hd; i += THREADS) {
+        size_t row = i / hd, column = i % hd;
+        own[row * HEAD + column] = first + row < a->seq ? src[(first + row) * ld + column] : 0.0f;
+    }
+}
+
+DEVICE float dot_row(size_t hd, const float *x, const float *y)
+{
+    float sum = 0;
+    for (size_t i = 0; i < hd; i++) sum = fmaf(x[i], y[i], sum);
+    return sum;
+}
+
+/* sums[part] += sum over the tile's rows of weight[r] * tile[r][lane + 32 part] */
+DEVICE void add_rows(size_t hd, const float *weight, const float *tile, float *sums)
+{
+    for (unsigned row = 0; row < 32; row++)
+        for (unsigned part = 0; part < PARTS; part++) {
+            size_t column = threadIdx.x % 32 + 32 * part;
+            if (column < hd) sums[part] = fmaf(weight[row], tile[row * LD + column], sums[part]);
+        }
+}
+
+KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
+{
+    __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], weights[ROWS * 32];
+    size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    size_t first = (size_t)blockIdx.x * ROWS, query = first + warp;
+    const float *q = a.qkv + head_at(&a, 3);
+    float top = -INFINITY, sum = 0, out[PARTS] = {0};
+    load_own(&a, q, 3 * c, first, queries);
+    for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
+        load_tile(&a, q + c, 3 * c, key, keys);
+        load_tile(&a, q + 2 * c, 3 * c, key, values);
+        __syncthreads();
+        float score = dot_row(hd, queries + warp * HEAD, keys + lane * LD) * a.scale;
+        if (key + lane > query || key + lane >= a.seq) score = -INFINITY;
+        float higher = fmaxf(top, warp_max(score));
+        if (higher > -INFINITY) { /* the same in all lanes; a tile past the warp's query changes nothing */
+            float keep = expf(top - higher), p = expf(score - higher);
+            sum = sum * keep + warp_sum(p);
+            for (unsigned part = 0; part < PARTS; part++) out[part] *= keep;
+            weights[threadIdx.x] = p;
+            __syncwarp();
+            add_rows(hd, weights + warp * 32, values, out);
+            top = higher;
+        }
+        __syncthreads(); /* before the tiles are loaded again */
+    }
+    if (query >= a.seq) return;
+    float *o = a.o + head_at(&a, 1) + query * c;
+    for (unsigned part = 0; part < PARTS; part++)
+        if (lane + 32 * part < hd) o[lane + 32 * part] = out[part] / sum;
+    if (lane == 0 && a.lse_out) a.lse_out[blockIdx.y * a.seq + query] = top + logf(sum);
+}
+
+KERNEL(cuda_attn_dot, cuda_attn_args, THREADS)
+{
+    size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32;
+    size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
+    if (row >= a.seq) return;
+    const float *o = a.o_in + head_at(&a, 1) + row * c, *d_o = a.d_o + head_at(&a, 1) + row * c;
+    float sum = 0;
+    for (size_t i = lane; i < hd; i += 32) sum = fmaf(o[i], d_o[i], sum);
+    sum = warp_sum(sum);
+    if (lane == 0) a.dot[blockIdx.y * a.seq + row] = sum;
+}
+
+/* dq = scale sum over keys of ds k, ds = p (d_o v - dot), p = exp(scale q k - lse) */
+KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
+{
+    __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], grads[ROWS * HEAD], weights[ROWS * 32];
+    size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    size_t first = (size_t)blockIdx.x * ROWS, query = first + warp, stat = blockIdx.y * a.seq + query;
+    const float *q = a.qkv + head_at(&a, 3);
+    float out[PARTS] = {0}, lse = query < a.seq ? a.lse[stat] : 0.0f, dot = query < a.seq ? a.dot[stat] : 0.0f;
+    load_own(&a, q, 3 * c, first, queries);
+    load_own(&a, a.d_o + head_at(&a, 1), c, first, grads);
+    for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
+        load_tile(&a, q + c, 3 * c, key, keys);
+        load_tile(&a, q + 2 * c, 3 * c, key, values);
+        __syncthreads();
+        float ds = 0;
+        if (key + lane <= query && query < a.seq) {
+            float p = expf(dot_row(hd, queries + warp * HEAD, keys + lane * LD) * a.scale - lse);
+            ds = p * (dot_row(hd, grads + warp * HEAD, values + lane * LD) - dot) * a.scale;
+        }
+        weights[threadIdx.x] = ds;
+        __syncwarp();
+        add_rows(hd, weights + warp * 32, keys, out);
+        __syncthreads();
+    }
+    if (query >= a.seq) return;
+    float *dq = a.dqkv + head_at(&a, 3) + query * 3 * c;
+    for (unsigned part = 0; part < PARTS; part++)
+        if (lane + 32 * part < hd) dq[lane + 32 * part] = out[part];
+}
+
+/* dv = sum over queries of p d_o, dk = scale sum over queries of ds q: a warp a key, tiles of queries */
+KERNEL(cuda_attn_bwd_kv, cuda_attn_args, THREADS)
+{
+    __shared__ float queries[32 * LD], grads[32 * LD], keys[ROWS * HEAD], values[ROWS * HEAD], weights[2 * ROWS * 32];
+    size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    size_t first = (size_t)blockIdx.x * ROWS, key = first + warp;
+    const float *q = a.qkv + head_at(&a, 3);
+    float dk[PARTS] = {0}, dv[PARTS] = {0}, *p_row = weights + warp * 64, *ds_row = p_row + 32;
+    load_own(&a, q + c, 3 * c, first, keys);
+    load_own(&a, q + 2 * c, 3 * c, first, values);
+    for (size_t query = first / 32 * 32; query < a.seq; query += 32) {
+        load_tile(&a, q, 3 * c, query, queries);
+        load_tile(&a, a.d_o + head_at(&a, 1), c, query, grads);
+        __syncthreads();
+        float p = 0, ds = 0;
+        if (query + lane >= key && query + lane < a.seq) {
+            size_t stat = blockIdx.y * a.seq + query + lane;
+            p = expf(dot_row(hd, keys + warp * HEAD, queries + lane * LD) * a.scale - a.lse[stat]);
+            ds = p * (dot_row(hd, values + warp * HEAD, grads + lane * LD) - a.dot[stat]) * a.scale;
+        }
+        p_row[lane] = p;
+        ds_row[lane] = ds;
+        __syncwarp();
+        add_rows(hd, p_row, grads, dv);
+        add_rows(hd, ds_row, queries, dk);
+        __syncthreads();
+    }
+    if (key >= a.seq) return;
+    float *out = a.dqkv + head_at(&a, 3) + key * 3 * c;
+    for (unsigned part = 0; part < PARTS; part++) {
+        size_t column = lane + 32 * part;
+        if (column >= hd) continue;
+        out[c + column] = dk[part];
+        out[2 * c + column] = dv[part];
+    }
+}

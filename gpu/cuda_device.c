@@ -1,0 +1,260 @@
+#include "gpu/cuda_impl.h"
+
+#include <stdio.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_plugin.h"
+
+static void head_gemms_free(struct cuda_head_gemms *g)
+{
+    cuda_rt_gemm_free(g->logits);
+    cuda_rt_gemm_free(g->dx);
+    cuda_rt_gemm_free(g->dwte);
+}
+
+static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
+{
+    switch (plan->kind) {
+    case CUDA_PLAN_LIN:
+        cuda_rt_gemm_free(plan->as.lin.fwd);
+        cuda_rt_gemm_free(plan->as.lin.bwd_x);
+        cuda_rt_gemm_free(plan->as.lin.bwd_w);
+        break;
+    case CUDA_PLAN_ATTN: cuda_rt_release(cuda->rt, plan->as.attn.dot); break;
+    case CUDA_PLAN_HEAD:
+        head_gemms_free(&plan->as.head.whole);
+        head_gemms_free(&plan->as.head.rest);
+        break;
+    }
+    mem_free(plan);
+}
+
+static void cuda_close(struct device *dev)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    for (struct cuda_plan *plan = cuda->plans, *next; plan; plan = next) {
+        next = plan->next;
+        plan_destroy(cuda, plan);
+    }
+    if (cuda->rt) {
+        cuda_rt_release(cuda->rt, cuda->logits);
+        cuda_rt_release(cuda->rt, cuda->partials);
+        cuda_rt_release(cuda->rt, cuda->sums);
+    }
+    cuda_rt_close(cuda->rt);
+    mem_free(cuda);
+}
+
+static void *cuda_alloc(struct device *dev, size_t bytes)
+{
+    return cuda_rt_alloc(cuda_of(dev)->rt, bytes);
+}
+
+static void cuda_release(struct device *dev, void *p)
+{
+    cuda_rt_release(cuda_of(dev)->rt, p);
+}
+
+static void cuda_upload(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_UPLOAD);
+}
+
+static void cuda_download(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_DOWNLOAD);
+}
+
+static void cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_INSIDE);
+}
+
+static enum status cuda_sync(struct device *dev, struct err *err)
+{
+    return cuda_rt_sync(cuda_of(dev)->rt, err);
+}
+
+/* --- plans --------------------------------------------------------------------------------------------------------- */
+
+/* Takes the plan, filled with `status`: into the device's list, or away. */
+static enum status plan_keep(struct cuda_device *cuda, struct cuda_plan *plan, enum status status)
+{
+    if (status != STATUS_OK) {
+        plan_destroy(cuda, plan);
+        return status;
+    }
+    plan->next = cuda->plans;
+    cuda->plans = plan;
+    return STATUS_OK;
+}
+
+static void cuda_plan_free(struct device *dev, void *plan)
+{
+    for (struct cuda_plan **at = &cuda_of(dev)->plans; *at; at = &(*at)->next) {
+        if (*at != plan) continue;
+        *at = (*at)->next;
+        plan_destroy(cuda_of(dev), plan);
+        return;
+    }
+}
+
+static enum status lin_gemms(struct cuda_rt *rt, struct cuda_plan *plan)
+{
+    const struct lin_shape *s = &plan->as.lin.shape;
+    size_t ldw = s->out_in ? s->k : s->m;
+    struct cuda_gemm_shape fwd = {.m = s->n, .n = s->m, .k = s->k, .lda = s->k, .ldb = ldw, .b_trans = s->out_in,
+                                  .ldc = s->m};
+    struct cuda_gemm_shape bwd_x = {.m = s->n, .n = s->k, .k = s->m, .lda = s->m, .ldb = ldw, .b_trans = !s->out_in,
+                                    .ldc = s->k};
+    struct cuda_gemm_shape bwd_w = {.m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m,
+                                    .ldc = s->m};
+    if (s->out_in) /* dw = dy^T x */
+        bwd_w = (struct cuda_gemm_shape){.m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k,
+                                         .ldc = s->k};
+    TRY(cuda_rt_gemm_create(rt, &fwd, &plan->as.lin.fwd));
+    if (s->inference) return STATUS_OK;
+    TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));
+    return cuda_rt_gemm_create(rt, &bwd_w, &plan->as.lin.bwd_w);
+}
+
+static enum status cuda_lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out)
+{
+    if (!shape->n || !shape->k || !shape->m) return STATUS_INVALID;
+    struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->kind = CUDA_PLAN_LIN;
+    plan->as.lin.shape = *shape;
+    TRY(plan_keep(cuda_of(dev), plan, lin_gemms(cuda_of(dev)->rt, plan)));
+    *out = (struct lin_plan *)plan;
+    return STATUS_OK;
+}
+
+static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim) return STATUS_INVALID;
+    if (shape->head_dim > CUDA_ATTN_HEAD_MAX) return STATUS_UNSUPPORTED;
+    struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->kind = CUDA_PLAN_ATTN;
+    plan->as.attn.shape = *shape;
+    enum status status = STATUS_OK;
+    if (!shape->inference) {
+        plan->as.attn.dot = cuda_rt_alloc(cuda->rt, shape->batch * shape->heads * shape->seq * sizeof(float));
+        if (!plan->as.attn.dot) status = STATUS_NOMEM;
+    }
+    TRY(plan_keep(cuda, plan, status));
+    *out = (struct attn_plan *)plan;
+    return STATUS_OK;
+}
+
+static enum status head_gemms(struct cuda_rt *rt, const struct head_shape *s, size_t rows, size_t ld,
+                              struct cuda_head_gemms *g)
+{
+    struct cuda_gemm_shape logits = {.m = rows, .n = s->v, .k = s->c, .lda = s->c, .ldb = s->c, .b_trans = true,
+                                     .ldc = ld};
+    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = s->v, .lda = ld, .ldb = s->c, .ldc = s->c};
+    struct cuda_gemm_shape dwte = {.m = s->v, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c,
+                                   .ldc = s->c};
+    g->rows = rows;
+    if (!rows) return STATUS_OK;
+    TRY(cuda_rt_gemm_create(rt, &logits, &g->logits));
+    if (s->inference) return STATUS_OK;
+    TRY(cuda_rt_gemm_create(rt, &dx, &g->dx));
+    return cuda_rt_gemm_create(rt, &dwte, &g->dwte);
+}
+
+static enum status head_fill(struct cuda_device *cuda, struct cuda_plan *plan)
+{
+    const struct head_shape *s = &plan->as.head.shape;
+    size_t ld = (s->v + 31) / 32 * 32, rows = cuda->head_bytes / sizeof(float) / ld;
+    if (rows < 1) rows = 1;
+    if (rows > s->n) rows = s->n;
+    plan->as.head.ld = ld;
+    if (rows * ld > cuda->logits_floats) {
+        float *logits = cuda_rt_alloc(cuda->rt, rows * ld * sizeof *logits);
+        if (!logits) return STATUS_NOMEM;
+        cuda_rt_release(cuda->rt, cuda->logits);
+        cuda->logits = logits;
+        cuda->logits_floats = rows * ld;
+    }
+    TRY(head_gemms(cuda->rt, s, rows, ld, &plan->as.head.whole));
+    return head_gemms(cuda->rt, s, s->n % rows, ld, &plan->as.head.rest);
+}
+
+static enum status cuda_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out)
+{
+    if (!shape->n || !shape->c || !shape->v) return STATUS_INVALID;
+    struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->kind = CUDA_PLAN_HEAD;
+    plan->as.head.shape = *shape;
+    TRY(plan_keep(cuda_of(dev), plan, head_fill(cuda_of(dev), plan)));
+    *out = (struct head_plan *)plan;
+    return STATUS_OK;
+}
+
+/* --- the table ----------------------------------------------------------------------------------------------------- */
+
+static const struct device_ops cuda_ops = {
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy = cuda_copy,
+    .fill = cuda_op_fill,
+    .sync = cuda_sync,
+    .lin_plan = cuda_lin_plan,
+    .attn_plan = cuda_attn_plan,
+    .head_plan = cuda_head_plan,
+    .plan_free = cuda_plan_free,
+    .embed_fwd = cuda_op_embed_fwd,
+    .embed_bwd = cuda_op_embed_bwd,
+    .norm_fwd = cuda_op_norm_fwd,
+    .norm_bwd = cuda_op_norm_bwd,
+    .lin_fwd = cuda_op_lin_fwd,
+    .lin_bwd_x = cuda_op_lin_bwd_x,
+    .lin_bwd_w = cuda_op_lin_bwd_w,
+    .attn_fwd = cuda_op_attn_fwd,
+    .attn_bwd = cuda_op_attn_bwd,
+    .head = cuda_op_head,
+    .sum = cuda_op_sum,
+    .sumsq = cuda_op_sumsq,
+    .clip_scale = cuda_op_clip_scale,
+    .adamw = cuda_op_adamw,
+    .sgd = cuda_op_sgd,
+    .axpy = cuda_op_axpy,
+    .scale = cuda_op_scale,
+};
+
+static enum status cuda_open(int index, struct device **out, struct err *err)
+{
+    char name[64] = "";
+    struct cuda_device *cuda = mem_alloc(1, sizeof *cuda);
+    if (!cuda) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
+    cuda->head_bytes = CUDA_HEAD_BYTES;
+    enum status status = cuda_rt_open(index, &cuda->rt, name, sizeof name, err);
+    if (status == STATUS_OK) {
+        cuda->partials = cuda_rt_alloc(cuda->rt, CUDA_PARTIAL_FLOATS * sizeof *cuda->partials);
+        cuda->sums = cuda_rt_alloc(cuda->rt, CUDA_SEGMENTS * sizeof *cuda->sums);
+        if (!cuda->partials || !cuda->sums)
+            status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left", index, name);
+    }
+    if (status != STATUS_OK) {
+        cuda_close(&cuda->base);
+        return status;
+    }
+    cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
+    snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);
+    *out = &cuda->base;
+    return STATUS_OK;
+}
+
+__attribute__((visibility("default"))) const struct cuda_plugin atoll_cuda_plugin = {
+    .version = ATOLL_VERSION,
+    .device_bytes = sizeof(struct device) + sizeof(struct device_ops),
+    .count = cuda_rt_count,
+    .open = cuda_open,
+};

@@ -1,0 +1,86 @@
+/* Inside of the CUDA device: shared by cuda_device.c (life, memory, plans) and cuda_ops.c (operations). */
+#ifndef GPU_CUDA_IMPL_H
+#define GPU_CUDA_IMPL_H
+
+#include "gpu/cuda_rt.h"
+#include "gpu/device.h"
+
+enum {
+    CUDA_PARTIAL_FLOATS = 2 << 20, /* room for the partial sums of columns */
+    CUDA_ROW_BLOCKS = 64,          /* at most; dw, db and bias gradients are summed over so many blocks of rows */
+    CUDA_HEAD_BYTES = 256 << 20    /* logits kept at a time */
+};
+
+enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD };
+
+struct cuda_head_gemms { /* of one chunk of rows */
+    size_t rows;
+    struct cuda_gemm *logits, *dx, *dwte;
+};
+
+struct cuda_plan {
+    struct cuda_plan *next;
+    enum cuda_plan_kind kind;
+    union {
+        struct {
+            struct lin_shape shape;
+            struct cuda_gemm *fwd, *bwd_x, *bwd_w;
+        } lin;
+        struct {
+            struct attn_shape shape;
+            float *dot; /* [B,H,T]; NULL in inference plans */
+        } attn;
+        struct {
+            struct head_shape shape;
+            size_t ld;
+            struct cuda_head_gemms whole, rest; /* rest.rows 0: the last chunk is whole, too */
+        } head;
+    } as;
+};
+
+struct cuda_device {
+    struct device base;
+    struct cuda_rt *rt;
+    struct cuda_plan *plans;
+    float *partials, *logits;
+    size_t logits_floats, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
+    double *sums; /* [CUDA_SEGMENTS] */
+};
+
+static inline struct cuda_device *cuda_of(struct device *dev)
+{
+    return (struct cuda_device *)dev;
+}
+
+/* The operations, see device.h. */
+void cuda_op_fill(struct device *dev, float *p, size_t n, float value);
+void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
+                       const float *wpe, void *out);
+void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
+                       float *dwte, float *dwpe, bool accumulate);
+void cuda_op_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
+                      float *mean, float *rstd);
+void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
+                      const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
+                      bool accumulate);
+void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                     const void *res, void *y, void *aux);
+void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
+                       const void *aux, void *dx, bool accumulate);
+void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
+                       float *db, bool accumulate);
+void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
+void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
+                      const float *lse, const void *d_o, void *dqkv);
+void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
+                  const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate);
+void cuda_op_sum(struct device *dev, size_t n, const float *x, float *out);
+void cuda_op_sumsq(struct device *dev, size_t n, const float *x, float *out);
+void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
+void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
+                   float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
+void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
+void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
+void cuda_op_scale(struct device *dev, size_t n, float a, float *x);
+
+#endif

@@ -1,0 +1,108 @@
+/* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs; any C
+ * compiler compiles the same lines for tests/cuda/emulate.c, which runs blocks thread by thread and checks barriers.
+ *
+ * A kernel takes one struct by value and has a fixed number of threads a block:
+ *
+ *     KERNEL(cuda_scale, cuda_vector_args, 256)
+ *     {
+ *         size_t i = global_index();
+ *         if (i < a.n) a.y[i] *= a.alpha;
+ *     }
+ *
+ * which defines the function that launches it: void cuda_scale(const struct cuda_grid *, const struct cuda_vector_args *). */
+#ifndef GPU_CUDA_KERNEL_H
+#define GPU_CUDA_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpu/cuda_args.h"
+
+#define FULL_WARP 0xffffffffu
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime.h>
+
+#define DEVICE static __device__ __forceinline__
+#define KERNEL(name, args, threads)                                                                                    \
+    static __global__ void __launch_bounds__(threads, 1) name##_kernel(const struct args a);                              \
+    extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
+    {                                                                                                                  \
+        name##_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);                       \
+    }                                                                                                                  \
+    static __global__ void __launch_bounds__(threads, 1) name##_kernel(const struct args a)
+
+#else
+
+#include <math.h>
+
+struct emulated_index {
+    unsigned x, y, z;
+};
+extern _Thread_local struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+/* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or reach
+ * at different lines, ends the process with a message. */
+void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, unsigned x, unsigned y,
+                  unsigned threads);
+void cuda_emulated_barrier(int line);
+void cuda_emulated_warp_barrier(int line);
+float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
+double cuda_emulated_xor_f64(double value, unsigned lanes, int line);
+unsigned cuda_emulated_ballot(int vote, int line);
+int cuda_emulated_any(int vote, int line);
+
+#define DEVICE static inline
+/* A section of its own: the emulation fills it with NaN before every block, as nothing initialises shared memory. */
+#if defined(__SANITIZE_ADDRESS__)
+#define __shared__ static
+#else
+#define __shared__ static __attribute__((section("cuda_shared")))
+#endif
+#define __syncthreads() cuda_emulated_barrier(__LINE__)
+#define __syncthreads_or(vote) cuda_emulated_any((vote), __LINE__)
+#define __syncwarp() cuda_emulated_warp_barrier(__LINE__)
+#define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
+#define __shfl_xor_sync(mask, value, lanes)                                                                            \
+    _Generic((value), float: cuda_emulated_xor_f32, double: cuda_emulated_xor_f64)((value), (lanes), __LINE__)
+#define __ffs(word) __builtin_ffs((int)(word))
+#define KERNEL(name, args, threads)                                                                                    \
+    static void name##_kernel(const struct args a);                                                                    \
+    static void name##_thread(const void *a)                                                                           \
+    {                                                                                                                  \
+        name##_kernel(*(const struct args *)a);                                                                        \
+    }                                                                                                                  \
+    void name(const struct cuda_grid *grid, const struct args *a)                                                      \
+    {                                                                                                                  \
+        cuda_emulate(#name, name##_thread, a, grid->x, grid->y, (threads));                                            \
+    }                                                                                                                  \
+    static void name##_kernel(const struct args a)
+
+#endif
+
+DEVICE size_t global_index(void)
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* Every lane gets the result; the order of the additions is fixed. All 32 lanes must call. */
+DEVICE float warp_sum(float x)
+{
+    for (unsigned lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    return x;
+}
+
+DEVICE float warp_max(float x)
+{
+    for (unsigned lanes = 16; lanes; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lanes));
+    return x;
+}
+
+DEVICE double warp_sum_double(double x)
+{
+    for (unsigned lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    return x;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* Gradient clipping and AdamW; nothing comes back to the host. */
+#include "gpu/cuda_kernel.h"
+
+KERNEL(cuda_clip, cuda_clip_args, 32)
+{
+    if (threadIdx.x) return;
+    float norm = sqrtf(*a.sumsq), scale = a.max_norm > 0 && norm > a.max_norm ? a.max_norm / norm : 1.0f;
+    *a.norm = norm;
+    *a.scale = norm - norm == 0 ? scale : 0.0f; /* infinity or NaN: the step is refused */
+}
+
+/* The same operations in the same order as the CPU's adamw_run. */
+KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
+{
+    size_t i = global_index();
+    float scale = a.scale ? *a.scale : 1.0f;
+    if (i >= a.n || scale == 0) return;
+    float g = a.grad[i] * scale;
+    float m = fmaf(a.beta1, a.m[i], (1 - a.beta1) * g);
+    float v = fmaf(a.beta2, a.v[i], (1 - a.beta2) * (g * g));
+    float step = m / (sqrtf(v * a.correct2) + a.eps);
+    a.theta[i] = fmaf(-a.lr * a.correct1, step, a.theta[i] * (1 - a.decay));
+    a.m[i] = m;
+    a.v[i] = v;
+}

@@ -1,0 +1,20 @@
+/* What the shared object of the CUDA back end exports: one table under one name. The program (gpu/plugin.c) and the
+ * plugin come from one build; `version` and `device_bytes` make a mixture show. */
+#ifndef GPU_CUDA_PLUGIN_H
+#define GPU_CUDA_PLUGIN_H
+
+#include "gpu/device.h"
+
+#define CUDA_PLUGIN_SYMBOL "atoll_cuda_plugin"
+
+struct cuda_plugin {
+    const char *version;  /* ATOLL_VERSION */
+    size_t device_bytes;  /* sizeof(struct device) + sizeof(struct device_ops) */
+    /* Usable GPUs of this machine; UNSUPPORTED with one line when there are none. */
+    enum status (*count)(int *count, struct err *err) MUST_CHECK;
+    enum status (*open)(int index, struct device **out, struct err *err) MUST_CHECK;
+};
+
+extern const struct cuda_plugin atoll_cuda_plugin;
+
+#endif

@@ -1,0 +1,240 @@
+#include "gpu/cuda_rt.h"
+
+#include <stdio.h>
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "common/mem.h"
+
+enum {
+    WORKSPACE_BYTES = 32 << 20, /* Hopper's best algorithms need as much */
+    CAPABILITY_MIN = 80,        /* Ampere: the oldest this build has code for */
+    GRID_X_MAX = 0x7fffffff,
+    GRID_Y_MAX = 65535
+};
+
+struct cuda_rt {
+    int index;
+    cudaStream_t stream;
+    cublasLtHandle_t blas;
+    void *workspace;
+    struct err error; /* the first one; code OK: none */
+};
+
+struct cuda_gemm {
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t first, second, out; /* column-major: B^T, A^T and C^T */
+    cublasLtMatmulAlgo_t algo;
+};
+
+void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what)
+{
+    if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "device cuda:%d: %s", rt->index, what);
+}
+
+static void check(struct cuda_rt *rt, cudaError_t code, const char *what)
+{
+    if (code == cudaSuccess || rt->error.code != STATUS_OK) return;
+    enum status status = code == cudaErrorMemoryAllocation ? STATUS_NOMEM : STATUS_IO;
+    err_set(&rt->error, status, "device cuda:%d: %s: %s (%s)", rt->index, what, cudaGetErrorString(code),
+            cudaGetErrorName(code));
+}
+
+enum status cuda_rt_count(int *count, struct err *err)
+{
+    int driver = 0, runtime = 0;
+    cudaError_t code = cudaGetDeviceCount(count);
+    if (code == cudaSuccess && *count > 0) return STATUS_OK;
+    (void)cudaDriverGetVersion(&driver); /* 0 where there is none */
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (!driver)
+        return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or newer, "
+                       "or train.devices=cpu", runtime / 1000, runtime % 1000 / 10);
+    if (code == cudaErrorInsufficientDriver)
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
+                       "driver, or train.devices=cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                       runtime % 1000 / 10);
+    if (code == cudaSuccess || code == cudaErrorNoDevice)
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU (see nvidia-smi, CUDA_VISIBLE_DEVICES): "
+                       "train.devices=cpu does without");
+    return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
+}
+
+static enum status open_in(struct cuda_rt *rt, struct err *err)
+{
+    TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
+    check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
+    check(rt, cudaMalloc(&rt->workspace, WORKSPACE_BYTES), "no memory for cuBLASLt's workspace");
+    if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
+    cublasStatus_t blas = cublasLtCreate(&rt->blas);
+    if (blas == CUBLAS_STATUS_SUCCESS) return STATUS_OK;
+    return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cuBLASLt does not start: %s", rt->index,
+                   cublasLtGetStatusString(blas));
+}
+
+enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t name_size, struct err *err)
+{
+    int count = 0;
+    struct cudaDeviceProp prop;
+    TRY(cuda_rt_count(&count, err));
+    if (index < 0 || index >= count)
+        return err_set(err, STATUS_INVALID, "device cuda:%d: this machine has %d: cuda:0 to cuda:%d", index, count,
+                       count - 1);
+    cudaError_t code = cudaGetDeviceProperties(&prop, index);
+    if (code == cudaSuccess) code = cudaSetDevice(index);
+    if (code != cudaSuccess)
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s", index, cudaGetErrorString(code));
+    if (prop.major * 10 + prop.minor < CAPABILITY_MIN)
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, this build needs 8.0",
+                       index, prop.name, prop.major, prop.minor);
+    struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
+    if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
+    rt->index = index;
+    snprintf(name, name_size, "%s", prop.name);
+    enum status status = open_in(rt, err);
+    if (status == STATUS_OK)
+        *out = rt;
+    else
+        cuda_rt_close(rt);
+    return status;
+}
+
+void cuda_rt_close(struct cuda_rt *rt)
+{
+    if (!rt) return;
+    if (rt->stream) (void)cudaStreamSynchronize(rt->stream);
+    if (rt->blas) (void)cublasLtDestroy(rt->blas);
+    (void)cudaFree(rt->workspace);
+    if (rt->stream) (void)cudaStreamDestroy(rt->stream);
+    mem_free(rt);
+}
+
+/* Whoever calls may be a thread that used another GPU before, or none. */
+static void use(struct cuda_rt *rt)
+{
+    check(rt, cudaSetDevice(rt->index), "cannot be used");
+}
+
+void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
+{
+    void *p = NULL;
+    use(rt);
+    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
+        return NULL;
+    }
+    check(rt, cudaMemsetAsync(p, 0, bytes, rt->stream), "clearing memory");
+    return p;
+}
+
+void cuda_rt_release(struct cuda_rt *rt, void *p)
+{
+    use(rt);
+    if (p) check(rt, cudaStreamSynchronize(rt->stream), "waiting for the last use of memory");
+    if (p) check(rt, cudaFree(p), "releasing memory");
+}
+
+void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
+{
+    static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                                cudaMemcpyDeviceToDevice};
+    use(rt);
+    if (bytes) check(rt, cudaMemcpyAsync(dst, src, bytes, kinds[direction], rt->stream), "copying");
+}
+
+struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
+{
+    use(rt);
+    if (x <= GRID_X_MAX && y <= GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, rt->stream};
+    cuda_rt_fail(rt, STATUS_LIMIT, "an operation is too large for one launch");
+    return (struct cuda_grid){0, 0, rt->stream}; /* refused by the launch, too */
+}
+
+void cuda_rt_launched(struct cuda_rt *rt, const char *what)
+{
+    check(rt, cudaGetLastError(), what);
+}
+
+enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
+{
+    use(rt);
+    check(rt, cudaStreamSynchronize(rt->stream), "a kernel failed");
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
+/* --- matrix products ----------------------------------------------------------------------------------------------- */
+
+/* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already. */
+static bool describe(struct cuda_gemm *g, const struct cuda_gemm_shape *s)
+{
+    cublasOperation_t first = s->b_trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->a_trans ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint64_t rows1 = s->b_trans ? s->k : s->n, cols1 = s->b_trans ? s->n : s->k;
+    uint64_t rows2 = s->a_trans ? s->m : s->k, cols2 = s->a_trans ? s->k : s->m;
+    return cublasLtMatmulDescCreate(&g->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulDescSetAttribute(g->op, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) ==
+               CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulDescSetAttribute(g->op, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) ==
+               CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&g->first, CUDA_R_32F, rows1, cols1, (int64_t)s->ldb) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&g->second, CUDA_R_32F, rows2, cols2, (int64_t)s->lda) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&g->out, CUDA_R_32F, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* The pointers of parameters lie anywhere in theta, so nothing better than one float may be assumed of them. */
+static bool choose(struct cuda_rt *rt, struct cuda_gemm *g)
+{
+    cublasLtMatmulPreference_t wish = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    uint64_t workspace = WORKSPACE_BYTES;
+    uint32_t align = sizeof(float);
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    int n = 0;
+    if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS) return false;
+    bool ok = cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < 4; i++)
+        ok = ok && cublasLtMatmulPreferenceSetAttribute(wish, alignments[i], &align, sizeof align) ==
+                       CUBLAS_STATUS_SUCCESS;
+    ok = ok && cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out, wish, 1, &found,
+                                              &n) == CUBLAS_STATUS_SUCCESS;
+    (void)cublasLtMatmulPreferenceDestroy(wish);
+    if (!ok || n < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
+    g->algo = found.algo;
+    return true;
+}
+
+enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
+{
+    struct cuda_gemm *g = mem_alloc(1, sizeof *g);
+    if (!g) return STATUS_NOMEM;
+    use(rt);
+    if (!describe(g, shape) || !choose(rt, g)) {
+        cuda_rt_gemm_free(g);
+        return STATUS_UNSUPPORTED;
+    }
+    *out = g;
+    return STATUS_OK;
+}
+
+void cuda_rt_gemm_free(struct cuda_gemm *g)
+{
+    if (!g) return;
+    if (g->out) (void)cublasLtMatrixLayoutDestroy(g->out);
+    if (g->second) (void)cublasLtMatrixLayoutDestroy(g->second);
+    if (g->first) (void)cublasLtMatrixLayoutDestroy(g->first);
+    if (g->op) (void)cublasLtMatmulDescDestroy(g->op);
+    mem_free(g);
+}
+
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const float *a, const float *b, float *c, float beta)
+{
+    const float alpha = 1;
+    use(rt);
+    cublasStatus_t blas = cublasLtMatmul(rt->blas, g->op, &alpha, b, g->first, a, g->second, &beta, c, g->out, c, g->out,
+                                         &g->algo, rt->workspace, WORKSPACE_BYTES, rt->stream);
+    if (blas != CUBLAS_STATUS_SUCCESS) cuda_rt_fail(rt, STATUS_IO, cublasLtGetStatusString(blas));
+}

@@ -1,0 +1,90 @@
+#include "gpu/plugin.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu/cuda_plugin.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* Never unloaded: the CUDA runtime does not like to go. A failure is remembered, too. */
+static struct {
+    pthread_mutex_t lock;
+    const struct cuda_plugin *plugin;
+    struct err failure;
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Beside the running program. */
+static enum status plugin_path(char *path, size_t size, struct err *err)
+{
+    const char *set = getenv("ATOLL_CUDA_PLUGIN");
+    ssize_t n = 0;
+    if (set && *set) return snprintf(path, size, "%s", set) < (int)size ? STATUS_OK : STATUS_LIMIT;
+    n = readlink("/proc/self/exe", path, size - 1);
+    if (n <= 0) return err_set(err, STATUS_UNSUPPORTED, "CUDA: where this program lies cannot be seen: set "
+                               "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
+    path[n] = '\0';
+    char *name = strrchr(path, '/') + 1;
+    if (snprintf(name, size - (size_t)(name - path), "atoll_cuda.so") >= (int)(size - (size_t)(name - path)))
+        return err_set(err, STATUS_LIMIT, "CUDA: the path of this program is too long");
+    return STATUS_OK;
+}
+
+/* The driver's library, which the plugin opens in the end. A plugin that was named may do without. */
+static bool has_driver(void)
+{
+    const char *set = getenv("ATOLL_CUDA_PLUGIN");
+    if (set && *set) return true;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver) dlclose(driver);
+    return driver != NULL;
+}
+
+bool plugin_cuda_likely(void)
+{
+    char path[PATH_BYTES];
+    return has_driver() && plugin_path(path, sizeof path, NULL) == STATUS_OK && access(path, R_OK) == 0;
+}
+
+static enum status load(const struct cuda_plugin **out, struct err *err)
+{
+    char path[PATH_BYTES];
+    TRY(plugin_path(path, sizeof path, err));
+    if (access(path, R_OK) != 0)
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no %s: this build has no CUDA back end; install the CUDA toolkit "
+                       "and build again, or train.devices=cpu", path);
+    if (!has_driver())
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): install "
+                       "one, or train.devices=cpu");
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
+        const char *why = dlerror();
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.300s; see LD_LIBRARY_PATH, or "
+                       "train.devices=cpu", strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
+    }
+    const struct cuda_plugin *plugin = dlsym(object, CUDA_PLUGIN_SYMBOL);
+    if (!plugin || strcmp(plugin->version, ATOLL_VERSION) != 0 ||
+        plugin->device_bytes != sizeof(struct device) + sizeof(struct device_ops))
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s is of another build than this program: build both again", path);
+    *out = plugin;
+    return STATUS_OK;
+}
+
+enum status plugin_cuda_open(int index, struct device **out, struct err *err)
+{
+    pthread_mutex_lock(&cuda.lock);
+    if (!cuda.plugin && cuda.failure.code == STATUS_OK) {
+        enum status status = load(&cuda.plugin, &cuda.failure);
+        if (status != STATUS_OK && cuda.failure.code == STATUS_OK)
+            err_set(&cuda.failure, status, "CUDA: the plugin's path is too long");
+    }
+    const struct cuda_plugin *plugin = cuda.plugin;
+    pthread_mutex_unlock(&cuda.lock);
+    if (!plugin) return err_set(err, cuda.failure.code, "%s", cuda.failure.msg);
+    enum status status = plugin->open(index, out, err);
+    return status == STATUS_OK || !err ? status : err_prefix(err, "CUDA");
+}

@@ -1,0 +1,420 @@
+/* Every operation of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), against the CPU device: odd
+ * sizes around every block, threads in three orders, outputs full of NaN beforehand. ctest: timeout=240 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_impl.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+#include "tests/lib/device_case.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* The same operation on both devices: BOTH(norm_fwd, n, c, V(x), ...) with V(x) the one's and the other's memory. */
+static struct device *devs[2];
+#define ON(which, op, ...) devs[which]->ops->op(devs[which], __VA_ARGS__)
+
+/* A vector in the memory of both. */
+struct vec {
+    size_t n;
+    float *at[2];
+};
+
+static struct vec vec_of(size_t n, const float *values)
+{
+    struct vec v = {.n = n};
+    for (int d = 0; d < 2; d++) {
+        v.at[d] = devs[d]->ops->alloc(devs[d], n * sizeof *v.at[d]);
+        assert_non_null(v.at[d]);
+        devs[d]->ops->upload(devs[d], v.at[d], values, n * sizeof *values);
+    }
+    return v;
+}
+
+static struct vec vec_normal(size_t n, uint64_t stream, float sigma)
+{
+    float *values = case_normal(n, stream, sigma);
+    struct vec v = vec_of(n, values);
+    mem_free(values);
+    return v;
+}
+
+static struct vec vec_poisoned(size_t n)
+{
+    float *values = case_poisoned(n);
+    struct vec v = vec_of(n, values);
+    mem_free(values);
+    return v;
+}
+
+static void vec_free(struct vec *v)
+{
+    for (int d = 0; d < 2; d++) devs[d]->ops->release(devs[d], v->at[d]);
+}
+
+static float *vec_host(const struct vec *v, int which)
+{
+    float *host = mem_alloc(v->n, sizeof *host);
+    assert_non_null(host);
+    devs[which]->ops->download(devs[which], host, v->at[which], v->n * sizeof *host);
+    struct err err = {0};
+    if (devs[which]->ops->sync(devs[which], &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return host;
+}
+
+/* Frees v, too: every output is compared once. */
+static void vec_same(const char *what, struct vec *v, double tol)
+{
+    float *cpu = vec_host(v, 0), *cuda = vec_host(v, 1);
+    double *want = case_widen(cpu, v->n);
+    case_close(what, cuda, want, v->n, tol);
+    mem_free(cpu);
+    mem_free(cuda);
+    mem_free(want);
+    vec_free(v);
+}
+
+/* --- operations ---------------------------------------------------------------------------------------------------- */
+
+static void check_vectors(void)
+{
+    static const size_t lengths[] = {1, 31, 255, 256, 257, 1000, 70001};
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        size_t n = lengths[i];
+        float half = 0.5f, none = 0;
+        struct vec x = vec_normal(n, 1, 1), y = vec_poisoned(n), sum = vec_poisoned(1), sumsq = vec_poisoned(1);
+        struct vec scale = vec_of(1, &half), zero = vec_of(1, &none);
+        for (int d = 0; d < 2; d++) {
+            ON(d, fill, y.at[d], n, 2);
+            ON(d, axpy, n, 3, x.at[d], y.at[d]);
+            ON(d, scale, n, -0.5f, y.at[d]);
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, scale.at[d]);
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, zero.at[d]); /* refused */
+            ON(d, sgd, n, y.at[d], x.at[d], 0.3f, NULL);
+            ON(d, sum, n, y.at[d], sum.at[d]);
+            ON(d, sumsq, n, x.at[d], sumsq.at[d]);
+            ON(d, fill, y.at[d], 0, 1);
+        }
+        vec_same("sum", &sum, 1e-5);
+        vec_same("sumsq", &sumsq, 1e-6);
+        vec_same("fill, axpy, scale, sgd", &y, 1e-7);
+        vec_free(&x);
+        vec_free(&scale);
+        vec_free(&zero);
+    }
+}
+
+static void check_clip(void)
+{
+    static const float squares[] = {25, 0, NAN, INFINITY}, limits[] = {0, 1, 10};
+    for (size_t i = 0; i < COUNT(squares); i++)
+        for (size_t j = 0; j < COUNT(limits); j++) {
+            struct vec sumsq = vec_of(1, &squares[i]), scale = vec_poisoned(1), norm = vec_poisoned(1);
+            for (int d = 0; d < 2; d++) ON(d, clip_scale, sumsq.at[d], limits[j], scale.at[d], norm.at[d]);
+            float *n0 = vec_host(&norm, 0), *n1 = vec_host(&norm, 1), *s0 = vec_host(&scale, 0), *s1 = vec_host(&scale, 1);
+            assert_true(*s0 == *s1 && (*n0 == *n1 || (isnan(*n0) && isnan(*n1))));
+            void *host[] = {n0, n1, s0, s1};
+            for (size_t k = 0; k < 4; k++) mem_free(host[k]);
+            vec_free(&sumsq);
+            vec_free(&scale);
+            vec_free(&norm);
+        }
+}
+
+static void check_adamw(void)
+{
+    enum { N = 3000 };
+    const struct adamw_span spans[] = {{.offset = 0, .count = 1237, .decay = true},
+                                       {.offset = 1240, .count = 3, .decay = false},
+                                       {.offset = 1250, .count = N - 1250, .decay = true}};
+    const float half = 0.5f, none = 0;
+    struct vec theta = vec_normal(N, 1, 1), grad = vec_normal(N, 2, 1), m = vec_normal(N, 3, 0), v = vec_normal(N, 3, 0);
+    struct vec scale = vec_of(1, &half), zero = vec_of(1, &none);
+    for (uint64_t step = 1; step <= 3; step++)
+        for (int d = 0; d < 2; d++) {
+            struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+                                    .step = step};
+            ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, step == 3 ? NULL : scale.at[d]);
+            ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, zero.at[d]);
+        }
+    vec_same("adamw theta", &theta, 1e-7);
+    vec_same("adamw m", &m, 1e-7);
+    vec_same("adamw v", &v, 1e-7);
+    vec_free(&grad);
+    vec_free(&scale);
+    vec_free(&zero);
+}
+
+static void norm_one(size_t n, size_t c)
+{
+    struct vec x = vec_normal(n * c, 1, 2), w = vec_normal(c, 2, 1), b = vec_normal(c, 3, 1), g = vec_normal(n * c, 4, 1);
+    struct vec y = vec_poisoned(n * c), mean = vec_poisoned(n), rstd = vec_poisoned(n), dx = vec_poisoned(n * c);
+    struct vec dw = vec_poisoned(c), db = vec_poisoned(c), dres = vec_normal(n * c, 5, 1);
+    for (int d = 0; d < 2; d++) {
+        ON(d, norm_fwd, n, c, x.at[d], w.at[d], b.at[d], y.at[d], mean.at[d], rstd.at[d]);
+        ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d], mean.at[d], rstd.at[d], NULL, dx.at[d], dw.at[d], db.at[d],
+           false);
+        ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d], mean.at[d], rstd.at[d], dres.at[d], dres.at[d], dw.at[d],
+           db.at[d], true);
+    }
+    vec_same("norm y", &y, 2e-6);
+    vec_same("norm mean", &mean, 1e-5);
+    vec_same("norm rstd", &rstd, 2e-6);
+    if (c > 2) vec_same("norm dx", &dx, 1e-5);
+    else vec_free(&dx); /* nothing but rounding: the true gradient is (nearly) zero */
+    vec_same("norm dx onto the residual", &dres, c > 2 ? 1e-5 : 1e-2);
+    vec_same("norm dw", &dw, 1e-5);
+    vec_same("norm db", &db, 1e-5);
+    vec_free(&x);
+    vec_free(&w);
+    vec_free(&b);
+    vec_free(&g);
+}
+
+static void check_norm(void)
+{
+    static const size_t sizes[][2] = {{1, 1}, {3, 7}, {8, 32}, {9, 33}, {65, 31}, {130, 64}, {17, 257}, {70, 300}};
+    for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1]);
+}
+
+static void embed_one(size_t n, size_t seq, size_t c, size_t v)
+{
+    struct vec wte = vec_normal(v * c, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = vec_normal(n * c, 3, 1);
+    struct vec out = vec_poisoned(n * c), dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
+    int32_t *tokens = mem_alloc(n, sizeof *tokens);
+    for (size_t r = 0; r < n; r++) tokens[r] = (int32_t)((r * r + 3 * r) % v);
+    struct vec ids = vec_of(n, (const float *)(const void *)tokens);
+    for (int d = 0; d < 2; d++) {
+        const int32_t *t = (const int32_t *)(const void *)ids.at[d];
+        ON(d, embed_fwd, n, seq, c, t, wte.at[d], wpe.at[d], out.at[d]);
+        ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], false);
+        ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], true);
+    }
+    vec_same("embed out", &out, 1e-7);
+    vec_same("embed dwte", &dwte, 1e-6);
+    vec_same("embed dwpe", &dwpe, 1e-6);
+    vec_free(&wte);
+    vec_free(&wpe);
+    vec_free(&dout);
+    vec_free(&ids);
+    mem_free(tokens);
+}
+
+static void check_embed(void)
+{
+    embed_one(1, 1, 1, 1);
+    embed_one(6, 3, 5, 2);
+    embed_one(5, 8, 3, 4); /* fewer rows than places */
+    embed_one(300, 100, 40, 7);
+    embed_one(600, 75, 270, 3);
+    embed_one(257, 257, 33, 500);
+}
+
+static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
+{
+    struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE};
+    struct vec x = vec_normal(n * k, 1, 1), w = vec_normal(k * m, 2, 1 / sqrtf((float)k)), b = vec_normal(m, 3, 1);
+    struct vec res = vec_normal(n * m, 4, 1), y = vec_poisoned(n * m), y2 = vec_poisoned(n * m), aux = vec_poisoned(n * m);
+    struct vec dy = vec_normal(n * m, 5, 1), dx = vec_poisoned(n * k), dx2 = vec_normal(n * k, 6, 1);
+    struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m), slope = vec_normal(n * k, 7, 1);
+    for (int d = 0; d < 2; d++) {
+        struct lin_plan *plan;
+        assert_int_equal(ON(d, lin_plan, &s, &plan), STATUS_OK);
+        ON(d, lin_fwd, plan, x.at[d], w.at[d], b.at[d], NULL, y.at[d], act ? aux.at[d] : NULL);
+        ON(d, lin_fwd, plan, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
+        if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b.at[d], res.at[d], res.at[d], NULL);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], slope.at[d], dx.at[d], false);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx2.at[d], true);
+        ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], false);
+        ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], true);
+        ON(d, plan_free, plan);
+    }
+    vec_same("lin y", &y, 3e-6);
+    vec_same("lin y without bias", &y2, 3e-6);
+    vec_same("lin y onto the residual, in place", &res, 3e-6);
+    vec_same("lin dx", &dx, 3e-6);
+    vec_same("lin dx accumulated", &dx2, 3e-6);
+    vec_same("lin dw", &dw, 3e-6);
+    if (out_in) vec_free(&db);
+    else vec_same("lin db", &db, 3e-6);
+    if (act) vec_same("gelu slope", &aux, 3e-6);
+    else vec_free(&aux);
+    struct vec *rest[] = {&x, &w, &b, &dy, &slope};
+    for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
+}
+
+static void check_lin(void)
+{
+    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {14, 32, 32}, {65, 17, 33}, {130, 3, 257}, {5, 300, 70}};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, false);
+        lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, true);
+        lin_one(sizes[i][0], sizes[i][1], sizes[i][2], true, false);
+    }
+}
+
+static void head_one(size_t n, size_t c, size_t v, size_t rows)
+{
+    struct head_shape s = {.n = n, .c = c, .v = v};
+    struct vec x = vec_normal(n * c, 1, 1), wte = vec_normal(v * c, 2, 1), loss = vec_poisoned(n), dx = vec_poisoned(n * c);
+    struct vec dwte = vec_poisoned(v * c), loss_only = vec_poisoned(n);
+    int32_t *targets = mem_alloc(n, sizeof *targets);
+    for (size_t r = 0; r < n; r++) targets[r] = r % 5 == 3 ? -1 : (int32_t)((7 * r + v - 1) % v);
+    struct vec ids = vec_of(n, (const float *)(const void *)targets);
+    cuda_of(devs[1])->head_bytes = rows * ((v + 31) / 32 * 32) * sizeof(float);
+    for (int d = 0; d < 2; d++) {
+        const int32_t *t = (const int32_t *)(const void *)ids.at[d];
+        struct head_plan *plan, *infer;
+        struct head_shape only = s;
+        only.inference = true;
+        assert_int_equal(ON(d, head_plan, &s, &plan), STATUS_OK);
+        assert_int_equal(ON(d, head_plan, &only, &infer), STATUS_OK);
+        ON(d, head, plan, x.at[d], wte.at[d], t, 0.25f, loss.at[d], dx.at[d], dwte.at[d], false);
+        ON(d, head, plan, x.at[d], wte.at[d], t, 0.25f, loss.at[d], dx.at[d], dwte.at[d], true);
+        ON(d, head, infer, x.at[d], wte.at[d], t, 1, loss_only.at[d], NULL, NULL, false);
+    }
+    /* one class: the loss is zero and everything else rounding */
+    if (v > 1) vec_same("head dx", &dx, 1e-5);
+    else vec_free(&dx);
+    if (v > 1) vec_same("head dwte", &dwte, 1e-5);
+    else vec_free(&dwte);
+    vec_same("head loss", &loss, 1e-5);
+    vec_same("head loss alone", &loss_only, 1e-5);
+    vec_free(&x);
+    vec_free(&wte);
+    vec_free(&ids);
+    mem_free(targets);
+}
+
+static void check_head(void)
+{
+    head_one(1, 1, 1, 1);
+    head_one(5, 3, 2, 2);
+    head_one(9, 8, 255, 3);
+    head_one(7, 8, 256, 7);
+    head_one(11, 5, 257, 4);
+    head_one(6, 20, 1000, 100);
+}
+
+static void attn_one(size_t batch, size_t seq, size_t heads, size_t head_dim, float sigma)
+{
+    struct attn_shape s = {.batch = batch, .seq = seq, .heads = heads, .head_dim = head_dim};
+    size_t n = batch * seq * heads * head_dim;
+    struct vec qkv = vec_normal(3 * n, 1, sigma), g = vec_normal(n, 2, 1), o = vec_poisoned(n), o2 = vec_poisoned(n);
+    struct vec lse = vec_poisoned(batch * heads * seq), dqkv = vec_poisoned(3 * n);
+    for (int d = 0; d < 2; d++) {
+        struct attn_plan *plan, *infer;
+        struct attn_shape only = s;
+        only.inference = true;
+        assert_int_equal(ON(d, attn_plan, &s, &plan), STATUS_OK);
+        assert_int_equal(ON(d, attn_plan, &only, &infer), STATUS_OK);
+        ON(d, attn_fwd, plan, qkv.at[d], o.at[d], lse.at[d]);
+        ON(d, attn_fwd, infer, qkv.at[d], o2.at[d], NULL);
+        ON(d, attn_bwd, plan, qkv.at[d], o.at[d], lse.at[d], g.at[d], dqkv.at[d]);
+        ON(d, plan_free, plan);
+        ON(d, plan_free, infer);
+    }
+    vec_same("attn o", &o, 3e-6);
+    vec_same("attn o, inference", &o2, 3e-6);
+    vec_same("attn lse", &lse, 3e-6);
+    vec_same("attn dqkv", &dqkv, 2e-5);
+    vec_free(&qkv);
+    vec_free(&g);
+}
+
+static void check_attn(void)
+{
+    attn_one(1, 1, 1, 1, 1);
+    attn_one(2, 3, 1, 5, 1);
+    attn_one(1, 31, 2, 8, 1);
+    attn_one(1, 32, 1, 16, 1);
+    attn_one(2, 33, 3, 32, 1);
+    attn_one(1, 70, 1, 40, 1);
+    attn_one(1, 41, 2, 128, 1);
+    attn_one(1, 100, 1, 64, 3); /* peaked scores */
+}
+
+/* --- refusals ------------------------------------------------------------------------------------------------------ */
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct device *dev;
+    struct lin_plan *lin;
+    struct attn_plan *attn;
+    int count = 0;
+    assert_int_equal(atoll_cuda_plugin.count(&count, &err), STATUS_OK);
+    assert_int_equal(atoll_cuda_plugin.open(7, &dev, &err), STATUS_INVALID);
+    assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
+    assert_false(dev->host_memory);
+    assert_int_equal(dev->ops->lin_plan(dev, &(struct lin_shape){.n = 1, .m = 1}, &lin), STATUS_INVALID);
+    assert_int_equal(dev->ops->attn_plan(dev, &(struct attn_shape){1, 1, 1, CUDA_ATTN_HEAD_MAX + 1, false}, &attn),
+                     STATUS_UNSUPPORTED);
+    struct lin_shape shape = {.n = 1, .k = 1, .m = 1, .inference = true};
+    assert_int_equal(dev->ops->lin_plan(dev, &shape, &lin), STATUS_OK);
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
+    dev->ops->attn_fwd(dev, (struct attn_plan *)lin, NULL, NULL, NULL);
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "plan"));
+    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused, and the first error stays */
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
+    for (long nth = 1; nth <= 5; nth++) { /* each allocation of open fails once */
+        mem_fail_after(nth);
+        if (atoll_cuda_plugin.open(0, &dev, &err) == STATUS_OK) device_close(dev);
+        else assert_int_equal(err.code, STATUS_NOMEM);
+        mem_fail_after(0);
+        assert_int_equal(mem_live_bytes(), 0);
+    }
+}
+
+/* Both devices, and threads from first to last, from last to first, and shuffled. */
+static void each_order(void (*check)(void))
+{
+    struct err err = {0};
+    for (unsigned order = 0; order < 3; order++) {
+        emulate_order(order);
+        if (device_open("cpu", 1, &devs[0], &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (atoll_cuda_plugin.open(0, &devs[1], &err) != STATUS_OK) fail_msg("%s", err.msg);
+        check();
+        for (int d = 0; d < 2; d++) {
+            if (devs[d]->ops->sync(devs[d], &err) != STATUS_OK) fail_msg("%s", err.msg);
+            device_close(devs[d]);
+        }
+        assert_int_equal(mem_live_bytes(), 0);
+    }
+}
+
+#define EACH(name)                                                                                                     \
+    static void test_##name(void **state)                                                                              \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        each_order(check_##name);                                                                                      \
+    }
+EACH(vectors)
+EACH(clip)
+EACH(adamw)
+EACH(norm)
+EACH(embed)
+EACH(lin)
+EACH(head)
+EACH(attn)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vectors), cmocka_unit_test(test_clip), cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_norm),    cmocka_unit_test(test_embed), cmocka_unit_test(test_lin),
+        cmocka_unit_test(test_head),    cmocka_unit_test(test_attn), cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
