@@ -97,7 +97,7 @@ def read_row(cell, command, folder):
     """What is kept of a finished run. None: something happened that makes it another run than the grid's."""
     with open(os.path.join(folder, "summary.json")) as f:
         summary = json.load(f)
-    curve, whole = [], summary["restarts"] == 0
+    curve, ways, whole = [], {}, summary["restarts"] == 0
     with open(os.path.join(folder, "metrics.jsonl")) as f:
         for line in f:
             event = json.loads(line)
@@ -105,6 +105,8 @@ def read_row(cell, command, folder):
             if event["event"] != "round":
                 continue
             whole = whole and event["delivered"] == cell["workers"]
+            way = event.get("codec", "")
+            ways[way] = ways.get(way, 0) + 1
             if "val_loss" in event:
                 curve.append({k: event[k] for k in ("round", "tokens", "loss", "val_loss", "bytes_up", "bytes_down")})
     if not whole or summary["final_val_loss"] is None:
@@ -117,6 +119,7 @@ def read_row(cell, command, folder):
         row[key] = summary[key]
     row["bits_up"] = round(summary["bytes_up"] * shared, 4)  # per parameter, round and worker, all headers included
     row["bits_down"] = round(summary["bytes_down"] * shared, 4)
+    row["down_rounds"] = ways  # what `auto` took
     row["curve"] = curve
     row["command"] = command
     return row

@@ -39,6 +39,14 @@ def bits(value):
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
+def down_of(row):
+    """The way down, with what `auto` took most often."""
+    ways = row.get("down_rounds", {})
+    if row["down"] != "auto" or not ways:
+        return f"`{row['down']}`"
+    return f"`auto`: {'relay' if max(ways, key=ways.get) == 'relay' else 'union'}"
+
+
 def by_tier(rows):
     tiers = {}
     for row in rows:
@@ -55,7 +63,7 @@ def print_group(rows):
     print("|---|---|---|---|---|---|---|---|---|---|")
     for group in sorted(tiers.values(), key=lambda g: (-g[0]["bits_up"], -g[0]["bits_down"])):
         row, losses = group[0], [r["final_val_loss"] for r in group]
-        print(f"| `{row['up']}` | `{row['down']}` | {row['outer']} | {','.join(str(r['seed']) for r in group)} "
+        print(f"| `{row['up']}` | {down_of(row)} | {row['outer']} | {','.join(str(r['seed']) for r in group)} "
               f"| {mean(losses):.4f} | {spread(losses)} | {signed(behind(group, base_of(row, tiers)))} "
               f"| {bits(mean(r['bits_up'] for r in group))} | {bits(mean(r['bits_down'] for r in group))} "
               f"| {mean(map(megabytes, group)):.2f} |")
@@ -100,22 +108,23 @@ def print_gaps(groups):
 
 
 def print_frontier(groups):
-    """Whole runs on the same tokens by what they sent; those that no cheaper one beats are marked."""
+    """Whole runs of one seed on the same tokens by what they sent; those that no cheaper one beats are marked."""
     runs = {}
     for rows in groups:
-        for group in by_tier(rows).values():
-            runs.setdefault((rows[0]["model"], rows[0]["workers"]), []).append(group)
+        for row in rows:
+            if row["seed"] == 1:
+                runs.setdefault((row["model"], row["workers"]), []).append(row)
     for (model, workers), kinds in runs.items():
-        tokens = kinds[0][0]["tokens"] / 1e3
-        print(f"\n### By bytes: {model} model, {workers} workers, all on {tokens:.0f}k tokens\n")
-        print("| MB a worker, both ways | val loss | codec up | down | outer step | rounds | seeds | |")
-        print("|---|---|---|---|---|---|---|---|")
+        tokens = kinds[0]["tokens"] / 1e3
+        print(f"\n### By bytes: {model} model, {workers} workers, all on {tokens:.0f}k tokens, seed 1\n")
+        print("| MB a worker, both ways | val loss | codec up | down | outer step | rounds | |")
+        print("|---|---|---|---|---|---|---|")
         least = float("inf")
-        for group in sorted(kinds, key=lambda g: mean(map(megabytes, g))):
-            row, loss = group[0], mean(r["final_val_loss"] for r in group)
-            mark, least = ("**best so far**", loss) if loss < least else ("", least)
-            print(f"| {mean(map(megabytes, group)):.2f} | {loss:.4f} | `{row['up']}` | `{row['down']}` | {row['outer']} "
-                  f"| {row['rounds']} | {len(group)} | {mark} |")
+        for row in sorted(kinds, key=megabytes):
+            mark = "**best so far**" if row["final_val_loss"] < least else ""
+            least = min(least, row["final_val_loss"])
+            print(f"| {megabytes(row):.2f} | {row['final_val_loss']:.4f} | `{row['up']}` | {down_of(row)} "
+                  f"| {row['outer']} | {row['rounds']} | {mark} |")
 
 
 def main():
