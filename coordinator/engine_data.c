@@ -22,6 +22,7 @@ static void send_reject(struct engine *e, const struct session *s, uint64_t roun
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
     char text[WIRE_TEXT_MAX];
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
+    e->rejected[code <= REJECT_UNASSIGNED ? code : REJECT_UNASSIGNED]++;
     engine_send_control(e, s, &m);
     snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)round + 1, fragment,
              reason);

@@ -77,6 +77,7 @@ struct engine {
     uint32_t delivered;                     /* parts of the round now open */
     char slowest[WIRE_NAME_MAX];
     char refusal[WIRE_TEXT_MAX]; /* the last one that was logged */
+    uint64_t rejected[REJECT_UNASSIGNED + 1]; /* deltas refused since this process started, by enum reject_code */
     uint8_t *chunk; /* [SERVE_CHUNK] */
 };
 

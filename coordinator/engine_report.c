@@ -186,6 +186,23 @@ static const char *state_name(const struct engine *e)
     return e->eval.open && engine_eval_blocks(e) ? "evaluating" : "training";
 }
 
+/* "deltas_refused": how many, and "refused_for": how many for each reason there was. */
+static void add_refusals(json_t *o, const struct engine *e)
+{
+    static const char *const reasons[] = {[REJECT_LATE] = "late", [REJECT_STALE] = "stale", [REJECT_BASE] = "base",
+                                          [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt",
+                                          [REJECT_UNASSIGNED] = "unassigned"};
+    json_t *by_reason = json_object();
+    uint64_t all = 0;
+    for (size_t i = REJECT_LATE; i < sizeof reasons / sizeof *reasons; i++) {
+        all += e->rejected[i];
+        if (e->rejected[i]) json_object_set_new(by_reason, reasons[i], json_integer((json_int_t)e->rejected[i]));
+    }
+    json_object_set_new(o, "deltas_refused", json_integer((json_int_t)all));
+    if (all) json_object_set(o, "refused_for", by_reason);
+    json_decref(by_reason);
+}
+
 static json_t *status_object(const struct engine *e)
 {
     const struct ledger *l = &e->ledger;
@@ -207,6 +224,7 @@ static json_t *status_object(const struct engine *e)
     if (l->down[0]) json_object_set_new(o, "down", json_string(l->down));
     json_object_set_new(o, "wall_s", number(sum.wall_s));
     json_object_set_new(o, "restarts", json_integer((json_int_t)sum.restarts));
+    add_refusals(o, e);
     double val = l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN;
     json_object_set_new(o, "val_loss", number(val));
     json_t *versions = json_array();

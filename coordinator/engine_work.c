@@ -35,6 +35,7 @@ static void reject_dropped(struct engine *e, uint32_t fragment)
                           .reject = {.round = m->work.round, .fragment = fragment, .code = REJECT_LATE}};
         snprintf(msg.reject.text, sizeof msg.reject.text, "the round closed without it");
         upload_drop(&s->uploads[fragment]);
+        e->rejected[REJECT_LATE]++;
         engine_send_control(e, s, &msg);
     }
 }

@@ -1,0 +1,233 @@
+/* Hostile payloads at the coordinator, for every kind of codec: cut short, too long, with bits flipped, with NaN, with
+ * counts and places out of range. Each is refused with a reason that is counted, and the round goes on as if the delta had
+ * never been offered: theta, the accumulator and the samples are those of a run without it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/hash.h"
+#include "common/mem.h"
+#include "compress/codec.h"
+#include "tests/lib/engine_rig.h"
+
+static struct rig rig;
+
+enum { PAYLOAD = 2048 };
+
+struct attack {
+    uint8_t bytes[PAYLOAD];
+    size_t size;
+};
+
+static const char *const specs[] = {"fp32",       "bf16",          "fp16",           "int8:16",  "int4:64",
+                                    "e3m0:64",    "2bit:64",       "1bit:64",        "fp32+lz4", "int4:64+huff",
+                                    "topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
+enum { N_SPECS = sizeof specs / sizeof *specs };
+
+static void open_rig(const char *spec)
+{
+    char up[64];
+    snprintf(up, sizeof up, "codec.up=%s", spec);
+    const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", "train.method=local-sgd", up, NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+}
+
+static struct codec *codec_of_run(void)
+{
+    struct codec *codec = NULL;
+    assert_int_equal(codec_create_for_fragment(&codec, rig.config.codec.up, &rig.layout, 0, NULL), STATUS_OK);
+    return codec;
+}
+
+static void genuine(struct attack *a)
+{
+    float x[RIG_PARAMS];
+    struct codec *codec = codec_of_run();
+    rig_values(&rig, 0, 1, x);
+    for (int i = 0; i < RIG_PARAMS; i += 3) x[i] = -x[i];
+    memset(a->bytes, 0, sizeof a->bytes);
+    assert_int_equal(codec_encode(codec, x, a->bytes, sizeof a->bytes, &a->size, NULL), STATUS_OK);
+    codec_destroy(codec);
+}
+
+/* What the codec itself says. */
+static enum status verdict(const struct attack *a)
+{
+    struct codec *codec = codec_of_run();
+    struct codec_view view;
+    enum status status = codec_open(codec, a->bytes, a->size, NULL, &view);
+    codec_destroy(codec);
+    return status;
+}
+
+static void expect_counted(const char *reason)
+{
+    struct msg m = {.type = MSG_STATUS};
+    char want[64];
+    snprintf(want, sizeof want, "\"deltas_refused\":1,\"refused_for\":{\"%s\":1}", reason);
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_STATUS_REPLY, &m);
+    if (!strstr(m.status_reply.json, want)) fail_msg("not %s: %s", want, m.status_reply.json);
+}
+
+/* Worker 0 offers the bytes, worker 1 its genuine delta. Returns the hash of theta after the round. */
+static uint64_t attacked_round(const struct attack *a, uint16_t *code)
+{
+    struct msg m;
+    *code = 0;
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    m.offer.bytes = a->size;
+    m.offer.crc = crc32c(0, a->bytes, a->size < PAYLOAD ? a->size : PAYLOAD);
+    rig_say(&rig, rig.workers[0].control, &m);
+    if (!rig_take(&rig, 0, MSG_REJECT, &m)) {
+        m = (struct msg){.type = MSG_CHUNK,
+                         .chunk = {.kind = OBJECT_DELTA, .total = a->size, .crc = crc32c(0, a->bytes, a->size),
+                                   .data = a->bytes, .size = a->size}};
+        rig_say(&rig, rig.workers[0].bulk, &m);
+        rig_expect(&rig, 0, MSG_REJECT, &m);
+    }
+    *code = m.reject.code;
+    expect_counted(*code == REJECT_NONFINITE ? "nonfinite" : "corrupt");
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* and named */
+    assert_int_equal(engine_version(rig.engine, 0), 0);
+    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    assert_int_equal(engine_samples_committed(rig.engine), 4 / 2);
+    return rig_theta_hash(&rig);
+}
+
+static void attack_once(const char *spec, const struct attack *a, uint64_t unharmed, const char *how)
+{
+    uint16_t code;
+    open_rig(spec);
+    enum status status = a->size <= PAYLOAD ? verdict(a) : STATUS_CORRUPT;
+    uint64_t hash = attacked_round(a, &code);
+    if (code != (status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT))
+        fail_msg("%s, %s: code %u, the codec says %s", spec, how, code, status_text(status));
+    if (hash != unharmed) fail_msg("%s, %s: theta is not that of a run without it", spec, how);
+    rig_close(&rig);
+}
+
+/* Theta of a round that worker 0 takes no part in: its offer counts the tokens wrongly. */
+static uint64_t round_without(const char *spec)
+{
+    struct msg m;
+    open_rig(spec);
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    m.offer.tokens++;
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_REJECT, &m);
+    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+    uint64_t hash = rig_theta_hash(&rig);
+    rig_close(&rig);
+    return hash;
+}
+
+/* The first damage of each kind that the codec can see; what it cannot see is a delta like any other. */
+static void test_damaged(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SPECS; s++) {
+        static struct attack real, a;
+        uint64_t unharmed = round_without(specs[s]);
+        open_rig(specs[s]);
+        genuine(&real);
+        rig_close(&rig);
+        a = real;
+        a.size--;
+        attack_once(specs[s], &a, unharmed, "cut short");
+        a = real;
+        a.size = 0;
+        attack_once(specs[s], &a, unharmed, "empty");
+        a = real;
+        a.size++;
+        attack_once(specs[s], &a, unharmed, "one byte more");
+        a.size = (size_t)1 << 40;
+        attack_once(specs[s], &a, unharmed, "huge");
+        int seen = 0;
+        for (size_t bit = 0; bit < 8 * real.size && seen < 4; bit += 8 * real.size / 61 + 1) {
+            a = real;
+            a.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            open_rig(specs[s]);
+            enum status status = verdict(&a);
+            rig_close(&rig);
+            if (status == STATUS_OK) continue;
+            attack_once(specs[s], &a, unharmed, "a bit flipped");
+            seen++;
+        }
+    }
+}
+
+/* Bytes written for the purpose: 96 parameters as one matrix unless the rig's layout says otherwise. */
+static void test_adversarial(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec, *how;
+        size_t at;
+        uint8_t put[8];
+        size_t n;
+        uint16_t code;
+    } attacks[] = {
+        {"fp32", "NaN", 40, {0, 0, 0xc0, 0x7f}, 4, REJECT_NONFINITE},
+        {"fp32", "infinity", 0, {0, 0, 0x80, 0xff}, 4, REJECT_NONFINITE},
+        {"bf16", "NaN", 10, {0xc1, 0x7f}, 2, REJECT_NONFINITE},
+        {"fp16", "infinity", 10, {0x00, 0xfc}, 2, REJECT_NONFINITE},
+        {"int8:16", "NaN scale", 0, {0, 0, 0xc0, 0x7f}, 4, REJECT_NONFINITE},
+        {"int8:16", "scale too large", 4, {0xff, 0xff, 0x7f, 0x7f}, 4, REJECT_NONFINITE},
+        {"int8:16", "negative scale", 4, {0, 0, 0x80, 0xbf}, 4, REJECT_CORRUPT},
+        {"fp32+lz4", "huge count", 0, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 8, REJECT_CORRUPT},
+        {"fp32+lz4", "huge block", 8, {0xff, 0xff, 0xff, 0x7f}, 4, REJECT_CORRUPT},
+        {"int4:64+huff", "huge count", 0, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, 8, REJECT_CORRUPT},
+        {"int4:64+huff", "elements of 255 bytes", 11, {0xff}, 1, REJECT_CORRUPT},
+    };
+    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
+        static struct attack a;
+        uint16_t code;
+        uint64_t unharmed = round_without(attacks[i].spec);
+        open_rig(attacks[i].spec);
+        genuine(&a);
+        memcpy(a.bytes + attacks[i].at, attacks[i].put, attacks[i].n);
+        uint64_t hash = attacked_round(&a, &code);
+        if (code != attacks[i].code) fail_msg("%s, %s: code %u", attacks[i].spec, attacks[i].how, code);
+        assert_true(hash == unharmed);
+        rig_close(&rig);
+    }
+}
+
+/* Places past the end of a chunk: gaps that are longer than anything, from the first bit after the 1-D tensors on. */
+static void test_places_out_of_range(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        static struct attack a;
+        uint64_t unharmed = round_without(forms[i]);
+        open_rig(forms[i]);
+        genuine(&a);
+        rig_close(&rig);
+        memset(a.bytes + a.size - 4, 0, 4); /* the last gaps become endless zeros */
+        attack_once(forms[i], &a, unharmed, "endless gap");
+        memset(a.bytes, 0xff, sizeof a.bytes);
+        attack_once(forms[i], &a, unharmed, "all ones");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_adversarial),
+        cmocka_unit_test(test_places_out_of_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
