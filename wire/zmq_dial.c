@@ -15,7 +15,7 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000, HANG_UPS_MAX = 5, LOST_US = 500 * 1000 };
+enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000, HANG_UPS_MAX = 5, LOST_US = 2000 * 1000 };
 
 struct dialler_lane {
     void *socket, *monitor;

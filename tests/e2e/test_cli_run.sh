@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # `atoll` around a real run: status while it goes on and after, stopping and continuing, no process left behind, the
 # checkpoint as text and as a folder of its own.
-# ctest: timeout=120
+# ctest: timeout=400
 source "$(dirname "$0")/lib.sh"
 
+# However loaded the machine is: the run is held by stopping its workers while it is looked at, a run that was over before
+# anybody looked is tried again with more rounds, and limits are for what hangs.
 make_data
-write_config run.yaml train.max_steps=300 checkpoint.every=10 train.eval_every=20
 launch() { exec "$BIN/atoll" launch run.yaml --workers 2 --dir "$WORK/$1" "${overrides[@]}"; }
 none_left() { # run: no process has its folder on the command line
     local file
@@ -14,61 +15,96 @@ none_left() { # run: no process has its folder on the command line
     done 2>/dev/null
 }
 rounds_reach() { [[ $(json lines "$1/metrics.jsonl" round round 2>/dev/null | tail -n 1) -ge $2 ]]; }
+orderly() { ! grep -q 'connection.*lost' "$1" || fail "it looks like an accident: $(grep -m 1 'connection.*lost' "$1")"; }
 
-start calm.log launch calm
-finish "$pid" 60 0 "atoll launch"
-calm=$(json get calm/summary.json theta_hash)
-! grep -q 'connection.*lost' calm.log || fail "an orderly end looks like an accident: $(grep -m 1 'connection.*lost' calm.log)"
+signal_workers() { # signal: to the workers of the launch started last
+    local id
+    for id in $(descendants "$pid"); do
+        [[ $(tr '\0' ' ' 2>/dev/null <"/proc/$id/cmdline") != */atoll-worker\ * ]] || kill "-$1" "$id" 2>/dev/null || true
+    done
+}
 
-# Asked to stop: 75, all gone, and the same command continues to the same end.
-start stormy.log launch stormy
-until_true 30 "round 5" rounds_reach stormy 5
-"$BIN/atoll" status stormy --json >now.json 2>status.err || fail "status: $(<status.err)"
-json keys now.json run method round workers || fail "status --json lacks something: $(<now.json)"
-"$BIN/atoll" status stormy | grep -q 'worker-1' || fail "status does not name the workers"
-kill -TERM "$pid"
-finish "$pid" 30 75 "atoll launch after SIGTERM"
-none_left stormy || fail "SIGTERM left something behind"
-! grep -q 'connection.*lost' stormy.log || fail "stopping looks like an accident: $(grep -m 1 'connection.*lost' stormy.log)"
-[[ ! -e stormy/address ]] || fail "an address is left where nobody listens"
-"$BIN/atoll" status stormy >out.txt 2>&1 && fail "status of a stopped run should say that it is stopped: $(<out.txt)"
-grep -q 'continues it' out.txt || fail "status of a stopped run: $(<out.txt)"
+# held RUN ROUND: that round is done, and the run stays where it is; false when it is over already.
+over_or_reached() { [[ -e $1/summary.json ]] || rounds_reach "$1" "$2"; }
+held() {
+    until_true 100 "round $2" over_or_reached "$1" "$2"
+    signal_workers STOP
+    [[ ! -e $1/summary.json ]] && ! rounds_reach "$1" "$last"
+}
+
+look_at_it() { # while it goes on
+    "$BIN/atoll" status stormy --json >now.json 2>status.err || fail "status: $(<status.err)"
+    json keys now.json run method round workers || fail "status --json lacks something: $(<now.json)"
+    "$BIN/atoll" status stormy | grep -q 'worker-1' || fail "status does not name the workers"
+}
+
+# Asked to stop: 75, all gone, and the same command continues to the same end. False: it was over too soon.
+stopped() {
+    start stormy.log launch stormy
+    held stormy 5 || return 1
+    look_at_it
+    kill -TERM "$pid"
+    signal_workers CONT
+    finish "$pid" 100 75 "atoll launch after SIGTERM"
+    none_left stormy || fail "SIGTERM left something behind"
+    orderly stormy.log
+    [[ ! -e stormy/address ]] || fail "an address is left where nobody listens"
+    "$BIN/atoll" status stormy >out.txt 2>&1 && fail "status of a stopped run should say that it is stopped: $(<out.txt)"
+    grep -q 'continues it' out.txt || fail "status of a stopped run: $(<out.txt)"
+}
 
 # Killed outright: the children go too.
+killed() {
+    start stormy.log launch stormy
+    held stormy 20 || return 1
+    kill -KILL "$pid"
+    wait "$pid" 2>/dev/null || true
+    ended "$pid"
+    until_true 60 "the children to go" none_left stormy
+}
+
+for ((steps = 300; ; steps *= 4)); do
+    last=$((steps / 5))
+    write_config run.yaml train.max_steps=$steps checkpoint.every=10 train.eval_every=20
+    start calm.log launch calm
+    finish "$pid" 150 0 "atoll launch"
+    orderly calm.log
+    stopped && killed && break
+    signal_workers CONT
+    finish "$pid" 100 0 "a run that was over too soon"
+    ((steps < 10000)) || fail "a run of $steps steps is over before anybody looks"
+    rm -rf calm stormy ./*.log
+done
 start stormy.log launch stormy
-until_true 30 "round 20" rounds_reach stormy 20
-kill -KILL "$pid"
-wait "$pid" 2>/dev/null || true
-ended "$pid"
-until_true 5 "the children to go" none_left stormy
-start stormy.log launch stormy
-finish "$pid" 60 0 "atoll launch, continued"
+finish "$pid" 150 0 "atoll launch, continued"
+calm=$(json get calm/summary.json theta_hash)
 [[ $(json get stormy/summary.json theta_hash) == "$calm" ]] || fail "theta differs after stopping and killing"
 echo "stopped, killed and continued: the same theta $calm"
 
 "$BIN/atoll" status calm | grep -q "^theta_hash *$calm" || fail "status of a finished run: $("$BIN/atoll" status calm)"
 
 # Stopped with two workers and continued with one: the line at once says who is missing and for how long.
-write_config run.yaml train.max_steps=100000 coordinator.evict_after_s=2
+write_config run.yaml train.max_steps=10000000
 start fewer.log launch fewer
-until_true 30 "round 3" rounds_reach fewer 3
+until_true 100 "round 3" rounds_reach fewer 3
 kill -TERM "$pid"
-finish "$pid" 30 75 "atoll launch after SIGTERM"
-start fewer.log "$BIN/atoll" launch run.yaml --workers 1 --dir fewer "${overrides[@]}" --coordinator.min_workers=2
-until_true 10 "the name of the missing worker" grep -q 'not back within 2 s .* left out: .*worker-1' fewer.log
+finish "$pid" 100 75 "atoll launch after SIGTERM"
+start fewer.log "$BIN/atoll" launch run.yaml --workers 1 --dir fewer "${overrides[@]}" --coordinator.min_workers=2 \
+    --coordinator.evict_after_s=2
+until_true 60 "the name of the missing worker" grep -q 'not back within 2 s .* left out: .*worker-1' fewer.log
 round=$(json lines fewer/metrics.jsonl round round | tail -n 1)
-until_true 10 "rounds without it" rounds_reach fewer $((round + 3))
+until_true 60 "rounds without it" rounds_reach fewer $((round + 3))
 kill -TERM "$pid"
-finish "$pid" 30 75 "atoll launch of one worker after SIGTERM"
+finish "$pid" 100 75 "atoll launch of one worker after SIGTERM"
 echo "continued with fewer workers: it says whom it waits for"
 
 # A worker that is started before its coordinator waits for the folder to appear.
 start early.log "$BIN/atoll-worker" --join later --dir early --name early --data.train="$WORK/data/train_*.bin"
 early=$pid
-until_true 10 "the line that says what it waits for" grep -q 'waits for .*later/address.*no such folder' early.log
+until_true 60 "the line that says what it waits for" grep -q 'waits for .*later/address.*no such folder' early.log
 start later.log "$BIN/atoll-coordinator" run.yaml --dir later --train.max_steps=20
-finish "$pid" 30 0 "a coordinator started after its worker"
-finish "$early" 10 0 "a worker started before its coordinator"
+finish "$pid" 100 0 "a coordinator started after its worker"
+finish "$early" 60 0 "a worker started before its coordinator"
 echo "a worker waits for the folder of its coordinator"
 
 # The newest checkpoint as text and as a folder.
