@@ -100,7 +100,10 @@ static void test_increments(void **state)
     (void)state;
     increments("int8:128", 1.0f);
     increments("bf16+lz4", 1.0f);
+    increments("int4:64", 1.0f);
+    increments("1bit:256+huff", 1.0f);
     increments("topk:64/4096+sign", 0.95f);
+    increments("topk:512/4096+int8", 0.95f);
 }
 
 static void test_any_number_of_threads(void **state)
