@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "compress/codec_simd.h"
 #include "compress/golomb.h"
 
 /* Of topk:4095/4096+sign; docs/codecs.md. */
@@ -63,18 +64,36 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
     return golomb_of(golomb_parameter(sum, gaps));
 }
 
-/* Bits of the chunk's gaps. */
-static uint64_t gap_bits(const float *x, uint32_t length, uint32_t count, const struct golomb *golomb,
-                         const uint16_t *table)
+/* flag[i]: 1 where a value is. */
+CODEC_SIMD_BODY mark_body(const float *restrict x, uint32_t n, uint8_t *restrict flag)
 {
-    uint16_t place[CHUNK + 1];
-    uint32_t n = 0, next = 0;
-    uint64_t bits = 0;
-    for (uint32_t i = 0; i < length; i++) {
-        place[n] = (uint16_t)i;
-        n += carried(x[i]);
+    for (uint32_t i = 0; i < n; i++) flag[i] = (uint8_t)carried(x[i]);
+}
+CODEC_SIMD_VARIANTS(mark, (const float *restrict x, uint32_t n, uint8_t *restrict flag), (x, n, flag))
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte of a word is its first flag");
+
+/* Where values are; eight places at a time, for most hold nothing. Returns how many there are. */
+static uint32_t find_places(const float *x, uint32_t length, uint16_t place[CHUNK])
+{
+    uint8_t flag[CHUNK];
+    uint32_t n = 0;
+    mark(x, length, flag);
+    if (length % 8) memset(flag + length, 0, 8 - length % 8); /* CHUNK is a multiple of 8 */
+    for (uint32_t from = 0; from < length; from += 8) {
+        uint64_t word;
+        memcpy(&word, flag + from, sizeof word);
+        for (; word; word &= word - 1) place[n++] = (uint16_t)(from + (uint32_t)__builtin_ctzll(word) / 8);
     }
-    n = sent_of(count);
+    return n;
+}
+
+/* Bits of the chunk's gaps. */
+static uint64_t gap_bits(const float *x, uint32_t length, const struct golomb *golomb, const uint16_t *table)
+{
+    uint16_t place[CHUNK];
+    uint32_t n = sent_of(find_places(x, length, place)), next = 0;
+    uint64_t bits = 0;
     bool whole = n == length || n == CHUNK - 1;
     for (uint32_t i = 0; i < n + !whole; i++) {
         uint32_t gap = (i < n ? place[i] : length) - next;
@@ -97,7 +116,7 @@ static uint64_t group_bytes(const struct group *g)
         bits += counts[c] && any ? STEP_BITS : FULL_BITS;
         if (!counts[c]) continue;
         any = true;
-        bits += sent_of(counts[c]) + gap_bits(g->chunk[c], g->length[c], counts[c], &golomb, table);
+        bits += sent_of(counts[c]) + gap_bits(g->chunk[c], g->length[c], &golomb, table);
     }
     return GROUP_HEAD + (bits + 7) / 8;
 }

@@ -15,13 +15,21 @@ struct job {
     bool bad[POOL_THREADS_MAX]; /* by thread: something was not finite */
 };
 
-void publish_add_residual(float *x, float *residual, float decay, const uint8_t *skip, size_t n)
+void publish_add_residual(float *restrict x, float *restrict residual, float decay, const uint8_t *skip, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        bool keep = skip && skip[i];
+    if (!skip) {
+        for (size_t i = 0; i < n; i++) residual[i] = x[i] = x[i] + decay * residual[i];
+        return;
+    }
+    for (size_t i = 0; i < n; i++) { /* chosen by masks: no branch, so vectors can do it */
         float sum = x[i] + decay * residual[i];
-        residual[i] = keep ? residual[i] : sum;
-        x[i] = keep ? 0.0f : sum;
+        uint32_t new_bits, old_bits, keep = 0u - skip[i];
+        memcpy(&new_bits, &sum, sizeof new_bits);
+        memcpy(&old_bits, &residual[i], sizeof old_bits);
+        old_bits = (old_bits & keep) | (new_bits & ~keep);
+        new_bits &= ~keep;
+        memcpy(&residual[i], &old_bits, sizeof old_bits);
+        memcpy(&x[i], &new_bits, sizeof new_bits);
     }
 }
 
