@@ -118,8 +118,8 @@ enum status collective_open(struct device *const *devices, int n_ranks, struct c
     }
     for (int r = 0; r < n_ranks && n_ranks > 1; r++)
         if (!devices[r]->host_memory)
-            return err_set(err, STATUS_UNSUPPORTED, "train.ranks %d: one worker uses one GPU so far: take train.ranks=1 and "
-                           "start a worker for each", n_ranks);
+            return err_set(err, STATUS_UNSUPPORTED, "train.ranks %d: one worker uses one GPU so far: take "
+                           "train.ranks=1 and start a worker for each", n_ranks);
     struct cpu_group *group = mem_alloc(1, sizeof *group);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;

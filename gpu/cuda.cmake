@@ -1,5 +1,5 @@
-# The CUDA back end: bin/atoll_cuda.so, loaded at run time where train.devices asks for it (gpu/plugin.c), so that programs
-# need neither toolkit nor driver. Built where nvcc and cuBLASLt are found; nothing else depends on it.
+# The CUDA back end: bin/atoll_cuda.so, loaded at run time where train.devices asks for it (gpu/plugin.c), so that
+# programs need neither toolkit nor driver. Built where nvcc and cuBLASLt are found; nothing else depends on it.
 set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found), ON or OFF")
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the last also as PTX, for newer ones")
@@ -36,7 +36,8 @@ function(atoll_cuda_find)
     set(ATOLL_CUDA_MISSING "" PARENT_SCOPE)
 endfunction()
 
-# One object from one .cu, added to `objects`. A spilled register is an error; what ptxas says goes to cuda/NAME.ptxas for tests/cuda.
+# One object from one .cu, added to `objects`. A spilled register is an error; what ptxas says goes to cuda/NAME.ptxas
+# for tests/cuda.
 function(atoll_cuda_object source)
     get_filename_component(name ${source} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
@@ -68,7 +69,8 @@ function(atoll_cuda_plugin)
         atoll_cuda_object(${kernel})
     endforeach()
     # A few sources of common/ go in, too: a plugin has no symbols of the program's.
-    add_library(atoll_cuda MODULE ${sources} ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${objects})
+    add_library(atoll_cuda MODULE ${sources} ${CMAKE_SOURCE_DIR}/common/status.c
+                ${CMAKE_SOURCE_DIR}/common/mem.c ${objects})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
     target_link_libraries(atoll_cuda PRIVATE ${ATOLL_CUDA_CUDART} ${ATOLL_CUDA_CUBLASLT}

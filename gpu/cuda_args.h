@@ -1,5 +1,6 @@
-/* The kernels of the CUDA back end and their arguments. A launch is asynchronous; pointers are device memory, fp32 unless
- * they say otherwise, rows lie end to end. Each comment names the grid that covers the work: x, or x by y blocks. */
+/* The kernels of the CUDA back end and their arguments. A launch is asynchronous; pointers are device memory, fp32
+ * unless they say otherwise, rows lie end to end. Each comment names the grid that covers the work: x blocks, or x,
+ * y. */
 #ifndef GPU_CUDA_ARGS_H
 #define GPU_CUDA_ARGS_H
 
@@ -23,7 +24,7 @@ struct cuda_grid {
     void *stream;
 };
 
-/* --- cuda_element.cu: ceil(n / CUDA_BLOCK) blocks ------------------------------------------------------------------ */
+/* --- cuda_element.cu: ceil(n / CUDA_BLOCK) blocks ----------------------------------------------------------------- */
 
 struct cuda_vector_args {
     size_t n;
@@ -56,7 +57,7 @@ void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *
 void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c elements */
 void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* dwte; n blocks */
 
-/* --- cuda_norm.cu -------------------------------------------------------------------------------------------------- */
+/* --- cuda_norm.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_norm_args {
     size_t n, c, block; /* block: rows of one partial sum */
@@ -66,7 +67,7 @@ struct cuda_norm_args {
 };
 void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);     /* ceil(n / CUDA_ROW_WARPS) */
 void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);     /* the same */
-void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(c / CUDA_BLOCK) by blocks */
+void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(c / CUDA_BLOCK), blocks */
 
 struct cuda_columns_args {
     size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */
@@ -75,10 +76,10 @@ struct cuda_columns_args {
     float *partials; /* [blocks][stride] */
     float *out;      /* [c] */
 };
-void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* ceil(c / CUDA_BLOCK) by blocks */
+void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* ceil(c/CUDA_BLOCK), blocks */
 void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_args *a); /* ceil(c / CUDA_BLOCK) */
 
-/* --- cuda_loss.cu -------------------------------------------------------------------------------------------------- */
+/* --- cuda_loss.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_xent_args {
     size_t v, ld; /* logits[rows][ld], v of them count; the rest becomes zero */
@@ -99,7 +100,7 @@ struct cuda_reduce_args {
 void cuda_reduce(const struct cuda_grid *grid, const struct cuda_reduce_args *a);     /* CUDA_SEGMENTS blocks */
 void cuda_reduce_end(const struct cuda_grid *grid, const struct cuda_reduce_args *a); /* 1 block */
 
-/* --- cuda_optim.cu ------------------------------------------------------------------------------------------------- */
+/* --- cuda_optim.cu ------------------------------------------------------------------------------------------------ */
 
 struct cuda_clip_args {
     const float *sumsq;
@@ -116,7 +117,7 @@ struct cuda_adamw_args {
 };
 void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a); /* ceil(n / CUDA_BLOCK) */
 
-/* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks ------------------------------------------- */
+/* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks ------------------------------------------ */
 
 struct cuda_attn_args {
     size_t seq, heads, head_dim; /* head_dim <= CUDA_ATTN_HEAD_MAX */

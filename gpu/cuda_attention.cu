@@ -1,8 +1,8 @@
 /* Causal self-attention, the plain way: correct for every shape, memory linear in T, no atomics. A block takes
- * CUDA_ATTN_ROWS rows of one head, a warp each, and walks over the other side in tiles of 32 rows that all its warps share:
- * lanes are rows of the tile while dot products are taken, and columns of the head while products are summed. The softmax
- * is taken on the way (Milakov and Gimelshein, arXiv 1805.02867), backward recomputes it from the stored log-sum-exp
- * (Dao et al., arXiv 2205.14135). The fast path will be cuDNN's. */
+ * CUDA_ATTN_ROWS rows of one head, a warp each, and walks over the other side in tiles of 32 rows that all its warps
+ * share: lanes are rows of the tile while dot products are taken, and columns of the head while products are summed.
+ * The softmax is taken on the way (Milakov and Gimelshein, arXiv 1805.02867), backward recomputes it from the stored
+ * log-sum-exp (Dao et al., arXiv 2205.14135). The fast path will be cuDNN's. */
 #include "gpu/cuda_kernel.h"
 
 enum {

@@ -75,7 +75,7 @@ static enum status cuda_sync(struct device *dev, struct err *err)
     return cuda_rt_sync(cuda_of(dev)->rt, err);
 }
 
-/* --- plans --------------------------------------------------------------------------------------------------------- */
+/* --- plans -------------------------------------------------------------------------------------------------------- */
 
 /* Takes the plan, filled with `status`: into the device's list, or away. */
 static enum status plan_keep(struct cuda_device *cuda, struct cuda_plan *plan, enum status status)
@@ -195,7 +195,7 @@ static enum status cuda_head_plan(struct device *dev, const struct head_shape *s
     return STATUS_OK;
 }
 
-/* --- the table ----------------------------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static const struct device_ops cuda_ops = {
     .close = cuda_close,

@@ -58,8 +58,8 @@ KERNEL(cuda_embed_place, cuda_embed_args, CUDA_BLOCK)
     a.dwpe[i] = sum;
 }
 
-/* The block of the first row that holds a token adds all rows of that token, in order: no atomics, the same bits always.
- * All blocks read all tokens; they are few and stay in cache. */
+/* The block of the first row that holds a token adds all rows of that token, in order: no atomics, the same bits
+ * always. All blocks read all tokens; they are few and stay in cache. */
 KERNEL(cuda_embed_word, cuda_embed_args, CUDA_BLOCK)
 {
     __shared__ unsigned match[CUDA_BLOCK / 32];

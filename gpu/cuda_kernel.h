@@ -1,5 +1,6 @@
-/* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs; any C
- * compiler compiles the same lines for tests/cuda/emulate.c, which runs blocks thread by thread and checks barriers.
+/* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs;
+ * any C compiler compiles the same lines for tests/cuda/emulate.c, which runs blocks thread by thread and checks
+ * barriers.
  *
  * A kernel takes one struct by value and has a fixed number of threads a block:
  *
@@ -9,7 +10,8 @@
  *         if (i < a.n) a.y[i] *= a.alpha;
  *     }
  *
- * which defines the function that launches it: void cuda_scale(const struct cuda_grid *, const struct cuda_vector_args *). */
+ * which defines the function that launches it: void cuda_scale(const struct cuda_grid *, const struct
+ * cuda_vector_args *). */
 #ifndef GPU_CUDA_KERNEL_H
 #define GPU_CUDA_KERNEL_H
 
@@ -26,7 +28,7 @@
 
 #define DEVICE static __device__ __forceinline__
 #define KERNEL(name, args, threads)                                                                                    \
-    static __global__ void __launch_bounds__(threads, 1) name##_kernel(const struct args a);                              \
+    static __global__ void __launch_bounds__(threads, 1) name##_kernel(const struct args a);                           \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
         name##_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);                       \
@@ -42,8 +44,8 @@ struct emulated_index {
 };
 extern _Thread_local struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-/* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or reach
- * at different lines, ends the process with a message. */
+/* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or
+ * reach at different lines, ends the process with a message. */
 void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, unsigned x, unsigned y,
                   unsigned threads);
 void cuda_emulated_barrier(int line);

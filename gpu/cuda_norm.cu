@@ -1,5 +1,5 @@
-/* Layer norm, a warp a row, and column sums: rows are cut into blocks, whatever the device, and the blocks' sums are added
- * in order, so the bits depend on the shape alone. */
+/* Layer norm, a warp a row, and column sums: rows are cut into blocks, whatever the device, and the blocks' sums are
+ * added in order, so the bits depend on the shape alone. */
 #include "gpu/cuda_kernel.h"
 
 KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32)

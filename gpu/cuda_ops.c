@@ -24,11 +24,12 @@ static const struct cuda_plan *plan_of(struct cuda_device *cuda, const void *pla
     return NULL;
 }
 
-/* --- vectors ------------------------------------------------------------------------------------------------------- */
+/* --- vectors ------------------------------------------------------------------------------------------------------ */
 
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value)
 {
-    if (n) LAUNCH(cuda_of(dev), cuda_fill, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = value, .y = p);
+    if (!n) return;
+    LAUNCH(cuda_of(dev), cuda_fill, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = value, .y = p);
 }
 
 void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
@@ -87,7 +88,7 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
     }
 }
 
-/* --- rows ---------------------------------------------------------------------------------------------------------- */
+/* --- rows --------------------------------------------------------------------------------------------------------- */
 
 void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                        const float *wpe, void *out)
@@ -144,7 +145,7 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
            .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
 }
 
-/* --- linear layers and head ---------------------------------------------------------------------------------------- */
+/* --- linear layers and head --------------------------------------------------------------------------------------- */
 
 void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                      const void *res, void *y, void *aux)
@@ -221,7 +222,7 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
     }
 }
 
-/* --- attention ----------------------------------------------------------------------------------------------------- */
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {

@@ -49,15 +49,15 @@ enum status cuda_rt_count(int *count, struct err *err)
     (void)cudaDriverGetVersion(&driver); /* 0 where there is none */
     (void)cudaRuntimeGetVersion(&runtime);
     if (!driver)
-        return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or newer, "
-                       "or train.devices=cpu", runtime / 1000, runtime % 1000 / 10);
+        return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
+                       "newer, or train.devices=cpu", runtime / 1000, runtime % 1000 / 10);
     if (code == cudaErrorInsufficientDriver)
-        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
-                       "driver, or train.devices=cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
+                       "update the driver, or train.devices=cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
                        runtime % 1000 / 10);
     if (code == cudaSuccess || code == cudaErrorNoDevice)
-        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU (see nvidia-smi, CUDA_VISIBLE_DEVICES): "
-                       "train.devices=cpu does without");
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU (see nvidia-smi, CUDA_VISIBLE_DEVICES)"
+                       ": train.devices=cpu does without");
     return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
 }
 
@@ -164,7 +164,7 @@ enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }
 
-/* --- matrix products ----------------------------------------------------------------------------------------------- */
+/* --- matrix products ---------------------------------------------------------------------------------------------- */
 
 /* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already. */
 static bool describe(struct cuda_gemm *g, const struct cuda_gemm_shape *s)
@@ -234,7 +234,7 @@ void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const float *a,
 {
     const float alpha = 1;
     use(rt);
-    cublasStatus_t blas = cublasLtMatmul(rt->blas, g->op, &alpha, b, g->first, a, g->second, &beta, c, g->out, c, g->out,
-                                         &g->algo, rt->workspace, WORKSPACE_BYTES, rt->stream);
+    cublasStatus_t blas = cublasLtMatmul(rt->blas, g->op, &alpha, b, g->first, a, g->second, &beta, c, g->out, c,
+                                         g->out, &g->algo, rt->workspace, WORKSPACE_BYTES, rt->stream);
     if (blas != CUBLAS_STATUS_SUCCESS) cuda_rt_fail(rt, STATUS_IO, cublasLtGetStatusString(blas));
 }

@@ -42,9 +42,11 @@ void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what);
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 
 /* UNSUPPORTED: no algorithm for the shape; NOMEM. */
-enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out) MUST_CHECK;
+enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape,
+                                struct cuda_gemm **out) MUST_CHECK;
 void cuda_rt_gemm_free(struct cuda_gemm *gemm);
 /* beta is 0 or 1; C is not read with 0. */
-void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *gemm, const float *a, const float *b, float *c, float beta);
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *gemm, const float *a, const float *b, float *c,
+                  float beta);
 
 #endif

@@ -25,8 +25,8 @@ static enum status open_cuda(const char *text, struct device **out, struct err *
     unsigned long index = strtoul(text + 1, &end, 10);
     if (end != text + 1 && *end == '\0' && index < 1024) return plugin_cuda_open((int)index, out, err);
     if (end != text + 1 && *end == ',')
-        return err_set(err, STATUS_UNSUPPORTED, "device \"cuda%s\": one worker uses one GPU so far: start a worker for each, "
-                       "with train.devices=cuda:0, cuda:1, ...", text);
+        return err_set(err, STATUS_UNSUPPORTED, "device \"cuda%s\": one worker uses one GPU so far: start a worker for "
+                       "each, with train.devices=cuda:0, cuda:1, ...", text);
     return err_set(err, STATUS_INVALID, "device \"cuda%s\" is unknown: use cuda, or cuda:0", text);
 }
 

@@ -55,11 +55,11 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     char path[PATH_BYTES];
     TRY(plugin_path(path, sizeof path, err));
     if (access(path, R_OK) != 0)
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no %s: this build has no CUDA back end; install the CUDA toolkit "
-                       "and build again, or train.devices=cpu", path);
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no %s: this build has no CUDA back end; install the CUDA "
+                       "toolkit and build again, or train.devices=cpu", path);
     if (!has_driver())
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): install "
-                       "one, or train.devices=cpu");
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): "
+                       "install one, or train.devices=cpu");
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
         const char *why = dlerror();
@@ -69,7 +69,8 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     const struct cuda_plugin *plugin = dlsym(object, CUDA_PLUGIN_SYMBOL);
     if (!plugin || strcmp(plugin->version, ATOLL_VERSION) != 0 ||
         plugin->device_bytes != sizeof(struct device) + sizeof(struct device_ops))
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s is of another build than this program: build both again", path);
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s is of another build than this program: build both again",
+                       path);
     *out = plugin;
     return STATUS_OK;
 }

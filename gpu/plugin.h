@@ -1,5 +1,5 @@
-/* Loading of the CUDA back end, a shared object beside the program (bin/atoll_cuda.so), when a device asks for it: programs
- * run without toolkit and driver, and load nothing unless told to. ATOLL_CUDA_PLUGIN names another file. */
+/* Loading of the CUDA back end, a shared object beside the program (bin/atoll_cuda.so), when a device asks for it:
+ * programs run without toolkit and driver, and load nothing unless told to. ATOLL_CUDA_PLUGIN names another file. */
 #ifndef GPU_PLUGIN_H
 #define GPU_PLUGIN_H
 

@@ -39,6 +39,9 @@ struct replica {
     float *theta;       /* [n_params], device memory of rank 0, shared by all ranks (CPU devices share memory) */
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
+    /* Where the device's memory is not the host's, else NULL: */
+    float *host_values; /* [n_params] parameters or gradient, as the caller asked for last */
+    float *eval_theta;  /* [n_params], device: the parameters that the caller wants evaluated */
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];
     bool group_open;
@@ -191,6 +194,17 @@ static enum status check_counters(const struct replica *r, size_t n, struct err 
     return STATUS_OK;
 }
 
+/* Values of device memory, for the host: in place, or copied to `mirror`. */
+static enum status in_host_memory(struct replica *r, const float *values, float *mirror, const float **out,
+                                  struct err *err)
+{
+    struct device *dev = r->ranks[0].dev;
+    *out = mirror ? mirror : values;
+    if (!mirror) return STATUS_OK;
+    dev->ops->download(dev, mirror, values, r->layout->n_params * sizeof *mirror);
+    return dev->ops->sync(dev, err);
+}
+
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
                                struct step_result *result, struct err *err)
 {
@@ -218,8 +232,7 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     result->grad_norm = sqrt(k->host_loss[0]);
     result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
     if (!isfinite(result->grad_norm)) return err_set(err, STATUS_NONFINITE, "the gradient is not finite");
-    *grad = k->grad;
-    return STATUS_OK;
+    return in_host_memory(r, k->grad, r->host_values, grad, err);
 }
 
 enum status replica_eval(struct replica *r, const float *theta, const struct tokens *val, uint64_t first,
@@ -230,6 +243,12 @@ enum status replica_eval(struct replica *r, const float *theta, const struct tok
     if (first > source.n_samples) first = source.n_samples;
     if (count > source.n_samples - first) count = source.n_samples - first;
     double sum = 0;
+    if (theta && r->eval_theta) {
+        struct device *dev = r->ranks[0].dev;
+        dev->ops->upload(dev, r->eval_theta, theta, r->layout->n_params * sizeof *theta);
+        TRY(dev->ops->sync(dev, err));
+        theta = r->eval_theta;
+    }
     for (uint64_t done = 0; done < count;) {
         size_t n = count - done < r->config.batch_size ? (size_t)(count - done) : r->config.batch_size;
         for (size_t i = 0; i < n; i++) r->eval_counters[i] = first + done + i;
@@ -263,10 +282,12 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     struct rank *k = &r->ranks[index];
     const struct replica_config *c = &r->config;
     uint32_t threads = c->threads / c->ranks + ((uint32_t)index < c->threads % c->ranks);
+    /* Several ranks share one memory, so what is best for them is the CPU: one worker uses one GPU. */
+    const char *device = c->ranks > 1 && !strcmp(c->device, "auto") ? "cpu" : c->device;
     size_t count = (size_t)r->rows * r->seq;
     k->replica = r;
     k->index = index;
-    TRY(device_open(c->device, threads ? (int)threads : 1, &k->dev, err));
+    TRY(device_open(device, threads ? (int)threads : 1, &k->dev, err));
     TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, MODEL_LOSS | (c->eval_only ? 0 : MODEL_TRAIN), &k->model,
                           err));
     const struct device_ops *ops = k->dev->ops;
@@ -282,6 +303,16 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
               k->scratch;
     if (ok && !c->eval_only) ok = (k->grad = ops->alloc(k->dev, r->layout->n_params * sizeof *k->grad)) != NULL;
     return ok ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for rank %d's batch and gradient", index);
+}
+
+static enum status make_mirrors(struct replica *r)
+{
+    struct device *dev = r->ranks[0].dev;
+    size_t n = r->layout->n_params;
+    if (dev->host_memory) return STATUS_OK;
+    r->host_values = mem_alloc(n, sizeof *r->host_values);
+    r->eval_theta = dev->ops->alloc(dev, n * sizeof *r->eval_theta);
+    return r->host_values && r->eval_theta ? STATUS_OK : STATUS_NOMEM;
 }
 
 static enum status fill(struct replica *r, const struct tokens *train, struct err *err)
@@ -303,6 +334,9 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
     if (!c->eval_only) TRY(inner_opt_create(&r->opt, &c->opt, r->layout, devices, r->n_ranks, err));
+    if (make_mirrors(r) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for copies of %llu parameters beside the device's",
+                       (unsigned long long)r->layout->n_params);
     for (int i = 1; i < r->n_ranks; i++) {
         if (pthread_create(&r->ranks[i].thread, NULL, rank_main, &r->ranks[i]) != 0)
             return err_set(err, STATUS_LIMIT, "cannot start the thread of rank %d", i);
@@ -360,6 +394,8 @@ void replica_destroy(struct replica *r)
     inner_opt_destroy(r->opt);
     if (r->group_open) collective_close(&r->ranks[0].coll);
     if (r->ranks[0].dev) r->ranks[0].dev->ops->release(r->ranks[0].dev, r->theta);
+    if (r->ranks[0].dev) r->ranks[0].dev->ops->release(r->ranks[0].dev, r->eval_theta);
+    mem_free(r->host_values);
     for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family);
     pthread_cond_destroy(&r->reported);
     pthread_cond_destroy(&r->ordered);
@@ -371,6 +407,18 @@ void replica_destroy(struct replica *r)
 float *replica_params(struct replica *r)
 {
     return r->theta;
+}
+
+enum status replica_set_params(struct replica *r, const float *values, struct err *err)
+{
+    struct device *dev = r->ranks[0].dev;
+    dev->ops->upload(dev, r->theta, values, r->layout->n_params * sizeof *values);
+    return dev->ops->sync(dev, err);
+}
+
+enum status replica_get_params(struct replica *r, const float **values, struct err *err)
+{
+    return in_host_memory(r, r->theta, r->host_values, values, err);
 }
 
 uint64_t replica_n_params(const struct replica *r)

@@ -48,8 +48,12 @@ enum status replica_create(struct replica **out, const struct replica_config *co
 /* NULL is allowed. */
 void replica_destroy(struct replica *replica);
 
-/* The live parameters [n_params]: read and write them between calls. */
+/* The live parameters [n_params], memory of the device: where that is not the host's (device.h, host_memory), read and
+ * write them with the next two. Between calls. */
 float *replica_params(struct replica *replica);
+/* From, or to, memory of the host; *values stays valid until the next call. What the device says. */
+enum status replica_set_params(struct replica *replica, const float *values, struct err *err) MUST_CHECK;
+enum status replica_get_params(struct replica *replica, const float **values, struct err *err) MUST_CHECK;
 uint64_t replica_n_params(const struct replica *replica);
 /* Windows in the training set: an epoch. 0 without one. */
 uint64_t replica_epoch_samples(const struct replica *replica);
@@ -75,8 +79,7 @@ enum status replica_gradient(struct replica *replica, const uint64_t *counters, 
 enum status replica_eval(struct replica *replica, const float *theta, const struct tokens *val, uint64_t first,
                          uint64_t count, double *loss_sum, uint64_t *tokens, struct err *err) MUST_CHECK;
 
-/* The optimizer's state, to be saved and restored between calls: moments [n_params] (NULL with SGD), steps taken and
- * skipped. */
+/* The optimizer's state, to be saved and restored between calls (inner_opt_read, inner_opt_write). */
 struct inner_opt *replica_optimizer(struct replica *replica);
 
 #endif

@@ -95,9 +95,9 @@ static enum status train_round(struct trainer *t, struct err *err)
 {
     outer_loop_train_begin(t->loop, clock_monotonic_us());
     const struct msg_assign *task = outer_loop_assignment(t->loop);
-    const float *params = replica_params(t->replica), *grad = NULL;
+    const float *params = outer_loop_params(t->loop), *grad = NULL;
     uint64_t round = task->round;
-    memcpy(replica_params(t->replica), outer_loop_params(t->loop), replica_n_params(t->replica) * sizeof *params);
+    TRY(replica_set_params(t->replica, params, err));
     if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
     t->loss_sum = 0;
     t->tokens = t->compute_us = 0;
@@ -111,6 +111,7 @@ static enum status train_round(struct trainer *t, struct err *err)
             return STATUS_OK;
         }
     }
+    if (!grad) TRY(replica_get_params(t->replica, &params, err));
     struct outer_result result = {
         .values = grad ? grad : params,
         .tokens = t->tokens,

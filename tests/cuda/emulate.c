@@ -138,7 +138,7 @@ static struct thread *park(enum state state, int line)
     return t;
 }
 
-/* Release threads first .. last if all of them wait as `state` says; some that wait while others are done never will. */
+/* Release threads first .. last if all of them wait as `state` says; some that wait while others ended never will. */
 static bool release(unsigned first, unsigned last, enum state state)
 {
     unsigned waiting = 0, done = 0;
@@ -214,7 +214,7 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     pthread_mutex_unlock(&emu.lock);
 }
 
-/* --- what kernels call --------------------------------------------------------------------------------------------- */
+/* --- what kernels call -------------------------------------------------------------------------------------------- */
 
 void cuda_emulated_barrier(int line)
 {

@@ -1,6 +1,6 @@
 /* gpu/cuda_rt.h on the CPU: every allocation ends at a page that nobody may touch (the bytes up to it are checked by
- * cuda_rt_sync), and all of them are closed while no operation runs, so host code that takes device memory for its own dies
- * at once. */
+ * cuda_rt_sync), and all of them are closed while no operation runs, so host code that takes device memory for its
+ * own dies at once. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,7 +17,8 @@ struct block {
     size_t bytes, pages; /* pages: bytes that can be opened, a guard page follows */
 };
 
-enum { ALIGN = 16 }; /* of what is given out: what a GPU's widest loads want; the fewer bytes up to the guard page the better */
+/* Of what is given out: what a GPU's widest loads want. The fewer bytes up to the guard page, the better. */
+enum { ALIGN = 16 };
 
 struct cuda_rt {
     int index;
@@ -153,7 +154,7 @@ enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }
 
-/* --- matrix products: plain loops, in the place of cuBLASLt -------------------------------------------------------- */
+/* --- matrix products: plain loops, in the place of cuBLASLt ------------------------------------------------------- */
 
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {

@@ -10,7 +10,13 @@ compgen -G "$logs/*.ptxas" >/dev/null || exit 77
 kernels=$(cat gpu/cuda_*.cu | grep -cE '^KERNEL\(')
 cat "$logs"/*.ptxas | awk -v kernels="$kernels" -v archs="$archs" -v registers=128 -v shared=49152 '
     function complain(text) { print name " for " arch ": " text; bad = 1 }
-    /Compiling entry function/ { name = $7; arch = $9; gsub(/\047/, "", name); gsub(/\047/, "", arch); sub(/^_Z[0-9]+/, "", name); compiled[arch]++ }
+    /Compiling entry function/ {
+        name = $7
+        arch = $9
+        gsub(/^\047_Z[0-9]+|\047/, "", name)
+        gsub(/\047/, "", arch)
+        compiled[arch]++
+    }
     /bytes stack frame/ {
         if ($1 > 0) complain($1 " bytes of stack")
         if ($5 > 0 || $9 > 0) complain("spills " $5 " and reads back " $9 " bytes")
@@ -18,7 +24,8 @@ cat "$logs"/*.ptxas | awk -v kernels="$kernels" -v archs="$archs" -v registers=1
     /Used [0-9]+ registers/ {
         for (i = 1; i < NF; i++) {
             if ($i == "Used" && $(i + 1) > registers) complain($(i + 1) " registers, at most " registers)
-            if ($(i + 1) == "bytes" && $(i + 2) ~ /^smem/ && $i > shared) complain($i " bytes of shared memory, at most " shared)
+            if ($(i + 1) == "bytes" && $(i + 2) ~ /^smem/ && $i > shared)
+                complain($i " bytes of shared memory, at most " shared)
         }
     }
     END {

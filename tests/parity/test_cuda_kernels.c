@@ -1,5 +1,5 @@
-/* Every operation of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), against the CPU device: odd
- * sizes around every block, threads in three orders, outputs full of NaN beforehand. ctest: timeout=240 */
+/* Every operation of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), against the CPU
+ * device: odd sizes around every block, threads in three orders, outputs full of NaN beforehand. ctest: timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -81,7 +81,7 @@ static void vec_same(const char *what, struct vec *v, double tol)
     vec_free(v);
 }
 
-/* --- operations ---------------------------------------------------------------------------------------------------- */
+/* --- operations --------------------------------------------------------------------------------------------------- */
 
 static void check_vectors(void)
 {
@@ -118,7 +118,8 @@ static void check_clip(void)
         for (size_t j = 0; j < COUNT(limits); j++) {
             struct vec sumsq = vec_of(1, &squares[i]), scale = vec_poisoned(1), norm = vec_poisoned(1);
             for (int d = 0; d < 2; d++) ON(d, clip_scale, sumsq.at[d], limits[j], scale.at[d], norm.at[d]);
-            float *n0 = vec_host(&norm, 0), *n1 = vec_host(&norm, 1), *s0 = vec_host(&scale, 0), *s1 = vec_host(&scale, 1);
+            float *n0 = vec_host(&norm, 0), *n1 = vec_host(&norm, 1);
+            float *s0 = vec_host(&scale, 0), *s1 = vec_host(&scale, 1);
             assert_true(*s0 == *s1 && (*n0 == *n1 || (isnan(*n0) && isnan(*n1))));
             void *host[] = {n0, n1, s0, s1};
             for (size_t k = 0; k < 4; k++) mem_free(host[k]);
@@ -135,8 +136,8 @@ static void check_adamw(void)
                                        {.offset = 1240, .count = 3, .decay = false},
                                        {.offset = 1250, .count = N - 1250, .decay = true}};
     const float half = 0.5f, none = 0;
-    struct vec theta = vec_normal(N, 1, 1), grad = vec_normal(N, 2, 1), m = vec_normal(N, 3, 0), v = vec_normal(N, 3, 0);
-    struct vec scale = vec_of(1, &half), zero = vec_of(1, &none);
+    struct vec theta = vec_normal(N, 1, 1), grad = vec_normal(N, 2, 1), m = vec_normal(N, 3, 0);
+    struct vec v = vec_normal(N, 3, 0), scale = vec_of(1, &half), zero = vec_of(1, &none);
     for (uint64_t step = 1; step <= 3; step++)
         for (int d = 0; d < 2; d++) {
             struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
@@ -154,8 +155,9 @@ static void check_adamw(void)
 
 static void norm_one(size_t n, size_t c)
 {
-    struct vec x = vec_normal(n * c, 1, 2), w = vec_normal(c, 2, 1), b = vec_normal(c, 3, 1), g = vec_normal(n * c, 4, 1);
-    struct vec y = vec_poisoned(n * c), mean = vec_poisoned(n), rstd = vec_poisoned(n), dx = vec_poisoned(n * c);
+    struct vec x = vec_normal(n * c, 1, 2), w = vec_normal(c, 2, 1), b = vec_normal(c, 3, 1);
+    struct vec g = vec_normal(n * c, 4, 1), y = vec_poisoned(n * c), mean = vec_poisoned(n), rstd = vec_poisoned(n);
+    struct vec dx = vec_poisoned(n * c);
     struct vec dw = vec_poisoned(c), db = vec_poisoned(c), dres = vec_normal(n * c, 5, 1);
     for (int d = 0; d < 2; d++) {
         ON(d, norm_fwd, n, c, x.at[d], w.at[d], b.at[d], y.at[d], mean.at[d], rstd.at[d]);
@@ -221,8 +223,9 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 {
     struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE};
     struct vec x = vec_normal(n * k, 1, 1), w = vec_normal(k * m, 2, 1 / sqrtf((float)k)), b = vec_normal(m, 3, 1);
-    struct vec res = vec_normal(n * m, 4, 1), y = vec_poisoned(n * m), y2 = vec_poisoned(n * m), aux = vec_poisoned(n * m);
-    struct vec dy = vec_normal(n * m, 5, 1), dx = vec_poisoned(n * k), dx2 = vec_normal(n * k, 6, 1);
+    struct vec res = vec_normal(n * m, 4, 1), y = vec_poisoned(n * m), y2 = vec_poisoned(n * m);
+    struct vec aux = vec_poisoned(n * m), dy = vec_normal(n * m, 5, 1), dx = vec_poisoned(n * k);
+    struct vec dx2 = vec_normal(n * k, 6, 1);
     struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m), slope = vec_normal(n * k, 7, 1);
     for (int d = 0; d < 2; d++) {
         struct lin_plan *plan;
@@ -263,8 +266,8 @@ static void check_lin(void)
 static void head_one(size_t n, size_t c, size_t v, size_t rows)
 {
     struct head_shape s = {.n = n, .c = c, .v = v};
-    struct vec x = vec_normal(n * c, 1, 1), wte = vec_normal(v * c, 2, 1), loss = vec_poisoned(n), dx = vec_poisoned(n * c);
-    struct vec dwte = vec_poisoned(v * c), loss_only = vec_poisoned(n);
+    struct vec x = vec_normal(n * c, 1, 1), wte = vec_normal(v * c, 2, 1), loss = vec_poisoned(n);
+    struct vec dx = vec_poisoned(n * c), dwte = vec_poisoned(v * c), loss_only = vec_poisoned(n);
     int32_t *targets = mem_alloc(n, sizeof *targets);
     for (size_t r = 0; r < n; r++) targets[r] = r % 5 == 3 ? -1 : (int32_t)((7 * r + v - 1) % v);
     struct vec ids = vec_of(n, (const float *)(const void *)targets);
@@ -341,7 +344,7 @@ static void check_attn(void)
     attn_one(1, 100, 1, 64, 3); /* peaked scores */
 }
 
-/* --- refusals ------------------------------------------------------------------------------------------------------ */
+/* --- refusals ----------------------------------------------------------------------------------------------------- */
 
 static void test_refusals(void **state)
 {

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# train.devices=cuda: one clear line and no run where it cannot be had; where it can, the run of the CPU. There the CUDA
+# back end's kernels run on the CPU (tests/cuda/emulate.h), in the same programs, loaded the same way.
+# ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+make_data
+write_config run.yaml
+emulated=$BIN/atoll_cuda_emulated.so
+[[ -e $emulated ]] || fail "no $emulated"
+
+launch() { # folder settings...: ended with $status
+    local dir=$1
+    shift
+    status=0
+    "$BIN/atoll" launch run.yaml --workers 2 --dir "$dir" --train.max_steps=10 --train.eval_every=100 "$@" \
+        >"$dir.log" 2>&1 || status=$?
+}
+
+refused() { # name line
+    ((status == 1 || status == 2)) || fail "$1: ended with $status, expected 1 or 2"
+    grep -qE -- "$2" "$1.log" "$1"/logs/*.log || fail "$1: no line \"$2\""
+    echo "$1: $(grep -hE -m 1 -- "$2" "$1"/logs/worker-0.log "$1.log" | head -n 1)"
+}
+
+export ATOLL_CUDA_PLUGIN=$WORK/none.so
+launch missing --train.devices=cuda
+refused missing 'CUDA: no .*none.so'
+echo "not a library" >broken.so
+ATOLL_CUDA_PLUGIN=$WORK/broken.so launch broken --train.devices=cuda:0
+refused broken 'CUDA: broken.so cannot be loaded'
+ATOLL_CUDA_PLUGIN=$emulated launch absent --train.devices=cuda:3
+refused absent 'device cuda:3'
+ATOLL_CUDA_PLUGIN=$emulated launch several --train.devices=cuda:0,1
+refused several 'one worker uses one GPU'
+unset ATOLL_CUDA_PLUGIN
+if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
+    launch driverless --train.devices=cuda
+    refused driverless 'CUDA: no (NVIDIA driver|.*atoll_cuda.so)'
+    launch auto
+    ((status == 0)) || fail "auto without a GPU ended with $status"
+fi
+
+launch cpu --train.devices=cpu
+((status == 0)) || fail "the run on the CPU ended with $status"
+export ATOLL_CUDA_PLUGIN=$emulated
+for settings in '' '--train.method=ddp --train.max_steps=4'; do
+    rm -rf cuda
+    # shellcheck disable=SC2086 # no setting at all, the first time
+    launch cuda --train.devices=cuda $settings
+    ((status == 0)) || fail "the run on CUDA $settings ended with $status: $(tail -n 3 cuda.log)"
+    grep -q 'cuda:0 emulated' cuda/logs/worker-0.log || fail "worker-0 does not say that it uses the device"
+    if [[ $settings ]]; then
+        rm -rf cpu
+        # shellcheck disable=SC2086
+        launch cpu --train.devices=cpu $settings
+    fi
+    json lines cpu/metrics.jsonl step loss >cpu.txt
+    json lines cuda/metrics.jsonl step loss >cuda.txt
+    (($(wc -l <cpu.txt) == $(wc -l <cuda.txt))) || fail "the runs have $(wc -l <cpu.txt) and $(wc -l <cuda.txt) steps"
+    paste <(sort -g cpu.txt) <(sort -g cuda.txt) >both.txt
+    awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d }
+        END { printf "losses differ from those of the CPU by at most %g\n", most; exit !(NR > 0 && most < 1e-4) }' \
+        both.txt ||
+        fail "the losses differ"
+done
