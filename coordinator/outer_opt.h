@@ -26,7 +26,8 @@ void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu);
 
 /* Delayed Nesterov (async, 2401.09135). Momentum m moves once every n_buffer arrivals:
  *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr ((1 - cN + c) mu m + w g / N);  sum = 0
- *     otherwise:                                theta' = theta - lr (c mu m + w g / N) */
+ *     otherwise:                                theta' = theta - lr (c mu m + w g / N)
+ * With c = 0 one vector is enough (sum NULL): m is u = mu m + sum / N, each g divided by the N it arrives at. */
 struct outer_delayed {
     double lr, mu, c, weight;
     uint32_t n_buffer; /* N >= 1 */

@@ -29,9 +29,10 @@ uint8_t outer_update_form(const struct config *config)
     return config_update_replaces(config) ? UPDATE_PARAMETERS : UPDATE_INCREMENT;
 }
 
-static bool delayed(const struct config *c)
+/* The momentum and what is to move it next lie apart only where a part of the momentum is due in between. */
+static bool delayed_apart(const struct config *c)
 {
-    return c->train.method == METHOD_ASYNC && c->outer.optimizer == OPTIMIZER_NESTEROV;
+    return c->train.method == METHOD_ASYNC && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;
 }
 
 /* Cores this process may use, unless somebody says otherwise. */
@@ -103,7 +104,7 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
         TRY(init_fragment(s, f, &part_max, err));
     }
     TRY(init_merger(s, part_max, err));
-    bool two = config->outer.optimizer == OPTIMIZER_ADAMW || delayed(config);
+    bool two = config->outer.optimizer == OPTIMIZER_ADAMW || delayed_apart(config);
     s->theta = mem_alloc(n, sizeof *s->theta);
     s->acc = mem_alloc(largest, sizeof *s->acc);
     if (config->outer.optimizer != OPTIMIZER_SGD) s->m = mem_alloc(n, sizeof *s->m);

@@ -86,7 +86,7 @@ static void optimize(const struct job *job, const struct outer_in *in, const str
     }
     if (ddp) clip(job, in);
     if (c->outer.optimizer == OPTIMIZER_NESTEROV && c->train.method == METHOD_ASYNC) {
-        outer_delayed_nesterov(in, s->m + at, s->v + at, &job->delayed);
+        outer_delayed_nesterov(in, s->m + at, s->v ? s->v + at : NULL, &job->delayed);
     } else if (c->outer.optimizer == OPTIMIZER_NESTEROV) {
         outer_nesterov(in, s->m + at, job->lr, c->outer.momentum);
     } else {

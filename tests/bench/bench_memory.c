@@ -89,7 +89,8 @@ static enum status measure(struct sizes *s, const struct config *c, struct err *
     TRY(layout_split(&layout, c->train.fragments));
     s->params = layout.n_params;
     s->async = c->train.method == METHOD_ASYNC;
-    bool two = c->outer.optimizer == OPTIMIZER_ADAMW || (s->async && c->outer.optimizer == OPTIMIZER_NESTEROV);
+    bool spread = s->async && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;
+    bool two = c->outer.optimizer == OPTIMIZER_ADAMW || spread;
     s->optimizer_vectors = two ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
     s->up_feedback = config_error_feedback(c, c->codec.up);
     s->down_feedback = config_error_feedback(c, c->codec.down);

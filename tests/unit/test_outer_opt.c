@@ -83,7 +83,8 @@ static void test_delayed_nesterov(void **state)
 {
     (void)state;
     enum { BUFFER = 4 };
-    for (int spread = 0; spread < 2; spread++) {
+    for (int kind = 0; kind < 3; kind++) {
+        bool spread = kind == 1, one = kind == 2; /* one: without a vector for the sum */
         float theta[N], m[N] = {0}, sum[N] = {0}, acc[N], g[N];
         double p[N], ref_m[N] = {0}, mean[N];
         draw(theta, N, 1);
@@ -95,7 +96,7 @@ static void test_delayed_nesterov(void **state)
             struct outer_delayed d = {.lr = 0.7, .mu = 0.9, .weight = 1, .n_buffer = BUFFER,
                                       .c = spread ? 1.0 / BUFFER : 0, .flush = t % BUFFER == BUFFER - 1};
             struct outer_in in = {.theta = theta, .acc = acc, .n = N};
-            outer_delayed_nesterov(&in, m, sum, &d);
+            outer_delayed_nesterov(&in, m, one ? NULL : sum, &d);
             memcpy(theta, acc, sizeof theta);
             for (int i = 0; i < N; i++) {
                 /* spread: every arrival but the last already took its share of the old momentum */
@@ -106,7 +107,7 @@ static void test_delayed_nesterov(void **state)
                 ref_m[i] = 0.9 * ref_m[i] + mean[i];
                 p[i] -= 0.7 * 0.9 * ref_m[i] * (spread ? 1.0 / BUFFER : 1);
                 assert_true(sum[i] == 0);
-                assert_close((double)m[i], ref_m[i]);
+                assert_close((double)m[i], (one ? 0.9 : 1) * ref_m[i]);
             }
             for (int i = 0; i < N; i++)
                 if (fabs((double)theta[i] - p[i]) > 1e-5)
@@ -124,6 +125,10 @@ static void test_delayed_weight(void **state)
     outer_delayed_nesterov(&in, &m, &sum, &d);
     assert_true(acc == 1 - 0.5f * 0.25f * 2 / 2);
     assert_true(sum == 0.5f && m == 0);
+    acc = 2;
+    outer_delayed_nesterov(&in, &m, NULL, &d);
+    assert_true(acc == 1 - 0.5f * 0.25f * 2 / 2);
+    assert_true(m == 0.25f);
 }
 
 /* PyTorch's AdamW, in double. */

@@ -100,6 +100,7 @@ static void test_any_number_of_threads(void **state)
         {"train.method=diloco", "codec.down=int8:256"},
         {"train.method=diloco", "codec.down=bf16+lz4", "outer.optimizer=adamw"},
         {"train.method=async", "codec.down=int8:64", "outer.buffer=2"},
+        {"train.method=async", "codec.down=int8:64", "outer.buffer=2", "outer.momentum_spread=0.3"},
         {"train.method=async", "codec.down=fp32", "outer.optimizer=sgd"},
         {"train.method=ddp"},
         {"train.method=ddp", "inner.optimizer=sgd", "codec.down=int8:256"},
@@ -122,9 +123,31 @@ static void test_nan_is_found(void **state)
     }
 }
 
+/* 16 bytes a parameter: theta, one vector of state, residual, accumulator. */
+static void test_memory(void **state)
+{
+    (void)state;
+    static struct world w;
+    static const char *const settings[][4] = {
+        {"train.method=diloco", "codec.down=int8:256"},
+        {"train.method=async", "codec.down=int8:256"},
+        {"train.method=async", "codec.down=int8:256", "outer.momentum_spread=0.3"},
+    };
+    size_t live[3];
+    for (int i = 0; i < 3; i++) {
+        world_open(&w, settings[i], 1);
+        live[i] = mem_live_bytes() - w.outer.payload_cap;
+        assert_true((w.outer.v != NULL) == (i == 2));
+        world_close(&w);
+    }
+    assert_int_equal(live[1], live[0]);
+    assert_int_equal(live[2], live[0] + w.n * sizeof(float));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_any_number_of_threads),
         cmocka_unit_test(test_nan_is_found),
     };
