@@ -21,8 +21,8 @@ enum { CODEC_MEASURE_WORKERS = 4, CODEC_MEASURE_WORKERS_MAX = 64 };
 /* At least `seconds` of CPU time for each of the two speeds. */
 enum status codec_measure(const char *spec, const struct codec_input *in, double seconds, struct codec_figures *figures,
                           struct err *err) MUST_CHECK;
-/* *gbps: payloads of so many workers (up to CODEC_MEASURE_WORKERS_MAX) checked and added up; GB of fp32 parameters that all of
- * them together cover: 4 bytes a parameter, however many send it. */
+/* *gbps: payloads of so many workers (up to CODEC_MEASURE_WORKERS_MAX) checked and added up; GB of fp32 parameters that
+ * all of them together cover: 4 bytes a parameter, however many send it. */
 enum status codec_measure_merge(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
                                 double *gbps, struct err *err) MUST_CHECK;
 /* CPU seconds of this thread. */

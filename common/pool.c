@@ -15,8 +15,8 @@
 #include <xmmintrin.h>
 #endif
 
-/* With a core for every thread the word changes within the first spins. With fewer, whoever is waited for may be waiting
- * for this very core: then giving it away is what helps, and pauses only cost time. */
+/* With a core for every thread the word changes within the first spins. With fewer, whoever is waited for may be
+ * waiting for this very core: then giving it away is what helps, and pauses only cost time. */
 enum { SPINS = 50, YIELDS = 80 }; /* a spin is a pause, 10 to 40 ns; a yield that nobody takes up about 0.3 us */
 
 struct worker {

@@ -11,7 +11,7 @@
 
 enum { DRAW_STREAM = 1000 };
 
-/* --- small services -------------------------------------------------------------------------------------------------- */
+/* --- small services ----------------------------------------------------------------------------------------------- */
 
 uint64_t engine_draw(struct engine *e)
 {
@@ -104,7 +104,7 @@ bool engine_syncs_updates(const struct engine *e)
     return e->config.journal.sync == JOURNAL_SYNC_UPDATE;
 }
 
-/* --- start and recovery ---------------------------------------------------------------------------------------------- */
+/* --- start and recovery ------------------------------------------------------------------------------------------- */
 
 static enum status begin_run(struct engine *e, struct err *err)
 {
@@ -135,7 +135,8 @@ static enum status check_config(const struct engine *e, struct err *err)
                                       "the run's configuration", CONFIG_FILE, NULL);
     if (status == STATUS_OK) config_shared_diff(&e->config, then, names, sizeof names);
     mem_free(then);
-    return err_set(err, STATUS_INVALID, "the run folder holds a run with other settings: %s: use those, or another --dir",
+    return err_set(err, STATUS_INVALID,
+                   "the run folder holds a run with other settings: %s: use those, or another --dir",
                    names[0] ? names : "its configuration cannot be read by this version");
 }
 
@@ -255,7 +256,7 @@ void engine_destroy(struct engine *e)
     mem_free(e);
 }
 
-/* --- events ---------------------------------------------------------------------------------------------------------- */
+/* --- events ------------------------------------------------------------------------------------------------------- */
 
 enum status engine_pump(struct engine *e, struct err *err)
 {

@@ -1,8 +1,8 @@
 /* The coordinator without sockets, threads, files or a clock: messages and times in, messages and journal records out.
  * The server (coordinator/server.c) and the simulated cluster (tests/sim) drive the same engine.
  *
- * Deterministic: the same configuration, store contents, entropy, messages and times give the same messages and the same
- * bytes in the store. A state change is appended to the journal before anything that shows it is sent.
+ * Deterministic: the same configuration, store contents, entropy, messages and times give the same messages and the
+ * same bytes in the store. A state change is appended to the journal before anything that shows it is sent.
  *
  * Every function that returns a status other than OK is final: the disk, memory or the journal failed. The caller
  * destroys the engine and stops; a new engine on the same store goes on from the last record. */

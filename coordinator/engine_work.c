@@ -6,7 +6,7 @@
 #include "common/mem.h"
 #include "coordinator/engine_impl.h"
 
-/* --- closing --------------------------------------------------------------------------------------------------------- */
+/* --- closing ------------------------------------------------------------------------------------------------------ */
 
 /* Who is being left behind, for the line that says a time limit fired. */
 static void say_late(struct engine *e, const struct round_close *close)
@@ -155,7 +155,7 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
     return STATUS_OK;
 }
 
-/* --- checkpoints ------------------------------------------------------------------------------------------------------ */
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
 const struct snapshot_info *engine_newest(const struct engine *e)
 {
@@ -182,9 +182,9 @@ static uint64_t saved_version(const struct member *m, uint32_t fragment)
     return m->merged_in[fragment] ? m->merged_in[fragment] - 1 : UINT64_MAX;
 }
 
-/* Does everybody who has a place hold at least what this snapshot holds, in memory and, in case that is killed, on disk?
- * Who is loading or has not said yet counts as no, so that nobody's next update disappears; who is gone for good is
- * evicted some day. */
+/* Does everybody who has a place hold at least what this snapshot holds, in memory and, in case that is killed, on
+ * disk? Who is loading or has not said yet counts as no, so that nobody's next update disappears; who is gone for good
+ * is evicted some day. */
 static bool everybody_past(const struct engine *e, const struct snapshot_info *info)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
@@ -247,7 +247,7 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
 {
@@ -326,7 +326,7 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
     return ledger_write(&e->ledger, RECORD_DROP, body, w.pos, NULL, err);
 }
 
-/* --- the end ---------------------------------------------------------------------------------------------------------- */
+/* --- the end ------------------------------------------------------------------------------------------------------ */
 
 void engine_send_done(struct engine *e, const struct session *s)
 {

@@ -87,7 +87,7 @@ enum status ledger_room(struct ledger *l)
     return STATUS_OK;
 }
 
-/* --- folds of the small records ------------------------------------------------------------------------------------ */
+/* --- folds of the small records ----------------------------------------------------------------------------------- */
 
 static enum status fold_run(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size, struct err *err)
 {
@@ -227,7 +227,7 @@ enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t 
     return err_set(err, status, "internal: a %s record does not fit the state (%s)", names[type], status_text(status));
 }
 
-/* --- outer steps --------------------------------------------------------------------------------------------------- */
+/* --- outer steps -------------------------------------------------------------------------------------------------- */
 
 static const struct part *part_of(const struct ledger *l, uint32_t id, uint32_t fragment)
 {
@@ -357,7 +357,7 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
     return status == STATUS_OK ? status : err_set(err, status, "internal: an update does not fit the state");
 }
 
-/* --- replay -------------------------------------------------------------------------------------------------------- */
+/* --- replay ------------------------------------------------------------------------------------------------------- */
 
 static enum status damaged(struct err *err, uint16_t type, struct journal_ref at, const char *why)
 {

@@ -1,6 +1,7 @@
 /* The state of the run: everything that survives a restart, and nothing else. It is the fold of a snapshot and the
- * journal records after it: ledger_write appends a record and folds it in, ledger_replay folds in one that recovery read,
- * through the same functions. An outer step is recomputed in replay and compared with the update that was published. */
+ * journal records after it: ledger_write appends a record and folds it in, ledger_replay folds in one that recovery
+ * read, through the same functions. An outer step is recomputed in replay and compared with the update that was
+ * published. */
 #ifndef COORDINATOR_LEDGER_H
 #define COORDINATOR_LEDGER_H
 
@@ -57,7 +58,8 @@ struct ledger {
     struct update_named *named; /* [WIRE_NAMED_MAX] */
 };
 
-enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir, struct err *err) MUST_CHECK;
+enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir,
+                        struct err *err) MUST_CHECK;
 void ledger_finish(struct ledger *l);
 
 /* Append a record and fold it in. Payload: of RECORD_DELTA, behind its head. Not for RECORD_UPDATE. */

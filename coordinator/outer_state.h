@@ -1,7 +1,7 @@
 /* The numbers of the run: theta, the outer optimizer's state, the downlink residual and one accumulator, with the step
  * that turns merged deltas into an update. At most 16 bytes a parameter with one state vector (Nesterov, delayed or
- * not), 4 more with two (AdamW, delayed Nesterov with outer.momentum_spread) and a lossy downlink; the accumulator is as
- * large as the largest fragment, the buffer for encoded bytes as the largest payload of one, or 32 MiB where several
+ * not), 4 more with two (AdamW, delayed Nesterov with outer.momentum_spread) and a lossy downlink; the accumulator is
+ * as large as the largest fragment, the buffer for encoded bytes as the largest payload of one, or 32 MiB where several
  * fit. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
@@ -70,8 +70,8 @@ void outer_state_rehash(struct outer_state *s);
 /* Forms of this configuration (enum delta_form, enum update_form). */
 uint8_t outer_delta_form(const struct config *config);
 uint8_t outer_update_form(const struct config *config);
-/* Room for `bytes` in s->payload, keeping nothing. It is sized for the usual merge at start: this grows it when all deltas
- * must be there together and there are more of them than that. NOMEM. */
+/* Room for `bytes` in s->payload, keeping nothing. It is sized for the usual merge at start: this grows it when all
+ * deltas must be there together and there are more of them than that. NOMEM. */
 enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
 /* codec.down auto, in one round: what all workers together would receive of the update as relayed deltas, where each of
  * the `named` gets all but its own, and as a union. */
@@ -86,7 +86,8 @@ bool outer_state_relays(const struct outer_state *s, struct outer_ways *ways);
 /* acc (the first floats of s->acc) holds the merged delta: take the outer step and publish it. On OK the payload is
  * s->payload[at .. at + *size_p) (relayed: it was there before, and *size_p stays), and theta, state and hash of the
  * fragment have moved. NONFINITE: the outcome would not be finite. After an error nothing of s may be used again. */
-enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p) MUST_CHECK;
+enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at,
+                             size_t *size_p) MUST_CHECK;
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);
 

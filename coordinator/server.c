@@ -34,7 +34,7 @@ struct server {
     bool warned;
 };
 
-/* --- signals ------------------------------------------------------------------------------------------------------------ */
+/* --- signals ------------------------------------------------------------------------------------------------------ */
 
 static volatile sig_atomic_t stop_signal;
 static struct transport *volatile signal_transport;
@@ -58,7 +58,7 @@ static void catch_signals(struct transport *t)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* --- the engine's io ------------------------------------------------------------------------------------------------------ */
+/* --- the engine's io ---------------------------------------------------------------------------------------------- */
 
 static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
 {
@@ -87,7 +87,7 @@ static void io_event(void *ctx, const struct engine_event *event)
     report_event(&s->report, event);
 }
 
-/* --- start ---------------------------------------------------------------------------------------------------------------- */
+/* --- start -------------------------------------------------------------------------------------------------------- */
 
 static enum status read_tokenizer(struct server *s, struct err *err)
 {
@@ -159,7 +159,7 @@ static void finish(struct server *s)
     if (s->lock >= 0) close(s->lock);
 }
 
-/* --- loop ----------------------------------------------------------------------------------------------------------------- */
+/* --- loop --------------------------------------------------------------------------------------------------------- */
 
 static void on_bad_message(struct server *s, uint64_t peer, enum wire_lane lane, const struct err *why)
 {

@@ -491,7 +491,8 @@ static void test_vectors_have_entropy(void **state)
     rng_normal_fill(8, RNG_TEST, 0, 1e-3f, x, MATRIX + VECTOR);
     for (int i = 0; i < 2; i++) {
         struct codec *codec = NULL;
-        assert_int_equal(codec_create(&codec, i ? "topk:64/4096+sign+huff" : "topk:64/4096+sign", spans, 2, NULL), STATUS_OK);
+        assert_int_equal(codec_create(&codec, i ? "topk:64/4096+sign+huff" : "topk:64/4096+sign", spans, 2, NULL),
+                         STATUS_OK);
         uint8_t *bytes = mem_alloc(1, codec_bound(codec));
         assert_int_equal(codec_encode(codec, x, bytes, codec_bound(codec), &size[i], NULL), STATUS_OK);
         mem_free(bytes);

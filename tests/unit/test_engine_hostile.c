@@ -1,6 +1,6 @@
 /* Hostile payloads at the coordinator, for every kind of codec: cut short, too long, with bits flipped, with NaN, with
- * counts and places out of range. Each is refused with a reason that is counted, and the round goes on as if the delta had
- * never been offered: theta, the accumulator and the samples are those of a run without it. */
+ * counts and places out of range. Each is refused with a reason that is counted, and the round goes on as if the delta
+ * had never been offered: theta, the accumulator and the samples are those of a run without it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

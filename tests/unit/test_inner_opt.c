@@ -15,7 +15,8 @@ enum { N = 1000 };
 static int syncs, downloads, waiting; /* waiting: operations since the last sync */
 static bool lost;                     /* the device fails from now on */
 
-/* Far addresses differ from near ones in bits that make them no addresses at all: whoever uses one on the host faults. */
+/* Far addresses differ from near ones in bits that make them no addresses at all: whoever uses one on the host
+ * faults. */
 static void *far(void *near)
 {
     return near ? (void *)((uintptr_t)near ^ (uintptr_t)3 << 60) : NULL;

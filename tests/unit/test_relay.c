@@ -39,7 +39,8 @@ static void world_open(const char *up, const char *down)
     snprintf(text[0], sizeof text[0], "codec.up=%s", up);
     snprintf(text[1], sizeof text[1], "codec.down=%s", down);
     assert_int_equal(config_set(&w.config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
     if (config_resolve(&w.config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
     layout_init(&w.layout);
     assert_int_equal(layout_add(&w.layout, "t", 2, shape, LAYOUT_INIT_NORMAL, 1.0f, true), STATUS_OK);
