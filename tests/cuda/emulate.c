@@ -36,7 +36,8 @@ static struct {
     const char *name;
     void (*body)(const void *args);
     const void *args;
-    unsigned n, current, seed, order[THREADS_MAX], next; /* next: place in the order of the first FRESH thread */
+    unsigned n, current, seed, order[THREADS_MAX];
+    unsigned next, end; /* places in the order: of the warp's first FRESH thread, after the warp */
     struct thread threads[THREADS_MAX];
     struct context scheduler, contexts[THREADS_MAX];
     char *stacks[THREADS_MAX];
@@ -75,15 +76,26 @@ static void switch_to(struct context *from, struct context *to)
     swapcontext(&from->whole, &to->whole);
 }
 
+/* values[0 .. n-1] = 0 .. n-1 in the order of the seed */
+static void arrange(unsigned *values, unsigned n, unsigned mix)
+{
+    for (unsigned i = 0; i < n; i++) values[i] = emu.seed == 1 ? n - 1 - i : i;
+    for (unsigned i = n; emu.seed > 1 && i > 1; i--) {
+        mix = mix * 1664525u + 1013904223u;
+        unsigned j = (mix >> 8) % i, other = values[j];
+        values[j] = values[i - 1];
+        values[i - 1] = other;
+    }
+}
+
+/* Warp by warp, because a warp may run far ahead of the others. */
 static void make_order(unsigned block)
 {
-    unsigned mix = emu.seed * 2654435761u + block;
-    for (unsigned i = 0; i < emu.n; i++) emu.order[i] = emu.seed == 1 ? emu.n - 1 - i : i;
-    for (unsigned i = emu.n; emu.seed > 1 && i > 1; i--) {
-        mix = mix * 1664525u + 1013904223u;
-        unsigned j = (mix >> 8) % i, other = emu.order[j];
-        emu.order[j] = emu.order[i - 1];
-        emu.order[i - 1] = other;
+    unsigned warps[THREADS_MAX / LANES], lanes[LANES], mix = emu.seed * 2654435761u + block;
+    arrange(warps, emu.n / LANES, mix);
+    for (unsigned w = 0; w < emu.n / LANES; w++) {
+        arrange(lanes, LANES, mix + w + 1);
+        for (unsigned i = 0; i < LANES; i++) emu.order[w * LANES + i] = warps[w] * LANES + lanes[i];
     }
 }
 
@@ -101,7 +113,7 @@ static void fiber_main(void)
         for (;;) {
             emu.body(emu.args);
             emu.threads[emu.current].state = DONE;
-            if (emu.next >= emu.n) break;
+            if (emu.next >= emu.end) break;
             unsigned thread = emu.order[emu.next++];
             emu.threads[thread].fiber = fiber;
             emu.threads[thread].state = READY;
@@ -158,11 +170,12 @@ static bool release(unsigned first, unsigned last, enum state state)
     return true;
 }
 
-/* One sweep over the threads that can run; false: none could. */
-static bool sweep(void)
+/* Run those of a warp that can, `at` its place in the order; false: none could. */
+static bool run_warp(unsigned at)
 {
     bool any = false;
-    for (unsigned i = 0; i < emu.n; i++) {
+    emu.end = at + LANES;
+    for (unsigned i = at; i < emu.end; i++) {
         struct thread *t = &emu.threads[emu.order[i]];
         if (t->state == FRESH) {
             emu.next = i + 1;
@@ -178,19 +191,21 @@ static bool sweep(void)
     return any;
 }
 
+/* Every warp as far as it can before the next one moves, so that a missing barrier has the worst of consequences. */
 static void run_block(unsigned index)
 {
     make_order(index);
     for (unsigned i = 0; i < emu.n; i++) emu.threads[i] = (struct thread){.state = FRESH};
     memset(shared_begin, 0xff, (size_t)(shared_end - shared_begin));
     for (;;) {
-        bool ran = sweep(), released = false;
         unsigned done = 0;
+        for (unsigned at = 0; at < emu.n; at += LANES) {
+            unsigned warp = emu.order[at] / LANES * LANES;
+            while (run_warp(at) && release(warp, warp + LANES, AT_WARP)) continue;
+        }
         for (unsigned i = 0; i < emu.n; i++) done += emu.threads[i].state == DONE;
         if (done == emu.n) return;
-        for (unsigned warp = 0; warp < emu.n; warp += LANES) released |= release(warp, warp + LANES, AT_WARP);
-        if (!released) released = release(0, emu.n, AT_BLOCK);
-        if (!ran && !released) broken("threads wait for each other", emu.threads[0].line);
+        if (!release(0, emu.n, AT_BLOCK)) broken("threads wait for each other", emu.threads[0].line);
     }
 }
 

@@ -412,8 +412,9 @@ EACH(lin)
 EACH(head)
 EACH(attn)
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vectors), cmocka_unit_test(test_clip), cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_norm),    cmocka_unit_test(test_embed), cmocka_unit_test(test_lin),

@@ -1,0 +1,73 @@
+# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels with one line of one kernel source changed
+# (in the build folder) and runs the test that should notice: by a wrong number, or because the emulation stops it.
+set(planted_cuda_names)
+add_library(planted_cuda_main OBJECT parity/test_cuda_kernels.c)
+target_link_libraries(planted_cuda_main PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
+
+# name: of the program; test: what should notice; source: what is changed; from, to: the line
+function(atoll_planted_cuda name test source from to)
+    set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.cu)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+    file(READ ${path} text)
+    string(REPLACE "${from}" "${to}" changed "${text}")
+    set(planted_cuda_names ${planted_cuda_names} ${name}:${test} PARENT_SCOPE)
+    if(changed STREQUAL text)
+        message(WARNING "tests/cuda/planted_cuda.cmake: ${source} has no line \"${from}\": ${name} cannot be planted")
+        return() # no program: test_cuda_planted fails
+    endif()
+    set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_cuda/${name}.c)
+    file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
+    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation)
+    add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_main> ${copy})
+    target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} cuda_emulated ${all_libraries} PkgConfig::CMOCKA)
+endfunction()
+
+# --- off by one
+atoll_planted_cuda(one_element_too_many test_vectors cuda_element
+    "if (i < a.n) a.y[i] *= a.alpha;" "if (i <= a.n) a.y[i] *= a.alpha;")
+atoll_planted_cuda(last_column_not_summed test_norm cuda_norm
+    "i < a.c; i += 32) sum += x[i];" "i + 1 < a.c; i += 32) sum += x[i];")
+atoll_planted_cuda(last_block_of_rows_too_long test_norm cuda_norm
+    "end = row + a.block < a.n ? row + a.block : a.n;" "end = row + a.block;")
+atoll_planted_cuda(first_of_a_segment_left_out test_vectors cuda_loss
+    "size_t i = begin + threadIdx.x;" "size_t i = begin + 1 + threadIdx.x;")
+atoll_planted_cuda(a_query_does_not_see_itself test_attn cuda_attention
+    "if (key + lane > query ||" "if (key + lane >= query ||")
+atoll_planted_cuda(a_query_sees_the_next_key test_attn cuda_attention
+    "if (key + lane <= query &&" "if (key + lane <= query + 1 &&")
+atoll_planted_cuda(last_key_without_its_own_query test_attn cuda_attention
+    "if (query + lane >= key &&" "if (query + lane > key &&")
+atoll_planted_cuda(bias_by_row test_lin cuda_element
+    "a.b[i % a.m]" "a.b[i / a.m % a.m]")
+atoll_planted_cuda(later_rows_of_a_place_forgotten test_embed cuda_element
+    "at = i + a.seq * a.c;" "at = i + 2 * a.seq * a.c;")
+
+# --- barriers
+atoll_planted_cuda(list_read_before_it_is_written test_embed cuda_element
+    "= lanes;\n        __syncthreads();" "= lanes;")
+atoll_planted_cuda(list_written_while_it_is_read test_embed cuda_element
+    "__syncthreads(); /* before match is written again */" "")
+atoll_planted_cuda(tile_read_before_it_is_loaded test_attn cuda_attention
+    "__syncthreads();\n        float ds = 0;" "float ds = 0;")
+atoll_planted_cuda(tile_loaded_while_it_is_read test_attn cuda_attention
+    "__syncthreads(); /* before the tiles are loaded again */" "")
+atoll_planted_cuda(weights_read_before_they_are_written test_attn cuda_attention
+    "weights[threadIdx.x] = p;\n            __syncwarp();" "weights[threadIdx.x] = p;")
+atoll_planted_cuda(logit_read_after_it_is_gone test_head cuda_loss
+    "__syncthreads(); /* all have read logit[target] */" "")
+atoll_planted_cuda(partial_sums_read_too_early test_vectors cuda_loss
+    "scratch[threadIdx.x / 32] = x;\n    __syncthreads();" "scratch[threadIdx.x / 32] = x;")
+atoll_planted_cuda(some_leave_before_a_barrier test_embed cuda_element
+    "if (__syncthreads_or(seen)) return;" "if (seen) return;")
+
+# --- rules
+atoll_planted_cuda(refused_step_taken test_adamw cuda_optim
+    "if (i >= a.n || scale == 0) return;" "if (i >= a.n) return;")
+atoll_planted_cuda(infinite_norm_accepted test_clip cuda_optim
+    "norm - norm == 0 ? scale : 0.0f" "norm == norm ? scale : 0.0f")
+atoll_planted_cuda(rows_that_do_not_count_do test_head cuda_loss
+    "for (size_t i = threadIdx.x; i < a.ld && !a.loss_only; i += CUDA_BLOCK) row[i] = 0;" "")
+
+add_test(NAME test_cuda_planted COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
+         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+set_tests_properties(test_cuda_planted PROPERTIES LABELS planted TIMEOUT 170)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# planted_cuda.sh BIN NAME:TEST...: test TEST of every program BIN/planted_cuda_NAME must fail; prints how it noticed.
+set -euo pipefail
+
+bin=$1
+shift
+missed=0
+for pair in "$@"; do
+    name=${pair%:*} test=${pair#*:}
+    if [[ ! -x $bin/planted_cuda_$name ]]; then
+        echo "$name: no program: its line is gone, see tests/cuda/planted_cuda.cmake"
+        missed=$((missed + 1))
+        continue
+    fi
+    if said=$("$bin/planted_cuda_$name" "$test" 2>&1); then
+        printf '%-40s NOT NOTICED\n' "$name"
+        missed=$((missed + 1))
+    else
+        why=$(grep -m 1 -E ', line [0-9]+: |off by|is -?nan|want|behind the end|signal|Test failed' <<<"$said" || tail -n 1 <<<"$said")
+        printf '%-40s %s\n' "$name" "${why#*ERROR*--- }"
+    fi
+done
+echo "$(($# - missed)) of $# planted bugs noticed"
+((missed == 0))
