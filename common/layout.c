@@ -7,7 +7,7 @@
 #include "common/mem.h"
 #include "common/rng.h"
 
-enum { LAYOUT_FRAGMENT_PARAMS = 32 << 20 };
+enum { FRAGMENT_SMALL = 4 << 20, FRAGMENT_LARGE = 32 << 20, FRAGMENTS_USUAL = 8 };
 
 void layout_init(struct layout *layout)
 {
@@ -54,13 +54,21 @@ enum status layout_add(struct layout *layout, const char *name, int ndim, const 
     return STATUS_OK;
 }
 
+/* While one fragment is sent another is merged and a third comes back, so a few make an outer step shorter; each costs a
+ * sync of the journal and some messages. */
+static uint32_t fragments_by_size(uint64_t n_params)
+{
+    uint64_t small = (n_params + FRAGMENT_SMALL - 1) / FRAGMENT_SMALL;
+    uint64_t large = (n_params + FRAGMENT_LARGE - 1) / FRAGMENT_LARGE;
+    uint64_t n = small < FRAGMENTS_USUAL ? small : FRAGMENTS_USUAL;
+    if (n < large) n = large;
+    return n > LAYOUT_FRAGMENTS_MAX ? LAYOUT_FRAGMENTS_MAX : (uint32_t)n;
+}
+
 enum status layout_split(struct layout *layout, uint32_t n)
 {
     if (!layout->n_tensors || n > LAYOUT_FRAGMENTS_MAX) return STATUS_INVALID;
-    if (!n) {
-        uint64_t want = (layout->n_params + LAYOUT_FRAGMENT_PARAMS - 1) / LAYOUT_FRAGMENT_PARAMS;
-        n = want > LAYOUT_FRAGMENTS_MAX ? LAYOUT_FRAGMENTS_MAX : (uint32_t)want;
-    }
+    if (!n) n = fragments_by_size(layout->n_params);
     layout->n_fragments = 0;
     struct fragment f = {0};
     for (uint32_t i = 0; i < layout->n_tensors; i++) {

@@ -106,6 +106,28 @@ static void test_split(void **state)
     layout_finish(&layout);
 }
 
+static void test_split_by_size(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t tensors, mi, fragments; /* mi: of each tensor */
+    } sizes[] = {{1, 1, 1},  {4, 1, 1},   {5, 1, 2},   {10, 1, 3},
+                 {32, 1, 8}, {124, 1, 8}, {256, 1, 8}, {257, 1, 9}, {300, 32, LAYOUT_FRAGMENTS_MAX}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct layout layout;
+        uint64_t shape = (uint64_t)sizes[i].mi << 20;
+        char name[16];
+        layout_init(&layout);
+        for (uint32_t t = 0; t < sizes[i].tensors; t++) {
+            snprintf(name, sizeof name, "t%u", t);
+            assert_int_equal(layout_add(&layout, name, 1, &shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+        }
+        assert_int_equal(layout_split(&layout, 0), STATUS_OK);
+        assert_int_equal(layout.n_fragments, sizes[i].fragments);
+        layout_finish(&layout);
+    }
+}
+
 static size_t encode(const struct layout *layout, uint8_t *out, size_t cap)
 {
     struct writer w = writer_of(out, cap);
@@ -226,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_add),          cmocka_unit_test(test_split), cmocka_unit_test(test_encode_decode),
+        cmocka_unit_test(test_split_by_size),
         cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_fill),  cmocka_unit_test(test_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
