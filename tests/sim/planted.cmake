@@ -47,14 +47,14 @@ atoll_planted(own_delta_left_out_of_a_new_life coordinator/engine_data.c
     "if (own && own->round == l->named[i].round + 1) {"
     "if (own) {")
 atoll_planted(union_forgets_the_rest coordinator/publish.c
-    "residual[i] = keep ? residual[i] : sum;"
-    "residual[i] = keep ? 0 : sum;")
+    "old_bits = (old_bits & keep) | (new_bits & ~keep);"
+    "old_bits = new_bits & ~keep;")
 atoll_planted(merged_delta_taken_again coordinator/round.c
     "if (m->merged[offer->fragment] == offer->round + 1) {"
     "if (m->merged[offer->fragment] == offer->round + 1 && 0) {")
 atoll_planted(downlink_residual_lost coordinator/publish.c
-    "residual[i] = keep ? residual[i] : sum;"
-    "residual[i] = 0;")
+    "residual[i] = x[i] = x[i] + decay * residual[i];"
+    "x[i] = x[i] + decay * residual[i], residual[i] = 0;")
 
 # --- the log
 atoll_planted(fsync_skipped coordinator/journal.c
