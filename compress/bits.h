@@ -1,8 +1,8 @@
 /* Bits of a payload, lowest bit of the lowest byte first.
  *
- * The writer is for bytes whose number was computed beforehand: it never writes more than were put, but where a function
- * says so. The reader is for
- * untrusted bytes: past the end it sees zeros and never reads; whoever uses it compares `pos` with the end. */
+ * The writer is for bytes whose number was computed beforehand: it never writes more than were put, but where a
+ * function says so. The reader is for untrusted bytes: past the end it sees zeros and never reads; whoever uses it
+ * compares `pos` with the end. */
 #ifndef COMPRESS_BITS_H
 #define COMPRESS_BITS_H
 

@@ -101,9 +101,9 @@ void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, 
 /* Payloads may leave out coordinates (top-k): where this is false, every weight of a part is the same. */
 bool codec_sparse(const struct codec *codec);
 
-/* Bits per value that no coding of this payload's content goes below: for dense stages the entropy of the codes one by one,
- * without scales; for top-k log2 of the number of choices, and the value bits. 1-D tensors of stages that send those as
- * bf16 count 16 bits a value. */
+/* Bits per value that no coding of this payload's content goes below: for dense stages the entropy of the codes one by
+ * one, without scales; for top-k log2 of the number of choices, and the value bits. 1-D tensors of stages that send
+ * those as bf16 count 16 bits a value. */
 double codec_bound_bits(const struct codec_view *view);
 
 /* Value stages and byte stages this build knows, one line each. */

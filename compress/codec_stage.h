@@ -24,8 +24,8 @@ struct value_stage;
 
 enum { PAYLOAD_SECTIONS = 3 };
 
-/* What a byte stage may know of the bytes it gets. Sections lie end to end from 0; what follows the last one has elements
- * of `width` bytes. Behind another byte stage there are no sections. */
+/* What a byte stage may know of the bytes it gets. Sections lie end to end from 0; what follows the last one has
+ * elements of `width` bytes. Behind another byte stage there are no sections. */
 struct payload_shape {
     uint8_t width;
     size_t n_plain; /* values that the first section holds as they are, in 16 bits each */

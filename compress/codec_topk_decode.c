@@ -22,9 +22,10 @@ static uint32_t group_parameter(const uint8_t *head)
     return m;
 }
 
-/* ---- values one after the other ------------------------------------------------------------------------------------ */
+/* ---- values one after the other ---------------------------------------------------------------------------------- */
 
-/* Gaps and their values: by a table where the part has enough of them to pay for it, several from one look at the bytes. */
+/* Gaps and their values: by a table where the part has enough of them to pay for it, several from one look at the
+ * bytes. */
 struct values {
     struct bit_reader r;
     struct golomb g;

@@ -12,7 +12,8 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 64, MANY = 4, MARGIN = 1 << 20 }; /* MARGIN: an eighth of an octave; then about 1.6 k candidates on a normal law */
+/* MARGIN: an eighth of an octave; then about 1.6 k candidates on a normal law. */
+enum { BLOCK = 64, MANY = 4, MARGIN = 1 << 20 };
 
 static const uint32_t MAGNITUDE = 0x7fffffffu;
 

@@ -3,9 +3,9 @@
  *
  *     x = delta + beta * residual;  payload = encode(x);  residual' = x - decode(payload)
  *
- * residual' is tentative until the coordinator names the delta in an update (commit) or refuses it (rollback, which puts
- * everything back: residual = residual' + decode(payload) = x, so that sent + new residual = delta + old residual with
- * sent = 0). At most one encoding is pending. */
+ * residual' is tentative until the coordinator names the delta in an update (commit) or refuses it (rollback, which
+ * puts everything back: residual = residual' + decode(payload) = x, so that sent + new residual = delta + old residual
+ * with sent = 0). At most one encoding is pending. */
 #ifndef COMPRESS_FEEDBACK_H
 #define COMPRESS_FEEDBACK_H
 

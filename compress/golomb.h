@@ -130,8 +130,8 @@ static inline void golomb_get(struct bit_reader *r, const struct golomb *g, uint
     r->pos += used + n_extra;
 }
 
-/* What the next GOLOMB_LOOK bits begin with, for a number's code and `after` bits of something else behind it: the number
- * times 32, plus the bits of both; 0: none that short. */
+/* What the next GOLOMB_LOOK bits begin with, for a number's code and `after` bits of something else behind it: the
+ * number times 32, plus the bits of both; 0: none that short. */
 enum { GOLOMB_LOOK = 11, GOLOMB_ENTRY_BITS = 5 };
 
 struct golomb_look {

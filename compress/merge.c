@@ -103,7 +103,7 @@ static void run(struct merge *merge, pool_fn fn, struct job *job)
         fn(job, 0, 1);
 }
 
-/* ---- norms -------------------------------------------------------------------------------------------------------- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 /* Calls over the tensors that part [from, to) of the fragment touches; *t_p goes on where it was. */
 struct piece {
@@ -215,7 +215,7 @@ void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32
     if (merge->measured == merge->n) limit_norms(merge);
 }
 
-/* ---- adding ------------------------------------------------------------------------------------------------------- */
+/* ---- adding ------------------------------------------------------------------------------------------------------ */
 
 static float weight_of(const struct merge *merge, const struct merge_delta *delta)
 {

@@ -1,20 +1,21 @@
 /* The deltas of a round become one: decoded straight into one accumulator, in worker order, in fp32.
  *
  *     mean          acc = sum over workers, ascending id, of w_i * x_i,   w_i = tokens_i / sum of tokens
- *     contributors  acc = (sum of w_i * x_i) / (sum of w_i), both over the workers whose payload carries the coordinate,
- *                   w_i = tokens_i / largest of them. Sparse codecs only: with a dense one everybody carries
- *                   everything, and this is the mean. (SparseLoCo's reference code, 2508.15706; its paper has the mean.)
+ *     contributors  acc = (sum of w_i * x_i) / (sum of w_i), both over the workers whose payload carries the
+ *                   coordinate, w_i = tokens_i / largest of them. Sparse codecs only: with a dense one everybody
+ *                   carries everything, and this is the mean. (SparseLoCo's reference code, 2508.15706; its paper has
+ *                   the mean.)
  *
  * With equal weights every worker counts one token. A single worker weighs exactly 1: the accumulator is what it sent,
  * down to the sign of zeros. With a sparse codec coordinates that nobody sent are -0 in the accumulator, and no others.
  *
  * clip median: for every tensor, a worker's delta with a larger norm than the median over the workers (the lower one of
- * two) is scaled down to it, before it is weighed. A median of 0 clips nothing. (Per tensor, as SparseLoCo's code does: one
- * tensor that blew up would hide in the norm of a whole fragment.)
+ * two) is scaled down to it, before it is weighed. A median of 0 clips nothing. (Per tensor, as SparseLoCo's code does:
+ * one tensor that blew up would hide in the norm of a whole fragment.)
  *
- * The fragment's coordinates are cut into the codec's parts, which are shared out to threads; each part takes all workers
- * in order. So there is one summation order, and the same deltas give the same bits at any number of threads. The
- * coordinator merges what it publishes, and workers merge what is relayed to them, with this same code. */
+ * The fragment's coordinates are cut into the codec's parts, which are shared out to threads; each part takes all
+ * workers in order. So there is one summation order, and the same deltas give the same bits at any number of threads.
+ * The coordinator merges what it publishes, and workers merge what is relayed to them, with this same code. */
 #ifndef COMPRESS_MERGE_H
 #define COMPRESS_MERGE_H
 
@@ -72,7 +73,8 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
 void merger_finish(struct merger *m);
 /* Floats of the largest part. */
 size_t merge_part_max(const struct codec *codec);
-/* All deltas must lie in memory together: sparse codecs whose senders are counted. Otherwise they may come in groups. */
+/* All deltas must lie in memory together: sparse codecs whose senders are counted. Otherwise they may come in
+ * groups. */
 bool merge_wants_all(const struct merger *m, const struct codec *codec);
 
 /* Check a payload and prepare it. CORRUPT or NONFINITE as codec_open. */
