@@ -7,7 +7,7 @@
 #include "compress/relay.h"
 #include "coordinator/engine_impl.h"
 
-/* --- deltas in -------------------------------------------------------------------------------------------------------- */
+/* --- deltas in ---------------------------------------------------------------------------------------------------- */
 
 static void send_credit(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint64_t have,
                         uint64_t upto)
@@ -161,7 +161,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     return STATUS_OK;
 }
 
-/* --- objects out ------------------------------------------------------------------------------------------------------- */
+/* --- objects out -------------------------------------------------------------------------------------------------- */
 
 /* The kept snapshot that has this version of a fragment. */
 static const struct snapshot_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)

@@ -25,8 +25,9 @@ struct serve {
     uint64_t orders;
 };
 
-/* Take a request; one for the same object replaces the older, or prolongs it when it begins where that ends, or later (so
- * that a worker can ask for the next window before it has this one). total 0: parked. False: nothing to send, or too many. */
+/* Take a request; one for the same object replaces the older, or prolongs it when it begins where that ends, or later
+ * (so that a worker can ask for the next window before it has this one). total 0: parked. False: nothing to send, or
+ * too many. */
 bool serve_add(struct serve *s, const struct msg_get *get, uint64_t total);
 /* An update exists now: a parked request for it wakes up. */
 void serve_wake(struct serve *s, uint32_t fragment, uint64_t version, uint64_t total);
