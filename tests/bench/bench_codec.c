@@ -2,9 +2,9 @@
  * memcpy, LZ4 and zstd -1 on the same floats in the same run. Usage: bench_codec [--params N] [--file F [--minus F]]
  * [--run FOLDER] [--specs LIST]
  *
- * Speeds are GB (1e9 bytes) of fp32 values a second of CPU time, best of the repetitions. "merge": four payloads checked
- * and added up, each counts 4 bytes a parameter. "R=4", "R=16": so many payloads, 4 bytes a parameter in all. zstd is
- * used when the system has its library (libzstd.so.1): the project does not link it. */
+ * Speeds are GB (1e9 bytes) of fp32 values a second of CPU time, best of the repetitions. "merge": four payloads
+ * checked and added up, each counts 4 bytes a parameter. "R=4", "R=16": so many payloads, 4 bytes a parameter in all.
+ * zstd is used when the system has its library (libzstd.so.1): the project does not link it. */
 #include <dlfcn.h>
 #include <jansson.h>
 #include <lz4.h>
@@ -56,9 +56,9 @@ static void must(enum status status, const struct err *err)
     if (status != STATUS_OK) die(err->msg[0] ? err->msg : status_text(status));
 }
 
-/* ---- what is measured ------------------------------------------------------------------------------------------------
- * --run: what the encoder of worker-0 got last. Its saved state holds the delta as it was sent and the residual that this
- * left; their sum is the delta with the feedback it went out with. */
+/* ---- what is measured -----------------------------------------------------------------------------------------------
+ * --run: what the encoder of worker-0 got last. Its saved state holds the delta as it was sent and the residual that
+ * this left; their sum is the delta with the feedback it went out with. */
 
 static void use_layout(struct bench *b, const struct layout *layout)
 {
@@ -119,7 +119,8 @@ static void read_input(struct bench *b, size_t params)
     if (b->run)
         read_run(b);
     else
-        must(b->file ? codec_input_file(&b->in, b->file, b->minus, &err) : codec_input_noise(&b->in, params, &err), &err);
+        must(b->file ? codec_input_file(&b->in, b->file, b->minus, &err) : codec_input_noise(&b->in, params, &err),
+             &err);
     if (b->in.n > 1 << 28) die("at most 2^28 values");
     if (!b->name) b->name = b->run ? b->run : b->file ? b->file : "normal noise";
 }
@@ -280,8 +281,8 @@ static void print_head(const struct bench *b)
 {
     printf("%zu values: %s\n\n%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", b->in.n, b->name, "", "bits", "bound",
            "error", "encode", "merge", "R=4", "R=16", "torch", "torch");
-    printf("%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", "", "a param", "", "", "GB/s", "GB/s", "GB/s", "GB/s", "encode",
-           "merge");
+    printf("%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", "", "a param", "", "", "GB/s", "GB/s", "GB/s", "GB/s",
+           "encode", "merge");
     printf("%-22s %8s %8s %8s %7.2f\n", "memcpy", "32", "", "0", b->memcpy_gbps);
     print_peer("LZ4 of the fp32", &b->lz4);
     print_peer("zstd -1 of the fp32", &b->zstd);

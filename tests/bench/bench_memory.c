@@ -151,7 +151,8 @@ static void print_budget(const char *title, const struct budget *b, uint64_t par
         printf("  %-46s %8.1f %9.3f%s\n", b->terms[i].what, mib(b->terms[i].bytes),
                (double)b->terms[i].bytes / (double)params, b->terms[i].design ? "" : "   working room");
     printf("  %-46s %8.1f %9.3f\n", "by the design", mib(total(b, true)), (double)total(b, true) / (double)params);
-    printf("  %-46s %8.1f %9.3f\n", "with working room", mib(total(b, false)), (double)total(b, false) / (double)params);
+    printf("  %-46s %8.1f %9.3f\n", "with working room", mib(total(b, false)),
+           (double)total(b, false) / (double)params);
 }
 
 static void print_sample(const struct sample *x, const struct budget *b, uint64_t params)
@@ -216,9 +217,9 @@ int main(int argc, char **argv)
     if (!n || !out) return fprintf(stderr, "bench memory: nothing measured, or %s cannot be written\n", argv[3]), 1;
     print_budget("a coordinator", &coordinator, sizes.params);
     print_budget("a worker", &worker, sizes.params);
-    printf("\n%-12s %9s %9s %8s %9s  %17s  %17s  %8s\n%-12s %9s %9s %8s %9s  %8s %8s  %8s %8s  %8s\n", "", "anonymous", "",
-           "mapped", "RSS", "bytes a parameter", "expected", "peak less", "process, MiB", "peak", "steady", "files", "peak",
-           "peak", "steady", "design", "+ room", "expected");
+    printf("\n%-12s %9s %9s %8s %9s  %17s  %17s  %8s\n%-12s %9s %9s %8s %9s  %8s %8s  %8s %8s  %8s\n", "", "anonymous",
+           "", "mapped", "RSS", "bytes a parameter", "expected", "peak less", "process, MiB", "peak", "steady", "files",
+           "peak", "peak", "steady", "design", "+ room", "expected");
     fprintf(out, "{\"name\": \"memory\", \"machine\": %s, \"rows\": [\n", argv[4]);
     for (size_t i = 0; i < n; i++) {
         const struct budget *b = strncmp(samples[i].name, "coordinator", 11) ? &worker : &coordinator;
@@ -226,7 +227,7 @@ int main(int argc, char **argv)
         json_row(out, &samples[i], b, sizes.params, i + 1 == n);
     }
     fprintf(out, "]}\n");
-    printf("What is left is of fixed size: the programs, ZeroMQ's queues (at most 64 chunks of 256 KiB for each worker at the "
-           "coordinator)\nand the worker's message queues (12.5 MiB).\n");
+    printf("What is left is of fixed size: the programs, what the coordinator has queued (at most 64 MiB for all "
+           "workers together)\nand the worker's message queues (12.5 MiB).\n");
     return fclose(out) ? 1 : 0;
 }

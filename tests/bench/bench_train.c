@@ -1,7 +1,8 @@
 /* Our side of `./run bench train`: the worker's model and optimizer on one CPU device, fed with random tokens.
  * Usage: bench_train layers heads width seq batch vocab threads
  * Prints one JSON line about itself, then reads step counts from standard input, one a line, and answers each with the
- * tokens per second of that many steps; with the argument "profile" last it prints the time of each operation at the end. */
+ * tokens per second of that many steps; with the argument "profile" last it prints the time of each operation at the
+ * end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

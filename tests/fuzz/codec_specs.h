@@ -35,8 +35,8 @@ static const char *const codec_specs[] = {"fp32",
 /* The last one is made for this many floats: two groups, so that their offsets are read. */
 enum { CODEC_SPECS_LARGE = 140000, CODEC_SPECS_LARGE_AT = sizeof codec_specs / sizeof *codec_specs - 1 };
 
-/* A matrix of n values, or a matrix and a vector where n is even and not small; returns the number of spans. (The vector of
- * a large fragment is short: payloads stay small.) */
+/* A matrix of n values, or a matrix and a vector where n is even and not small; returns the number of spans. (The
+ * vector of a large fragment is short: payloads stay small.) */
 static inline size_t codec_specs_spans(size_t n, struct codec_span spans[2])
 {
     size_t vector = n == CODEC_SPECS_LARGE ? 16 : n >= 100 && n % 2 == 0 ? n / 8 : 0, matrix = n - vector;

@@ -138,7 +138,8 @@ static unsigned chosen_spec(void)
     }
     while (spec < N_SPECS && strcmp(codec_specs[spec], name) != 0) spec++;
     if (spec == N_SPECS) {
-        fprintf(stderr, "fuzz_codec: \"%s\" is not in tests/fuzz/codec_specs.h; ATOLL_FUZZ_SPEC=list prints it\n", name);
+        fprintf(stderr, "fuzz_codec: \"%s\" is not in tests/fuzz/codec_specs.h; ATOLL_FUZZ_SPEC=list prints it\n",
+                name);
         _Exit(2);
     }
     atexit(print_counts);

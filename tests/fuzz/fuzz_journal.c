@@ -1,4 +1,4 @@
-/* What recovery reads: a damaged journal or checkpoint is refused with one line, never believed. The first byte chooses:
+/* What recovery reads: a damaged journal or checkpoint is refused with one line, never believed. By the first byte:
  * 0  the rest is a segment, byte for byte;
  * 1  the rest is records (u16 type, u16 length, body ...) in front of which stand correct headers, so that what is
  *    behind the checksums is reached too;
@@ -137,7 +137,8 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     layout_init(&layout);
     FUZZ_CHECK(layout_add(&layout, "t", 1, shape, LAYOUT_INIT_ONES, 0, false) == STATUS_OK);
     struct store_part parts[2] = {{prefix, sizeof prefix}, {data, size}};
-    struct store_snapshot snapshot = {.layout = &layout, .theta = theta, .config_json = "{}", .state = parts, .n_state = 2};
+    struct store_snapshot snapshot = {
+        .layout = &layout, .theta = theta, .config_json = "{}", .state = parts, .n_state = 2};
     FUZZ_CHECK(store->ops->snapshot_write(store, &snapshot, NULL) == STATUS_OK);
     layout_finish(&layout);
     enum status status = snapshot_load(l, store, 0, &info, &err);
