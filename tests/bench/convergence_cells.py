@@ -25,8 +25,8 @@ MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"
 LONG = ["--outer.optimizer=sgd", "--outer.learning_rate=1.5", "--outer.momentum=0"]
 
 # Name: codec up, codec down, outer step. All take the mean: topk wants an outer step without momentum (its residual is
-# one). But a coordinate that only one of the workers sent moves by all that this one owes, so topk steps further than the
-# mean the more workers there are: hence fp32 with a longer step.
+# one). A coordinate that only one of the workers sent moves by all that this one owes, so topk steps further than the
+# mean, the more workers there are: hence fp32 with a longer step.
 TIERS = {
     "fp32": ("fp32", "fp32", MEAN),
     "bf16": ("bf16", "bf16", MEAN),
