@@ -54,8 +54,8 @@ enum status layout_add(struct layout *layout, const char *name, int ndim, const 
     return STATUS_OK;
 }
 
-/* While one fragment is sent another is merged and a third comes back, so a few make an outer step shorter; each costs a
- * sync of the journal and some messages. */
+/* While one fragment is sent another is merged and a third comes back, so a few make an outer step shorter; each costs
+ * a sync of the journal and some messages. */
 static uint32_t fragments_by_size(uint64_t n_params)
 {
     uint64_t small = (n_params + FRAGMENT_SMALL - 1) / FRAGMENT_SMALL;

@@ -46,8 +46,8 @@ void layout_finish(struct layout *layout);
  * shape. */
 enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
                        float sigma, bool decay) MUST_CHECK;
-/* Cut into at most `n` fragments of whole tensors and near-equal size. 0: by size, one per 4 Mi parameters begun up to 8,
- * then 8 until they would be larger than 32 Mi. */
+/* Cut into at most `n` fragments of whole tensors and near-equal size. 0: by size, one per 4 Mi parameters begun up to
+ * 8, then 8 until they would be larger than 32 Mi. */
 enum status layout_split(struct layout *layout, uint32_t n) MUST_CHECK;
 /* Index of the tensor called `name`, or -1. */
 int layout_find(const struct layout *layout, const char *name);

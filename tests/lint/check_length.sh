@@ -1,4 +1,4 @@
-# Files of at most 600 lines, functions of at most 70, lines of at most 140 characters, and no file name twice.
+# Files of at most 600 lines, functions of at most 70, lines of at most 120 characters, and no file name twice.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -9,7 +9,7 @@ bad=$(
          /^\{/ { start = FNR }
          /^\}/ && start { if (FNR - start > 71) print FILENAME ":" start ": a function of " FNR - start - 1 " lines, at most 70"
                           start = 0 }
-         length($0) > 140 { print FILENAME ":" FNR ": " length($0) " characters, at most 140" }' "${sources[@]}"
+         length($0) > 120 { print FILENAME ":" FNR ": " length($0) " characters, at most 120" }' "${sources[@]}"
     printf '%s\n' "${sources[@]##*/}" | sort | uniq -d | sed 's/$/: two files have this name/'
 )
 [[ -z $bad ]] || { printf '%s\n' "$bad" && exit 1; }
