@@ -67,7 +67,8 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
                        "train.devices=cpu", strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
     }
     const struct cuda_plugin *plugin = dlsym(object, CUDA_PLUGIN_SYMBOL);
-    if (!plugin || strcmp(plugin->version, ATOLL_VERSION) != 0 ||
+    const char *version = plugin && plugin->version ? plugin->version : "";
+    if (!plugin || strcmp(version, ATOLL_VERSION) != 0 ||
         plugin->device_bytes != sizeof(struct device) + sizeof(struct device_ops))
         return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s is of another build than this program: build both again",
                        path);

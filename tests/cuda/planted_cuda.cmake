@@ -1,5 +1,5 @@
-# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels with one line of one kernel source changed
-# (in the build folder) and runs the test that should notice: by a wrong number, or because the emulation stops it.
+# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels with one line of one kernel source
+# changed (in the build folder) and runs the test that should notice: by a wrong number, or because the emulation stops it.
 set(planted_cuda_names)
 add_library(planted_cuda_main OBJECT parity/test_cuda_kernels.c)
 target_link_libraries(planted_cuda_main PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
@@ -68,6 +68,7 @@ atoll_planted_cuda(infinite_norm_accepted test_clip cuda_optim
 atoll_planted_cuda(rows_that_do_not_count_do test_head cuda_loss
     "for (size_t i = threadIdx.x; i < a.ld && !a.loss_only; i += CUDA_BLOCK) row[i] = 0;" "")
 
-add_test(NAME test_cuda_planted COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
+add_test(NAME test_cuda_planted
+         COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
          WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
 set_tests_properties(test_cuda_planted PROPERTIES LABELS planted TIMEOUT 170)

@@ -16,7 +16,7 @@ for pair in "$@"; do
         printf '%-40s NOT NOTICED\n' "$name"
         missed=$((missed + 1))
     else
-        why=$(grep -m 1 -E ', line [0-9]+: |off by|is -?nan|want|behind the end|signal|Test failed' <<<"$said" || tail -n 1 <<<"$said")
+        why=$(grep -m 1 -E ', line [0-9]+: |off by|want|behind the end|Test failed' <<<"$said" || tail -n 1 <<<"$said")
         printf '%-40s %s\n' "$name" "${why#*ERROR*--- }"
     fi
 done
