@@ -23,10 +23,11 @@ MODELS = {
 NESTEROV = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.7"]
 MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"]
 LONG = ["--outer.optimizer=sgd", "--outer.learning_rate=1.5", "--outer.momentum=0"]
+SHORT = ["--outer.optimizer=sgd", "--outer.learning_rate=0.7", "--outer.momentum=0"]
 
 # Name: codec up, codec down, outer step. All take the mean: topk wants an outer step without momentum (its residual is
-# one). A coordinate that only one of the workers sent moves by all that this one owes, so topk steps further than the
-# mean, the more workers there are: hence fp32 with a longer step.
+# one). A coordinate that only one of the workers sent moves by all that this one owes, though, and decay forgets some of
+# that, so the length of a topk step is not that of the mean: hence fp32 with longer and shorter ones.
 TIERS = {
     "fp32": ("fp32", "fp32", MEAN),
     "bf16": ("bf16", "bf16", MEAN),
@@ -42,13 +43,15 @@ TIERS = {
     "topk256-2bit": ("topk:256/4096+2bit", "auto", MEAN),
     "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", MEAN),
     "fp32-long": ("fp32", "fp32", LONG),
+    "fp32-short": ("fp32", "fp32", SHORT),
     "fp32-nesterov": ("fp32", "fp32", NESTEROV),
     "int4-nesterov": ("int4:256+huff", "int4:256+huff", NESTEROV),
     "1bit-nesterov": ("1bit:256", "2bit:256+huff", NESTEROV),
 }
 
 MAIN = ["fp32", "topk64-sign", "1bit", "int4", "topk256-2bit", "int8"]
-MORE = ["fp32-long", "2bit", "topk64-2bit", "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
+OUTER = ["fp32-long", "fp32-short"]
+MORE = ["2bit", "topk64-2bit", "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
 ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
 
@@ -67,21 +70,23 @@ def grid():
     add("demo", 2, 4, MAIN, [1])
     for sync_every in 16, 8, 1:
         add("demo", 2, sync_every, ROUNDS, [1])
-    add("demo", 2, 4, MORE, [1])
+    add("demo", 2, 4, OUTER + MORE, [1])
     add("demo", 2, 4, MAIN, [2, 3])
-    add("demo", 4, 4, MAIN + ["fp32-long"], [1])
+    add("demo", 4, 4, MAIN + OUTER, [1])
     add("10m", 2, 4, MAIN, [1])
-    add("demo", 2, 16, MOMENTUM, [1])
+    for sync_every in 16, 4:
+        add("demo", 2, sync_every, MOMENTUM, [1])
     for sync_every in 16, 8, 1:
         add("demo", 2, sync_every, ROUNDS, [2, 3])
     add("demo", 4, 4, MAIN, [2, 3])
     add("10m", 4, 4, MAIN, [1])
     add("10m", 2, 4, MAIN, [2, 3])
     add("10m", 4, 4, MAIN, [2, 3])
-    add("demo", 2, 4, MORE, [2, 3])
-    add("demo", 2, 16, MOMENTUM, [2, 3])
-    add("demo", 4, 4, [tier for tier in MORE if tier != "fp32-long"], [1])
-    add("demo", 4, 4, MORE, [2, 3])
+    add("demo", 2, 4, OUTER + MORE, [2, 3])
+    for sync_every in 16, 4:
+        add("demo", 2, sync_every, MOMENTUM, [2, 3])
+    add("demo", 4, 4, OUTER, [2, 3])
+    add("demo", 4, 4, MORE, [1, 2, 3])
     return cells
 
 
@@ -117,7 +122,7 @@ def read_row(cell, command, folder):
         return None
     up, down, outer = TIERS[cell["tier"]]
     shared = 8 / (summary["params"] * summary["rounds"] * cell["workers"])
-    steps = {id(MEAN): "mean", id(LONG): "mean × 1.5", id(NESTEROV): "nesterov"}
+    steps = {id(MEAN): "mean", id(LONG): "mean × 1.5", id(SHORT): "mean × 0.7", id(NESTEROV): "nesterov"}
     row = {"name": name_of(cell), **cell, "up": up, "down": down, "outer": steps[id(outer)]}
     for key in ("params", "rounds", "tokens", "final_val_loss", "val_tokens", "bytes_up", "bytes_down", "theta_hash",
                 "wall_s"):
