@@ -35,7 +35,7 @@ refused absent 'device cuda:3'
 ATOLL_CUDA_PLUGIN=$emulated launch several --train.devices=cuda:0,1
 refused several 'one worker uses one GPU'
 unset ATOLL_CUDA_PLUGIN
-if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
+if [[ ! -e /proc/driver/nvidia/version ]]; then
     launch driverless --train.devices=cuda
     refused driverless 'CUDA: no (NVIDIA driver|.*atoll_cuda.so)'
     launch auto
