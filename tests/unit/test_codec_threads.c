@@ -1,0 +1,149 @@
+/* Parts of payloads decoded by several threads at once, and several codecs at work side by side: the same bits as
+ * alone. ctest: labels=threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/pool.h"
+#include "common/rng.h"
+#include "compress/codec.h"
+
+enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; /* three parts */
+enum { R = 3, THREADS = 4 };
+
+static const char *const specs[] = {
+    "fp32", "bf16", "fp16", "int8:64", "int4:64", "e3m0:64", "2bit:64", "1bit:64", "bf16+lz4", "int4:256+huff",
+    "topk:64/4096", "topk:1000/4096+2bit", "topk:64/1024+int8", "topk:64/4096+fp16+huff",
+};
+enum { N_SPECS = sizeof specs / sizeof *specs };
+
+static const struct codec_span spans[] = {
+    {0, FIRST, 100, FIRST / 100, 2}, {FIRST, VECTOR, 1, VECTOR, 1}, {FIRST + VECTOR, SECOND, 1, SECOND, 2}};
+
+struct work {
+    struct codec *codec;
+    uint8_t *payload[R], *room[R];
+    size_t size[R];
+    struct codec_view view[R];
+    float *x, *acc, *weight;
+};
+
+/* Parts are dealt out one by one, so that neighbours belong to different threads. */
+static void add_parts(void *ctx, int thread, int threads)
+{
+    struct work *w = ctx;
+    for (size_t p = (size_t)thread; p < codec_parts(w->codec); p += (size_t)threads) {
+        size_t from = codec_part(w->codec, p).from;
+        for (int r = 0; r < R; r++)
+            codec_view_axpy_weigh(&w->view[r], p, 0.25f * (float)(r + 1), w->acc + from, w->weight + from);
+        for (int r = 0; r < R; r++) codec_view_axpy(&w->view[r], p, 0.5f, w->acc + from);
+        codec_view_decode(&w->view[0], p, w->x + from);
+    }
+}
+
+static void open_work(struct work *w, const char *spec)
+{
+    *w = (struct work){.x = mem_alloc(N, 4), .acc = mem_alloc(N, 4), .weight = mem_alloc(N, 4)};
+    assert_int_equal(codec_create(&w->codec, spec, spans, 3, NULL), STATUS_OK);
+    assert_true(codec_parts(w->codec) >= 3);
+    for (int r = 0; r < R; r++) {
+        w->payload[r] = mem_alloc(1, codec_bound(w->codec));
+        w->room[r] = mem_alloc(1, codec_open_room(w->codec) + 1);
+        rng_normal_fill(12, RNG_TEST, (uint64_t)r << 30, 1e-3f, w->x, N);
+        assert_int_equal(codec_encode(w->codec, w->x, w->payload[r], codec_bound(w->codec), &w->size[r], NULL),
+                         STATUS_OK);
+        assert_int_equal(codec_open(w->codec, w->payload[r], w->size[r], w->room[r], &w->view[r]), STATUS_OK);
+    }
+}
+
+static void close_work(struct work *w)
+{
+    for (int r = 0; r < R; r++) {
+        mem_free(w->payload[r]);
+        mem_free(w->room[r]);
+    }
+    mem_free(w->x);
+    mem_free(w->acc);
+    mem_free(w->weight);
+    codec_destroy(w->codec);
+}
+
+static void reset(struct work *w)
+{
+    memset(w->x, 0x11, N * 4);
+    memset(w->acc, 0, N * 4);
+    memset(w->weight, 0, N * 4);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    float *alone = mem_alloc(3 * (size_t)N, 4);
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (int s = 0; s < N_SPECS; s++) {
+        struct work w;
+        open_work(&w, specs[s]);
+        reset(&w);
+        add_parts(&w, 0, 1);
+        memcpy(alone, w.x, N * 4);
+        memcpy(alone + N, w.acc, N * 4);
+        memcpy(alone + 2 * N, w.weight, N * 4);
+        reset(&w);
+        pool_run(pool, add_parts, &w);
+        if (memcmp(alone, w.x, N * 4) || memcmp(alone + N, w.acc, N * 4) || memcmp(alone + 2 * N, w.weight, N * 4))
+            fail_msg("%s: several threads make other floats", specs[s]);
+        close_work(&w);
+    }
+    pool_destroy(pool);
+    mem_free(alone);
+}
+
+/* One codec a thread, all at once: nothing is shared between them. */
+struct side_by_side {
+    struct work work[THREADS];
+    const char *spec;
+    size_t size[THREADS];
+    bool same[THREADS];
+};
+
+static void encode_and_decode(void *ctx, int thread, int threads)
+{
+    struct side_by_side *all = ctx;
+    struct work *w = &all->work[thread];
+    (void)threads;
+    rng_normal_fill(12, RNG_TEST, 0, 1e-3f, w->x, N);
+    bool ok = codec_encode(w->codec, w->x, w->payload[1], codec_bound(w->codec), &all->size[thread], NULL) == STATUS_OK;
+    ok = ok && all->size[thread] == w->size[0] && !memcmp(w->payload[1], w->payload[0], w->size[0]);
+    all->same[thread] = ok && codec_decode(w->codec, w->payload[1], w->size[0], w->acc) == STATUS_OK;
+}
+
+static void test_side_by_side(void **state)
+{
+    (void)state;
+    static struct side_by_side all;
+    struct pool *pool;
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (int s = 3; s < N_SPECS; s += 2) {
+        for (int t = 0; t < THREADS; t++) open_work(&all.work[t], specs[s]);
+        pool_run(pool, encode_and_decode, &all);
+        for (int t = 0; t < THREADS; t++) {
+            assert_true(all.same[t]);
+            assert_memory_equal(all.work[t].acc, all.work[0].acc, N * 4);
+        }
+        for (int t = 0; t < THREADS; t++) close_work(&all.work[t]);
+    }
+    pool_destroy(pool);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_side_by_side)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
