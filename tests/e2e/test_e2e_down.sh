@@ -7,7 +7,7 @@ source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-rounds=40
+rounds=100
 make_data
 
 run_once() { # everybody from nothing
@@ -38,7 +38,7 @@ try() { # what settings...
     ways=$(grep '"event":"update"' run/metrics.jsonl | grep -o '"codec":"[^"]*"' | sort | uniq -c | tr -s ' \n' ' ')
     run_once
     for victim in worker-1 coordinator worker-2; do
-        until_true 60 "a third of the run" rounds_reach $(($(rounds_done) + rounds / 5))
+        until_true 60 "three rounds" rounds_reach $(($(rounds_done) + 3))
         node_kill "$victim" || fail "$what: $victim was not running"
         node_start "$victim"
     done
