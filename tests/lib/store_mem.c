@@ -247,7 +247,7 @@ static enum status spool_write(struct store *s, uint64_t offset, const void *dat
         uint64_t left = offset + size - spool->size;
         TRY(blob_add(spool, zeros, left < sizeof zeros ? (size_t)left : sizeof zeros));
     }
-    memcpy(spool->data + offset, data, size);
+    if (size) memcpy(spool->data + offset, data, size);
     of(s)->counts.spooled += size;
     return STATUS_OK;
 }
