@@ -243,9 +243,7 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
                 acc[i] = acc[i] + w * (float)(merge->theta[k] - factor * ((double)merge->theta[k] - (double)y));
             else
                 acc[i] = acc[i] + (merge->m->parameters ? w : a) * y;
-            uint32_t bits;
-            memcpy(&bits, &y, sizeof bits);
-            if (weight && bits != 0x80000000u) weight[i] = weight[i] + w;
+            if (weight && !merge_left_out(y)) weight[i] = weight[i] + w;
         }
     }
 }

@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/config.h"
 #include "common/status.h"
@@ -29,6 +30,14 @@
 
 struct layout;
 struct pool;
+
+/* Is this decoded or merged value that of a coordinate which no payload carried? */
+static inline bool merge_left_out(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits == 0x80000000u;
+}
 
 /* One worker's delta of the fragment. */
 struct merge_delta {

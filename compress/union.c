@@ -3,12 +3,14 @@
 #include <string.h>
 
 #include "compress/codec_simd.h"
+#include "compress/codec_stage.h"
 #include "compress/golomb.h"
+#include "compress/merge.h"
 
 /* Of topk:4095/4096+sign; docs/codecs.md. */
 enum {
     CHUNK = 4096,
-    GROUP = 32, /* chunks */
+    GROUP = CODEC_PART / CHUNK, /* chunks */
     GROUP_HEAD = 2,
     OFFSET = 4,
     STEP_BITS = 3,  /* a scale after another */
@@ -29,17 +31,10 @@ struct job {
     uint64_t bytes[POOL_THREADS_MAX]; /* by thread */
 };
 
-static inline uint32_t carried(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits != 0x80000000u;
-}
-
 static uint32_t count_carried(const float *x, uint32_t n)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < n; i++) count += carried(x[i]);
+    for (uint32_t i = 0; i < n; i++) count += !merge_left_out(x[i]);
     return count;
 }
 
@@ -57,7 +52,7 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
         uint32_t n = sent_of(counts[c]), end = g->length[c];
         bool whole = n == end || n == CHUNK - 1;
         if (!n) continue;
-        while (whole && !carried(g->chunk[c][end - 1])) end--; /* else a last gap leads to the end */
+        while (whole && merge_left_out(g->chunk[c][end - 1])) end--; /* else a last gap leads to the end */
         gaps += n + !whole;
         sum += end - n;
     }
@@ -67,7 +62,7 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
 /* flag[i]: 1 where a value is. */
 CODEC_SIMD_BODY mark_body(const float *restrict x, uint32_t n, uint8_t *restrict flag)
 {
-    for (uint32_t i = 0; i < n; i++) flag[i] = (uint8_t)carried(x[i]);
+    for (uint32_t i = 0; i < n; i++) flag[i] = !merge_left_out(x[i]);
 }
 CODEC_SIMD_VARIANTS(mark, (const float *restrict x, uint32_t n, uint8_t *restrict flag), (x, n, flag))
 

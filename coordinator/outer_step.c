@@ -95,14 +95,6 @@ static void optimize(const struct job *job, const struct outer_in *in, const str
     }
 }
 
-/* What nobody sent is -0, and nothing else is (compress/merge.h). */
-static uint8_t left_out(float merged)
-{
-    uint32_t bits;
-    memcpy(&bits, &merged, sizeof bits);
-    return bits == 0x80000000u;
-}
-
 /* [from, to) of the fragment, within one tensor. False: something is not finite. */
 static bool step_block(const struct job *job, size_t from, size_t to, const struct tensor *tensor)
 {
@@ -113,7 +105,7 @@ static bool step_block(const struct job *job, size_t from, size_t to, const stru
     in.n = to - from;
     uint8_t skip[BLOCK];
     if (!outer_finite(in.acc, in.n)) return false;
-    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = left_out(in.acc[i]);
+    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_left_out(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
     float *residual = mine->residual.residual;
