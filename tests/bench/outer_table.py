@@ -5,10 +5,10 @@ outer_table.py table ROWS FILE                             table of all rows, an
 """
 
 import json
-import os
-import platform
 import statistics
 import sys
+
+import machine
 
 
 def read(paths):
@@ -48,14 +48,6 @@ def row(settings, reports, gloo):
     print(json.dumps(out))
 
 
-def cpu_name():
-    try:
-        with open("/proc/cpuinfo") as f:
-            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
 def congestion():
     try:
         with open("/proc/sys/net/ipv4/tcp_congestion_control") as f:
@@ -74,9 +66,9 @@ def table(rows_path, json_path):
               f"{r['fragments']:>4} {ours:>8.3f} {max(r['seconds_all']):>7.3f} {r['bytes_up'] / 1e3:>8.1f} "
               f"{r['bytes_down'] / 1e3:>8.1f} "
               + (f"{gloo:>7.2f} {gloo / ours:>6.1f}" if gloo else f"{'-':>7} {'-':>6}"))
-    machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "kernel": platform.release(), "congestion": congestion()}
+    about = {**machine.describe(), "congestion": congestion()}
     with open(json_path, "w") as f:
-        json.dump({"name": "outer-step", "machine": machine, "rows": rows}, f, indent=1)
+        json.dump({"name": "outer-step", "machine": about, "rows": rows}, f, indent=1)
         f.write("\n")
     print("seconds: from the deltas ready to the new parameters in place at the slowest worker, median of the rounds\n"
           "kB: of one worker's interface, a round, headers included; Gloo: fp32 all-reduce, same size and links\n"

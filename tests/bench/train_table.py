@@ -1,17 +1,9 @@
 """Rows of `./run bench train` (one JSON object a line) as a table and as one JSON file."""
 
 import json
-import os
-import platform
 import sys
 
-
-def cpu_name():
-    try:
-        with open("/proc/cpuinfo") as f:
-            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
+import machine
 
 
 def main():
@@ -26,9 +18,9 @@ def main():
         row["ratio"] = round(ours / max(eager, compiled), 3)
         print(f"{row['model']:>7} {row['threads']:>3} {ours:>12.0f} {eager:>9.0f} {compiled:>9.0f} {row['ratio']:>6.2f} "
               f"{row['gflops']:>8.1f} {row['fma_peak_gflops']:>8.1f} {row['peak_share']:>6.0%}")
-    machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "kernel": platform.release()}
+    about = machine.describe()
     with open(sys.argv[2], "w") as f:
-        json.dump({"name": "train", "machine": machine, "rows": rows}, f, indent=1)
+        json.dump({"name": "train", "machine": about, "rows": rows}, f, indent=1)
     print(f"ratio: against the faster of PyTorch eager and compiled, medians; share: of the measured FMA peak\n{sys.argv[2]}")
 
 
