@@ -11,18 +11,22 @@ import subprocess
 import sys
 import time
 
-STEPS = 480  # inner steps of a worker; with the batch divided by the workers: the same tokens for all cells of a model
-
-# Sequences of a step are of all workers together.
+# Steps are of each worker, sequences of a step of all workers together: the same tokens for all cells of a model.
+# `start`: the cells begin with a model that one worker trained alone, at a constant rate, so that they are about what
+# follows the first plateau and not about who leaves it when. `data`: its shards; a large model is not evaluated on all
+# of the held-out text.
 MODELS = {
-    "demo": {"batch": 16, "checkpoint": 20, "flags": ["--inner.learning_rate=3e-3"]},
-    "10m": {"batch": 8, "checkpoint": 5, "flags": ["--model.n_layer=6", "--model.n_head=6", "--model.n_embd=384",
-                                                   "--inner.learning_rate=1.5e-3"]},
+    "demo": {"steps": 480, "warmup": 48, "batch": 16, "eval_steps": 32, "eval_tokens": 16384, "checkpoint": 20,
+             "data": "data", "flags": ["--inner.learning_rate=3e-3"]},
+    "10m": {"steps": 320, "warmup": 16, "batch": 8, "eval_steps": 64, "eval_tokens": 8192, "checkpoint": 40,
+            "data": "data-large", "start": {"steps": 768, "batch": 16, "warmup": 64},
+            "flags": ["--model.n_layer=6", "--model.n_head=6", "--model.n_embd=384", "--inner.learning_rate=1e-3"]},
 }
 
 NESTEROV = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.7"]
 MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"]
 LONG = ["--outer.optimizer=sgd", "--outer.learning_rate=1.5", "--outer.momentum=0"]
+LIGHT = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.3"]  # 0.7 / (1 - 0.3) = 1
 SHORT = ["--outer.optimizer=sgd", "--outer.learning_rate=0.7", "--outer.momentum=0"]
 
 # Name: codec up, codec down, outer step. All take the mean: topk wants an outer step without momentum (its residual is
@@ -44,13 +48,15 @@ TIERS = {
     "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", MEAN),
     "fp32-long": ("fp32", "fp32", LONG),
     "fp32-short": ("fp32", "fp32", SHORT),
+    "fp32-light": ("fp32", "fp32", LIGHT),
     "fp32-nesterov": ("fp32", "fp32", NESTEROV),
     "int4-nesterov": ("int4:256+huff", "int4:256+huff", NESTEROV),
     "1bit-nesterov": ("1bit:256", "2bit:256+huff", NESTEROV),
 }
 
+SEEDS = [1, 2, 3]
 MAIN = ["fp32", "topk64-sign", "1bit", "int4", "topk256-2bit", "int8"]
-OUTER = ["fp32-long", "fp32-short"]
+OUTER = ["fp32-long", "fp32-short", "fp32-light"]
 MORE = ["2bit", "topk64-2bit", "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
 ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
@@ -61,45 +67,48 @@ def name_of(cell):
 
 
 def grid():
-    """All cells, the most telling first: tiers; more and fewer rounds; seeds; 4 workers; the large model."""
-    def add(model, workers, sync_every, tiers, seeds):
+    """All cells, the most telling first: tiers; 4 workers; the large model; more and fewer rounds; the rest."""
+    def add(model, workers, sync_every, tiers, seeds=SEEDS):
         for seed in seeds:
             for tier in tiers:
                 cells.append({"model": model, "workers": workers, "sync_every": sync_every, "tier": tier, "seed": seed})
     cells = []
-    add("demo", 2, 4, MAIN, [1])
+    for model in "demo", "10m":
+        for workers in 2, 4:
+            add(model, workers, 4, MAIN)
     for sync_every in 16, 8, 1:
-        add("demo", 2, sync_every, ROUNDS, [1])
-    add("demo", 2, 4, OUTER + MORE, [1])
-    add("demo", 2, 4, MAIN, [2, 3])
-    add("demo", 4, 4, MAIN + OUTER, [1])
-    add("10m", 2, 4, MAIN, [1])
+        add("demo", 2, sync_every, ROUNDS)
+    for workers in 4, 2:
+        add("demo", workers, 4, OUTER)
+        add("demo", workers, 4, MORE)
     for sync_every in 16, 4:
-        add("demo", 2, sync_every, MOMENTUM, [1])
-    for sync_every in 16, 8, 1:
-        add("demo", 2, sync_every, ROUNDS, [2, 3])
-    add("demo", 4, 4, MAIN, [2, 3])
-    add("10m", 4, 4, MAIN, [1])
-    add("10m", 2, 4, MAIN, [2, 3])
-    add("10m", 4, 4, MAIN, [2, 3])
-    add("demo", 2, 4, OUTER + MORE, [2, 3])
-    for sync_every in 16, 4:
-        add("demo", 2, sync_every, MOMENTUM, [2, 3])
-    add("demo", 4, 4, OUTER, [2, 3])
-    add("demo", 4, 4, MORE, [1, 2, 3])
+        add("demo", 2, sync_every, MOMENTUM)
     return cells
+
+
+def data_of(model):
+    return [f"--data.train={model['data']}/train_*.bin", f"--data.val={model['data']}/val_*.bin"]
+
+
+# How a run is watched and kept; none of it changes a loss.
+KEPT = ["--checkpoint.keep=1", "--checkpoint.worker_every=0", "--journal.sync=snapshot", "--coordinator.threads=1",
+        "--coordinator.evict_after_s=1e6"]
+
+
+def start_of(cell):
+    """The folder of the run whose parameters the cell begins with; None: from scratch."""
+    return os.path.join("start", cell["model"]) if "start" in MODELS[cell["model"]] else None
 
 
 def flags_of(cell):
     model = MODELS[cell["model"]]
     up, down, outer = TIERS[cell["tier"]]
-    # The rest says how the run is watched and kept; none of it changes a loss.
-    return model["flags"] + outer + [
-        f"--codec.up={up}", f"--codec.down={down}", f"--run.seed={cell['seed']}", f"--train.max_steps={STEPS}",
+    start = [f"--model.init_from={start_of(cell)}"] if start_of(cell) else []
+    return data_of(model) + model["flags"] + start + outer + [
+        f"--codec.up={up}", f"--codec.down={down}", f"--run.seed={cell['seed']}", f"--train.max_steps={model['steps']}",
         f"--train.sync_every={cell['sync_every']}", f"--train.batch_size={model['batch'] // cell['workers']}",
-        "--inner.warmup_steps=48", f"--train.eval_every={32 // cell['sync_every']}", "--train.eval_tokens=16384",
-        f"--checkpoint.every={model['checkpoint']}", "--checkpoint.keep=1", "--checkpoint.worker_every=0",
-        "--journal.sync=snapshot", "--coordinator.threads=1", "--coordinator.evict_after_s=1e6"]
+        f"--inner.warmup_steps={model['warmup']}", f"--train.eval_every={model['eval_steps'] // cell['sync_every']}",
+        f"--train.eval_tokens={model['eval_tokens']}", f"--checkpoint.every={model['checkpoint']}", *KEPT]
 
 
 def read_row(cell, command, folder):
@@ -122,7 +131,8 @@ def read_row(cell, command, folder):
         return None
     up, down, outer = TIERS[cell["tier"]]
     shared = 8 / (summary["params"] * summary["rounds"] * cell["workers"])
-    steps = {id(MEAN): "mean", id(LONG): "mean × 1.5", id(SHORT): "mean × 0.7", id(NESTEROV): "nesterov"}
+    steps = {id(MEAN): "mean", id(LONG): "mean × 1.5", id(SHORT): "mean × 0.7", id(LIGHT): "nesterov 0.3",
+             id(NESTEROV): "nesterov 0.7"}
     row = {"name": name_of(cell), **cell, "up": up, "down": down, "outer": steps[id(outer)]}
     for key in ("params", "rounds", "tokens", "final_val_loss", "val_tokens", "bytes_up", "bytes_down", "theta_hash",
                 "wall_s"):
@@ -135,22 +145,57 @@ def read_row(cell, command, folder):
     return row
 
 
-def run_cell(cell, args):
-    name = name_of(cell)
-    folder = os.path.join(args.out, "runs", name)
-    shutil.rmtree(folder, ignore_errors=True)  # half a run would be continued, and its bytes counted from there
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    command = ["--workers", str(cell["workers"]), "--dir", os.path.join("runs", name), "--quiet",
-               "--data.train=data/train_*.bin", "--data.val=data/val_*.bin", *flags_of(cell)]
-    started = time.monotonic()
+def launch(args, name, command):
+    os.makedirs(os.path.join(args.out, "runs"), exist_ok=True)
     with open(os.path.join(args.out, "runs", name + ".log"), "w") as log:
         status = subprocess.run([args.launch, "launch", args.config, *command], cwd=args.out, stdout=log,
                                 stderr=subprocess.STDOUT, check=False).returncode
     if status:
         sys.exit(f"bench convergence: {name} ended with {status}: see {log.name}")
-    row = read_row(cell, " ".join(["atoll launch configs/demo/austen-1m.yaml", *command]), folder)
+    return log.name
+
+
+def shown(command):
+    return " ".join(["atoll launch configs/demo/austen-1m.yaml", *command])
+
+
+def make_start(cell, args):
+    """Once for a model: the run that its cells begin after. Stopped half-way, it is continued."""
+    folder, model = start_of(cell), MODELS[cell["model"]]
+    if folder is None or os.path.exists(os.path.join(args.out, folder, "command")):
+        return
+    start = model["start"]
+    command = ["--workers", "1", "--dir", folder, "--quiet", *data_of(model), *model["flags"], *MEAN,
+               "--train.method=local-sgd", "--codec.up=fp32", "--codec.down=fp32", "--run.seed=100",
+               "--inner.schedule=constant", f"--inner.warmup_steps={start['warmup']}",
+               f"--train.max_steps={start['steps']}", "--train.sync_every=32", f"--train.batch_size={start['batch']}",
+               "--train.eval_every=4", f"--train.eval_tokens={model['eval_tokens']}", "--checkpoint.every=8",
+               "--checkpoint.keep=1", "--coordinator.evict_after_s=1e6"]
+    os.makedirs(os.path.dirname(os.path.join(args.out, folder)), exist_ok=True)
+    print(f"{folder}: trained first, {start['steps']} steps alone", flush=True)
+    os.unlink(launch(args, f"start-{cell['model']}", command))
+    with open(os.path.join(args.out, folder, "command"), "w") as f:
+        f.write(shown(command) + "\n")
+
+
+def start_loss(cell, args):
+    with open(os.path.join(args.out, start_of(cell), "summary.json")) as f:
+        return json.load(f)["final_val_loss"]
+
+
+def run_cell(cell, args):
+    name = name_of(cell)
+    folder = os.path.join(args.out, "runs", name)
+    shutil.rmtree(folder, ignore_errors=True)  # half a run would be continued, and its bytes counted from there
+    make_start(cell, args)
+    command = ["--workers", str(cell["workers"]), "--dir", os.path.join("runs", name), "--quiet", *flags_of(cell)]
+    started = time.monotonic()
+    log = launch(args, name, command)
+    row = read_row(cell, shown(command), folder)
     if row is None:
         sys.exit(f"bench convergence: {name} was disturbed (fault, restart, a worker left out): see {folder}")
+    if start_of(cell):
+        row["start_val_loss"] = start_loss(cell, args)
     path = os.path.join(args.out, name + ".json")
     with open(path + ".part", "w") as f:
         json.dump(row, f, indent=1)
@@ -159,7 +204,7 @@ def run_cell(cell, args):
         os.fsync(f.fileno())
     os.rename(path + ".part", path)
     shutil.rmtree(folder)
-    os.unlink(log.name)
+    os.unlink(log)
     print(f"{name:<32} val {row['final_val_loss']:.4f}  bits up {row['bits_up']:.3f} down {row['bits_down']:.3f}  "
           f"{row['rounds']} rounds  {time.monotonic() - started:.0f} s", flush=True)
 

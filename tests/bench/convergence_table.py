@@ -10,7 +10,8 @@ import statistics
 
 CLOSE = (0.05, 0.02)  # nats
 # By outer step: what a tier is compared with.
-BASES = {"mean": "fp32", "mean × 1.5": "fp32", "mean × 0.7": "fp32", "nesterov": "fp32-nesterov"}
+BASES = {"mean": "fp32", "mean × 1.5": "fp32", "mean × 0.7": "fp32", "nesterov 0.3": "fp32",
+         "nesterov 0.7": "fp32-nesterov"}
 
 
 def mean(values):
@@ -60,12 +61,17 @@ def print_group(rows):
     first = rows[0]
     print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps a "
           f"round, {first['rounds']} rounds, {first['tokens'] / 1e3:.0f}k tokens\n")
-    print("| codec up | down | outer step | seeds | val loss | spread | − fp32 | bits up | bits down | MB a worker |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    if "start_val_loss" in first:
+        print(f"They begin at {first['start_val_loss']:.4f}, with a model that one worker trained alone.\n")
+    print("| codec up | down | outer step | seeds | val loss | spread | − fp32 | its spread | bits up | bits down "
+          "| MB a worker |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for group in sorted(tiers.values(), key=lambda g: (-g[0]["bits_up"], -g[0]["bits_down"])):
         row, losses = group[0], [r["final_val_loss"] for r in group]
+        gaps = behind(group, base_of(row, tiers))
         print(f"| `{row['up']}` | {down_of(row)} | {row['outer']} | {','.join(str(r['seed']) for r in group)} "
-              f"| {mean(losses):.4f} | {spread(losses)} | {signed(behind(group, base_of(row, tiers)))} "
+              f"| {mean(losses):.4f} | {spread(losses)} | {signed(gaps)} "
+              f"| {spread(gaps) if any(gaps) else ''} "
               f"| {bits(mean(r['bits_up'] for r in group))} | {bits(mean(r['bits_down'] for r in group))} "
               f"| {mean(map(megabytes, group)):.2f} |")
 

@@ -136,11 +136,20 @@ static bool predictable(const struct simcheck *c)
 {
     enum config_down down = config_down(&c->config);
     if (c->ddp || c->config.outer.optimizer == OPTIMIZER_ADAMW) return false;
-    if (config_codec_sparse(c->config.codec.down)) return false; /* its residual decays */
     if (down != CONFIG_DOWN_RELAY && !config_codec_lossless(c->config.codec.down) &&
         !config_error_feedback(&c->config, c->config.codec.down))
         return false;
     return c->barrier || (c->config.outer.buffer > 0 && c->config.outer.staleness_power == 0.0);
+}
+
+/* What is owed to the workers is what theta should be less what it is; a sparse way down forgets a part of it. */
+static void forget(const struct simcheck *c, uint32_t f, struct check_version *v)
+{
+    double decay = (double)codec_feedback_decay(c->logs[f].down);
+    for (size_t i = 0; i < check_count(c, f); i++) {
+        double before = (double)v[-1].theta[i];
+        v->ideal[i] = before + decay * (v->ideal[i] - before);
+    }
 }
 
 static void check_value(struct simcheck *c, uint32_t f, struct check_version *v, const float *decoded)
@@ -155,12 +164,14 @@ static void check_value(struct simcheck *c, uint32_t f, struct check_version *v,
         v->merged_tokens += v->named[0].tokens;
         weight = (double)v->named[0].tokens / ((double)v->merged_tokens / (double)v->merged);
     }
-    outer_step(c, v, n, mean, weight);
     enum config_down down = config_down(&c->config);
     bool increment = down == CONFIG_DOWN_CODEC && !config_codec_lossless(c->config.codec.down);
+    if (increment) forget(c, f, v);
+    outer_step(c, v, n, mean, weight);
     for (size_t i = 0; increment && i < n; i++) largest = fmax(largest, fabs((double)decoded[i]));
     v->slack = 2e-4 + largest / 100.0; /* rounding, and what a dense quantizer may keep in its residual */
-    if (down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO) v->slack = INFINITY; /* check_owed is exact */
+    bool sparse = down == CONFIG_DOWN_CODEC && config_codec_sparse(c->config.codec.down);
+    if (sparse || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO) v->slack = INFINITY; /* check_owed is exact */
     for (size_t i = 0; i < n; i++) {
         if (fabs((double)v->theta[i] - v->ideal[i]) <= v->slack) continue;
         simcheck_fail(c, "fragment %u version %zu: element %zu is %.9g, but the deltas it names make %.9g", f,
