@@ -140,6 +140,7 @@ enum status file_out_open_spare(struct file_out *out, const char *path, const ch
 
 static enum status write_all(struct file_out *out, const uint8_t *data, size_t size, off_t at, struct err *err)
 {
+    if (size) out->synced = false;
     for (size_t done = 0; done < size;) {
         ssize_t n = at < 0 ? write(out->fd, data + done, size - done)
                            : pwrite(out->fd, data + done, size - done, at + (off_t)done);
@@ -205,8 +206,11 @@ static enum status trim(struct file_out *out, struct err *err)
 enum status file_out_sync(struct file_out *out, struct err *err)
 {
     TRY(file_out_flush(out, err));
+    if (out->synced) return STATUS_OK;
     if (out->spare) TRY(trim(out, err));
-    return fsync(out->fd) != 0 ? fail(err, "fsync", out->tmp) : STATUS_OK;
+    if (fsync(out->fd) != 0) return fail(err, "fsync", out->tmp);
+    out->synced = true;
+    return STATUS_OK;
 }
 
 enum status file_out_commit(struct file_out *out, struct err *err)

@@ -25,6 +25,7 @@ struct file_out {
     uint8_t *buffer;
     size_t used;
     uint64_t size;        /* bytes put so far */
+    bool synced;          /* all that was written is safe */
     bool spare;           /* the temporary file is one to write over, and stays when this is given up */
 };
 

@@ -3,80 +3,28 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "common/apply.h"
-#include "common/layout.h"
 #include "common/mem.h"
 #include "common/rng.h"
 #include "compress/relay.h"
-#include "coordinator/outer_state.h"
+#include "tests/lib/mergerig.h"
 
 enum { ROWS = 40, COLS = 1000, N = ROWS * COLS, R = 4 };
 
-struct world {
-    struct config config;
-    struct layout layout;
-    struct outer_state outer;
-    struct merge_delta deltas[R];
-    uint64_t tokens[R];
-    float x[N];
-};
-
-static struct world w;
+static struct mergerig w;
 
 static void world_open(const char *up, const char *down)
 {
-    struct config_sources sources;
-    struct err err = {0};
-    char text[2][80];
-    uint64_t shape[2] = {ROWS, COLS};
-    memset(&w, 0, sizeof w);
-    config_defaults(&w.config, &sources);
-    snprintf(text[0], sizeof text[0], "codec.up=%s", up);
-    snprintf(text[1], sizeof text[1], "codec.down=%s", down);
-    assert_int_equal(config_set(&w.config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
-    if (config_resolve(&w.config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    layout_init(&w.layout);
-    assert_int_equal(layout_add(&w.layout, "t", 2, shape, LAYOUT_INIT_NORMAL, 1.0f, true), STATUS_OK);
-    assert_int_equal(layout_split(&w.layout, 1), STATUS_OK);
-    if (outer_state_init(&w.outer, &w.config, &w.layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(outer_state_fill(&w.outer, NULL, &err), STATUS_OK);
-    for (int i = 0; i < R; i++) {
-        struct codec *codec = w.outer.fragments[0].up;
-        uint8_t *payload = mem_alloc(1, codec_bound(codec));
+    static const struct mergerig_tensor tensor = {"t", ROWS, COLS};
+    mergerig_open(&w, up, down, &tensor, 1);
+    for (uint32_t i = 0; i < R; i++) {
         rng_normal_fill(5, RNG_TEST, (uint64_t)i << 30, 0.1f, w.x, N);
-        assert_int_equal(codec_encode(codec, w.x, payload, codec_bound(codec), &w.deltas[i].size, NULL), STATUS_OK);
-        w.deltas[i].payload = payload;
-        w.deltas[i].room = mem_alloc(1, codec_open_room(codec));
-        w.tokens[i] = w.deltas[i].tokens = 100 + 7 * (uint64_t)i;
+        mergerig_encode(&w, i);
     }
-}
-
-static void world_close(void)
-{
-    for (int i = 0; i < R; i++) {
-        mem_free((void *)(uintptr_t)w.deltas[i].payload);
-        mem_free(w.deltas[i].room);
-    }
-    outer_state_finish(&w.outer);
-    layout_finish(&w.layout);
-    assert_int_equal(mem_live_bytes(), 0);
-}
-
-static void merge_now(uint32_t n)
-{
-    struct merge merge;
-    struct codec *up = w.outer.fragments[0].up;
-    for (uint32_t i = 0; i < n; i++) assert_int_equal(merge_open(up, &w.deltas[i]), STATUS_OK);
-    assert_int_equal(merge_start(&merge, &w.outer.merger, &w.layout, 0, up, w.outer.theta, w.outer.acc, w.tokens, n),
-                     STATUS_OK);
-    merge_add(&merge, w.deltas, n);
 }
 
 static uint8_t *relayed(size_t *size_p)
@@ -125,7 +73,7 @@ static void test_split(void **state)
     memset(bytes + 8, 0xff, 8); /* a huge size */
     assert_int_equal(relay_split(out, R, bytes, size), STATUS_CORRUPT);
     mem_free(bytes);
-    world_close();
+    mergerig_close(&w);
 }
 
 /* Where one of them lies, from the sizes alone. */
@@ -149,7 +97,7 @@ static void test_range(void **state)
     assert_int_equal(relay_range(bytes, size, R, 0, &from, &to), STATUS_OK);
     assert_int_equal(relay_range(bytes, size, R, 1, &from, &to), STATUS_CORRUPT);
     mem_free(bytes);
-    world_close();
+    mergerig_close(&w);
 }
 
 /* What a worker makes of it is what the coordinator has, for any codec of deltas. */
@@ -165,9 +113,9 @@ static void test_worker_equals_coordinator(void **state)
         world_open(specs[s], "relay");
         bool parameters = w.outer.merger.parameters;
         uint8_t *bytes = relayed(&size);
-        memcpy(w.x, w.outer.theta, sizeof w.x); /* the worker's theta */
+        memcpy(w.x, w.outer.theta, N * sizeof *w.x); /* the worker's theta */
         assert_null(w.outer.fragments[0].down);
-        merge_now(R);
+        mergerig_merge(&w, R);
         assert_int_equal(outer_state_step(&w.outer, &step, 0, &unused), STATUS_OK);
 
         float *got = mem_alloc(N, sizeof *got);
@@ -178,14 +126,14 @@ static void test_worker_equals_coordinator(void **state)
         assert_int_equal(relay_merge(&merge, out), STATUS_OK);
         apply_sgd(w.x, got, N, w.config.outer.learning_rate, parameters, !parameters);
         apply_update(w.x, parameters, got, N);
-        assert_memory_equal(w.x, w.outer.theta, sizeof w.x);
+        assert_memory_equal(w.x, w.outer.theta, N * sizeof *w.x);
         bytes[relay_head_size(R)] ^= 0xff;
         bytes[size - 1] ^= 0xff;
         out[0].size--;
         assert_int_not_equal(relay_merge(&merge, out), STATUS_OK);
         mem_free(got);
         mem_free(bytes);
-        world_close();
+        mergerig_close(&w);
     }
 }
 
@@ -203,8 +151,8 @@ static void test_union(void **state)
         size_t size;
         memcpy(before, w.outer.theta, sizeof before);
         memcpy(owed, residual, sizeof owed);
-        merge_now((uint32_t)version);
-        memcpy(w.x, w.outer.acc, sizeof w.x);
+        mergerig_merge(&w, (uint32_t)version);
+        memcpy(w.x, w.outer.acc, N * sizeof *w.x);
         int sent = 0, moved = 0;
         assert_int_equal(outer_state_step(&w.outer, &step, 0, &size), STATUS_OK);
         for (int i = 0; i < N; i++) {
@@ -219,7 +167,7 @@ static void test_union(void **state)
         assert_true(sent > N / 70 * (int)version / 2 && moved > sent * 9 / 10);
         assert_true(size * 8 < N);
     }
-    world_close();
+    mergerig_close(&w);
 }
 
 int main(void)

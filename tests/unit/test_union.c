@@ -10,93 +10,47 @@
 
 #include <cmocka.h>
 
-#include "common/layout.h"
 #include "common/mem.h"
 #include "common/rng.h"
 #include "compress/relay.h"
 #include "compress/union.h"
-#include "coordinator/outer_state.h"
+#include "tests/lib/mergerig.h"
 
-enum { R = 16, ROUNDS = 3 };
+enum { R = MERGERIG_WORKERS, ROUNDS = 3 };
 
-struct world {
-    struct config config;
-    struct layout layout;
-    struct outer_state outer;
-    struct merge_delta deltas[R];
-    uint64_t tokens[R];
-    float *x, *common;
-};
-
-static struct world w;
-
-static void add(const char *name, uint64_t rows, uint64_t cols)
-{
-    uint64_t shape[2] = {rows, cols};
-    assert_int_equal(layout_add(&w.layout, name, cols ? 2 : 1, shape, LAYOUT_INIT_NORMAL, 1.0f, cols > 0), STATUS_OK);
-}
+static struct mergerig w;
+static float *common; /* what the deltas of a round share */
 
 static void world_open(const char *up, const char *down)
 {
-    struct config_sources sources;
-    struct err err = {0};
-    char text[2][80];
-    memset(&w, 0, sizeof w);
-    config_defaults(&w.config, &sources);
-    snprintf(text[0], sizeof text[0], "codec.up=%s", up);
-    snprintf(text[1], sizeof text[1], "codec.down=%s", down);
-    assert_int_equal(config_set(&w.config, &sources, "train.method=local-sgd", CONFIG_FLAG, &err), STATUS_OK);
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(config_set(&w.config, &sources, text[i], CONFIG_FLAG, &err), STATUS_OK);
-    if (config_resolve(&w.config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    layout_init(&w.layout);
-    add("embedding", 700, 384); /* more than one group, short chunks, vectors in between */
-    add("bias", 384, 0);
-    add("thin", 37, 11);
-    add("matrix", 100, 501);
-    add("norm", 77, 0);
-    assert_int_equal(layout_split(&w.layout, 1), STATUS_OK);
-    if (outer_state_init(&w.outer, &w.config, &w.layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(outer_state_fill(&w.outer, NULL, &err), STATUS_OK);
-    for (int i = 0; i < R; i++) {
-        w.deltas[i].payload = mem_alloc(1, codec_bound(w.outer.fragments[0].up));
-        w.tokens[i] = w.deltas[i].tokens = 100 + 7 * (uint64_t)i;
-    }
-    w.x = mem_alloc(w.layout.n_params, sizeof *w.x);
-    w.common = mem_alloc(w.layout.n_params, sizeof *w.common);
+    static const struct mergerig_tensor tensors[] = {{"embedding", 700, 384}, /* more than one group */
+                                                     {"bias", 384, 0}, {"thin", 37, 11}, /* short chunks */
+                                                     {"matrix", 100, 501}, {"norm", 77, 0}};
+    mergerig_open(&w, up, down, tensors, sizeof tensors / sizeof *tensors);
+    common = mem_alloc(w.layout.n_params, sizeof *common);
 }
 
 static void world_close(void)
 {
-    for (int i = 0; i < R; i++) mem_free((void *)(uintptr_t)w.deltas[i].payload);
-    mem_free(w.x);
-    mem_free(w.common);
-    outer_state_finish(&w.outer);
-    layout_finish(&w.layout);
-    assert_int_equal(mem_live_bytes(), 0);
+    mem_free(common);
+    mergerig_close(&w);
 }
 
 /* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns
  * the bytes of them. */
 static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
 {
-    struct codec *up = w.outer.fragments[0].up;
     uint64_t bytes = 0, count = w.layout.n_params;
-    struct merge merge;
     float alone = sqrtf(1 - shared * shared);
-    rng_normal_fill(9, RNG_TEST, round << 40, 0.01f, w.common, count);
+    rng_normal_fill(9, RNG_TEST, round << 40, 0.01f, common, count);
     for (uint32_t i = 0; i < n; i++) {
         rng_normal_fill(9, RNG_TEST, round << 40 | (uint64_t)(i + 1) << 30, 0.01f, w.x, count);
         for (uint64_t k = 0; k < count; k++)
-            w.x[k] = (shared * w.common[k] + alone * w.x[k]) * (float)(1 + k / 384 % 7);
-        assert_int_equal(codec_encode(up, w.x, (uint8_t *)(uintptr_t)w.deltas[i].payload, codec_bound(up),
-                                      &w.deltas[i].size, NULL), STATUS_OK);
-        assert_int_equal(merge_open(up, &w.deltas[i]), STATUS_OK);
+            w.x[k] = (shared * common[k] + alone * w.x[k]) * (float)(1 + k / 384 % 7);
+        mergerig_encode(&w, i);
         bytes += w.deltas[i].size;
     }
-    assert_int_equal(merge_start(&merge, &w.outer.merger, &w.layout, 0, up, w.outer.theta, w.outer.acc, w.tokens, n),
-                     STATUS_OK);
-    merge_add(&merge, w.deltas, n);
+    mergerig_merge(&w, n);
     return bytes;
 }
 
