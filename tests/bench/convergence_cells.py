@@ -19,7 +19,7 @@ MODELS = {
     "demo": {"steps": 480, "warmup": 48, "batch": 16, "eval_steps": 32, "eval_tokens": 16384, "checkpoint": 20,
              "data": "data", "flags": ["--inner.learning_rate=3e-3"]},
     "10m": {"steps": 320, "warmup": 16, "batch": 8, "eval_steps": 64, "eval_tokens": 8192, "checkpoint": 40,
-            "data": "data-large", "start": {"steps": 768, "batch": 16, "warmup": 64},
+            "data": "data-large", "start": {"steps": 256, "batch": 16, "warmup": 64},
             "flags": ["--model.n_layer=6", "--model.n_head=6", "--model.n_embd=384", "--inner.learning_rate=1e-3"]},
 }
 
