@@ -1,5 +1,5 @@
-/* Parts of payloads decoded by several threads at once, and several codecs at work side by side: the same bits as
- * alone. ctest: labels=threads */
+/* Parts of payloads decoded by several threads at once, several codecs at work side by side, and the bytes of a union
+ * counted by several: the same as alone. ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,10 +8,12 @@
 
 #include <cmocka.h>
 
+#include "common/layout.h"
 #include "common/mem.h"
 #include "common/pool.h"
 #include "common/rng.h"
 #include "compress/codec.h"
+#include "compress/union.h"
 
 enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; /* three parts */
 enum { R = 3, THREADS = 4 };
@@ -142,8 +144,36 @@ static void test_side_by_side(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
+/* Every seventh coordinate is one that no delta carried. */
+static void test_union(void **state)
+{
+    (void)state;
+    struct layout layout;
+    float *merged = mem_alloc(N, sizeof *merged);
+    layout_init(&layout);
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+        const char name[2] = {(char)('a' + i), 0};
+        uint64_t shape[2] = {spans[i].ndim > 1 ? spans[i].rows : spans[i].cols, spans[i].cols};
+        assert_int_equal(layout_add(&layout, name, spans[i].ndim, shape, LAYOUT_INIT_NORMAL, 1.0f, true), STATUS_OK);
+    }
+    assert_int_equal(layout_split(&layout, 1), STATUS_OK);
+    rng_normal_fill(12, RNG_TEST, 0, 1e-3f, merged, N);
+    for (size_t i = 0; i < N; i += 7) merged[i] = -0.0f;
+    uint64_t alone = union_bytes(&layout, 0, merged, NULL);
+    for (int threads = 2; threads <= THREADS; threads++) {
+        struct pool *pool;
+        assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+        assert_int_equal(union_bytes(&layout, 0, merged, pool), alone);
+        pool_destroy(pool);
+    }
+    mem_free(merged);
+    layout_finish(&layout);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_side_by_side)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_side_by_side),
+                                       cmocka_unit_test(test_union)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,21 +87,6 @@ static void test_counted_as_it_is_encoded(void **state)
     printf("worst: %.3f %%\n", 100 * worst);
 }
 
-static void test_threads(void **state)
-{
-    (void)state;
-    world_open("topk:64/4096+sign", "auto");
-    merge_round(5, 0.5f, 0);
-    uint64_t alone = union_bytes(&w.layout, 0, w.outer.acc, NULL);
-    for (int threads = 2; threads <= 5; threads++) {
-        struct pool *pool;
-        assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
-        assert_int_equal(union_bytes(&w.layout, 0, w.outer.acc, pool), alone);
-        pool_destroy(pool);
-    }
-    world_close();
-}
-
 static void test_edges(void **state)
 {
     (void)state;
@@ -201,7 +186,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counted_as_it_is_encoded),
-        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_edges),
         cmocka_unit_test(test_the_smaller_way),
         cmocka_unit_test(test_members_without_a_delta),
