@@ -95,9 +95,13 @@ KEPT = ["--checkpoint.keep=1", "--checkpoint.worker_every=0", "--journal.sync=sn
         "--coordinator.evict_after_s=1e6"]
 
 
+START_EVERY = 32  # steps a round of the run that comes first
+
+
 def start_of(cell):
-    """The folder of the run whose parameters the cell begins with; None: from scratch."""
-    return os.path.join("start", cell["model"]) if "start" in MODELS[cell["model"]] else None
+    """The folder of the parameters that the cell begins with; None: from scratch."""
+    start = MODELS[cell["model"]].get("start")
+    return start and os.path.join("start", cell["model"], "checkpoints", f"round_{start['steps'] // START_EVERY:06d}")
 
 
 def flags_of(cell):
@@ -161,14 +165,15 @@ def shown(command):
 
 def make_start(cell, args):
     """Once for a model: the run that its cells begin after. Stopped half-way, it is continued."""
-    folder, model = start_of(cell), MODELS[cell["model"]]
-    if folder is None or os.path.exists(os.path.join(args.out, folder, "command")):
+    folder, model = os.path.join("start", cell["model"]), MODELS[cell["model"]]
+    if start_of(cell) is None or os.path.exists(os.path.join(args.out, folder, "command")):
         return
     start = model["start"]
     command = ["--workers", "1", "--dir", folder, "--quiet", *data_of(model), *model["flags"], *MEAN,
                "--train.method=local-sgd", "--codec.up=fp32", "--codec.down=fp32", "--run.seed=100",
                "--inner.schedule=constant", f"--inner.warmup_steps={start['warmup']}",
-               f"--train.max_steps={start['steps']}", "--train.sync_every=32", f"--train.batch_size={start['batch']}",
+               f"--train.max_steps={start['steps']}", f"--train.sync_every={START_EVERY}",
+               f"--train.batch_size={start['batch']}",
                "--train.eval_every=4", f"--train.eval_tokens={model['eval_tokens']}", "--checkpoint.every=8",
                "--checkpoint.keep=1", "--coordinator.evict_after_s=1e6"]
     os.makedirs(os.path.dirname(os.path.join(args.out, folder)), exist_ok=True)
@@ -179,7 +184,7 @@ def make_start(cell, args):
 
 
 def start_loss(cell, args):
-    with open(os.path.join(args.out, start_of(cell), "summary.json")) as f:
+    with open(os.path.join(args.out, "start", cell["model"], "summary.json")) as f:
         return json.load(f)["final_val_loss"]
 
 
