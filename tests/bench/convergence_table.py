@@ -115,22 +115,22 @@ def print_gaps(groups):
 
 
 def print_frontier(groups):
-    """Whole runs of one seed on the same tokens by what they sent; those that no cheaper one beats are marked."""
+    """Runs on the same tokens by what they sent, mean over seeds; those that no cheaper one beats are marked."""
     runs = {}
     for rows in groups:
-        for row in rows:
-            if row["seed"] == 1:
-                runs.setdefault((row["model"], row["workers"]), []).append(row)
+        first = rows[0]
+        runs.setdefault((first["model"], first["workers"]), []).extend(by_tier(rows).values())
     for (model, workers), kinds in runs.items():
-        tokens = kinds[0]["tokens"] / 1e3
-        print(f"\n### By bytes: {model} model, {workers} workers, all on {tokens:.0f}k tokens, seed 1\n")
-        print("| MB a worker, both ways | val loss | codec up | down | outer step | rounds | |")
-        print("|---|---|---|---|---|---|---|")
+        tokens = kinds[0][0]["tokens"] / 1e3
+        print(f"\n### By bytes: {model} model, {workers} workers, all on {tokens:.0f}k tokens\n")
+        print("| MB a worker, both ways | val loss | seeds | codec up | down | outer step | rounds | |")
+        print("|---|---|---|---|---|---|---|---|")
         least = float("inf")
-        for row in sorted(kinds, key=megabytes):
-            mark = "**best so far**" if row["final_val_loss"] < least else ""
-            least = min(least, row["final_val_loss"])
-            print(f"| {megabytes(row):.2f} | {row['final_val_loss']:.4f} | `{row['up']}` | {down_of(row)} "
+        for group in sorted(kinds, key=lambda g: mean(map(megabytes, g))):
+            row, loss = group[0], mean(r["final_val_loss"] for r in group)
+            mark = "**best so far**" if loss < least else ""
+            least = min(least, loss)
+            print(f"| {mean(map(megabytes, group)):.2f} | {loss:.4f} | {len(group)} | `{row['up']}` | {down_of(row)} "
                   f"| {row['outer']} | {row['rounds']} | {mark} |")
 
 
