@@ -23,41 +23,52 @@ MODELS = {
             "flags": ["--model.n_layer=6", "--model.n_head=6", "--model.n_embd=384", "--inner.learning_rate=1e-3"]},
 }
 
-NESTEROV = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.7"]
-MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"]
-LONG = ["--outer.optimizer=sgd", "--outer.learning_rate=1.5", "--outer.momentum=0"]
-LIGHT = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.3"]  # 0.7 / (1 - 0.3) = 1
-SHORT = ["--outer.optimizer=sgd", "--outer.learning_rate=0.7", "--outer.momentum=0"]
+
+def outer_flags(optimizer, rate, momentum, *more):
+    return [f"--outer.optimizer={optimizer}", f"--outer.learning_rate={rate}", f"--outer.momentum={momentum}", *more]
+
+
+OUTER_STEPS = {
+    "mean": outer_flags("sgd", 1, 0),
+    "mean over all": outer_flags("sgd", 1, 0, "--merge.rule=mean"),  # of topk, too: who did not send counts as a zero
+    "mean × 1.5": outer_flags("sgd", 1.5, 0),
+    "mean × 0.7": outer_flags("sgd", 0.7, 0),
+    "nesterov 0.3": outer_flags("nesterov", 0.7, 0.3),  # 0.7 / (1 - 0.3) = 1
+    "nesterov 0.7": outer_flags("nesterov", 0.7, 0.7),
+}
 
 # Name: codec up, codec down, outer step. All take the mean: topk wants an outer step without momentum (its residual is
-# one). A coordinate that only one of the workers sent moves by all that this one owes, though, and decay forgets some of
-# that, so the length of a topk step is not that of the mean: hence fp32 with longer and shorter ones.
+# one). A coordinate that only one of the workers sent moves by all that this one owes, though, and decay forgets some
+# of that, so the length of a topk step is not that of the mean: hence fp32 with longer and shorter ones.
 TIERS = {
-    "fp32": ("fp32", "fp32", MEAN),
-    "bf16": ("bf16", "bf16", MEAN),
-    "int8": ("int8:256", "int8:256", MEAN),
-    "int4": ("int4:256+huff", "int4:256+huff", MEAN),
-    "2bit": ("2bit:256+huff", "2bit:256+huff", MEAN),
-    "1bit": ("1bit:256", "2bit:256+huff", MEAN),
-    "1bit1": ("1bit:256", "1bit:256", MEAN),
-    "topk64-sign": ("topk:64/4096+sign", "auto", MEAN),
-    "topk64-sign-relay": ("topk:64/4096+sign", "relay", MEAN),
-    "topk64-2bit": ("topk:64/4096+2bit", "auto", MEAN),
-    "topk64-int8": ("topk:64/4096+int8", "auto", MEAN),
-    "topk256-2bit": ("topk:256/4096+2bit", "auto", MEAN),
-    "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", MEAN),
-    "fp32-long": ("fp32", "fp32", LONG),
-    "fp32-short": ("fp32", "fp32", SHORT),
-    "fp32-light": ("fp32", "fp32", LIGHT),
-    "fp32-nesterov": ("fp32", "fp32", NESTEROV),
-    "int4-nesterov": ("int4:256+huff", "int4:256+huff", NESTEROV),
-    "1bit-nesterov": ("1bit:256", "2bit:256+huff", NESTEROV),
+    "fp32": ("fp32", "fp32", "mean"),
+    "bf16": ("bf16", "bf16", "mean"),
+    "int8": ("int8:256", "int8:256", "mean"),
+    "int4": ("int4:256+huff", "int4:256+huff", "mean"),
+    "2bit": ("2bit:256+huff", "2bit:256+huff", "mean"),
+    "1bit": ("1bit:256", "2bit:256+huff", "mean"),
+    "1bit1": ("1bit:256", "1bit:256", "mean"),
+    "topk64-sign": ("topk:64/4096+sign", "auto", "mean"),
+    "topk64-sign-all": ("topk:64/4096+sign", "auto", "mean over all"),
+    "topk64-sign-both": ("topk:64/4096+sign", "topk:64/4096+sign", "mean"),
+    "topk64-sign-relay": ("topk:64/4096+sign", "relay", "mean"),
+    "topk64-2bit": ("topk:64/4096+2bit", "auto", "mean"),
+    "topk64-int8": ("topk:64/4096+int8", "auto", "mean"),
+    "topk256-2bit": ("topk:256/4096+2bit", "auto", "mean"),
+    "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", "mean"),
+    "fp32-long": ("fp32", "fp32", "mean × 1.5"),
+    "fp32-short": ("fp32", "fp32", "mean × 0.7"),
+    "fp32-light": ("fp32", "fp32", "nesterov 0.3"),
+    "fp32-nesterov": ("fp32", "fp32", "nesterov 0.7"),
+    "int4-nesterov": ("int4:256+huff", "int4:256+huff", "nesterov 0.7"),
+    "1bit-nesterov": ("1bit:256", "2bit:256+huff", "nesterov 0.7"),
 }
 
 SEEDS = [1, 2, 3]
 MAIN = ["fp32", "topk64-sign", "1bit", "int4", "topk256-2bit", "int8"]
 OUTER = ["fp32-long", "fp32-short", "fp32-light"]
-MORE = ["2bit", "topk64-2bit", "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
+MORE = ["topk64-sign-all", "topk64-sign-both", "2bit", "topk64-2bit", "topk64-int8", "topk64-sign-relay",
+        "topk256-2bit-relay", "bf16", "1bit1"]
 ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
 
@@ -106,9 +117,9 @@ def start_of(cell):
 
 def flags_of(cell):
     model = MODELS[cell["model"]]
-    up, down, outer = TIERS[cell["tier"]]
+    up, down, outer_step = TIERS[cell["tier"]]
     start = [f"--model.init_from={start_of(cell)}"] if start_of(cell) else []
-    return data_of(model) + model["flags"] + start + outer + [
+    return data_of(model) + model["flags"] + start + OUTER_STEPS[outer_step] + [
         f"--codec.up={up}", f"--codec.down={down}", f"--run.seed={cell['seed']}", f"--train.max_steps={model['steps']}",
         f"--train.sync_every={cell['sync_every']}", f"--train.batch_size={model['batch'] // cell['workers']}",
         f"--inner.warmup_steps={model['warmup']}", f"--train.eval_every={model['eval_steps'] // cell['sync_every']}",
@@ -133,11 +144,9 @@ def read_row(cell, command, folder):
                 curve.append({k: event[k] for k in ("round", "tokens", "loss", "val_loss", "bytes_up", "bytes_down")})
     if not whole or summary["final_val_loss"] is None:
         return None
-    up, down, outer = TIERS[cell["tier"]]
+    up, down, outer_step = TIERS[cell["tier"]]
     shared = 8 / (summary["params"] * summary["rounds"] * cell["workers"])
-    steps = {id(MEAN): "mean", id(LONG): "mean × 1.5", id(SHORT): "mean × 0.7", id(LIGHT): "nesterov 0.3",
-             id(NESTEROV): "nesterov 0.7"}
-    row = {"name": name_of(cell), **cell, "up": up, "down": down, "outer": steps[id(outer)]}
+    row = {"name": name_of(cell), **cell, "up": up, "down": down, "outer": outer_step}
     for key in ("params", "rounds", "tokens", "final_val_loss", "val_tokens", "bytes_up", "bytes_down", "theta_hash",
                 "wall_s"):
         row[key] = summary[key]
@@ -169,7 +178,7 @@ def make_start(cell, args):
     if start_of(cell) is None or os.path.exists(os.path.join(args.out, folder, "command")):
         return
     start = model["start"]
-    command = ["--workers", "1", "--dir", folder, "--quiet", *data_of(model), *model["flags"], *MEAN,
+    command = ["--workers", "1", "--dir", folder, "--quiet", *data_of(model), *model["flags"], *OUTER_STEPS["mean"],
                "--train.method=local-sgd", "--codec.up=fp32", "--codec.down=fp32", "--run.seed=100",
                "--inner.schedule=constant", f"--inner.warmup_steps={start['warmup']}",
                f"--train.max_steps={start['steps']}", f"--train.sync_every={START_EVERY}",
