@@ -239,20 +239,19 @@ float codec_feedback_decay(const struct codec *codec)
     return codec->value.stage->feedback_decay;
 }
 
-enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
-                         size_t *bad_index)
+/* From floats, or from numbers made of them. */
+static enum status encode_either(struct codec *codec, const float *x, const struct piece_numbers *numbers,
+                                 uint8_t *dst, size_t cap, size_t *size_p)
 {
     const struct value_ctx *v = &codec->value;
-    size_t bad = codec_first_nonfinite(x, v->n), size = 0;
-    if (bad < v->n) {
-        if (bad_index) *bad_index = bad;
-        return STATUS_NONFINITE;
-    }
+    size_t size = 0;
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
     /* The last stage writes to the caller's buffer, those before it to their own. */
     bool last = codec->n_bytes == 0;
-    TRY(v->stage->encode(v, x, last ? dst : codec->between[0], last ? cap : codec->bounds[0], &size));
+    uint8_t *first = last ? dst : codec->between[0];
+    size_t room = last ? cap : codec->bounds[0];
+    TRY(x ? v->stage->encode(v, x, first, room, &size) : v->stage->encode_pieces(v, numbers, first, room, &size));
     for (size_t i = 0; i < codec->n_bytes; i++) {
         last = i + 1 == codec->n_bytes;
         TRY(codec->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size,
@@ -261,6 +260,32 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
     }
     *size_p = size;
     return STATUS_OK;
+}
+
+enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
+                         size_t *bad_index)
+{
+    size_t bad = codec_first_nonfinite(x, codec->value.n);
+    if (bad == codec->value.n) return encode_either(codec, x, NULL, dst, cap, size_p);
+    if (bad_index) *bad_index = bad;
+    return STATUS_NONFINITE;
+}
+
+bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece *pieces)
+{
+    const struct value_ctx *v = &codec->value;
+    if (v->stage->pieces) v->stage->pieces(v, shape, pieces);
+    return v->stage->pieces != NULL;
+}
+
+enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers *numbers, uint8_t *dst, size_t cap,
+                                size_t *size_p)
+{
+    struct piece_shape shape;
+    if (!codec_pieces(codec, &shape, NULL)) return STATUS_INVALID;
+    for (size_t i = 0; i < shape.n_pieces; i++)
+        if (numbers->heads[i].bad) return STATUS_NONFINITE;
+    return encode_either(codec, NULL, numbers, dst, cap, size_p);
 }
 
 size_t codec_parts(const struct codec *codec)

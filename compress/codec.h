@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/pieces.h"
 #include "common/status.h"
 
 struct layout;
@@ -100,6 +101,18 @@ void codec_view_axpy(const struct codec_view *view, size_t part, float a, float 
 void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, float *acc, float *weight);
 /* Payloads may leave out coordinates (top-k): where this is false, every weight of a part is the same. */
 bool codec_sparse(const struct codec *codec);
+
+/* ---- numbers made elsewhere -----------------------------------------------------------------------------------------
+ *
+ * The costly half of encoding, choosing and quantizing, may be a device's (common/pieces.h); the bytes are made here. */
+
+/* How the codec cuts its fragment: *shape, and the table [shape->n_pieces] where `pieces` is not NULL. False: the value
+ * stage has no such form. */
+bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece *pieces);
+/* The payload of these numbers: byte for byte what codec_encode makes of the floats that they were made of. INVALID
+ * where codec_pieces is false, NONFINITE where a piece is bad, CORRUPT for numbers that no floats give, LIMIT. */
+enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers *numbers, uint8_t *dst, size_t cap,
+                                size_t *size_p) MUST_CHECK;
 
 /* Bits per value that no coding of this payload's content goes below: for dense stages the entropy of the codes one by
  * one, without scales; for top-k log2 of the number of choices, and the value bits. 1-D tensors of stages that send

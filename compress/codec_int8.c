@@ -162,6 +162,28 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
+static void int8_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces)
+{
+    size_t block = ctx->param[0];
+    *shape = (struct piece_shape){.kind = PIECE_INT8, .n_values = ctx->n, .n_pieces = n_blocks(ctx), .n_bytes = ctx->n,
+                                  .longest = (uint32_t)block, .k_max = (uint32_t)block};
+    for (size_t i = 0; pieces && i < shape->n_pieces; i++) {
+        uint32_t length = (uint32_t)(ctx->n - i * block < block ? ctx->n - i * block : block);
+        pieces[i] = (struct piece){.from = i * block, .out = i * block, .length = length, .k = length};
+    }
+}
+
+static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+                                      size_t cap, size_t *size_p)
+{
+    size_t blocks = n_blocks(ctx);
+    if (cap < int8_bound(ctx)) return STATUS_LIMIT;
+    for (size_t i = 0; i < blocks; i++) memcpy(dst + 4 * i, &numbers->heads[i].scale[0], 4);
+    memcpy(dst + 4 * blocks, numbers->bytes, ctx->n);
+    *size_p = int8_bound(ctx);
+    return int8_check(ctx, dst, *size_p) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
+}
+
 static size_t int8_align(const struct value_ctx *ctx)
 {
     return ctx->param[0];
@@ -196,4 +218,6 @@ const struct value_stage codec_int8 = {
     .check = int8_check,
     .decode = int8_decode,
     .decode_axpy = int8_decode_axpy,
+    .pieces = int8_pieces,
+    .encode_pieces = int8_encode_pieces,
 };

@@ -157,6 +157,56 @@ static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src,
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
+static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT, PIECE_1BIT}; /* as `formats` */
+
+static void lowbit_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces)
+{
+    const struct runs *runs = ctx->plan;
+    size_t block = ctx->param[0], block_bytes = block * format_of(ctx)->bits / 8;
+    *shape = (struct piece_shape){.kind = piece_kinds[ctx->param[1]], .n_values = ctx->n,
+                                  .n_plain = runs->total.n_plain, .n_bytes = runs->total.code_bytes,
+                                  .longest = (uint32_t)block, .k_max = (uint32_t)block};
+    for (size_t r = 0; r < runs->n_runs; r++) {
+        const struct run *run = &runs->run[r];
+        size_t step = run->plain ? PIECE_PLAIN_MAX : block;
+        for (size_t i = run->from; i < run->to; i += step, shape->n_pieces++) {
+            uint32_t length = (uint32_t)(run->to - i < step ? run->to - i : step);
+            size_t nth = (i - run->from) / step;
+            if (!pieces) continue;
+            pieces[shape->n_pieces] =
+                (struct piece){.from = i,
+                               .out = run->plain ? run->at + nth * step : run->codes_at + nth * block_bytes,
+                               .length = length,
+                               .k = run->plain ? 0 : length};
+        }
+    }
+}
+
+static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+                                        size_t cap, size_t *size_p)
+{
+    const struct runs *runs = ctx->plan;
+    const struct sections s = sections_of(ctx, runs->total);
+    const struct piece_head *made = numbers->heads;
+    uint8_t *head = dst + s.heads;
+    if (cap < s.size) return STATUS_LIMIT;
+    memcpy(dst, numbers->plain, 2 * runs->total.n_plain);
+    memcpy(dst + s.codes, numbers->bytes, runs->total.code_bytes);
+    for (size_t r = 0; r < runs->n_runs; r++) {
+        const struct run *run = &runs->run[r];
+        size_t step = run->plain ? PIECE_PLAIN_MAX : s.block;
+        for (size_t i = run->from; i < run->to; i += step, made++) {
+            uint8_t bytes[] = {(uint8_t)made->scale[0], (uint8_t)(made->scale[0] >> 8), (uint8_t)made->scale[1]};
+            if (run->plain) continue;
+            if (made->scale[0] >> (s.format->head == 1 ? 8 : 16) || made->scale[1] > 255) return STATUS_CORRUPT;
+            memcpy(head, bytes, s.format->head);
+            head += s.format->head;
+        }
+    }
+    *size_p = s.size;
+    return lowbit_check(ctx, dst, s.size) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
+}
+
 /* out = values, or out += *a * values. */
 static void walk(const struct value_ctx *ctx, const float *a, const uint8_t *src, struct codec_part part, float *out)
 {
@@ -214,6 +264,7 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
         .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
         .parts = lowbit_parts, .part = lowbit_part, .encode = lowbit_encode, .check = lowbit_check,                    \
         .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                             \
+        .pieces = lowbit_pieces, .encode_pieces = lowbit_encode_pieces,                                                \
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");

@@ -74,6 +74,10 @@ struct value_stage {
     struct codec_part (*part)(const struct value_ctx *ctx, size_t index);
     /* x[n] is finite. LIMIT when the payload does not fit; *size_p only set on success. */
     enum status (*encode)(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
+    /* codec_pieces and the payload of checked heads, none of them bad; both NULL: not in this form. */
+    void (*pieces)(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces);
+    enum status (*encode_pieces)(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+                                 size_t cap, size_t *size_p);
     /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */
     enum status (*check)(const struct value_ctx *ctx, const uint8_t *src, size_t size);
     /* The values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. These run on

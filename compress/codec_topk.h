@@ -85,6 +85,10 @@ struct topk_scales {
 };
 
 extern const struct topk_form topk_forms[];
+/* Scales below 2^-100 are not sent: what is decoded stays a normal number in every form. The first code that is not
+ * finite. */
+uint32_t topk_scale_least(const struct topk_form *form);
+uint32_t topk_scale_end(const struct topk_form *form);
 
 /* topk_forms[kind].value_bits, for the compiler to know. */
 static inline unsigned topk_value_bits(enum topk_values kind)
@@ -127,6 +131,9 @@ enum { TOPK_GROUP_HEAD = 2, TOPK_OFFSET = 4 };
 
 size_t topk_scratch_size(const struct value_ctx *ctx);
 enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
+void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces);
+enum status topk_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+                               size_t cap, size_t *size_p);
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size);
 void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
 void topk_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,

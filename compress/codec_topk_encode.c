@@ -1,6 +1,7 @@
 /* Top-k to bytes: group by group, each chosen and quantized whole before its parameter is known. */
 #include "compress/codec_topk.h"
 #include "compress/golomb.h"
+#include "compress/half.h"
 
 struct chunk_done {
     struct topk_scales scales;
@@ -58,6 +59,47 @@ static void take_chunk(const struct value_ctx *ctx, struct batch *b, const float
     if (!c->scales.low) return;
     c->n = (uint32_t)n;
     memcpy(b->index + at, s->index, n * sizeof *b->index);
+}
+
+/* Numbers that a device made, up to where they are used. */
+struct made {
+    const struct piece_numbers *numbers;
+    const struct piece_head *head; /* of the next piece */
+    size_t chosen;                 /* values of the chunks before */
+};
+
+static bool good_scales(const struct topk_form *form, const struct piece_head *head)
+{
+    uint32_t least = topk_scale_least(form), end = topk_scale_end(form), high = head->scale[1];
+    if (head->scale[0] < least || head->scale[0] >= end) return false;
+    return form->two ? high >= head->scale[0] && high < end : !high;
+}
+
+/* The next chunk as it was made elsewhere. What is not checked here has no length and no place. */
+static enum status take_made(const struct value_ctx *ctx, struct batch *b, struct made *made,
+                             const struct topk_item *item)
+{
+    const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
+    const struct piece_head *head = made->head++;
+    const uint16_t *index = made->numbers->index + made->chosen, *code = made->numbers->code + made->chosen;
+    size_t at = b->n_chunks * ctx->param[TOPK_K];
+    struct chunk_done *c = &b->chunks[b->n_chunks++];
+    *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
+    made->chosen += item->k;
+    if (!head->n) return STATUS_OK;
+    if (head->n > item->k || !good_scales(form, head)) return STATUS_CORRUPT;
+    uint32_t next = 0;
+    bool bad = false;
+    for (uint32_t i = 0; i < head->n; i++) {
+        bad |= index[i] < next || code[i] >> form->value_bits;
+        next = index[i] + 1u;
+    }
+    if (bad || next > item->length) return STATUS_CORRUPT;
+    c->scales = (struct topk_scales){.low = head->scale[0], .high = head->scale[1]};
+    c->n = head->n;
+    memcpy(b->index + at, index, head->n * sizeof *index);
+    memcpy(b->code + at, code, head->n * sizeof *code);
+    return STATUS_OK;
 }
 
 /* Run `gap_do` on every gap of chunk c: its values', then the way to the end where fewer than k were sent. */
@@ -185,7 +227,18 @@ static enum status put_dense(const struct topk_item *item, const float *x, uint8
     return codec_bf16.encode(&part, x + item->from, dst + 2 * item->dense, 2 * item->length, &size);
 }
 
-enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+static enum status put_made_dense(const struct topk_item *item, struct made *made, uint8_t *dst)
+{
+    const uint8_t *values = (const uint8_t *)(made->numbers->plain + item->dense);
+    if (!bf16_finite(values, item->length)) return STATUS_CORRUPT;
+    memcpy(dst + 2 * item->dense, values, 2 * item->length);
+    made->head += (item->length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
+    return STATUS_OK;
+}
+
+/* Of floats, or where x is NULL of `made`. */
+static enum status encode(const struct value_ctx *ctx, const float *x, struct made *made, uint8_t *dst, size_t cap,
+                          size_t *size_p)
 {
     const struct topk_plan *plan = ctx->plan;
     size_t groups = plan->n_groups, done = 0;
@@ -197,13 +250,28 @@ enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *ds
     struct topk_item item;
     while (topk_next(&walk, &item)) {
         if (!item.k) {
-            TRY(put_dense(&item, x, dst));
+            TRY(x ? put_dense(&item, x, dst) : put_made_dense(&item, made, dst));
             continue;
         }
-        take_chunk(ctx, &b, x, &item);
+        if (x)
+            take_chunk(ctx, &b, x, &item);
+        else
+            TRY(take_made(ctx, &b, made, &item));
         if (b.n_chunks == topk_group_chunks(ctx)) TRY(put_group(ctx, &b, done++, dst, cap, &pos));
     }
     if (b.n_chunks) TRY(put_group(ctx, &b, done, dst, cap, &pos));
     *size_p = pos;
     return STATUS_OK;
+}
+
+enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+{
+    return encode(ctx, x, NULL, dst, cap, size_p);
+}
+
+enum status topk_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+                               size_t cap, size_t *size_p)
+{
+    struct made made = {.numbers = numbers, .head = numbers->heads};
+    return encode(ctx, NULL, &made, dst, cap, size_p);
 }

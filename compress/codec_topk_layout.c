@@ -56,6 +56,35 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
                                .to = last ? ctx->n : (size_t)plan->groups[index + 1].from};
 }
 
+_Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BIT && (int)PIECE_BYTES == TOPK_INT8 &&
+                   (int)PIECE_HALF == TOPK_FP16, "one order of values");
+
+void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces)
+{
+    struct topk_walk walk = {.ctx = ctx};
+    struct topk_item item;
+    *shape = (struct piece_shape){.kind = (enum piece_kind)ctx->param[TOPK_VALUES], .n_values = ctx->n};
+    while (topk_next(&walk, &item)) {
+        size_t step = item.k ? item.length : PIECE_PLAIN_MAX;
+        for (size_t at = 0; at < item.length; at += step, shape->n_pieces++) {
+            if (!pieces) continue;
+            pieces[shape->n_pieces] = (struct piece){
+                .from = item.from + at,
+                .out = item.k ? shape->n_chosen : item.dense + at,
+                .length = (uint32_t)(item.length - at < step ? item.length - at : step),
+                .k = item.k,
+            };
+        }
+        if (!item.k) {
+            shape->n_plain += item.length;
+            continue;
+        }
+        shape->n_chosen += item.k;
+        if (item.length > shape->longest) shape->longest = (uint32_t)item.length;
+        if (item.k > shape->k_max) shape->k_max = item.k;
+    }
+}
+
 struct totals {
     uint64_t dense, chunks, chosen; /* chosen: the most values that are sent of chunks */
 };

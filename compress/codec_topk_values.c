@@ -13,13 +13,12 @@ const struct topk_form topk_forms[] = {
     [TOPK_FP16] = {.value_bits = 15, .mantissa = 0, .rice = 1},
 };
 
-/* Scales below 2^-100 are not sent: what is decoded stays a normal number in every form. */
-static uint32_t code_min(const struct topk_form *form)
+uint32_t topk_scale_least(const struct topk_form *form)
 {
     return 27u << form->mantissa;
 }
 
-static uint32_t code_end(const struct topk_form *form)
+uint32_t topk_scale_end(const struct topk_form *form)
 {
     return 255u << form->mantissa;
 }
@@ -29,7 +28,7 @@ static uint32_t round_code(const struct topk_form *form, uint32_t bits)
 {
     unsigned drop = 23 - form->mantissa;
     uint32_t code = (bits + (1u << (drop - 1))) >> drop;
-    return code < code_end(form) ? code : code_end(form) - 1;
+    return code < topk_scale_end(form) ? code : topk_scale_end(form) - 1;
 }
 
 /* The largest and the smallest of n > 0 magnitudes, and in fp64 the sum of all and of those above `split` and how many
@@ -142,7 +141,7 @@ static struct topk_scales quantize_int8(const float *x, const uint16_t *index, c
 {
     const struct topk_form *form = &topk_forms[TOPK_INT8];
     struct topk_scales s = {.low = round_code(form, largest(magnitude, n))};
-    if (s.low < code_min(form)) return s;
+    if (s.low < topk_scale_least(form)) return s;
     float scale = topk_scale(form, s.low);
     for (size_t i = 0; i < n; i++) {
         float m = nearbyintf(topk_float(magnitude[i]) / scale * 128.0f);
@@ -184,7 +183,7 @@ struct topk_scales topk_quantize(enum topk_values values, const float *x, const 
     case TOPK_INT8: s = quantize_int8(x, index, magnitude, n, codes); break;
     case TOPK_FP16: s = quantize_fp16(x, index, magnitude, n, codes); break;
     }
-    return s.low < code_min(&topk_forms[values]) ? (struct topk_scales){0} : s;
+    return s.low < topk_scale_least(&topk_forms[values]) ? (struct topk_scales){0} : s;
 }
 
 /* ---- scales in the payload ----------------------------------------------------------------------------------------
@@ -255,8 +254,8 @@ uint32_t topk_scales_size(const struct topk_form *form, uint32_t previous, struc
 
 static enum status check_code(const struct topk_form *form, uint32_t code)
 {
-    if (code >= code_end(form)) return STATUS_NONFINITE;
-    return code < code_min(form) ? STATUS_CORRUPT : STATUS_OK;
+    if (code >= topk_scale_end(form)) return STATUS_NONFINITE;
+    return code < topk_scale_least(form) ? STATUS_CORRUPT : STATUS_OK;
 }
 
 enum status topk_get_scales(struct bit_reader *r, const struct topk_form *form, uint32_t previous,
