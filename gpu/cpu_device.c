@@ -25,13 +25,22 @@ enum status cpu_scratch_reserve(struct cpu_device *cpu, size_t bytes)
     return STATUS_OK;
 }
 
+static void plan_destroy(struct cpu_plan *plan)
+{
+    if (plan->kind == CPU_PLAN_DELTA) {
+        mem_free(plan->as.delta.pieces);
+        mem_free(plan->as.delta.x);
+    }
+    mem_free(plan);
+}
+
 static void cpu_close(struct device *dev)
 {
     struct cpu_device *cpu = cpu_of(dev);
     pool_destroy(cpu->pool);
     for (struct cpu_plan *plan = cpu->plans, *next; plan; plan = next) {
         next = plan->next;
-        mem_free(plan);
+        plan_destroy(plan);
     }
     for (int t = 0; cpu->scratch && t < dev->threads; t++) mem_free(cpu->scratch[t]);
     mem_free(cpu->scratch);
@@ -88,7 +97,7 @@ static void cpu_plan_free(struct device *dev, void *plan)
     for (struct cpu_plan **at = &cpu_of(dev)->plans; *at; at = &(*at)->next) {
         if (*at != plan) continue;
         *at = (*at)->next;
-        mem_free(plan);
+        plan_destroy(plan);
         return;
     }
 }
@@ -141,6 +150,25 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
     return STATUS_OK;
 }
 
+static enum status cpu_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece *pieces,
+                                  struct delta_plan **out)
+{
+    struct cpu_plan *plan;
+    size_t longest = shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX;
+    if (!shape->n_pieces) return STATUS_INVALID;
+    TRY(plan_new(cpu_of(dev), CPU_PLAN_DELTA, &plan));
+    plan->as.delta.shape = *shape;
+    plan->as.delta.pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
+    plan->as.delta.x = mem_alloc(longest, sizeof(float));
+    if (!plan->as.delta.pieces || !plan->as.delta.x) {
+        cpu_plan_free(dev, plan);
+        return STATUS_NOMEM;
+    }
+    memcpy(plan->as.delta.pieces, pieces, shape->n_pieces * sizeof *pieces);
+    *out = (struct delta_plan *)plan;
+    return STATUS_OK;
+}
+
 static const struct device_ops cpu_ops = {
     .close = cpu_close,
     .alloc = cpu_alloc,
@@ -153,6 +181,7 @@ static const struct device_ops cpu_ops = {
     .lin_plan = cpu_lin_plan,
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
+    .delta_plan = cpu_delta_plan,
     .plan_free = cpu_plan_free,
     .embed_fwd = cpu_embed_fwd,
     .embed_bwd = cpu_embed_bwd,
@@ -171,6 +200,7 @@ static const struct device_ops cpu_ops = {
     .sgd = cpu_sgd,
     .axpy = cpu_axpy,
     .scale = cpu_scale,
+    .delta = cpu_delta,
 };
 
 static enum status cpu_fill_in(struct cpu_device *cpu, int threads)

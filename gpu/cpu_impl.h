@@ -17,7 +17,7 @@ enum {
     HEAD_BYTES = 128 << 20,       /* logits kept at a time */
 };
 
-enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD };
+enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA };
 
 struct cpu_plan {
     struct cpu_plan *next;
@@ -29,6 +29,11 @@ struct cpu_plan {
             struct head_shape shape;
             size_t rows, ld; /* of one chunk of logits */
         } head;
+        struct {
+            struct piece_shape shape;
+            struct piece *pieces;
+            float *x; /* [longest] of one piece */
+        } delta;
     } as;
 };
 
@@ -87,5 +92,7 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
 void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
 void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
 void cpu_scale(struct device *dev, size_t n, float a, float *x);
+void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
+               const float *residual, float *rest, void *numbers);
 
 #endif

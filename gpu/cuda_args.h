@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/pieces.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -16,7 +18,10 @@ enum {
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
     CUDA_SEGMENTS = 256,     /* a reduction to a scalar is cut into this many, whatever the device */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
-    CUDA_ATTN_HEAD_MAX = 128 /* columns of a head that fit its shared memory */
+    CUDA_ATTN_HEAD_MAX = 128, /* columns of a head that fit its shared memory */
+    CUDA_CHUNK_THREADS = 128, /* of the block that takes one chunk of top-k */
+    CUDA_CHUNK_MAX = 4096,    /* values of a chunk: 32 in the registers of each thread */
+    CUDA_CHOSEN_MAX = 1024    /* of them sent: their magnitudes lie in shared memory */
 };
 
 struct cuda_grid {
@@ -131,6 +136,20 @@ void cuda_attn_fwd(const struct cuda_grid *grid, const struct cuda_attn_args *a)
 void cuda_attn_dot(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_bwd_q(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_bwd_kv(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+
+/* --- cuda_delta_chunk.cu, cuda_delta_block.cu --------------------------------------------------------------------- */
+
+struct cuda_delta_args {
+    enum piece_kind kind;
+    float decay;
+    size_t n_pieces;
+    const struct piece *pieces;
+    const float *theta, *anchor, *residual; /* at the fragment's first float; anchor, residual: may be NULL */
+    float *rest;                            /* what is not sent, or NULL; may be residual */
+    struct piece_numbers out;
+};
+void cuda_delta_chunk(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* top-k: n_pieces blocks */
+void cuda_delta_block(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* ceil(n_pieces / 8) */
 
 #ifdef __cplusplus
 }

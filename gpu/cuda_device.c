@@ -25,6 +25,7 @@ static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
         head_gemms_free(&plan->as.head.whole);
         head_gemms_free(&plan->as.head.rest);
         break;
+    case CUDA_PLAN_DELTA: cuda_rt_release(cuda->rt, plan->as.delta.pieces); break;
     }
     mem_free(plan);
 }
@@ -195,6 +196,30 @@ static enum status cuda_head_plan(struct device *dev, const struct head_shape *s
     return STATUS_OK;
 }
 
+static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct piece *pieces)
+{
+    size_t bytes = plan->as.delta.shape.n_pieces * sizeof *pieces;
+    plan->as.delta.pieces = cuda_rt_alloc(cuda->rt, bytes);
+    if (!plan->as.delta.pieces) return STATUS_NOMEM;
+    cuda_rt_copy(cuda->rt, plan->as.delta.pieces, pieces, bytes, CUDA_UPLOAD);
+    return cuda_rt_sync(cuda->rt, NULL); /* the caller's table may go */
+}
+
+static enum status cuda_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece *pieces,
+                                   struct delta_plan **out)
+{
+    if (!shape->n_pieces) return STATUS_INVALID;
+    if (shape->kind <= PIECE_HALF && (shape->longest > CUDA_CHUNK_MAX || shape->k_max > CUDA_CHOSEN_MAX))
+        return STATUS_UNSUPPORTED;
+    struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->kind = CUDA_PLAN_DELTA;
+    plan->as.delta.shape = *shape;
+    TRY(plan_keep(cuda_of(dev), plan, delta_fill(cuda_of(dev), plan, pieces)));
+    *out = (struct delta_plan *)plan;
+    return STATUS_OK;
+}
+
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static const struct device_ops cuda_ops = {
@@ -209,6 +234,7 @@ static const struct device_ops cuda_ops = {
     .lin_plan = cuda_lin_plan,
     .attn_plan = cuda_attn_plan,
     .head_plan = cuda_head_plan,
+    .delta_plan = cuda_delta_plan,
     .plan_free = cuda_plan_free,
     .embed_fwd = cuda_op_embed_fwd,
     .embed_bwd = cuda_op_embed_bwd,
@@ -227,6 +253,7 @@ static const struct device_ops cuda_ops = {
     .sgd = cuda_op_sgd,
     .axpy = cuda_op_axpy,
     .scale = cuda_op_scale,
+    .delta = cuda_op_delta,
 };
 
 static enum status cuda_open(int index, struct device **out, struct err *err)

@@ -11,7 +11,7 @@ enum {
     CUDA_HEAD_BYTES = 256 << 20    /* logits kept at a time */
 };
 
-enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD };
+enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD, CUDA_PLAN_DELTA };
 
 struct cuda_head_gemms { /* of one chunk of rows */
     size_t rows;
@@ -35,6 +35,10 @@ struct cuda_plan {
             size_t ld;
             struct cuda_head_gemms whole, rest; /* rest.rows 0: the last chunk is whole, too */
         } head;
+        struct {
+            struct piece_shape shape;
+            struct piece *pieces; /* device memory */
+        } delta;
     } as;
 };
 
@@ -82,5 +86,7 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
 void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
 void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
 void cuda_op_scale(struct device *dev, size_t n, float a, float *x);
+void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
+                   float decay, const float *residual, float *rest, void *numbers);
 
 #endif

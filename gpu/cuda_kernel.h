@@ -22,18 +22,25 @@
 
 #define FULL_WARP 0xffffffffu
 
+/* Blocks of a kernel that must fit one multiprocessor at a time: a source that wants more than one says so first, and
+ * gets the fewer registers that leaves. */
+#ifndef KERNEL_BLOCKS
+#define KERNEL_BLOCKS 1
+#endif
+
 #ifdef __CUDACC__
 
 #include <cuda_runtime.h>
 
 #define DEVICE static __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
 #define KERNEL(name, args, threads)                                                                                    \
-    static __global__ void __launch_bounds__(threads, 1) name##_kernel(const struct args a);                           \
+    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a);               \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
         name##_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);                       \
     }                                                                                                                  \
-    static __global__ void __launch_bounds__(threads, 1) name##_kernel(const struct args a)
+    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a)
 
 #else
 
@@ -52,10 +59,15 @@ void cuda_emulated_barrier(int line);
 void cuda_emulated_warp_barrier(int line);
 float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line);
+unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line);
+unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line);
+unsigned cuda_emulated_add_u32(unsigned value, int line);
+unsigned cuda_emulated_max_u32(unsigned value, int line);
 unsigned cuda_emulated_ballot(int vote, int line);
 int cuda_emulated_any(int vote, int line);
 
 #define DEVICE static inline
+#define UNROLL
 /* A section of its own: the emulation fills it with NaN before every block, as nothing initialises shared memory. */
 #if defined(__SANITIZE_ADDRESS__)
 #define __shared__ static
@@ -67,7 +79,14 @@ int cuda_emulated_any(int vote, int line);
 #define __syncwarp() cuda_emulated_warp_barrier(__LINE__)
 #define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
 #define __shfl_xor_sync(mask, value, lanes)                                                                            \
-    _Generic((value), float: cuda_emulated_xor_f32, double: cuda_emulated_xor_f64)((value), (lanes), __LINE__)
+    _Generic((value),                                                                                                  \
+        float: cuda_emulated_xor_f32,                                                                                  \
+        double: cuda_emulated_xor_f64,                                                                                 \
+        unsigned: cuda_emulated_xor_u32)((value), (lanes), __LINE__)
+#define __shfl_up_sync(mask, value, lanes) cuda_emulated_up_u32((value), (lanes), __LINE__)
+#define __reduce_add_sync(mask, value) cuda_emulated_add_u32((value), __LINE__)
+#define __reduce_max_sync(mask, value) cuda_emulated_max_u32((value), __LINE__)
+#define __popc(word) ((unsigned)__builtin_popcount(word))
 #define __ffs(word) __builtin_ffs((int)(word))
 #define KERNEL(name, args, threads)                                                                                    \
     static void name##_kernel(const struct args a);                                                                    \

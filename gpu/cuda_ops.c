@@ -257,3 +257,23 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
     cuda_attn_bwd_kv(&grid, &args);
     cuda_rt_launched(cuda->rt, "cuda_attn_bwd_kv");
 }
+
+/* --- the outer path ----------------------------------------------------------------------------------------------- */
+
+void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
+                   float decay, const float *residual, float *rest, void *numbers)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_DELTA);
+    if (!p) return;
+    const struct piece_shape *s = &p->as.delta.shape;
+    struct piece_numbers out;
+    pieces_lay_out(s, numbers, &out);
+    struct cuda_delta_args args = {.kind = s->kind, .decay = decay, .n_pieces = s->n_pieces,
+                                   .pieces = p->as.delta.pieces, .theta = theta, .anchor = anchor,
+                                   .residual = residual, .rest = rest, .out = out};
+    bool chunks = s->kind <= PIECE_HALF;
+    struct cuda_grid grid = cuda_rt_grid(cuda->rt, chunks ? s->n_pieces : blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1);
+    (chunks ? cuda_delta_chunk : cuda_delta_block)(&grid, &args);
+    cuda_rt_launched(cuda->rt, chunks ? "cuda_delta_chunk" : "cuda_delta_block");
+}

@@ -26,6 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/pieces.h"
 #include "common/status.h"
 
 struct device_ops;
@@ -61,6 +62,7 @@ struct head_shape {
 struct lin_plan;
 struct attn_plan;
 struct head_plan;
+struct delta_plan;
 
 /* A range of theta with one weight-decay rule. */
 struct adamw_span {
@@ -91,7 +93,11 @@ struct device_ops {
     enum status (*lin_plan)(struct device *dev, const struct lin_shape *shape, struct lin_plan **out) MUST_CHECK;
     enum status (*attn_plan)(struct device *dev, const struct attn_shape *shape, struct attn_plan **out) MUST_CHECK;
     enum status (*head_plan)(struct device *dev, const struct head_shape *shape, struct head_plan **out) MUST_CHECK;
-    void (*plan_free)(struct device *dev, void *plan); /* any of the three; NULL is allowed */
+    /* For fragments that are cut like this; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not take
+     * pieces of this size (the caller's codec does the work then), INVALID for no pieces, NOMEM. */
+    enum status (*delta_plan)(struct device *dev, const struct piece_shape *shape, const struct piece *pieces,
+                              struct delta_plan **out) MUST_CHECK;
+    void (*plan_free)(struct device *dev, void *plan); /* any of the four; NULL is allowed */
 
     /* out[N,C] = wte[token] + wpe[row % seq]. tokens[N] in device memory, each 0 <= token < V (the data loader's duty).
      * Backward adds into dwte (the tied head, which may overwrite, runs before it) and adds to or overwrites rows
@@ -151,6 +157,15 @@ struct device_ops {
     void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
     void (*axpy)(struct device *dev, size_t n, float a, const float *x, float *y); /* y += a x */
     void (*scale)(struct device *dev, size_t n, float a, float *x);                /* x *= a */
+
+    /* What the outer path sends of one fragment, in one pass over theta, anchor and residual:
+     *     x = (anchor - theta) + decay * residual;   numbers = what the codec makes of x;   rest = x - their values
+     * bit for bit as compress/feedback.c and the codec do it. All are device memory, at the fragment's first float;
+     * `numbers` is laid out by pieces_lay_out. anchor NULL: theta in place of the difference; residual NULL: nothing is
+     * added; rest NULL: not wanted; it may be residual. A piece with NaN or infinity is marked bad, and of the rest the
+     * part of such a piece is not written. */
+    void (*delta)(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
+                  float decay, const float *residual, float *rest, void *numbers);
 };
 
 /* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (gpu/plugin.h: UNSUPPORTED, with

@@ -275,3 +275,40 @@ float cuda_emulated_xor_f32(float value, unsigned lanes, int line)
 {
     return (float)cuda_emulated_xor_f64(value, lanes, line); /* a float survives the way through a double */
 }
+
+/* 32 bits survive it, too. */
+unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line)
+{
+    return (unsigned)cuda_emulated_xor_f64(value, lanes, line);
+}
+
+/* The value of the lane so many below; its own where there is none. */
+unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line)
+{
+    unsigned me = emu.current, lane = me % LANES;
+    emu.threads[me].vote = value;
+    park(AT_WARP, line);
+    unsigned other = emu.threads[lane < lanes ? me : me - lanes].vote;
+    park(AT_WARP, line);
+    return other;
+}
+
+unsigned cuda_emulated_add_u32(unsigned value, int line)
+{
+    unsigned first = emu.current / LANES * LANES, sum = 0;
+    emu.threads[emu.current].vote = value;
+    park(AT_WARP, line);
+    for (unsigned i = 0; i < LANES; i++) sum += emu.threads[first + i].vote;
+    park(AT_WARP, line);
+    return sum;
+}
+
+unsigned cuda_emulated_max_u32(unsigned value, int line)
+{
+    unsigned first = emu.current / LANES * LANES, most = 0;
+    emu.threads[emu.current].vote = value;
+    park(AT_WARP, line);
+    for (unsigned i = 0; i < LANES; i++) most = emu.threads[first + i].vote > most ? emu.threads[first + i].vote : most;
+    park(AT_WARP, line);
+    return most;
+}

@@ -1,8 +1,11 @@
-# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels with one line of one kernel source
-# changed (in the build folder) and runs the test that should notice: by a wrong number, or because the emulation stops it.
+# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or test_cuda_delta with one line of one
+# kernel source changed (in the build folder) and runs the test that should notice: by a wrong number, or because the
+# emulation stops it.
 set(planted_cuda_names)
-add_library(planted_cuda_main OBJECT parity/test_cuda_kernels.c)
-target_link_libraries(planted_cuda_main PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
+foreach(program IN ITEMS kernels delta)
+    add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
+    target_link_libraries(planted_cuda_${program} PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
+endforeach()
 
 # name: of the program; test: what should notice; source: what is changed; from, to: the line
 function(atoll_planted_cuda name test source from to)
@@ -18,7 +21,11 @@ function(atoll_planted_cuda name test source from to)
     set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_cuda/${name}.c)
     file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
     set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation)
-    add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_main> ${copy})
+    set(program kernels)
+    if(source MATCHES "delta")
+        set(program delta)
+    endif()
+    add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
     target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} cuda_emulated ${all_libraries} PkgConfig::CMOCKA)
 endfunction()
 
@@ -68,7 +75,41 @@ atoll_planted_cuda(infinite_norm_accepted test_clip cuda_optim
 atoll_planted_cuda(rows_that_do_not_count_do test_head cuda_loss
     "for (size_t i = threadIdx.x; i < a.ld && !a.loss_only; i += CUDA_BLOCK) row[i] = 0;" "")
 
+# --- the outer path
+atoll_planted_cuda(ties_of_higher_place_first test_chunks cuda_delta_chunk
+    "rank_of(p, j) >= k - above" "rank_of(p, j) < reached - k")
+atoll_planted_cuda(a_tie_too_many test_chunks cuda_delta_chunk
+    "rank_of(p, j) >= k - above" "rank_of(p, j) > k - above")
+atoll_planted_cuda(a_rank_counts_itself test_chunks cuda_delta_chunk
+    "((1u << threadIdx.x % 32) - 1)" "((2u << threadIdx.x % 32) - 1)")
+atoll_planted_cuda(zeros_are_sent test_chunks cuda_delta_chunk
+    "uint32_t low = 1," "uint32_t low = 0,")
+atoll_planted_cuda(search_ends_early test_chunks cuda_delta_chunk
+    "high - low > 1" "high - low > 2")
+atoll_planted_cuda(counts_read_before_they_are_written test_chunks cuda_delta_chunk
+    "sums[threadIdx.x / 32] = n;\n    __syncthreads();" "sums[threadIdx.x / 32] = n;")
+atoll_planted_cuda(counts_written_while_they_are_read test_chunks cuda_delta_chunk
+    "turn ^= 1;\n        unsigned n" "unsigned n")
+atoll_planted_cuda(words_read_before_they_are_whole test_chunks cuda_delta_chunk
+    "__syncthreads(); /* words are whole */" "")
+atoll_planted_cuda(sums_of_warps_read_too_early test_chunks cuda_delta_chunk
+    "__syncthreads(); /* sums of warps */" "")
+atoll_planted_cuda(ranks_read_too_early test_chunks cuda_delta_chunk
+    "__syncthreads(); /* before */" "")
+atoll_planted_cuda(places_written_while_they_are_read test_chunks cuda_delta_chunk
+    "__syncthreads(); /* all have read these places */" "")
+atoll_planted_cuda(magnitudes_read_before_they_are_whole test_chunks cuda_delta_chunk
+    "__syncthreads(); /* magnitudes are whole */" "")
+atoll_planted_cuda(sums_of_chunks_in_any_order test_order cuda_delta_chunk
+    "(s.least >> 23) <= 11" "(s.least >> 23) <= 99")
+atoll_planted_cuda(sums_of_blocks_folded_otherwise test_order cuda_delta_block
+    "lanes = 8; lanes; lanes /= 2) s =" "lanes = 1; lanes < 16; lanes *= 2) s =")
+atoll_planted_cuda(last_byte_not_written test_blocks cuda_delta_block
+    "(piece->length * bits + 7) / 8" "piece->length * bits / 8")
+atoll_planted_cuda(a_bad_piece_is_sent test_not_finite cuda_delta_block
+    "head.bad = most >= RULE_INFINITY;" "head.bad = 0;")
+
 add_test(NAME test_cuda_planted
          COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
          WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-set_tests_properties(test_cuda_planted PROPERTIES LABELS planted TIMEOUT 170)
+set_tests_properties(test_cuda_planted PROPERTIES LABELS planted TIMEOUT 240)
