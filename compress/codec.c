@@ -11,7 +11,7 @@
 static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_fp16, &codec_int8,
                                                          &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit,
                                                          &codec_topk};
-static const struct byte_stage *const byte_stages[] = {&codec_huff, &codec_lz4};
+static const struct byte_stage *const byte_stages[] = {&codec_huff, &codec_lz4, &codec_skip};
 
 enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };
 
@@ -254,9 +254,14 @@ static enum status encode_either(struct codec *codec, const float *x, const stru
     TRY(x ? v->stage->encode(v, x, first, room, &size) : v->stage->encode_pieces(v, numbers, first, room, &size));
     for (size_t i = 0; i < codec->n_bytes; i++) {
         last = i + 1 == codec->n_bytes;
-        TRY(codec->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size,
-                                    last ? dst : codec->between[i + 1], last ? cap : codec->bounds[i + 1], &size));
-        shape.n_sections = 0;
+        uint8_t *out = last ? dst : codec->between[i + 1];
+        TRY(codec->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
+                                    last ? cap : codec->bounds[i + 1], &size));
+        if (last) break;
+        if (codec->bytes[i]->reshape)
+            codec->bytes[i]->reshape(out, size, &shape);
+        else
+            shape.n_sections = 0;
     }
     *size_p = size;
     return STATUS_OK;

@@ -25,7 +25,7 @@ struct value_stage;
 enum { PAYLOAD_SECTIONS = 3 };
 
 /* What a byte stage may know of the bytes it gets. Sections lie end to end from 0; what follows the last one has
- * elements of `width` bytes. Behind another byte stage there are no sections. */
+ * elements of `width` bytes. Behind a byte stage there are no sections, unless it knows where they went (reshape). */
 struct payload_shape {
     uint8_t width;
     size_t n_plain; /* values that the first section holds as they are, in 16 bits each */
@@ -101,11 +101,14 @@ struct byte_stage {
     /* CORRUPT for anything but bytes that encode could have made from at most cap bytes. */
     enum status (*decode)(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
                           uint8_t *dst, size_t cap, size_t *size_p);
+    /* The shape of its input becomes that of its output out[size], for the stage that encodes next. NULL: the output
+     * has no sections. */
+    void (*reshape)(const uint8_t *out, size_t size, struct payload_shape *shape);
 };
 
 extern const struct value_stage codec_fp32, codec_bf16, codec_fp16, codec_int8;
 extern const struct value_stage codec_int4, codec_e3m0, codec_2bit, codec_1bit;
 extern const struct value_stage codec_topk;
-extern const struct byte_stage codec_lz4, codec_huff;
+extern const struct byte_stage codec_lz4, codec_huff, codec_skip;
 
 #endif

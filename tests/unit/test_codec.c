@@ -19,7 +19,8 @@
 
 static const char *const specs[] = {"fp32",     "bf16",     "int8",        "int8:16",     "int8:65536",
                                     "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
-                                    "topk:9/256", "topk:64/4096+2bit", "topk:100/256+int8", "topk:4/512+fp16+lz4"};
+                                    "topk:9/256", "topk:64/4096+2bit", "topk:100/256+int8", "topk:4/512+fp16+lz4",
+                                    "fp32+skip", "int8:16+skip+huff"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static struct codec *make(const char *spec, size_t n)
@@ -300,6 +301,7 @@ static void test_specs(void **state)
                 {"int8:016", "int8:16", false},
                 {"fp32+lz4", "fp32+lz4", true},
                 {"int8+lz4", "int8:256+lz4", false},
+                {"fp32+skip+huff+lz4", "fp32+skip+huff+lz4", true},
                 {"bf16+lz4+lz4+lz4", "bf16+lz4+lz4+lz4", false}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct codec *codec = make(good[i].spec, 3);

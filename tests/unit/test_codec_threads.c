@@ -20,7 +20,7 @@ enum { R = 3, THREADS = 4 };
 
 static const char *const specs[] = {
     "fp32", "bf16", "fp16", "int8:64", "int4:64", "e3m0:64", "2bit:64", "1bit:64", "bf16+lz4", "int4:256+huff",
-    "topk:64/4096", "topk:1000/4096+2bit", "topk:64/1024+int8", "topk:64/4096+fp16+huff",
+    "int4:64+skip+huff", "topk:64/4096", "topk:1000/4096+2bit", "topk:64/1024+int8", "topk:64/4096+fp16+huff",
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
