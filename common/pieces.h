@@ -25,7 +25,7 @@ enum piece_kind {
 
 enum { PIECE_PLAIN_MAX = 4096 }; /* values of a plain piece */
 
-struct piece {
+struct piece_range {
     uint64_t from; /* its first float in the fragment */
     uint64_t out;  /* where its numbers begin: in `plain`; of a chunk in `index` and `code`; of a block in `bytes` */
     uint32_t length;

@@ -276,7 +276,7 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
     return STATUS_NONFINITE;
 }
 
-bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece *pieces)
+bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece_range *pieces)
 {
     const struct value_ctx *v = &codec->value;
     if (v->stage->pieces) v->stage->pieces(v, shape, pieces);

@@ -104,11 +104,11 @@ bool codec_sparse(const struct codec *codec);
 
 /* ---- numbers made elsewhere -----------------------------------------------------------------------------------------
  *
- * The costly half of encoding, choosing and quantizing, may be a device's (common/pieces.h); the bytes are made here. */
+ * The costly half of encoding, choosing and quantizing, may be a device's (common/pieces.h); bytes are made here. */
 
 /* How the codec cuts its fragment: *shape, and the table [shape->n_pieces] where `pieces` is not NULL. False: the value
  * stage has no such form. */
-bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece *pieces);
+bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece_range *pieces);
 /* The payload of these numbers: byte for byte what codec_encode makes of the floats that they were made of. INVALID
  * where codec_pieces is false, NONFINITE where a piece is bad, CORRUPT for numbers that no floats give, LIMIT. */
 enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers *numbers, uint8_t *dst, size_t cap,

@@ -162,14 +162,14 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static void int8_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces)
+static void int8_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces)
 {
     size_t block = ctx->param[0];
     *shape = (struct piece_shape){.kind = PIECE_INT8, .n_values = ctx->n, .n_pieces = n_blocks(ctx), .n_bytes = ctx->n,
                                   .longest = (uint32_t)block, .k_max = (uint32_t)block};
     for (size_t i = 0; pieces && i < shape->n_pieces; i++) {
         uint32_t length = (uint32_t)(ctx->n - i * block < block ? ctx->n - i * block : block);
-        pieces[i] = (struct piece){.from = i * block, .out = i * block, .length = length, .k = length};
+        pieces[i] = (struct piece_range){.from = i * block, .out = i * block, .length = length, .k = length};
     }
 }
 

@@ -159,7 +159,7 @@ static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src,
 
 static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT, PIECE_1BIT}; /* as `formats` */
 
-static void lowbit_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces)
+static void lowbit_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces)
 {
     const struct runs *runs = ctx->plan;
     size_t block = ctx->param[0], block_bytes = block * format_of(ctx)->bits / 8;
@@ -174,7 +174,7 @@ static void lowbit_pieces(const struct value_ctx *ctx, struct piece_shape *shape
             size_t nth = (i - run->from) / step;
             if (!pieces) continue;
             pieces[shape->n_pieces] =
-                (struct piece){.from = i,
+                (struct piece_range){.from = i,
                                .out = run->plain ? run->at + nth * step : run->codes_at + nth * block_bytes,
                                .length = length,
                                .k = run->plain ? 0 : length};

@@ -75,7 +75,7 @@ struct value_stage {
     /* x[n] is finite. LIMIT when the payload does not fit; *size_p only set on success. */
     enum status (*encode)(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
     /* codec_pieces and the payload of checked heads, none of them bad; both NULL: not in this form. */
-    void (*pieces)(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces);
+    void (*pieces)(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces);
     enum status (*encode_pieces)(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
                                  size_t cap, size_t *size_p);
     /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */

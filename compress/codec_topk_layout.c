@@ -59,7 +59,7 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
 _Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BIT && (int)PIECE_BYTES == TOPK_INT8 &&
                    (int)PIECE_HALF == TOPK_FP16, "one order of values");
 
-void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece *pieces)
+void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces)
 {
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
@@ -68,7 +68,7 @@ void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct 
         size_t step = item.k ? item.length : PIECE_PLAIN_MAX;
         for (size_t at = 0; at < item.length; at += step, shape->n_pieces++) {
             if (!pieces) continue;
-            pieces[shape->n_pieces] = (struct piece){
+            pieces[shape->n_pieces] = (struct piece_range){
                 .from = item.from + at,
                 .out = item.k ? shape->n_chosen : item.dense + at,
                 .length = (uint32_t)(item.length - at < step ? item.length - at : step),

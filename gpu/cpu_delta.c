@@ -60,7 +60,7 @@ static void scales_of(enum piece_kind kind, const float *x, const uint16_t *inde
 }
 
 /* x becomes what is left of it, here and below. */
-static void send_chunk(enum piece_kind kind, const struct piece *piece, float *x, const struct piece_numbers *out,
+static void send_chunk(enum piece_kind kind, const struct piece_range *piece, float *x, const struct piece_numbers *out,
                        struct piece_head *head)
 {
     uint16_t *index = out->index + piece->out, *code = out->code + piece->out;
@@ -115,7 +115,7 @@ static struct rule_block scale_block(enum piece_kind kind, const float *x, size_
     return rule_block_2bit(low, high);
 }
 
-static void send_block(enum piece_kind kind, const struct piece *piece, float *x, uint32_t most,
+static void send_block(enum piece_kind kind, const struct piece_range *piece, float *x, uint32_t most,
                        const struct piece_numbers *out, struct piece_head *head)
 {
     unsigned bits = rule_code_bits(kind);
@@ -131,7 +131,7 @@ static void send_block(enum piece_kind kind, const struct piece *piece, float *x
     }
 }
 
-static void send_plain(const struct piece *piece, float *x, const struct piece_numbers *out)
+static void send_plain(const struct piece_range *piece, float *x, const struct piece_numbers *out)
 {
     for (size_t i = 0; i < piece->length; i++) {
         uint16_t half = rule_bf16(x[i]);
@@ -153,7 +153,7 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
     struct piece_numbers out;
     pieces_lay_out(shape, numbers, &out);
     for (size_t i = 0; i < shape->n_pieces; i++) {
-        const struct piece *piece = &p->as.delta.pieces[i];
+        const struct piece_range *piece = &p->as.delta.pieces[i];
         struct piece_head head = {0};
         uint32_t most = 0;
         for (size_t j = 0; j < piece->length; j++) {

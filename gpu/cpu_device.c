@@ -150,7 +150,7 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
     return STATUS_OK;
 }
 
-static enum status cpu_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece *pieces,
+static enum status cpu_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
                                   struct delta_plan **out)
 {
     struct cpu_plan *plan;

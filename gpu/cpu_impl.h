@@ -31,7 +31,7 @@ struct cpu_plan {
         } head;
         struct {
             struct piece_shape shape;
-            struct piece *pieces;
+            struct piece_range *pieces;
             float *x; /* [longest] of one piece */
         } delta;
     } as;

@@ -143,7 +143,7 @@ struct cuda_delta_args {
     enum piece_kind kind;
     float decay;
     size_t n_pieces;
-    const struct piece *pieces;
+    const struct piece_range *pieces;
     const float *theta, *anchor, *residual; /* at the fragment's first float; anchor, residual: may be NULL */
     float *rest;                            /* what is not sent, or NULL; may be residual */
     struct piece_numbers out;

@@ -10,7 +10,8 @@ DEVICE unsigned warp_max_bits(unsigned x)
 
 /* Sum of capped magnitudes above `threshold` (< 0: all) in the codecs' order: value i is added to sum i mod 16, then
  * the sums are folded in halves. The upper half-warp does the lower one's additions, too: all lanes get the result. */
-DEVICE float magnitude_sum(const struct cuda_delta_args *a, const struct piece *piece, float threshold, unsigned *above)
+DEVICE float magnitude_sum(const struct cuda_delta_args *a, const struct piece_range *piece, float threshold,
+                           unsigned *above)
 {
     unsigned lane = threadIdx.x % 32, n = 0;
     float s = 0;
@@ -29,7 +30,7 @@ DEVICE float magnitude_sum(const struct cuda_delta_args *a, const struct piece *
 }
 
 /* Means of the magnitudes on each side of a threshold. */
-DEVICE void two_means(const struct cuda_delta_args *a, const struct piece *piece, float sum, float threshold,
+DEVICE void two_means(const struct cuda_delta_args *a, const struct piece_range *piece, float sum, float threshold,
                       float *low, float *high)
 {
     unsigned n = piece->length, above;
@@ -38,7 +39,7 @@ DEVICE void two_means(const struct cuda_delta_args *a, const struct piece *piece
     *high = above ? above_sum / (float)above : *low;
 }
 
-DEVICE struct rule_block scale_block(const struct cuda_delta_args *a, const struct piece *piece, uint32_t most)
+DEVICE struct rule_block scale_block(const struct cuda_delta_args *a, const struct piece_range *piece, uint32_t most)
 {
     if (a->kind != PIECE_2BIT && a->kind != PIECE_1BIT) return rule_block_of(a->kind, most);
     unsigned all;
@@ -62,7 +63,7 @@ DEVICE void put_codes(uint8_t *bytes, unsigned from, unsigned n_bytes, unsigned 
     if (lane % 8 < bits && at < n_bytes) bytes[at] = (uint8_t)(word >> 8 * (lane % 8 % 4));
 }
 
-DEVICE void send_block(const struct cuda_delta_args *a, const struct piece *piece, const struct rule_block *b)
+DEVICE void send_block(const struct cuda_delta_args *a, const struct piece_range *piece, const struct rule_block *b)
 {
     unsigned bits = rule_code_bits(a->kind), lane = threadIdx.x % 32, n_bytes = (piece->length * bits + 7) / 8;
     double unused = 0;
@@ -81,7 +82,7 @@ DEVICE void send_block(const struct cuda_delta_args *a, const struct piece *piec
     }
 }
 
-DEVICE void send_plain(const struct cuda_delta_args *a, const struct piece *piece)
+DEVICE void send_plain(const struct cuda_delta_args *a, const struct piece_range *piece)
 {
     double unused = 0;
     for (unsigned i = threadIdx.x % 32; i < piece->length; i += 32) {
@@ -96,7 +97,7 @@ KERNEL(cuda_delta_block, cuda_delta_args, CUDA_ROW_WARPS * 32)
 {
     size_t which = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32;
     if (which >= a.n_pieces) return; /* a whole warp */
-    const struct piece piece = a.pieces[which];
+    const struct piece_range piece = a.pieces[which];
     struct piece_head head;
     uint32_t most = 0;
     memset(&head, 0, sizeof head);

@@ -170,7 +170,7 @@ DEVICE void scales_of(enum piece_kind kind, const uint32_t *magnitude, unsigned 
 }
 
 /* Numbers of the chosen values; x becomes what is left of them. */
-DEVICE void send_chunk(const struct cuda_delta_args *a, const struct piece *piece, float *x, uint32_t most,
+DEVICE void send_chunk(const struct cuda_delta_args *a, const struct piece_range *piece, float *x, uint32_t most,
                        struct piece_head *head, struct places *p, unsigned (*sums)[WARPS], uint32_t *magnitude)
 {
     uint32_t taken = choose(x, piece->k, most, p, sums), low, high, split;
@@ -207,7 +207,7 @@ KERNEL(cuda_delta_chunk, cuda_delta_args, CUDA_CHUNK_THREADS)
     __shared__ unsigned sums[2][WARPS];
     __shared__ uint32_t largest[WARPS];
     __shared__ double squares[WARPS];
-    const struct piece piece = a.pieces[blockIdx.x];
+    const struct piece_range piece = a.pieces[blockIdx.x];
     float x[EACH];
     double square = 0;
     uint32_t most = 0;

@@ -196,7 +196,7 @@ static enum status cuda_head_plan(struct device *dev, const struct head_shape *s
     return STATUS_OK;
 }
 
-static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct piece *pieces)
+static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct piece_range *pieces)
 {
     size_t bytes = plan->as.delta.shape.n_pieces * sizeof *pieces;
     plan->as.delta.pieces = cuda_rt_alloc(cuda->rt, bytes);
@@ -205,8 +205,8 @@ static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, 
     return cuda_rt_sync(cuda->rt, NULL); /* the caller's table may go */
 }
 
-static enum status cuda_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece *pieces,
-                                   struct delta_plan **out)
+static enum status cuda_delta_plan(struct device *dev, const struct piece_shape *shape,
+                                   const struct piece_range *pieces, struct delta_plan **out)
 {
     if (!shape->n_pieces) return STATUS_INVALID;
     if (shape->kind <= PIECE_HALF && (shape->longest > CUDA_CHUNK_MAX || shape->k_max > CUDA_CHOSEN_MAX))

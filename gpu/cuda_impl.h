@@ -37,7 +37,7 @@ struct cuda_plan {
         } head;
         struct {
             struct piece_shape shape;
-            struct piece *pieces; /* device memory */
+            struct piece_range *pieces; /* device memory */
         } delta;
     } as;
 };

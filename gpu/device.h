@@ -95,7 +95,7 @@ struct device_ops {
     enum status (*head_plan)(struct device *dev, const struct head_shape *shape, struct head_plan **out) MUST_CHECK;
     /* For fragments that are cut like this; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not take
      * pieces of this size (the caller's codec does the work then), INVALID for no pieces, NOMEM. */
-    enum status (*delta_plan)(struct device *dev, const struct piece_shape *shape, const struct piece *pieces,
+    enum status (*delta_plan)(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
                               struct delta_plan **out) MUST_CHECK;
     void (*plan_free)(struct device *dev, void *plan); /* any of the four; NULL is allowed */
 

@@ -86,7 +86,7 @@ static struct delta_plan *plan_for(struct device *dev, const struct codec *codec
 {
     struct delta_plan *plan = NULL;
     assert_true(codec_pieces(codec, shape, NULL));
-    struct piece *pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
+    struct piece_range *pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
     assert_non_null(pieces);
     assert_true(codec_pieces(codec, shape, pieces));
     assert_int_equal(dev->ops->delta_plan(dev, shape, pieces, &plan), STATUS_OK);

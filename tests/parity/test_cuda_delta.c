@@ -112,7 +112,7 @@ static void test_refusals(void **state)
 {
     static const struct codec_span span = {.count = 20000, .rows = 2, .cols = 10000, .ndim = 2};
     static const char *const specs[] = {"topk:64/8192", "topk:1025/4096"};
-    struct piece pieces[8];
+    struct piece_range pieces[8];
     struct piece_shape shape;
     struct delta_plan *plan = NULL;
     struct lin_plan *lin;
