@@ -33,6 +33,7 @@ OUTER_STEPS = {
     "mean over all": outer_flags("sgd", 1, 0, "--merge.rule=mean"),  # of topk, too: who did not send counts as a zero
     "mean × 1.5": outer_flags("sgd", 1.5, 0),
     "mean × 0.7": outer_flags("sgd", 0.7, 0),
+    "mean × 0.5": outer_flags("sgd", 0.5, 0),
     "nesterov 0.3": outer_flags("nesterov", 0.7, 0.3),  # 0.7 / (1 - 0.3) = 1
     "nesterov 0.7": outer_flags("nesterov", 0.7, 0.7),
 }
@@ -56,6 +57,7 @@ TIERS = {
     "topk64-int8": ("topk:64/4096+int8", "auto", "mean"),
     "topk256-2bit": ("topk:256/4096+2bit", "auto", "mean"),
     "topk256-2bit-all": ("topk:256/4096+2bit", "auto", "mean over all"),
+    "topk256-2bit-half": ("topk:256/4096+2bit", "auto", "mean × 0.5"),
     "topk256-2bit-relay": ("topk:256/4096+2bit", "relay", "mean"),
     "fp32-long": ("fp32", "fp32", "mean × 1.5"),
     "fp32-short": ("fp32", "fp32", "mean × 0.7"),
@@ -68,8 +70,8 @@ TIERS = {
 SEEDS = [1, 2, 3]
 MAIN = ["fp32", "topk64-sign", "1bit", "int4", "topk256-2bit", "int8"]
 OUTER = ["fp32-long", "fp32-short", "fp32-light"]
-MORE = ["topk64-sign-all", "topk256-2bit-all", "topk64-sign-both", "2bit", "topk64-2bit", "topk64-int8",
-        "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
+MORE = ["topk64-sign-all", "topk256-2bit-all", "topk256-2bit-half", "topk64-sign-both", "2bit", "topk64-2bit",
+        "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
 ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
 
