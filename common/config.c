@@ -188,13 +188,21 @@ void config_help(FILE *out)
     }
 }
 
+/* It travels, and makes one run differ from another. */
+static bool shared(const struct config *config, int index)
+{
+    char value[CONFIG_VALUE_MAX];
+    const struct config_key *key = &config_keys[index];
+    return !key->local && !(key->later && !strcmp(config_value_text(config, index, value), key->preset));
+}
+
 size_t config_shared_text(const struct config *config, char *out, size_t cap)
 {
     struct writer w = writer_of(out, cap);
     const char *section = "";
     for (int i = 0; i < config_keys_count; i++) {
         char line[LINE_MAX_BYTES];
-        if (config_keys[i].local) continue;
+        if (!shared(config, i)) continue;
         if (strcmp(section, config_keys[i].section)) {
             section = config_keys[i].section;
             put_bytes(&w, section, strlen(section));
@@ -214,7 +222,7 @@ uint64_t config_shared_hash(const struct config *config)
     uint64_t acc = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char line[LINE_MAX_BYTES];
-        if (config_keys[i].local) continue;
+        if (!shared(config, i)) continue;
         acc = hash_mix(acc, hash64(config_keys[i].section, strlen(config_keys[i].section)));
         acc = hash_mix(acc, hash64(line, key_line(config, i, line, sizeof line)));
     }
@@ -241,8 +249,14 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
 bool config_codec_lossless(const char *spec)
 {
     if (strncmp(spec, "fp32", 4)) return false;
-    for (spec += 4; *spec; spec += 4)
-        if (strncmp(spec, "+lz4", 4)) return false;
+    static const char *const byte_stages[] = {"+lz4", "+huff", "+skip"};
+    for (spec += 4; *spec;) {
+        size_t length = 0;
+        for (size_t i = 0; i < sizeof byte_stages / sizeof *byte_stages; i++)
+            if (!strncmp(spec, byte_stages[i], strlen(byte_stages[i]))) length = strlen(byte_stages[i]);
+        if (!length) return false;
+        spec += length;
+    }
     return true;
 }
 
@@ -266,10 +280,30 @@ enum config_down config_down(const struct config *config)
     return union_values(spec) ? CONFIG_DOWN_UNION : CONFIG_DOWN_CODEC;
 }
 
-void config_down_spec(const struct config *config, char out[CONFIG_SPEC_MAX])
+bool config_embeddings_differ(const struct config *config)
 {
-    switch (config_down(config)) {
-    case CONFIG_DOWN_CODEC: memcpy(out, config->codec.down, CONFIG_SPEC_MAX); break;
+    return config->train.embedding_fragment == CHOICE_ON && strcmp(config->codec.embeddings, "same") != 0;
+}
+
+const char *config_up_spec(const struct config *config, uint32_t fragment)
+{
+    return fragment == 0 && config_embeddings_differ(config) ? config->codec.embeddings : config->codec.up;
+}
+
+enum config_down config_down_of(const struct config *config, uint32_t fragment)
+{
+    enum config_down down = config_down(config);
+    bool merged = down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO;
+    return merged && !config_codec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
+}
+
+void config_down_spec(const struct config *config, uint32_t fragment, char out[CONFIG_SPEC_MAX])
+{
+    bool plain = config_down(config) == CONFIG_DOWN_CODEC;
+    switch (config_down_of(config, fragment)) {
+    case CONFIG_DOWN_CODEC:
+        snprintf(out, CONFIG_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
+        break;
     case CONFIG_DOWN_RELAY: out[0] = 0; break;
     /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
     case CONFIG_DOWN_UNION:

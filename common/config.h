@@ -57,6 +57,7 @@ struct config {
         uint32_t eval_every;           /* rounds; 0 = only at the end */
         uint64_t eval_tokens;          /* validation tokens of a periodic evaluation; the final one takes all */
         uint32_t fragments;            /* 0 = by size */
+        enum choice_auto embedding_fragment; /* on: the embeddings are fragment 0, alone; `fragments` is of the rest */
         enum choice_auto dynamic_steps; /* DyLU: H of a worker follows its speed; auto = on with async */
     } train;
     struct {
@@ -76,6 +77,7 @@ struct config {
     } outer;
     struct {
         char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
+        char embeddings[CONFIG_SPEC_MAX]; /* of deltas of the embeddings' own fragment: same (as up), or a spec */
         enum choice_auto error_feedback;                 /* auto = on for lossy codecs */
     } codec;
     struct {
@@ -138,11 +140,19 @@ uint64_t config_shared_hash(const struct config *config);
 int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap);
 
 /* Helpers every reader of the configuration uses. */
-bool config_codec_lossless(const char *spec);          /* the spec is fp32, possibly followed by lz4 */
+bool config_codec_lossless(const char *spec);          /* the spec is fp32, possibly with byte stages after it */
 bool config_codec_sparse(const char *spec);            /* deltas leave out coordinates: topk */
+/* codec.embeddings is a spec of its own. */
+bool config_embeddings_differ(const struct config *config);
+/* The codec of a fragment's deltas: codec.up, or codec.embeddings. */
+const char *config_up_spec(const struct config *config, uint32_t fragment);
 enum config_down config_down(const struct config *config);
-/* The codec of updates that are not relayed: codec.down; for union (and auto) top-k without a limit. "" for relay. */
-void config_down_spec(const struct config *config, char out[CONFIG_SPEC_MAX]);
+/* Of one fragment: as the run, but dense deltas make no union, so that embeddings with a dense codec beside a sparse
+ * codec.up go down by a codec, too, which is theirs. */
+enum config_down config_down_of(const struct config *config, uint32_t fragment);
+/* The codec of a fragment's updates that are not relayed: codec.down; for union (and auto) top-k without a limit. ""
+ * for relay. */
+void config_down_spec(const struct config *config, uint32_t fragment, char out[CONFIG_SPEC_MAX]);
 /* Updates carry the new parameters instead of increments (enum update_form). */
 bool config_update_replaces(const struct config *config);
 bool config_error_feedback(const struct config *config, const char *spec);

@@ -24,6 +24,8 @@ static const struct config_choice choices_schedule[] = {{"constant", SCHEDULE_CO
 /* The first name of a value is the one that is printed. */
 static const struct config_choice choices_auto[] = {{"auto", CHOICE_AUTO}, {"on", CHOICE_ON},     {"off", CHOICE_OFF},
                                                     {"true", CHOICE_ON},   {"false", CHOICE_OFF}, {NULL, 0}};
+static const struct config_choice choices_switch[] = {
+    {"off", CHOICE_OFF}, {"on", CHOICE_ON}, {"false", CHOICE_OFF}, {"true", CHOICE_ON}, {NULL, 0}};
 static const struct config_choice choices_journal[] = {
     {"auto", JOURNAL_SYNC_AUTO}, {"update", JOURNAL_SYNC_UPDATE}, {"snapshot", JOURNAL_SYNC_SNAPSHOT}, {NULL, 0}};
 static const struct config_choice choices_rule[] = {
@@ -44,6 +46,8 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define U32(s, k, d, from, to, u, h) {KEY(s, k, U32, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define U64(s, k, d, from, to, u, h) {KEY(s, k, U64, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define REAL(s, k, d, from, to, u, h) {KEY(s, k, REAL, d), .min = (from), .max = (to), .unit = (u), .help = (h)}
+#define LATER_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .later = true, .help = (h)}
+#define LATER_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .later = true, .choices = (c), .help = (h)}
 #define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
 #define LOCAL_U32(s, k, d, from, to, u, h) \
@@ -82,6 +86,8 @@ const struct config_key config_keys[] = {
     U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
     U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens", "tokens of an evaluation on the way; the last takes all"),
     U32(train, fragments, "0", 0, 256, "fragments", "parts that synchronize on their own; 0: by size"),
+    LATER_CHOICE(train, embedding_fragment, "off", choices_switch,
+                 "the embeddings are a part of their own, before those of train.fragments"),
     CHOICE(train, dynamic_steps, "auto", choices_auto, "H of a worker follows its speed; auto: on with async"),
 
     CHOICE(inner, optimizer, "adamw", choices_inner, "optimizer of each worker"),
@@ -105,6 +111,7 @@ const struct config_key config_keys[] = {
 
     TEXT(codec, up, "int8:256", "codec of deltas, see `atoll codec list`; ddp: fp32"),
     TEXT(codec, down, "int8:256", "codec of updates; or relay, union, auto; ddp: fp32"),
+    LATER_TEXT(codec, embeddings, "same", "codec of deltas of train.embedding_fragment; same: codec.up"),
     CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
 
     CHOICE(merge, rule, "mean", choices_rule,

@@ -114,10 +114,35 @@ static enum status resolve_method(const struct resolve *r)
         release(r, AT(codec.down));
         TRY(derive(r, AT(codec.up), "fp32"));
         TRY(derive(r, AT(codec.down), "fp32"));
+        release(r, AT(codec.embeddings));
+        TRY(derive(r, AT(codec.embeddings), "same"));
     } else if (unset(r, AT(train.sync_every)) && c->train.sync_every > c->train.max_steps) {
         TRY(derive_u32(r, AT(train.sync_every), c->train.max_steps)); /* a short trial run: one round */
     }
     return STATUS_OK;
+}
+
+/* Deltas of one update hold all parameters or what changed in them: in both kinds of fragments the same. */
+static enum status resolve_embeddings(const struct resolve *r)
+{
+    const struct config *c = r->config;
+    bool lossless = config_codec_lossless(c->codec.up);
+    if (!strcmp(c->codec.embeddings, "same")) return STATUS_OK;
+    if (!config_embeddings_differ(c))
+        return err_set(r->err, STATUS_INVALID,
+                       "codec.embeddings: %.60s is for a fragment of their own: set train.embedding_fragment to on, or "
+                       "write same", c->codec.embeddings);
+    if (config_codec_lossless(c->codec.embeddings) == lossless) return STATUS_OK;
+    return err_set(r->err, STATUS_INVALID,
+                   "codec.embeddings: %.60s does not go with codec.up, %.60s: both lose something or neither does; "
+                   "nearest: %s",
+                   c->codec.embeddings, c->codec.up, lossless ? "fp32" : "bf16");
+}
+
+/* A sparse codec whose payload cannot be merged where it lies. */
+static bool sparse_in_stages(const char *spec)
+{
+    return config_codec_sparse(spec) && (strstr(spec, "+lz4") || strstr(spec, "+huff") || strstr(spec, "+skip"));
 }
 
 /* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
@@ -143,10 +168,12 @@ static enum status resolve_down(const struct resolve *r)
                        "codec.down: relay does not go with train.method %s, whose steps workers cannot repeat from the "
                        "deltas; allowed: a codec%s, auto",
                        config_method_name(c->train.method), sparse ? ", union" : "");
-    if (down != CONFIG_DOWN_UNION && sparse && (strstr(c->codec.up, "+lz4") || strstr(c->codec.up, "+huff")))
-        return err_set(r->err, STATUS_INVALID,
-                       "codec.down: %.40s does not go with byte stages on a sparse codec.up, %.60s: leave them out "
-                       "(they gain nothing there)", c->codec.down, c->codec.up);
+    for (uint32_t f = 0; down != CONFIG_DOWN_UNION && f < 2; f++) /* the embeddings' codec, and that of the rest */
+        if (sparse_in_stages(config_up_spec(c, f)))
+            return err_set(r->err, STATUS_INVALID,
+                           "codec.down: %.40s does not go with byte stages on a sparse codec.%s, %.60s: leave them out "
+                           "(they gain nothing there)",
+                           c->codec.down, sparse_in_stages(c->codec.up) ? "up" : "embeddings", config_up_spec(c, f));
     if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
     static const char *const optimizers[] = {
         [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
@@ -160,8 +187,8 @@ static enum status resolve_down(const struct resolve *r)
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
 static enum status resolve_merge(const struct resolve *r)
 {
-    bool sparse = config_codec_sparse(r->config->codec.up);
-    return derive(r, AT(merge.rule), sparse ? "contributors" : "mean");
+    bool sparse = config_codec_sparse(config_up_spec(r->config, 0)) || config_codec_sparse(r->config->codec.up);
+    return derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
 }
 
 /* "64 or 96": the multiples of `of` around value (the upper one alone when there is no lower one). */
@@ -287,6 +314,8 @@ static enum status check_coordinator(const struct resolve *r)
     if (!c->codec.up[0] || !c->codec.down[0])
         return err_set(r->err, STATUS_INVALID, "codec.%s: is empty; write fp32 for no compression",
                        c->codec.up[0] ? "down" : "up");
+    if (!c->codec.embeddings[0])
+        return err_set(r->err, STATUS_INVALID, "codec.embeddings: is empty; write same for the codec of the rest");
     return STATUS_OK;
 }
 
@@ -295,6 +324,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     struct resolve r = {config, sources, err};
     TRY(resolve_preset(&r));
     TRY(resolve_method(&r));
+    TRY(resolve_embeddings(&r));
     TRY(resolve_merge(&r));
     TRY(resolve_down(&r));
     TRY(check_model(&r));

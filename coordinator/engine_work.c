@@ -52,7 +52,7 @@ static void emit_update(struct engine *e, const struct round_close *close)
     event.lr = outer_state_lr(&e->ledger.outer, e->ledger.round.round);
     event.codec = e->ledger.down;
     event.update_bytes = e->ledger.down_bytes;
-    if (config_down(&e->config) == CONFIG_DOWN_AUTO) {
+    if (config_down_of(&e->config, close->fragment) == CONFIG_DOWN_AUTO) {
         event.relay_bytes = e->ledger.down_ways[0];
         event.union_bytes = e->ledger.down_ways[1];
     }

@@ -50,13 +50,13 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     const struct config *c = s->config;
     struct outer_fragment *frag = &s->fragments[f];
     size_t count = s->layout->fragments[f].count;
-    TRY(codec_create_for_fragment(&frag->up, c->codec.up, s->layout, f, err));
+    TRY(codec_create_for_fragment(&frag->up, config_up_spec(c, f), s->layout, f, err));
     char spec[CONFIG_SPEC_MAX];
-    config_down_spec(c, spec);
+    config_down_spec(c, f, spec);
     if (spec[0]) TRY(codec_create_for_fragment(&frag->down, spec, s->layout, f, err));
     bool keep = frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
     /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
-    float decay = config_down(c) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
+    float decay = config_down_of(c, f) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
     if (feedback_init(&frag->residual, count, decay, keep) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
     size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;

@@ -148,7 +148,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     float *theta = s->theta + frag->offset;
     bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
     struct job job = {.s = s, .step = step, .frag = frag,
-                      .relay = step->relay, .sparse = config_down(c) != CONFIG_DOWN_CODEC,
+                      .relay = step->relay, .sparse = config_down_of(c, step->fragment) != CONFIG_DOWN_CODEC,
                       .in = {.theta = theta, .acc = s->acc, .n = frag->count, .increment = !replace,
                              .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);

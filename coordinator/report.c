@@ -151,7 +151,10 @@ static void round_rest(const struct report *r, const struct engine_event *e, con
     bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
     snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
              isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
-             !chosen ? "" : !strcmp(e->codec, "relay") ? "  down by relay" : "  down by union",
+             !chosen                          ? ""
+             : !strcmp(e->codec, "relay")     ? "  down by relay"
+             : config_codec_sparse(e->codec) ? "  down by union"
+                                              : "",
              e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/settings.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "common/log.h"
 #include "compress/codec.h"
@@ -15,8 +16,10 @@ static enum status read_all(struct config *config, struct config_sources *source
         TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
     TRY(config_resolve(config, sources, err));
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return err_prefix(err, "codec.up");
+    if (config_embeddings_differ(config) && codec_spec_check(config->codec.embeddings, err) != STATUS_OK)
+        return err_prefix(err, "codec.embeddings");
     char down[CONFIG_SPEC_MAX];
-    config_down_spec(config, down);
+    config_down_spec(config, 1, down); /* what fragment 0 may have instead was checked */
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return err_prefix(err, "codec.down");
     return STATUS_OK;
 }
@@ -34,9 +37,31 @@ static uint32_t topk_period(const char *spec)
     return sscanf(spec, "topk:%u/%u", &k, &chunk) == 2 && k ? chunk / k : 0;
 }
 
+/* 1bit and 2bit have no zero: a row that nobody touched stays one only where it has blocks to itself. */
+static bool blurs_rows(const char *spec, uint32_t row)
+{
+    unsigned block = 256, bits;
+    return sscanf(spec, "%1ubit:%u", &bits, &block) >= 1 && bits <= 2 && strncmp(spec + 1, "bit", 3) == 0 && block &&
+           row % block != 0;
+}
+
+static void warn_of_embeddings(const struct config *c)
+{
+    const char *spec = c->codec.embeddings;
+    uint32_t rounds = c->train.max_steps / c->train.sync_every;
+    if (!config_embeddings_differ(c)) return;
+    if (rounds < topk_period(spec))
+        log_warn("codec.embeddings: %s sends a coordinate about once in %u rounds, and this run has %u", spec,
+                 topk_period(spec), rounds);
+    if (blurs_rows(spec, c->model.n_embd))
+        log_warn("codec.embeddings: blocks of %s reach over rows of %u: those that no step touched come out as noise",
+                 spec, c->model.n_embd);
+}
+
 void settings_warn(const struct config *c)
 {
     uint32_t rounds = c->train.max_steps / c->train.sync_every, period = topk_period(c->codec.up);
+    warn_of_embeddings(c);
     if (c->inner.warmup_steps >= c->train.max_steps)
         log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",
                  c->inner.warmup_steps, c->train.max_steps);

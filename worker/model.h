@@ -28,6 +28,7 @@ struct model; /* each family has its own */
 
 struct model_family {
     const char *name; /* model.family */
+    uint32_t n_embeddings; /* tensors the layout begins with of which a step touches some rows: tokens, positions */
     /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
      * for sizes that make no model. */
     enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
@@ -51,6 +52,9 @@ struct model_family {
 
 /* NULL when there is none of that name. */
 const struct model_family *model_family_find(const char *name);
+/* Fragments of a filled layout, as train.fragments and train.embedding_fragment say. INVALID, UNSUPPORTED. */
+enum status model_cut(const struct model_family *family, const struct config *config, struct layout *layout,
+                      struct err *err) MUST_CHECK;
 /* The model section of a resolved configuration. */
 struct model_config model_config_of(const struct config *config);
 

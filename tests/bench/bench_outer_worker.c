@@ -90,7 +90,7 @@ static enum status on_config(void *ctx, const char *text, struct outer_model *mo
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "unknown model family");
     struct model_config shape = model_config_of(&b->config);
     TRY(family->layout(&shape, &b->layout, err));
-    TRY(layout_split(&b->layout, b->config.train.fragments));
+    TRY(model_cut(family, &b->config, &b->layout, err));
     TRY(family->config_json(&shape, b->model_text, sizeof b->model_text));
     b->live = mem_alloc(b->layout.n_params, sizeof *b->live);
     b->noise = mem_alloc(NOISE, sizeof *b->noise);

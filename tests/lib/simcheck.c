@@ -26,7 +26,7 @@ enum status simcheck_create(struct simcheck **c_p, int n_clients, const struct c
                 (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.sync_every > 1);
     for (int i = 0; i < CHECK_IDS; i++) c->client_of_id[i] = -1;
     enum status status = STATUS_OK;
-    TRY_GOTO(toy_layout(toy, config->train.fragments, &c->layout), err_check);
+    TRY_GOTO(toy_layout(toy, config, &c->layout), err_check);
     assert(c->layout.n_fragments <= CHECK_FRAGMENTS);
     TRY_GOTO(check_log_init(c, err), err_check);
     for (int i = 0; i < n_clients; i++) TRY_GOTO(check_worker_init(c, &c->workers[i]), err_check);

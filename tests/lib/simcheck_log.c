@@ -79,9 +79,9 @@ enum status check_log_init(struct simcheck *c, struct err *err)
 {
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         struct check_log *log = &c->logs[f];
-        TRY(codec_create_for_fragment(&log->up, c->config.codec.up, &c->layout, f, err));
+        TRY(codec_create_for_fragment(&log->up, config_up_spec(&c->config, f), &c->layout, f, err));
         char down[CONFIG_SPEC_MAX];
-        config_down_spec(&c->config, down);
+        config_down_spec(&c->config, f, down);
         if (down[0]) TRY(codec_create_for_fragment(&log->down, down, &c->layout, f, err));
         struct check_version *v = log_grow(c, f);
         layout_fill(&c->layout, f, c->config.run.seed, v->theta);
@@ -164,13 +164,13 @@ static void check_value(struct simcheck *c, uint32_t f, struct check_version *v,
         v->merged_tokens += v->named[0].tokens;
         weight = (double)v->named[0].tokens / ((double)v->merged_tokens / (double)v->merged);
     }
-    enum config_down down = config_down(&c->config);
-    bool increment = down == CONFIG_DOWN_CODEC && !config_codec_lossless(c->config.codec.down);
+    enum config_down down = config_down_of(&c->config, f);
+    bool increment = down == CONFIG_DOWN_CODEC && !codec_lossless(c->logs[f].down);
     if (increment) forget(c, f, v);
     outer_step(c, v, n, mean, weight);
     for (size_t i = 0; increment && i < n; i++) largest = fmax(largest, fabs((double)decoded[i]));
     v->slack = 2e-4 + largest / 100.0; /* rounding, and what a dense quantizer may keep in its residual */
-    bool sparse = down == CONFIG_DOWN_CODEC && config_codec_sparse(c->config.codec.down);
+    bool sparse = down == CONFIG_DOWN_CODEC && codec_sparse(c->logs[f].down);
     if (sparse || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO) v->slack = INFINITY; /* check_owed is exact */
     for (size_t i = 0; i < n; i++) {
         if (fabs((double)v->theta[i] - v->ideal[i]) <= v->slack) continue;

@@ -42,7 +42,7 @@ bool check_merge(struct simcheck *c, uint32_t f, const struct check_version *v, 
 {
     size_t n = check_count(c, f);
     const struct fragment *frag = &c->layout.fragments[f];
-    bool senders = c->config.merge.rule == MERGE_CONTRIBUTORS && config_codec_sparse(c->config.codec.up), ok = true;
+    bool senders = c->config.merge.rule == MERGE_CONTRIBUTORS && codec_sparse(c->logs[f].up), ok = true;
     float *x[CHECK_NAMED];
     double *g[CHECK_NAMED], *weight = mem_alloc(n, sizeof *weight), all = 0;
     assert(weight);
@@ -101,7 +101,7 @@ bool check_update_decode(struct simcheck *c, const struct update *u, const struc
 {
     struct check_log *log = &c->logs[u->fragment];
     struct merge_delta deltas[CHECK_NAMED];
-    enum config_down down = config_down(&c->config);
+    enum config_down down = config_down_of(&c->config, u->fragment);
     if (strcmp(u->codec, "relay") != 0) {
         if (down == CONFIG_DOWN_RELAY || strcmp(u->codec, codec_spec(log->down)) != 0) return false;
         c->counts.encoded++;

@@ -15,6 +15,7 @@ struct plan {
     const char *list[SETTINGS_MAX + 1];
     int n_settings, n_workers, n_late;
     bool barrier, evicts, saves_all, nan;
+    const char *up; /* codec.up; NULL: of ddp */
     struct simcluster *cluster;
     uint64_t kills;
 };
@@ -45,6 +46,7 @@ static bool plan_codecs(struct plan *p)
     const char *mine = up[draw(p, 8)];
     bool sparse = config_codec_sparse(mine), is_special = draw(p, 2);
     uint64_t which = p->barrier ? draw(p, sparse ? 4 : 2) : 1 + draw(p, sparse ? 3 : 1);
+    p->up = mine;
     set(p, "codec.up=%s", mine);
     set(p, "codec.down=%s", is_special ? special[which] : down[draw(p, 7)]);
     if (draw(p, 3) == 0) set(p, "merge.rule=%s", draw(p, 2) ? "mean" : "contributors");
@@ -84,6 +86,18 @@ static void plan_method(struct plan *p)
     }
 }
 
+/* Drawn from numbers of its own: the other settings of a seed stay what they are. */
+static void plan_embeddings(struct plan *p)
+{
+    static const char *const lossy[] = {"same", "int8:16+skip", "bf16", "topk:64/256+int8"};
+    static const char *const lossless[] = {"same", "fp32+skip"};
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 8, 0);
+    if (r % 3) return;
+    bool lossy_up = p->up && !config_codec_lossless(p->up);
+    set(p, "train.embedding_fragment=on");
+    set(p, "codec.embeddings=%s", lossy_up ? lossy[r / 3 % 4] : lossless[r / 3 % 2]);
+}
+
 static void plan_make(struct plan *p, uint64_t seed)
 {
     *p = (struct plan){.seed = seed};
@@ -103,6 +117,7 @@ static void plan_make(struct plan *p, uint64_t seed)
     p->saves_all = draw(p, 5) != 0;
     set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
     p->nan = draw(p, 8) == 0;
+    plan_embeddings(p);
     p->list[p->n_settings] = NULL;
 }
 

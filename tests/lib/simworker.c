@@ -54,7 +54,7 @@ static enum status worker_on_config(void *ctx, const char *text, struct outer_mo
     config_defaults(&w->config, &sources);
     TRY(config_parse(&w->config, &sources, text, strlen(text), "CONFIG", CONFIG_COORDINATOR, err));
     TRY(config_resolve(&w->config, &sources, err));
-    TRY(toy_layout(w->toy, w->config.train.fragments, &w->layout));
+    TRY(toy_layout(w->toy, &w->config, &w->layout));
     w->built = true;
     size_t n = w->layout.n_params;
     w->theta = mem_alloc(n, sizeof(float));

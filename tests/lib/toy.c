@@ -4,7 +4,7 @@
 
 #include "common/rng.h"
 
-enum status toy_layout(const struct toy *toy, uint32_t n_fragments, struct layout *layout)
+enum status toy_layout(const struct toy *toy, const struct config *config, struct layout *layout)
 {
     layout_init(layout);
     for (uint32_t i = 0; i < toy->n_tensors; i++) {
@@ -13,7 +13,8 @@ enum status toy_layout(const struct toy *toy, uint32_t n_fragments, struct layou
         uint64_t shape[2] = {(uint64_t)(5 + 7 * (i % 3)) * toy->scale, 1}; /* sparse codecs send vectors whole */
         TRY(layout_add(layout, name, i % 3 ? 2 : 1, shape, LAYOUT_INIT_NORMAL, 1.0f, false));
     }
-    return layout_split(layout, n_fragments);
+    uint32_t apart = config->train.embedding_fragment == CHOICE_ON ? 2 : 0;
+    return layout_split_apart(layout, apart, config->train.fragments);
 }
 
 /* Where sample `index` of stream `stream` pulls parameter i to: small noise around a point that depends on i. */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/config.h"
 #include "common/layout.h"
 #include "common/status.h"
 
@@ -18,8 +19,9 @@ struct toy {
     uint32_t scale; /* tensor i has (5, 12 or 19) * scale floats */
 };
 
-/* Initialises and fills `layout` (the caller finishes it). */
-enum status toy_layout(const struct toy *toy, uint32_t n_fragments, struct layout *layout) MUST_CHECK;
+/* Initialises and fills `layout` (the caller finishes it), cut as config->train says; toy.0 and toy.1 pass
+ * for its embeddings. */
+enum status toy_layout(const struct toy *toy, const struct config *config, struct layout *layout) MUST_CHECK;
 
 /* Mean gradient over the training samples at positions [start, start + count) of the endless order, added to
  * grad[n_params] with weight count; returns the loss summed over samples. */

@@ -386,6 +386,13 @@ static void test_other_settings(void **state)
     assert_non_null(strstr(err.msg, "codec.down (fp32 here, int8:16 there)"));
     rig.engine = NULL;
     snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "int8:16");
+    err = (struct err){0};
+    rig.config.train.embedding_fragment = CHOICE_ON; /* other fragments */
+    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
+    assert_string_equal(err.msg, "the run folder holds a run with other settings: train.embedding_fragment (on here, "
+                                 "off there): use those, or another --dir");
+    rig.engine = NULL;
+    rig.config.train.embedding_fragment = CHOICE_OFF;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
     assert_int_equal(rig_start(&rig, &err), STATUS_OK);
     rig_close(&rig);
