@@ -334,22 +334,32 @@ void codec_view_decode(const struct codec_view *view, size_t part, float *x)
     v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
 }
 
+void codec_views_add(const struct codec_addend *from, size_t n, size_t part, float *acc, float *weight)
+{
+    if (!n) return;
+    const struct value_ctx *v = &from[0].view->codec->value;
+    const struct codec_part range = codec_part(from[0].view->codec, part);
+    if (v->stage->add) {
+        v->stage->add(v, from, n, range, acc, weight);
+        return;
+    }
+    for (size_t k = 0; k < n; k++) {
+        const struct codec_view *view = from[k].view;
+        v->stage->decode_axpy(v, from[k].a, view->payload, view->size, range, acc);
+        for (size_t i = 0; weight && i < range.to - range.from; i++) weight[i] = weight[i] + from[k].a;
+    }
+}
+
 void codec_view_axpy(const struct codec_view *view, size_t part, float a, float *acc)
 {
-    const struct value_ctx *v = &view->codec->value;
-    v->stage->decode_axpy(v, a, view->payload, view->size, codec_part(view->codec, part), acc);
+    const struct codec_addend one = {.view = view, .a = a};
+    codec_views_add(&one, 1, part, acc, NULL);
 }
 
 void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, float *acc, float *weight)
 {
-    const struct value_ctx *v = &view->codec->value;
-    const struct codec_part range = codec_part(view->codec, part);
-    if (v->stage->decode_weigh) {
-        v->stage->decode_weigh(v, a, view->payload, view->size, range, acc, weight);
-        return;
-    }
-    v->stage->decode_axpy(v, a, view->payload, view->size, range, acc);
-    for (size_t i = 0; i < range.to - range.from; i++) weight[i] = weight[i] + a;
+    const struct codec_addend one = {.view = view, .a = a};
+    codec_views_add(&one, 1, part, acc, weight);
 }
 
 double codec_bound_bits(const struct codec_view *view)

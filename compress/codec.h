@@ -67,9 +67,9 @@ enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, 
  *
  *     for every worker w: codec_open(codec, payload[w], size[w], room[w], &view[w]);          one thread, or many
  *     for every part p, shared out to threads:
- *         for every worker w in order: codec_view_axpy(&view[w], p, weight[w], acc + codec_part(codec, p).from);
+ *         codec_views_add(all views and their weights, in order, workers, p, acc + codec_part(codec, p).from, NULL);
  *
- * A part's floats stay in cache while all the workers are added to it. */
+ * A part's floats stay in cache while all the workers are added to it, and sparse payloads are read several at once. */
 struct codec_part {
     size_t index, from, to;
 };
@@ -99,6 +99,17 @@ void codec_view_axpy(const struct codec_view *view, size_t part, float a, float 
 /* The same, and weight[i] += a for each coordinate that the payload carries: acc / weight is then the mean over the
  * senders of a coordinate. A dense stage carries every coordinate; top-k those it sent, and never one that was 0. */
 void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, float *acc, float *weight);
+
+/* One of several payloads, and what it is multiplied by. */
+struct codec_addend {
+    const struct codec_view *view;
+    float a;
+};
+
+/* The sum of n payloads of one codec: as codec_view_axpy_weigh, or where weight is NULL codec_view_axpy, of one after
+ * the other, bit for bit. */
+void codec_views_add(const struct codec_addend *from, size_t n, size_t part, float *acc, float *weight);
+
 /* Payloads may leave out coordinates (top-k): where this is false, every weight of a part is the same. */
 bool codec_sparse(const struct codec *codec);
 

@@ -83,12 +83,13 @@ struct value_stage {
     /* The values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. These run on
      * several threads at once: they read ctx and write nothing but their output. */
     void (*decode)(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
-    /* acc[i] = acc[i] + a * x[i], two roundings. */
+    /* acc[i] = acc[i] + a * x[i], two roundings. NULL: there is `add`. */
     void (*decode_axpy)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
                         float *acc);
-    /* The same, and weight[i] += a where the payload carries coordinate i. NULL: it carries all. */
-    void (*decode_weigh)(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
-                         float *acc, float *weight);
+    /* The same of n payloads, in order, and where weight is not NULL weight[i] += a for each that carries coordinate i.
+     * NULL: all carry all, and are added by decode_axpy. */
+    void (*add)(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,
+                float *acc, float *weight);
 };
 
 struct byte_stage {

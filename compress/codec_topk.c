@@ -90,6 +90,5 @@ const struct value_stage codec_topk = {
     .encode_pieces = topk_encode_pieces,
     .check = topk_check,
     .decode = topk_decode,
-    .decode_axpy = topk_decode_axpy,
-    .decode_weigh = topk_decode_weigh,
+    .add = topk_add,
 };

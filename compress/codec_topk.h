@@ -136,9 +136,7 @@ enum status topk_encode_pieces(const struct value_ctx *ctx, const struct piece_n
                                size_t cap, size_t *size_p);
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size);
 void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
-void topk_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
-                      float *acc);
-void topk_decode_weigh(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
-                       float *acc, float *weight);
+void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,
+              float *acc, float *weight);
 
 #endif

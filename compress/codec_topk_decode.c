@@ -1,6 +1,5 @@
 /* Bytes back to values: `topk_check` walks everything once, in every detail; after it the decoders cannot fail. */
-#include "compress/codec_topk.h"
-#include "compress/golomb.h"
+#include "compress/codec_topk_stream.h"
 
 /* ---- where things are -------------------------------------------------------------------------------------------- */
 
@@ -15,136 +14,99 @@ static size_t group_start(const struct topk_plan *plan, const uint8_t *src, size
     return first + offset;
 }
 
-static uint32_t group_parameter(const uint8_t *head)
-{
-    uint16_t m;
-    memcpy(&m, head, TOPK_GROUP_HEAD);
-    return m;
-}
-
-/* ---- values one after the other ---------------------------------------------------------------------------------- */
-
-/* Gaps and their values: by a table where the part has enough of them to pay for it, several from one look at the
- * bytes. */
-struct values {
-    struct bit_reader r;
-    struct golomb g;
-    const struct golomb_look *look; /* NULL: one by one */
-    uint64_t word;
-    unsigned left; /* values that `word` still holds whole */
-};
-
-enum { LOOK_MIN = 128 };
-
-static struct values values_of(const struct value_ctx *ctx, struct codec_part part, const uint8_t *group, size_t size,
-                               struct golomb_look *look)
-{
-    struct values v = {.r = bit_reader_of(group + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD),
-                       .g = golomb_of(group_parameter(group))};
-    uint64_t most = (uint64_t)(part.to - part.from) * ctx->param[TOPK_K] / ctx->param[TOPK_CHUNK];
-    if (most < LOOK_MIN || v.g.m > 1u << GOLOMB_LOOK) return v;
-    golomb_look_fill(look, &v.g, topk_forms[ctx->param[TOPK_VALUES]].value_bits);
-    v.look = look;
-    return v;
-}
-
-/* As golomb_get with the value behind it. */
-static inline __attribute__((always_inline)) void values_get(struct values *v, uint32_t gap_max, unsigned value_bits,
-                                                             uint64_t *gap, uint32_t *code)
-{
-    if (!v->left && v->look && (v->r.pos >> 3) + 8 <= v->r.size) {
-        memcpy(&v->word, v->r.data + (v->r.pos >> 3), 8);
-        v->word >>= v->r.pos & 7;
-        v->left = BITS_PEEK / (GOLOMB_LOOK + value_bits);
-    }
-    if (__builtin_expect(v->left != 0, 1)) {
-        uint32_t entry = v->look->entry[v->word & ((1u << GOLOMB_LOOK) - 1)];
-        unsigned n = entry & ((1u << GOLOMB_ENTRY_BITS) - 1);
-        if (__builtin_expect(entry != 0, 1)) {
-            *gap = entry >> GOLOMB_ENTRY_BITS;
-            *code = (uint32_t)(v->word >> (n - value_bits)) & ((1u << value_bits) - 1);
-            v->word >>= n;
-            v->r.pos += n;
-            v->left--;
-            return;
-        }
-    }
-    v->left = 0;
-    golomb_get(&v->r, &v->g, gap_max, value_bits, gap, code);
-}
-
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-struct sums {
-    uint64_t gaps, count;
+/* A group that is being checked, and its chunk. */
+struct checked {
+    struct topk_walk walk;
+    struct topk_item item; /* k 0: none is left */
+    struct topk_stream stream;
+    size_t to;        /* coordinate that the group ends at */
+    uint32_t n, seen; /* values of the chunk; all bits that their codes have */
+    uint64_t gaps, count; /* of the group */
 };
 
-/* One chunk at v->r. */
-static inline __attribute__((always_inline)) enum status check_chunk(struct values *values, enum topk_values kind,
-                                                                     const struct topk_item *item, uint32_t *previous,
-                                                                     struct sums *sums)
+static enum status open_group(const struct value_ctx *ctx, size_t index, const uint8_t *src, size_t size,
+                              struct topk_looks *looks, struct checked *c)
 {
-    const struct topk_form *form = &topk_forms[kind];
-    struct topk_scales scales;
-    TRY(topk_get_scales(&values->r, form, *previous, &scales));
-    if (!scales.low) return STATUS_OK;
-    *previous = scales.low;
-    const unsigned value_bits = topk_value_bits(kind);
-    struct values v = *values;
-    uint32_t seen = 0, code = 0, i = 0;
-    uint64_t gap = 0, next = 0;
-    for (v.left = 0; i < item->k; i++) {
-        values_get(&v, (uint32_t)item->length, value_bits, &gap, &code);
-        if (gap >= item->length - next) break;
-        next += gap + 1;
-        seen |= code;
-        if (v.r.pos > 8 * (uint64_t)v.r.size) return STATUS_CORRUPT;
-        if (kind == TOPK_FP16 && code >> 1 == 0) return STATUS_CORRUPT; /* never a zero */
-    }
-    sums->count += i;
-    sums->gaps += next - i;
-    if (i < item->k) { /* the end: no value follows */
-        if (i == 0 || gap > item->length - next) return STATUS_CORRUPT;
-        v.r.pos -= value_bits;
-        sums->count++;
-        sums->gaps += gap;
-    }
-    values->r.pos = v.r.pos;
-    if (form->two && !(seen & 2) && scales.high != scales.low) return STATUS_CORRUPT; /* a level that nobody has */
-    return v.r.pos > 8 * (uint64_t)v.r.size ? STATUS_CORRUPT : STATUS_OK;
-}
-
-static inline __attribute__((always_inline)) enum status check_chunks(struct values *v, enum topk_values kind,
-                                                                      const struct value_ctx *ctx,
-                                                                      struct codec_part part, struct sums *sums)
-{
-    struct topk_walk walk = topk_walk_part(ctx, part.index);
-    struct topk_item item;
-    uint32_t previous = 0;
-    while (topk_next(&walk, &item) && item.from < part.to)
-        if (item.k) TRY(check_chunk(v, kind, &item, &previous, sums));
+    size_t from = group_start(ctx->plan, src, size, index), to = group_start(ctx->plan, src, size, index + 1);
+    if (to < from || to > size || to - from < TOPK_GROUP_HEAD) return STATUS_CORRUPT;
+    if (!topk_group_parameter(src + from)) return STATUS_CORRUPT;
+    *c = (struct checked){.walk = topk_walk_part(ctx, index), .to = topk_part(ctx, index).to};
+    c->stream = topk_stream_of(src + from, to - from, looks);
     return STATUS_OK;
 }
 
-/* The chunks of one part from src[size], which holds its group and nothing else. */
-static enum status check_group(const struct value_ctx *ctx, struct codec_part part, const uint8_t *src, size_t size)
+static enum status next_chunk(struct checked *c, enum topk_values kind)
 {
-    if (size < TOPK_GROUP_HEAD) return STATUS_CORRUPT;
-    uint32_t m = group_parameter(src);
-    if (!m) return STATUS_CORRUPT;
-    struct golomb_look look;
-    struct values v = values_of(ctx, part, src, size, &look);
-    struct sums sums = {0};
-    switch ((enum topk_values)ctx->param[TOPK_VALUES]) {
-    case TOPK_SIGN: TRY(check_chunks(&v, TOPK_SIGN, ctx, part, &sums)); break;
-    case TOPK_2BIT: TRY(check_chunks(&v, TOPK_2BIT, ctx, part, &sums)); break;
-    case TOPK_INT8: TRY(check_chunks(&v, TOPK_INT8, ctx, part, &sums)); break;
-    case TOPK_FP16: TRY(check_chunks(&v, TOPK_FP16, ctx, part, &sums)); break;
-    }
-    if (golomb_parameter(sums.gaps, sums.count) != m) return STATUS_CORRUPT;
+    c->n = c->seen = 0;
+    while (topk_next(&c->walk, &c->item) && c->item.from < c->to)
+        if (c->item.k) return topk_stream_chunk(&c->stream, kind, &c->item);
+    c->item.k = 0;
+    return STATUS_OK;
+}
+
+static enum status check_slice(struct checked *c, enum topk_values kind, const struct topk_slice *slice)
+{
+    uint32_t seen = 0, zeros = 0;
+    for (uint32_t i = 0; i < slice->n; i++) seen |= slice->code[i];
+    if (kind == TOPK_FP16)
+        for (uint32_t i = 0; i < slice->n; i++) zeros += slice->code[i] >> 1 == 0; /* never sent */
+    c->n += slice->n;
+    c->seen |= seen;
+    return zeros ? STATUS_CORRUPT : STATUS_OK;
+}
+
+/* All values of the chunk were read. */
+static enum status end_chunk(struct checked *c, enum topk_values kind)
+{
+    const struct topk_stream *s = &c->stream;
+    bool sent = c->item.k && s->scales.low;
+    if (s->r.pos > 8 * (uint64_t)s->r.size) return STATUS_CORRUPT;
+    if (!sent) return STATUS_OK;
+    if (s->ended && (!c->n || s->next != s->length)) return STATUS_CORRUPT;
+    c->count += c->n + s->ended;
+    c->gaps += s->next - c->n;
+    /* A level that nobody has. */
+    return topk_forms[kind].two && !(c->seen & 2) && s->scales.high != s->scales.low ? STATUS_CORRUPT : STATUS_OK;
+}
+
+/* All chunks of the group were read. */
+static enum status end_group(const struct checked *c)
+{
+    const struct bit_reader *r = &c->stream.r;
+    if (golomb_parameter(c->gaps, c->count) != c->stream.golomb.m) return STATUS_CORRUPT;
     /* Ends in this byte, and what is left of it is zero. */
-    if ((v.r.pos + 7) / 8 != v.r.size) return STATUS_CORRUPT;
-    return v.r.pos % 8 && v.r.data[v.r.size - 1] >> v.r.pos % 8 ? STATUS_CORRUPT : STATUS_OK;
+    if ((r->pos + 7) / 8 != r->size) return STATUS_CORRUPT;
+    return r->pos % 8 && r->data[r->size - 1] >> r->pos % 8 ? STATUS_CORRUPT : STATUS_OK;
+}
+
+/* n groups side by side, chunk by chunk. */
+static enum status check_groups(struct checked *groups, size_t n, enum topk_values kind)
+{
+    struct topk_slice slices[TOPK_LANES];
+    for (;;) {
+        struct topk_stream *streams[TOPK_LANES];
+        struct checked *open[TOPK_LANES];
+        size_t left = 0;
+        for (size_t i = 0; i < n; i++) {
+            TRY(next_chunk(&groups[i], kind));
+            left += groups[i].item.k > 0;
+        }
+        if (!left) return STATUS_OK;
+        for (;;) {
+            size_t reading = 0;
+            for (size_t i = 0; i < n; i++) {
+                open[reading] = &groups[i];
+                streams[reading] = &groups[i].stream;
+                reading += groups[i].stream.left > 0;
+            }
+            if (!reading) break;
+            topk_streams_read(streams, slices, reading, kind);
+            for (size_t i = 0; i < reading; i++) TRY(check_slice(open[i], kind, &slices[i]));
+        }
+        for (size_t i = 0; i < n; i++) TRY(end_chunk(&groups[i], kind));
+    }
 }
 
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
@@ -156,10 +118,15 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
     TRY(codec_bf16.check(&part, src, dense));
     if (!groups) return size == dense ? STATUS_OK : STATUS_CORRUPT;
     if (size - dense < TOPK_OFFSET * (groups - 1)) return STATUS_CORRUPT;
-    for (size_t i = 0; i < groups; i++) {
-        size_t from = group_start(plan, src, size, i), to = group_start(plan, src, size, i + 1);
-        if (to < from || to > size) return STATUS_CORRUPT;
-        TRY(check_group(ctx, topk_part(ctx, i), src + from, to - from));
+    struct topk_looks looks;
+    looks.n = 0;
+    for (size_t i = 0; i < groups; i += TOPK_LANES) {
+        struct checked lanes[TOPK_LANES];
+        size_t n = groups - i < TOPK_LANES ? groups - i : TOPK_LANES;
+        topk_looks_reserve(&looks, n);
+        for (size_t l = 0; l < n; l++) TRY(open_group(ctx, i + l, src, size, &looks, &lanes[l]));
+        TRY(check_groups(lanes, n, (enum topk_values)ctx->param[TOPK_VALUES]));
+        for (size_t l = 0; l < n; l++) TRY(end_group(&lanes[l]));
     }
     return STATUS_OK;
 }
@@ -167,132 +134,165 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 enum what { STORE, AXPY, WEIGH };
+enum { LINE = 16 }; /* floats of a cache line */
 
 struct output {
-    float a, *x, *weight; /* at the part's first coordinate */
-    size_t from;
+    float a, *x, *weight; /* at the first coordinate of the tensor or chunk; STORE: a is 1 */
 };
 
-static inline void emit(enum what what, const struct output *out, size_t at, float value)
+static inline void emit(enum what what, const struct output *out, size_t at, float product)
 {
     if (what == STORE) {
-        out->x[at] = value;
+        out->x[at] = product;
         return;
     }
-    out->x[at] = out->x[at] + out->a * value;
+    out->x[at] = out->x[at] + product;
     if (what == WEIGH) out->weight[at] = out->weight[at] + out->a;
 }
 
-static inline float value_of(enum topk_values values, const float *level, float scale, uint32_t code)
+static inline float value_of(enum topk_values kind, float scale, uint32_t code)
 {
-    if (values == TOPK_SIGN || values == TOPK_2BIT) return level[code];
     uint32_t magnitude = code >> 1;
     float x;
-    if (values == TOPK_INT8)
+    if (kind == TOPK_INT8)
         x = (float)(magnitude + 1) * (scale * 0x1p-7f); /* exact: 8 bits times 8 bits */
     else
         x = topk_float(magnitude << 13) * 0x1p112f * scale; /* fp16 to fp32, then a power of two: exact */
     return code & 1 ? -x : x;
 }
 
-/* One chunk; the loop is compiled for each kind of value. */
-static inline __attribute__((always_inline)) void put_chunk(enum what what, enum topk_values kind,
-                                                            struct values *values, struct topk_scales scales,
-                                                            const struct topk_item *item, const struct output *out)
+static inline __attribute__((always_inline)) void put_values(enum what what, enum topk_values kind,
+                                                             const struct topk_scales *scales,
+                                                             const struct topk_slice *slice, const struct output *out)
 {
     const struct topk_form *form = &topk_forms[kind];
-    const unsigned value_bits = topk_value_bits(kind);
-    struct values v = *values;
-    float low = topk_scale(form, scales.low), high = topk_scale(form, scales.high);
-    const float level[4] = {low, -low, high, -high};
-    size_t at = item->from - out->from, end = at + item->length;
-    v.left = 0;
-    for (uint32_t i = 0; i < item->k; i++) {
-        uint64_t gap;
-        uint32_t code;
-        values_get(&v, UINT32_MAX, value_bits, &gap, &code);
-        at += (size_t)gap;
-        if (at >= end) { /* the end takes no value: give its bits back */
-            v.r.pos -= value_bits;
-            break;
-        }
-        emit(what, out, at++, value_of(kind, level, low, code));
-    }
-    values->r.pos = v.r.pos;
-}
-
-static inline __attribute__((always_inline)) void put_chunks(enum what what, enum topk_values kind,
-                                                             const struct value_ctx *ctx, struct codec_part part,
-                                                             struct values *v, const struct output *out)
-{
-    struct topk_walk walk = topk_walk_part(ctx, part.index);
-    struct topk_item item;
-    struct topk_scales scales;
-    uint32_t previous = 0;
-    while (topk_next(&walk, &item) && item.from < part.to) {
-        if (!item.k) continue;
-        (void)topk_get_scales(&v->r, &topk_forms[kind], previous, &scales);
-        if (!scales.low) continue;
-        previous = scales.low;
-        put_chunk(what, kind, v, scales, &item, out);
-    }
-}
-
-/* The values of 1-D tensors in the part. */
-static void put_dense(enum what what, const struct value_ctx *ctx, struct codec_part part, const uint8_t *src,
-                      const struct output *out)
-{
-    struct topk_walk walk = topk_walk_part(ctx, part.index);
-    struct topk_item item;
-    while (topk_next(&walk, &item) && item.from < part.to) {
-        if (item.k) continue;
-        size_t at = item.from - out->from;
-        const struct value_ctx dense = {.n = item.length};
-        const struct codec_part all = {.to = item.length};
-        const uint8_t *bytes = src + 2 * item.dense;
-        if (what == STORE)
-            codec_bf16.decode(&dense, bytes, 2 * item.length, all, out->x + at);
+    float low = topk_scale(form, scales->low), high = topk_scale(form, scales->high);
+    const float product[4] = {out->a * low, out->a * -low, out->a * high, out->a * -high};
+    for (uint32_t i = 0; i < slice->n; i++) {
+        uint32_t code = slice->code[i];
+        if (kind == TOPK_SIGN || kind == TOPK_2BIT)
+            emit(what, out, slice->place[i], product[code]);
         else
-            codec_bf16.decode_axpy(&dense, out->a, bytes, 2 * item.length, all, out->x + at);
-        for (size_t i = at; what == WEIGH && i < at + item.length; i++) out->weight[i] = out->weight[i] + out->a;
+            emit(what, out, slice->place[i], out->a * value_of(kind, low, code));
     }
 }
 
-static inline __attribute__((always_inline)) void put_part(enum what what, const struct value_ctx *ctx,
-                                                           const uint8_t *src, size_t size, struct codec_part part,
-                                                           const struct output *out)
+/* The loop is compiled for each kind of value. */
+static inline __attribute__((always_inline)) void put_slice(enum what what, enum topk_values kind,
+                                                            const struct topk_scales *scales,
+                                                            const struct topk_slice *slice, const struct output *out)
+{
+    switch (kind) {
+    case TOPK_SIGN: put_values(what, TOPK_SIGN, scales, slice, out); break;
+    case TOPK_2BIT: put_values(what, TOPK_2BIT, scales, slice, out); break;
+    case TOPK_INT8: put_values(what, TOPK_INT8, scales, slice, out); break;
+    case TOPK_FP16: put_values(what, TOPK_FP16, scales, slice, out); break;
+    }
+}
+
+/* A 1-D tensor. */
+static void put_dense(enum what what, const uint8_t *bytes, size_t n, const struct output *out)
+{
+    const struct value_ctx dense = {.n = n};
+    const struct codec_part all = {.to = n};
+    if (what == STORE)
+        codec_bf16.decode(&dense, bytes, 2 * n, all, out->x);
+    else
+        codec_bf16.decode_axpy(&dense, out->a, bytes, 2 * n, all, out->x);
+    for (size_t i = 0; what == WEIGH && i < n; i++) out->weight[i] = out->weight[i] + out->a;
+}
+
+/* One part of some payloads, in order. */
+struct addition {
+    enum topk_values kind;
+    size_t n; /* at most TOPK_LOOKS */
+    const struct codec_addend *from;
+    struct topk_looks looks;
+    struct topk_stream streams[TOPK_LOOKS];
+    struct topk_slice slices[TOPK_LANES];
+};
+
+static struct output output_of(const struct addition *add, size_t i, float *x, float *weight)
+{
+    return (struct output){.a = add->from[i].a, .x = x, .weight = weight};
+}
+
+/* One chunk of all payloads. Several are read at once where all their values fit in, as each coordinate takes the
+ * payloads in order. */
+static inline __attribute__((always_inline)) void put_chunk(struct addition *add, enum what what,
+                                                            const struct topk_item *item, float *x, float *weight)
+{
+    struct topk_stream *open[TOPK_LOOKS];
+    size_t n = 0, together = item->k <= TOPK_SLICE ? TOPK_LANES : 1;
+    if (add->n * item->k * LINE >= item->length) /* most lines are needed, and time until then */
+        for (size_t i = 0; i < item->length; i += LINE) __builtin_prefetch(x + i, 1);
+    for (size_t i = 0; i < add->n; i++) {
+        open[n] = &add->streams[i];
+        (void)topk_stream_chunk(open[n], add->kind, item);
+        n += open[n]->left > 0;
+    }
+    for (size_t i = 0; i < n; i += open[i]->left ? 0 : together) {
+        size_t lanes = n - i < together ? n - i : together;
+        topk_streams_read(open + i, add->slices, lanes, add->kind);
+        for (size_t l = 0; l < lanes; l++) {
+            const struct output out = output_of(add, (size_t)(open[i + l] - add->streams), x, weight);
+            put_slice(what, add->kind, &open[i + l]->scales, &add->slices[l], &out);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void put_part(struct addition *add, enum what what,
+                                                           const struct value_ctx *ctx, struct codec_part part,
+                                                           float *x, float *weight)
+{
+    struct topk_walk walk = topk_walk_part(ctx, part.index);
+    struct topk_item item;
+    while (topk_next(&walk, &item) && item.from < part.to) {
+        float *at = x + (item.from - part.from), *weight_at = weight ? weight + (item.from - part.from) : NULL;
+        if (item.k) {
+            put_chunk(add, what, &item, at, weight_at);
+            continue;
+        }
+        for (size_t i = 0; i < add->n; i++) {
+            const struct output out = output_of(add, i, at, weight_at);
+            put_dense(what, add->from[i].view->payload + 2 * item.dense, item.length, &out);
+        }
+    }
+}
+
+/* n <= TOPK_LOOKS */
+static void put_payloads(enum what what, const struct value_ctx *ctx, const struct codec_addend *from, size_t n,
+                         struct codec_part part, float *x, float *weight)
 {
     const struct topk_plan *plan = ctx->plan;
-    if (plan->n_dense) put_dense(what, ctx, part, src, out);
-    if (!plan->n_groups) return;
-    size_t start = group_start(plan, src, size, part.index);
-    struct golomb_look look;
-    struct values v = values_of(ctx, part, src + start, size - start, &look);
-    switch ((enum topk_values)ctx->param[TOPK_VALUES]) {
-    case TOPK_SIGN: put_chunks(what, TOPK_SIGN, ctx, part, &v, out); break;
-    case TOPK_2BIT: put_chunks(what, TOPK_2BIT, ctx, part, &v, out); break;
-    case TOPK_INT8: put_chunks(what, TOPK_INT8, ctx, part, &v, out); break;
-    case TOPK_FP16: put_chunks(what, TOPK_FP16, ctx, part, &v, out); break;
+    struct addition add;
+    add.kind = (enum topk_values)ctx->param[TOPK_VALUES];
+    add.n = n;
+    add.from = from;
+    add.looks.n = 0;
+    for (size_t i = 0; plan->n_groups && i < n; i++) {
+        const struct codec_view *view = from[i].view;
+        size_t start = group_start(plan, view->payload, view->size, part.index);
+        add.streams[i] = topk_stream_of(view->payload + start, view->size - start, &add.looks);
+    }
+    switch (what) {
+    case STORE: put_part(&add, STORE, ctx, part, x, weight); break;
+    case AXPY: put_part(&add, AXPY, ctx, part, x, weight); break;
+    case WEIGH: put_part(&add, WEIGH, ctx, part, x, weight); break;
     }
 }
 
 void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x)
 {
-    const struct output out = {.x = x, .from = part.from};
+    const struct codec_view view = {.payload = src, .size = size};
+    const struct codec_addend all = {.view = &view, .a = 1.0f};
     for (size_t i = 0; i < part.to - part.from; i++) x[i] = -0.0f; /* not sent: changes no sum */
-    put_part(STORE, ctx, src, size, part, &out);
+    put_payloads(STORE, ctx, &all, 1, part, x, NULL);
 }
 
-void topk_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
-                      float *acc)
+void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,
+              float *acc, float *weight)
 {
-    const struct output out = {.a = a, .x = acc, .from = part.from};
-    put_part(AXPY, ctx, src, size, part, &out);
-}
-
-void topk_decode_weigh(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size, struct codec_part part,
-                       float *acc, float *weight)
-{
-    const struct output out = {.a = a, .x = acc, .weight = weight, .from = part.from};
-    put_part(WEIGH, ctx, src, size, part, &out);
+    for (size_t i = 0; i < n; i += TOPK_LOOKS)
+        put_payloads(weight ? WEIGH : AXPY, ctx, from + i, n - i < TOPK_LOOKS ? n - i : TOPK_LOOKS, part, acc, weight);
 }

@@ -130,25 +130,29 @@ static inline void golomb_get(struct bit_reader *r, const struct golomb *g, uint
     r->pos += used + n_extra;
 }
 
-/* What the next GOLOMB_LOOK bits begin with, for a number's code and `after` bits of something else behind it: the
- * number times 32, plus the bits of both; 0: none that short. */
-enum { GOLOMB_LOOK = 11, GOLOMB_ENTRY_BITS = 5 };
+/* The number that the next GOLOMB_LOOK bits begin with, times 64, plus the bits of its code; 0: no code is that short.
+ * Numbers with such codes lie below 1024. */
+enum { GOLOMB_LOOK = 11, GOLOMB_ENTRY_BITS = 6 };
 
 struct golomb_look {
-    uint32_t entry[1 << GOLOMB_LOOK];
+    uint16_t entry[1 << GOLOMB_LOOK];
 };
 
-static inline void golomb_look_fill(struct golomb_look *look, const struct golomb *g, unsigned after)
+/* What a code of n bits leads to does not depend on the bits above it: the table of n bits is that of n - 1 twice, and
+ * the codes of n bits, which are those of the next numbers. */
+static inline void golomb_look_fill(struct golomb_look *look, const struct golomb *g)
 {
-    uint32_t shortest = g->c ? g->c : 1; /* of the codes with q = 0 */
-    memset(look, 0, sizeof *look);
-    for (uint32_t gap = 0, q = 0, r = 0; q + shortest <= GOLOMB_LOOK; gap++) {
-        struct golomb_code code = golomb_code_at(g, q, r);
-        for (uint32_t i = code.bits; code.n <= GOLOMB_LOOK && i < 1u << GOLOMB_LOOK; i += 1u << code.n)
-            look->entry[i] = gap << GOLOMB_ENTRY_BITS | (code.n + after);
-        if (++r == g->m) {
-            r = 0;
-            q++;
+    uint32_t q = 0, r = 0;
+    struct golomb_code code = golomb_code_at(g, 0, 0);
+    look->entry[0] = 0;
+    for (uint32_t n = 1; n <= GOLOMB_LOOK; n++) {
+        memcpy(look->entry + (1u << (n - 1)), look->entry, sizeof *look->entry << (n - 1));
+        for (; code.n == n; code = golomb_code_at(g, q, r)) {
+            look->entry[code.bits] = (uint16_t)((q * g->m + r) << GOLOMB_ENTRY_BITS | n);
+            if (++r == g->m) {
+                r = 0;
+                q++;
+            }
         }
     }
 }

@@ -1,0 +1,194 @@
+#include "compress/codec_topk_stream.h"
+
+#include "compress/codec_simd.h"
+
+void topk_looks_reserve(struct topk_looks *looks, size_t n)
+{
+    if (looks->n + n > TOPK_LOOKS) looks->n = 0;
+}
+
+static const struct golomb_look *look_of(struct topk_looks *looks, const struct golomb *g)
+{
+    for (uint32_t i = 0; i < looks->n; i++)
+        if (looks->m[i] == g->m) return &looks->look[i];
+    uint32_t i = looks->n++;
+    looks->m[i] = g->m;
+    golomb_look_fill(&looks->look[i], g);
+    return &looks->look[i];
+}
+
+struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_looks *looks)
+{
+    struct topk_stream s = {.r = bit_reader_of(group + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD),
+                            .golomb = golomb_of(topk_group_parameter(group))};
+    s.look = look_of(looks, &s.golomb);
+    return s;
+}
+
+enum status topk_stream_chunk(struct topk_stream *s, enum topk_values kind, const struct topk_item *item)
+{
+    s->length = (uint32_t)item->length;
+    s->left = 0;
+    s->next = 0;
+    s->ended = false;
+    TRY(topk_get_scales(&s->r, &topk_forms[kind], s->previous, &s->scales));
+    if (!s->scales.low) return STATUS_OK;
+    s->previous = s->scales.low;
+    s->left = item->k;
+    return STATUS_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------
+ * A block is as many values as one look at the bytes holds for sure, while their codes are short. */
+
+/* A code that is not in the table, and its value. */
+struct long_code {
+    uint64_t gap, pos, word; /* pos, word: behind them */
+    uint32_t code;
+};
+
+static __attribute__((noinline)) struct long_code read_long(const struct topk_stream *s, uint64_t pos,
+                                                            unsigned value_bits)
+{
+    struct bit_reader r = s->r;
+    struct long_code c;
+    r.pos = pos;
+    golomb_get(&r, &s->golomb, s->length, value_bits, &c.gap, &c.code);
+    c.pos = r.pos;
+    c.word = bits_peek(&r);
+    return c;
+}
+
+/* A stream inside of a block. Table entries are added up as they are: their lower bits are bits read, the upper ones
+ * places skipped. */
+struct lane {
+    uint64_t word, pos, at; /* bits to come; where the block began, but for what long codes add */
+    uint32_t sum;
+};
+
+enum { SUM_BITS = (1 << GOLOMB_ENTRY_BITS) - 1 };
+
+/* Values from .. to of each chunk, in blocks, while all streams have whole blocks. Returns where it stopped. */
+static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_stream *const *s,
+                                                                  struct topk_slice *slices, const unsigned lanes,
+                                                                  const unsigned value_bits, uint32_t from, uint32_t to)
+{
+    const unsigned block = BITS_PEEK / (GOLOMB_LOOK + value_bits);
+    struct lane lane[TOPK_LANES];
+    for (; from + block <= to; from += block) {
+        for (unsigned l = 0; l < lanes; l++) {
+            const struct bit_reader *r = &s[l]->r;
+            if ((r->pos >> 3) + 8 > r->size) return from;
+            lane[l] = (struct lane){.pos = r->pos, .at = s[l]->next};
+            memcpy(&lane[l].word, r->data + (r->pos >> 3), 8);
+            lane[l].word >>= r->pos & 7;
+        }
+        for (unsigned i = 0; i < block; i++)
+            for (unsigned l = 0; l < lanes; l++) {
+                struct lane *n = &lane[l];
+                uint32_t code, entry = s[l]->look->entry[n->word & ((1u << GOLOMB_LOOK) - 1)];
+                if (__builtin_expect(entry != 0, 1)) {
+                    n->word >>= entry & SUM_BITS;
+                    n->sum += entry;
+                    code = (uint32_t)n->word & ((1u << value_bits) - 1);
+                    n->word >>= value_bits;
+                } else {
+                    unsigned read = (n->sum & SUM_BITS) + i * value_bits;
+                    struct long_code c = read_long(s[l], n->pos + read, value_bits);
+                    n->pos = c.pos - read - value_bits;
+                    n->at += c.gap;
+                    n->word = c.word;
+                    code = c.code;
+                }
+                slices[l].place[from + i] = (uint16_t)(n->at + (n->sum >> GOLOMB_ENTRY_BITS) + i);
+                slices[l].code[from + i] = (uint16_t)code;
+            }
+        for (unsigned l = 0; l < lanes; l++) {
+            lane[l].at += (lane[l].sum >> GOLOMB_ENTRY_BITS) + block;
+            if (lane[l].at > s[l]->length) return from; /* a chunk ends inside of the block */
+        }
+        for (unsigned l = 0; l < lanes; l++) {
+            s[l]->r.pos = lane[l].pos + (lane[l].sum & SUM_BITS) + block * value_bits;
+            s[l]->next = lane[l].at;
+        }
+    }
+    return from;
+}
+
+/* One value; false: there was none, the chunk has ended. */
+static bool read_one(struct topk_stream *s, struct topk_slice *slice, uint32_t at, unsigned value_bits)
+{
+    uint64_t gap;
+    uint32_t code;
+    golomb_get(&s->r, &s->golomb, s->length, value_bits, &gap, &code);
+    s->next += gap;
+    if (s->next >= s->length) { /* the end takes no value: give its bits back */
+        s->r.pos -= value_bits;
+        s->ended = true;
+        return false;
+    }
+    slice->place[at] = (uint16_t)s->next++;
+    slice->code[at] = (uint16_t)code;
+    return true;
+}
+
+static uint32_t wanted(const struct topk_stream *s)
+{
+    return s->left < TOPK_SLICE ? s->left : TOPK_SLICE;
+}
+
+static inline __attribute__((always_inline)) void read_slices(struct topk_stream *const *s, struct topk_slice *slices,
+                                                              const unsigned lanes, const unsigned value_bits)
+{
+    uint32_t together = 0, most = TOPK_SLICE;
+    for (unsigned l = 0; l < lanes; l++) most = wanted(s[l]) < most ? wanted(s[l]) : most;
+    if (lanes > 1) together = read_blocks(s, slices, lanes, value_bits, 0, most);
+    for (unsigned l = 0; l < lanes; l++) {
+        uint32_t to = wanted(s[l]), at = read_blocks(s + l, slices + l, 1, value_bits, together, to);
+        while (at < to && read_one(s[l], &slices[l], at, value_bits)) at++;
+        slices[l].n = at;
+        s[l]->left = s[l]->ended ? 0 : s[l]->left - at;
+    }
+}
+
+static inline __attribute__((always_inline)) void read_lanes(struct topk_stream *const *s, struct topk_slice *slices,
+                                                             size_t n, const unsigned value_bits)
+{
+    if (n == TOPK_LANES) {
+        read_slices(s, slices, TOPK_LANES, value_bits);
+        return;
+    }
+    if (n >= 2) read_slices(s, slices, 2, value_bits);
+    if (n & 1) read_slices(s + n - 1, slices + n - 1, 1, value_bits);
+}
+
+static inline __attribute__((always_inline)) void read_body(struct topk_stream *const *s, struct topk_slice *slices,
+                                                            size_t n, enum topk_values kind)
+{
+    switch (kind) {
+    case TOPK_SIGN: read_lanes(s, slices, n, topk_value_bits(TOPK_SIGN)); break;
+    case TOPK_2BIT: read_lanes(s, slices, n, topk_value_bits(TOPK_2BIT)); break;
+    case TOPK_INT8: read_lanes(s, slices, n, topk_value_bits(TOPK_INT8)); break;
+    case TOPK_FP16: read_lanes(s, slices, n, topk_value_bits(TOPK_FP16)); break;
+    }
+}
+
+#if defined(__x86_64__)
+/* Shifts by any register. */
+__attribute__((target("bmi2"))) static void read_bmi2(struct topk_stream *const *s, struct topk_slice *slices, size_t n,
+                                                      enum topk_values kind)
+{
+    read_body(s, slices, n, kind);
+}
+#endif
+
+void topk_streams_read(struct topk_stream *const *s, struct topk_slice *slices, size_t n, enum topk_values kind)
+{
+#if defined(__x86_64__)
+    if (codec_simd_level() >= CODEC_SIMD_AVX2) {
+        read_bmi2(s, slices, n, kind);
+        return;
+    }
+#endif
+    read_body(s, slices, n, kind);
+}
