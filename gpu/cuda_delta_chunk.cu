@@ -45,7 +45,8 @@ struct places { /* in shared memory */
     unsigned sums[WARPS];
 };
 
-/* Bit j of `mine`: x[j] is meant. */
+/* Bit j of `mine`: x[j] is meant. May be called again at once: a warp reads (rank_of) the words that it wrote, and
+ * `before` is written behind two barriers. */
 DEVICE void find_places(struct places *p, uint32_t mine)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -104,7 +105,6 @@ DEVICE uint32_t choose(const float *x, uint32_t k, uint32_t most, struct places 
     UNROLL
     for (unsigned j = 0; j < EACH; j++)
         if (ties >> j & 1 && rank_of(p, j) >= k - above) taken &= ~(1u << j);
-    __syncthreads(); /* all have read these places */
     return taken;
 }
 

@@ -96,8 +96,6 @@ atoll_planted_cuda(sums_of_warps_read_too_early test_chunks cuda_delta_chunk
     "__syncthreads(); /* sums of warps */" "")
 atoll_planted_cuda(ranks_read_too_early test_chunks cuda_delta_chunk
     "__syncthreads(); /* before */" "")
-atoll_planted_cuda(places_written_while_they_are_read test_chunks cuda_delta_chunk
-    "__syncthreads(); /* all have read these places */" "")
 atoll_planted_cuda(magnitudes_read_before_they_are_whole test_chunks cuda_delta_chunk
     "__syncthreads(); /* magnitudes are whole */" "")
 atoll_planted_cuda(sums_of_chunks_in_any_order test_order cuda_delta_chunk
