@@ -231,12 +231,19 @@ const struct outer_times *outer_loop_times(const struct outer_loop *loop)
     return &loop->times;
 }
 
+bool outer_loop_on_device(const struct outer_loop *loop)
+{
+    return loop->maker != NULL;
+}
+
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
     if (loop->base != loop->theta) memcpy(loop->base, loop->theta, loop->n_params * sizeof *loop->base);
+    struct err err = {0}; /* the first error of a device sticks: train_done meets it again */
+    if (loop->maker && delta_maker_anchor(loop->maker, loop->base, &err) != STATUS_OK) log_error("%s", err.msg);
     refresh_pulse(loop);
 }
 

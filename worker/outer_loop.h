@@ -28,6 +28,7 @@
 #include "worker/pulse.h"
 
 struct outer_loop; /* opaque */
+struct device;
 
 /* A piece of a file to be written: borrowed bytes. */
 struct outer_part {
@@ -56,6 +57,10 @@ struct outer_model {
     const char *devices;      /* "cpu x2" */
     const char *model_config; /* config.json text */
     struct outer_inner inner; /* parts NULL: there is none */
+    /* Where the trained parameters are when that is not the host's memory, else NULL: the deltas are made there if
+     * device and codec can (outer_loop_on_device). Used inside train_begin, train_done and what saves. */
+    struct device *device;
+    const float *device_theta; /* [n_params] */
 };
 
 struct outer_setup {
@@ -115,6 +120,8 @@ const float *outer_loop_params(const struct outer_loop *loop);
 uint64_t outer_loop_version(const struct outer_loop *loop, uint32_t fragment);
 const struct outer_times *outer_loop_times(const struct outer_loop *loop);
 
+/* The deltas are made from outer_model.device_theta: outer_result.values is not looked at. */
+bool outer_loop_on_device(const struct outer_loop *loop);
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us);
 /* `step` inner steps are done. */
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us);

@@ -205,7 +205,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         break;
     case SYNC_NAMED_LATER:
         log_debug("fragment %u: the run merged work that this worker does not remember: its residual is reset", i);
-        feedback_reset(&f->fb);
+        outer_residual_reset(loop, i);
         f->pending = false;
         break;
     case SYNC_NOT_MINE: break;

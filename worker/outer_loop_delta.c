@@ -10,22 +10,39 @@
 
 enum { FAULTS_MAX = 3 };
 
+enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)
+{
+    struct err err = {0};
+    if (!loop->maker) return STATUS_OK;
+    enum status status = delta_maker_read(loop->maker, fragment, &err);
+    if (status != STATUS_OK) log_error("the residual of fragment %u cannot be read: %s", fragment, err.msg);
+    return status;
+}
+
+void outer_residual_reset(struct outer_loop *loop, uint32_t fragment)
+{
+    feedback_reset(&loop->f[fragment].fb);
+    if (loop->maker) delta_maker_written(loop->maker, fragment);
+}
+
 void outer_rollback(struct outer_loop *loop, uint32_t fragment)
 {
     struct outer_fragment *f = &loop->f[fragment];
     if (!f->pending) return;
     f->pending = false;
-    enum status status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
+    enum status status = outer_residual_read(loop, fragment);
+    if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
+    if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);
     if (status == STATUS_OK || status == STATUS_STATE) return;
     log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
-    feedback_reset(&f->fb);
+    outer_residual_reset(loop, fragment);
 }
 
 void outer_forget_deltas(struct outer_loop *loop)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         loop->f[i].pending = false;
-        feedback_reset(&loop->f[i].fb);
+        outer_residual_reset(loop, i);
     }
     loop->running.round = SYNC_NO_ROUND;
 }
@@ -79,20 +96,49 @@ static double make_delta(const struct outer_loop *loop, const struct outer_fragm
     return sqrt(loop->form == DELTA_GRADIENT ? sum_squares(values, f->count) : subtract(base, values, NULL, f->count));
 }
 
+static void encoded(struct outer_fragment *f, double norm)
+{
+    f->payload_crc = crc32c(0, f->payload, f->payload_size);
+    f->norm = (float)norm;
+    f->pending = true;
+}
+
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
 {
     struct outer_fragment *f = &loop->f[i];
     double norm = make_delta(loop, f, values + f->offset);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
     TRY(feedback_encode(&f->fb, f->up, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
-    f->payload_crc = crc32c(0, f->payload, f->payload_size);
-    f->norm = (float)norm;
-    f->pending = true;
+    encoded(f, norm);
+    return STATUS_OK;
+}
+
+/* The payloads of all fragments from numbers that the device made; residuals change when the last one is there. */
+static enum status encode_made(struct outer_loop *loop)
+{
+    double norm[LAYOUT_FRAGMENTS_MAX];
+    struct err err = {0};
+    enum status status = delta_maker_make(loop->maker, &err);
+    if (status != STATUS_OK && status != STATUS_NONFINITE) log_error("%s", err.msg);
+    for (uint32_t i = 0; status == STATUS_OK && i < loop->n_fragments; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        const struct piece_numbers *numbers = delta_maker_numbers(loop->maker, i, &norm[i]);
+        if (f->fb.pending) return STATUS_STATE;
+        if (!isfinite((float)norm[i])) return STATUS_NONFINITE;
+        status = codec_encode_pieces(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
+    }
+    if (status != STATUS_OK) return status;
+    delta_maker_keep(loop->maker);
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        encoded(&loop->f[i], norm[i]);
+        loop->f[i].fb.pending = true;
+    }
     return STATUS_OK;
 }
 
 static enum status encode_all(struct outer_loop *loop, const float *values)
 {
+    if (loop->maker) return encode_made(loop);
     /* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
     if (codec_first_nonfinite(values, loop->n_params) < loop->n_params) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {

@@ -11,6 +11,7 @@
 #include "compress/feedback.h"
 #include "compress/merge.h"
 #include "wire/object.h"
+#include "worker/delta_maker.h"
 #include "worker/outer_loop.h"
 #include "worker/sync.h"
 #include "worker/worker_state.h"
@@ -49,6 +50,7 @@ struct outer_loop {
     float *theta;   /* (n_params): the log's parameters at the versions held */
     float *base;    /* (n_params): what training started from; barrier: theta itself */
     float *scratch; /* (largest fragment) */
+    struct delta_maker *maker; /* NULL: deltas are made in host memory */
     uint8_t *layout_bytes;
     size_t layout_size;
     struct update_named *named; /* (WIRE_NAMED_MAX) */
@@ -92,6 +94,10 @@ void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
 void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
 
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
+/* fb.residual is the newest copy, or an error was logged. */
+enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST_CHECK;
+/* fb.residual = 0 */
+void outer_residual_reset(struct outer_loop *loop, uint32_t fragment);
 /* Nothing of what it sent or kept back counts any more. */
 void outer_forget_deltas(struct outer_loop *loop);
 

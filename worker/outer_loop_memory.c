@@ -77,6 +77,24 @@ static enum status layout_bytes_init(struct outer_loop *loop, struct err *err)
     return w.bad ? err_set(err, STATUS_LIMIT, "the layout does not fit its own size") : STATUS_OK;
 }
 
+/* Where the parameters are on a device: the deltas are made there, too, or the host does without. */
+static enum status maker_make(struct outer_loop *loop, struct err *err)
+{
+    struct delta_source sources[LAYOUT_FRAGMENTS_MAX];
+    const struct outer_model *model = &loop->model;
+    if (!model->device || model->config->train.method == METHOD_DDP || loop->lossless) return STATUS_OK;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        sources[i] = (struct delta_source){.offset = f->offset, .count = f->count, .codec = f->up, .feedback = &f->fb};
+    }
+    enum status status =
+        delta_maker_create(&loop->maker, model->device, model->device_theta, sources, loop->n_fragments, err);
+    if (status != STATUS_UNSUPPORTED && status != STATUS_NOMEM) return status;
+    log_info("deltas are made by the CPU: %s", err->msg);
+    *err = (struct err){0};
+    return STATUS_OK;
+}
+
 enum status outer_memory_init(struct outer_loop *loop, struct err *err)
 {
     const struct config *config = loop->model.config;
@@ -102,11 +120,12 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->saved_head = mem_alloc(1, SAVED_HEAD_MAX);
     if (!loop->theta || !loop->base || !loop->scratch || !loop->named || !loop->parts || !loop->saved_head)
         return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
-    return STATUS_OK;
+    return maker_make(loop, err);
 }
 
 void outer_memory_finish(struct outer_loop *loop)
 {
+    delta_maker_destroy(loop->maker);
     for (uint32_t i = 0; i < LAYOUT_FRAGMENTS_MAX; i++) {
         struct outer_fragment *f = &loop->f[i];
         codec_destroy(f->up);
@@ -180,6 +199,11 @@ void outer_save(struct outer_loop *loop, uint64_t round)
     size_t n = 0;
     if (!loop->setup.save) return;
     describe(loop, round);
+    for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++) {
+        if (outer_residual_read(loop, i) == STATUS_OK) continue;
+        loop->save_failed = true;
+        return;
+    }
     body[n++] = (struct outer_part){.data = loop->theta, .size = loop->n_params * sizeof(float)};
     for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
         body[n++] = (struct outer_part){.data = loop->f[i].fb.residual, .size = loop->f[i].count * sizeof(float)};

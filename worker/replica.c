@@ -421,6 +421,11 @@ enum status replica_get_params(struct replica *r, const float **values, struct e
     return in_host_memory(r, r->theta, r->host_values, values, err);
 }
 
+struct device *replica_device(struct replica *r)
+{
+    return r->ranks[0].dev;
+}
+
 uint64_t replica_n_params(const struct replica *r)
 {
     return r->layout->n_params;

@@ -54,6 +54,8 @@ float *replica_params(struct replica *replica);
 /* From, or to, memory of the host; *values stays valid until the next call. What the device says. */
 enum status replica_set_params(struct replica *replica, const float *values, struct err *err) MUST_CHECK;
 enum status replica_get_params(struct replica *replica, const float **values, struct err *err) MUST_CHECK;
+/* The one whose memory they are. */
+struct device *replica_device(struct replica *replica);
 uint64_t replica_n_params(const struct replica *replica);
 /* Windows in the training set: an epoch. 0 without one. */
 uint64_t replica_epoch_samples(const struct replica *replica);

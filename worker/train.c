@@ -111,7 +111,7 @@ static enum status train_round(struct trainer *t, struct err *err)
             return STATUS_OK;
         }
     }
-    if (!grad) TRY(replica_get_params(t->replica, &params, err));
+    if (!grad && !outer_loop_on_device(t->loop)) TRY(replica_get_params(t->replica, &params, err));
     struct outer_result result = {
         .values = grad ? grad : params,
         .tokens = t->tokens,

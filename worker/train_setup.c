@@ -207,6 +207,10 @@ enum status train_on_config(void *ctx, const char *text, struct outer_model *mod
         .devices = t->devices,
         .model_config = t->model_text,
     };
+    if (!replica_device(t->replica)->host_memory) {
+        model->device = replica_device(t->replica);
+        model->device_theta = replica_params(t->replica);
+    }
     if (t->config.train.method != METHOD_DDP)
         model->inner = (struct outer_inner){.ctx = t, .parts = inner_parts, .load = inner_load};
     return STATUS_OK;

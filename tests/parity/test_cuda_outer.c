@@ -1,0 +1,203 @@
+/* Deltas made on a device, over rounds that are merged, refused, poisoned, saved and restored: payloads and residuals
+ * as feedback_encode gives them, to the bit. On the CPU's device and on the emulated CUDA device, whose memory the host
+ * cannot touch. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/lib/delta_case.h"
+#include "worker/delta_maker.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+enum { FRAGMENTS = 2, EACH = 700, N = FRAGMENTS * EACH, ROUNDS = 24, CAP = 8192 };
+
+static const struct codec_span spans[] = {{.count = 600, .rows = 2, .cols = 300, .ndim = 2},
+                                          {.offset = 600, .count = 100, .rows = 1, .cols = 100, .ndim = 1}};
+
+struct side { /* one fragment's codec and residual, of the maker and of the reference */
+    struct codec *codec[2];
+    struct feedback fb[2];
+    uint8_t payload[2][CAP];
+    size_t size[2];
+};
+
+struct rig {
+    struct device *dev;
+    struct delta_maker *maker;
+    struct side side[FRAGMENTS];
+    float *theta; /* of the device */
+    float base[N], values[N], delta[EACH];
+};
+
+static struct rig rig;
+
+static void make_maker(void)
+{
+    struct err err = {0};
+    struct delta_source sources[FRAGMENTS];
+    for (uint32_t i = 0; i < FRAGMENTS; i++)
+        sources[i] = (struct delta_source){
+            .offset = i * EACH, .count = EACH, .codec = rig.side[i].codec[0], .feedback = &rig.side[i].fb[0]};
+    if (delta_maker_create(&rig.maker, rig.dev, rig.theta, sources, FRAGMENTS, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void open_rig(bool cuda, const char *spec, bool feedback)
+{
+    struct err err = {0};
+    enum status status = cuda ? atoll_cuda_plugin.open(0, &rig.dev, &err) : device_open("cpu", 1, &rig.dev, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    rig.theta = rig.dev->ops->alloc(rig.dev, sizeof rig.values);
+    assert_non_null(rig.theta);
+    for (uint32_t i = 0; i < FRAGMENTS; i++)
+        for (int k = 0; k < 2; k++) {
+            struct side *s = &rig.side[i];
+            s->codec[k] = delta_case_codec(spec, spans, COUNT(spans));
+            assert_true(codec_bound(s->codec[k]) <= CAP);
+            assert_int_equal(feedback_init(&s->fb[k], EACH, codec_feedback_decay(s->codec[k]), feedback), STATUS_OK);
+        }
+    make_maker();
+}
+
+static void close_rig(void)
+{
+    for (uint32_t i = 0; i < FRAGMENTS; i++)
+        for (int k = 0; k < 2; k++) {
+            feedback_finish(&rig.side[i].fb[k]);
+            codec_destroy(rig.side[i].codec[k]);
+        }
+    delta_maker_destroy(rig.maker);
+    rig.dev->ops->release(rig.dev, rig.theta);
+    device_close(rig.dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static enum status train_and_make(uint64_t round)
+{
+    struct err err = {0};
+    rng_normal_fill(round, RNG_TEST, 0, 1, rig.base, N);
+    assert_int_equal(delta_maker_anchor(rig.maker, rig.base, &err), STATUS_OK);
+    rng_normal_fill(round, RNG_TEST, 1 << 20, 1e-2f, rig.values, N);
+    for (int i = 0; i < N; i++) rig.values[i] += rig.base[i];
+    float kept = rig.values[N - 1];
+    if (round % 5 == 4) rig.values[N - 1] = NAN;
+    rig.dev->ops->upload(rig.dev, rig.theta, rig.values, sizeof rig.values);
+    enum status status = delta_maker_make(rig.maker, &err);
+    if (round % 5 == 4) {
+        assert_int_equal(status, STATUS_NONFINITE);
+        rig.values[N - 1] = kept;
+        rig.dev->ops->upload(rig.dev, rig.theta, rig.values, sizeof rig.values);
+        status = delta_maker_make(rig.maker, &err);
+    }
+    return status;
+}
+
+static void encode_both(uint32_t i)
+{
+    struct side *s = &rig.side[i];
+    double norm, square = 0;
+    const struct piece_numbers *numbers = delta_maker_numbers(rig.maker, i, &norm);
+    assert_int_equal(codec_encode_pieces(s->codec[0], numbers, s->payload[0], CAP, &s->size[0]), STATUS_OK);
+    for (int k = 0; k < EACH; k++) {
+        rig.delta[k] = rig.base[i * EACH + (uint32_t)k] - rig.values[i * EACH + (uint32_t)k];
+        square += (double)rig.delta[k] * (double)rig.delta[k];
+    }
+    assert_true(fabs(norm - sqrt(square)) < 1e-9 * norm);
+    assert_int_equal(feedback_encode(&s->fb[1], s->codec[1], rig.delta, s->payload[1], CAP, &s->size[1]), STATUS_OK);
+    assert_int_equal(s->size[0], s->size[1]);
+    assert_memory_equal(s->payload[0], s->payload[1], s->size[0]);
+}
+
+static void put_back(uint32_t i)
+{
+    struct err err = {0};
+    struct side *s = &rig.side[i];
+    assert_int_equal(delta_maker_read(rig.maker, i, &err), STATUS_OK);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(feedback_rollback(&s->fb[k], s->codec[k], s->payload[k], s->size[k]), STATUS_OK);
+    delta_maker_written(rig.maker, i);
+}
+
+static void play(uint64_t round)
+{
+    struct err err = {0};
+    assert_int_equal(train_and_make(round), STATUS_OK);
+    for (uint32_t i = 0; i < FRAGMENTS; i++) encode_both(i);
+    delta_maker_keep(rig.maker);
+    for (uint32_t i = 0; i < FRAGMENTS; i++) {
+        struct side *s = &rig.side[i];
+        s->fb[0].pending = true;
+        if (rng_u64(round, RNG_TEST, i) % 3 == 0) put_back(i);
+        for (int k = 0; k < 2; k++) feedback_commit(&s->fb[k]);
+        if (round % 7 == 6 && i == 1) {
+            for (int k = 0; k < 2; k++) feedback_reset(&s->fb[k]);
+            delta_maker_written(rig.maker, i);
+        }
+        if (round % 2) continue; /* not every round: what is read is a copy, and must be without consequences */
+        assert_int_equal(delta_maker_read(rig.maker, i, &err), STATUS_OK);
+        if (s->fb[0].residual) assert_memory_equal(s->fb[0].residual, s->fb[1].residual, EACH * sizeof(float));
+    }
+    if (round % 6 != 4) return;
+    delta_maker_destroy(rig.maker); /* a process that saves, ends and comes back */
+    make_maker();
+}
+
+static void test_rounds(void **state)
+{
+    static const char *const specs[] = {"topk:8/256", "topk:20/512+2bit+huff", "int4:64", "int8"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(specs); i++)
+        for (int cuda = 0; cuda < 2; cuda++)
+            for (int feedback = 0; feedback < 2; feedback++) {
+                open_rig(cuda, specs[i], feedback);
+                for (uint64_t round = 0; round < (cuda ? ROUNDS / 2 : ROUNDS); round++) play(round);
+                close_rig();
+            }
+}
+
+static void test_refusals(void **state)
+{
+    struct err err = {0};
+    struct feedback fb;
+    struct delta_maker *maker = NULL;
+    struct device *dev = NULL;
+    (void)state;
+    assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
+    float *theta = dev->ops->alloc(dev, EACH * sizeof *theta);
+    assert_int_equal(feedback_init(&fb, EACH, 1, true), STATUS_OK);
+    struct codec *bf16 = delta_case_codec("bf16", spans, COUNT(spans));
+    struct codec *topk = delta_case_codec("topk:8/256", spans, COUNT(spans));
+    struct delta_source source = {.count = EACH, .codec = bf16, .feedback = &fb};
+    assert_int_equal(delta_maker_create(&maker, dev, theta, &source, 1, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "bf16"));
+    source.codec = topk;
+    enum status status = STATUS_NOMEM;
+    long nth = 0;
+    while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once */
+        mem_fail_after(++nth);
+        status = delta_maker_create(&maker, dev, theta, &source, 1, &err);
+        mem_fail_after(0);
+    }
+    assert_int_equal(status, STATUS_OK);
+    assert_true(nth > 5);
+    delta_maker_destroy(maker);
+    feedback_finish(&fb);
+    codec_destroy(bf16);
+    codec_destroy(topk);
+    dev->ops->release(dev, theta);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounds), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,180 @@
+#include "worker/delta_maker.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/mem.h"
+
+/* Which copy of a residual is the newest. */
+enum newest { NEWEST_BOTH, NEWEST_HOST, NEWEST_DEVICE };
+
+struct maker_fragment {
+    struct delta_source source;
+    struct piece_shape shape;
+    struct delta_plan *plan;
+    void *numbers, *host_numbers; /* device, host */
+    size_t bytes;
+    struct piece_numbers made;
+    double norm;
+    enum newest newest;
+};
+
+struct delta_maker {
+    struct device *dev;
+    const float *theta;
+    float *anchor, *residual, *rest; /* [n_params], device; the last two NULL when feedback is off */
+    uint64_t n_params;
+    uint32_t n;
+    struct maker_fragment *f;
+};
+
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
+
+static enum status make_plan(struct delta_maker *m, struct maker_fragment *f, struct err *err)
+{
+    const char *spec = codec_spec(f->source.codec);
+    if (!codec_pieces(f->source.codec, &f->shape, NULL))
+        return err_set(err, STATUS_UNSUPPORTED, "codec.up %s has no form for devices", spec);
+    struct piece_range *pieces = mem_alloc(f->shape.n_pieces, sizeof *pieces);
+    if (!pieces) return err_set(err, STATUS_NOMEM, "no memory to cut a fragment for codec.up %s", spec);
+    (void)codec_pieces(f->source.codec, &f->shape, pieces);
+    enum status status = m->dev->ops->delta_plan(m->dev, &f->shape, pieces, &f->plan);
+    mem_free(pieces);
+    if (status == STATUS_UNSUPPORTED)
+        return err_set(err, status, "codec.up %s takes too much at a time for %s", spec, m->dev->name);
+    if (status != STATUS_OK) return err_set(err, status, "device %s: no plan for codec.up %s", m->dev->name, spec);
+    return STATUS_OK;
+}
+
+static enum status make_fragment(struct delta_maker *m, struct maker_fragment *f, struct err *err)
+{
+    TRY(make_plan(m, f, err));
+    f->bytes = pieces_lay_out(&f->shape, NULL, &f->made);
+    f->numbers = m->dev->ops->alloc(m->dev, f->bytes);
+    f->host_numbers = mem_alloc(1, f->bytes);
+    f->newest = NEWEST_HOST;
+    if (f->numbers && f->host_numbers) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "no memory for the numbers of a delta (%.1f MB)", (double)f->bytes * 1e-6);
+}
+
+static enum status fill(struct delta_maker *m, const struct delta_source *sources, struct err *err)
+{
+    const struct device_ops *ops = m->dev->ops;
+    bool feedback = false;
+    for (uint32_t i = 0; i < m->n; i++) {
+        m->f[i].source = sources[i];
+        m->n_params += sources[i].count;
+        feedback = feedback || sources[i].feedback->residual;
+        TRY(make_fragment(m, &m->f[i], err));
+    }
+    size_t bytes = m->n_params * sizeof *m->anchor;
+    m->anchor = ops->alloc(m->dev, bytes);
+    if (feedback) m->residual = ops->alloc(m->dev, bytes);
+    if (feedback) m->rest = ops->alloc(m->dev, bytes);
+    if (m->anchor && (!feedback || (m->residual && m->rest))) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "no memory on %s for anchor and residual (%.1f MB)", m->dev->name,
+                   (double)bytes * (feedback ? 3e-6 : 1e-6));
+}
+
+enum status delta_maker_create(struct delta_maker **out, struct device *dev, const float *theta,
+                               const struct delta_source *sources, uint32_t n, struct err *err)
+{
+    struct delta_maker *m = mem_alloc(1, sizeof *m);
+    if (!m) return err_set(err, STATUS_NOMEM, "out of memory");
+    m->dev = dev;
+    m->theta = theta;
+    m->f = mem_alloc(n, sizeof *m->f);
+    if (m->f) m->n = n;
+    enum status status = m->f ? fill(m, sources, err) : err_set(err, STATUS_NOMEM, "out of memory");
+    if (status == STATUS_OK)
+        *out = m;
+    else
+        delta_maker_destroy(m);
+    return status;
+}
+
+void delta_maker_destroy(struct delta_maker *m)
+{
+    if (!m) return;
+    const struct device_ops *ops = m->dev->ops;
+    for (uint32_t i = 0; i < m->n; i++) {
+        ops->plan_free(m->dev, m->f[i].plan);
+        ops->release(m->dev, m->f[i].numbers);
+        mem_free(m->f[i].host_numbers);
+    }
+    ops->release(m->dev, m->anchor);
+    ops->release(m->dev, m->residual);
+    ops->release(m->dev, m->rest);
+    mem_free(m->f);
+    mem_free(m);
+}
+
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
+
+enum status delta_maker_anchor(struct delta_maker *m, const float *base, struct err *err)
+{
+    m->dev->ops->upload(m->dev, m->anchor, base, m->n_params * sizeof *base);
+    return m->dev->ops->sync(m->dev, err);
+}
+
+static void start_fragment(struct delta_maker *m, struct maker_fragment *f)
+{
+    const struct device_ops *ops = m->dev->ops;
+    uint64_t at = f->source.offset;
+    const struct feedback *fb = f->source.feedback;
+    if (fb->residual && f->newest == NEWEST_HOST) {
+        ops->upload(m->dev, m->residual + at, fb->residual, f->source.count * sizeof *fb->residual);
+        f->newest = NEWEST_BOTH;
+    }
+    ops->delta(m->dev, f->plan, m->theta + at, m->anchor + at, fb->decay, fb->residual ? m->residual + at : NULL,
+               fb->residual ? m->rest + at : NULL, f->numbers);
+    ops->download(m->dev, f->host_numbers, f->numbers, f->bytes);
+}
+
+enum status delta_maker_make(struct delta_maker *m, struct err *err)
+{
+    for (uint32_t i = 0; i < m->n; i++) start_fragment(m, &m->f[i]);
+    TRY(m->dev->ops->sync(m->dev, err));
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct maker_fragment *f = &m->f[i];
+        double square = 0;
+        pieces_lay_out(&f->shape, f->host_numbers, &f->made);
+        for (size_t p = 0; p < f->shape.n_pieces; p++) {
+            if (f->made.heads[p].bad) return STATUS_NONFINITE;
+            square += f->made.heads[p].square;
+        }
+        f->norm = sqrt(square);
+    }
+    return STATUS_OK;
+}
+
+const struct piece_numbers *delta_maker_numbers(const struct delta_maker *m, uint32_t i, double *norm)
+{
+    *norm = m->f[i].norm;
+    return &m->f[i].made;
+}
+
+void delta_maker_keep(struct delta_maker *m)
+{
+    float *was = m->residual;
+    m->residual = m->rest;
+    m->rest = was;
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->f[i].source.feedback->residual) m->f[i].newest = NEWEST_DEVICE;
+}
+
+enum status delta_maker_read(struct delta_maker *m, uint32_t i, struct err *err)
+{
+    struct maker_fragment *f = &m->f[i];
+    if (f->newest != NEWEST_DEVICE) return STATUS_OK;
+    m->dev->ops->download(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
+                          f->source.count * sizeof *m->residual);
+    TRY(m->dev->ops->sync(m->dev, err));
+    f->newest = NEWEST_BOTH;
+    return STATUS_OK;
+}
+
+void delta_maker_written(struct delta_maker *m, uint32_t i)
+{
+    m->f[i].newest = NEWEST_HOST;
+}

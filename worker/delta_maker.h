@@ -1,0 +1,49 @@
+/* Deltas made where the trained parameters are: on a device whose memory is not the host's. Anchor and residuals lie
+ * there, too; what crosses the bus for a round is the anchor on its way in and the numbers of the payload on their way
+ * out (common/pieces.h), not the parameters.
+ *
+ *     delta_maker_anchor     training begins
+ *     delta_maker_make       training is done: the numbers of all fragments; nothing is changed
+ *     codec_encode_pieces    for each fragment, from delta_maker_numbers
+ *     delta_maker_keep       all of them were encoded: what was not sent is the residual now
+ *
+ * A refused payload is put back by the host: delta_maker_read, feedback_rollback, delta_maker_written. */
+#ifndef WORKER_DELTA_MAKER_H
+#define WORKER_DELTA_MAKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compress/codec.h"
+#include "compress/feedback.h"
+#include "gpu/device.h"
+
+struct delta_maker;
+
+/* One fragment of theta. Both objects stay the caller's, and valid as long as the maker. */
+struct delta_source {
+    uint64_t offset, count;
+    const struct codec *codec;
+    struct feedback *feedback; /* its residual: the host's copy, NULL when feedback is off */
+};
+
+/* theta [n_params] is memory of the device. UNSUPPORTED: not with this codec on this device (err says why); NOMEM. */
+enum status delta_maker_create(struct delta_maker **out, struct device *dev, const float *theta,
+                               const struct delta_source *sources, uint32_t n, struct err *err) MUST_CHECK;
+/* NULL is allowed. */
+void delta_maker_destroy(struct delta_maker *maker);
+
+/* Training starts from base [n_params], memory of the host. */
+enum status delta_maker_anchor(struct delta_maker *maker, const float *base, struct err *err) MUST_CHECK;
+/* NONFINITE: theta or what is made of it holds NaN or infinity. */
+enum status delta_maker_make(struct delta_maker *maker, struct err *err) MUST_CHECK;
+/* Of the last make. norm: L2, of the delta without its residual. */
+const struct piece_numbers *delta_maker_numbers(const struct delta_maker *maker, uint32_t i, double *norm);
+void delta_maker_keep(struct delta_maker *maker);
+
+/* Bring the host's copy of a residual up to date. */
+enum status delta_maker_read(struct delta_maker *maker, uint32_t i, struct err *err) MUST_CHECK;
+/* The host's copy was changed: it counts from now on. */
+void delta_maker_written(struct delta_maker *maker, uint32_t i);
+
+#endif
