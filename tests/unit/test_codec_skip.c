@@ -38,8 +38,8 @@ static size_t put(uint8_t *out, size_t at, uint64_t v)
     return at;
 }
 
-/* The stage as docs/codecs.md tells it: first mark the bytes to leave out, then write. ends[]: of the sections among the
- * literals, counted from the first byte out. */
+/* The stage as docs/codecs.md tells it: first mark the bytes to leave out, then write. ends[]: of the sections among
+ * the literals, counted from the first byte out. */
 static size_t slow_encode(const struct payload_shape *shape, const uint8_t *in, size_t n, uint8_t *out, size_t ends[4])
 {
     static bool left_out[N];
