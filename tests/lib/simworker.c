@@ -7,6 +7,7 @@
 
 #include "common/mem.h"
 #include "common/rng.h"
+#include "gpu/device.h"
 
 /* Enough for any message of the toy model. */
 static uint8_t encode_buffer[WIRE_HEADER + WIRE_BODY_MAX];
@@ -62,6 +63,8 @@ static enum status worker_on_config(void *ctx, const char *text, struct outer_mo
     w->velocity = mem_alloc(n, sizeof(float));
     w->gradient = mem_alloc(n, sizeof(double));
     if (!w->theta || !w->anchor || !w->velocity || !w->gradient) return STATUS_NOMEM;
+    bool lossless = w->config.train.method == METHOD_DDP || config_codec_lossless(w->config.codec.up);
+    if (w->client % 2 && !lossless) TRY(device_open("cpu", 1, &w->device, err));
     *model = (struct outer_model){
         .config = &w->config,
         .layout = &w->layout,
@@ -74,6 +77,8 @@ static enum status worker_on_config(void *ctx, const char *text, struct outer_mo
         .devices = "virtual",
         .model_config = "{\"model_type\": \"toy\"}",
         .inner = {w, worker_inner_parts, worker_inner_load},
+        .device = w->device,
+        .device_theta = w->theta,
     };
     return STATUS_OK;
 }
@@ -322,7 +327,9 @@ void simworker_init(struct simworker *w, struct simnet *net, struct simcheck *ch
 static void worker_unload(struct simworker *w)
 {
     outer_loop_destroy(w->loop);
+    device_close(w->device);
     w->loop = NULL;
+    w->device = NULL;
     if (w->built) layout_finish(&w->layout);
     w->built = false;
     mem_free(w->theta);

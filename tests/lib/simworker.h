@@ -47,6 +47,7 @@ struct simworker {
     bool built;
     float *theta, *anchor, *velocity; /* (n_params) each */
     double *gradient;                 /* (n_params) */
+    struct device *device;            /* every second worker's, where its codec can: its deltas are made there */
     enum { SIMWORKER_IDLE, SIMWORKER_TRAINS, SIMWORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;
