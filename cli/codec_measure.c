@@ -44,12 +44,13 @@ static enum status encode(struct bench *b)
 static enum status merge(struct bench *b)
 {
     struct codec_view view[CODEC_MEASURE_WORKERS_MAX];
-    for (unsigned w = 0; w < b->workers; w++)
+    struct codec_addend from[CODEC_MEASURE_WORKERS_MAX];
+    for (unsigned w = 0; w < b->workers; w++) {
         TRY(codec_open(b->codec, b->payload[w], b->size, b->room[w], &view[w]));
-    for (size_t p = 0, parts = codec_parts(b->codec); p < parts; p++) {
-        float *acc = b->acc + codec_part(b->codec, p).from;
-        for (unsigned w = 0; w < b->workers; w++) codec_view_axpy(&view[w], p, 0.25f, acc);
+        from[w] = (struct codec_addend){.view = &view[w], .a = 0.25f};
     }
+    for (size_t p = 0, parts = codec_parts(b->codec); p < parts; p++)
+        codec_views_add(from, b->workers, p, b->acc + codec_part(b->codec, p).from, NULL);
     return STATUS_OK;
 }
 

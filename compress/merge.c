@@ -9,6 +9,8 @@
 #include "common/pool.h"
 #include "compress/codec_simd.h"
 
+enum { ADDENDS = 16 };
+
 /* A job for the pool: these deltas into every part. */
 struct job {
     struct merge *merge;
@@ -263,12 +265,25 @@ CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, s
 }
 CODEC_SIMD_VARIANTS(divide, (float *restrict acc, const float *restrict weight, size_t n), (acc, weight, n))
 
+/* Deltas that come one after the other and are not clipped: the codec takes them together. */
+struct gathered {
+    size_t n;
+    struct codec_addend from[ADDENDS];
+};
+
+static void add_gathered(struct gathered *g, size_t p, float *acc, float *weight)
+{
+    codec_views_add(g->from, g->n, p, acc, weight);
+    g->n = 0;
+}
+
 static void add_part(const struct job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     struct codec_part part = codec_part(merge->codec, p);
     size_t n = part.to - part.from;
     float *acc = merge->acc + part.from, *weight = NULL, *x = scratch + merge->m->part_max;
+    struct gathered g = {0};
     if (merge->n == 1) {
         codec_view_decode(&job->deltas[0].view, p, acc);
         return;
@@ -285,15 +300,16 @@ static void add_part(const struct job *job, size_t p, float *scratch)
         float w = weight_of(merge, &job->deltas[d]);
         const double *factors = NULL;
         if (merge_measures(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
-        if (clipped(merge, factors, part)) {
-            codec_view_decode(view, p, x);
-            add_clipped(merge, factors, part, w, x, acc, weight);
-        } else if (weight) {
-            codec_view_axpy_weigh(view, p, w, acc, weight);
-        } else {
-            codec_view_axpy(view, p, w, acc);
+        bool clip = clipped(merge, factors, part);
+        if (clip || g.n == ADDENDS) add_gathered(&g, p, acc, weight);
+        if (!clip) {
+            g.from[g.n++] = (struct codec_addend){.view = view, .a = w};
+            continue;
         }
+        codec_view_decode(view, p, x);
+        add_clipped(merge, factors, part, w, x, acc, weight);
     }
+    add_gathered(&g, p, acc, weight);
     if (weight) divide(acc, weight, n);
 }
 

@@ -26,8 +26,8 @@ endfunction()
 
 # --- merging
 atoll_planted(delta_merged_twice compress/merge.c
-    "codec_view_axpy(view, p, w, acc);"
-    "codec_view_axpy(view, p, w, acc), codec_view_axpy(view, p, w, acc);")
+    "codec_views_add(g->from, g->n, p, acc, weight);"
+    "codec_views_add(g->from, g->n, p, acc, NULL), codec_views_add(g->from, g->n, p, acc, weight);")
 atoll_planted(delta_left_out compress/merge.c
     "const struct codec_view *view = &job->deltas[d].view;"
     "if (merge->added + d == 2) continue;\n        const struct codec_view *view = &job->deltas[d].view;")
