@@ -134,7 +134,6 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 enum what { STORE, AXPY, WEIGH };
-enum { LINE = 16 }; /* floats of a cache line */
 
 struct output {
     float a, *x, *weight; /* at the first coordinate of the tensor or chunk; STORE: a is 1 */
@@ -224,8 +223,6 @@ static inline __attribute__((always_inline)) void put_chunk(struct addition *add
 {
     struct topk_stream *open[TOPK_LOOKS];
     size_t n = 0, together = item->k <= TOPK_SLICE ? TOPK_LANES : 1;
-    if (add->n * item->k * LINE >= item->length) /* most lines are needed, and time until then */
-        for (size_t i = 0; i < item->length; i += LINE) __builtin_prefetch(x + i, 1);
     for (size_t i = 0; i < add->n; i++) {
         open[n] = &add->streams[i];
         (void)topk_stream_chunk(open[n], add->kind, item);

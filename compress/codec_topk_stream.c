@@ -1,7 +1,5 @@
 #include "compress/codec_topk_stream.h"
 
-#include "compress/codec_simd.h"
-
 void topk_looks_reserve(struct topk_looks *looks, size_t n)
 {
     if (looks->n + n > TOPK_LOOKS) looks->n = 0;
@@ -39,7 +37,10 @@ enum status topk_stream_chunk(struct topk_stream *s, enum topk_values kind, cons
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------------------
- * A block is as many values as one look at the bytes holds for sure, while their codes are short. */
+ * A block is as many values as one look at the bytes holds for sure, while their codes are short. A one above the bits
+ * of the word says how many of them were used. */
+
+#define MARK ((uint64_t)1 << 63)
 
 /* A code that is not in the table, and its value. */
 struct long_code {
@@ -55,18 +56,9 @@ static __attribute__((noinline)) struct long_code read_long(const struct topk_st
     r.pos = pos;
     golomb_get(&r, &s->golomb, s->length, value_bits, &c.gap, &c.code);
     c.pos = r.pos;
-    c.word = bits_peek(&r);
+    c.word = bits_peek(&r) | MARK;
     return c;
 }
-
-/* A stream inside of a block. Table entries are added up as they are: their lower bits are bits read, the upper ones
- * places skipped. */
-struct lane {
-    uint64_t word, pos, at; /* bits to come; where the block began, but for what long codes add */
-    uint32_t sum;
-};
-
-enum { SUM_BITS = (1 << GOLOMB_ENTRY_BITS) - 1 };
 
 /* Values from .. to of each chunk, in blocks, while all streams have whole blocks. Returns where it stopped. */
 static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_stream *const *s,
@@ -74,42 +66,40 @@ static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_st
                                                                   const unsigned value_bits, uint32_t from, uint32_t to)
 {
     const unsigned block = BITS_PEEK / (GOLOMB_LOOK + value_bits);
-    struct lane lane[TOPK_LANES];
+    uint64_t word[TOPK_LANES], pos[TOPK_LANES], next[TOPK_LANES];
     for (; from + block <= to; from += block) {
         for (unsigned l = 0; l < lanes; l++) {
-            const struct bit_reader *r = &s[l]->r;
-            if ((r->pos >> 3) + 8 > r->size) return from;
-            lane[l] = (struct lane){.pos = r->pos, .at = s[l]->next};
-            memcpy(&lane[l].word, r->data + (r->pos >> 3), 8);
-            lane[l].word >>= r->pos & 7;
+            pos[l] = s[l]->r.pos;
+            next[l] = s[l]->next;
+            if ((pos[l] >> 3) + 8 > s[l]->r.size) return from;
+            memcpy(&word[l], s[l]->r.data + (pos[l] >> 3), 8);
+            word[l] = word[l] >> (pos[l] & 7) | MARK;
         }
-        for (unsigned i = 0; i < block; i++)
+        for (uint32_t i = from; i < from + block; i++)
             for (unsigned l = 0; l < lanes; l++) {
-                struct lane *n = &lane[l];
-                uint32_t code, entry = s[l]->look->entry[n->word & ((1u << GOLOMB_LOOK) - 1)];
+                uint64_t gap;
+                uint32_t code, entry = s[l]->look->entry[word[l] & ((1u << GOLOMB_LOOK) - 1)];
                 if (__builtin_expect(entry != 0, 1)) {
-                    n->word >>= entry & SUM_BITS;
-                    n->sum += entry;
-                    code = (uint32_t)n->word & ((1u << value_bits) - 1);
-                    n->word >>= value_bits;
+                    word[l] >>= entry & ((1u << GOLOMB_ENTRY_BITS) - 1);
+                    gap = entry >> GOLOMB_ENTRY_BITS;
+                    code = (uint32_t)word[l] & ((1u << value_bits) - 1);
+                    word[l] >>= value_bits;
                 } else {
-                    unsigned read = (n->sum & SUM_BITS) + i * value_bits;
-                    struct long_code c = read_long(s[l], n->pos + read, value_bits);
-                    n->pos = c.pos - read - value_bits;
-                    n->at += c.gap;
-                    n->word = c.word;
+                    struct long_code c = read_long(s[l], pos[l] + (unsigned)__builtin_clzll(word[l]), value_bits);
+                    gap = c.gap;
                     code = c.code;
+                    pos[l] = c.pos;
+                    word[l] = c.word;
                 }
-                slices[l].place[from + i] = (uint16_t)(n->at + (n->sum >> GOLOMB_ENTRY_BITS) + i);
-                slices[l].code[from + i] = (uint16_t)code;
+                next[l] += gap;
+                slices[l].place[i] = (uint16_t)next[l]++;
+                slices[l].code[i] = (uint16_t)code;
             }
+        for (unsigned l = 0; l < lanes; l++)
+            if (next[l] > s[l]->length) return from; /* a chunk ends inside of the block */
         for (unsigned l = 0; l < lanes; l++) {
-            lane[l].at += (lane[l].sum >> GOLOMB_ENTRY_BITS) + block;
-            if (lane[l].at > s[l]->length) return from; /* a chunk ends inside of the block */
-        }
-        for (unsigned l = 0; l < lanes; l++) {
-            s[l]->r.pos = lane[l].pos + (lane[l].sum & SUM_BITS) + block * value_bits;
-            s[l]->next = lane[l].at;
+            s[l]->r.pos = pos[l] + (unsigned)__builtin_clzll(word[l]);
+            s[l]->next = next[l];
         }
     }
     return from;
@@ -162,8 +152,7 @@ static inline __attribute__((always_inline)) void read_lanes(struct topk_stream 
     if (n & 1) read_slices(s + n - 1, slices + n - 1, 1, value_bits);
 }
 
-static inline __attribute__((always_inline)) void read_body(struct topk_stream *const *s, struct topk_slice *slices,
-                                                            size_t n, enum topk_values kind)
+void topk_streams_read(struct topk_stream *const *s, struct topk_slice *slices, size_t n, enum topk_values kind)
 {
     switch (kind) {
     case TOPK_SIGN: read_lanes(s, slices, n, topk_value_bits(TOPK_SIGN)); break;
@@ -171,24 +160,4 @@ static inline __attribute__((always_inline)) void read_body(struct topk_stream *
     case TOPK_INT8: read_lanes(s, slices, n, topk_value_bits(TOPK_INT8)); break;
     case TOPK_FP16: read_lanes(s, slices, n, topk_value_bits(TOPK_FP16)); break;
     }
-}
-
-#if defined(__x86_64__)
-/* Shifts by any register. */
-__attribute__((target("bmi2"))) static void read_bmi2(struct topk_stream *const *s, struct topk_slice *slices, size_t n,
-                                                      enum topk_values kind)
-{
-    read_body(s, slices, n, kind);
-}
-#endif
-
-void topk_streams_read(struct topk_stream *const *s, struct topk_slice *slices, size_t n, enum topk_values kind)
-{
-#if defined(__x86_64__)
-    if (codec_simd_level() >= CODEC_SIMD_AVX2) {
-        read_bmi2(s, slices, n, kind);
-        return;
-    }
-#endif
-    read_body(s, slices, n, kind);
 }
