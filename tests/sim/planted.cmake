@@ -102,6 +102,16 @@ atoll_planted(refused_delta_forgotten worker/outer_loop.c
 atoll_planted(poison_kept worker/outer_loop_delta.c
     "if (codec_first_nonfinite(values, loop->n_params) < loop->n_params) return STATUS_NONFINITE;"
     "")
+# the same where a device makes the deltas (every second worker)
+atoll_planted(anchor_of_the_first_round_kept worker/delta_maker.c
+    "m->dev->ops->upload(m->dev, m->anchor, base, m->n_params * sizeof *base);"
+    "if (m->f[0].newest != NEWEST_DEVICE) m->dev->ops->upload(m->dev, m->anchor, base, m->n_params * sizeof *base);")
+atoll_planted(put_back_on_the_host_only worker/outer_loop_delta.c
+    "if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);"
+    "")
+atoll_planted(older_residual_saved worker/outer_loop_memory.c
+    "if (outer_residual_read(loop, i) == STATUS_OK) continue;"
+    "continue;")
 
 # --- patience
 atoll_planted(assignment_never_repeated coordinator/engine_join.c
