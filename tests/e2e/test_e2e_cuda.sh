@@ -45,12 +45,13 @@ fi
 launch cpu --train.devices=cpu
 ((status == 0)) || fail "the run on the CPU ended with $status"
 export ATOLL_CUDA_PLUGIN=$emulated
-for settings in '' '--train.method=ddp --train.max_steps=4'; do
+for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8'; do
     rm -rf cuda
     # shellcheck disable=SC2086 # no setting at all, the first time
     launch cuda --train.devices=cuda $settings
     ((status == 0)) || fail "the run on CUDA $settings ended with $status: $(tail -n 3 cuda.log)"
     grep -q 'cuda:0 emulated' cuda/logs/worker-0.log || fail "worker-0 does not say that it uses the device"
+    if grep 'deltas are made by the CPU' cuda/logs/worker-0.log; then fail "$settings: not by the device"; fi
     if [[ $settings ]]; then
         rm -rf cpu
         # shellcheck disable=SC2086
