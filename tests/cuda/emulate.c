@@ -293,22 +293,26 @@ unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line)
     return other;
 }
 
-unsigned cuda_emulated_add_u32(unsigned value, int line)
+/* Of the values of the warp: their sum, or the largest. */
+static unsigned fold(unsigned value, bool sum, int line)
 {
-    unsigned first = emu.current / LANES * LANES, sum = 0;
+    unsigned first = emu.current / LANES * LANES, all = 0;
     emu.threads[emu.current].vote = value;
     park(AT_WARP, line);
-    for (unsigned i = 0; i < LANES; i++) sum += emu.threads[first + i].vote;
+    for (unsigned i = first; i < first + LANES; i++) {
+        unsigned other = emu.threads[i].vote;
+        all = sum ? all + other : other > all ? other : all;
+    }
     park(AT_WARP, line);
-    return sum;
+    return all;
+}
+
+unsigned cuda_emulated_add_u32(unsigned value, int line)
+{
+    return fold(value, true, line);
 }
 
 unsigned cuda_emulated_max_u32(unsigned value, int line)
 {
-    unsigned first = emu.current / LANES * LANES, most = 0;
-    emu.threads[emu.current].vote = value;
-    park(AT_WARP, line);
-    for (unsigned i = 0; i < LANES; i++) most = emu.threads[first + i].vote > most ? emu.threads[first + i].vote : most;
-    park(AT_WARP, line);
-    return most;
+    return fold(value, false, line);
 }
