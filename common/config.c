@@ -246,17 +246,26 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
     return differing;
 }
 
+/* Length of the byte stage that `spec` begins with; 0: of none. */
+static size_t byte_stage(const char *spec)
+{
+    static const char *const stages[] = {"+lz4", "+huff", "+skip"};
+    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
+        if (!strncmp(spec, stages[i], strlen(stages[i]))) return strlen(stages[i]);
+    return 0;
+}
+
+bool config_codec_staged(const char *spec)
+{
+    while ((spec = strchr(spec, '+')) && !byte_stage(spec)) spec++;
+    return spec != NULL;
+}
+
 bool config_codec_lossless(const char *spec)
 {
     if (strncmp(spec, "fp32", 4)) return false;
-    static const char *const byte_stages[] = {"+lz4", "+huff", "+skip"};
-    for (spec += 4; *spec;) {
-        size_t length = 0;
-        for (size_t i = 0; i < sizeof byte_stages / sizeof *byte_stages; i++)
-            if (!strncmp(spec, byte_stages[i], strlen(byte_stages[i]))) length = strlen(byte_stages[i]);
-        if (!length) return false;
-        spec += length;
-    }
+    for (spec += 4; *spec; spec += byte_stage(spec))
+        if (!byte_stage(spec)) return false;
     return true;
 }
 

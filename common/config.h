@@ -142,6 +142,7 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
 /* Helpers every reader of the configuration uses. */
 bool config_codec_lossless(const char *spec);          /* the spec is fp32, possibly with byte stages after it */
 bool config_codec_sparse(const char *spec);            /* deltas leave out coordinates: topk */
+bool config_codec_staged(const char *spec);            /* byte stages follow the values */
 /* codec.embeddings is a spec of its own. */
 bool config_embeddings_differ(const struct config *config);
 /* The codec of a fragment's deltas: codec.up, or codec.embeddings. */

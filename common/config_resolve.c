@@ -142,7 +142,7 @@ static enum status resolve_embeddings(const struct resolve *r)
 /* A sparse codec whose payload cannot be merged where it lies. */
 static bool sparse_in_stages(const char *spec)
 {
-    return config_codec_sparse(spec) && (strstr(spec, "+lz4") || strstr(spec, "+huff") || strstr(spec, "+skip"));
+    return config_codec_sparse(spec) && config_codec_staged(spec);
 }
 
 /* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
