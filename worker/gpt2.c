@@ -220,13 +220,17 @@ static void block_forward(struct model *m, size_t l, const float *theta, void *x
 }
 
 /* Leaves the final norm in yf. */
-static void forward(struct model *m, const float *theta, const int32_t *tokens)
+static void forward(struct model *m, const float *theta, const int32_t *tokens, const struct model_hooks *hooks)
 {
     const struct device_ops *ops = m->dev->ops;
     size_t layers = m->config.n_layer, c = m->config.n_embd;
+    model_needs(hooks, 0, m->at.block0);
     ops->embed_fwd(m->dev, m->n, m->seq, c, tokens, theta + m->at.wte, theta + m->at.wpe, m->blocks[0].x);
-    for (size_t l = 0; l < layers; l++)
+    for (size_t l = 0; l < layers; l++) {
+        model_needs(hooks, place(m, l, 0), m->at.block_stride);
         block_forward(m, l, theta, l + 1 < layers ? m->blocks[l + 1].x : m->x_last);
+    }
+    model_needs(hooks, m->at.lnf_w, m->at.n_params - m->at.lnf_w);
     ops->norm_fwd(m->dev, m->n, c, m->x_last, theta + m->at.lnf_w, theta + m->at.lnf_b, m->yf, m->meanf, m->rstdf);
 }
 
@@ -259,13 +263,13 @@ static void block_backward(struct model *m, size_t l, const float *theta, float 
 }
 
 static void gpt2_run(struct model *m, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
-                     float *loss, float *grad, bool accumulate)
+                     float *loss, float *grad, bool accumulate, const struct model_hooks *hooks)
 {
     const struct device_ops *ops = m->dev->ops;
     struct device *dev = m->dev;
     size_t c = m->config.n_embd;
     const float *wte = theta + m->at.wte;
-    forward(m, theta, tokens);
+    forward(m, theta, tokens, hooks);
     if (!grad) {
         ops->head(dev, m->plan_head_loss, m->yf, wte, targets, 1, loss, NULL, NULL, false);
         return;
@@ -274,8 +278,13 @@ static void gpt2_run(struct model *m, const float *theta, const int32_t *tokens,
     ops->head(dev, m->plan_head_train, m->yf, wte, targets, dscale, loss, m->dy, grad + m->at.wte, accumulate);
     ops->norm_bwd(dev, m->n, c, m->dy, m->x_last, theta + m->at.lnf_w, m->meanf, m->rstdf, NULL, m->dx,
                   grad + m->at.lnf_w, grad + m->at.lnf_b, accumulate);
-    for (size_t l = m->config.n_layer; l-- > 0;) block_backward(m, l, theta, grad, accumulate);
+    model_ready(hooks, m->at.lnf_w, m->at.n_params - m->at.lnf_w);
+    for (size_t l = m->config.n_layer; l-- > 0;) {
+        block_backward(m, l, theta, grad, accumulate);
+        model_ready(hooks, place(m, l, 0), m->at.block_stride);
+    }
     ops->embed_bwd(dev, m->n, m->seq, c, tokens, m->dx, grad + m->at.wte, grad + m->at.wpe, accumulate);
+    model_ready(hooks, 0, m->at.block0);
 }
 
 static void widen(const struct model *m, float *out)
@@ -298,7 +307,7 @@ static enum status gpt2_logits(struct model *m, const float *theta, const int32_
     size_t c = m->config.n_embd, v = m->config.vocab_size, act = m->dev->act_bytes;
     if (!(m->uses & MODEL_LOGITS) || n > m->n || first > m->n - n)
         return err_set(err, STATUS_INVALID, "no logits of rows %zu to %zu of %zu", first, first + n, m->n);
-    forward(m, theta, tokens);
+    forward(m, theta, tokens, NULL);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *row = (const unsigned char *)m->yf + (first + i) * c * act;
         ops->lin_fwd(m->dev, m->plan_logits, row, theta + m->at.wte, NULL, NULL, m->logits, NULL);

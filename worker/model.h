@@ -26,6 +26,18 @@ enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
 
 struct model; /* each family has its own */
 
+/* What a caller wants to hear while `run` submits operations, for instance to move parameters and gradients between
+ * devices beside them. Ranges of theta come in any order and size; either function may be NULL. */
+struct model_hooks {
+    /* What is submitted from now on reads theta [offset, offset + count). Every parameter is named in each run, before
+     * its first use. */
+    void (*needs)(void *ctx, uint64_t offset, uint64_t count);
+    /* Gradients [offset, offset + count) are final once what was submitted so far is done, and not read again. Each one
+     * is named once in every run that makes gradients. */
+    void (*ready)(void *ctx, uint64_t offset, uint64_t count);
+    void *ctx;
+};
+
 struct model_family {
     const char *name; /* model.family */
     uint32_t n_embeddings; /* tensors the layout begins with of which a step touches some rows: tokens, positions */
@@ -39,9 +51,10 @@ struct model_family {
                           unsigned uses, struct model **out, struct err *err) MUST_CHECK;
     void (*destroy)(struct model *model); /* NULL is allowed */
     /* loss[batch*seq] in nats for tokens and targets[batch*seq]; a negative target does not count. grad NULL: loss only
-     * (MODEL_LOSS). Otherwise (MODEL_TRAIN) grad[n_params] = or += dscale * d(sum of losses)/d(theta). */
+     * (MODEL_LOSS). Otherwise (MODEL_TRAIN) grad[n_params] = or += dscale * d(sum of losses)/d(theta). hooks: NULL when
+     * nobody listens. */
     void (*run)(struct model *model, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
-                float *loss, float *grad, bool accumulate);
+                float *loss, float *grad, bool accumulate, const struct model_hooks *hooks);
     /* Logits of rows `first` .. `first + n` of batch*seq into host memory out[n*vocab_size], and sync
      * (MODEL_LOGITS). */
     enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
@@ -49,6 +62,16 @@ struct model_family {
     /* Bytes `create` takes from the device. */
     size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
 };
+
+static inline void model_needs(const struct model_hooks *hooks, uint64_t offset, uint64_t count)
+{
+    if (hooks && hooks->needs) hooks->needs(hooks->ctx, offset, count);
+}
+
+static inline void model_ready(const struct model_hooks *hooks, uint64_t offset, uint64_t count)
+{
+    if (hooks && hooks->ready) hooks->ready(hooks->ctx, offset, count);
+}
 
 /* NULL when there is none of that name. */
 const struct model_family *model_family_find(const char *name);

@@ -73,7 +73,8 @@ static enum status micro_step(struct rank *k, uint32_t micro, const float *theta
                    k->scratch, &k->err));
     ops->upload(k->dev, k->tokens, k->host_tokens, count * sizeof *k->tokens);
     ops->upload(k->dev, k->targets, k->host_targets, count * sizeof *k->targets);
-    r->config.family->run(k->model, theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0);
+    r->config.family->run(k->model, theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
+                           NULL);
     ops->download(k->dev, k->host_loss, k->loss, count * sizeof *k->loss);
     TRY(ops->sync(k->dev, &k->err));
     for (size_t i = 0; i < r->rows; i++) {

@@ -65,7 +65,8 @@ static enum status trainer_step(struct trainer *t, double *loss, struct err *err
 {
     size_t n = t->batch * t->seq;
     double norm;
-    model_family_find("gpt2")->run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false);
+    model_family_find("gpt2")->run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false,
+                                   NULL);
     TRY(inner_opt_apply(t->opt, 0, t->theta, t->grad, 1e-3, err));
     inner_opt_finish(t->opt, &norm);
     *loss = 0;

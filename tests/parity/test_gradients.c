@@ -39,7 +39,7 @@ static double loss_at(struct probe *p, const struct tensor *t, double step)
     for (uint64_t i = 0; i < t->count; i++)
         p->moved[t->offset + i] = (float)(p->base[t->offset + i] + step * p->direction[i]);
     p->dev->ops->upload(p->dev, p->theta, p->moved, p->layout.n_params * sizeof *p->moved);
-    gpt2_family.run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false);
+    gpt2_family.run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false, NULL);
     p->dev->ops->download(p->dev, loss, p->loss, sizeof loss);
     assert_int_equal(p->dev->ops->sync(p->dev, NULL), STATUS_OK);
     for (int i = 0; i < ROWS; i++) sum += loss[i];
@@ -127,7 +127,7 @@ static void run_level(const char *level)
     probe_open(&p, level);
     size_t bytes = p.layout.n_params * sizeof(float);
     p.dev->ops->upload(p.dev, p.theta, p.base, bytes);
-    gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false);
+    gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false, NULL);
     p.dev->ops->download(p.dev, p.host_grad, p.grad, bytes);
     assert_int_equal(p.dev->ops->sync(p.dev, NULL), STATUS_OK);
     for (uint32_t i = 0; i < p.layout.n_tensors; i++) {
@@ -139,6 +139,51 @@ static void run_level(const char *level)
         normalise(p.direction, t->count);
         check_direction(&p, t, "a random direction");
     }
+    probe_close(&p);
+}
+
+/* What test_hooks' caller does with the ranges it is told of. */
+static void bring(void *ctx, uint64_t offset, uint64_t count)
+{
+    struct probe *p = ctx;
+    memcpy(p->theta + offset, p->base + offset, count * sizeof(float));
+}
+
+static void take(void *ctx, uint64_t offset, uint64_t count)
+{
+    struct probe *p = ctx;
+    for (uint64_t i = offset; i < offset + count; i++) {
+        p->moved[i] = p->grad[i]; /* a second time: NaN */
+        p->grad[i] = NAN;
+    }
+}
+
+/* Parameters that come only when they are said to be needed, gradients that go when they are said to be ready: the same
+ * gradient, every number of it once. */
+static void test_hooks(void **state)
+{
+    (void)state;
+    struct probe p;
+    probe_open(&p, "portable");
+    uint64_t n = p.layout.n_params;
+    const struct model_hooks hooks = {.needs = bring, .ready = take, .ctx = &p};
+    for (int steps = 1; steps <= 2; steps++) {
+        memcpy(p.theta, p.base, n * sizeof(float));
+        for (int i = 0; i < steps; i++)
+            gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0, NULL);
+        memcpy(p.host_grad, p.grad, n * sizeof(float));
+        for (int i = 0; i < steps; i++) {
+            for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
+            memset(p.moved, 0, n * sizeof(float));
+            gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0,
+                            &(struct model_hooks){bring, i + 1 == steps ? take : NULL, &p});
+        }
+        assert_memory_equal(p.moved, p.host_grad, n * sizeof(float));
+        for (uint64_t k = 0; k < n; k++) assert_true(isnan(p.grad[k]));
+    }
+    for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
+    gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, NULL, false, &hooks);
+    for (int i = 0; i < ROWS; i++) assert_true(isfinite(p.loss[i]));
     probe_close(&p);
 }
 
@@ -163,6 +208,7 @@ static void test_avx512(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_portable),
         cmocka_unit_test(test_avx2),
         cmocka_unit_test(test_avx512),

@@ -181,10 +181,10 @@ static void run_level(const char *level)
     check_close("logits", logits, g->logits, n * g->config.vocab_size);
     mem_free(logits);
 
-    gpt2_family.run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false);
+    gpt2_family.run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false, NULL);
     assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
     for (int twice = 0; twice < 2; twice++) { /* overwritten, then added to */
-        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice);
+        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice, NULL);
         assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
         check_gradient(&in, twice ? 2 : 1);
     }
@@ -195,7 +195,7 @@ static void run_level(const char *level)
     assert_int_equal(inner_opt_create(&opt, &config, &g->layout, &in.dev, 1, &err), STATUS_OK);
     for (uint32_t step = 0; step < g->steps; step++) {
         double norm;
-        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false);
+        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false, NULL);
         double loss = mean_loss(&in);
         if (!(fabs(loss - g->losses[step]) < 1e-5 * g->losses[step]))
             fail_msg("loss before step %u: %.7f, PyTorch has %.7f", step, loss, (double)g->losses[step]);
