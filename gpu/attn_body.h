@@ -1,4 +1,4 @@
-/* Causal self-attention of one head, forward and backward.
+/* Causal self-attention of one head (backward: of the heads that share keys and values), forward and backward.
  *
  * Queries are taken NR at a time and live in the lanes: a panel of scores is stored [key][query], so that maximum, sum
  * and mask of the softmax are plain vector operations, and a panel of probabilities is already what the register tile
@@ -169,9 +169,9 @@ INLINE void attn_reduce_keys(size_t n_full, size_t hd, struct attn_rows rows, co
 }
 
 /* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. Keys of the
- * panel's own block are met for the first time: their sums are stored. */
+ * panel's own block are met for the first time, by the first head: their sums are stored. */
 INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *rows, size_t ld, float *out,
-                          size_t ld_out)
+                          size_t ld_out, bool first)
 {
     vf acc[AMR][2];
     for (size_t j = 0; j < q0 + NR; j += AMR) {
@@ -182,7 +182,7 @@ INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *ro
 #pragma GCC unroll 8
             for (size_t i = 0; i < AMR; i++) {
                 float *o = out + (j + i) * ld_out + c;
-                if (j < q0) {
+                if (j < q0 || !first) {
                     acc[i][0] = acc[i][0] + v_load(o);
                     acc[i][1] = acc[i][1] + v_load(o + VL);
                 }
@@ -315,37 +315,54 @@ INLINE void attn_bwd_panel(const struct attn_work *w, const struct attn_dims *d,
     }
 }
 
-static void attn_bwd_head(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
-                          const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch)
+/* Where backward adds up dK and dV: in place where their panels are whole tiles. */
+struct attn_sums {
+    float *dk, *dv;
+    size_t ld;
+    bool whole; /* panels of Q, dO, dK and dV are whole tiles: no copies */
+};
+
+/* One query head; `first` of its group stores what the others add to. */
+static void attn_bwd_head(const struct attn_dims *d, struct attn_work *w, struct attn_rows k_rows,
+                          struct attn_rows v_rows, const float *q, const float *o, const float *lse, const float *d_o,
+                          float *dq, const struct attn_sums *sums, bool first)
 {
-    struct attn_work w;
     size_t hd = d->head_dim, ld = d->ld_qkv;
-    attn_layout(d, true, scratch, &w);
-    struct attn_rows k_rows = attn_rows_of(d, w.tp, k, w.k_rows), v_rows = attn_rows_of(d, w.tp, v, w.v_rows);
-    bool whole = d->seq == w.tp && hd == w.hdp; /* panels of Q, dO, dK and dV are whole tiles: no copies */
-    float *dk_sum = whole ? dk : w.dk, *dv_sum = whole ? dv : w.dv;
-    size_t ld_sum = whole ? ld : w.hdp;
     const vf one[2] = {v_set1(1.0f), v_set1(1.0f)};
     for (size_t q0 = 0; q0 < d->seq; q0 += NR) {
         struct attn_panel panel = attn_panel_of(d, q0, o, d_o, lse);
         const float *q_rows = q + q0 * ld, *do_rows = d_o + q0 * d->ld_o;
         size_t ldq = ld, ldo = d->ld_o;
-        attn_pack_cols(panel.nq, hd, q_rows, ld, w.q_cols);
-        attn_pack_cols(panel.nq, hd, do_rows, d->ld_o, w.do_cols);
-        if (!whole) {
-            attn_pad_rows(panel.nq, NR, hd, q_rows, ld, w.q_rows, w.hdp);
-            attn_pad_rows(panel.nq, NR, hd, do_rows, d->ld_o, w.do_rows, w.hdp);
-            q_rows = w.q_rows;
-            do_rows = w.do_rows;
-            ldq = ldo = w.hdp;
+        attn_pack_cols(panel.nq, hd, q_rows, ld, w->q_cols);
+        attn_pack_cols(panel.nq, hd, do_rows, d->ld_o, w->do_cols);
+        if (!sums->whole) {
+            attn_pad_rows(panel.nq, NR, hd, q_rows, ld, w->q_rows, w->hdp);
+            attn_pad_rows(panel.nq, NR, hd, do_rows, d->ld_o, w->do_rows, w->hdp);
+            q_rows = w->q_rows;
+            do_rows = w->do_rows;
+            ldq = ldo = w->hdp;
         }
-        attn_bwd_panel(&w, d, k_rows, v_rows, &panel);
-        attn_add_keys(q0, w.hdp, w.p, do_rows, ldo, dv_sum, ld_sum);
-        attn_add_keys(q0, w.hdp, w.ds, q_rows, ldq, dk_sum, ld_sum);
-        attn_reduce_keys(q0 + VL, hd, k_rows, w.ds, one, w.out_cols);
-        attn_store_cols(panel.nq, hd, w.out_cols, dq + q0 * ld, ld);
+        attn_bwd_panel(w, d, k_rows, v_rows, &panel);
+        attn_add_keys(q0, w->hdp, w->p, do_rows, ldo, sums->dv, sums->ld, first);
+        attn_add_keys(q0, w->hdp, w->ds, q_rows, ldq, sums->dk, sums->ld, first);
+        attn_reduce_keys(q0 + VL, hd, k_rows, w->ds, one, w->out_cols);
+        attn_store_cols(panel.nq, hd, w->out_cols, dq + q0 * ld, ld);
     }
-    if (whole) return;
+}
+
+static void attn_bwd_group(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
+                           const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch)
+{
+    struct attn_work w;
+    size_t hd = d->head_dim, ld = d->ld_qkv;
+    attn_layout(d, true, scratch, &w);
+    struct attn_rows k_rows = attn_rows_of(d, w.tp, k, w.k_rows), v_rows = attn_rows_of(d, w.tp, v, w.v_rows);
+    struct attn_sums sums = {.dk = dk, .dv = dv, .ld = ld, .whole = d->seq == w.tp && hd == w.hdp};
+    if (!sums.whole) sums = (struct attn_sums){.dk = w.dk, .dv = w.dv, .ld = w.hdp};
+    for (size_t h = 0; h < d->group; h++)
+        attn_bwd_head(d, &w, k_rows, v_rows, q + h * hd, o + h * hd, lse + h * d->seq, d_o + h * hd, dq + h * hd,
+                      &sums, h == 0);
+    if (sums.whole) return;
     attn_copy_rows(d->seq, hd, w.dk, w.hdp, dk, ld);
     attn_copy_rows(d->seq, hd, w.dv, w.hdp, dv, ld);
 }

@@ -116,13 +116,16 @@ static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *sh
 {
     struct cpu_device *cpu = cpu_of(dev);
     struct cpu_plan *plan;
-    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim) return STATUS_INVALID;
+    size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
+    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim || shape->heads % kv_heads)
+        return STATUS_INVALID;
     struct attn_dims dims = {.seq = shape->seq, .head_dim = shape->head_dim};
     size_t floats = cpu->kernels->attn_scratch_floats(&dims, !shape->inference);
     size_t forward = cpu->kernels->attn_scratch_floats(&dims, false);
     TRY(cpu_scratch_reserve(cpu, (floats > forward ? floats : forward) * sizeof(float)));
     TRY(plan_new(cpu, CPU_PLAN_ATTN, &plan));
     plan->as.attn = *shape;
+    plan->as.attn.kv_heads = kv_heads;
     *out = (struct attn_plan *)plan;
     return STATUS_OK;
 }
@@ -187,6 +190,11 @@ static const struct device_ops cpu_ops = {
     .embed_bwd = cpu_embed_bwd,
     .norm_fwd = cpu_norm_fwd,
     .norm_bwd = cpu_norm_bwd,
+    .rms_fwd = cpu_rms_fwd,
+    .rms_bwd = cpu_rms_bwd,
+    .rope = cpu_rope,
+    .glu_fwd = cpu_glu_fwd,
+    .glu_bwd = cpu_glu_bwd,
     .lin_fwd = cpu_lin_fwd,
     .lin_bwd_x = cpu_lin_bwd_x,
     .lin_bwd_w = cpu_lin_bwd_w,

@@ -73,6 +73,13 @@ void cpu_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const f
 void cpu_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
                   const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
                   bool accumulate);
+void cpu_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
+                 float *rstd);
+void cpu_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
+                 const float *rstd, const void *dres, void *dx, float *dw, bool accumulate);
+void cpu_rope(struct device *dev, const struct rope_shape *shape, const float *table, void *x, bool back);
+void cpu_glu_fwd(struct device *dev, size_t n, size_t f, const void *gu, void *h);
+void cpu_glu_bwd(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu);
 void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                  const void *res, void *y, void *aux);
 void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,

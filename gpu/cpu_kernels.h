@@ -26,8 +26,11 @@ struct adamw_step {
 
 struct attn_dims {
     size_t seq, head_dim, ld_qkv, ld_o; /* leading dimensions of q, k, v (and their gradients) and of o, d_o */
+    size_t group; /* backward: query heads, side by side, that share k and v */
     float scale;
 };
+
+struct rope_shape;
 
 struct cpu_kernels {
     const char *name;
@@ -60,11 +63,21 @@ struct cpu_kernels {
     void (*xent_rows)(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
                       float *loss, bool loss_only);
 
-    /* attn_body.h: one head of one sequence. q, k, v, o are at its first element; lse[seq] may be NULL forward. */
+    /* glu_body.h: n_rows rows each; rope_rows takes rows first .. first + n_rows of the batch, x at its beginning. */
+    void (*rms_fwd)(size_t n_rows, size_t c, float eps, const float *x, const float *w, float *y, float *rstd);
+    void (*rms_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *rstd,
+                    const float *dres, float *dx, float *dw);
+    void (*rope_rows)(const struct rope_shape *shape, size_t first, size_t n_rows, const float *table, float *x,
+                      bool back);
+    void (*glu_fwd)(size_t n_rows, size_t f, const float *gu, float *h);
+    void (*glu_bwd)(size_t n_rows, size_t f, const float *gu, const float *dh, float *dgu);
+
+    /* attn_body.h: one head of one sequence, backward all that share its keys and values. q, k, v, o are at its (their)
+     * first element, lse[group][seq] too; it may be NULL forward. */
     size_t (*attn_scratch_floats)(const struct attn_dims *d, bool backward);
     void (*attn_fwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o,
                           float *lse, float *scratch);
-    void (*attn_bwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
+    void (*attn_bwd_group)(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
                           const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
 
     /* optim_body.h */

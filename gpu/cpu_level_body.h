@@ -5,6 +5,7 @@
 #include "gpu/attn_body.h"
 #include "gpu/cpu_kernels.h"
 #include "gpu/gemm_body.h"
+#include "gpu/glu_body.h"
 #include "gpu/optim_body.h"
 #include "gpu/rows_body.h"
 
@@ -27,9 +28,14 @@ static const struct cpu_kernels level_kernels __attribute__((unused)) = {
     .norm_fwd = norm_fwd,
     .norm_bwd = norm_bwd,
     .xent_rows = xent_rows,
+    .rms_fwd = rms_fwd,
+    .rms_bwd = rms_bwd,
+    .rope_rows = rope_rows,
+    .glu_fwd = glu_fwd,
+    .glu_bwd = glu_bwd,
     .attn_scratch_floats = attn_scratch_floats,
     .attn_fwd_head = attn_fwd_head,
-    .attn_bwd_head = attn_bwd_head,
+    .attn_bwd_group = attn_bwd_group,
     .sum_run = sum_run,
     .sumsq_run = sumsq_run,
     .adamw_run = adamw_run,

@@ -116,24 +116,27 @@ struct attn_job {
     float *out, *lse_out, *dqkv; /* out: forward; dqkv: backward */
 };
 
+/* Threads take heads, backward groups of them: a key's gradient is summed over its group by one thread. */
 static void attn_thread(void *ctx, int thread, int threads)
 {
     const struct attn_job *job = ctx;
     const struct attn_shape *s = job->shape;
     const struct cpu_kernels *kernels = job->cpu->kernels;
-    size_t c = s->heads * s->head_dim, begin, end;
-    struct attn_dims dims = {.seq = s->seq, .head_dim = s->head_dim, .ld_qkv = 3 * c, .ld_o = c,
-                             .scale = 1.0f / sqrtf((float)s->head_dim)};
-    pool_share(s->batch * s->heads, 1, thread, threads, &begin, &end);
-    for (size_t i = begin; i < end; i++) {
-        size_t row = i / s->heads * s->seq, col = i % s->heads * s->head_dim;
-        const float *q = job->qkv + row * 3 * c + col;
+    size_t hd = s->head_dim, c = s->heads * hd, kv = s->kv_heads * hd, ld = c + 2 * kv, group = s->heads / s->kv_heads;
+    struct attn_dims dims = {.seq = s->seq, .head_dim = hd, .ld_qkv = ld, .ld_o = c, .group = group,
+                             .scale = 1.0f / sqrtf((float)hd)};
+    size_t begin, end, step = job->dqkv ? group : 1;
+    pool_share(s->batch * s->heads / step, 1, thread, threads, &begin, &end);
+    for (size_t i = begin * step; i < end * step; i += step) {
+        size_t row = i / s->heads * s->seq, head = i % s->heads, col = head * hd, shared = c + head / group * hd;
+        const float *at = job->qkv + row * ld;
         if (job->dqkv) {
-            float *dq = job->dqkv + row * 3 * c + col;
-            kernels->attn_bwd_head(&dims, q, q + c, q + 2 * c, job->o + row * c + col, job->lse + i * s->seq,
-                                   job->d_o + row * c + col, dq, dq + c, dq + 2 * c, job->cpu->scratch[thread]);
+            float *d = job->dqkv + row * ld;
+            kernels->attn_bwd_group(&dims, at + col, at + shared, at + shared + kv, job->o + row * c + col,
+                                    job->lse + i * s->seq, job->d_o + row * c + col, d + col, d + shared,
+                                    d + shared + kv, job->cpu->scratch[thread]);
         } else {
-            kernels->attn_fwd_head(&dims, q, q + c, q + 2 * c, job->out + row * c + col,
+            kernels->attn_fwd_head(&dims, at + col, at + shared, at + shared + kv, job->out + row * c + col,
                                    job->lse_out ? job->lse_out + i * s->seq : NULL, job->cpu->scratch[thread]);
         }
     }

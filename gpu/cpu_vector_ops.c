@@ -48,6 +48,7 @@ static void embed_bwd_thread(void *ctx, int thread, int threads)
     for (size_t r = 0; r < j->n; r++) {
         const float *row = j->x + r * j->c + begin;
         j->kernels->add_row(end - begin, row, j->out + (size_t)j->tokens[r] * j->c + begin);
+        if (!j->out2) continue;
         float *place = j->out2 + r % j->seq * j->c + begin;
         if (r < j->seq && !j->accumulate) {
             memcpy(place, row, (end - begin) * sizeof *place);

@@ -10,9 +10,10 @@
  * Two kinds of pointers. `float *` is always fp32: parameters, gradients, optimizer state, statistics, losses. `void *`
  * is an activation, `device->act_bytes` a number (4 = fp32 on the CPU), row-major, and only the device looks inside.
  *
- * Shapes: N = B*T rows (tokens), C model width, V vocabulary, H heads of C/H, a linear layer maps K to M. Weights have
- * the layout of the Hugging Face GPT-2 checkpoint, so theta is never transposed: linear [K,M] (y = x w + b), wte [V,C]
- * (a linear plan with `out_in` computes y = x w^T with w [M,K]).
+ * Shapes: N = B*T rows (tokens), C model width, V vocabulary, H heads of hd columns, G of them with keys and values of
+ * their own, a linear layer maps K to M, a gated one has F units. Weights have the layout of the Hugging Face
+ * checkpoint, so theta is never transposed: GPT-2's linear [K,M] (y = x w + b), Llama's [M,K] (a plan with `out_in`,
+ * y = x w^T), wte [V,C].
  *
  * One gradient rule: gradients are sums over tokens of the derivative of the loss times `dscale`; whoever runs the step
  * chooses dscale = 1 / (tokens of the whole step) once, in `head`. Nothing else divides.
@@ -50,7 +51,14 @@ struct lin_shape {
 
 struct attn_shape {
     size_t batch, seq, heads, head_dim; /* causal self-attention, scale 1/sqrt(head_dim) */
+    size_t kv_heads; /* G, divides heads: query head h reads keys and values h / (heads / G). 0: heads */
     bool inference;
+};
+
+/* Rotary positions (Su et al., arXiv 2104.09864) of `heads` heads side by side at the start of rows of `ld` elements;
+ * row r is at position r % seq. Element i of a head turns with element i + head_dim/2, as Hugging Face does it. */
+struct rope_shape {
+    size_t n, seq, heads, head_dim, ld; /* head_dim is even */
 };
 
 struct head_shape {
@@ -99,9 +107,10 @@ struct device_ops {
                               struct delta_plan **out) MUST_CHECK;
     void (*plan_free)(struct device *dev, void *plan); /* any of the four; NULL is allowed */
 
-    /* out[N,C] = wte[token] + wpe[row % seq]. tokens[N] in device memory, each 0 <= token < V (the data loader's duty).
-     * Backward adds into dwte (the tied head, which may overwrite, runs before it) and adds to or overwrites rows
-     * 0..seq-1 of dwpe. Overwriting leaves the rows after seq alone: keep them zero. */
+    /* out[N,C] = wte[token] + wpe[row % seq]; wpe and dwpe NULL: no positions. tokens[N] in device memory, each
+     * 0 <= token < V (the data loader's duty). Backward adds into dwte (a tied head, which may overwrite, runs before
+     * it) and adds to or overwrites rows 0..seq-1 of dwpe. Overwriting leaves the rows after seq alone: keep them
+     * zero. */
     void (*embed_fwd)(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                       const float *wpe, void *out);
     void (*embed_bwd)(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
@@ -116,6 +125,22 @@ struct device_ops {
                      const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
                      bool accumulate);
 
+    /* RMS norm over rows (Zhang and Sennrich, arXiv 1910.07467): y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps);
+     * rstd[N] is kept for backward, whose arguments are norm_bwd's. */
+    void (*rms_fwd)(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
+                    float *rstd);
+    void (*rms_bwd)(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
+                    const float *rstd, const void *dres, void *dx, float *dw, bool accumulate);
+
+    /* Turn the heads of x in place: forward, or, `back`, their gradients, by the same angles the other way.
+     * table[seq][head_dim]: of each position the cosines of its head_dim/2 angles, then the sines. */
+    void (*rope)(struct device *dev, const struct rope_shape *shape, const float *table, void *x, bool back);
+
+    /* Gated units (SwiGLU, Shazeer, arXiv 2002.05202): h[N,F] = silu(gate) * up of gu[N,2F], gate | up as column
+     * blocks, silu(z) = z / (1 + exp(-z)). Backward: dgu[N,2F] of dh[N,F]; dgu may be gu (in place). */
+    void (*glu_fwd)(struct device *dev, size_t n, size_t f, const void *gu, void *h);
+    void (*glu_bwd)(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu);
+
     /* y[N,M] = act(x w + b) + res. b and res may be NULL; res may equal y. aux[N,M] keeps what backward through the
      * activation needs (its content is the back end's secret); NULL when act is NONE or there will be no backward. */
     void (*lin_fwd)(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
@@ -129,8 +154,8 @@ struct device_ops {
     void (*lin_bwd_w)(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
                       float *db, bool accumulate);
 
-    /* qkv[N,3C] with q | k | v as column blocks, head h in columns h*hd.. of each; o[N,C]; lse[B,H,T] (log-sum-exp of
-     * the scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T exists. */
+    /* qkv[N,(H+2G)*hd] with q | k | v as column blocks, head h in columns h*hd.. of each; o[N,H*hd]; lse[B,H,T]
+     * (log-sum-exp of the scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T exists. */
     void (*attn_fwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
     void (*attn_bwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
                      const float *lse, const void *d_o, void *dqkv);

@@ -11,7 +11,11 @@ static void embed_rows(size_t first, size_t n_rows, size_t seq, size_t c, const 
                        const float *wpe, float *out)
 {
     for (size_t r = first; r < first + n_rows; r++) {
-        const float *word = wte + (size_t)tokens[r] * c, *place = wpe + r % seq * c;
+        const float *word = wte + (size_t)tokens[r] * c, *place = wpe ? wpe + r % seq * c : NULL;
+        if (!place) {
+            memcpy(out + r * c, word, c * sizeof *out);
+            continue;
+        }
         FOR_VECTORS(i, n, c) v_put(out + r * c + i, v_part(word + i, n) + v_part(place + i, n), n);
     }
 }

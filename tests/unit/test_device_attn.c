@@ -20,23 +20,26 @@ static double attn_loss(void *ctx)
 {
     struct attn_case *k = ctx;
     size_t t = k->s.seq, hd = k->s.head_dim, c = k->s.heads * hd;
+    size_t groups = k->s.kv_heads ? k->s.kv_heads : k->s.heads, ld = c + 2 * groups * hd;
     double loss = 0, *p = mem_alloc(t, sizeof *p);
     memset(k->o, 0, k->s.batch * t * c * sizeof *k->o);
     for (size_t bh = 0; bh < k->s.batch * k->s.heads; bh++) {
-        const double *base = k->qkv + bh / k->s.heads * t * 3 * c + bh % k->s.heads * hd;
+        size_t h = bh % k->s.heads;
+        const double *q = k->qkv + bh / k->s.heads * t * ld + h * hd;
+        const double *key = k->qkv + bh / k->s.heads * t * ld + c + h * groups / k->s.heads * hd;
+        const double *value = key + groups * hd;
         for (size_t i = 0; i < t; i++) {
             double top = -INFINITY, sum = 0;
             for (size_t j = 0; j <= i; j++) {
                 p[j] = 0;
-                for (size_t d = 0; d < hd; d++)
-                    p[j] += base[i * 3 * c + d] * base[j * 3 * c + c + d] / sqrt((double)hd);
+                for (size_t d = 0; d < hd; d++) p[j] += q[i * ld + d] * key[j * ld + d] / sqrt((double)hd);
                 top = fmax(top, p[j]);
             }
             for (size_t j = 0; j <= i; j++) sum += exp(p[j] - top);
             k->lse[bh * t + i] = top + log(sum);
             for (size_t d = 0; d < hd; d++) {
-                size_t at = (bh / k->s.heads * t + i) * c + bh % k->s.heads * hd + d;
-                for (size_t j = 0; j <= i; j++) k->o[at] += exp(p[j] - top) / sum * base[j * 3 * c + 2 * c + d];
+                size_t at = (bh / k->s.heads * t + i) * c + h * hd + d;
+                for (size_t j = 0; j <= i; j++) k->o[at] += exp(p[j] - top) / sum * value[j * ld + d];
                 loss += k->g[at] * k->o[at];
             }
         }
@@ -48,9 +51,10 @@ static double attn_loss(void *ctx)
 static void attn_one(struct device *dev, struct attn_shape s, float sigma, size_t most)
 {
     size_t c = s.heads * s.head_dim, n = s.batch * s.seq, rows = s.batch * s.heads * s.seq;
-    float *qkv = case_normal(n * 3 * c, 1, sigma), *g = case_normal(n * c, 2, 1), *o = case_poisoned(n * c);
-    float *lse = case_poisoned(rows), *dqkv = case_poisoned(n * 3 * c), *again = case_poisoned(n * c);
-    struct attn_case k = {.s = s, .qkv = case_widen(qkv, n * 3 * c), .g = case_widen(g, n * c),
+    size_t nq = n * (c + 2 * (s.kv_heads ? s.kv_heads : s.heads) * s.head_dim);
+    float *qkv = case_normal(nq, 1, sigma), *g = case_normal(n * c, 2, 1), *o = case_poisoned(n * c);
+    float *lse = case_poisoned(rows), *dqkv = case_poisoned(nq), *again = case_poisoned(n * c);
+    struct attn_case k = {.s = s, .qkv = case_widen(qkv, nq), .g = case_widen(g, n * c),
                           .o = mem_alloc(n * c, sizeof(double)), .lse = mem_alloc(rows, sizeof(double))};
     struct attn_plan *plan, *infer;
     assert_int_equal(dev->ops->attn_plan(dev, &s, &plan), STATUS_OK);
@@ -63,10 +67,10 @@ static void attn_one(struct device *dev, struct attn_shape s, float sigma, size_
     dev->ops->attn_fwd(dev, infer, qkv, again, NULL);
     case_equal("attn o, inference", again, o, n * c);
     dev->ops->attn_bwd(dev, plan, qkv, o, lse, g, dqkv);
-    if (most) case_gradient("attn dqkv", attn_loss, &k, k.qkv, n * 3 * c, dqkv, 2e-5, most);
+    if (most) case_gradient("attn dqkv", attn_loss, &k, k.qkv, nq, dqkv, 2e-5, most);
     case_free_poisoned(o, n * c);
     case_free_poisoned(lse, rows);
-    case_free_poisoned(dqkv, n * 3 * c);
+    case_free_poisoned(dqkv, nq);
     case_free_poisoned(again, n * c);
     void *rest[] = {qkv, g, k.qkv, k.g, k.o, k.lse};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) mem_free(rest[i]);
@@ -81,6 +85,18 @@ static void check_attn(struct device *dev)
     attn_one(dev, (struct attn_shape){.batch = 2, .seq = 33, .heads = 2, .head_dim = 32}, 1, 40);
     attn_one(dev, (struct attn_shape){.batch = 1, .seq = 70, .heads = 1, .head_dim = 40}, 1, 30);
     attn_one(dev, (struct attn_shape){.batch = 1, .seq = 100, .heads = 1, .head_dim = 64}, 6, 0); /* peaked scores */
+}
+
+/* Heads that share keys and values: all of them, some, and none. */
+static void check_groups(struct device *dev)
+{
+    attn_one(dev, (struct attn_shape){.batch = 2, .seq = 5, .heads = 3, .head_dim = 6, .kv_heads = 1}, 1, 200);
+    attn_one(dev, (struct attn_shape){.batch = 2, .seq = 35, .heads = 6, .head_dim = 5, .kv_heads = 2}, 1, 80);
+    attn_one(dev, (struct attn_shape){.batch = 1, .seq = 64, .heads = 4, .head_dim = 32, .kv_heads = 2}, 1, 50);
+    attn_one(dev, (struct attn_shape){.batch = 1, .seq = 9, .heads = 2, .head_dim = 8, .kv_heads = 2}, 1, 80);
+    struct attn_shape odd = {.batch = 1, .seq = 4, .heads = 4, .head_dim = 8, .kv_heads = 3};
+    struct attn_plan *plan;
+    assert_int_equal(dev->ops->attn_plan(dev, &odd, &plan), STATUS_INVALID);
 }
 
 /* A later token must not change an earlier output, nor a gradient leave it. */
@@ -114,6 +130,12 @@ static void test_attn(void **state)
     device_case_each(check_attn);
 }
 
+static void test_groups(void **state)
+{
+    (void)state;
+    device_case_each(check_groups);
+}
+
 static void test_causal(void **state)
 {
     (void)state;
@@ -122,6 +144,7 @@ static void test_causal(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attn), cmocka_unit_test(test_causal)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attn), cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_causal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -240,9 +240,18 @@ static void embed_one(struct device *dev, size_t batch, size_t seq, size_t c, si
     for (size_t i = 0; i < seq * c; i++) want_p[i] *= 2;
     dev->ops->embed_bwd(dev, n, seq, c, tokens, dout, dwte, dwpe, true);
     case_close("embed dwpe accumulated", dwpe, want_p, seq * c, 1e-6);
+    memset(wpe, 0, seq * c * sizeof *wpe); /* no positions: as if they were zero */
+    float *bare = case_poisoned(n * c), *dbare = case_normal(v * c, 4, 1), *dzero = case_normal(v * c, 4, 1);
+    dev->ops->embed_fwd(dev, n, seq, c, tokens, wte, wpe, out);
+    dev->ops->embed_fwd(dev, n, seq, c, tokens, wte, NULL, bare);
+    case_equal("embed_fwd without positions", bare, out, n * c);
+    dev->ops->embed_bwd(dev, n, seq, c, tokens, dout, dbare, NULL, false);
+    dev->ops->embed_bwd(dev, n, seq, c, tokens, dout, dzero, dwpe, false);
+    case_equal("embed dwte without positions", dbare, dzero, v * c);
+    case_free_poisoned(bare, n * c);
     case_free_poisoned(out, n * c);
     case_free_poisoned(dwpe, seq * c);
-    void *rest[] = {wte, wpe, dout, dwte, want, want_t, want_p, tokens};
+    void *rest[] = {dbare, dzero, wte, wpe, dout, dwte, want, want_t, want_p, tokens};
     for (size_t i = 0; i < COUNT(rest); i++) mem_free(rest[i]);
 }
 
