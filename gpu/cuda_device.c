@@ -135,7 +135,8 @@ static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *s
 {
     struct cuda_device *cuda = cuda_of(dev);
     if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim) return STATUS_INVALID;
-    if (shape->head_dim > CUDA_ATTN_HEAD_MAX) return STATUS_UNSUPPORTED;
+    if (shape->head_dim > CUDA_ATTN_HEAD_MAX || (shape->kv_heads && shape->kv_heads != shape->heads))
+        return STATUS_UNSUPPORTED;
     struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
     if (!plan) return STATUS_NOMEM;
     plan->kind = CUDA_PLAN_ATTN;

@@ -155,7 +155,8 @@ struct device_ops {
                       float *db, bool accumulate);
 
     /* qkv[N,(H+2G)*hd] with q | k | v as column blocks, head h in columns h*hd.. of each; o[N,H*hd]; lse[B,H,T]
-     * (log-sum-exp of the scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T exists. */
+     * (log-sum-exp of the scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T
+     * exists. */
     void (*attn_fwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
     void (*attn_bwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
                      const float *lse, const void *d_o, void *dqkv);

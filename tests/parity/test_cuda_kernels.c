@@ -359,8 +359,8 @@ static void test_refusals(void **state)
     assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
     assert_false(dev->host_memory);
     assert_int_equal(dev->ops->lin_plan(dev, &(struct lin_shape){.n = 1, .m = 1}, &lin), STATUS_INVALID);
-    assert_int_equal(dev->ops->attn_plan(dev, &(struct attn_shape){1, 1, 1, CUDA_ATTN_HEAD_MAX + 1, false}, &attn),
-                     STATUS_UNSUPPORTED);
+    struct attn_shape wide = {.batch = 1, .seq = 1, .heads = 1, .head_dim = CUDA_ATTN_HEAD_MAX + 1};
+    assert_int_equal(dev->ops->attn_plan(dev, &wide, &attn), STATUS_UNSUPPORTED);
     struct lin_shape shape = {.n = 1, .k = 1, .m = 1, .inference = true};
     assert_int_equal(dev->ops->lin_plan(dev, &shape, &lin), STATUS_OK);
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
