@@ -196,6 +196,7 @@ static const struct device_ops cpu_ops = {
     .glu_fwd = cpu_glu_fwd,
     .glu_bwd = cpu_glu_bwd,
     .lin_fwd = cpu_lin_fwd,
+    .act_again = cpu_act_again,
     .lin_bwd_x = cpu_lin_bwd_x,
     .lin_bwd_w = cpu_lin_bwd_w,
     .attn_fwd = cpu_attn_fwd,

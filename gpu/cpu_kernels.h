@@ -13,8 +13,8 @@ struct gemm_tile {
     size_t ldc, rows, cols;
     const float *add, *bias; /* NULL: none; leading dimension of add, aux_* is ldc */
     bool gelu;
-    float *aux_out;
-    const float *aux_in;
+    float *aux_out;          /* what goes into the GELU */
+    const float *aux_in;     /* the same, of the layer before: its slope there is multiplied in */
     const float *next; /* of the next panel of A: what to fetch meanwhile, laid out like A; NULL: nothing */
 };
 
@@ -86,6 +86,7 @@ struct cpu_kernels {
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
     void (*axpy_run)(size_t n, float a, const float *x, float *y);
     void (*scale_run)(size_t n, float a, float *x);
+    void (*gelu_run)(size_t n, const float *z, float *y);
 };
 
 /* NULL when this build's processor family has no such level. */

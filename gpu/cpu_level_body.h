@@ -41,6 +41,7 @@ static const struct cpu_kernels level_kernels __attribute__((unused)) = {
     .adamw_run = adamw_run,
     .axpy_run = axpy_run,
     .scale_run = scale_run,
+    .gelu_run = gelu_run,
 };
 
 #endif

@@ -34,6 +34,34 @@ void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x,
                                  .add = res, .gelu = s->act == LIN_ACT_GELU, .aux_out = aux});
 }
 
+struct act_job {
+    const struct cpu_kernels *kernels;
+    size_t n;
+    const float *z;
+    float *y;
+};
+
+static void act_thread(void *ctx, int thread, int threads)
+{
+    const struct act_job *job = ctx;
+    size_t begin, end;
+    pool_share(job->n, 1024, thread, threads, &begin, &end);
+    job->kernels->gelu_run(end - begin, job->z + begin, job->y + begin);
+}
+
+void cpu_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    if (!p) return;
+    if (p->as.lin.act == LIN_ACT_NONE) {
+        cpu_fail(cpu, STATUS_INVALID, "act_again: a plan without activation");
+        return;
+    }
+    struct act_job job = {.kernels = cpu->kernels, .n = p->as.lin.n * p->as.lin.m, .z = aux, .y = y};
+    pool_run(cpu->pool, act_thread, &job);
+}
+
 void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
                    void *dx, bool accumulate)
 {

@@ -41,13 +41,14 @@ struct cuda_vector_args {
 void cuda_fill(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y = alpha */
 void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y += alpha scale x */
 void cuda_scale(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= alpha */
-void cuda_times(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= x */
+void cuda_gelu(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y = gelu(x) */
+void cuda_gelu_slope(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= gelu'(x) */
 
 struct cuda_bias_args {
     size_t n, m; /* y[n,m], n*m elements */
     int gelu;
     const float *b; /* [m] or NULL */
-    float *y, *aux; /* aux: the slope of the GELU, or NULL */
+    float *y, *aux; /* aux: what goes into the GELU, or NULL */
 };
 void cuda_bias_act(const struct cuda_grid *grid, const struct cuda_bias_args *a); /* y = act(y + b) */
 

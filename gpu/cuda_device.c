@@ -242,6 +242,7 @@ static const struct device_ops cuda_ops = {
     .norm_fwd = cuda_op_norm_fwd,
     .norm_bwd = cuda_op_norm_bwd,
     .lin_fwd = cuda_op_lin_fwd,
+    .act_again = cuda_op_act_again,
     .lin_bwd_x = cuda_op_lin_bwd_x,
     .lin_bwd_w = cuda_op_lin_bwd_w,
     .attn_fwd = cuda_op_attn_fwd,

@@ -20,25 +20,38 @@ KERNEL(cuda_scale, cuda_vector_args, CUDA_BLOCK)
     if (i < a.n) a.y[i] *= a.alpha;
 }
 
-KERNEL(cuda_times, cuda_vector_args, CUDA_BLOCK)
+/* The tanh form of GELU: 0.5 z (1 + tanh(u)), u = sqrt(2/pi) (z + 0.044715 z^3). */
+DEVICE float gelu_tanh(float z)
 {
-    size_t i = global_index();
-    if (i < a.n) a.y[i] *= a.x[i];
+    return tanhf(0.79788456f * fmaf(0.044715f * (z * z), z, z));
 }
 
-/* The tanh form of GELU: 0.5 z (1 + tanh(u)), u = sqrt(2/pi) (z + 0.044715 z^3). */
+DEVICE float gelu_of(float z)
+{
+    return 0.5f * z * (1 + gelu_tanh(z));
+}
+
+KERNEL(cuda_gelu, cuda_vector_args, CUDA_BLOCK)
+{
+    size_t i = global_index();
+    if (i < a.n) a.y[i] = gelu_of(a.x[i]);
+}
+
+KERNEL(cuda_gelu_slope, cuda_vector_args, CUDA_BLOCK)
+{
+    size_t i = global_index();
+    if (i >= a.n) return;
+    float z = a.x[i], t = gelu_tanh(z);
+    a.y[i] *= 0.5f * (1 + t) + 0.5f * z * (1 - t * t) * 0.79788456f * fmaf(3 * 0.044715f, z * z, 1);
+}
+
 KERNEL(cuda_bias_act, cuda_bias_args, CUDA_BLOCK)
 {
     size_t i = global_index();
     if (i >= a.n * a.m) return;
     float z = a.y[i] + (a.b ? a.b[i % a.m] : 0.0f);
-    if (a.gelu) {
-        const float root = 0.79788456f;
-        float square = z * z, t = tanhf(root * fmaf(0.044715f * square, z, z));
-        if (a.aux) a.aux[i] = 0.5f * (1 + t) + 0.5f * z * (1 - t * t) * root * fmaf(3 * 0.044715f, square, 1);
-        z = 0.5f * z * (1 + t);
-    }
-    a.y[i] = z;
+    if (a.aux) a.aux[i] = z;
+    a.y[i] = a.gelu ? gelu_of(z) : z;
 }
 
 KERNEL(cuda_embed_fwd, cuda_embed_args, CUDA_BLOCK)

@@ -69,6 +69,7 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
                       bool accumulate);
 void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                      const void *res, void *y, void *aux);
+void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
 void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
                        const void *aux, void *dx, bool accumulate);
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,

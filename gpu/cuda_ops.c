@@ -166,6 +166,18 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
            .gelu = gelu, .b = b, .y = y, .aux = aux);
 }
 
+void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_LIN);
+    if (!p) return;
+    size_t n = p->as.lin.shape.n * p->as.lin.shape.m;
+    if (p->as.lin.shape.act == LIN_ACT_NONE)
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_again: a plan without activation");
+    else
+        LAUNCH(cuda, cuda_gelu, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .x = aux, .y = y);
+}
+
 static bool may_go_back(struct cuda_device *cuda, const struct cuda_plan *p)
 {
     if (!p->as.lin.shape.inference) return true;
@@ -182,7 +194,7 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
     size_t n = p->as.lin.shape.n * p->as.lin.shape.k;
     if (!may_go_back(cuda, p)) return;
     cuda_rt_gemm(cuda->rt, p->as.lin.bwd_x, dy, w, dx, accumulate ? 1 : 0);
-    if (aux) LAUNCH(cuda, cuda_times, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .x = aux, .y = dx);
+    if (aux) LAUNCH(cuda, cuda_gelu_slope, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .x = aux, .y = dx);
 }
 
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,

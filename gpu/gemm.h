@@ -1,6 +1,6 @@
 /* Packed single-precision matrix product with fused epilogue: the CPU back end's linear layers.
  *
- *     C = act(A B + bias + add) * aux_in,   A [m,k], B [k,n], C [m,n] row-major
+ *     C = act(A B + bias + add) * act'(aux_in),   A [m,k], B [k,n], C [m,n] row-major
  *
  * B is cut into blocks of GEMM_KC x nc and packed into panels of NR columns, which stay in L2 or near it while MR rows
  * of A after MR are swept over them; a register tile of MR x NR does the work (after Goto and van de Geijn, "Anatomy of
@@ -33,8 +33,8 @@ struct gemm {
     const float *bias; /* n */
     const float *add;  /* may equal c */
     bool gelu;
-    float *aux_out;      /* derivative of the GELU */
-    const float *aux_in; /* multiplied in last; excludes gelu */
+    float *aux_out;      /* what goes into the GELU */
+    const float *aux_in; /* the GELU's slope there is multiplied in last; excludes gelu */
     float *colsum;       /* n: column sums of B, added to when colsum_add, else overwritten */
     bool colsum_add;
 };

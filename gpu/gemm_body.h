@@ -116,12 +116,13 @@ INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t
 {
     if (t->bias) v = v + v_part(t->bias + col, n);
     if (t->add) v = v + v_part(t->add + at, n);
-    if (t->gelu) {
-        vf slope;
-        v = v_gelu(v, &slope);
-        if (t->aux_out) v_put(t->aux_out + at, slope, n);
+    vf slope;
+    if (t->aux_out) v_put(t->aux_out + at, v, n);
+    if (t->gelu) v = v_gelu(v, &slope);
+    if (t->aux_in) {
+        (void)v_gelu(v_part(t->aux_in + at, n), &slope);
+        v = v * slope;
     }
-    if (t->aux_in) v = v * v_part(t->aux_in + at, n);
     v_put(t->c + at, v, n);
 }
 
@@ -135,8 +136,8 @@ static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
         }
 }
 
-/* Bias and GELU of whole rows of NR. The slope is not looked at before backward, a whole model later: it goes past the
- * caches, which saves fetching its lines first. */
+/* Bias and GELU of whole rows of NR. What goes in is not looked at before backward, a whole model later: it goes past
+ * the caches, which saves fetching its lines first. */
 static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
 {
     vf bias[2] = {v_zero(), v_zero()}, slope;
@@ -145,13 +146,27 @@ static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
     for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
-            v_store(t->c + at + h * VL, v_gelu(v_load(sums + i * NR + h * VL) + bias[h], &slope));
+            vf z = v_load(sums + i * NR + h * VL) + bias[h];
+            v_store(t->c + at + h * VL, v_gelu(z, &slope));
             if (!t->aux_out) continue;
             if (stream) {
-                v_stream(t->aux_out + at + h * VL, slope);
+                v_stream(t->aux_out + at + h * VL, z);
             } else {
-                v_store(t->aux_out + at + h * VL, slope);
+                v_store(t->aux_out + at + h * VL, z);
             }
+        }
+    }
+}
+
+/* The slope of the GELU before, times whole rows of NR. */
+static void tile_finish_slope(const struct gemm_tile *t, const float *sums)
+{
+    vf slope;
+    for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            (void)v_gelu(v_load(t->aux_in + at + h * VL), &slope);
+            v_store(t->c + at + h * VL, v_load(sums + i * NR + h * VL) * slope);
         }
     }
 }
@@ -160,17 +175,19 @@ static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
  * finished in registers, the others through memory that is in L1. */
 INLINE void tile_store(int R, vf acc[][2], const struct gemm_tile *t)
 {
-    if (t->cols < NR || t->gelu) {
+    if (t->cols < NR || t->gelu || t->aux_in) {
         float sums[MR * NR];
 #pragma GCC unroll 16
         for (int i = 0; i < R; i++) {
             v_store(sums + i * NR, acc[i][0]);
             v_store(sums + i * NR + VL, acc[i][1]);
         }
-        if (t->cols == NR && !t->add && !t->aux_in) {
+        if (t->cols < NR || t->add || (t->aux_in && t->bias)) {
+            tile_finish_slow(t, sums);
+        } else if (t->gelu) {
             tile_finish_gelu(t, sums);
         } else {
-            tile_finish_slow(t, sums);
+            tile_finish_slope(t, sums);
         }
         return;
     }
@@ -184,7 +201,6 @@ INLINE void tile_store(int R, vf acc[][2], const struct gemm_tile *t)
         for (int h = 0; h < 2; h++, at += VL) {
             vf v = acc[i][h] + bias[h];
             if (t->add) v = v + v_load(t->add + at);
-            if (t->aux_in) v = v * v_load(t->aux_in + at);
             v_store(t->c + at, v);
         }
     }

@@ -61,4 +61,10 @@ static void scale_run(size_t n, float a, float *x)
     FOR_VECTORS(i, lanes, n) v_put(x + i, v_part(x + i, lanes) * v_set1(a), lanes);
 }
 
+static void gelu_run(size_t n, const float *z, float *y)
+{
+    vf slope;
+    FOR_VECTORS(i, lanes, n) v_put(y + i, v_gelu(v_part(z + i, lanes), &slope), lanes);
+}
+
 #endif

@@ -3,10 +3,12 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "worker/activations.h"
 
 /* Shapes in comments: N = batch*seq rows, C width, H heads. */
 
-/* What one block's forward pass leaves for its backward pass. */
+/* What one block's forward pass leaves for its backward pass. Elements a token, by level of recompute: 16C with
+ * everything kept, 12C without h, 10C without y1 and y2, C with x alone. */
 struct block_acts {
     void *x;             /* [N,C] residual stream entering the block */
     void *y1;            /* [N,C] first norm */
@@ -15,7 +17,7 @@ struct block_acts {
     void *xm;            /* [N,C] residual stream between attention and MLP */
     void *y2;            /* [N,C] second norm */
     void *h;             /* [N,4C] GELU output */
-    void *aux;           /* [N,4C] what backward through GELU needs; NULL without training */
+    void *aux;           /* [N,4C] what went into the GELU; NULL without training */
     float *lse;          /* [B,H,T] */
     float *mean1, *rstd1, *mean2, *rstd2; /* [N] */
 };
@@ -41,52 +43,37 @@ struct model {
 
 /* --- memory: one walk counts (base NULL), the same walk places ---------------------------------------------------- */
 
-struct carve {
-    unsigned char *base;
-    size_t used;
-};
-
-static void *carve_take(struct carve *carve, size_t bytes)
+static void carve_block(struct carve *carve, struct model *m, size_t l, size_t act)
 {
-    void *piece = carve->base ? carve->base + carve->used : NULL;
-    carve->used += (bytes + MEM_ALIGN - 1) & ~(size_t)(MEM_ALIGN - 1);
-    return piece;
-}
-
-static void carve_block(struct carve *carve, struct block_acts *b, size_t n, size_t c, size_t heads, size_t act,
-                        bool train)
-{
-    b->y1 = carve_take(carve, n * c * act);
-    b->qkv = carve_take(carve, n * 3 * c * act);
-    b->o = carve_take(carve, n * c * act);
-    b->xm = carve_take(carve, n * c * act);
-    b->y2 = carve_take(carve, n * c * act);
-    b->h = carve_take(carve, n * 4 * c * act);
-    b->aux = train ? carve_take(carve, n * 4 * c * act) : NULL;
-    b->lse = carve_take(carve, n * heads * sizeof(float));
-    b->mean1 = carve_take(carve, n * sizeof(float));
-    b->rstd1 = carve_take(carve, n * sizeof(float));
-    b->mean2 = carve_take(carve, n * sizeof(float));
-    b->rstd2 = carve_take(carve, n * sizeof(float));
+    const struct block_acts *first = &m->blocks[0];
+    struct block_acts *b = &m->blocks[l];
+    enum model_recompute level = model_recompute_of(m->uses);
+    size_t c = m->n * m->config.n_embd * act, rows = m->n * sizeof(float);
+    bool train = m->uses & MODEL_TRAIN, whole = train && level < MODEL_AGAIN_BLOCK;
+    bool norms = train && level < MODEL_AGAIN_NORM, acts = train && level < MODEL_AGAIN_ACT;
+    /* Without training the stream goes in place: the block's last layer may write over its input. */
+    b->x = carve_layer(carve, l, train, first->x, c);
+    b->y1 = carve_layer(carve, l, norms, first->y1, c);
+    b->qkv = carve_layer(carve, l, whole, first->qkv, 3 * c);
+    b->o = carve_layer(carve, l, whole, first->o, c);
+    b->xm = carve_layer(carve, l, whole, first->xm, c);
+    b->y2 = carve_layer(carve, l, norms, first->y2, c);
+    b->h = carve_layer(carve, l, acts, first->h, 4 * c);
+    b->aux = train ? carve_layer(carve, l, whole, first->aux, 4 * c) : NULL;
+    b->lse = carve_layer(carve, l, whole, first->lse, m->config.n_head * rows);
+    b->mean1 = carve_layer(carve, l, whole, first->mean1, rows);
+    b->rstd1 = carve_layer(carve, l, whole, first->rstd1, rows);
+    b->mean2 = carve_layer(carve, l, whole, first->mean2, rows);
+    b->rstd2 = carve_layer(carve, l, whole, first->rstd2, rows);
 }
 
 /* blocks[n_layer] may be a scratch array when only the size is wanted. */
 static void carve_model(struct carve *carve, struct model *m, size_t act)
 {
-    size_t n = m->n, c = m->config.n_embd, heads = m->config.n_head, layers = m->config.n_layer;
+    size_t n = m->n, c = m->config.n_embd;
     bool train = m->uses & MODEL_TRAIN;
-    void *x = NULL;
-    for (size_t l = 0; l < layers; l++) {
-        struct block_acts *b = &m->blocks[l];
-        if (l && !train) {
-            *b = m->blocks[0]; /* the stream goes in place: the block's last layer may write over its input */
-            continue;
-        }
-        x = carve_take(carve, n * c * act);
-        b->x = x;
-        carve_block(carve, b, n, c, heads, act, train);
-    }
-    m->x_last = train ? carve_take(carve, n * c * act) : x;
+    for (size_t l = 0; l < m->config.n_layer; l++) carve_block(carve, m, l, act);
+    m->x_last = train ? carve_take(carve, n * c * act) : m->blocks[0].x;
     m->yf = carve_take(carve, n * c * act);
     m->meanf = carve_take(carve, n * sizeof(float));
     m->rstdf = carve_take(carve, n * sizeof(float));
@@ -202,6 +189,7 @@ static uint64_t place(const struct model *m, size_t l, enum gpt2_block_tensor j)
     return m->at.block0 + l * m->at.block_stride + m->at.block[j];
 }
 
+/* x_next NULL: up to what backward needs. */
 static void block_forward(struct model *m, size_t l, const float *theta, void *x_next)
 {
     const struct device_ops *ops = m->dev->ops;
@@ -215,7 +203,7 @@ static void block_forward(struct model *m, size_t l, const float *theta, void *x
     ops->lin_fwd(dev, m->plan_proj, b->o, P(GPT2_PROJ_W), P(GPT2_PROJ_B), b->x, b->xm, NULL);
     ops->norm_fwd(dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);
     ops->lin_fwd(dev, m->plan_fc, b->y2, P(GPT2_FC_W), P(GPT2_FC_B), NULL, b->h, b->aux);
-    ops->lin_fwd(dev, m->plan_fcproj, b->h, P(GPT2_FCPROJ_W), P(GPT2_FCPROJ_B), b->xm, x_next, NULL);
+    if (x_next) ops->lin_fwd(dev, m->plan_fcproj, b->h, P(GPT2_FCPROJ_W), P(GPT2_FCPROJ_B), b->xm, x_next, NULL);
 #undef P
 }
 
@@ -235,6 +223,26 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens, 
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
+
+/* What block l did not keep. */
+static void block_again(struct model *m, size_t l, const float *theta)
+{
+    const struct device_ops *ops = m->dev->ops;
+    const struct block_acts *b = &m->blocks[l];
+    enum model_recompute level = model_recompute_of(m->uses);
+    size_t n = m->n, c = m->config.n_embd;
+    if (l + 1 == m->config.n_layer) return; /* forward came here last: all is in the shared buffers still */
+#define P(j) (theta + place(m, l, j))
+    if (level == MODEL_AGAIN_BLOCK) {
+        block_forward(m, l, theta, NULL);
+        return;
+    }
+    if (level >= MODEL_AGAIN_ACT) ops->act_again(m->dev, m->plan_fc, b->aux, b->h);
+    if (level < MODEL_AGAIN_NORM) return;
+    ops->norm_fwd(m->dev, n, c, b->x, P(GPT2_LN1_W), P(GPT2_LN1_B), b->y1, b->mean1, b->rstd1);
+    ops->norm_fwd(m->dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);
+#undef P
+}
 
 /* dx holds the gradient of the block's output on entry and of its input on return. */
 static void block_backward(struct model *m, size_t l, const float *theta, float *grad, bool accumulate)
@@ -280,6 +288,7 @@ static void gpt2_run(struct model *m, const float *theta, const int32_t *tokens,
                   grad + m->at.lnf_w, grad + m->at.lnf_b, accumulate);
     model_ready(hooks, m->at.lnf_w, m->at.n_params - m->at.lnf_w);
     for (size_t l = m->config.n_layer; l-- > 0;) {
+        block_again(m, l, theta);
         block_backward(m, l, theta, grad, accumulate);
         model_ready(hooks, place(m, l, 0), m->at.block_stride);
     }

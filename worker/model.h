@@ -24,6 +24,26 @@ struct model_config {
 /* What an instance will be asked for; activations of every layer are kept only with MODEL_TRAIN. */
 enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
 
+/* With MODEL_TRAIN: what of a layer is not kept for backward but made again there, from what is. Each level forgets
+ * what the one before does, and more; losses and gradients are the same to the bit. */
+enum model_recompute {
+    MODEL_KEEP_ALL,
+    MODEL_AGAIN_ACT,  /* outputs of activation functions */
+    MODEL_AGAIN_NORM, /* those of norms, too */
+    MODEL_AGAIN_BLOCK /* everything but the residual stream between layers: most of a forward pass once more */
+};
+
+/* `uses` with a level, and back. */
+static inline unsigned model_uses(unsigned uses, enum model_recompute level)
+{
+    return uses | (unsigned)level << 8;
+}
+
+static inline enum model_recompute model_recompute_of(unsigned uses)
+{
+    return (enum model_recompute)(uses >> 8);
+}
+
 struct model; /* each family has its own */
 
 /* What a caller wants to hear while `run` submits operations, for instance to move parameters and gradients between
@@ -46,7 +66,7 @@ struct model_family {
     enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
     /* Text of config.json for Hugging Face. LIMIT when it does not fit. */
     enum status (*config_json)(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
-    /* `uses`: enum model_use values, or-ed. seq <= block_size. */
+    /* `uses`: enum model_use values, or-ed, and model_uses. seq <= block_size. */
     enum status (*create)(const struct model_config *config, struct device *dev, size_t batch, size_t seq,
                           unsigned uses, struct model **out, struct err *err) MUST_CHECK;
     void (*destroy)(struct model *model); /* NULL is allowed */

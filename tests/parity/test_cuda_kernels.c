@@ -225,12 +225,13 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     struct vec x = vec_normal(n * k, 1, 1), w = vec_normal(k * m, 2, 1 / sqrtf((float)k)), b = vec_normal(m, 3, 1);
     struct vec res = vec_normal(n * m, 4, 1), y = vec_poisoned(n * m), y2 = vec_poisoned(n * m);
     struct vec aux = vec_poisoned(n * m), dy = vec_normal(n * m, 5, 1), dx = vec_poisoned(n * k);
-    struct vec dx2 = vec_normal(n * k, 6, 1);
+    struct vec dx2 = vec_normal(n * k, 6, 1), again = vec_poisoned(n * m);
     struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m), slope = vec_normal(n * k, 7, 1);
     for (int d = 0; d < 2; d++) {
         struct lin_plan *plan;
         assert_int_equal(ON(d, lin_plan, &s, &plan), STATUS_OK);
         ON(d, lin_fwd, plan, x.at[d], w.at[d], b.at[d], NULL, y.at[d], act ? aux.at[d] : NULL);
+        if (act) ON(d, act_again, plan, aux.at[d], again.at[d]);
         ON(d, lin_fwd, plan, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
         if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b.at[d], res.at[d], res.at[d], NULL);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], slope.at[d], dx.at[d], false);
@@ -239,6 +240,10 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], true);
         ON(d, plan_free, plan);
     }
+    float *first = vec_host(&y, 1), *second = vec_host(&again, 1);
+    if (act) case_equal("act_again", first, second, n * m);
+    mem_free(first);
+    mem_free(second);
     vec_same("lin y", &y, 3e-6);
     vec_same("lin y without bias", &y2, 3e-6);
     vec_same("lin y onto the residual, in place", &res, 3e-6);
@@ -247,9 +252,9 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     vec_same("lin dw", &dw, 3e-6);
     if (out_in) vec_free(&db);
     else vec_same("lin db", &db, 3e-6);
-    if (act) vec_same("gelu slope", &aux, 3e-6);
+    if (act) vec_same("gelu's argument", &aux, 3e-6);
     else vec_free(&aux);
-    struct vec *rest[] = {&x, &w, &b, &dy, &slope};
+    struct vec *rest[] = {&x, &w, &b, &dy, &slope, &again};
     for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
 }
 

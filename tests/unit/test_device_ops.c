@@ -60,7 +60,11 @@ static void lin_forward(struct device *dev, const size_t *size, bool out_in, boo
         dev->ops->lin_fwd(dev, plan, x, w, b, res, res, NULL);
         case_equal("lin_fwd in place", res, y, ny);
     }
-    if (act) { /* aux is secret, but dx through it must be the slope: dy = identity-like rows, w = I is too small */
+    if (act) { /* dx through aux must be the slope: dy = identity-like rows, w = I is too small */
+        float *again = case_poisoned(ny);
+        dev->ops->act_again(dev, plan, aux, again);
+        case_equal("act_again", again, y, ny);
+        case_free_poisoned(again, ny);
         struct lin_shape id = {.n = s.n, .k = s.m, .m = 1, .act = LIN_ACT_NONE};
         struct lin_plan *probe;
         float *ones = case_normal(s.n, 5, 0), *wone = case_normal(s.m, 6, 0), *dx = case_poisoned(ny);
@@ -118,7 +122,7 @@ static void lin_backward(struct device *dev, const size_t *size, bool out_in)
     for (size_t i = 0; i < nx; i++) want_x[i] *= 2;
     case_close("lin_bwd_x accumulated", dx, want_x, nx, 2e-6);
     dev->ops->lin_bwd_x(dev, plan, dy, w, aux, dx, false);
-    for (size_t i = 0; i < nx; i++) want_x[i] *= 0.5 * aux[i];
+    for (size_t i = 0; i < nx; i++) want_x[i] *= 0.5 * gelu_slope(aux[i]);
     case_close("lin_bwd_x through an activation", dx, want_x, nx, 2e-6);
     for (int pass = 1; pass <= 2; pass++) {
         dev->ops->lin_bwd_w(dev, plan, x, dy, dw, out_in ? NULL : db, pass > 1);

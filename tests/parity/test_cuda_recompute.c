@@ -1,0 +1,35 @@
+/* The levels of train.recompute on the emulated CUDA device: not a bit of losses and gradients changes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+#include "tests/lib/recompute_case.h"
+#include "worker/gpt2.h"
+
+static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 24, .block_size = 9, .vocab_size = 37};
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    struct device *dev;
+    struct err err = {0};
+    for (unsigned order = 0; order < 2; order++) {
+        emulate_order(order);
+        if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        recompute_case(dev, &gpt2_family, &small, 2, 9);
+        device_close(dev);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,58 @@
+/* train.recompute changes memory and time, not a bit of losses and gradients: every level on every instruction-set
+ * level; and the bytes that a level keeps of a layer are those of the table in worker/gpt2.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "tests/lib/device_case.h"
+#include "tests/lib/recompute_case.h"
+#include "worker/gpt2.h"
+
+static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37};
+static const struct model_config deep = {.n_layer = 5, .n_head = 2, .n_embd = 32, .block_size = 40, .vocab_size = 70};
+static const struct model_config one = {.n_layer = 1, .n_head = 1, .n_embd = 8, .block_size = 5, .vocab_size = 11};
+
+static void each_device(struct device *dev)
+{
+    recompute_case(dev, &gpt2_family, &small, 3, 7);
+    recompute_case(dev, &gpt2_family, &deep, 2, 40);
+    recompute_case(dev, &gpt2_family, &one, 1, 5);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    device_case_each(each_device);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* What a layer more costs, less its statistics: elements a token, in units of C. */
+static void test_bytes_of_a_layer(void **state)
+{
+    (void)state;
+    static const size_t kept[] = {16, 12, 10, 1};
+    struct model_config config = deep;
+    for (size_t act = 2; act <= 4; act += 2)
+        for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_AGAIN_BLOCK; level++) {
+            unsigned uses = model_uses(MODEL_TRAIN, level);
+            size_t n = 4 * 32, statistics = level < MODEL_AGAIN_BLOCK ? n * (4 + config.n_head) * sizeof(float) : 0;
+            config.n_layer = 4;
+            size_t four = gpt2_family.memory(&config, act, 4, 32, uses);
+            config.n_layer = 5;
+            size_t five = gpt2_family.memory(&config, act, 4, 32, uses);
+            assert_int_equal(five - four, kept[level] * n * config.n_embd * act + statistics);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_bytes_of_a_layer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
