@@ -1,8 +1,8 @@
-# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or test_cuda_delta with one line of one
+# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels, _delta or _attn_graph with one line of one
 # kernel source changed (in the build folder) and runs the test that should notice: by a wrong number, or because the
 # emulation stops it.
 set(planted_cuda_names)
-foreach(program IN ITEMS kernels delta)
+foreach(program IN ITEMS kernels delta attn_graph)
     add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
     target_link_libraries(planted_cuda_${program} PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
 endforeach()
@@ -10,6 +10,9 @@ endforeach()
 # name: of the program; test: what should notice; source: what is changed; from, to: the line
 function(atoll_planted_cuda name test source from to)
     set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.cu)
+    if(source STREQUAL "cuda_attn_graph")
+        set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.c)
+    endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
     file(READ ${path} text)
     string(REPLACE "${from}" "${to}" changed "${text}")
@@ -24,6 +27,8 @@ function(atoll_planted_cuda name test source from to)
     set(program kernels)
     if(source MATCHES "delta")
         set(program delta)
+    elseif(source STREQUAL "cuda_attn_graph")
+        set(program attn_graph)
     endif()
     add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
     target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} cuda_emulated ${all_libraries} PkgConfig::CMOCKA)
@@ -106,6 +111,33 @@ atoll_planted_cuda(last_byte_not_written test_blocks cuda_delta_block
     "(piece->length * bits + 7) / 8" "piece->length * bits / 8")
 atoll_planted_cuda(a_bad_piece_is_sent test_not_finite cuda_delta_block
     "head.bad = most >= RULE_INFINITY;" "head.bad = 0;")
+
+# --- the graphs for cuDNN
+atoll_planted_cuda(keys_are_values test_graphs cuda_attn_graph
+    "case ATTN_DK: return shape->heads" "case ATTN_DK: return 0 * shape->heads")
+atoll_planted_cuda(row_without_key_heads test_graphs cuda_attn_graph
+    "(s->heads + 2 * s->kv_heads)" "(3 * s->heads)")
+atoll_planted_cuda(keys_not_turned test_graphs cuda_attn_graph
+    "t.stride[2] = 1;\n        t.stride[3] = row;" "t.stride[2] = row;\n        t.stride[3] = 1;")
+atoll_planted_cuda(heads_overlap test_graphs cuda_attn_graph
+    ".stride = {heads * m * n, m * n, n, 1}" ".stride = {heads * m * n, n, heads * n, 1}")
+atoll_planted_cuda(scores_not_scaled test_graphs cuda_attn_graph
+    "return 1.0f / sqrtf((float)s->head_dim);" "return 1.0f + 0 * (float)s->head_dim;")
+atoll_planted_cuda(scaled_by_the_head test_graphs cuda_attn_graph
+    "sqrtf((float)s->head_dim)" "(float)s->head_dim")
+atoll_planted_cuda(queries_are_keys test_graphs cuda_attn_graph
+    "op(w, ATTN_GE, query, key," "op(w, ATTN_GE, key, query,")
+atoll_planted_cuda(future_weighs_little_but_something test_graphs cuda_attn_graph
+    "value(w, -INFINITY)" "value(w, -3)")
+atoll_planted_cuda(lse_without_the_top test_graphs cuda_attn_graph
+    "op(&w, ATTN_ADD, top, logarithm," "op(&w, ATTN_MUL, top, logarithm,")
+atoll_planted_cuda(gradient_not_scaled test_graphs cuda_attn_graph
+    "ds = op(&w, ATTN_MUL, ds, scale, inside(&w, shape->type, t, t));"
+    "ds = op(&w, ATTN_COPY, ds, -1, inside(&w, shape->type, t, t));")
+atoll_planted_cuda(probabilities_not_turned test_graphs cuda_attn_graph
+    "w->t * w->t, 1, w->t}}" "w->t * w->t, w->t, 1}}")
+atoll_planted_cuda(gradient_of_the_wrong_rows test_graphs cuda_attn_graph
+    "dq = rows(&w, ATTN_DQ, w.h, w.row, false)" "dq = rows(&w, ATTN_DQ, w.h, c, false)")
 
 add_test(NAME test_cuda_planted
          COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}

@@ -1,0 +1,227 @@
+/* The graphs of operations that cuDNN gets (gpu/cuda_attn_graph.h), executed one operation after the other
+ * (tests/cuda/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what bf16
+ * allows. Heads that share keys are compared with the same keys written out for each. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_attn_graph.h"
+#include "tests/cuda/graph_run.h"
+#include "tests/lib/device_case.h"
+
+static struct device *cpu;
+
+/* One case: packed rows of H + 2G heads, and of 3H heads with keys and values repeated for the CPU device. */
+struct attn_case {
+    struct attn_graph_shape s;
+    size_t n, c, row, stats;
+    float *qkv, *d_o;                        /* what both get */
+    float *o, *lse, *dqkv;                   /* from the CPU device, dqkv folded to H + 2G heads */
+    float *got_o, *got_lse, *got_dqkv;       /* from the graph */
+    void *act[ATTN_ROLES];                   /* the graph's memory, in its type; Q and DQ: the packed ones */
+    float *dot, *dq_sum;
+};
+
+/* dst [N, 3C] from src [N, row] with every key head repeated, or the other way round with repeated ones summed. */
+static void spread(const struct attn_graph_shape *s, float *wide, float *packed, bool fold)
+{
+    size_t n = s->batch * s->seq, hd = s->head_dim, row = (s->heads + 2 * s->kv_heads) * hd, c = s->heads * hd;
+    size_t group = s->heads / s->kv_heads;
+    for (size_t r = 0; r < n; r++)
+        for (size_t head = 0; head < 3 * s->heads; head++) {
+            size_t part = head / s->heads, h = head % s->heads;
+            size_t to = part == 0 ? h : s->heads + (part - 1) * s->kv_heads + h / group;
+            float *w = wide + r * 3 * c + head * hd, *p = packed + r * row + to * hd;
+            for (size_t i = 0; i < hd; i++) {
+                if (fold) p[i] = part > 0 && h % group ? p[i] + w[i] : w[i];
+                else w[i] = p[i];
+            }
+        }
+}
+
+static void reference(struct attn_case *k)
+{
+    const struct attn_graph_shape *s = &k->s;
+    struct attn_shape shape = {.batch = s->batch, .seq = s->seq, .heads = s->heads, .head_dim = s->head_dim};
+    float *wide = mem_alloc(k->n * 3 * k->c, sizeof *wide), *dwide = mem_alloc(k->n * 3 * k->c, sizeof *dwide);
+    struct attn_plan *plan;
+    assert_true(wide && dwide);
+    assert_int_equal(cpu->ops->attn_plan(cpu, &shape, &plan), STATUS_OK);
+    spread(s, wide, k->qkv, false);
+    cpu->ops->attn_fwd(cpu, plan, wide, k->o, k->lse);
+    cpu->ops->attn_bwd(cpu, plan, wide, k->o, k->lse, k->d_o, dwide);
+    assert_int_equal(cpu->ops->sync(cpu, NULL), STATUS_OK);
+    cpu->ops->plan_free(cpu, plan);
+    spread(s, dwide, k->dqkv, true);
+    mem_free(wide);
+    mem_free(dwide);
+}
+
+/* An activation in the graph's type, full of NaN without `from`. */
+static void *activation(const struct attn_case *k, const float *from, size_t n)
+{
+    bool half = k->s.type == ATTN_BF16;
+    void *p = mem_alloc(n, half ? sizeof(uint16_t) : sizeof(float));
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) {
+        if (half) ((uint16_t *)p)[i] = graph_bf16(from ? from[i] : NAN);
+        else ((float *)p)[i] = from ? from[i] : NAN;
+    }
+    return p;
+}
+
+static float *values(const struct attn_case *k, const void *p, size_t n)
+{
+    float *out = mem_alloc(n, sizeof *out);
+    assert_non_null(out);
+    for (size_t i = 0; i < n; i++)
+        out[i] = k->s.type == ATTN_BF16 ? graph_float(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+    return out;
+}
+
+static void run(struct attn_case *k, const struct attn_graph *graph)
+{
+    size_t packed = k->n * k->row, size = k->s.type == ATTN_BF16 ? sizeof(uint16_t) : sizeof(float);
+    struct graph_memory memory[ATTN_ROLES] = {
+        [ATTN_O] = {k->act[ATTN_O], k->n * k->c}, [ATTN_DO] = {k->act[ATTN_DO], k->n * k->c},
+        [ATTN_LSE] = {k->got_lse, k->stats}, [ATTN_DOT] = {k->dot, attn_graph_scratch(graph, ATTN_DOT) / 4},
+        [ATTN_DQ_SUM] = {k->dq_sum, attn_graph_scratch(graph, ATTN_DQ_SUM) / 4}};
+    static const enum attn_graph_role parts[] = {ATTN_Q, ATTN_K, ATTN_V, ATTN_DQ, ATTN_DK, ATTN_DV};
+    for (size_t i = 0; i < 6; i++) {
+        size_t at = attn_graph_offset(&k->s, parts[i]);
+        memory[parts[i]].p = (char *)k->act[i < 3 ? ATTN_Q : ATTN_DQ] + at * size;
+        memory[parts[i]].elements = packed - at;
+    }
+    struct err err = {0};
+    if (graph_run(graph, memory, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void case_open(struct attn_case *k)
+{
+    const struct attn_graph_shape *s = &k->s;
+    k->n = s->batch * s->seq;
+    k->c = s->heads * s->head_dim;
+    k->row = (s->heads + 2 * s->kv_heads) * s->head_dim;
+    k->stats = k->n * s->heads;
+    k->qkv = case_normal(k->n * k->row, 1, 1.3f);
+    k->d_o = case_normal(k->n * k->c, 2, 1);
+    for (size_t i = 0; s->type == ATTN_BF16 && i < k->n * k->row; i++) k->qkv[i] = graph_float(graph_bf16(k->qkv[i]));
+    for (size_t i = 0; s->type == ATTN_BF16 && i < k->n * k->c; i++) k->d_o[i] = graph_float(graph_bf16(k->d_o[i]));
+    k->o = case_poisoned(k->n * k->c);
+    k->lse = case_poisoned(k->stats);
+    k->dqkv = case_poisoned(k->n * k->row);
+    k->got_lse = case_poisoned(k->stats);
+    k->dot = case_poisoned(k->stats);
+    k->dq_sum = case_poisoned(k->n * k->c);
+    reference(k);
+}
+
+static void case_finish(struct attn_case *k)
+{
+    void *all[] = {k->qkv, k->d_o, k->o, k->dqkv, k->lse, k->got_lse, k->dot, k->dq_sum, k->got_o, k->got_dqkv,
+                   k->act[ATTN_Q], k->act[ATTN_O], k->act[ATTN_DO], k->act[ATTN_DQ]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+}
+
+static void same(const char *what, const struct attn_case *k, const float *got, const float *wanted, size_t n,
+                 double tol)
+{
+    char text[128];
+    const struct attn_graph_shape *s = &k->s;
+    double *want = case_widen(wanted, n);
+    snprintf(text, sizeof text, "%s of B%zu T%zu H%zu G%zu hd%zu%s", what, s->batch, s->seq, s->heads, s->kv_heads,
+             s->head_dim, s->exact ? " exact" : "");
+    case_close(text, got, want, n, tol);
+    mem_free(want);
+}
+
+static void check(const struct attn_graph_shape *shape)
+{
+    struct attn_case k = {.s = *shape};
+    struct attn_graph forward, backward;
+    bool half = shape->type == ATTN_BF16;
+    case_open(&k);
+    attn_graph_forward(&forward, shape);
+    attn_graph_backward(&backward, shape);
+    k.act[ATTN_Q] = activation(&k, k.qkv, k.n * k.row);
+    k.act[ATTN_DO] = activation(&k, k.d_o, k.n * k.c);
+    k.act[ATTN_O] = activation(&k, NULL, k.n * k.c);
+    k.act[ATTN_DQ] = activation(&k, NULL, k.n * k.row);
+    run(&k, &forward);
+    run(&k, &backward);
+    k.got_o = values(&k, k.act[ATTN_O], k.n * k.c);
+    k.got_dqkv = values(&k, k.act[ATTN_DQ], k.n * k.row);
+    same("lse", &k, k.got_lse, k.lse, k.stats, 3e-6);
+    same("o", &k, k.got_o, k.o, k.n * k.c, half ? 4e-3 : 3e-6);
+    if (shape->seq > 1) same("dqkv", &k, k.got_dqkv, k.dqkv, k.n * k.row, half ? 1e-2 : 2e-5);
+    case_finish(&k);
+}
+
+static const struct attn_graph_shape shapes[] = {
+    {.batch = 1, .heads = 1, .kv_heads = 1, .seq = 1, .head_dim = 8}, {2, 3, 3, 5, 8, false, ATTN_F32},
+    {1, 2, 2, 33, 16, false, ATTN_F32}, {2, 2, 2, 17, 64, false, ATTN_F32}, {1, 1, 1, 40, 128, false, ATTN_F32},
+    {2, 4, 2, 9, 8, false, ATTN_F32}, {2, 6, 2, 20, 16, false, ATTN_F32}, {1, 4, 1, 12, 80, false, ATTN_F32},
+};
+
+static void test_graphs(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    if (device_open("cpu", 1, &cpu, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct attn_graph_shape shape = shapes[i];
+            shape.exact = kind % 2;
+            shape.type = kind < 2 ? ATTN_F32 : ATTN_BF16;
+            check(&shape);
+        }
+    device_close(cpu);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* The interpreter sees what does not fit together. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    const struct attn_graph_shape shape = {.batch = 2, .heads = 2, .kv_heads = 1, .seq = 4, .head_dim = 8};
+    float memory_of[ATTN_ROLES][4 * 2 * 4 * 8] = {{0}};
+    struct graph_memory memory[ATTN_ROLES];
+    struct attn_graph graph;
+    struct err err = {0};
+    for (int i = 0; i < ATTN_ROLES; i++) memory[i] = (struct graph_memory){memory_of[i], 4 * 2 * 4 * 8};
+    attn_graph_forward(&graph, &shape);
+    assert_int_equal(graph.n_ops, 14);
+    assert_int_equal(graph_run(&graph, memory, &err), STATUS_OK);
+    graph.tensors[0].stride[0] *= 8;
+    assert_int_equal(graph_run(&graph, memory, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "outside"));
+    attn_graph_forward(&graph, &shape);
+    graph.tensors[1].dim[2] = 4;
+    assert_int_equal(graph_run(&graph, memory, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "fit"));
+    attn_graph_forward(&graph, &shape);
+    memory[ATTN_V].p = NULL;
+    assert_int_equal(graph_run(&graph, memory, &err), STATUS_INVALID);
+    for (int exact = 0; exact < 2; exact++)
+        for (size_t kv = 1; kv <= 2; kv++) {
+            struct attn_graph_shape s = shape;
+            s.exact = exact;
+            s.kv_heads = kv;
+            attn_graph_backward(&graph, &s);
+            assert_int_equal(graph.n_ops, (kv == 2 ? 22 : 24) - exact);
+            assert_int_equal(attn_graph_scratch(&graph, ATTN_DQ_SUM), exact ? 0 : 2 * 2 * 4 * 8 * 4);
+            assert_int_equal(attn_graph_scratch(&graph, ATTN_DOT), 2 * 2 * 4 * 4);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_graphs), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
