@@ -53,10 +53,10 @@ extern _Thread_local struct emulated_index threadIdx, blockIdx, blockDim, gridDi
 
 /* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or
  * reach at different lines, ends the process with a message. */
-void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, unsigned x, unsigned y,
-                  unsigned threads);
-void cuda_emulated_barrier(int line);
-void cuda_emulated_warp_barrier(int line);
+void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
+                  unsigned y, unsigned threads);
+void cuda_emulated_barrier(const char *file, int line);
+void cuda_emulated_warp_barrier(const char *file, int line);
 float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line);
 unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line);
@@ -74,9 +74,9 @@ int cuda_emulated_any(int vote, int line);
 #else
 #define __shared__ static __attribute__((section("cuda_shared")))
 #endif
-#define __syncthreads() cuda_emulated_barrier(__LINE__)
+#define __syncthreads() cuda_emulated_barrier(__FILE__, __LINE__)
 #define __syncthreads_or(vote) cuda_emulated_any((vote), __LINE__)
-#define __syncwarp() cuda_emulated_warp_barrier(__LINE__)
+#define __syncwarp() cuda_emulated_warp_barrier(__FILE__, __LINE__)
 #define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
 #define __shfl_xor_sync(mask, value, lanes)                                                                            \
     _Generic((value),                                                                                                  \
@@ -96,7 +96,7 @@ int cuda_emulated_any(int vote, int line);
     }                                                                                                                  \
     void name(const struct cuda_grid *grid, const struct args *a)                                                      \
     {                                                                                                                  \
-        cuda_emulate(#name, name##_thread, a, grid->x, grid->y, (threads));                                            \
+        cuda_emulate(#name, name##_thread, a, sizeof *a, grid->x, grid->y, (threads));                                 \
     }                                                                                                                  \
     static void name##_kernel(const struct args a)
 

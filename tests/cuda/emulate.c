@@ -10,22 +10,46 @@
 
 #include "gpu/cuda_kernel.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 256 << 10 };
 
 enum state { FRESH, READY, AT_BLOCK, AT_WARP, DONE };
 
-/* makecontext begins a fiber; from then on _setjmp and _longjmp switch, which unlike swapcontext make no system call.
- * AddressSanitizer only follows the latter. */
+/* makecontext begins a fiber; from then on jumps switch, which unlike swapcontext make no system call. AddressSanitizer
+ * is told of them and keeps `fake`; its own _longjmp would make system calls and forget about the stack's arrays. */
+#if defined(__SANITIZE_ADDRESS__)
+struct jump {
+    void *to[5];
+};
+#define JUMP_SET(jump) __builtin_setjmp((jump).to)
+#define JUMP(jump) __builtin_longjmp((jump).to, 1)
+#define JUMPS __attribute__((noinline, no_sanitize_address))
+#else
+struct jump {
+    jmp_buf to;
+};
+#define JUMP_SET(jump) _setjmp((jump).to)
+#define JUMP(jump) _longjmp((jump).to, 1)
+#define JUMPS
+#endif
+
 struct context {
     ucontext_t whole;
-    jmp_buf jump;
+    struct jump jump;
     bool started;
+    const void *stack;
+    size_t stack_bytes;
+    void *fake;
 };
 
 /* One emulated thread: a fiber from its first barrier on. */
 struct thread {
     enum state state;
     int line;      /* of the barrier it waits at */
+    bool orders;   /* that barrier orders memory, too */
     int fiber;     /* index; valid unless FRESH or DONE */
     unsigned vote; /* what it brought to the barrier */
     double value;
@@ -43,6 +67,8 @@ static struct {
     char *stacks[THREADS_MAX];
     int idle[THREADS_MAX], n_idle, n_fibers;
 } emu = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+const struct emulate_watch *emulate_watch;
 
 _Thread_local struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -63,17 +89,39 @@ void emulate_order(unsigned seed)
     emu.seed = seed;
 }
 
-static void switch_to(struct context *from, struct context *to)
+/* Of AddressSanitizer: the stack changes, has changed. Fibers switch to the scheduler and back only. */
+static void leave(struct context *from, const struct context *to)
 {
-#if !defined(__SANITIZE_ADDRESS__)
-    from->started = true;
-    if (to->started) {
-        if (!_setjmp(from->jump)) _longjmp(to->jump, 1);
-        return;
-    }
-    if (_setjmp(from->jump)) return;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_bytes);
+#else
+    (void)from;
+    (void)to;
 #endif
-    swapcontext(&from->whole, &to->whole);
+}
+
+static void arrive(struct context *at)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    struct context other;
+    __sanitizer_finish_switch_fiber(at->fake, &other.stack, &other.stack_bytes);
+    if (at == &emu.scheduler) return;
+    emu.scheduler.stack = other.stack;
+    emu.scheduler.stack_bytes = other.stack_bytes;
+#else
+    (void)at;
+#endif
+}
+
+JUMPS static void switch_to(struct context *from, struct context *to)
+{
+    from->started = true;
+    leave(from, to);
+    if (!JUMP_SET(from->jump)) {
+        if (to->started) JUMP(to->jump);
+        swapcontext(&from->whole, &to->whole);
+    }
+    arrive(from);
 }
 
 /* values[0 .. n-1] = 0 .. n-1 in the order of the seed */
@@ -103,15 +151,23 @@ static void enter(unsigned thread)
 {
     emu.current = thread;
     threadIdx.x = thread;
+    if (emulate_watch) emulate_watch->run(emu.stacks[emu.threads[thread].fiber], STACK_BYTES);
+}
+
+static void stop(void)
+{
+    if (emulate_watch) emulate_watch->run(NULL, 0);
 }
 
 /* A fiber takes fresh threads one after another; only a thread that waits keeps it. */
 static void fiber_main(void)
 {
+    arrive(&emu.contexts[emu.threads[emu.current].fiber]);
     for (;;) {
         int fiber = emu.threads[emu.current].fiber;
         for (;;) {
             emu.body(emu.args);
+            stop();
             emu.threads[emu.current].state = DONE;
             if (emu.next >= emu.end) break;
             unsigned thread = emu.order[emu.next++];
@@ -130,7 +186,10 @@ static int fiber_take(void)
     int fiber = emu.n_fibers++;
     emu.stacks[fiber] = malloc(STACK_BYTES);
     if (!emu.stacks[fiber]) broken("no memory for its stack", 0);
-    ucontext_t *whole = &emu.contexts[fiber].whole;
+    struct context *context = &emu.contexts[fiber];
+    ucontext_t *whole = &context->whole;
+    context->stack = emu.stacks[fiber];
+    context->stack_bytes = STACK_BYTES;
     getcontext(whole);
     whole->uc_stack.ss_sp = emu.stacks[fiber];
     whole->uc_stack.ss_size = STACK_BYTES;
@@ -139,11 +198,13 @@ static int fiber_take(void)
 }
 
 /* Wait; the scheduler goes on with this thread when all it waits for are there. */
-static struct thread *park(enum state state, int line)
+static struct thread *park(enum state state, bool orders, int line)
 {
     unsigned me = emu.current;
     struct thread *t = &emu.threads[me];
+    stop();
     t->state = state;
+    t->orders = orders;
     t->line = line;
     switch_to(&emu.contexts[t->fiber], &emu.scheduler);
     enter(me);
@@ -167,6 +228,7 @@ static bool release(unsigned first, unsigned last, enum state state)
         if (emu.threads[i].line != line) broken("threads wait at different barriers", line);
         emu.threads[i].state = READY;
     }
+    if (emulate_watch && emu.threads[first].orders) emulate_watch->met(first, last);
     return true;
 }
 
@@ -197,6 +259,7 @@ static void run_block(unsigned index)
     make_order(index);
     for (unsigned i = 0; i < emu.n; i++) emu.threads[i] = (struct thread){.state = FRESH};
     memset(shared_begin, 0xff, (size_t)(shared_end - shared_begin));
+    if (emulate_watch) emulate_watch->block();
     for (;;) {
         unsigned done = 0;
         for (unsigned at = 0; at < emu.n; at += LANES) {
@@ -209,8 +272,8 @@ static void run_block(unsigned index)
     }
 }
 
-void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, unsigned x, unsigned y,
-                  unsigned threads)
+void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, size_t args_bytes,
+                  unsigned x, unsigned y, unsigned threads)
 {
     pthread_mutex_lock(&emu.lock);
     emu.name = name;
@@ -221,19 +284,26 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     blockDim = (struct emulated_index){threads, 1, 1};
     if (!x || !y || threads > THREADS_MAX || threads % LANES) broken("not a grid that a GPU would take", 0);
     emulate_memory_open();
+    if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
     for (unsigned block = 0; block < x * y; block++) {
         blockIdx = (struct emulated_index){block % x, block / x, 0};
         run_block(block);
     }
+    if (emulate_watch) emulate_watch->end();
     emulate_memory_close();
     pthread_mutex_unlock(&emu.lock);
 }
 
 /* --- what kernels call -------------------------------------------------------------------------------------------- */
 
-void cuda_emulated_barrier(int line)
+static bool is_left_out(const char *file, int line)
 {
-    park(AT_BLOCK, line);
+    return emulate_watch && !emulate_watch->wait(file, line);
+}
+
+void cuda_emulated_barrier(const char *file, int line)
+{
+    if (!is_left_out(file, line)) park(AT_BLOCK, true, line);
 }
 
 /* Values stay until all have read them, hence the second wait. */
@@ -241,33 +311,33 @@ int cuda_emulated_any(int vote, int line)
 {
     int any = 0;
     emu.threads[emu.current].vote = vote != 0;
-    park(AT_BLOCK, line);
+    park(AT_BLOCK, true, line);
     for (unsigned i = 0; i < emu.n; i++) any |= (int)emu.threads[i].vote;
-    park(AT_BLOCK, line);
+    park(AT_BLOCK, true, line);
     return any;
 }
 
-void cuda_emulated_warp_barrier(int line)
+void cuda_emulated_warp_barrier(const char *file, int line)
 {
-    park(AT_WARP, line);
+    if (!is_left_out(file, line)) park(AT_WARP, true, line);
 }
 
 unsigned cuda_emulated_ballot(int vote, int line)
 {
     unsigned first = emu.current / LANES * LANES, votes = 0;
     emu.threads[emu.current].vote = vote != 0;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     for (unsigned i = 0; i < LANES; i++) votes |= emu.threads[first + i].vote << i;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     return votes;
 }
 
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line)
 {
     emu.threads[emu.current].value = value;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     double other = emu.threads[emu.current ^ lanes].value;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     return other;
 }
 
@@ -287,9 +357,9 @@ unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line)
 {
     unsigned me = emu.current, lane = me % LANES;
     emu.threads[me].vote = value;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     unsigned other = emu.threads[lane < lanes ? me : me - lanes].vote;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     return other;
 }
 
@@ -298,12 +368,12 @@ static unsigned fold(unsigned value, bool sum, int line)
 {
     unsigned first = emu.current / LANES * LANES, all = 0;
     emu.threads[emu.current].vote = value;
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     for (unsigned i = first; i < first + LANES; i++) {
         unsigned other = emu.threads[i].vote;
         all = sum ? all + other : other > all ? other : all;
     }
-    park(AT_WARP, line);
+    park(AT_WARP, false, line);
     return all;
 }
 

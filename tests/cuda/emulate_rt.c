@@ -95,6 +95,7 @@ void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
     (void)mprotect(b->base, b->pages, PROT_READ | PROT_WRITE);
     memset(b->p + bytes, 0xff, inside - bytes);
     emulate_memory_close();
+    if (emulate_watch) emulate_watch->allocated(b->p, bytes);
     return b->p;
 }
 
@@ -104,6 +105,7 @@ void cuda_rt_release(struct cuda_rt *rt, void *p)
         struct block *b = *at;
         if (b->p != p) continue;
         *at = b->next;
+        if (emulate_watch) emulate_watch->released(p);
         (void)munmap(b->base, b->pages + (size_t)sysconf(_SC_PAGESIZE));
         mem_free(b);
         return;

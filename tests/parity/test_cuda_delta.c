@@ -1,5 +1,5 @@
 /* The outer path of the CUDA device, its kernels run by the emulation, against the codecs and their error feedback: the
- * same payload, the same residual, to the bit. ctest: timeout=240 */
+ * same payload, the same residual, to the bit. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* Every operation of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), against the CPU
- * device: odd sizes around every block, threads in three orders, outputs full of NaN beforehand. ctest: timeout=240 */
+ * device: odd sizes around every block, threads in three orders, outputs full of NaN beforehand.
+ * ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Deltas made on a device, over rounds that are merged, refused, poisoned, saved and restored: payloads and residuals
  * as feedback_encode gives them, to the bit. On the CPU's device and on the emulated CUDA device, whose memory the host
- * cannot touch. */
+ * cannot touch. ctest: labels=asan */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
