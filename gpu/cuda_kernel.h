@@ -49,12 +49,15 @@
 struct emulated_index {
     unsigned x, y, z;
 };
-extern _Thread_local struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 /* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or
  * reach at different lines, ends the process with a message. */
 void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
                   unsigned y, unsigned threads);
+/* The same later, when the host waits for the grid's queue. */
+void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
+                          size_t a_bytes, unsigned threads);
 void cuda_emulated_barrier(const char *file, int line);
 void cuda_emulated_warp_barrier(const char *file, int line);
 float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
@@ -96,7 +99,7 @@ int cuda_emulated_any(int vote, int line);
     }                                                                                                                  \
     void name(const struct cuda_grid *grid, const struct args *a)                                                      \
     {                                                                                                                  \
-        cuda_emulate(#name, name##_thread, a, sizeof *a, grid->x, grid->y, (threads));                                 \
+        cuda_emulated_launch(grid, #name, name##_thread, a, sizeof *a, (threads));                                     \
     }                                                                                                                  \
     static void name##_kernel(const struct args a)
 

@@ -1,6 +1,7 @@
 #include "gpu/cuda_rt.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -11,12 +12,18 @@ enum {
     WORKSPACE_BYTES = 32 << 20, /* Hopper's best algorithms need as much */
     CAPABILITY_MIN = 80,        /* Ampere: the oldest this build has code for */
     GRID_X_MAX = 0x7fffffff,
-    GRID_Y_MAX = 65535
+    GRID_Y_MAX = 65535,
+    POLLS_MAX = 1000, /* without a pause: a few microseconds each */
+    PAUSE_NS = 20000
 };
 
 struct cuda_rt {
     int index;
-    cudaStream_t stream;
+    char name[112]; /* "device cuda:1 NVIDIA H200" */
+    cudaStream_t stream;              /* CUDA_MAIN */
+    cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */
+    bool (*stopped)(void *ctx);
+    void *stopped_ctx;
     cublasLtHandle_t blas;
     void *workspace;
     struct err error; /* the first one; code OK: none */
@@ -28,17 +35,25 @@ struct cuda_gemm {
     cublasLtMatmulAlgo_t algo;
 };
 
+struct cuda_event {
+    cudaEvent_t event;
+};
+
+const char *cuda_rt_name(const struct cuda_rt *rt)
+{
+    return rt->name;
+}
+
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what)
 {
-    if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "device cuda:%d: %s", rt->index, what);
+    if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "%s: %s", rt->name, what);
 }
 
 static void check(struct cuda_rt *rt, cudaError_t code, const char *what)
 {
     if (code == cudaSuccess || rt->error.code != STATUS_OK) return;
     enum status status = code == cudaErrorMemoryAllocation ? STATUS_NOMEM : STATUS_IO;
-    err_set(&rt->error, status, "device cuda:%d: %s: %s (%s)", rt->index, what, cudaGetErrorString(code),
-            cudaGetErrorName(code));
+    err_set(&rt->error, status, "%s: %s: %s (%s)", rt->name, what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
 enum status cuda_rt_count(int *count, struct err *err)
@@ -92,6 +107,7 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     rt->index = index;
     snprintf(name, name_size, "%s", prop.name);
+    snprintf(rt->name, sizeof rt->name, "device cuda:%d %.80s", index, prop.name);
     enum status status = open_in(rt, err);
     if (status == STATUS_OK)
         *out = rt;
@@ -103,7 +119,10 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
 void cuda_rt_close(struct cuda_rt *rt)
 {
     if (!rt) return;
+    (void)cudaSetDevice(rt->index);
     if (rt->stream) (void)cudaStreamSynchronize(rt->stream);
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (rt->beside[q]) (void)cudaStreamDestroy(rt->beside[q]); /* lets what it holds finish */
     if (rt->blas) (void)cublasLtDestroy(rt->blas);
     (void)cudaFree(rt->workspace);
     if (rt->stream) (void)cudaStreamDestroy(rt->stream);
@@ -114,6 +133,54 @@ void cuda_rt_close(struct cuda_rt *rt)
 static void use(struct cuda_rt *rt)
 {
     check(rt, cudaSetDevice(rt->index), "cannot be used");
+}
+
+static cudaStream_t stream_of(struct cuda_rt *rt, enum cuda_queue queue)
+{
+    use(rt);
+    if (queue == CUDA_MAIN) return rt->stream;
+    if (!rt->beside[queue])
+        check(rt, cudaStreamCreateWithFlags(&rt->beside[queue], cudaStreamNonBlocking), "cannot make a stream");
+    return rt->beside[queue] ? rt->beside[queue] : rt->stream;
+}
+
+void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue)
+{
+    return stream_of(rt, queue);
+}
+
+static void pause_briefly(int polls)
+{
+    if (polls > POLLS_MAX) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
+/* A stream (event NULL), or an event of it. */
+static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event)
+{
+    static const char what[] = "a kernel failed";
+    cudaError_t code = cudaErrorNotReady;
+    if (!rt->stopped) {
+        check(rt, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream), what);
+        return;
+    }
+    for (int polls = 0; code == cudaErrorNotReady; polls++) {
+        code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
+        if (code != cudaErrorNotReady) break;
+        if (rt->stopped(rt->stopped_ctx)) {
+            cuda_rt_fail(rt, STATUS_CLOSED, "stopped: another GPU of this worker failed");
+            return;
+        }
+        pause_briefly(polls);
+    }
+    check(rt, code, what);
+}
+
+static void wait_for_all(struct cuda_rt *rt)
+{
+    use(rt);
+    wait_here(rt, rt->stream, NULL);
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (rt->beside[q]) wait_here(rt, rt->beside[q], NULL);
 }
 
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
@@ -130,25 +197,81 @@ void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
 
 void cuda_rt_release(struct cuda_rt *rt, void *p)
 {
-    use(rt);
-    if (p) check(rt, cudaStreamSynchronize(rt->stream), "waiting for the last use of memory");
-    if (p) check(rt, cudaFree(p), "releasing memory");
+    if (!p) return;
+    wait_for_all(rt);
+    check(rt, cudaFree(p), "releasing memory");
 }
 
 void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
 {
+    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
+}
+
+void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
+                     enum cuda_direction direction)
+{
     static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                                 cudaMemcpyDeviceToDevice};
+    if (bytes) check(rt, cudaMemcpyAsync(dst, src, bytes, kinds[direction], stream_of(rt, queue)), "copying");
+}
+
+enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
+{
+    struct cuda_event *e = mem_alloc(1, sizeof *e);
+    if (!e) return STATUS_NOMEM;
     use(rt);
-    if (bytes) check(rt, cudaMemcpyAsync(dst, src, bytes, kinds[direction], rt->stream), "copying");
+    if (cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming) != cudaSuccess) {
+        (void)cudaGetLastError();
+        mem_free(e);
+        return STATUS_IO;
+    }
+    *out = e;
+    return STATUS_OK;
+}
+
+void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *e)
+{
+    if (!e) return;
+    use(rt);
+    (void)cudaEventDestroy(e->event);
+    mem_free(e);
+}
+
+void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+{
+    check(rt, cudaEventRecord(e->event, stream_of(rt, queue)), "recording an event");
+}
+
+void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+{
+    check(rt, cudaStreamWaitEvent(stream_of(rt, queue), e->event, 0), "waiting for an event");
+}
+
+enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
+{
+    use(rt);
+    wait_here(rt, NULL, e->event);
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
+void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx)
+{
+    rt->stopped = stopped;
+    rt->stopped_ctx = ctx;
 }
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
 {
-    use(rt);
-    if (x <= GRID_X_MAX && y <= GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, rt->stream};
+    return cuda_rt_grid_on(rt, CUDA_MAIN, x, y);
+}
+
+struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y)
+{
+    cudaStream_t stream = stream_of(rt, queue);
+    if (x <= GRID_X_MAX && y <= GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
     cuda_rt_fail(rt, STATUS_LIMIT, "an operation is too large for one launch");
-    return (struct cuda_grid){0, 0, rt->stream}; /* refused by the launch, too */
+    return (struct cuda_grid){0, 0, stream}; /* refused by the launch, too */
 }
 
 void cuda_rt_launched(struct cuda_rt *rt, const char *what)
@@ -158,8 +281,7 @@ void cuda_rt_launched(struct cuda_rt *rt, const char *what)
 
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
 {
-    use(rt);
-    check(rt, cudaStreamSynchronize(rt->stream), "a kernel failed");
+    wait_for_all(rt);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }

@@ -1,7 +1,9 @@
-/* What the CUDA device needs from a runtime: memory, one stream, matrix products. gpu/cuda_rt.c does it with the CUDA
+/* What the CUDA device needs from a runtime: memory, queues, matrix products. gpu/cuda_rt.c does it with the CUDA
  * runtime and cuBLASLt, tests/cuda/emulate_rt.c on the CPU; everything above is the same code.
  *
- * Calls are asynchronous in the order of the stream. The first error sticks and comes back from cuda_rt_sync. */
+ * Calls are asynchronous, in the order of their queue; calls that name none go to CUDA_MAIN. Queues run beside each
+ * other: what one must not do before another is done needs an event between. The first error sticks and comes back from
+ * cuda_rt_sync. One thread at a time calls into one runtime. */
 #ifndef GPU_CUDA_RT_H
 #define GPU_CUDA_RT_H
 
@@ -22,6 +24,13 @@ struct cuda_gemm_shape {
 
 enum cuda_direction { CUDA_UPLOAD, CUDA_DOWNLOAD, CUDA_INSIDE };
 
+/* COMM: between the GPUs of a worker. COPY: between device and host, beside the rest. */
+enum cuda_queue { CUDA_MAIN, CUDA_COMM, CUDA_COPY, CUDA_QUEUES };
+
+/* A place in a queue. Recording it again moves it; a wait is for the place where it was last recorded before that wait,
+ * and for nothing when it never was. */
+struct cuda_event;
+
 /* Devices that can be used. UNSUPPORTED with one line when there is no driver, or one too old. */
 enum status cuda_rt_count(int *count, struct err *err) MUST_CHECK;
 /* name (e.g. "NVIDIA H200") is for people. INVALID: no such device; UNSUPPORTED: too old; NOMEM. */
@@ -33,12 +42,33 @@ void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
 void cuda_rt_release(struct cuda_rt *rt, void *p);
 void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction);
 
+void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
+                     enum cuda_direction direction);
+
+/* NOMEM, or IO. Freed before the runtime is closed, when no wait for it is open; NULL is allowed. */
+enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out) MUST_CHECK;
+void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *event);
+void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
+/* What is submitted to the queue from now on runs after the event. */
+void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
+/* The host waits for the event alone; the first error since open, or OK. */
+enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *event, struct err *err) MUST_CHECK;
+/* Waits of the host ask `stopped` again and again and end when it is true (CLOSED sticks then): the GPU waits for
+ * another one that will never come. NULL: they wait for the GPU alone. */
+void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx);
+
+/* The queue as the runtime below knows it (cudaStream_t). */
+void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue);
+
 /* The grid of a launch; x and y at least 1. */
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y);
+struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y);
 /* After a launch: takes note of its error. */
 void cuda_rt_launched(struct cuda_rt *rt, const char *what);
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what);
-/* Waits for the stream; the first error since open, or OK. */
+/* "device cuda:1 NVIDIA H200": for messages. */
+const char *cuda_rt_name(const struct cuda_rt *rt);
+/* Waits for all queues; the first error since open, or OK. */
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 
 /* UNSUPPORTED: no algorithm for the shape; NOMEM. */

@@ -70,7 +70,8 @@ static struct {
 
 const struct emulate_watch *emulate_watch;
 
-_Thread_local struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+/* Not of a thread: one kernel at a time runs, and its fibers may come from another thread. */
+struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 /* The linker's names for the ends of the section that __shared__ puts its arrays in; it is never empty. */
 extern char shared_begin[] __asm__("__start_cuda_shared");
@@ -283,14 +284,12 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     gridDim = (struct emulated_index){x, y, 1};
     blockDim = (struct emulated_index){threads, 1, 1};
     if (!x || !y || threads > THREADS_MAX || threads % LANES) broken("not a grid that a GPU would take", 0);
-    emulate_memory_open();
     if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
     for (unsigned block = 0; block < x * y; block++) {
         blockIdx = (struct emulated_index){block % x, block / x, 0};
         run_block(block);
     }
     if (emulate_watch) emulate_watch->end();
-    emulate_memory_close();
     pthread_mutex_unlock(&emu.lock);
 }
 

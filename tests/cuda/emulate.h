@@ -1,21 +1,29 @@
 /* The CPU in place of a GPU: gpu/cuda_*.cu compiled as C run here block by block, every thread a fiber.
  *
  * What it sees: writes and reads outside of device memory (guard pages), host code that touches device memory (closed
- * while no operation runs), shared memory read before it is written (NaN), missing barriers (threads run in different
+ * while no operation runs) or looks before it waited (nothing runs earlier), queues that touch the same bytes without
+ * an event between (by name), shared memory read before it is written (NaN), missing barriers (threads run in different
  * orders, each as far as it can), barriers that not all threads reach. What it cannot see: speed, memory order between
- * blocks, cuBLASLt. */
+ * blocks, cuBLASLt.
+ *
+ * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_FAIL=i:n makes device
+ * i fail at its n-th operation. */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "gpu/device.h"
+
 /* In which order the threads of a block start and go on after a barrier: 0 upwards, 1 downwards, others shuffled. */
 void emulate_order(unsigned seed);
 
-/* Device memory (tests/cuda/emulate_rt.c) is open between these; they nest. */
-void emulate_memory_open(void);
-void emulate_memory_close(void);
+/* In which order the queues of devices opened from now on take their turns, as far as events let them: 0: MAIN as early
+ * as can be, 1: as late, others shuffled. ATOLL_EMULATED_SEED goes before it. */
+void emulate_queue_order(unsigned seed);
+/* What messages call this allocation of a device; `name` is kept. */
+void emulate_name(struct device *dev, const void *p, const char *name);
 
 /* What a checker (tests/cuda/races.h) is told. One thread runs at a time: threadIdx, in blockIdx of the launch. */
 struct emulate_watch {

@@ -1,66 +1,50 @@
-/* gpu/cuda_rt.h on the CPU: every allocation ends at a page that nobody may touch (the bytes up to it are checked by
- * cuda_rt_sync), and all of them are closed while no operation runs, so host code that takes device memory for its
- * own dies at once. */
+/* gpu/cuda_rt.h on the CPU, see emulate.h and emulate_impl.h. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "common/mem.h"
-#include "gpu/cuda_rt.h"
+#include "gpu/cuda_impl.h"
 #include "tests/cuda/emulate.h"
-
-struct block {
-    struct block *next;
-    struct cuda_rt *owner;
-    unsigned char *base, *p;
-    size_t bytes, pages; /* pages: bytes that can be opened, a guard page follows */
-};
-
-/* Of what is given out: what a GPU's widest loads want. The fewer bytes up to the guard page, the better. */
-enum { ALIGN = 16 };
-
-struct cuda_rt {
-    int index;
-    struct err error;
-};
+#include "tests/cuda/emulate_impl.h"
 
 struct cuda_gemm {
     struct cuda_gemm_shape shape;
 };
 
-/* One thread at a time uses the emulation (cuda_emulate's lock is about shared memory); ranks are not emulated. */
-static struct block *blocks;
-static int opened;
-
-static void protect(int rights)
+static int gpus(void)
 {
-    for (struct block *b = blocks; b; b = b->next) (void)mprotect(b->base, b->pages, rights);
-}
-
-void emulate_memory_open(void)
-{
-    if (opened++ == 0) protect(PROT_READ | PROT_WRITE);
-}
-
-void emulate_memory_close(void)
-{
-    if (--opened == 0) protect(PROT_NONE);
+    const char *set = getenv("ATOLL_EMULATED_GPUS");
+    return set && *set ? atoi(set) : 1;
 }
 
 enum status cuda_rt_count(int *count, struct err *err)
 {
     (void)err;
-    *count = 1;
+    *count = gpus();
     return STATUS_OK;
+}
+
+/* "1:100": device 1 at its 100th operation. */
+static uint64_t fails_at(int index)
+{
+    int device = -1;
+    unsigned long long at = 0;
+    const char *set = getenv("ATOLL_EMULATED_FAIL");
+    return set && sscanf(set, "%d:%llu", &device, &at) == 2 && device == index ? at : 0;
 }
 
 enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t name_size, struct err *err)
 {
-    if (index != 0) return err_set(err, STATUS_INVALID, "device cuda:%d: the emulation has cuda:0 only", index);
+    if (index < 0 || index >= gpus())
+        return err_set(err, STATUS_INVALID, "device cuda:%d: the emulation has %d", index, gpus());
     struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
+    rt->index = index;
+    rt->fail_at = fails_at(index);
     snprintf(name, name_size, "emulated on the CPU");
+    snprintf(rt->name, sizeof rt->name, "device cuda:%d %s", index, name);
+    emulate_queues_init(rt);
     *out = rt;
     return STATUS_OK;
 }
@@ -68,65 +52,78 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
 void cuda_rt_close(struct cuda_rt *rt)
 {
     if (!rt) return;
-    for (struct block *b = blocks, *next; b; b = next) { /* a caller that did not release dies with the device */
-        next = b->next;
-        if (b->owner == rt) cuda_rt_release(rt, b->p);
-    }
+    emulate_drain(rt);
+    emulate_queues_finish(rt);
+    emulate_memory_release_all(rt); /* a caller that did not release dies with the device */
     mem_free(rt);
+}
+
+const char *cuda_rt_name(const struct cuda_rt *rt)
+{
+    return rt->name;
+}
+
+void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue)
+{
+    return &rt->queues[queue];
 }
 
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    struct block *b = mem_alloc(1, sizeof *b);
-    if (!b) return NULL;
-    b->pages = (inside + page - 1) / page * page + page; /* a zero-sized one has an address, too */
-    b->base = mmap(NULL, b->pages + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b->base == MAP_FAILED) {
-        mem_free(b);
-        return NULL;
-    }
-    b->owner = rt;
-    b->p = b->base + b->pages - inside;
-    b->bytes = bytes;
-    b->next = blocks;
-    blocks = b;
-    emulate_memory_open();
-    (void)mprotect(b->base, b->pages, PROT_READ | PROT_WRITE);
-    memset(b->p + bytes, 0xff, inside - bytes);
-    emulate_memory_close();
-    if (emulate_watch) emulate_watch->allocated(b->p, bytes);
-    return b->p;
+    return emulate_memory_alloc(rt, bytes);
 }
 
 void cuda_rt_release(struct cuda_rt *rt, void *p)
 {
-    for (struct block **at = &blocks; *at && p; at = &(*at)->next) {
-        struct block *b = *at;
-        if (b->p != p) continue;
-        *at = b->next;
-        if (emulate_watch) emulate_watch->released(p);
-        (void)munmap(b->base, b->pages + (size_t)sysconf(_SC_PAGESIZE));
-        mem_free(b);
-        return;
-    }
-    if (p) cuda_rt_fail(rt, STATUS_INVALID, "release of memory that is none of its own");
+    if (!p) return;
+    emulate_drain(rt);
+    emulate_memory_release(rt, p);
+}
+
+void emulate_name(struct device *dev, const void *p, const char *name)
+{
+    struct emulated_block *b = emulate_memory_find(cuda_of(dev)->rt, p);
+    if (b) b->name = name;
+}
+
+struct copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+static void run_copy(struct cuda_rt *rt, const void *args)
+{
+    const struct copy *c = args;
+    emulate_touch(rt, c->src, c->bytes, false);
+    emulate_touch(rt, c->dst, c->bytes, true);
+    memcpy(c->dst, c->src, c->bytes);
 }
 
 void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
 {
-    (void)rt;
-    (void)direction;
-    emulate_memory_open();
-    if (bytes) memcpy(dst, src, bytes);
-    emulate_memory_close();
+    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
+}
+
+void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
+                     enum cuda_direction direction)
+{
+    static const char *const names[] = {"upload", "download", "copy"};
+    const struct copy copy = {dst, src, bytes};
+    if (bytes) emulate_submit(rt, queue, names[direction], run_copy, &copy, sizeof copy);
 }
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
 {
-    if (x && x <= 0x7fffffff && y && y <= 65535) return (struct cuda_grid){(unsigned)x, (unsigned)y, NULL};
+    return cuda_rt_grid_on(rt, CUDA_MAIN, x, y);
+}
+
+struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y)
+{
+    void *stream = cuda_rt_stream(rt, queue);
+    if (x && x <= 0x7fffffff && y && y <= 65535) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
     cuda_rt_fail(rt, STATUS_LIMIT, "not a grid that a GPU would take");
-    return (struct cuda_grid){1, 1, NULL};
+    return (struct cuda_grid){1, 1, stream};
 }
 
 void cuda_rt_launched(struct cuda_rt *rt, const char *what)
@@ -137,21 +134,13 @@ void cuda_rt_launched(struct cuda_rt *rt, const char *what)
 
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what)
 {
-    if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "device cuda:%d: %s", rt->index, what);
-}
-
-static void check_ends(struct cuda_rt *rt)
-{
-    emulate_memory_open();
-    for (struct block *b = blocks; b; b = b->next)
-        for (unsigned char *end = b->p + b->bytes; end < b->base + b->pages; end++)
-            if (b->owner == rt && *end != 0xff) cuda_rt_fail(rt, STATUS_CORRUPT, "written behind the end of memory");
-    emulate_memory_close();
+    if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "%s: %s", rt->name, what);
 }
 
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
 {
-    check_ends(rt);
+    emulate_drain(rt);
+    emulate_memory_check_ends(rt);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }
@@ -173,19 +162,38 @@ void cuda_rt_gemm_free(struct cuda_gemm *g)
     mem_free(g);
 }
 
-void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const float *a, const float *b, float *c, float beta)
+struct product {
+    struct cuda_gemm_shape shape;
+    const float *a, *b;
+    float *c, beta;
+};
+
+/* Rows of a stored matrix. */
+static void touch(struct cuda_rt *rt, const float *p, size_t rows, size_t columns, size_t ld, bool write)
 {
-    (void)rt;
+    for (size_t i = 0; i < rows; i++) emulate_touch(rt, p + i * ld, columns * sizeof *p, write);
+}
+
+static void run_gemm(struct cuda_rt *rt, const void *args)
+{
+    const struct product *g = args;
     const struct cuda_gemm_shape *s = &g->shape;
-    emulate_memory_open();
+    touch(rt, g->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda, false);
+    touch(rt, g->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb, false);
+    touch(rt, g->c, s->m, s->n, s->ldc, true);
     for (size_t i = 0; i < s->m; i++)
         for (size_t j = 0; j < s->n; j++) {
             double sum = 0;
             for (size_t k = 0; k < s->k; k++)
-                sum += (double)(s->a_trans ? a[k * s->lda + i] : a[i * s->lda + k]) *
-                       (double)(s->b_trans ? b[j * s->ldb + k] : b[k * s->ldb + j]);
-            float *out = &c[i * s->ldc + j];
-            *out = (float)sum + (beta != 0 ? beta * *out : 0);
+                sum += (double)(s->a_trans ? g->a[k * s->lda + i] : g->a[i * s->lda + k]) *
+                       (double)(s->b_trans ? g->b[j * s->ldb + k] : g->b[k * s->ldb + j]);
+            float *out = &g->c[i * s->ldc + j];
+            *out = (float)sum + (g->beta != 0 ? g->beta * *out : 0);
         }
-    emulate_memory_close();
+}
+
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const float *a, const float *b, float *c, float beta)
+{
+    struct product product = {.shape = g->shape, .a = a, .b = b, .c = c, .beta = beta};
+    emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
 }

@@ -35,6 +35,7 @@ static struct vec vec_of(size_t n, const float *values)
         v.at[d] = devs[d]->ops->alloc(devs[d], n * sizeof *v.at[d]);
         assert_non_null(v.at[d]);
         devs[d]->ops->upload(devs[d], v.at[d], values, n * sizeof *values);
+        assert_int_equal(devs[d]->ops->sync(devs[d], NULL), STATUS_OK); /* the caller's values may go */
     }
     return v;
 }

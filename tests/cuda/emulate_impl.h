@@ -1,0 +1,102 @@
+/* Inside of the emulated runtime: emulate_rt.c (life, copies, matrix products), emulate_memory.c, emulate_queue.c (what
+ * was submitted and when it runs), emulate_clock.c (who may touch what), emulate_comm.c (collectives).
+ *
+ * What is submitted is kept, and runs when the host waits for it: then, in an order that the seed chooses among all
+ * that the events permit. One thread at a time uses one device. */
+#ifndef TESTS_CUDA_EMULATE_IMPL_H
+#define TESTS_CUDA_EMULATE_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpu/cuda_rt.h"
+
+/* Operations of each queue that are done, or known to be. */
+struct emulated_clock {
+    uint32_t at[CUDA_QUEUES];
+};
+
+/* Who touched four bytes of memory last. */
+struct emulated_mark {
+    uint32_t write, read[CUDA_QUEUES]; /* clocks of the queues; 0: never */
+    uint32_t writer;                   /* queue */
+};
+
+struct emulated_block {
+    struct emulated_block *next;
+    const char *name; /* emulate_name, or NULL */
+    unsigned number;  /* in the order of allocation, for messages */
+    unsigned char *base, *p;
+    size_t bytes, pages; /* pages: bytes that can be opened, a guard page follows */
+    uint32_t born;       /* clock of CUDA_MAIN: the memory is cleared there */
+    struct emulated_mark *marks; /* one for four bytes; NULL: not recorded yet */
+};
+
+struct emulated_op {
+    struct emulated_op *next;
+    const char *name;
+    void (*run)(struct cuda_rt *rt, const void *args); /* NULL: an event is recorded or waited for */
+    struct cuda_event *record, *wait;
+    uint64_t place; /* how often the event was recorded then */
+    struct emulated_clock clock; /* this operation among its queue's, and what is known to be done before it */
+    max_align_t args[];
+};
+
+struct emulated_queue {
+    struct emulated_op *first, **last;
+    enum cuda_queue id;
+    struct cuda_rt *rt;
+    struct emulated_clock clock;
+    const char **names; /* [n_names], by clock: of the operations so far, for messages */
+    size_t n_names;
+};
+
+struct cuda_event {
+    uint64_t recorded, done; /* how often, submitted and run */
+    struct emulated_clock clock;
+};
+
+struct cuda_rt {
+    int index;
+    char name[64];
+    struct err error;
+    struct emulated_block *blocks, *touched; /* touched: the last one */
+    unsigned n_blocks;
+    int opened;
+    struct emulated_queue queues[CUDA_QUEUES];
+    struct emulated_clock host; /* what the host has waited for */
+    bool recording;             /* from the first event on: there is more than one queue */
+    enum cuda_queue running;    /* the operation that runs: its queue, name, clock */
+    const char *running_name;
+    struct emulated_clock running_clock;
+    uint64_t random, n_run, fail_at; /* fail_at: the operation that fails, counted from 1; 0: none */
+    bool (*stopped)(void *ctx);
+    void *stopped_ctx;
+};
+
+/* Memory of the device may be touched between these; they nest. */
+void emulate_memory_open(struct cuda_rt *rt);
+void emulate_memory_close(struct cuda_rt *rt);
+void *emulate_memory_alloc(struct cuda_rt *rt, size_t bytes);
+void emulate_memory_release(struct cuda_rt *rt, void *p);
+void emulate_memory_release_all(struct cuda_rt *rt);
+/* Something wrote behind the end of an allocation: the runtime fails. */
+void emulate_memory_check_ends(struct cuda_rt *rt);
+/* The allocation that p lies in, or NULL. */
+struct emulated_block *emulate_memory_find(struct cuda_rt *rt, const void *p);
+
+void emulate_queues_init(struct cuda_rt *rt);
+void emulate_queues_finish(struct cuda_rt *rt);
+/* run(rt, copy of args) later. `name` is kept. */
+void emulate_submit(struct cuda_rt *rt, enum cuda_queue queue, const char *name,
+                    void (*run)(struct cuda_rt *rt, const void *args), const void *args, size_t bytes);
+/* Everything runs. */
+void emulate_drain(struct cuda_rt *rt);
+
+/* The operation that runs reads or writes so many bytes of device memory (memory of the host is left out). A clash
+ * with another queue fails the runtime, with a message that names both. */
+void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write);
+void emulate_clock_join(struct emulated_clock *to, const struct emulated_clock *other);
+
+#endif

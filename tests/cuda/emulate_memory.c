@@ -1,0 +1,116 @@
+/* Device memory of the emulation: every allocation ends at a page that nobody may touch (the bytes up to it are checked
+ * when the host waits), and a device's memory is closed while none of its operations runs, so host code that takes it
+ * for its own dies at once. */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/mem.h"
+#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulate_impl.h"
+
+/* Of what is given out: what a GPU's widest loads want. The fewer bytes up to the guard page, the better. */
+enum { ALIGN = 16 };
+
+static void protect(struct cuda_rt *rt, int rights)
+{
+    for (struct emulated_block *b = rt->blocks; b; b = b->next) (void)mprotect(b->base, b->pages, rights);
+}
+
+void emulate_memory_open(struct cuda_rt *rt)
+{
+    if (rt->opened++ == 0) protect(rt, PROT_READ | PROT_WRITE);
+}
+
+void emulate_memory_close(struct cuda_rt *rt)
+{
+    if (--rt->opened == 0) protect(rt, PROT_NONE);
+}
+
+void *emulate_memory_alloc(struct cuda_rt *rt, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    struct emulated_block *b = mem_alloc(1, sizeof *b);
+    if (!b) return NULL;
+    b->pages = (inside + page - 1) / page * page + page; /* a zero-sized one has an address, too */
+    b->base = mmap(NULL, b->pages + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->base == MAP_FAILED) {
+        mem_free(b);
+        return NULL;
+    }
+    b->number = ++rt->n_blocks;
+    b->p = b->base + b->pages - inside;
+    b->bytes = bytes;
+    b->born = rt->queues[CUDA_MAIN].clock.at[CUDA_MAIN] += rt->recording;
+    b->next = rt->blocks;
+    rt->blocks = b;
+    (void)mprotect(b->base, b->pages, PROT_READ | PROT_WRITE);
+    memset(b->p + bytes, 0xff, inside - bytes);
+    if (!rt->opened) (void)mprotect(b->base, b->pages, PROT_NONE);
+    if (emulate_watch) emulate_watch->allocated(b->p, bytes);
+    return b->p;
+}
+
+static size_t marks_bytes(const struct emulated_block *b)
+{
+    return (b->bytes / 4 + 1) * sizeof *b->marks;
+}
+
+static void unmap(struct cuda_rt *rt, struct emulated_block *b)
+{
+    if (emulate_watch) emulate_watch->released(b->p);
+    if (rt->touched == b) rt->touched = NULL;
+    if (b->marks) (void)munmap(b->marks, marks_bytes(b));
+    (void)munmap(b->base, b->pages + (size_t)sysconf(_SC_PAGESIZE));
+    mem_free(b);
+}
+
+void emulate_memory_release(struct cuda_rt *rt, void *p)
+{
+    for (struct emulated_block **at = &rt->blocks; *at && p; at = &(*at)->next) {
+        struct emulated_block *b = *at;
+        if (b->p != p) continue;
+        *at = b->next;
+        unmap(rt, b);
+        return;
+    }
+    if (p) cuda_rt_fail(rt, STATUS_INVALID, "release of memory that is none of its own");
+}
+
+void emulate_memory_release_all(struct cuda_rt *rt)
+{
+    for (struct emulated_block *b = rt->blocks, *next; b; b = next) {
+        next = b->next;
+        unmap(rt, b);
+    }
+    rt->blocks = NULL;
+}
+
+void emulate_memory_check_ends(struct cuda_rt *rt)
+{
+    emulate_memory_open(rt);
+    for (struct emulated_block *b = rt->blocks; b; b = b->next)
+        for (unsigned char *end = b->p + b->bytes; end < b->base + b->pages; end++)
+            if (*end != 0xff) cuda_rt_fail(rt, STATUS_CORRUPT, "written behind the end of memory");
+    emulate_memory_close(rt);
+}
+
+static bool inside(const struct emulated_block *b, const unsigned char *p)
+{
+    return p >= b->base && p < b->base + b->pages;
+}
+
+struct emulated_block *emulate_memory_find(struct cuda_rt *rt, const void *p)
+{
+    if (rt->touched && inside(rt->touched, p)) return rt->touched;
+    for (struct emulated_block *b = rt->blocks; b; b = b->next) {
+        if (!inside(b, p)) continue;
+        if (!b->marks) {
+            void *marks = mmap(NULL, marks_bytes(b), PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            b->marks = marks == MAP_FAILED ? NULL : marks;
+        }
+        return rt->touched = b;
+    }
+    return NULL;
+}

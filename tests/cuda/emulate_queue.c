@@ -1,0 +1,234 @@
+/* What was submitted to an emulated device, and when it runs: not before the host waits, and then in an order that the
+ * seed chooses among all that queues and events permit. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_kernel.h"
+#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulate_impl.h"
+
+static unsigned order_seed; /* of devices opened from now on */
+
+void emulate_queue_order(unsigned seed)
+{
+    order_seed = seed;
+}
+
+void emulate_queues_init(struct cuda_rt *rt)
+{
+    const char *seed = getenv("ATOLL_EMULATED_SEED");
+    rt->random = seed && *seed ? strtoull(seed, NULL, 10) : order_seed;
+    for (int q = 0; q < CUDA_QUEUES; q++) {
+        rt->queues[q].id = (enum cuda_queue)q;
+        rt->queues[q].rt = rt;
+        rt->queues[q].last = &rt->queues[q].first;
+    }
+}
+
+void emulate_queues_finish(struct cuda_rt *rt)
+{
+    for (int q = 0; q < CUDA_QUEUES; q++) {
+        for (struct emulated_op *op = rt->queues[q].first, *next; op; op = next) {
+            next = op->next;
+            free(op);
+        }
+        free(rt->queues[q].names);
+    }
+}
+
+/* Names are kept from the first event on: before it nothing can clash. */
+static void keep_name(struct emulated_queue *q, const char *name)
+{
+    size_t clock = q->clock.at[q->id], had = q->n_names;
+    if (!q->rt->recording) return;
+    if (clock >= had) {
+        q->n_names = 2 * clock + 64;
+        q->names = realloc(q->names, q->n_names * sizeof *q->names);
+        if (!q->names) abort();
+        memset(q->names + had, 0, (q->n_names - had) * sizeof *q->names);
+    }
+    q->names[clock] = name;
+}
+
+static struct emulated_op *append(struct cuda_rt *rt, enum cuda_queue queue, const char *name, size_t bytes)
+{
+    struct emulated_queue *q = &rt->queues[queue];
+    struct emulated_op *op = calloc(1, sizeof *op + bytes);
+    if (!op) abort();
+    emulate_clock_join(&q->clock, &rt->host);
+    q->clock.at[queue]++;
+    keep_name(q, name);
+    op->name = name;
+    op->clock = q->clock;
+    *q->last = op;
+    q->last = &op->next;
+    return op;
+}
+
+void emulate_submit(struct cuda_rt *rt, enum cuda_queue queue, const char *name,
+                    void (*run)(struct cuda_rt *rt, const void *args), const void *args, size_t bytes)
+{
+    struct emulated_op *op = append(rt, queue, name, bytes);
+    op->run = run;
+    memcpy(op->args, args, bytes);
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
+{
+    struct cuda_event *e = mem_alloc(1, sizeof *e);
+    if (!e) return STATUS_NOMEM;
+    rt->recording = true;
+    *out = e;
+    return STATUS_OK;
+}
+
+void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *e)
+{
+    if (e) emulate_drain(rt);
+    mem_free(e);
+}
+
+void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+{
+    struct emulated_op *op = append(rt, queue, "event", 0);
+    op->record = e;
+    op->place = ++e->recorded;
+    e->clock = op->clock;
+}
+
+void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+{
+    if (!e->recorded) return;
+    struct emulated_op *op = append(rt, queue, "wait", 0);
+    op->wait = e;
+    op->place = e->recorded;
+    emulate_clock_join(&rt->queues[queue].clock, &e->clock);
+}
+
+void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx)
+{
+    rt->stopped = stopped;
+    rt->stopped_ctx = ctx;
+}
+
+/* --- running ------------------------------------------------------------------------------------------------------ */
+
+static bool may_run(const struct emulated_op *op)
+{
+    return op && (!op->wait || op->wait->done >= op->place);
+}
+
+/* A device that failed does nothing more, as a GPU whose context is lost. */
+static void run_op(struct cuda_rt *rt, const struct emulated_op *op, enum cuda_queue queue)
+{
+    if (op->record) op->record->done = op->place;
+    if (!op->run || rt->error.code != STATUS_OK) return;
+    if (++rt->n_run == rt->fail_at) {
+        cuda_rt_fail(rt, STATUS_IO, "a kernel failed: as the test wanted");
+        return;
+    }
+    rt->running = queue;
+    rt->running_name = op->name;
+    rt->running_clock = op->clock;
+    op->run(rt, op->args);
+}
+
+static void run_first(struct cuda_rt *rt, enum cuda_queue queue)
+{
+    struct emulated_queue *q = &rt->queues[queue];
+    struct emulated_op *op = q->first;
+    run_op(rt, op, queue);
+    q->first = op->next;
+    if (!q->first) q->last = &q->first;
+    free(op);
+}
+
+/* Seed 0: MAIN runs ahead of the others as far as it can, 1: they run ahead of it; more: any order. */
+static enum cuda_queue choose(struct cuda_rt *rt)
+{
+    enum cuda_queue may[CUDA_QUEUES];
+    unsigned n = 0;
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (may_run(rt->queues[q].first)) may[n++] = (enum cuda_queue)q;
+    if (!n) return CUDA_QUEUES;
+    if (rt->random <= 1) return may[rt->random ? n - 1 : 0];
+    rt->random = rt->random * 6364136223846793005u + 1442695040888963407u;
+    rt->random |= 2;
+    return may[(rt->random >> 33) % n];
+}
+
+void emulate_drain(struct cuda_rt *rt)
+{
+    enum cuda_queue queue;
+    emulate_memory_open(rt);
+    while ((queue = choose(rt)) != CUDA_QUEUES) run_first(rt, queue);
+    emulate_memory_close(rt);
+    for (int q = 0; q < CUDA_QUEUES; q++) {
+        if (rt->queues[q].first) cuda_rt_fail(rt, STATUS_STATE, "queues wait for each other");
+        emulate_clock_join(&rt->host, &rt->queues[q].clock);
+    }
+}
+
+static bool holds(const struct emulated_queue *q, const struct cuda_event *e, uint64_t place)
+{
+    for (const struct emulated_op *op = q->first; op; op = op->next)
+        if (op->record == e && op->place == place) return true;
+    return false;
+}
+
+/* Only what the event needs: an operation that nobody ordered before it is left undone. */
+static void run_until(struct cuda_rt *rt, const struct cuda_event *e, uint64_t place)
+{
+    while (e->done < place) {
+        int q = 0;
+        while (q < CUDA_QUEUES && !holds(&rt->queues[q], e, place)) q++;
+        if (q == CUDA_QUEUES) return;
+        struct emulated_op *op = rt->queues[q].first;
+        if (op->wait && op->wait->done < op->place) run_until(rt, op->wait, op->place);
+        run_first(rt, (enum cuda_queue)q);
+    }
+}
+
+enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
+{
+    emulate_memory_open(rt);
+    run_until(rt, e, e->recorded);
+    emulate_memory_close(rt);
+    emulate_clock_join(&rt->host, &e->clock);
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
+/* --- launches ----------------------------------------------------------------------------------------------------- */
+
+struct launch {
+    const char *name;
+    void (*thread)(const void *args);
+    unsigned x, y, threads;
+    size_t bytes;
+    max_align_t args[];
+};
+
+static void run_kernel(struct cuda_rt *rt, const void *args)
+{
+    const struct launch *l = args;
+    (void)rt;
+    cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+}
+
+/* The arguments are copied now, as a launch does. */
+void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *args),
+                          const void *args, size_t bytes, unsigned threads)
+{
+    struct emulated_queue *q = grid->stream;
+    struct launch *l = calloc(1, sizeof *l + bytes);
+    if (!l) abort();
+    *l = (struct launch){.name = name, .thread = thread, .x = grid->x, .y = grid->y, .threads = threads,
+                         .bytes = bytes};
+    memcpy(l->args, args, bytes);
+    emulate_submit(q->rt, q->id, name, run_kernel, l, sizeof *l + bytes);
+    free(l);
+}

@@ -1,0 +1,202 @@
+/* Queues and events of the emulated runtime: what it must notice, it does. Nothing runs before the host waits, orders
+ * are those that the events permit, and a missing event is reported by name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_impl.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+
+enum { N = 1024, SEEDS = 12 };
+
+struct rig {
+    struct device *dev;
+    struct cuda_rt *rt;
+    struct cuda_event *event, *other;
+    float *x, *y;
+    float host[N], back[N];
+};
+
+static struct rig rig;
+
+static void open_rig(unsigned seed)
+{
+    struct err err = {0};
+    emulate_queue_order(seed);
+    if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    rig.rt = cuda_of(rig.dev)->rt;
+    assert_int_equal(cuda_rt_event_create(rig.rt, &rig.event), STATUS_OK);
+    assert_int_equal(cuda_rt_event_create(rig.rt, &rig.other), STATUS_OK);
+    rig.x = cuda_rt_alloc(rig.rt, sizeof rig.host);
+    rig.y = cuda_rt_alloc(rig.rt, sizeof rig.host);
+    emulate_name(rig.dev, rig.x, "grad");
+    assert_int_equal(cuda_rt_sync(rig.rt, &err), STATUS_OK);
+    for (int i = 0; i < N; i++) rig.host[i] = (float)i;
+    memset(rig.back, 0, sizeof rig.back);
+}
+
+static void close_rig(void)
+{
+    cuda_rt_event_free(rig.rt, rig.event);
+    cuda_rt_event_free(rig.rt, rig.other);
+    device_close(rig.dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void copy(enum cuda_queue queue, void *dst, const void *src, enum cuda_direction direction)
+{
+    cuda_rt_copy_on(rig.rt, queue, dst, src, sizeof rig.host, direction);
+}
+
+static void want_ok(void)
+{
+    struct err err = {0};
+    if (cuda_rt_sync(rig.rt, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void want_clash(const char *text)
+{
+    struct err err = {0};
+    assert_int_equal(cuda_rt_sync(rig.rt, &err), STATUS_CORRUPT);
+    if (!strstr(err.msg, text)) fail_msg("\"%s\" is not in \"%s\"", text, err.msg);
+}
+
+/* Host memory that changes before the host waited is seen changed, and nothing comes back earlier. */
+static void test_late(void **state)
+{
+    (void)state;
+    open_rig(0);
+    copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
+    copy(CUDA_MAIN, rig.back, rig.x, CUDA_DOWNLOAD);
+    rig.host[3] = 77;
+    assert_true(rig.back[1] == 0);
+    want_ok();
+    assert_true(rig.back[1] == 1 && rig.back[3] == 77);
+    close_rig();
+}
+
+/* x = host on one queue, y = x on another, back = y on the first. */
+static void chain(bool first_event, bool second_event)
+{
+    copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
+    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event);
+    if (first_event) cuda_rt_wait(rig.rt, CUDA_COPY, rig.event);
+    copy(CUDA_COPY, rig.y, rig.x, CUDA_INSIDE);
+    cuda_rt_record(rig.rt, CUDA_COPY, rig.other);
+    if (second_event) cuda_rt_wait(rig.rt, CUDA_MAIN, rig.other);
+    copy(CUDA_MAIN, rig.back, rig.y, CUDA_DOWNLOAD);
+}
+
+static void test_events(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        open_rig(seed);
+        for (int i = 0; i < 5; i++) chain(true, true); /* events are recorded again and again */
+        want_ok();
+        assert_memory_equal(rig.host, rig.back, sizeof rig.host);
+        close_rig();
+        open_rig(seed);
+        chain(false, true);
+        struct err err = {0};
+        assert_int_equal(cuda_rt_sync(rig.rt, &err), STATUS_CORRUPT);
+        bool reads = strstr(err.msg, "copy on COPY reads grad+0..4096, which upload on MAIN writes") != NULL;
+        bool writes = strstr(err.msg, "upload on MAIN writes grad+0..4096, which copy on COPY reads") != NULL;
+        if (!reads && !writes) fail_msg("%s", err.msg);
+        close_rig();
+        open_rig(seed);
+        chain(true, false);
+        assert_int_equal(cuda_rt_sync(rig.rt, NULL), STATUS_CORRUPT);
+        close_rig();
+    }
+}
+
+/* A wait is for the recording before it, not for a later one, and for nothing when there is none. */
+static void test_recordings(void **state)
+{
+    (void)state;
+    open_rig(1);
+    cuda_rt_wait(rig.rt, CUDA_COPY, rig.event); /* never recorded */
+    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event);
+    cuda_rt_wait(rig.rt, CUDA_COPY, rig.event);
+    copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
+    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event); /* COPY waits for the first */
+    copy(CUDA_COPY, rig.back, rig.x, CUDA_DOWNLOAD);
+    want_clash("upload on MAIN writes grad+0..4096, which download on COPY reads, without an event between");
+    close_rig();
+}
+
+/* The host waits for one event: what nobody ordered before it is left undone. What it knows by then, later operations
+ * know, too. */
+static void test_await(void **state)
+{
+    (void)state;
+    open_rig(0);
+    copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
+    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event);
+    cuda_rt_wait(rig.rt, CUDA_COPY, rig.event);
+    copy(CUDA_COPY, rig.back, rig.x, CUDA_DOWNLOAD);
+    cuda_rt_record(rig.rt, CUDA_COPY, rig.other);
+    assert_int_equal(cuda_rt_await(rig.rt, rig.event, NULL), STATUS_OK);
+    assert_true(rig.back[1] == 0);
+    assert_int_equal(cuda_rt_await(rig.rt, rig.other, NULL), STATUS_OK);
+    assert_true(rig.back[1] == 1);
+    copy(CUDA_COMM, rig.x, rig.host, CUDA_UPLOAD); /* after a wait of the host: no event is needed */
+    want_ok();
+    copy(CUDA_MAIN, rig.back, rig.x, CUDA_DOWNLOAD);
+    want_ok();
+    close_rig();
+}
+
+/* Memory is cleared on MAIN: another queue must know of that, too. Parts that do not touch do not clash. */
+static void test_parts(void **state)
+{
+    (void)state;
+    open_rig(0);
+    cuda_rt_copy_on(rig.rt, CUDA_MAIN, rig.x, rig.host, 400, CUDA_UPLOAD);
+    cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 100, rig.host, 400, CUDA_UPLOAD);
+    cuda_rt_copy_on(rig.rt, CUDA_COPY, rig.x + 200, rig.host, 400, CUDA_UPLOAD);
+    want_ok();
+    cuda_rt_copy_on(rig.rt, CUDA_MAIN, rig.x, rig.host, 404, CUDA_UPLOAD);
+    cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 100, rig.host, 400, CUDA_UPLOAD);
+    want_clash("upload on COMM writes grad+400..404, which upload on MAIN writes");
+    close_rig();
+    open_rig(0);
+    float *fresh = cuda_rt_alloc(rig.rt, 64);
+    cuda_rt_copy_on(rig.rt, CUDA_COPY, fresh, rig.host, 64, CUDA_UPLOAD);
+    want_clash("which clearing of memory on MAIN writes");
+    close_rig();
+}
+
+/* Matrix products and kernels are known by the bytes they touch. */
+static void test_products(void **state)
+{
+    (void)state;
+    struct cuda_gemm_shape shape = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8};
+    struct cuda_gemm *gemm = NULL;
+    open_rig(0);
+    assert_int_equal(cuda_rt_gemm_create(rig.rt, &shape, &gemm), STATUS_OK);
+    cuda_rt_gemm(rig.rt, gemm, rig.x, rig.x, rig.y + 64, 0);
+    cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 64, rig.host, 256, CUDA_UPLOAD);
+    cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.y, rig.host, 256, CUDA_UPLOAD);
+    want_ok();
+    cuda_rt_gemm(rig.rt, gemm, rig.x, rig.x, rig.y + 64, 0);
+    cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 63, rig.host, 256, CUDA_UPLOAD);
+    want_clash("upload on COMM writes grad+252..256, which matrix product on MAIN reads");
+    cuda_rt_gemm_free(gemm);
+    close_rig();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_late),  cmocka_unit_test(test_events), cmocka_unit_test(test_recordings),
+        cmocka_unit_test(test_await), cmocka_unit_test(test_parts),  cmocka_unit_test(test_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
