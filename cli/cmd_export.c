@@ -19,9 +19,9 @@ static enum status layout_of_folder(struct layout *layout, const char *folder, s
     TRY(hf_config_load(&hf, folder, err));
     const struct model_family *family = model_family_find(hf.model_type);
     if (!family)
-        return err_set(err, STATUS_UNSUPPORTED, "%s/config.json says model_type '%s': this build knows gpt2", folder,
-                       hf.model_type);
-    struct model_config config = {hf.n_layer, hf.n_head, hf.n_embd, hf.block_size, hf.vocab_size};
+        return err_set(err, STATUS_UNSUPPORTED, "%s/config.json says model_type '%s': this build knows gpt2 and llama",
+                       folder, hf.model_type);
+    struct model_config config = model_config_of_folder(&hf);
     return family->layout(&config, layout, err);
 }
 

@@ -39,9 +39,13 @@ struct config {
         char tokenizer[CONFIG_PATH_MAX];
     } data;
     struct {
-        char family[CONFIG_NAME_MAX]; /* gpt2 */
-        char preset[CONFIG_NAME_MAX]; /* "", d2 .. d48, gpt2: fills n_layer, n_head, n_embd where they are 0 */
+        char family[CONFIG_NAME_MAX]; /* gpt2, llama */
+        char preset[CONFIG_NAME_MAX]; /* "", d2 .. d48, gpt2, llama-1b ...: fills what nobody set */
         uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
+        /* llama alone; resolved, n_kv_head and ffn are not 0 there. gpt2 leaves all five as they are by default. */
+        uint32_t n_kv_head, ffn;
+        double rope_theta, norm_eps;
+        enum choice_auto tie_embeddings; /* the output layer is the token embedding */
         char init_from[CONFIG_PATH_MAX]; /* scratch, or a Hugging Face folder (coordinator's machine) */
     } model;
     struct {

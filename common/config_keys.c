@@ -6,7 +6,7 @@
 
 #define U32_MAX 4294967295u
 
-static const struct config_choice choices_family[] = {{"gpt2", 0}, {NULL, 0}};
+static const struct config_choice choices_family[] = {{"gpt2", 0}, {"llama", 0}, {NULL, 0}};
 static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
                                                       {"local-sgd", METHOD_LOCAL_SGD},
                                                       {"diloco", METHOD_DILOCO},
@@ -47,6 +47,10 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define U64(s, k, d, from, to, u, h) {KEY(s, k, U64, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define REAL(s, k, d, from, to, u, h) {KEY(s, k, REAL, d), .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LATER_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .later = true, .help = (h)}
+#define LATER_U32(s, k, d, from, to, u, h) \
+    {KEY(s, k, U32, d), .later = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define LATER_REAL(s, k, d, from, to, u, h) \
+    {KEY(s, k, REAL, d), .later = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LATER_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .later = true, .choices = (c), .help = (h)}
 #define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
@@ -65,12 +69,19 @@ const struct config_key config_keys[] = {
     TEXT(data, tokenizer, "bytes", "bytes, or a tokenizer file"),
 
     WORD(model, family, "gpt2", choices_family, "model family"),
-    TEXT(model, preset, "", "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth) or gpt2; keys set by hand win"),
+    TEXT(model, preset, "",
+         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b or llama-8b; keys set by hand win"),
     U32(model, n_layer, "4", 1, 1024, "layers", "transformer blocks"),
     U32(model, n_head, "4", 1, 1024, "heads", "attention heads; divides n_embd"),
     U32(model, n_embd, "128", 1, 65536, "", "width of the residual stream"),
     U32(model, block_size, "128", 1, 1048576, "tokens", "context length"),
     U32(model, vocab_size, "256", 2, 16777216, "tokens", "size of the vocabulary"),
+    LATER_U32(model, n_kv_head, "0", 0, 1024, "heads",
+              "llama: heads that have keys and values, the others share them; divides n_head; 0: n_head"),
+    LATER_U32(model, ffn, "0", 0, 1048576, "", "llama: gated units of a block; 0: 8/3 n_embd, up to a multiple of 64"),
+    LATER_REAL(model, rope_theta, "1e+04", 1, 1e12, "", "llama: base of the rotary positions"),
+    LATER_REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: added to the mean square that a norm divides by"),
+    LATER_CHOICE(model, tie_embeddings, "on", choices_switch, "llama: the output layer is the token embedding"),
     TEXT(model, init_from, "scratch", "scratch, or a Hugging Face folder on the coordinator's machine"),
 
     CHOICE(train, method, "diloco", choices_method,

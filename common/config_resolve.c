@@ -1,69 +1,18 @@
-/* What follows from other keys (presets, method defaults) and what one key alone cannot say (cross checks). */
+/* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
+#include "common/config_resolve.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/config_keys.h"
 #include "common/log.h"
-
-/* One key of struct config by name: field and source together. */
-#define AT(field) config_key_at(offsetof(struct config, field))
-
-struct resolve {
-    struct config *config;
-    struct config_sources *sources;
-    struct err *err;
-};
-
-static bool unset(const struct resolve *r, int index)
-{
-    return r->sources->of[index] <= CONFIG_PRESET;
-}
-
-/* Give a key the value that follows from others, unless somebody chose one. */
-static enum status derive(const struct resolve *r, int index, const char *text)
-{
-    if (!unset(r, index)) return STATUS_OK;
-    r->sources->of[index] = CONFIG_PRESET;
-    return config_value_set(r->config, index, text, r->err);
-}
-
-static enum status derive_u32(const struct resolve *r, int index, uint32_t value)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%u", value);
-    return derive(r, index, text);
-}
-
-static enum status resolve_preset(const struct resolve *r)
-{
-    const char *preset = r->config->model.preset;
-    if (!preset[0]) return STATUS_OK;
-    if (!strcmp(preset, "gpt2")) {
-        TRY(derive_u32(r, AT(model.n_layer), 12));
-        TRY(derive_u32(r, AT(model.n_head), 12));
-        TRY(derive_u32(r, AT(model.n_embd), 768));
-        TRY(derive_u32(r, AT(model.block_size), 1024));
-        return derive_u32(r, AT(model.vocab_size), 50257);
-    }
-    uint32_t depth = 0;
-    if (preset[0] == 'd' && isdigit((unsigned char)preset[1]) && preset[1] != '0' && strlen(preset) <= 3 &&
-        (!preset[2] || isdigit((unsigned char)preset[2])))
-        depth = (uint32_t)atol(preset + 1);
-    if (depth < 2 || depth > 48)
-        return err_set(r->err, STATUS_INVALID, "model.preset: \"%.40s\" is not known; allowed: d2 to d48, gpt2",
-                       preset);
-    TRY(derive_u32(r, AT(model.n_layer), depth));
-    TRY(derive_u32(r, AT(model.n_head), depth));
-    return derive_u32(r, AT(model.n_embd), 64 * depth);
-}
 
 /* A method chosen on the command line must not be run with another method's outer optimizer from the file: keys that
  * the method governs and that come from a weaker source than train.method count as unset. */
-static void release(const struct resolve *r, int index)
+static void release(const struct config_resolve *r, int index)
 {
     uint8_t method_source = r->sources->of[AT(train.method)];
-    if (unset(r, index) || r->sources->of[index] >= method_source) return;
+    if (config_unset(r, index) || r->sources->of[index] >= method_source) return;
     char value[CONFIG_VALUE_MAX];
     log_info("%s.%s: %s is given up for the default of train.method %s, which was given by a stronger source",
              config_keys[index].section, config_keys[index].key, config_value_text(r->config, index, value),
@@ -71,7 +20,7 @@ static void release(const struct resolve *r, int index)
     r->sources->of[index] = CONFIG_DEFAULT;
 }
 
-static enum status resolve_outer(const struct resolve *r)
+static enum status resolve_outer(const struct config_resolve *r)
 {
     static const char *const by_method[] = {
         [METHOD_LOCAL_SGD] = "sgd", [METHOD_DILOCO] = "nesterov", [METHOD_ASYNC] = "nesterov"};
@@ -80,50 +29,50 @@ static enum status resolve_outer(const struct resolve *r)
     release(r, AT(outer.optimizer));
     release(r, AT(outer.learning_rate));
     release(r, AT(outer.momentum));
-    TRY(derive(r, AT(outer.optimizer),
-               !ddp                                    ? by_method[c->train.method]
-               : c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw"
-                                                       : "sgd"));
+    TRY(config_derive(r, AT(outer.optimizer),
+                      !ddp                                    ? by_method[c->train.method]
+                      : c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw"
+                                                              : "sgd"));
     char inner_lr[CONFIG_VALUE_MAX];
     config_value_text(c, AT(inner.learning_rate), inner_lr);
     switch (c->outer.optimizer) { /* Nesterov 0.7 / 0.9: Douillard et al. 2023; plain mean: lr 1; Adam outer: 0.3 */
     case OPTIMIZER_SGD:
-        TRY(derive(r, AT(outer.learning_rate), ddp ? inner_lr : "1"));
-        return derive(r, AT(outer.momentum), "0");
+        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "1"));
+        return config_derive(r, AT(outer.momentum), "0");
     case OPTIMIZER_NESTEROV:
-        TRY(derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.7"));
-        return derive(r, AT(outer.momentum), "0.9");
+        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.7"));
+        return config_derive(r, AT(outer.momentum), "0.9");
     case OPTIMIZER_ADAMW:
-        TRY(derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.3"));
-        return derive(r, AT(outer.momentum), "0");
+        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.3"));
+        return config_derive(r, AT(outer.momentum), "0");
     }
     return STATUS_INVALID;
 }
 
-static enum status resolve_method(const struct resolve *r)
+static enum status resolve_method(const struct config_resolve *r)
 {
     struct config *c = r->config;
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
         int h = AT(train.sync_every);
-        if (!unset(r, h) && c->train.sync_every != 1)
+        if (!config_unset(r, h) && c->train.sync_every != 1)
             log_info("train.sync_every: %u does not apply to ddp, which synchronizes every step", c->train.sync_every);
         if (c->train.sync_every != 1) r->sources->of[h] = CONFIG_DEFAULT;
-        TRY(derive(r, h, "1"));
+        TRY(config_derive(r, h, "1"));
         release(r, AT(codec.up));
         release(r, AT(codec.down));
-        TRY(derive(r, AT(codec.up), "fp32"));
-        TRY(derive(r, AT(codec.down), "fp32"));
+        TRY(config_derive(r, AT(codec.up), "fp32"));
+        TRY(config_derive(r, AT(codec.down), "fp32"));
         release(r, AT(codec.embeddings));
-        TRY(derive(r, AT(codec.embeddings), "same"));
-    } else if (unset(r, AT(train.sync_every)) && c->train.sync_every > c->train.max_steps) {
-        TRY(derive_u32(r, AT(train.sync_every), c->train.max_steps)); /* a short trial run: one round */
+        TRY(config_derive(r, AT(codec.embeddings), "same"));
+    } else if (config_unset(r, AT(train.sync_every)) && c->train.sync_every > c->train.max_steps) {
+        TRY(config_derive_u32(r, AT(train.sync_every), c->train.max_steps)); /* a short trial run: one round */
     }
     return STATUS_OK;
 }
 
 /* Deltas of one update hold all parameters or what changed in them: in both kinds of fragments the same. */
-static enum status resolve_embeddings(const struct resolve *r)
+static enum status resolve_embeddings(const struct config_resolve *r)
 {
     const struct config *c = r->config;
     bool lossless = config_codec_lossless(c->codec.up);
@@ -147,7 +96,7 @@ static bool sparse_in_stages(const char *spec)
 
 /* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
  * SGD. auto is decided round by round only where there is a choice. */
-static enum status resolve_down(const struct resolve *r)
+static enum status resolve_down(const struct config_resolve *r)
 {
     struct config *c = r->config;
     bool sparse = config_codec_sparse(c->codec.up), async = c->train.method == METHOD_ASYNC;
@@ -185,39 +134,10 @@ static enum status resolve_down(const struct resolve *r)
 }
 
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
-static enum status resolve_merge(const struct resolve *r)
+static enum status resolve_merge(const struct config_resolve *r)
 {
     bool sparse = config_codec_sparse(config_up_spec(r->config, 0)) || config_codec_sparse(r->config->codec.up);
-    return derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
-}
-
-/* "64 or 96": the multiples of `of` around value (the upper one alone when there is no lower one). */
-static const char *multiples(uint32_t value, uint32_t of, char out[48])
-{
-    uint64_t low = value / of * (uint64_t)of;
-    if (low)
-        snprintf(out, 48, "%llu or %llu", (unsigned long long)low, (unsigned long long)low + of);
-    else
-        snprintf(out, 48, "%u", of);
-    return out;
-}
-
-static enum status check_model(const struct resolve *r)
-{
-    const struct config *c = r->config;
-    char nearest[48];
-    if (c->model.n_embd % c->model.n_head)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.n_embd: %u cannot be divided among model.n_head = %u heads; nearest: %s", c->model.n_embd,
-                       c->model.n_head, multiples(c->model.n_embd, c->model.n_head, nearest));
-    if (!c->data.tokenizer[0])
-        return err_set(r->err, STATUS_INVALID, "data.tokenizer: is empty; allowed: bytes, or a file");
-    if (!strcmp(c->data.tokenizer, "bytes") && c->model.vocab_size < 256)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.vocab_size: %u is too small for data.tokenizer bytes; nearest: 256", c->model.vocab_size);
-    if (!c->model.init_from[0])
-        return err_set(r->err, STATUS_INVALID, "model.init_from: is empty; allowed: scratch, or a folder");
-    return STATUS_OK;
+    return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
 }
 
 /* auto | cpu | cuda | cuda:0,1 */
@@ -234,7 +154,7 @@ static bool devices_ok(const char *text)
     return digit;
 }
 
-static enum status check_train(const struct resolve *r)
+static enum status check_train(const struct config_resolve *r)
 {
     const struct config *c = r->config;
     char nearest[48];
@@ -246,7 +166,8 @@ static enum status check_train(const struct resolve *r)
     if (c->train.batch_size % c->train.ranks)
         return err_set(r->err, STATUS_INVALID,
                        "train.batch_size: %u cannot be divided among train.ranks = %u; nearest: %s",
-                       c->train.batch_size, c->train.ranks, multiples(c->train.batch_size, c->train.ranks, nearest));
+                       c->train.batch_size, c->train.ranks,
+                       config_multiples(c->train.batch_size, c->train.ranks, nearest));
     if (!devices_ok(c->train.devices))
         return err_set(r->err, STATUS_INVALID,
                        "train.devices: \"%s\" is not understood; allowed: auto, cpu, cuda, cuda:0,1", c->train.devices);
@@ -261,7 +182,7 @@ static enum status check_train(const struct resolve *r)
 }
 
 /* all | N | N% */
-static enum status check_quorum(const struct resolve *r)
+static enum status check_quorum(const struct config_resolve *r)
 {
     const struct config *c = r->config;
     const char *text = c->coordinator.quorum;
@@ -289,7 +210,7 @@ static bool listen_ok(const char *text)
     return digits && digits <= 5 && !port[digits] && atol(port) >= 1 && atol(port) <= 65535;
 }
 
-static enum status check_coordinator(const struct resolve *r)
+static enum status check_coordinator(const struct config_resolve *r)
 {
     const struct config *c = r->config;
     TRY(check_quorum(r));
@@ -321,13 +242,12 @@ static enum status check_coordinator(const struct resolve *r)
 
 enum status config_resolve(struct config *config, struct config_sources *sources, struct err *err)
 {
-    struct resolve r = {config, sources, err};
-    TRY(resolve_preset(&r));
+    struct config_resolve r = {config, sources, err};
+    TRY(config_model_resolve(&r));
     TRY(resolve_method(&r));
     TRY(resolve_embeddings(&r));
     TRY(resolve_merge(&r));
     TRY(resolve_down(&r));
-    TRY(check_model(&r));
     TRY(check_train(&r));
     return check_coordinator(&r);
 }

@@ -13,85 +13,15 @@
 
 static const char prefix[] = "transformer.";
 
-/* --- config.json -------------------------------------------------------------------------------------------------- */
-
-static enum status config_number(const json_t *root, const char *key, uint32_t *out, const char *where,
-                                 struct err *err)
-{
-    const json_t *value = json_object_get(root, key);
-    json_int_t n = json_integer_value(value);
-    if (!json_is_integer(value) || n < 1 || n > INT32_MAX)
-        return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is missing or not a positive number", where, key);
-    *out = (uint32_t)n;
-    return STATUS_OK;
-}
-
-static enum status config_read(struct hf_config *config, const json_t *root, const char *where, struct err *err)
-{
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    if (!type || strcmp(type, "gpt2") != 0)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: model_type is '%.31s', only gpt2 can be read", where,
-                       type ? type : "missing");
-    memcpy(config->model_type, type, strlen(type) + 1);
-    TRY(config_number(root, "n_layer", &config->n_layer, where, err));
-    TRY(config_number(root, "n_head", &config->n_head, where, err));
-    TRY(config_number(root, "n_embd", &config->n_embd, where, err));
-    TRY(config_number(root, "n_positions", &config->block_size, where, err));
-    TRY(config_number(root, "vocab_size", &config->vocab_size, where, err));
-    const char *activation = json_string_value(json_object_get(root, "activation_function"));
-    if (activation && strcmp(activation, "gelu_new") != 0)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: activation_function '%.31s', only gelu_new is built", where,
-                       activation);
-    const json_t *eps = json_object_get(root, "layer_norm_epsilon"), *inner = json_object_get(root, "n_inner");
-    if (eps && fabs(json_number_value(eps) - 1e-5) > 1e-9)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: layer_norm_epsilon is not 1e-5", where);
-    if (json_is_integer(inner) && json_integer_value(inner) != 4 * (json_int_t)config->n_embd)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: n_inner is not 4 * n_embd", where);
-    if (json_is_false(json_object_get(root, "tie_word_embeddings")))
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: an output layer of its own (tie_word_embeddings false)",
-                       where);
-    if (config->n_embd % config->n_head)
-        return err_set(err, STATUS_CORRUPT, "%.200s: n_embd %u is not a multiple of n_head %u", where, config->n_embd,
-                       config->n_head);
-    return STATUS_OK;
-}
-
-enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where,
-                            struct err *err)
-{
-    json_error_t why;
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return err_set(err, STATUS_CORRUPT, "%.200s: not a JSON object: %.100s", where, root ? "" : why.text);
-    }
-    *config = (struct hf_config){0};
-    enum status status = config_read(config, root, where, err);
-    json_decref(root);
-    return status;
-}
-
-enum status hf_config_load(struct hf_config *config, const char *folder, struct err *err)
-{
-    char path[FILEIO_PATH_MAX];
-    void *text;
-    size_t size;
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    TRY(file_read(path, HF_CONFIG_MAX, &text, &size, err));
-    enum status status = hf_config_parse(config, text, size, path, err);
-    mem_free(text);
-    return status;
-}
-
 /* --- tensors in --------------------------------------------------------------------------------------------------- */
 
 static bool is_ignored(const char *name)
 {
     size_t n = strlen(name);
-    static const char *const tails[] = {".attn.bias", ".attn.masked_bias"};
-    for (size_t i = 0; i < 2; i++)
+    static const char *const tails[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
         if (n > strlen(tails[i]) && !strcmp(name + n - strlen(tails[i]), tails[i])) return true;
-    return !strcmp(name, "lm_head.weight"); /* tied: the same numbers as wte.weight */
+    return !strcmp(name, "lm_head.weight"); /* tied: the same numbers as the embedding */
 }
 
 static bool same_shape(const struct tensor *t, const struct safetensors_entry *e)

@@ -20,4 +20,7 @@ void *carve_take(struct carve *carve, size_t bytes);
  * turn. */
 void *carve_layer(struct carve *carve, size_t l, bool kept, void *of_first, size_t bytes);
 
+/* out[n] of host memory from n activations of `act_bytes` each, as a device leaves them. */
+void activations_widen(const void *in, size_t act_bytes, size_t n, float *out);
+
 #endif

@@ -157,8 +157,7 @@ enum status generate_text(const char *folder, const struct generate_options *opt
     TRY(hf_config_load(&hf, folder, err));
     const struct model_family *family = model_family_find(hf.model_type);
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "%s: no model family '%s'", folder, hf.model_type);
-    struct model_config config = {.n_layer = hf.n_layer, .n_head = hf.n_head, .n_embd = hf.n_embd,
-                                  .block_size = hf.block_size, .vocab_size = hf.vocab_size};
+    struct model_config config = model_config_of_folder(&hf);
     layout_init(&layout);
     float *theta = NULL;
     enum status status = family->layout(&config, &layout, err);

@@ -1,7 +1,5 @@
 #include "worker/gpt2.h"
 
-#include <string.h>
-
 #include "common/mem.h"
 #include "worker/activations.h"
 
@@ -296,19 +294,6 @@ static void gpt2_run(struct model *m, const float *theta, const int32_t *tokens,
     model_ready(hooks, 0, m->at.block0);
 }
 
-static void widen(const struct model *m, float *out)
-{
-    if (m->dev->act_bytes == sizeof(float)) {
-        memcpy(out, m->host_logits, m->config.vocab_size * sizeof *out);
-        return;
-    }
-    const uint16_t *in = m->host_logits; /* bf16: the upper half of a float */
-    for (size_t i = 0; i < m->config.vocab_size; i++) {
-        uint32_t bits = (uint32_t)in[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
-}
-
 static enum status gpt2_logits(struct model *m, const float *theta, const int32_t *tokens, size_t first, size_t n,
                                float *out, struct err *err)
 {
@@ -322,7 +307,7 @@ static enum status gpt2_logits(struct model *m, const float *theta, const int32_
         ops->lin_fwd(m->dev, m->plan_logits, row, theta + m->at.wte, NULL, NULL, m->logits, NULL);
         ops->download(m->dev, m->host_logits, m->logits, v * act);
         TRY(ops->sync(m->dev, err));
-        widen(m, out + i * v);
+        activations_widen(m->host_logits, act, v, out + i * v);
     }
     return STATUS_OK;
 }

@@ -3,9 +3,11 @@
 #include <string.h>
 
 #include "common/config.h"
+#include "common/hf_folder.h"
 #include "worker/gpt2.h"
+#include "worker/llama.h"
 
-static const struct model_family *const families[] = {&gpt2_family};
+static const struct model_family *const families[] = {&gpt2_family, &llama_family};
 
 const struct model_family *model_family_find(const char *name)
 {
@@ -31,5 +33,16 @@ struct model_config model_config_of(const struct config *config)
 {
     return (struct model_config){.n_layer = config->model.n_layer, .n_head = config->model.n_head,
                                  .n_embd = config->model.n_embd, .block_size = config->model.block_size,
-                                 .vocab_size = config->model.vocab_size};
+                                 .vocab_size = config->model.vocab_size, .n_kv_head = config->model.n_kv_head,
+                                 .ffn = config->model.ffn, .rope_theta = config->model.rope_theta,
+                                 .norm_eps = config->model.norm_eps,
+                                 .tied = config->model.tie_embeddings == CHOICE_ON};
+}
+
+struct model_config model_config_of_folder(const struct hf_config *hf)
+{
+    return (struct model_config){.n_layer = hf->n_layer, .n_head = hf->n_head, .n_embd = hf->n_embd,
+                                 .block_size = hf->block_size, .vocab_size = hf->vocab_size,
+                                 .n_kv_head = hf->n_kv_head, .ffn = hf->ffn, .rope_theta = hf->rope_theta,
+                                 .norm_eps = hf->norm_eps, .tied = hf->tied};
 }

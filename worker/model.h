@@ -16,9 +16,14 @@
 #include "gpu/device.h"
 
 struct config;
+struct hf_config;
 
 struct model_config {
     uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
+    /* llama alone */
+    uint32_t n_kv_head, ffn;
+    double rope_theta, norm_eps;
+    bool tied; /* the output layer is the token embedding */
 };
 
 /* What an instance will be asked for; activations of every layer are kept only with MODEL_TRAIN. */
@@ -98,7 +103,8 @@ const struct model_family *model_family_find(const char *name);
 /* Fragments of a filled layout, as train.fragments and train.embedding_fragment say. INVALID, UNSUPPORTED. */
 enum status model_cut(const struct model_family *family, const struct config *config, struct layout *layout,
                       struct err *err) MUST_CHECK;
-/* The model section of a resolved configuration. */
+/* The model section of a resolved configuration; what a config.json says. */
 struct model_config model_config_of(const struct config *config);
+struct model_config model_config_of_folder(const struct hf_config *hf);
 
 #endif

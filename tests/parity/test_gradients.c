@@ -1,6 +1,6 @@
-/* The whole model's gradient against finite differences, tensor by tensor, along the gradient itself and along a random
- * direction. Sizes are odd on purpose. The loss is summed in double; the central difference is taken at two step sizes
- * and extrapolated, so what is left is single-precision noise of the forward pass. */
+/* The whole gradient of each family against finite differences, tensor by tensor, along the gradient itself and along a
+ * random direction. Sizes are odd on purpose. The loss is summed in double; the central difference is taken at two step
+ * sizes and extrapolated, so what is left is single-precision noise of the forward pass. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,12 +15,26 @@
 #include "common/mem.h"
 #include "common/rng.h"
 #include "worker/gpt2.h"
+#include "worker/llama.h"
 
 enum { BATCH = 3, SEQ = 7, ROWS = BATCH * SEQ };
 
-static const struct model_config config = {.n_layer = 2, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37};
+/* Two heads of llama share keys and values, and its eps and angles are far from nothing. */
+static const struct subject {
+    const char *name;
+    const struct model_family *family;
+    struct model_config config;
+} subjects[] = {
+    {"gpt2", &gpt2_family, {.n_layer = 2, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37}},
+    {"llama", &llama_family, {.n_layer = 2, .n_head = 4, .n_embd = 24, .block_size = 9, .vocab_size = 37,
+                              .n_kv_head = 2, .ffn = 19, .rope_theta = 5, .norm_eps = 0.1, .tied = true}},
+    {"llama, untied", &llama_family, {.n_layer = 2, .n_head = 3, .n_embd = 18, .block_size = 7, .vocab_size = 37,
+                                      .n_kv_head = 1, .ffn = 21, .rope_theta = 10000, .norm_eps = 0.05}},
+};
+enum { SUBJECTS = sizeof subjects / sizeof *subjects };
 
 struct probe {
+    const struct subject *of;
     struct device *dev;
     struct model *model;
     struct layout layout;
@@ -39,7 +53,7 @@ static double loss_at(struct probe *p, const struct tensor *t, double step)
     for (uint64_t i = 0; i < t->count; i++)
         p->moved[t->offset + i] = (float)(p->base[t->offset + i] + step * p->direction[i]);
     p->dev->ops->upload(p->dev, p->theta, p->moved, p->layout.n_params * sizeof *p->moved);
-    gpt2_family.run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false, NULL);
+    p->of->family->run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false, NULL);
     p->dev->ops->download(p->dev, loss, p->loss, sizeof loss);
     assert_int_equal(p->dev->ops->sync(p->dev, NULL), STATUS_OK);
     for (int i = 0; i < ROWS; i++) sum += loss[i];
@@ -59,12 +73,13 @@ static void check_direction(struct probe *p, const struct tensor *t, const char 
     norm = sqrt(norm);
     assert_true(norm > 1e-3); /* a tensor without influence would prove nothing */
     assert_true(fabs(sqrt(size) - 1) < 1e-3);
-    double h = 0.04;
+    double h = 0.02;
     double wide = (loss_at(p, t, h) - loss_at(p, t, -h)) / (2 * h);
     double narrow = (loss_at(p, t, h / 2) - loss_at(p, t, -h / 2)) / h;
     double numeric = (4 * narrow - wide) / 3;
     if (!(fabs(numeric - along) < 2e-3 * norm))
-        fail_msg("%s along %s: finite difference %.6f, gradient %.6f (norm %.6f)", t->name, kind, numeric, along, norm);
+        fail_msg("%s: %s along %s: finite difference %.6f, gradient %.6f (norm %.6f)", p->of->name, t->name, kind,
+                 numeric, along, norm);
 }
 
 static void normalise(float *x, uint64_t n)
@@ -74,17 +89,18 @@ static void normalise(float *x, uint64_t n)
     for (uint64_t i = 0; i < n; i++) x[i] = (float)(x[i] / sqrt(sum));
 }
 
-static void probe_open(struct probe *p, const char *level)
+static void probe_open(struct probe *p, const struct subject *of, const char *level)
 {
     struct err err = {0};
     memset(p, 0, sizeof *p);
+    p->of = of;
     setenv("ATOLL_CPU", level, 1);
     enum status status = device_open("cpu", 1, &p->dev, &err);
     if (status == STATUS_UNSUPPORTED) skip();
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     layout_init(&p->layout);
-    assert_int_equal(gpt2_layout(&config, &p->layout, &err), STATUS_OK);
-    status = gpt2_family.create(&config, p->dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &p->model, &err);
+    assert_int_equal(p->of->family->layout(&p->of->config, &p->layout, &err), STATUS_OK);
+    status = p->of->family->create(&p->of->config, p->dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &p->model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     size_t bytes = p->layout.n_params * sizeof(float);
     p->theta = p->dev->ops->alloc(p->dev, bytes);
@@ -102,15 +118,15 @@ static void probe_open(struct probe *p, const char *level)
         for (uint64_t k = 0; t->init == LAYOUT_INIT_ONES && k < t->count; k++) p->base[t->offset + k] += 1;
     }
     for (uint32_t i = 0; i < ROWS; i++) {
-        p->tokens[i] = (int32_t)(rng_u64(1, RNG_TEST, i) % config.vocab_size);
-        p->targets[i] = i == 4 ? -1 : (int32_t)(rng_u64(2, RNG_TEST, i) % config.vocab_size);
+        p->tokens[i] = (int32_t)(rng_u64(1, RNG_TEST, i) % p->of->config.vocab_size);
+        p->targets[i] = i == 4 ? -1 : (int32_t)(rng_u64(2, RNG_TEST, i) % p->of->config.vocab_size);
     }
 }
 
 static void probe_close(struct probe *p)
 {
     void *pieces[] = {p->theta, p->grad, p->loss, p->tokens, p->targets};
-    gpt2_family.destroy(p->model);
+    p->of->family->destroy(p->model);
     for (size_t i = 0; i < 5; i++) p->dev->ops->release(p->dev, pieces[i]);
     device_close(p->dev);
     mem_free(p->base);
@@ -121,13 +137,13 @@ static void probe_close(struct probe *p)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void run_level(const char *level)
+static void run_subject(const struct subject *of, const char *level)
 {
     struct probe p;
-    probe_open(&p, level);
+    probe_open(&p, of, level);
     size_t bytes = p.layout.n_params * sizeof(float);
     p.dev->ops->upload(p.dev, p.theta, p.base, bytes);
-    gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false, NULL);
+    p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false, NULL);
     p.dev->ops->download(p.dev, p.host_grad, p.grad, bytes);
     assert_int_equal(p.dev->ops->sync(p.dev, NULL), STATUS_OK);
     for (uint32_t i = 0; i < p.layout.n_tensors; i++) {
@@ -140,6 +156,11 @@ static void run_level(const char *level)
         check_direction(&p, t, "a random direction");
     }
     probe_close(&p);
+}
+
+static void run_level(const char *level)
+{
+    for (size_t i = 0; i < SUBJECTS; i++) run_subject(&subjects[i], level);
 }
 
 /* What test_hooks' caller does with the ranges it is told of. */
@@ -160,31 +181,36 @@ static void take(void *ctx, uint64_t offset, uint64_t count)
 
 /* Parameters that come only when they are said to be needed, gradients that go when they are said to be ready: the same
  * gradient, every number of it once. */
-static void test_hooks(void **state)
+static void check_hooks(const struct subject *of)
 {
-    (void)state;
     struct probe p;
-    probe_open(&p, "portable");
+    probe_open(&p, of, "portable");
     uint64_t n = p.layout.n_params;
     const struct model_hooks hooks = {.needs = bring, .ready = take, .ctx = &p};
     for (int steps = 1; steps <= 2; steps++) {
         memcpy(p.theta, p.base, n * sizeof(float));
         for (int i = 0; i < steps; i++)
-            gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0, NULL);
+            p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0, NULL);
         memcpy(p.host_grad, p.grad, n * sizeof(float));
         for (int i = 0; i < steps; i++) {
             for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
             memset(p.moved, 0, n * sizeof(float));
-            gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0,
+            p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0,
                             &(struct model_hooks){bring, i + 1 == steps ? take : NULL, &p});
         }
         assert_memory_equal(p.moved, p.host_grad, n * sizeof(float));
         for (uint64_t k = 0; k < n; k++) assert_true(isnan(p.grad[k]));
     }
     for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
-    gpt2_family.run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, NULL, false, &hooks);
+    p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, NULL, false, &hooks);
     for (int i = 0; i < ROWS; i++) assert_true(isfinite(p.loss[i]));
     probe_close(&p);
+}
+
+static void test_hooks(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SUBJECTS; i++) check_hooks(&subjects[i]);
 }
 
 static void test_portable(void **state)

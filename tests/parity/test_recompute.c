@@ -1,5 +1,5 @@
 /* train.recompute changes memory and time, not a bit of losses and gradients: every level on every instruction-set
- * level; and the bytes that a level keeps of a layer are those of the table in worker/gpt2.c. */
+ * level; and the bytes that a level keeps of a layer are those of the tables in worker/gpt2.c and worker/llama.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,16 +11,20 @@
 #include "tests/lib/device_case.h"
 #include "tests/lib/recompute_case.h"
 #include "worker/gpt2.h"
+#include "worker/llama.h"
 
 static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37};
 static const struct model_config deep = {.n_layer = 5, .n_head = 2, .n_embd = 32, .block_size = 40, .vocab_size = 70};
 static const struct model_config one = {.n_layer = 1, .n_head = 1, .n_embd = 8, .block_size = 5, .vocab_size = 11};
+static const struct model_config rope = {.n_layer = 3, .n_head = 4, .n_embd = 24, .block_size = 9, .vocab_size = 37,
+                                         .n_kv_head = 2, .ffn = 40, .rope_theta = 100, .norm_eps = 1e-5};
 
 static void each_device(struct device *dev)
 {
     recompute_case(dev, &gpt2_family, &small, 3, 7);
     recompute_case(dev, &gpt2_family, &deep, 2, 40);
     recompute_case(dev, &gpt2_family, &one, 1, 5);
+    recompute_case(dev, &llama_family, &rope, 3, 7);
 }
 
 static void test_same_bits(void **state)
@@ -48,11 +52,33 @@ static void test_bytes_of_a_layer(void **state)
         }
 }
 
+static size_t llama_bytes(struct model_config config, uint32_t layers, size_t act, unsigned uses)
+{
+    config.n_layer = layers;
+    return llama_family.memory(&config, act, 4, 32, uses);
+}
+
+static void test_bytes_of_a_llama_layer(void **state)
+{
+    (void)state;
+    struct model_config config = {.n_head = 4, .n_embd = 32, .block_size = 40, .vocab_size = 70, .n_kv_head = 2,
+                                  .ffn = 96};
+    size_t c = 32, k = 16, f = 96, kept[] = {6 * c + 2 * k + 3 * f, 6 * c + 2 * k + 2 * f, 4 * c + 2 * k + 2 * f, c};
+    for (size_t act = 2; act <= 4; act += 2)
+        for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_AGAIN_BLOCK; level++) {
+            unsigned uses = model_uses(MODEL_TRAIN, level);
+            size_t n = 4 * 32, statistics = level < MODEL_AGAIN_BLOCK ? n * (2 + config.n_head) * sizeof(float) : 0;
+            size_t grown = llama_bytes(config, 5, act, uses) - llama_bytes(config, 4, act, uses);
+            assert_int_equal(grown, kept[level] * n * act + statistics);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_bytes_of_a_layer),
+        cmocka_unit_test(test_bytes_of_a_llama_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

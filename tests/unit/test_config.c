@@ -155,7 +155,7 @@ static void test_refused_texts(void **state)
         {"inner:\n  learning_rate: .\n", "is not a number"},
         {"train:\n  method: ddq\n", "\"ddq\" is not a choice; allowed: ddp | local-sgd | diloco | async"},
         {"inner:\n  optimizer: nesterov\n", "allowed: sgd | adamw"},
-        {"model:\n  family: llama\n", "allowed: gpt2"},
+        {"model:\n  family: mamba\n", "allowed: gpt2 | llama"},
         {"run:\n  name: \"a\\tb\"\n", "control character"},
         {"run:\n  name: \"a\\0b\"\n", "NUL"},
         {"run:\n  name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n", "is too long"},

@@ -67,8 +67,57 @@ static void test_presets(void **state)
         char flag[64];
         snprintf(flag, sizeof flag, "model.preset=%s", bad[i]);
         assert_int_equal(RESOLVE(flag), STATUS_INVALID);
-        assert_message("allowed: d2 to d48, gpt2");
+        assert_message("allowed: d2 to d48, gpt2, llama-1b");
     }
+}
+
+/* Keys of one family say nothing with the other, and leave no trace at their defaults. */
+static void test_families(void **state)
+{
+    (void)state;
+    static char text[CONFIG_TEXT_MAX];
+    assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
+    assert_true(config_shared_text(&config, text, sizeof text) > 0);
+    static const char *const keys[] = {"n_kv_head", "ffn", "rope_theta", "norm_eps", "tie_embeddings"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) assert_null(strstr(text, keys[i]));
+    assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_embd=128"), STATUS_OK);
+    assert_int_equal(config.model.n_kv_head, 4); /* as many as heads */
+    assert_int_equal(config.model.ffn, 384);     /* 341.3, up to a multiple of 64 */
+    assert_int_equal(SOURCE(model.ffn), CONFIG_PRESET);
+    assert_true(config.model.rope_theta == 10000 && config.model.norm_eps == 1e-5);
+    assert_int_equal(config.model.tie_embeddings, CHOICE_ON);
+    size_t n = config_shared_text(&config, text, sizeof text);
+    assert_non_null(strstr(text, "  n_kv_head: 4\n"));
+    struct config worker;
+    struct config_sources worker_sources;
+    config_defaults(&worker, &worker_sources);
+    assert_int_equal(config_parse(&worker, &worker_sources, text, n, "text", CONFIG_COORDINATOR, &err), STATUS_OK);
+    assert_int_equal(config_resolve(&worker, &worker_sources, &err), STATUS_OK);
+    assert_int_equal(config_shared_hash(&worker), config_shared_hash(&config));
+    assert_int_equal(RESOLVE("model.preset=llama-1b"), STATUS_OK);
+    assert_string_equal(config.model.family, "llama");
+    assert_true(config.model.n_layer == 16 && config.model.n_embd == 2048 && config.model.n_head == 32);
+    assert_true(config.model.n_kv_head == 8 && config.model.ffn == 8192 && config.model.vocab_size == 128256);
+    assert_true(config.model.rope_theta == 500000);
+    assert_int_equal(RESOLVE("model.preset=llama-8b", "model.ffn=1024"), STATUS_OK);
+    assert_int_equal(config.model.ffn, 1024);
+    assert_int_equal(config.model.tie_embeddings, CHOICE_OFF);
+    assert_int_equal(RESOLVE("model.preset=d2", "model.family=llama"), STATUS_OK);
+    assert_int_equal(RESOLVE("model.n_kv_head=0"), STATUS_OK); /* written out in a run folder, says nothing */
+    assert_int_equal(RESOLVE("model.family=gpt2", "model.preset=llama-1b"), STATUS_INVALID);
+    assert_message("model.preset: llama-1b is for model.family llama, not gpt2");
+    static const char *const foreign[] = {"n_kv_head=2", "ffn=512", "rope_theta=500000", "norm_eps=0.001",
+                                          "tie_embeddings=off"};
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "model.%s", foreign[i]);
+        assert_int_equal(RESOLVE(flag), STATUS_INVALID);
+        assert_message("is for model.family llama; leave it out with gpt2");
+    }
+    assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_kv_head=3"), STATUS_INVALID);
+    assert_message("model.n_kv_head: 3 does not divide model.n_head = 4");
+    assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_embd=20"), STATUS_INVALID);
+    assert_message("heads of 5 columns");
 }
 
 static void assert_outer(enum optimizer optimizer, double learning_rate, double momentum)
@@ -366,7 +415,7 @@ int main(void)
 {
     log_set_sink(no_log, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_presets), cmocka_unit_test(test_families),
         cmocka_unit_test(test_methods),
         cmocka_unit_test(test_method_overrides_weaker_source),
         cmocka_unit_test(test_cross_checks),
