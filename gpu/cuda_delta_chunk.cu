@@ -50,6 +50,7 @@ struct places { /* in shared memory */
 DEVICE void find_places(struct places *p, uint32_t mine)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __syncwarp(); /* all lanes have read the words of before; a ballot orders no memory */
     UNROLL
     for (unsigned j = 0; j < EACH; j++) {
         uint32_t word = __ballot_sync(FULL_WARP, mine >> j & 1);

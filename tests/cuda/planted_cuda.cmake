@@ -139,6 +139,10 @@ atoll_planted_cuda(probabilities_not_turned test_graphs cuda_attn_graph
 atoll_planted_cuda(gradient_of_the_wrong_rows test_graphs cuda_attn_graph
     "dq = rows(&w, ATTN_DQ, w.h, w.row, false)" "dq = rows(&w, ATTN_DQ, w.h, c, false)")
 
+add_test(NAME test_cuda_barriers
+         COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${cuda_checked_tests}
+         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(test_cuda_barriers PROPERTIES LABELS planted TIMEOUT 240)
 add_test(NAME test_cuda_planted
          COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
          WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})

@@ -387,11 +387,12 @@ static void test_refusals(void **state)
     }
 }
 
-/* Both devices, and threads from first to last, from last to first, and shuffled. */
+/* Both devices, and threads from first to last, from last to first, and shuffled; once where a checker watches, which
+ * does not care. */
 static void each_order(void (*check)(void))
 {
     struct err err = {0};
-    for (unsigned order = 0; order < 3; order++) {
+    for (unsigned order = 0; order < (emulate_watch ? 1 : 3); order++) {
         emulate_order(order);
         if (device_open("cpu", 1, &devs[0], &err) != STATUS_OK) fail_msg("%s", err.msg);
         if (atoll_cuda_plugin.open(0, &devs[1], &err) != STATUS_OK) fail_msg("%s", err.msg);
