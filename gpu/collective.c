@@ -83,6 +83,44 @@ static enum status cpu_all_reduce_sum(struct collective *coll, float *buf, size_
     return cpu_barrier(coll);
 }
 
+static enum status cpu_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
+{
+    struct cpu_group *group = coll->group;
+    (void)ticket;
+    TRY(exchange(coll, buf, share));
+    size_t at = share * (size_t)coll->rank;
+    float *sum = group->posted[0].buf + at; /* in rank order, so the first rank's buffer takes it */
+    for (int r = 1; r < group->n_ranks; r++)
+        coll->dev->ops->axpy(coll->dev, share, 1.0f, group->posted[r].buf + at, sum);
+    if (coll->rank) coll->dev->ops->copy(coll->dev, buf + at, sum, share * sizeof *sum);
+    return cpu_barrier(coll);
+}
+
+static enum status cpu_start_all_gather(struct collective *coll, float *buf, size_t share, unsigned ticket)
+{
+    struct cpu_group *group = coll->group;
+    (void)ticket;
+    TRY(exchange(coll, buf, share));
+    for (int r = 0; r < group->n_ranks; r++) {
+        size_t at = share * (size_t)r;
+        if (r != coll->rank) coll->dev->ops->copy(coll->dev, buf + at, group->posted[r].buf + at, share * sizeof *buf);
+    }
+    return cpu_barrier(coll);
+}
+
+static enum status cpu_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
+{
+    (void)ticket;
+    return cpu_all_reduce_sum(coll, buf, n);
+}
+
+/* All was done at once. */
+static void cpu_wait(struct collective *coll, unsigned ticket)
+{
+    (void)coll;
+    (void)ticket;
+}
+
 static enum status cpu_broadcast(struct collective *coll, float *buf, size_t n, int root)
 {
     struct cpu_group *group = coll->group;
@@ -106,6 +144,10 @@ static void cpu_close(struct collective *coll)
 static const struct collective_ops cpu_collective = {
     .all_reduce_sum = cpu_all_reduce_sum,
     .broadcast = cpu_broadcast,
+    .start_reduce_scatter = cpu_start_reduce_scatter,
+    .start_all_gather = cpu_start_all_gather,
+    .start_all_reduce = cpu_start_all_reduce,
+    .wait = cpu_wait,
     .barrier = cpu_barrier,
     .abort = cpu_abort,
     .close = cpu_close,
@@ -116,10 +158,7 @@ enum status collective_open(struct device *const *devices, int n_ranks, struct c
     if (n_ranks < 1 || n_ranks > COLLECTIVE_RANKS_MAX) {
         return err_set(err, STATUS_INVALID, "collective of %d ranks: want 1 to %d", n_ranks, COLLECTIVE_RANKS_MAX);
     }
-    for (int r = 0; r < n_ranks && n_ranks > 1; r++)
-        if (!devices[r]->host_memory)
-            return err_set(err, STATUS_UNSUPPORTED, "train.ranks %d: one worker uses one GPU so far: take "
-                           "train.ranks=1 and start a worker for each", n_ranks);
+    if (n_ranks > 1 && devices[0]->ops->collective) return devices[0]->ops->collective(devices, n_ranks, out, err);
     struct cpu_group *group = mem_alloc(1, sizeof *group);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;

@@ -1,8 +1,9 @@
 /* Collectives between the ranks of one worker (its GPUs, or groups of CPU threads): every rank is a thread with its own
  * device and its own handle, and all ranks make the same calls in the same order.
  *
- * Sums are taken in rank order, so every rank gets the same bits, whatever the timing. A rank that fails calls `abort`:
- * every call of every rank, waiting or to come, then returns STATUS_CLOSED. Nobody hangs. */
+ * Every rank gets the same bits, whatever the timing; on the CPU sums are taken in rank order. A rank that fails calls
+ * `abort`: every call of every rank, waiting or to come, then returns STATUS_CLOSED, and so does `sync` of a device
+ * that waits for another's share. Nobody hangs. */
 #ifndef GPU_COLLECTIVE_H
 #define GPU_COLLECTIVE_H
 
@@ -11,7 +12,10 @@
 #include "common/status.h"
 #include "gpu/device.h"
 
-enum { COLLECTIVE_RANKS_MAX = 64 };
+enum {
+    COLLECTIVE_RANKS_MAX = 64,
+    COLLECTIVE_TICKETS = 128 /* that may be open at a time */
+};
 
 struct collective_ops;
 
@@ -28,6 +32,16 @@ struct collective_ops {
     enum status (*all_reduce_sum)(struct collective *coll, float *buf, size_t n) MUST_CHECK;
     /* buf[n] of rank `root` is copied to every rank. */
     enum status (*broadcast)(struct collective *coll, float *buf, size_t n, int root) MUST_CHECK;
+    /* Beside the device: each begins when what was submitted to the device so far is done, and runs beside what is
+     * submitted later, up to wait(ticket): what is submitted after that finds its result. A ticket is free again once
+     * it was waited for. buf is cut into n_ranks shares, rank r's at r * share. */
+    /* This rank's share becomes the sum over ranks; what the other shares hold then is not defined. */
+    enum status (*start_reduce_scatter)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
+    /* Each share is copied from its rank to all others. */
+    enum status (*start_all_gather)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
+    /* buf[n] becomes the sum over ranks. */
+    enum status (*start_all_reduce)(struct collective *coll, float *buf, size_t n, unsigned ticket) MUST_CHECK;
+    void (*wait)(struct collective *coll, unsigned ticket);
     /* Returns when every rank called it. */
     enum status (*barrier)(struct collective *coll) MUST_CHECK;
     /* This rank gives up; any thread may call it, more than once. */
@@ -37,7 +51,8 @@ struct collective_ops {
 };
 
 /* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed and costs nothing.
- * `out` is the caller's array; any of its handles closes the group. */
+ * `out` is the caller's array, which stays; any of its handles closes the group, before the devices are. Where the
+ * devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL). */
 enum status collective_open(struct device *const *devices, int n_ranks, struct collective *out,
                             struct err *err) MUST_CHECK;
 void collective_close(struct collective *ranks);

@@ -22,6 +22,7 @@ function(atoll_cuda_find)
         set(ATOLL_CUDA_MISSING "no cuBLASLt or static cudart beside ${nvcc}" PARENT_SCOPE)
         return()
     endif()
+    find_path(ATOLL_CUDA_NCCL nccl.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include) # may be missing
     if(NOT ATOLL_NVCC_TRIED STREQUAL ATOLL_NVCC) # once: it wants a C++ compiler that it knows
         set(probe ${CMAKE_BINARY_DIR}/cuda/probe.cu)
         file(WRITE ${probe} "__global__ void probe(int *p) { *p = 1; }\n")
@@ -73,6 +74,10 @@ function(atoll_cuda_plugin)
                 ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c ${objects})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
+    if(ATOLL_CUDA_NCCL) # the library itself is opened at run time
+        target_compile_definitions(atoll_cuda PRIVATE ATOLL_NCCL)
+        target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_NCCL})
+    endif()
     target_link_libraries(atoll_cuda PRIVATE ${ATOLL_CUDA_CUDART} ${ATOLL_CUDA_CUBLASLT}
         -Wl,-Bstatic stdc++ -Wl,-Bdynamic m dl rt Threads::Threads) # stdc++: guards in what nvcc makes of a launch
     target_link_options(atoll_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)

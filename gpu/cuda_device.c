@@ -225,6 +225,7 @@ static enum status cuda_delta_plan(struct device *dev, const struct piece_shape 
 
 static const struct device_ops cuda_ops = {
     .close = cuda_close,
+    .collective = cuda_collective_open,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .upload = cuda_upload,

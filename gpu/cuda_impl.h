@@ -56,6 +56,9 @@ static inline struct cuda_device *cuda_of(struct device *dev)
     return (struct cuda_device *)dev;
 }
 
+/* See device.h; cuda_collective.c. */
+enum status cuda_collective_open(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
+
 /* The operations, see device.h. */
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value);
 void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,

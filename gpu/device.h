@@ -30,6 +30,7 @@
 #include "common/pieces.h"
 #include "common/status.h"
 
+struct collective;
 struct device_ops;
 
 struct device {
@@ -86,6 +87,9 @@ struct adamw_hyper {
 
 struct device_ops {
     void (*close)(struct device *dev);
+
+    /* Collectives between devices of this kind, see gpu/collective.h; NULL: their memory is the host's. */
+    enum status (*collective)(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
 
     /* Memory of the device, zeroed, 64-byte aligned; NULL when there is none. release: NULL is allowed. */
     void *(*alloc)(struct device *dev, size_t bytes);

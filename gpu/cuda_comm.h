@@ -1,0 +1,29 @@
+/* Communication between the GPUs of one worker: gpu/cuda_nccl.c does it with NCCL, tests/cuda/emulate_comm.c on the
+ * CPU.
+ *
+ * Every rank is a thread with a runtime and a communicator of its own; all make the same calls in the same order. Calls
+ * are asynchronous, on the runtime's CUDA_COMM queue, and in place; errors stick to the runtime. */
+#ifndef GPU_CUDA_COMM_H
+#define GPU_CUDA_COMM_H
+
+#include "gpu/cuda_rt.h"
+
+struct cuda_comm;
+
+/* out[0..n-1] over ranks[0..n-1], from one thread. UNSUPPORTED with one line: no NCCL, or too old; IO: what it says. */
+enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err) MUST_CHECK;
+/* After an abort, too. NULL is allowed. */
+void cuda_comm_close(struct cuda_comm *comm);
+
+/* buf[n_ranks * share], rank r's share at r * share. */
+void cuda_comm_reduce_scatter(struct cuda_comm *comm, float *buf, size_t share);
+void cuda_comm_all_gather(struct cuda_comm *comm, float *buf, size_t share);
+void cuda_comm_all_reduce(struct cuda_comm *comm, float *buf, size_t n);
+void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, size_t n, int root);
+
+/* Communication failed behind the host's back: the runtime has the error then. */
+bool cuda_comm_failed(struct cuda_comm *comm);
+/* By the rank's thread: what it waits for on the device ends, unfinished. Later calls do nothing. */
+void cuda_comm_abort(struct cuda_comm *comm);
+
+#endif

@@ -1,0 +1,208 @@
+/* Collectives of emulated GPUs, one thread each: sums in rank order, to the bit, whatever the order of the queues; work
+ * beside them; a missing wait is noticed; a rank that fails or gives up ends the others' waits. No kernels, so that
+ * ThreadSanitizer follows. ctest: labels=threads */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/collective.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+
+enum { RANKS = 4, SHARE = 37, SEEDS = 6 };
+
+struct rank {
+    struct collective *coll;
+    struct device *dev;
+    float *x, *y; /* [n_ranks * SHARE] */
+    float host[RANKS * SHARE], back[RANKS * SHARE];
+    enum status status;
+    struct err err;
+    pthread_t thread;
+};
+
+static struct rig {
+    int n;
+    struct device *devices[RANKS];
+    struct collective colls[RANKS];
+    struct rank ranks[RANKS];
+} rig;
+
+static float value(int rank, int i)
+{
+    return 1.0f / (float)(1 + rank * 131 + i * 7); /* sums that depend on their order */
+}
+
+static void open_rig(int n, unsigned seed, const char *fails)
+{
+    struct err err = {0};
+    setenv("ATOLL_EMULATED_GPUS", "4", 1);
+    setenv("ATOLL_EMULATED_FAIL", fails, 1);
+    memset(&rig, 0, sizeof rig);
+    rig.n = n;
+    for (int r = 0; r < n; r++) {
+        emulate_queue_order(seed ? seed + (unsigned)r : 0);
+        if (atoll_cuda_plugin.open(r, &rig.devices[r], &err) != STATUS_OK) fail_msg("%s", err.msg);
+    }
+    if (collective_open(rig.devices, n, rig.colls, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    for (int r = 0; r < n; r++) {
+        struct rank *k = &rig.ranks[r];
+        k->dev = rig.devices[r];
+        k->coll = &rig.colls[r];
+        k->x = k->dev->ops->alloc(k->dev, sizeof k->host);
+        k->y = k->dev->ops->alloc(k->dev, sizeof k->host);
+        emulate_name(k->dev, k->x, "x");
+        for (int i = 0; i < n * SHARE; i++) k->host[i] = value(r, i);
+    }
+}
+
+static void close_rig(void)
+{
+    collective_close(rig.colls);
+    for (int r = 0; r < rig.n; r++) device_close(rig.devices[r]);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void each(void *(*body)(void *rank))
+{
+    for (int r = 0; r < rig.n; r++)
+        assert_int_equal(pthread_create(&rig.ranks[r].thread, NULL, body, &rig.ranks[r]), 0);
+    for (int r = 0; r < rig.n; r++) pthread_join(rig.ranks[r].thread, NULL);
+}
+
+static float total(int i)
+{
+    float sum = value(0, i);
+    for (int r = 1; r < rig.n; r++) sum += value(r, i);
+    return sum;
+}
+
+/* Reduce-scatter of x beside an upload to y, all-gather of x, all-reduce of y. */
+static enum status shards(struct rank *k)
+{
+    const struct collective_ops *ops = k->coll->ops;
+    size_t bytes = (size_t)rig.n * SHARE * sizeof(float);
+    k->dev->ops->upload(k->dev, k->x, k->host, bytes);
+    TRY(ops->start_reduce_scatter(k->coll, k->x, SHARE, 3));
+    k->dev->ops->upload(k->dev, k->y, k->host, bytes);
+    ops->wait(k->coll, 3);
+    TRY(ops->start_all_gather(k->coll, k->x, SHARE, 3));
+    TRY(ops->start_all_reduce(k->coll, k->y, (size_t)rig.n * SHARE, 4));
+    ops->wait(k->coll, 3);
+    k->dev->ops->download(k->dev, k->back, k->x, bytes);
+    TRY(k->dev->ops->sync(k->dev, &k->err));
+    for (int i = 0; i < rig.n * SHARE; i++)
+        if (k->back[i] != total(i)) return STATUS_MISMATCH;
+    ops->wait(k->coll, 4);
+    k->dev->ops->download(k->dev, k->back, k->y, bytes);
+    TRY(ops->broadcast(k->coll, k->x, SHARE, rig.n - 1));
+    TRY(k->dev->ops->sync(k->dev, &k->err));
+    for (int i = 0; i < rig.n * SHARE; i++)
+        if (k->back[i] != total(i)) return STATUS_MISMATCH;
+    return ops->barrier(k->coll);
+}
+
+static void *shards_main(void *arg)
+{
+    struct rank *k = arg;
+    k->status = shards(k);
+    if (k->status != STATUS_OK) k->coll->ops->abort(k->coll);
+    return NULL;
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= RANKS; n++)
+        for (unsigned seed = 0; seed < SEEDS; seed++) {
+            open_rig(n, seed, "");
+            each(shards_main);
+            for (int r = 0; r < n; r++)
+                if (rig.ranks[r].status != STATUS_OK)
+                    fail_msg("rank %d of %d: %s %s", r, n, status_text(rig.ranks[r].status), rig.ranks[r].err.msg);
+            close_rig();
+        }
+}
+
+/* Two ways to forget an order: x is changed while it is reduced, or read before it was waited for. */
+static void *forgetful_main(void *arg)
+{
+    struct rank *k = arg;
+    const struct collective_ops *ops = k->coll->ops;
+    k->dev->ops->upload(k->dev, k->x, k->host, sizeof k->host);
+    k->status = ops->start_reduce_scatter(k->coll, k->x, SHARE, 0);
+    k->dev->ops->download(k->dev, k->back, k->x, sizeof k->back);
+    if (k->status == STATUS_OK) k->status = k->dev->ops->sync(k->dev, &k->err);
+    return NULL;
+}
+
+static void test_missing_wait(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        open_rig(2, seed, "");
+        each(forgetful_main);
+        for (int r = 0; r < 2; r++) {
+            const struct err *err = &rig.ranks[r].err;
+            assert_int_equal(rig.ranks[r].status, STATUS_CORRUPT);
+            if (!strstr(err->msg, "reduce-scatter") || !strstr(err->msg, "without an event")) fail_msg("%s", err->msg);
+        }
+        close_rig();
+    }
+}
+
+/* The device of rank 1 fails; the others are told. */
+static void test_failure(void **state)
+{
+    (void)state;
+    for (unsigned at = 1; at < 7; at++) {
+        char fails[16];
+        snprintf(fails, sizeof fails, "1:%u", at);
+        open_rig(3, at, fails);
+        each(shards_main);
+        assert_int_equal(rig.ranks[1].status, STATUS_IO);
+        assert_non_null(strstr(rig.ranks[1].err.msg, "device cuda:1 emulated"));
+        assert_int_equal(rig.ranks[0].status, STATUS_CLOSED);
+        assert_int_equal(rig.ranks[2].status, STATUS_CLOSED);
+        assert_int_equal(rig.colls[0].ops->start_all_gather(&rig.colls[0], rig.ranks[0].x, SHARE, 1), STATUS_CLOSED);
+        close_rig();
+    }
+}
+
+/* A rank gives up without ever coming. */
+static void *absent_main(void *arg)
+{
+    struct rank *k = arg;
+    if (k->coll->rank == 1) {
+        k->coll->ops->abort(k->coll);
+        return NULL;
+    }
+    return shards_main(arg);
+}
+
+static void test_absent(void **state)
+{
+    (void)state;
+    open_rig(3, 2, "");
+    each(absent_main);
+    assert_int_equal(rig.ranks[0].status, STATUS_CLOSED);
+    assert_int_equal(rig.ranks[2].status, STATUS_CLOSED);
+    close_rig();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_missing_wait),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_absent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
