@@ -57,7 +57,8 @@ enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *event, struct e
  * another one that will never come. NULL: they wait for the GPU alone. */
 void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx);
 
-/* The queue as the runtime below knows it (cudaStream_t). */
+/* The queue as the runtime below knows it (cudaStream_t), for libraries that launch by themselves; the device is the
+ * calling thread's after it. */
 void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue);
 
 /* The grid of a launch; x and y at least 1. */

@@ -1,8 +1,8 @@
-# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels, _delta or _attn_graph with one line of one
-# kernel source changed (in the build folder) and runs the test that should notice: by a wrong number, or because the
+# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or another test with one line of one source
+# changed (in the build folder) and runs the test that should notice: by a wrong number, or because the
 # emulation stops it.
 set(planted_cuda_names)
-foreach(program IN ITEMS kernels delta attn_graph)
+foreach(program IN ITEMS kernels delta attn_graph cudnn)
     add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
     target_link_libraries(planted_cuda_${program} PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
 endforeach()
@@ -10,7 +10,7 @@ endforeach()
 # name: of the program; test: what should notice; source: what is changed; from, to: the line
 function(atoll_planted_cuda name test source from to)
     set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.cu)
-    if(source STREQUAL "cuda_attn_graph")
+    if(source MATCHES "cuda_attn_graph|cuda_cudnn")
         set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.c)
     endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
@@ -29,6 +29,8 @@ function(atoll_planted_cuda name test source from to)
         set(program delta)
     elseif(source STREQUAL "cuda_attn_graph")
         set(program attn_graph)
+    elseif(source STREQUAL "cuda_cudnn")
+        set(program cudnn)
     endif()
     add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
     target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} cuda_emulated ${all_libraries} PkgConfig::CMOCKA)
@@ -143,6 +145,18 @@ add_test(NAME test_cuda_barriers
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${cuda_checked_tests}
          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(test_cuda_barriers PROPERTIES LABELS planted TIMEOUT 240)
+# --- attention through cuDNN
+atoll_planted_cuda(every_part_is_the_first test_parts cuda_cudnn
+    "(rows * row + column) * size" "(0 * rows * row + column) * size")
+atoll_planted_cuda(scratch_overlaps test_attention cuda_cudnn
+    "p->scratch_bytes += aligned(sizes[i]);" "p->scratch_bytes += aligned(sizes[i]) / 512 * 256;")
+atoll_planted_cuda(gradient_of_queries_in_the_wrong_memory test_attention cuda_cudnn
+    "i < 3 ? qkv : dqkv" "i < 4 ? qkv : dqkv")
+atoll_planted_cuda(parts_of_unlike_size test_parts cuda_cudnn
+    "if (batch % parts != 0 || !loads) continue;" "if (!loads) continue;")
+atoll_planted_cuda(statistics_of_inference_where_there_are_none test_attention cuda_cudnn
+    "[PART_LSE] = p->inference ? rows * sizeof(float) : 0" "[PART_LSE] = 0 * rows")
+
 add_test(NAME test_cuda_planted
          COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
          WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})

@@ -1,0 +1,45 @@
+/* cuDNN, opened at run time: programs start without it, and a GPU without it gets the own attention kernel. Only the
+ * few calls of the graph ("backend") interface that attention needs; the headers give types and numbers, nothing is
+ * linked. Empty in builds without the headers (ATOLL_CUDNN). */
+#ifndef GPU_CUDA_CUDNN_LIB_H
+#define GPU_CUDA_CUDNN_LIB_H
+
+#ifdef ATOLL_CUDNN
+
+#include <cudnn_backend.h>
+
+#include "common/status.h"
+
+/* The oldest that is used: since 9.6 the library clears the sums of dq itself. */
+enum { CUDNN_LIB_OLDEST = 90600 };
+
+#define CUDNN_LIB_CALLS(X)                                                                                             \
+    X(cudnnGetVersion, version)                                                                                        \
+    X(cudnnGetErrorString, status_text)                                                                                \
+    X(cudnnGetLastErrorString, last_error)                                                                             \
+    X(cudnnCreate, create)                                                                                             \
+    X(cudnnDestroy, destroy)                                                                                           \
+    X(cudnnSetStream, set_stream)                                                                                      \
+    X(cudnnBackendCreateDescriptor, make)                                                                              \
+    X(cudnnBackendDestroyDescriptor, unmake)                                                                           \
+    X(cudnnBackendSetAttribute, set)                                                                                   \
+    X(cudnnBackendGetAttribute, get)                                                                                   \
+    X(cudnnBackendFinalize, finalize)                                                                                  \
+    X(cudnnBackendExecute, execute)
+
+struct cudnn_lib {
+    void *object;
+    size_t number; /* 91900: 9.19.0 */
+#define CUDNN_LIB_MEMBER(symbol, member) __typeof__(&symbol) member;
+    CUDNN_LIB_CALLS(CUDNN_LIB_MEMBER)
+#undef CUDNN_LIB_MEMBER
+};
+
+/* libcudnn.so.9 from where the loader looks, or the file that ATOLL_CUDNN_LIBRARY names. UNSUPPORTED, with one line:
+ * not there, without one of the calls, or too old. */
+enum status cudnn_lib_open(struct cudnn_lib *lib, struct err *err) MUST_CHECK;
+/* Zeroed ones, too. */
+void cudnn_lib_close(struct cudnn_lib *lib);
+
+#endif
+#endif
