@@ -81,6 +81,18 @@ static enum status cpu_sync(struct device *dev, struct err *err)
     return err_set(err, cpu->error.code, "%s", cpu->error.msg);
 }
 
+static void cpu_mark(struct device *dev, int slot)
+{
+    (void)dev;
+    (void)slot;
+}
+
+static enum status cpu_reached(struct device *dev, int slot, struct err *err)
+{
+    (void)slot;
+    return cpu_sync(dev, err);
+}
+
 static enum status plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out)
 {
     struct cpu_plan *plan = mem_alloc(1, sizeof *plan);
@@ -181,6 +193,10 @@ static const struct device_ops cpu_ops = {
     .copy = cpu_copy,
     .fill = cpu_fill,
     .sync = cpu_sync,
+    .host_alloc = cpu_alloc,
+    .host_release = cpu_release,
+    .mark = cpu_mark,
+    .reached = cpu_reached,
     .lin_plan = cpu_lin_plan,
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
@@ -205,6 +221,7 @@ static const struct device_ops cpu_ops = {
     .sum = cpu_sum,
     .sumsq = cpu_sumsq,
     .clip_scale = cpu_clip_scale,
+    .count_step = cpu_count_step,
     .adamw = cpu_adamw,
     .sgd = cpu_sgd,
     .axpy = cpu_axpy,

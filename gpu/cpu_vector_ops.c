@@ -180,6 +180,20 @@ static void adamw_thread(void *ctx, int thread, int threads)
     }
 }
 
+static float correction(float beta, uint64_t step)
+{
+    return (float)(1 / (1 - pow(beta, (double)step)));
+}
+
+void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps, float *correct)
+{
+    (void)dev;
+    if (*scale == 0) return;
+    ++*steps;
+    correct[0] = correction(beta1, *steps);
+    correct[1] = correction(beta2, *steps);
+}
+
 void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                float *m, float *v, const struct adamw_hyper *hyper, const float *scale)
 {
@@ -190,8 +204,8 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
     for (size_t i = 0; i < n_spans; i++) job.n += spans[i].count;
     job.step = (struct adamw_step){.lr = hyper->lr, .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
                                    .scale = scale ? *scale : 1.0f};
-    job.step.correct1 = (float)(1 / (1 - pow(hyper->beta1, (double)hyper->step)));
-    job.step.correct2 = (float)(1 / (1 - pow(hyper->beta2, (double)hyper->step)));
+    job.step.correct1 = hyper->correct ? hyper->correct[0] : correction(hyper->beta1, hyper->step);
+    job.step.correct2 = hyper->correct ? hyper->correct[1] : correction(hyper->beta2, hyper->step);
     pool_run(cpu->pool, adamw_thread, &job);
 }
 
@@ -210,10 +224,6 @@ void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
     pool_run(cpu->pool, axpy_thread, &job);
 }
 
-void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale)
-{
-    if (!scale || *scale != 0) cpu_axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
-}
 
 static void scale_thread(void *ctx, int thread, int threads)
 {
@@ -228,4 +238,11 @@ void cpu_scale(struct device *dev, size_t n, float a, float *x)
     struct cpu_device *cpu = cpu_of(dev);
     struct job job = {.kernels = cpu->kernels, .n = n, .a = a, .out = x};
     pool_run(cpu->pool, scale_thread, &job);
+}
+
+void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
+{
+    if (scale && *scale == 0) return;
+    if (keep != 1) cpu_scale(dev, n, keep, theta);
+    cpu_axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
 }

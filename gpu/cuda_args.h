@@ -115,11 +115,28 @@ struct cuda_clip_args {
 };
 void cuda_clip(const struct cuda_grid *grid, const struct cuda_clip_args *a); /* 1 block */
 
+struct cuda_count_args {
+    const float *scale;
+    float beta1, beta2;
+    uint64_t *steps;
+    float *correct; /* [2] */
+};
+void cuda_count_step(const struct cuda_grid *grid, const struct cuda_count_args *a); /* 1 block */
+
+struct cuda_sgd_args {
+    size_t n;
+    float *theta;
+    const float *grad, *scale; /* scale: one float or NULL */
+    float lr, keep;
+};
+void cuda_sgd(const struct cuda_grid *grid, const struct cuda_sgd_args *a); /* ceil(n / CUDA_BLOCK) */
+
 struct cuda_adamw_args {
     size_t n;
     float *theta, *m, *v;
     const float *grad, *scale;
     float lr, beta1, beta2, eps, decay, correct1, correct2; /* decay: lr * weight_decay; correct: 1 / (1 - beta^step) */
+    const float *correct; /* [2] in place of the two, or NULL */
 };
 void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a); /* ceil(n / CUDA_BLOCK) */
 

@@ -76,6 +76,26 @@ static enum status cuda_sync(struct device *dev, struct err *err)
     return cuda_rt_sync(cuda_of(dev)->rt, err);
 }
 
+static void *cuda_host_alloc(struct device *dev, size_t bytes)
+{
+    return cuda_rt_host_alloc(cuda_of(dev)->rt, bytes);
+}
+
+static void cuda_host_release(struct device *dev, void *p)
+{
+    cuda_rt_host_release(cuda_of(dev)->rt, p);
+}
+
+static void cuda_mark(struct device *dev, int slot)
+{
+    cuda_rt_mark(cuda_of(dev)->rt, slot);
+}
+
+static enum status cuda_reached(struct device *dev, int slot, struct err *err)
+{
+    return cuda_rt_reached(cuda_of(dev)->rt, slot, err);
+}
+
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
 /* Takes the plan, filled with `status`: into the device's list, or away. */
@@ -233,6 +253,10 @@ static const struct device_ops cuda_ops = {
     .copy = cuda_copy,
     .fill = cuda_op_fill,
     .sync = cuda_sync,
+    .host_alloc = cuda_host_alloc,
+    .host_release = cuda_host_release,
+    .mark = cuda_mark,
+    .reached = cuda_reached,
     .lin_plan = cuda_lin_plan,
     .attn_plan = cuda_attn_plan,
     .head_plan = cuda_head_plan,
@@ -252,6 +276,7 @@ static const struct device_ops cuda_ops = {
     .sum = cuda_op_sum,
     .sumsq = cuda_op_sumsq,
     .clip_scale = cuda_op_clip_scale,
+    .count_step = cuda_op_count_step,
     .adamw = cuda_op_adamw,
     .sgd = cuda_op_sgd,
     .axpy = cuda_op_axpy,

@@ -87,7 +87,10 @@ void cuda_op_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
-void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
+void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
+                        float *correct);
+void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
+                 const float *scale);
 void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
 void cuda_op_scale(struct device *dev, size_t n, float a, float *x);
 void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,

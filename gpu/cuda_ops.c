@@ -38,11 +38,12 @@ void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *
     LAUNCH(cuda_of(dev), cuda_axpy, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = a, .x = x, .y = y);
 }
 
-void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale)
+void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
+                 const float *scale)
 {
     if (!n) return;
-    LAUNCH(cuda_of(dev), cuda_axpy, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = -lr, .scale = scale,
-           .x = grad, .y = theta);
+    LAUNCH(cuda_of(dev), cuda_sgd, blocks_of(n, CUDA_BLOCK), 1, cuda_sgd_args, .n = n, .theta = theta, .grad = grad,
+           .lr = lr, .keep = keep, .scale = scale);
 }
 
 void cuda_op_scale(struct device *dev, size_t n, float a, float *x)
@@ -73,6 +74,13 @@ void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, 
            .norm = norm);
 }
 
+void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
+                        float *correct)
+{
+    LAUNCH(cuda_of(dev), cuda_count_step, 1, 1, cuda_count_args, .scale = scale, .beta1 = beta1, .beta2 = beta2,
+           .steps = steps, .correct = correct);
+}
+
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    float *m, float *v, const struct adamw_hyper *h, const float *scale)
 {
@@ -84,7 +92,8 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
         LAUNCH(cuda_of(dev), cuda_adamw, blocks_of(spans[i].count, CUDA_BLOCK), 1, cuda_adamw_args, .n = spans[i].count,
                .theta = theta + at, .m = m + at, .v = v + at, .grad = grad + at, .scale = scale, .lr = h->lr,
                .beta1 = h->beta1, .beta2 = h->beta2, .eps = h->eps,
-               .decay = spans[i].decay ? h->lr * h->weight_decay : 0, .correct1 = correct1, .correct2 = correct2);
+               .decay = spans[i].decay ? h->lr * h->weight_decay : 0, .correct1 = correct1, .correct2 = correct2,
+               .correct = h->correct);
     }
 }
 

@@ -9,6 +9,21 @@ KERNEL(cuda_clip, cuda_clip_args, 32)
     *a.scale = norm - norm == 0 ? scale : 0.0f; /* infinity or NaN: the step is refused */
 }
 
+KERNEL(cuda_count_step, cuda_count_args, 32)
+{
+    if (threadIdx.x || *a.scale == 0) return;
+    double step = (double)++*a.steps;
+    a.correct[0] = (float)(1 / (1 - pow((double)a.beta1, step)));
+    a.correct[1] = (float)(1 / (1 - pow((double)a.beta2, step)));
+}
+
+KERNEL(cuda_sgd, cuda_sgd_args, CUDA_BLOCK)
+{
+    size_t i = global_index();
+    float scale = a.scale ? *a.scale : 1.0f;
+    if (i < a.n && scale != 0) a.theta[i] = fmaf(-a.lr * scale, a.grad[i], a.theta[i] * a.keep);
+}
+
 /* The same operations in the same order as the CPU's adamw_run. */
 KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
 {
@@ -18,8 +33,9 @@ KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
     float g = a.grad[i] * scale;
     float m = fmaf(a.beta1, a.m[i], (1 - a.beta1) * g);
     float v = fmaf(a.beta2, a.v[i], (1 - a.beta2) * (g * g));
-    float step = m / (sqrtf(v * a.correct2) + a.eps);
-    a.theta[i] = fmaf(-a.lr * a.correct1, step, a.theta[i] * (1 - a.decay));
+    float correct1 = a.correct ? a.correct[0] : a.correct1, correct2 = a.correct ? a.correct[1] : a.correct2;
+    float step = m / (sqrtf(v * correct2) + a.eps);
+    a.theta[i] = fmaf(-a.lr * correct1, step, a.theta[i] * (1 - a.decay));
     a.m[i] = m;
     a.v[i] = v;
 }

@@ -1,12 +1,14 @@
 #include "gpu/cuda_rt.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include "common/mem.h"
+#include "gpu/device.h"
 
 enum {
     WORKSPACE_BYTES = 32 << 20, /* Hopper's best algorithms need as much */
@@ -24,6 +26,7 @@ struct cuda_rt {
     cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */
     bool (*stopped)(void *ctx);
     void *stopped_ctx;
+    cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
     void *workspace;
     struct err error; /* the first one; code OK: none */
@@ -80,6 +83,9 @@ static enum status open_in(struct cuda_rt *rt, struct err *err)
 {
     TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
+    for (int i = 0; i < DEVICE_MARKS; i++) /* who waits sleeps: other threads of this machine have work, too */
+        check(rt, cudaEventCreateWithFlags(&rt->marks[i], cudaEventDisableTiming | cudaEventBlockingSync),
+              "cannot make an event");
     check(rt, cudaMalloc(&rt->workspace, WORKSPACE_BYTES), "no memory for cuBLASLt's workspace");
     if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
     cublasStatus_t blas = cublasLtCreate(&rt->blas);
@@ -125,6 +131,8 @@ void cuda_rt_close(struct cuda_rt *rt)
         if (rt->beside[q]) (void)cudaStreamDestroy(rt->beside[q]); /* lets what it holds finish */
     if (rt->blas) (void)cublasLtDestroy(rt->blas);
     (void)cudaFree(rt->workspace);
+    for (int i = 0; i < DEVICE_MARKS; i++)
+        if (rt->marks[i]) (void)cudaEventDestroy(rt->marks[i]);
     if (rt->stream) (void)cudaStreamDestroy(rt->stream);
     mem_free(rt);
 }
@@ -213,6 +221,39 @@ void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const
     static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                                 cudaMemcpyDeviceToDevice};
     if (bytes) check(rt, cudaMemcpyAsync(dst, src, bytes, kinds[direction], stream_of(rt, queue)), "copying");
+}
+
+void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes)
+{
+    void *p = NULL;
+    use(rt);
+    if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocPortable) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    return p;
+}
+
+void cuda_rt_host_release(struct cuda_rt *rt, void *p)
+{
+    if (!p) return;
+    wait_for_all(rt);
+    check(rt, cudaFreeHost(p), "releasing memory");
+}
+
+void cuda_rt_mark(struct cuda_rt *rt, int slot)
+{
+    use(rt);
+    check(rt, cudaEventRecord(rt->marks[slot], rt->stream), "marking a place");
+}
+
+enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
+{
+    use(rt);
+    wait_here(rt, NULL, rt->marks[slot]);
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
 }
 
 enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)

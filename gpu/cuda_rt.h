@@ -45,6 +45,15 @@ void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, 
 void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
                      enum cuda_direction direction);
 
+/* Pinned memory of the host, zeroed; NULL when there is none. */
+void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
+void cuda_rt_host_release(struct cuda_rt *rt, void *p);
+
+/* Mark this place of CUDA_MAIN, slot < DEVICE_MARKS; the host waits until the queue got to the slot's last mark, for
+ * nothing when there is none. */
+void cuda_rt_mark(struct cuda_rt *rt, int slot);
+enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err) MUST_CHECK;
+
 /* NOMEM, or IO. Freed before the runtime is closed, when no wait for it is open; NULL is allowed. */
 enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out) MUST_CHECK;
 void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *event);

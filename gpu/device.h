@@ -82,8 +82,12 @@ struct adamw_span {
 /* Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), bias-corrected moments. */
 struct adamw_hyper {
     float lr, beta1, beta2, eps, weight_decay;
-    uint64_t step; /* 1 for the first step */
+    uint64_t step;        /* 1 for the first step */
+    const float *correct; /* not NULL: bias corrections in device memory (count_step), in place of `step` */
 };
+
+/* Places in the queue that can be waited for at one time. */
+enum { DEVICE_MARKS = 4 };
 
 struct device_ops {
     void (*close)(struct device *dev);
@@ -100,6 +104,14 @@ struct device_ops {
     void (*fill)(struct device *dev, float *p, size_t n, float value);
     /* Wait for everything submitted; the first error since open, or OK. err may be NULL. */
     enum status (*sync)(struct device *dev, struct err *err) MUST_CHECK;
+    /* Memory of the host that upload and download reach without waiting (pinned, where there is a GPU); zeroed. NULL
+     * when there is none. host_release: NULL is allowed. */
+    void *(*host_alloc)(struct device *dev, size_t bytes);
+    void (*host_release)(struct device *dev, void *p);
+    /* Mark this place in the queue, slot < DEVICE_MARKS; `reached` waits until all submitted before the slot's last
+     * mark is done, and no longer: what came later goes on. Its result is sync's. */
+    void (*mark)(struct device *dev, int slot);
+    enum status (*reached)(struct device *dev, int slot, struct err *err) MUST_CHECK;
 
     /* Plans. INVALID for a zero dimension, NOMEM. They belong to the device and end with plan_free or close. */
     enum status (*lin_plan)(struct device *dev, const struct lin_shape *shape, struct lin_plan **out) MUST_CHECK;
@@ -182,12 +194,17 @@ struct device_ops {
      * scale is 1. A norm that is not finite gives scale 0 and shows in *norm. */
     void (*clip_scale)(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 
+    /* *steps += 1 unless *scale is 0 (a refused step), then correct[2] = 1 / (1 - beta1^steps), 1 / (1 - beta2^steps),
+     * all in device memory: so the host need not know yet which steps were taken. */
+    void (*count_step)(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
+                       float *correct);
     /* theta, grad, m, v are the whole flat vectors; spans say which parts and whether they decay. The gradient is
      * multiplied by *scale (device memory) first; NULL: 1. Where *scale is 0, nothing changes (a refused step). */
     void (*adamw)(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                   float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
-    /* theta -= lr * scale * grad */
-    void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, const float *scale);
+    /* theta = keep * theta - lr * scale * grad; keep: 1 less the decay. scale as above. */
+    void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
+                const float *scale);
     void (*axpy)(struct device *dev, size_t n, float a, const float *x, float *y); /* y += a x */
     void (*scale)(struct device *dev, size_t n, float a, float *x);                /* x *= a */
 

@@ -4,7 +4,8 @@
 
 #include "common/mem.h"
 
-enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALARS };
+/* SCALAR_STEPS: 8 bytes, a uint64_t. */
+enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_CORRECT, SCALAR_STEPS = 6, SCALARS = 8 };
 
 struct inner_opt_config inner_opt_config_of(const struct config *config)
 {
@@ -93,49 +94,51 @@ void inner_opt_destroy(struct inner_opt *opt)
     mem_free(opt);
 }
 
-/* Decay is not part of the device's sgd, so the host must know first whether the step is refused. */
-static enum status apply_sgd(const struct inner_opt *opt, const struct inner_opt_slice *slice, float *theta,
-                             const float *grad, double lr, struct err *err)
+static uint64_t *steps_of(const struct inner_opt_slice *slice)
 {
-    struct device *dev = slice->dev;
-    float norm;
-    dev->ops->download(dev, &norm, slice->scalars + SCALAR_NORM, sizeof norm);
-    TRY(dev->ops->sync(dev, err));
-    if (!isfinite(norm)) return STATUS_OK;
-    for (size_t i = 0; i < slice->n_spans; i++) {
-        const struct adamw_span *s = &slice->spans[i];
-        if (s->decay && opt->config.weight_decay != 0)
-            dev->ops->scale(dev, s->count, (float)(1 - lr * opt->config.weight_decay), theta + s->offset);
-        dev->ops->sgd(dev, s->count, theta + s->offset, grad + s->offset, (float)lr, slice->scalars + SCALAR_SCALE);
-    }
-    return dev->ops->sync(dev, err);
+    return (uint64_t *)(void *)(slice->scalars + SCALAR_STEPS);
 }
 
-enum status inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr,
-                            struct err *err)
+static void apply_sgd(const struct inner_opt *opt, const struct inner_opt_slice *slice, float *theta, const float *grad,
+                      double lr)
+{
+    struct device *dev = slice->dev;
+    for (size_t i = 0; i < slice->n_spans; i++) {
+        const struct adamw_span *s = &slice->spans[i];
+        float keep = s->decay ? (float)(1 - lr * opt->config.weight_decay) : 1;
+        dev->ops->sgd(dev, s->count, theta + s->offset, grad + s->offset, (float)lr, keep,
+                      slice->scalars + SCALAR_SCALE);
+    }
+}
+
+void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
 {
     const struct inner_opt_slice *slice = &opt->slices[rank];
     const struct inner_opt_config *c = &opt->config;
     struct device *dev = slice->dev;
+    float *scale = slice->scalars + SCALAR_SCALE, *correct = slice->scalars + SCALAR_CORRECT;
     /* Every rank takes the norm of the whole gradient itself: the same bits everywhere, and no rank waits. */
     dev->ops->sumsq(dev, opt->n_params, grad, slice->scalars + SCALAR_SUMSQ);
-    dev->ops->clip_scale(dev, slice->scalars + SCALAR_SUMSQ, (float)c->grad_clip, slice->scalars + SCALAR_SCALE,
-                         slice->scalars + SCALAR_NORM);
-    if (c->kind == OPTIMIZER_SGD) return apply_sgd(opt, slice, theta, grad, lr, err);
+    dev->ops->clip_scale(dev, slice->scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, slice->scalars + SCALAR_NORM);
+    if (c->kind == OPTIMIZER_SGD) {
+        apply_sgd(opt, slice, theta, grad, lr);
+        return;
+    }
     struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .step = opt->steps + 1};
-    dev->ops->adamw(dev, slice->spans, slice->n_spans, theta, grad, opt->m, opt->v, &hyper,
-                    slice->scalars + SCALAR_SCALE);
-    return dev->ops->sync(dev, err);
+                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .correct = correct};
+    dev->ops->count_step(dev, scale, hyper.beta1, hyper.beta2, steps_of(slice), correct);
+    dev->ops->adamw(dev, slice->spans, slice->n_spans, theta, grad, opt->m, opt->v, &hyper, scale);
 }
 
-bool inner_opt_finish(struct inner_opt *opt, double *norm)
+void inner_opt_norm(struct inner_opt *opt, float *norm)
 {
     struct device *dev = opt->slices[0].dev;
-    float value = NAN;
-    dev->ops->download(dev, &value, opt->slices[0].scalars + SCALAR_NORM, sizeof value);
-    *norm = value;
-    bool taken = dev->ops->sync(dev, NULL) == STATUS_OK && isfinite(value);
+    dev->ops->download(dev, norm, opt->slices[0].scalars + SCALAR_NORM, sizeof *norm);
+}
+
+bool inner_opt_finish(struct inner_opt *opt, float norm)
+{
+    bool taken = isfinite(norm);
     if (taken)
         opt->steps++;
     else
@@ -168,8 +171,12 @@ static void write_one(const struct inner_opt *opt, float *to, const void *from)
 
 enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err)
 {
-    struct device *dev = opt->slices[0].dev;
     write_one(opt, opt->m, m);
     write_one(opt, opt->v, v);
-    return dev->ops->sync(dev, err);
+    for (int r = 0; r < opt->n_slices; r++) {
+        const struct inner_opt_slice *slice = &opt->slices[r];
+        slice->dev->ops->upload(slice->dev, steps_of(slice), &opt->steps, sizeof opt->steps);
+        TRY(slice->dev->ops->sync(slice->dev, err));
+    }
+    return STATUS_OK;
 }

@@ -3,7 +3,9 @@
  * moments and count survive outer rounds, checkpoints and restarts together.
  *
  * All ranks of a worker share theta and the moments and hold the same reduced gradient; each updates its own slice.
- * A step is three calls: every rank `inner_opt_apply` and sync, then one `inner_opt_finish`. */
+ * A step is submitted, not waited for: every rank calls `inner_opt_apply`, one of them `inner_opt_norm`. Whether it was
+ * taken is known to the device at once and to the host when the norm came: then `inner_opt_finish`. So the count that
+ * corrects the moments lives on the device. */
 #ifndef WORKER_INNER_OPT_H
 #define WORKER_INNER_OPT_H
 
@@ -25,7 +27,7 @@ struct inner_opt_slice {
     struct device *dev;
     struct adamw_span *spans;
     size_t n_spans;
-    float *scalars; /* device memory: sum of squares, scale, norm */
+    float *scalars; /* device memory: sum of squares, scale, norm, corrections, and the count of steps taken */
 };
 
 struct inner_opt {
@@ -33,7 +35,7 @@ struct inner_opt {
     uint64_t n_params;
     float *m, *v;     /* [n_params] moments in device memory of slice 0; NULL with SGD */
     float *host;      /* [2 n_params] where they are read to; NULL when the host sees the device's memory anyway */
-    uint64_t steps;   /* taken */
+    uint64_t steps;   /* taken, as far as finished; after changing it: inner_opt_write */
     uint64_t skipped; /* refused because the gradient was not finite */
     struct inner_opt_slice *slices;
     int n_slices;
@@ -49,17 +51,17 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
 /* NULL is allowed. */
 void inner_opt_destroy(struct inner_opt *opt);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
- * whose norm is not finite changes nothing. Syncs. */
-enum status inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr,
-                            struct err *err) MUST_CHECK;
-/* After every rank's apply: count the step; *norm is the gradient's norm before clipping; true when the step was
- * taken. */
-bool inner_opt_finish(struct inner_opt *opt, double *norm);
+ * whose norm is not finite changes nothing. */
+void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
+/* After rank 0's apply: submit the download of the gradient's norm before clipping; *norm is host memory. */
+void inner_opt_norm(struct inner_opt *opt, float *norm);
+/* The norm came: count its step. In the order of the steps; true when it was taken. */
+bool inner_opt_finish(struct inner_opt *opt, float norm);
 
 /* The moments as the host can read them, [n_params] each, until the next call that changes or reads them; NULL with
  * SGD. Between steps only. Fails as the device does. */
 enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float **v_p, struct err *err) MUST_CHECK;
-/* The other way: both from the host, or zeros (NULL). Nothing with SGD. */
+/* The other way: both from the host, or zeros (NULL), none with SGD; and the count of steps. */
 enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err) MUST_CHECK;
 
 #endif

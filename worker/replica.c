@@ -8,6 +8,7 @@
 #include "common/mem.h"
 #include "gpu/collective.h"
 #include "worker/batch.h"
+#include "worker/step_io.h"
 
 /* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
 enum order { ORDER_NONE, ORDER_STEP, ORDER_GRADIENT, ORDER_EVAL, ORDER_QUIT };
@@ -21,14 +22,20 @@ struct rank {
     float *grad;                       /* [n_params], device */
     int32_t *tokens, *targets;         /* [rows*seq], device */
     float *loss;                       /* [rows*seq], device */
-    int32_t *host_tokens, *host_targets;
-    float *host_loss;
-    double *row_loss;                  /* [rows * grad_accum] nats of each sequence of the order, in order */
+    struct step_io io;
+    double *row_loss;                  /* [rows] nats of each sequence of a micro-step */
     uint32_t *scratch;                 /* [seq+1] */
     enum status status;                /* of the last order */
     struct err err;
     pthread_t thread;
     bool started;
+};
+
+/* A step that was submitted. */
+struct flight {
+    size_t n; /* sequences; 0: none */
+    int slot;
+    uint64_t submitted_us;
 };
 
 struct replica {
@@ -42,6 +49,9 @@ struct replica {
     /* Where the device's memory is not the host's, else NULL: */
     float *host_values; /* [n_params] parameters or gradient, as the caller asked for last */
     float *eval_theta;  /* [n_params], device: the parameters that the caller wants evaluated */
+    struct flight flight; /* the one that is not read yet */
+    uint64_t submitted;   /* orders that took a slot */
+    uint64_t done_us;     /* when the last step was seen to be over */
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];
     bool group_open;
@@ -56,6 +66,7 @@ struct replica {
     const float *order_theta;
     const uint64_t *counters;
     size_t n_counters;
+    int slot; /* of every rank's io */
     double lr;
 };
 
@@ -66,22 +77,17 @@ static enum status micro_step(struct rank *k, uint32_t micro, const float *theta
 {
     struct replica *r = k->replica;
     const struct device_ops *ops = k->dev->ops;
-    size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, seq = r->seq;
-    size_t have = first < r->n_counters ? r->n_counters - first : 0, count = r->rows * seq;
+    const struct step_slot *slot = &k->io.slots[r->slot];
+    size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, count = (size_t)r->rows * r->seq;
+    size_t have = first < r->n_counters ? r->n_counters - first : 0, at = micro * count;
     if (have > r->rows) have = r->rows;
-    TRY(batch_fill(r->source, r->counters + (have ? first : 0), have, r->rows, k->host_tokens, k->host_targets,
+    TRY(batch_fill(r->source, r->counters + (have ? first : 0), have, r->rows, slot->tokens + at, slot->targets + at,
                    k->scratch, &k->err));
-    ops->upload(k->dev, k->tokens, k->host_tokens, count * sizeof *k->tokens);
-    ops->upload(k->dev, k->targets, k->host_targets, count * sizeof *k->targets);
+    ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
+    ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
     r->config.family->run(k->model, theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
-                           NULL);
-    ops->download(k->dev, k->host_loss, k->loss, count * sizeof *k->loss);
-    TRY(ops->sync(k->dev, &k->err));
-    for (size_t i = 0; i < r->rows; i++) {
-        double sum = 0;
-        for (size_t t = 0; t < seq; t++) sum += k->host_loss[i * seq + t];
-        k->row_loss[(size_t)micro * r->rows + i] = sum;
-    }
+                          NULL);
+    ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
     return STATUS_OK;
 }
 
@@ -92,20 +98,32 @@ static enum status gradient_of_order(struct rank *k)
     float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
     for (uint32_t micro = 0; micro < r->config.grad_accum; micro++)
         TRY(micro_step(k, micro, r->order_theta, dscale, true));
+    if (r->n_ranks == 1) return STATUS_OK; /* and nobody to wait for */
     return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
+}
+
+static void step_of_order(struct rank *k)
+{
+    struct replica *r = k->replica;
+    inner_opt_apply(r->opt, k->index, r->theta, k->grad, r->lr);
+    if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
 }
 
 static enum status obey(struct rank *k)
 {
     struct replica *r = k->replica;
     switch (r->order) {
-    case ORDER_EVAL: return micro_step(k, 0, r->order_theta, 1, false);
-    case ORDER_GRADIENT: return gradient_of_order(k);
+    case ORDER_EVAL: TRY(micro_step(k, 0, r->order_theta, 1, false)); break;
+    case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
         TRY(gradient_of_order(k));
-        return inner_opt_apply(r->opt, k->index, r->theta, k->grad, r->lr, &k->err);
+        step_of_order(k);
+        break;
     default: return STATUS_OK;
     }
+    k->dev->ops->mark(k->dev, r->slot);
+    /* What is over already may have failed: here the others are told. */
+    return k->dev->host_memory ? k->dev->ops->sync(k->dev, &k->err) : STATUS_OK;
 }
 
 static void work(struct rank *k)
@@ -173,17 +191,31 @@ static enum status order_and_wait(struct replica *r, enum order order, const str
     r->order_theta = theta;
     r->counters = counters;
     r->n_counters = n;
+    r->slot = (int)(r->submitted++ % (uint64_t)r->ranks[0].io.n_slots); /* not the one that is in flight */
     give_order(r, order);
     return order_status(r, err);
 }
 
+/* Wait until all ranks did what the slot's order said. */
+static enum status slot_reached(struct replica *r, int slot, struct err *err)
+{
+    for (int i = 0; i < r->n_ranks; i++) {
+        struct device *dev = r->ranks[i].dev;
+        TRY(dev->ops->reached(dev, slot, err));
+    }
+    return STATUS_OK;
+}
+
 /* Sequence by sequence in the order of the counters, so the sum does not depend on the number of ranks. */
-static double loss_of_order(const struct replica *r, uint32_t micro_steps)
+static double loss_of_slot(const struct replica *r, int slot, uint32_t micro_steps)
 {
     double sum = 0;
     for (uint32_t micro = 0; micro < micro_steps; micro++)
-        for (int i = 0; i < r->n_ranks; i++)
-            for (uint32_t row = 0; row < r->rows; row++) sum += r->ranks[i].row_loss[(size_t)micro * r->rows + row];
+        for (int i = 0; i < r->n_ranks; i++) {
+            const struct rank *k = &r->ranks[i];
+            step_io_row_losses(&k->io, slot, micro, r->rows, k->row_loss);
+            for (uint32_t row = 0; row < r->rows; row++) sum += k->row_loss[row];
+        }
     return sum;
 }
 
@@ -206,16 +238,42 @@ static enum status in_host_memory(struct replica *r, const float *values, float 
     return dev->ops->sync(dev, err);
 }
 
+/* Wait for a flight and read what it left. */
+static enum status land(struct replica *r, const struct flight *flight, struct step_result *result, struct err *err)
+{
+    uint64_t begin = r->done_us > flight->submitted_us ? r->done_us : flight->submitted_us;
+    TRY(slot_reached(r, flight->slot, err));
+    r->done_us = clock_monotonic_us();
+    *result = (struct step_result){.loss_sum = loss_of_slot(r, flight->slot, r->config.grad_accum),
+                                   .tokens = (uint64_t)flight->n * r->seq,
+                                   .grad_norm = *r->ranks[0].io.slots[flight->slot].norm,
+                                   .compute_s = (double)(r->done_us - begin) * 1e-6};
+    result->skipped = !inner_opt_finish(r->opt, *r->ranks[0].io.slots[flight->slot].norm);
+    return STATUS_OK;
+}
+
+enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
+{
+    struct flight flight = r->flight;
+    *result = (struct step_result){0};
+    if (!flight.n) return STATUS_OK;
+    r->flight.n = 0;
+    TRY(land(r, &flight, result, err));
+    result->late = true;
+    return STATUS_OK;
+}
+
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
                                struct step_result *result, struct err *err)
 {
-    uint64_t start = clock_monotonic_us();
+    struct flight flight = {.n = n, .submitted_us = clock_monotonic_us()};
     TRY(check_counters(r, n, err));
     r->lr = lr;
     TRY(order_and_wait(r, ORDER_STEP, &r->train, r->theta, counters, n, err));
-    *result = (struct step_result){.loss_sum = loss_of_order(r, r->config.grad_accum), .tokens = (uint64_t)n * r->seq};
-    result->skipped = !inner_opt_finish(r->opt, &result->grad_norm);
-    result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
+    flight.slot = r->slot;
+    if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
+    TRY(replica_flush(r, result, err));
+    r->flight = flight;
     return STATUS_OK;
 }
 
@@ -226,11 +284,13 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     TRY(check_counters(r, n, err));
     TRY(order_and_wait(r, ORDER_GRADIENT, &r->train, r->theta, counters, n, err));
     struct rank *k = &r->ranks[0];
-    *result = (struct step_result){.loss_sum = loss_of_order(r, r->config.grad_accum), .tokens = (uint64_t)n * r->seq};
+    float *norm = k->io.slots[r->slot].norm;
     k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
-    k->dev->ops->download(k->dev, k->host_loss, k->loss, sizeof *k->host_loss);
+    k->dev->ops->download(k->dev, norm, k->loss, sizeof *norm);
+    TRY(slot_reached(r, r->slot, err));
     TRY(k->dev->ops->sync(k->dev, err));
-    result->grad_norm = sqrt(k->host_loss[0]);
+    *result = (struct step_result){.loss_sum = loss_of_slot(r, r->slot, r->config.grad_accum),
+                                   .tokens = (uint64_t)n * r->seq, .grad_norm = sqrt(*norm)};
     result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
     if (!isfinite(result->grad_norm)) return err_set(err, STATUS_NONFINITE, "the gradient is not finite");
     return in_host_memory(r, k->grad, r->host_values, grad, err);
@@ -254,7 +314,8 @@ enum status replica_eval(struct replica *r, const float *theta, const struct tok
         size_t n = count - done < r->config.batch_size ? (size_t)(count - done) : r->config.batch_size;
         for (size_t i = 0; i < n; i++) r->eval_counters[i] = first + done + i;
         TRY(order_and_wait(r, ORDER_EVAL, &source, theta ? theta : r->theta, r->eval_counters, n, err));
-        sum += loss_of_order(r, 1);
+        TRY(slot_reached(r, r->slot, err));
+        sum += loss_of_slot(r, r->slot, 1);
         done += n;
     }
     *loss_sum = sum;
@@ -295,13 +356,10 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     k->tokens = ops->alloc(k->dev, count * sizeof *k->tokens);
     k->targets = ops->alloc(k->dev, count * sizeof *k->targets);
     k->loss = ops->alloc(k->dev, count * sizeof *k->loss);
-    k->host_tokens = mem_alloc(count, sizeof *k->host_tokens);
-    k->host_targets = mem_alloc(count, sizeof *k->host_targets);
-    k->host_loss = mem_alloc(count, sizeof *k->host_loss);
-    k->row_loss = mem_alloc((size_t)r->rows * c->grad_accum, sizeof *k->row_loss);
+    k->row_loss = mem_alloc(r->rows, sizeof *k->row_loss);
     k->scratch = mem_alloc(r->seq + 1u, sizeof *k->scratch);
-    bool ok = k->tokens && k->targets && k->loss && k->host_tokens && k->host_targets && k->host_loss && k->row_loss &&
-              k->scratch;
+    bool ok = k->tokens && k->targets && k->loss && k->row_loss && k->scratch &&
+              step_io_open(&k->io, k->dev, count, c->eval_only ? 1 : c->grad_accum) == STATUS_OK;
     if (ok && !c->eval_only) ok = (k->grad = ops->alloc(k->dev, r->layout->n_params * sizeof *k->grad)) != NULL;
     return ok ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for rank %d's batch and gradient", index);
 }
@@ -377,11 +435,9 @@ static void rank_finish(struct rank *k, const struct model_family *family)
         ops->release(k->dev, k->tokens);
         ops->release(k->dev, k->targets);
         ops->release(k->dev, k->loss);
+        step_io_close(&k->io);
         device_close(k->dev);
     }
-    mem_free(k->host_tokens);
-    mem_free(k->host_targets);
-    mem_free(k->host_loss);
     mem_free(k->row_loss);
     mem_free(k->scratch);
 }

@@ -5,6 +5,9 @@
  * tokens, divided once by the step's number of tokens, reduced in rank order, and applied by one optimizer. Same
  * inputs, same bits, for any number of compute threads; another number of ranks differs by rounding only.
  *
+ * A GPU is kept at work: a step is submitted as a whole and nobody waits for it. Its losses are read when the next one
+ * has been submitted, or at replica_flush. A CPU has done the step when the call returns.
+ *
  * Not thread-safe: one thread calls, the ranks work inside the call. Nothing is allocated after creation. */
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
@@ -35,10 +38,11 @@ struct replica;
 
 struct step_result {
     double loss_sum;   /* nats, over `tokens` */
-    uint64_t tokens;
+    uint64_t tokens;   /* 0: no step is over that was not reported before */
+    bool late;         /* of the step that was submitted before this one */
     double grad_norm;  /* of the mean gradient before clipping */
     bool skipped;      /* the gradient was not finite: parameters unchanged */
-    double compute_s;  /* wall time inside the call */
+    double compute_s;  /* wall time: of the call, or, late, from one step's end (or its begin) to the next one's */
 };
 
 /* `train` may be NULL with eval_only; it and `layout` must outlive the replica. INVALID for numbers that do not fit
@@ -69,9 +73,13 @@ size_t replica_activation_bytes(const struct replica *replica);
 
 /* One optimizer step on the samples with these global counters (worker/batch.h); n = replica_step_samples, or fewer at
  * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not
- * an error: the step is skipped, counted and said so in the result. */
+ * an error: the step is skipped, counted and said so in the result. The device knows that at once: a step submitted
+ * behind a skipped one is what it would have been had it been known. */
 enum status replica_train_step(struct replica *replica, const uint64_t *counters, size_t n, double lr,
                                struct step_result *result, struct err *err) MUST_CHECK;
+/* Wait for the step in flight, if there is one: its result. Before anybody looks at optimizer counts, and at the end of
+ * a round. */
+enum status replica_flush(struct replica *replica, struct step_result *result, struct err *err) MUST_CHECK;
 /* The mean gradient instead of a step (method ddp): *grad [n_params] stays valid until the next call. NONFINITE when
  * its norm is not finite. */
 enum status replica_gradient(struct replica *replica, const uint64_t *counters, size_t n, const float **grad,

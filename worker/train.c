@@ -65,44 +65,60 @@ static void pump(struct trainer *t, uint64_t timeout_us)
 /* ---- training -----------------------------------------------------------------------------------------------------
  */
 
+/* A result came: of the step in flight when it is late, else of `note`. */
+static void take_result(struct trainer *t, const struct step_note *note, const struct step_result *result)
+{
+    if (!result->tokens) return;
+    t->loss_sum += result->loss_sum;
+    t->tokens += result->tokens;
+    t->step_us = (uint64_t)(result->compute_s * 1e6);
+    train_note_step(t, result->late ? &t->in_flight : note, result);
+}
+
 static enum status one_step(struct trainer *t, const struct msg_assign *task, uint32_t step, const float **grad_p,
                             struct err *err)
 {
     uint32_t n = replica_step_samples(t->replica);
-    double position = task->step0 + step * task->step_rate, lr = lr_schedule_at(&t->schedule, position);
+    struct step_note note = {.round = task->round, .step = step, .position = task->step0 + step * task->step_rate};
     struct step_result result = {0};
     uint64_t started = clock_monotonic_us();
+    note.lr = lr_schedule_at(&t->schedule, note.position);
     if (!train_fill_counters(task, (uint64_t)step * n, t->counters, n))
         return err_set(err, STATUS_MISMATCH,
                        "the assignment of round %" PRIu64 " has too few samples: both sides must run "
                        "the same version of atoll",
                        task->round + 1);
     enum status status = *grad_p ? replica_gradient(t->replica, t->counters, n, grad_p, &result, err)
-                                 : replica_train_step(t->replica, t->counters, n, lr, &result, err);
+                                 : replica_train_step(t->replica, t->counters, n, note.lr, &result, err);
     if (status == STATUS_NONFINITE) result.loss_sum = NAN;
     if (status != STATUS_OK && status != STATUS_NONFINITE) return status;
-    t->loss_sum += result.loss_sum;
-    t->tokens += result.tokens;
-    train_note_step(t, step, position, lr, &result);
+    take_result(t, &note, &result);
+    t->in_flight = note;
     uint64_t now = clock_monotonic_us();
     t->compute_us += now - started;
-    outer_loop_train_step(t->loop, step + 1, now - started);
+    outer_loop_train_step(t->loop, step + 1, t->step_us ? t->step_us : now - started);
     train_send_metrics(t, false, now);
     return STATUS_OK;
 }
 
-static enum status train_round(struct trainer *t, struct err *err)
+static enum status last_step(struct trainer *t, struct err *err)
 {
-    outer_loop_train_begin(t->loop, clock_monotonic_us());
+    struct step_result result;
+    uint64_t started = clock_monotonic_us();
+    TRY(replica_flush(t->replica, &result, err));
+    take_result(t, &t->in_flight, &result);
+    t->compute_us += clock_monotonic_us() - started;
+    return STATUS_OK;
+}
+
+/* The steps of a round; *done: all of them, and nobody wants us to stop. */
+static enum status train_steps(struct trainer *t, const float **grad_p, bool *done, struct err *err)
+{
     const struct msg_assign *task = outer_loop_assignment(t->loop);
-    const float *params = outer_loop_params(t->loop), *grad = NULL;
     uint64_t round = task->round;
-    TRY(replica_set_params(t->replica, params, err));
-    if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
-    t->loss_sum = 0;
-    t->tokens = t->compute_us = 0;
+    *done = false;
     for (uint32_t step = 0; step < task->steps; step++) {
-        TRY(one_step(t, task, step, &grad, err));
+        TRY(one_step(t, task, step, grad_p, err));
         pump(t, 0);
         if (stop_signal) return STATUS_OK;
         if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round) {
@@ -111,11 +127,28 @@ static enum status train_round(struct trainer *t, struct err *err)
             return STATUS_OK;
         }
     }
+    *done = true;
+    return STATUS_OK;
+}
+
+static enum status train_round(struct trainer *t, struct err *err)
+{
+    bool done;
+    outer_loop_train_begin(t->loop, clock_monotonic_us());
+    uint32_t steps = outer_loop_assignment(t->loop)->steps;
+    const float *params = outer_loop_params(t->loop), *grad = NULL;
+    TRY(replica_set_params(t->replica, params, err));
+    if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
+    t->loss_sum = 0;
+    t->tokens = t->compute_us = 0;
+    TRY(train_steps(t, &grad, &done, err));
+    TRY(last_step(t, err));
+    if (!done) return STATUS_OK;
     if (!grad && !outer_loop_on_device(t->loop)) TRY(replica_get_params(t->replica, &params, err));
     struct outer_result result = {
         .values = grad ? grad : params,
         .tokens = t->tokens,
-        .steps = task->steps,
+        .steps = steps,
         .loss_sum = t->loss_sum,
         .compute_us = t->compute_us,
     };

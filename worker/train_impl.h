@@ -18,6 +18,13 @@ struct skip_log {
     uint64_t count, said_us; /* said_us 0: never */
 };
 
+/* A step whose result may come later. */
+struct step_note {
+    uint64_t round;
+    uint32_t step; /* of the round */
+    double position, lr;
+};
+
 struct trainer {
     const struct train_options *options;
     struct config config; /* shared keys of the run, local keys of this machine */
@@ -39,6 +46,8 @@ struct trainer {
     /* The round in hand. */
     uint64_t tokens, compute_us;
     double loss_sum;
+    struct step_note in_flight; /* the step submitted last */
+    uint64_t step_us;           /* the last one known */
 
     struct msg_metrics metrics;
     uint64_t metrics_us;     /* when they were sent last */
@@ -58,7 +67,7 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 /* A step was skipped for its gradient: a warning for the first, then one with a count every half a minute. */
 void train_note_skip(struct skip_log *log, double position, uint64_t now_us);
 /* One step is done: a step line now and then, a record for METRICS. */
-void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result);
+void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);
 /* Send METRICS when the last are a second old (or there is no room), at once with `force`. */
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us);
 

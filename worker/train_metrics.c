@@ -30,27 +30,26 @@ void train_note_skip(struct skip_log *log, double position, uint64_t now_us)
     log->count = 0;
 }
 
-void train_note_step(struct trainer *t, uint32_t step, double position, double lr, const struct step_result *result)
+void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
-    const struct msg_assign *task = outer_loop_assignment(t->loop);
     struct msg_metrics *m = &t->metrics;
     double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
     if (m->n_steps < WIRE_METRICS_MAX)
         m->steps[m->n_steps++] = (struct metrics_step){
-            .round = task->round,
-            .step = step,
-            .position = position,
+            .round = note->round,
+            .step = note->step,
+            .position = note->position,
             .loss = (float)loss,
-            .lr = number(lr),
+            .lr = number(note->lr),
             .grad_norm = (float)result->grad_norm,
             .tokens = result->tokens,
             .step_us = (uint32_t)fmin(result->compute_s * 1e6, 4e9),
         };
     t->steps_done++;
-    if (result->skipped) train_note_skip(&t->skips, position, clock_monotonic_us());
+    if (result->skipped) train_note_skip(&t->skips, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
-    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", position + 1,
-             task->round + 1, loss, lr, result->grad_norm,
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", note->position + 1,
+             note->round + 1, loss, note->lr, result->grad_norm,
              result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0);
 }
 

@@ -64,11 +64,13 @@ static enum status trainer_open(struct trainer *t, int threads, struct err *err)
 static enum status trainer_step(struct trainer *t, double *loss, struct err *err)
 {
     size_t n = t->batch * t->seq;
-    double norm;
+    float norm;
     model_family_find("gpt2")->run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false,
                                    NULL);
-    TRY(inner_opt_apply(t->opt, 0, t->theta, t->grad, 1e-3, err));
-    inner_opt_finish(t->opt, &norm);
+    inner_opt_apply(t->opt, 0, t->theta, t->grad, 1e-3);
+    inner_opt_norm(t->opt, &norm);
+    TRY(t->dev->ops->sync(t->dev, err));
+    inner_opt_finish(t->opt, norm);
     *loss = 0;
     for (size_t i = 0; i < n; i++) *loss += t->loss[i] / (double)n;
     return t->dev->ops->sync(t->dev, err);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "gpu/cuda_rt.h"
+#include "gpu/device.h"
 
 /* Operations of each queue that are done, or known to be. */
 struct emulated_clock {
@@ -65,6 +66,7 @@ struct cuda_rt {
     unsigned n_blocks;
     int opened;
     struct emulated_queue queues[CUDA_QUEUES];
+    struct cuda_event marks[DEVICE_MARKS];
     struct emulated_clock host; /* what the host has waited for */
     bool recording;             /* from the first event on: there is more than one queue */
     enum cuda_queue running;    /* the operation that runs: its queue, name, clock */

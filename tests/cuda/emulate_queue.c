@@ -1,5 +1,6 @@
 /* What was submitted to an emulated device, and when it runs: not before the host waits, and then in an order that the
  * seed chooses among all that queues and events permit. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,20 @@
 #include "tests/cuda/emulate_impl.h"
 
 static unsigned order_seed; /* of devices opened from now on */
+static atomic_ulong idle_waits;
+
+unsigned long emulate_idle_waits(void)
+{
+    return atomic_load(&idle_waits);
+}
+
+/* There was something to wait for, and nothing is left. */
+static void note_wait(struct cuda_rt *rt, bool had)
+{
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (rt->queues[q].first) return;
+    if (had) atomic_fetch_add(&idle_waits, 1);
+}
 
 void emulate_queue_order(unsigned seed)
 {
@@ -163,6 +178,7 @@ static enum cuda_queue choose(struct cuda_rt *rt)
 void emulate_drain(struct cuda_rt *rt)
 {
     enum cuda_queue queue;
+    bool had = choose(rt) != CUDA_QUEUES;
     emulate_memory_open(rt);
     while ((queue = choose(rt)) != CUDA_QUEUES) run_first(rt, queue);
     emulate_memory_close(rt);
@@ -170,6 +186,7 @@ void emulate_drain(struct cuda_rt *rt)
         if (rt->queues[q].first) cuda_rt_fail(rt, STATUS_STATE, "queues wait for each other");
         emulate_clock_join(&rt->host, &rt->queues[q].clock);
     }
+    note_wait(rt, had);
 }
 
 static bool holds(const struct emulated_queue *q, const struct cuda_event *e, uint64_t place)
@@ -194,12 +211,24 @@ static void run_until(struct cuda_rt *rt, const struct cuda_event *e, uint64_t p
 
 enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
 {
+    bool had = e->done < e->recorded;
     emulate_memory_open(rt);
     run_until(rt, e, e->recorded);
     emulate_memory_close(rt);
+    note_wait(rt, had);
     emulate_clock_join(&rt->host, &e->clock);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
+void cuda_rt_mark(struct cuda_rt *rt, int slot)
+{
+    cuda_rt_record(rt, CUDA_MAIN, &rt->marks[slot]);
+}
+
+enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
+{
+    return cuda_rt_await(rt, &rt->marks[slot], err);
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */

@@ -86,6 +86,18 @@ void emulate_name(struct device *dev, const void *p, const char *name)
     if (b) b->name = name;
 }
 
+void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes)
+{
+    (void)rt;
+    return mem_alloc(1, bytes);
+}
+
+void cuda_rt_host_release(struct cuda_rt *rt, void *p)
+{
+    if (p) emulate_drain(rt);
+    mem_free(p);
+}
+
 struct copy {
     void *dst;
     const void *src;

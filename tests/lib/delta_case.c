@@ -121,6 +121,7 @@ static void on_device(struct device *dev, const struct codec *codec, struct run 
     float *residual = r->residual ? upload(dev, r->residual, r->n) : NULL;
     float *rest = r->residual && !in_place ? upload(dev, r->rest, r->n) : residual;
     ops->delta(dev, plan, theta, anchor, r->decay, residual, rest, out);
+    if (ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg); /* uploads came from where downloads go */
     ops->download(dev, r->room, out, bytes);
     if (rest) ops->download(dev, r->rest, rest, r->n * sizeof *rest);
     if (ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);

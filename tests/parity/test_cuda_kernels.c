@@ -97,9 +97,9 @@ static void check_vectors(void)
             ON(d, fill, y.at[d], n, 2);
             ON(d, axpy, n, 3, x.at[d], y.at[d]);
             ON(d, scale, n, -0.5f, y.at[d]);
-            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, scale.at[d]);
-            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, zero.at[d]); /* refused */
-            ON(d, sgd, n, y.at[d], x.at[d], 0.3f, NULL);
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.75f, scale.at[d]);
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.5f, zero.at[d]); /* refused */
+            ON(d, sgd, n, y.at[d], x.at[d], 0.3f, 1, NULL);
             ON(d, sum, n, y.at[d], sum.at[d]);
             ON(d, sumsq, n, x.at[d], sumsq.at[d]);
             ON(d, fill, y.at[d], 0, 1);
@@ -140,13 +140,18 @@ static void check_adamw(void)
     const float half = 0.5f, none = 0;
     struct vec theta = vec_normal(N, 1, 1), grad = vec_normal(N, 2, 1), m = vec_normal(N, 3, 0);
     struct vec v = vec_normal(N, 3, 0), scale = vec_of(1, &half), zero = vec_of(1, &none);
-    for (uint64_t step = 1; step <= 3; step++)
+    struct vec steps = vec_normal(2, 1, 0), correct = vec_poisoned(2); /* steps: a uint64_t, 0 */
+    for (uint64_t step = 1; step <= 4; step++)
         for (int d = 0; d < 2; d++) {
             struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                    .step = step};
+                                    .step = step, .correct = step % 2 ? NULL : correct.at[d]};
+            ON(d, count_step, scale.at[d], 0.9f, 0.95f, (uint64_t *)(void *)steps.at[d], correct.at[d]);
+            ON(d, count_step, zero.at[d], 0.9f, 0.95f, (uint64_t *)(void *)steps.at[d], correct.at[d]);
             ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, step == 3 ? NULL : scale.at[d]);
             ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, zero.at[d]);
         }
+    vec_same("corrections", &correct, 1e-7);
+    vec_free(&steps);
     vec_same("adamw theta", &theta, 1e-7);
     vec_same("adamw m", &m, 1e-7);
     vec_same("adamw v", &v, 1e-7);

@@ -259,8 +259,7 @@ static void plain_start(struct trainer *t)
     for (uint32_t f = 0; f < t->layout.n_fragments; f++)
         layout_fill(&t->layout, f, t->config.run.seed, replica_params(t->replica) + t->layout.fragments[f].offset);
     opt->steps = opt->skipped = 0;
-    if (opt->m) memset(opt->m, 0, opt->n_params * sizeof(float));
-    if (opt->v) memset(opt->v, 0, opt->n_params * sizeof(float));
+    assert_int_equal(inner_opt_write(opt, NULL, NULL, NULL), STATUS_OK);
 }
 
 static void plain_steps(struct trainer *t, uint64_t first, uint32_t step0, uint32_t steps)

@@ -62,7 +62,9 @@ static void check_adamw(struct device *dev)
                                        {.offset = 1240, .count = 3, .decay = false},
                                        {.offset = 1250, .count = N - 1250, .decay = true}};
     float *theta = case_normal(N, 1, 1), *grad = case_normal(N, 2, 1), *m = case_normal(N, 3, 0.0f);
-    float *v = case_normal(N, 3, 0.0f), scale = 0.5f, none = 0;
+    float *v = case_normal(N, 3, 0.0f), scale = 0.5f, none = 0, correct[2] = {NAN, NAN};
+    float *theta2 = case_normal(N, 1, 1), *m2 = case_normal(N, 3, 0.0f), *v2 = case_normal(N, 3, 0.0f);
+    uint64_t steps = 0;
     double *want = case_widen(theta, N), *wm = case_widen(m, N), *wv = case_widen(v, N);
     for (uint64_t step = 1; step <= 3; step++) {
         struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
@@ -81,9 +83,18 @@ static void check_adamw(struct device *dev)
         case_close("adamw m", m, wm, N, 1e-6);
         case_close("adamw v", v, wv, N, 1e-6);
         double before = theta[0];
+        dev->ops->count_step(dev, &scale, h.beta1, h.beta2, &steps, correct);
+        dev->ops->count_step(dev, &none, h.beta1, h.beta2, &steps, correct);
+        assert_int_equal(steps, step);
+        h.correct = correct;
+        dev->ops->adamw(dev, spans, 3, theta2, grad, m2, v2, &h, &scale);
+        case_equal("adamw with a count of the device's", theta2, theta, N);
         dev->ops->adamw(dev, spans, 3, theta, grad, m, v, &h, &none); /* refused */
         assert_true(theta[0] == (float)before);
     }
+    mem_free(theta2);
+    mem_free(m2);
+    mem_free(v2);
     mem_free(theta);
     mem_free(grad);
     mem_free(m);
@@ -102,8 +113,8 @@ static void check_vector(struct device *dev)
         dev->ops->fill(dev, y, n, 2);
         dev->ops->axpy(dev, n, 3, x, y);
         dev->ops->scale(dev, n, -0.5f, y);
-        dev->ops->sgd(dev, n, y, x, 0.1f, &half);
-        for (size_t j = 0; j < n; j++) want[j] = -0.5 * (2 + 3.0 * x[j]) - 0.05 * x[j];
+        dev->ops->sgd(dev, n, y, x, 0.1f, 0.75f, &half);
+        for (size_t j = 0; j < n; j++) want[j] = 0.75 * -0.5 * (2 + 3.0 * x[j]) - 0.05 * x[j];
         case_close("fill, axpy, scale, sgd", y, want, n, 1e-6);
         dev->ops->copy(dev, y, x, n * sizeof *x);
         case_equal("copy", x, y, n);

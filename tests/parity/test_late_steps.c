@@ -1,0 +1,226 @@
+/* Steps whose results come one step late: on a device that works beside the host (the emulated CUDA plugin) nothing
+ * waits between the first step and the last, and results, parameters, moments and counts are those of a run that waits
+ * for every step, a refused step and a restart included. ctest: timeout=240 */
+#include <dlfcn.h>
+#include <libgen.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "worker/gpt2.h"
+#include "worker/replica.h"
+
+enum { N_TOKENS = 2001, BATCH = 2, STEPS = 5, SAMPLES_MAX = 2 * BATCH };
+
+static const struct model_config model = {.n_layer = 2, .n_head = 1, .n_embd = 8, .block_size = 6, .vocab_size = 32};
+static uint8_t bytes[N_TOKENS * 2];
+static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width = 2};
+static const struct tokens data = {.shards = &shard, .n_shards = 1, .n_tokens = N_TOKENS};
+static struct layout layout;
+static unsigned long (*idle_waits)(void);
+
+struct outcome {
+    struct step_result steps[STEPS];
+    int n;
+    uint64_t theta, m, v, taken, skipped;
+    unsigned long waits; /* between the first submission and the last */
+};
+
+static int set_up(void **state)
+{
+    char path[4096];
+    (void)state;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+    if (n < 0) return -1;
+    path[n] = 0;
+    strcat(dirname(path), "/atoll_cuda_emulated.so"); /* beside this program */
+    setenv("ATOLL_CUDA_PLUGIN", path, 1);
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!plugin) return -1;
+    *(void **)&idle_waits = dlsym(plugin, "emulate_idle_waits");
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        bytes[2 * i] = (uint8_t)((i % 5 * 7 + rng_u64(1, RNG_TEST, i) % 3) % model.vocab_size);
+    layout_init(&layout);
+    return idle_waits && gpt2_layout(&model, &layout, NULL) == STATUS_OK && layout_split(&layout, 1) == STATUS_OK ? 0
+                                                                                                                  : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    layout_finish(&layout);
+    return mem_live_bytes() ? -1 : 0;
+}
+
+static struct replica *open_replica(const char *device, enum optimizer kind, uint32_t accum)
+{
+    struct replica_config config = {.family = &gpt2_family, .model = model, .device = device, .ranks = 1, .threads = 1,
+                                    .batch_size = BATCH, .grad_accum = accum, .seed = 5,
+                                    .opt = {.kind = kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                                            .weight_decay = 0.1, .grad_clip = 1}};
+    struct replica *r = NULL;
+    struct err err = {0};
+    if (replica_create(&r, &config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return r;
+}
+
+static void put_params(struct replica *r, bool poisoned)
+{
+    float *values = mem_alloc(layout.n_params, sizeof *values);
+    layout_fill(&layout, 0, 9, values);
+    if (poisoned) values[layout.n_params - 1] = NAN;
+    assert_int_equal(replica_set_params(r, values, NULL), STATUS_OK);
+    mem_free(values);
+}
+
+static void take(struct outcome *o, const struct step_result *result)
+{
+    if (!result->tokens) return;
+    assert_true(o->n < STEPS);
+    o->steps[o->n++] = *result;
+}
+
+static void flush(struct replica *r, struct outcome *o)
+{
+    struct step_result result;
+    assert_int_equal(replica_flush(r, &result, NULL), STATUS_OK);
+    take(o, &result);
+}
+
+static void step(struct replica *r, struct outcome *o, uint64_t at)
+{
+    struct step_result result;
+    struct err err = {0};
+    uint64_t counters[SAMPLES_MAX];
+    uint32_t n = replica_step_samples(r);
+    for (uint32_t i = 0; i < n; i++) counters[i] = at * n + i;
+    if (replica_train_step(r, counters, n, 3e-3, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    take(o, &result);
+}
+
+static void finish(struct replica *r, struct outcome *o)
+{
+    struct inner_opt *opt = replica_optimizer(r);
+    const float *params, *m, *v;
+    assert_int_equal(replica_get_params(r, &params, NULL), STATUS_OK);
+    assert_int_equal(inner_opt_read(opt, &m, &v, NULL), STATUS_OK);
+    o->theta = layout_theta_hash(&layout, params);
+    o->m = m ? layout_theta_hash(&layout, m) : 0;
+    o->v = v ? layout_theta_hash(&layout, v) : 0;
+    o->taken = opt->steps;
+    o->skipped = opt->skipped;
+}
+
+/* refused: this step's gradient is not finite, -1: none is. */
+static struct outcome run(const char *device, enum optimizer kind, uint32_t accum, bool wait, int refused)
+{
+    struct outcome o = {0};
+    struct replica *r = open_replica(device, kind, accum);
+    put_params(r, refused == 0);
+    for (int i = 0; i < STEPS; i++) {
+        if (i == refused && i) put_params(r, true);
+        if (refused >= 0 && i == refused + 1) put_params(r, false);
+        if (i == 0) o.waits = idle_waits();
+        step(r, &o, (uint64_t)i);
+        if (wait) flush(r, &o);
+    }
+    o.waits = idle_waits() - o.waits;
+    flush(r, &o);
+    finish(r, &o);
+    replica_destroy(r);
+    return o;
+}
+
+static void same(const struct outcome *a, const struct outcome *b)
+{
+    assert_int_equal(a->n, STEPS);
+    assert_int_equal(b->n, STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        const struct step_result *x = &a->steps[i], *y = &b->steps[i];
+        assert_int_equal(x->tokens, y->tokens);
+        assert_int_equal(x->skipped, y->skipped);
+        if (x->skipped) assert_false(isfinite(x->grad_norm) || isfinite(y->grad_norm));
+        else assert_true(x->loss_sum == y->loss_sum && x->grad_norm == y->grad_norm);
+    }
+    assert_true(a->theta == b->theta && a->m == b->m && a->v == b->v);
+    assert_true(a->taken == b->taken && a->skipped == b->skipped);
+}
+
+static void test_late_is_the_same(void **state)
+{
+    (void)state;
+    static const int refused[] = {-1, 0, 2};
+    for (uint32_t accum = 1; accum <= 2; accum++)
+        for (int i = 0; i < 3; i++) {
+            enum optimizer o = accum == 1 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+            bool one = refused[i] >= 0;
+            struct outcome late = run("cuda", o, accum, false, refused[i]);
+            struct outcome now = run("cuda", o, accum, true, refused[i]);
+            same(&late, &now);
+            assert_int_equal(late.skipped, one);
+            assert_int_equal(late.taken, STEPS - one);
+            if (one) assert_true(late.steps[refused[i]].skipped);
+            assert_true(now.waits >= STEPS);
+            if (!one) assert_int_equal(late.waits, 0); /* parameters are not written meanwhile */
+        }
+}
+
+/* A CPU reports each step at once, and the refused step is none of the GPU's alone. */
+static void test_cpu_is_not_late(void **state)
+{
+    (void)state;
+    struct replica *r = open_replica("cpu", OPTIMIZER_ADAMW, 1);
+    struct outcome o = {0};
+    put_params(r, false);
+    for (int i = 0; i < STEPS; i++) {
+        step(r, &o, (uint64_t)i);
+        assert_int_equal(o.n, i + 1);
+        assert_false(o.steps[i].late);
+    }
+    flush(r, &o);
+    assert_int_equal(o.n, STEPS);
+    replica_destroy(r);
+}
+
+/* Moments and count read, and written into another replica, which goes on to the same bits. */
+static void test_restart(void **state)
+{
+    (void)state;
+    struct outcome whole = run("cuda", OPTIMIZER_ADAMW, 1, false, -1), parts = {0};
+    struct replica *first = open_replica("cuda", OPTIMIZER_ADAMW, 1);
+    put_params(first, false);
+    for (uint64_t i = 0; i < 3; i++) step(first, &parts, i);
+    flush(first, &parts);
+    struct replica *second = open_replica("cuda", OPTIMIZER_ADAMW, 1);
+    struct inner_opt *from = replica_optimizer(first), *to = replica_optimizer(second);
+    const float *params, *m, *v;
+    assert_int_equal(replica_get_params(first, &params, NULL), STATUS_OK);
+    assert_int_equal(replica_set_params(second, params, NULL), STATUS_OK);
+    assert_int_equal(inner_opt_read(from, &m, &v, NULL), STATUS_OK);
+    to->steps = from->steps;
+    assert_int_equal(inner_opt_write(to, m, v, NULL), STATUS_OK);
+    for (uint64_t i = 3; i < STEPS; i++) step(second, &parts, i);
+    flush(second, &parts);
+    finish(second, &parts);
+    same(&whole, &parts);
+    replica_destroy(second);
+    replica_destroy(first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_late_is_the_same),
+        cmocka_unit_test(test_cpu_is_not_late),
+        cmocka_unit_test(test_restart),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
