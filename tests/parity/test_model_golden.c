@@ -1,5 +1,6 @@
-/* Our GPT-2 against PyTorch's numbers (tests/golden/make_model_golden.py), on every instruction-set level of this CPU:
- * logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and clipping. */
+/* Our GPT-2 and Llama against PyTorch's numbers (tests/golden/make_model_golden.py), on every instruction-set level of
+ * this CPU: logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and
+ * clipping. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,10 +17,12 @@
 #include "common/mem.h"
 #include "worker/gpt2.h"
 #include "worker/inner_opt.h"
+#include "worker/llama.h"
 
-enum { MAGIC = 0x31444C47, STEPS_MAX = 16 };
+enum { MAGIC_GPT2 = 0x31444C47, MAGIC_LLAMA = 0x32444C47, STEPS_MAX = 16 };
 
 struct golden {
+    const struct model_family *family;
     struct model_config config;
     uint32_t batch, seq, steps;
     uint64_t n_params, n_counted;
@@ -38,19 +41,20 @@ static float *get_floats(struct reader *r, size_t n)
     return out;
 }
 
-static int load(void **state)
+static int load(const char *path)
 {
-    (void)state;
     struct golden *g = &golden;
     struct err err = {0};
     void *bytes;
     size_t size;
-    if (file_read("tests/golden/gpt2_small.bin", 1 << 20, &bytes, &size, &err) != STATUS_OK) {
+    if (file_read(path, 1 << 20, &bytes, &size, &err) != STATUS_OK) {
         print_error("%s\n", err.msg);
         return -1;
     }
     struct reader r = reader_of(bytes, size);
-    if (get_u32(&r) != MAGIC) return -1;
+    uint32_t magic = get_u32(&r);
+    if (magic != MAGIC_GPT2 && magic != MAGIC_LLAMA) return -1;
+    *g = (struct golden){.family = magic == MAGIC_LLAMA ? &llama_family : &gpt2_family};
     g->config.vocab_size = get_u32(&r);
     g->config.n_embd = get_u32(&r);
     g->config.n_layer = get_u32(&r);
@@ -59,10 +63,17 @@ static int load(void **state)
     g->batch = get_u32(&r);
     g->steps = get_u32(&r);
     g->n_params = get_u64(&r);
+    if (magic == MAGIC_LLAMA) {
+        g->config.n_kv_head = get_u32(&r);
+        g->config.ffn = get_u32(&r);
+        g->config.tied = get_u32(&r);
+        g->config.rope_theta = get_f64(&r);
+        g->config.norm_eps = get_f64(&r);
+    }
     size_t n = (size_t)g->batch * g->seq;
     layout_init(&g->layout);
-    if (g->steps > STEPS_MAX || gpt2_layout(&g->config, &g->layout, &err) != STATUS_OK ||
-        g->layout.n_params != g->n_params || gpt2_offsets_of(&g->config).n_params != g->n_params)
+    if (g->steps > STEPS_MAX || g->family->layout(&g->config, &g->layout, &err) != STATUS_OK ||
+        g->layout.n_params != g->n_params)
         return -1;
     g->theta = get_floats(&r, g->n_params);
     g->tokens = mem_alloc(n, sizeof *g->tokens);
@@ -124,8 +135,8 @@ static void instance_open(struct instance *in, const char *level)
     enum status status = device_open("cpu", 2, &in->dev, &err);
     if (status == STATUS_UNSUPPORTED) skip();
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    status = gpt2_family.create(&g->config, in->dev, g->batch, g->seq, MODEL_TRAIN | MODEL_LOSS | MODEL_LOGITS,
-                                &in->model, &err);
+    status = g->family->create(&g->config, in->dev, g->batch, g->seq, MODEL_TRAIN | MODEL_LOSS | MODEL_LOGITS,
+                               &in->model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     in->theta = put(in->dev, g->theta, g->n_params * 4);
     in->grad = put(in->dev, NULL, g->n_params * 4);
@@ -137,7 +148,7 @@ static void instance_open(struct instance *in, const char *level)
 static void instance_close(struct instance *in)
 {
     void *pieces[] = {in->theta, in->grad, in->loss, in->tokens, in->targets};
-    gpt2_family.destroy(in->model);
+    golden.family->destroy(in->model);
     for (size_t i = 0; i < 5; i++) in->dev->ops->release(in->dev, pieces[i]);
     device_close(in->dev);
 }
@@ -177,14 +188,14 @@ static void run_level(const char *level)
     instance_open(&in, level);
 
     float *logits = mem_alloc(n * g->config.vocab_size, sizeof *logits);
-    if (gpt2_family.logits(in.model, in.theta, in.tokens, 0, n, logits, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (g->family->logits(in.model, in.theta, in.tokens, 0, n, logits, &err) != STATUS_OK) fail_msg("%s", err.msg);
     check_close("logits", logits, g->logits, n * g->config.vocab_size);
     mem_free(logits);
 
-    gpt2_family.run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false, NULL);
+    g->family->run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false, NULL);
     assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
     for (int twice = 0; twice < 2; twice++) { /* overwritten, then added to */
-        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice, NULL);
+        g->family->run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice, NULL);
         assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
         check_gradient(&in, twice ? 2 : 1);
     }
@@ -195,7 +206,7 @@ static void run_level(const char *level)
     assert_int_equal(inner_opt_create(&opt, &config, &g->layout, &in.dev, 1, &err), STATUS_OK);
     for (uint32_t step = 0; step < g->steps; step++) {
         float norm;
-        gpt2_family.run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false, NULL);
+        g->family->run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false, NULL);
         double loss = mean_loss(&in);
         if (!(fabs(loss - g->losses[step]) < 1e-5 * g->losses[step]))
             fail_msg("loss before step %u: %.7f, PyTorch has %.7f", step, loss, (double)g->losses[step]);
@@ -228,6 +239,18 @@ static void test_avx512(void **state)
     run_level("avx512");
 }
 
+static int load_gpt2(void **state)
+{
+    (void)state;
+    return load("tests/golden/gpt2_small.bin");
+}
+
+static int load_llama(void **state)
+{
+    (void)state;
+    return load("tests/golden/llama_small.bin");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,5 +258,6 @@ int main(void)
         cmocka_unit_test(test_avx2),
         cmocka_unit_test(test_avx512),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    int failed = cmocka_run_group_tests_name("gpt2", tests, load_gpt2, unload);
+    return cmocka_run_group_tests_name("llama", tests, load_llama, unload) || failed;
 }
