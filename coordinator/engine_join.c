@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/fileio.h"
 #include "common/hash.h"
 #include "common/hf_folder.h"
 #include "common/log.h"
@@ -50,6 +51,31 @@ void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
 
 /* --- JOIN: the first one defines the model ------------------------------------------------------------------------ */
 
+/* What the shapes of its tensors do not show of a model, but its outputs do. A folder without config.json says nothing
+ * of it. */
+static enum status init_fits(const struct engine *e, struct err *err)
+{
+    const struct config *c = &e->config;
+    char path[FILEIO_PATH_MAX];
+    struct hf_config hf;
+    snprintf(path, sizeof path, "%s/config.json", e->init_dir);
+    if (!file_exists(path)) return STATUS_OK;
+    TRY(hf_config_load(&hf, e->init_dir, err));
+    if (strcmp(hf.model_type, c->model.family) != 0)
+        return err_set(err, STATUS_MISMATCH, "%.300s is a %s, and model.family is %s", path, hf.model_type,
+                       c->model.family);
+    if (hf.n_head != c->model.n_head)
+        return err_set(err, STATUS_MISMATCH, "%.300s has %u heads, and model.n_head is %u", path, hf.n_head,
+                       c->model.n_head);
+    if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
+        return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, and model.rope_theta is %g", path,
+                       hf.rope_theta, c->model.rope_theta);
+    if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
+        return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, and model.norm_eps is %g", path, hf.norm_eps,
+                       c->model.norm_eps);
+    return STATUS_OK;
+}
+
 /* Hashes of theta_0, made in a buffer of its own. */
 static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
                                   struct err *err)
@@ -57,7 +83,8 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
     if (!theta)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
-    enum status status = e->init_dir ? hf_folder_load(e->init_dir, layout, theta, err) : STATUS_OK;
+    enum status status = e->init_dir ? init_fits(e, err) : STATUS_OK;
+    if (e->init_dir && status == STATUS_OK) status = hf_folder_load(e->init_dir, layout, theta, err);
     if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: starting again would not help */
         err_prefix(err, "model.init_from");
         status = err->code = STATUS_INVALID;

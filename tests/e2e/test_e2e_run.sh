@@ -69,3 +69,20 @@ for method in ddp local-sgd async; do
     [[ $(json get "m-$method/summary.json" method) == "$method" ]] || fail "method $method"
     echo "method $method: validation loss $(json get "m-$method/summary.json" final_val_loss)"
 done
+
+# The other family: shared keys and values, an output layer of its own; its folder is read back.
+llama=(--model.family=llama --model.n_kv_head=1 --model.tie_embeddings=off --train.max_steps=20)
+launch llama "${llama[@]}"
+json lines llama/metrics.jsonl round loss >losses.txt
+awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first > 4 && last > 0.5 && last < first - 0.5) }' losses.txt ||
+    fail "llama does not learn: the rounds' losses are $(paste -sd' ' losses.txt)"
+"$BIN/atoll" generate llama --tokens 20 --seed 1 --prompt "the " >sample.txt 2>&1 || fail "generate: $(<sample.txt)"
+"$BIN/atoll" export llama exported >export.txt 2>&1 || fail "export: $(<export.txt)"
+cmp -s exported/model.safetensors "llama/checkpoints/$(<llama/checkpoints/latest)/model.safetensors" || fail "export changed the tensors"
+launch again "${llama[@]}" --model.init_from="$WORK/exported" --train.max_steps=5
+awk -v got="$(json lines again/metrics.jsonl round loss | head -n 1)" 'END { exit !(got < $1 + 0.2) }' losses.txt ||
+    fail "the exported model is not where the run ended"
+if "$BIN/atoll" launch run.yaml --workers 2 --dir other "${llama[@]}" --model.init_from="$WORK/exported" \
+    --model.rope_theta=50 >other.log 2>&1; then fail "other rotary positions than init_from's are accepted"; fi
+grep -qh 'init_from: .*rope_theta 10000, and model.rope_theta is 50' other.log other/logs/*.log || fail "no line: $(tail -n 3 other.log)"
+echo "llama: from $(head -n 1 losses.txt) to $(tail -n 1 losses.txt), exported and gone on with"

@@ -131,8 +131,8 @@ latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors
 wrong 'model file cut short' 1 '^atoll: model/model.safetensors' "$BIN/atoll" generate model/ --tokens 5
-printf '{"model_type": "llama"}' >"model/config.json"
-wrong 'another model family' 1 'llama|model_type' "$BIN/atoll" generate model --tokens 5
+printf '{"model_type": "mamba"}' >"model/config.json"
+wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
 wrong 'start from another size' 2 'model.init_from: .*(wte|shape|n_embd)' launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 

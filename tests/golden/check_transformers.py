@@ -2,7 +2,8 @@
 transformers wrote is read back by us.
 
     ATOLL_HF_OUT=/tmp/atoll-hf build/bin/test_generate_text
-    python3 tests/golden/check_transformers.py /tmp/atoll-hf
+    python3 tests/golden/check_transformers.py /tmp/atoll-hf-gpt2
+    python3 tests/golden/check_transformers.py /tmp/atoll-hf-llama
 
 Needs torch and transformers from PyPI. Writes FOLDER-saved beside FOLDER with save_pretrained and compares the tensors."""
 
@@ -12,13 +13,13 @@ import sys
 import numpy
 import torch
 from safetensors.numpy import load_file
-from transformers import GPT2LMHeadModel
+from transformers import AutoModelForCausalLM
 
 
 def main(folder):
-    model, info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     problems = {key: value for key, value in info.items() if value and key != "missing_keys"}
-    missing = [key for key in info["missing_keys"] if key != "lm_head.weight"]  # tied to wte
+    missing = [key for key in info["missing_keys"] if key != "lm_head.weight" or not model.config.tie_word_embeddings]
     assert not problems and not missing, (problems, missing)
     assert model.dtype == torch.float32, model.dtype
     with open(f"{folder}/logits.bin", "rb") as f:
@@ -34,9 +35,10 @@ def main(folder):
 
     model.save_pretrained(f"{folder}-saved")
     a, b = load_file(f"{folder}/model.safetensors"), load_file(f"{folder}-saved/model.safetensors")
+    prefix = "" if model.config.model_type == "llama" else "transformer."
     for name, value in a.items():
-        assert numpy.array_equal(value, b["transformer." + name]), name
-    print(f"{len(a)} tensors survive save_pretrained; extra names: {sorted(set(b) - {'transformer.' + n for n in a})}")
+        assert numpy.array_equal(value, b[prefix + name]), name
+    print(f"{len(a)} tensors survive save_pretrained; extra names: {sorted(set(b) - {prefix + n for n in a})}")
 
 
 if __name__ == "__main__":

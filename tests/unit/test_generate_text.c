@@ -21,11 +21,17 @@
 #include "common/rng.h"
 #include "worker/generate_text.h"
 #include "worker/gpt2.h"
+#include "worker/llama.h"
 
 enum { SEQ = 40, VOCAB = 260, TEXT_MAX = 4096 };
 
-static const struct model_config config = {.n_layer = 3, .n_head = 2, .n_embd = 24, .block_size = SEQ,
-                                           .vocab_size = VOCAB};
+static const struct model_config gpt2 = {.n_layer = 3, .n_head = 2, .n_embd = 24, .block_size = SEQ,
+                                         .vocab_size = VOCAB};
+static const struct model_config llama = {.n_layer = 3, .n_head = 4, .n_embd = 24, .block_size = SEQ,
+                                          .vocab_size = VOCAB, .n_kv_head = 2, .ffn = 40, .rope_theta = 500,
+                                          .norm_eps = 1e-3};
+static const struct model_family *family;
+static struct model_config config;
 static struct layout layout;
 static float *theta;
 static char dir[64], folder[1024];
@@ -44,24 +50,25 @@ static void collect(void *ctx, const char *bytes, size_t size)
     text->calls++;
 }
 
-static int set_up(void **state)
+static int set_up(const struct model_family *of, const struct model_config *sizes)
 {
-    (void)state;
+    family = of;
+    config = *sizes;
     char json[2048];
     struct err err = {0};
     const char *keep = getenv("ATOLL_HF_OUT");
     snprintf(dir, sizeof dir, "/tmp/test_generate_XXXXXX");
     if (!mkdtemp(dir)) return -1;
-    snprintf(folder, sizeof folder, "%s%s", keep ? keep : dir, keep ? "" : "/model");
+    snprintf(folder, sizeof folder, "%s%s%s", keep ? keep : dir, keep ? "-" : "/", family->name);
     layout_init(&layout);
-    if (gpt2_layout(&config, &layout, &err) != STATUS_OK) return -1;
+    if (family->layout(&config, &layout, &err) != STATUS_OK) return -1;
     theta = mem_alloc(layout.n_params, sizeof *theta);
     rng_normal_fill(11, RNG_TEST, 0, 0.3f, theta, layout.n_params); /* biases and norms included */
     for (uint32_t i = 0; i < layout.n_tensors; i++) {
         const struct tensor *t = &layout.tensors[i];
         for (uint64_t k = 0; t->init == LAYOUT_INIT_ONES && k < t->count; k++) theta[t->offset + k] += 1;
     }
-    if (gpt2_config_json(&config, json, sizeof json) != STATUS_OK) return -1;
+    if (family->config_json(&config, json, sizeof json) != STATUS_OK) return -1;
     return hf_folder_write(folder, &layout, theta, json, NULL, &err) == STATUS_OK ? 0 : -1;
 }
 
@@ -79,7 +86,7 @@ static struct text text_of(bool from_folder, const struct generate_options *opti
     struct text text = {.size = 0};
     struct err err = {0};
     enum status status = from_folder ? generate_text(folder, options, collect, &text, &err)
-                                     : generate_text_theta(&gpt2_family, &config, theta, options, collect, &text, &err);
+                                     : generate_text_theta(family, &config, theta, options, collect, &text, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     return text;
 }
@@ -137,14 +144,14 @@ static void test_against_logits(void **state)
     struct generate_options o = {.prompt = "q", .n_tokens = SEQ - 1, .device = "cpu"};
     struct text text = text_of(false, &o), want = {.size = 0};
     assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
-    assert_int_equal(gpt2_family.create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
+    assert_int_equal(family->create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
     float *device_theta = dev->ops->alloc(dev, layout.n_params * sizeof *theta);
     int32_t *tokens = dev->ops->alloc(dev, sizeof window);
     dev->ops->upload(dev, device_theta, theta, layout.n_params * sizeof *theta);
     collect(&want, "q", 1);
     for (int t = 0; t + 1 < SEQ; t++) {
         dev->ops->upload(dev, tokens, window, sizeof window);
-        assert_int_equal(gpt2_family.logits(model, device_theta, tokens, (size_t)t, 1, logits, &err), STATUS_OK);
+        assert_int_equal(family->logits(model, device_theta, tokens, (size_t)t, 1, logits, &err), STATUS_OK);
         window[t + 1] = (int32_t)generate_pick(logits, VOCAB, 0, 0);
         char piece[16];
         int n = window[t + 1] < 256 ? 1 : snprintf(piece, sizeof piece, "<%d>", window[t + 1]);
@@ -157,7 +164,7 @@ static void test_against_logits(void **state)
     assert_true(changes > SEQ / 4);
     dev->ops->release(dev, device_theta);
     dev->ops->release(dev, tokens);
-    gpt2_family.destroy(model);
+    family->destroy(model);
     device_close(dev);
     mem_free(logits);
 }
@@ -172,11 +179,11 @@ static void test_refusals(void **state)
     assert_non_null(strstr(err.msg, "/no/such/folder/config.json"));
     float was = theta[layout.n_params - 1];
     theta[layout.n_params - 1] = NAN;
-    assert_int_equal(generate_text_theta(&gpt2_family, &config, theta, &o, collect, &text, &err), STATUS_NONFINITE);
+    assert_int_equal(generate_text_theta(family, &config, theta, &o, collect, &text, &err), STATUS_NONFINITE);
     theta[layout.n_params - 1] = was;
     struct model_config tiny = config;
     tiny.vocab_size = 100;
-    assert_int_equal(generate_text_theta(&gpt2_family, &tiny, theta, &o, collect, &text, &err), STATUS_INVALID);
+    assert_int_equal(generate_text_theta(family, &tiny, theta, &o, collect, &text, &err), STATUS_INVALID);
 }
 
 static void test_write_logits(void **state)
@@ -193,8 +200,8 @@ static void test_write_logits(void **state)
     char path[1100];
     for (uint64_t t = 0; t < SEQ; t++) tokens[t] = (int32_t)(rng_u64(1, RNG_TEST, t) % VOCAB);
     assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
-    assert_int_equal(gpt2_family.create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
-    assert_int_equal(gpt2_family.logits(model, theta, tokens, 0, SEQ, logits, &err), STATUS_OK);
+    assert_int_equal(family->create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
+    assert_int_equal(family->logits(model, theta, tokens, 0, SEQ, logits, &err), STATUS_OK);
     struct writer w = writer_of(out, bytes);
     put_u32(&w, SEQ);
     put_u32(&w, VOCAB);
@@ -203,10 +210,22 @@ static void test_write_logits(void **state)
     assert_false(w.bad);
     snprintf(path, sizeof path, "%s/logits.bin", folder);
     assert_int_equal(file_write(path, out, bytes, &err), STATUS_OK);
-    gpt2_family.destroy(model);
+    family->destroy(model);
     device_close(dev);
     mem_free(logits);
     mem_free(out);
+}
+
+static int set_up_gpt2(void **state)
+{
+    (void)state;
+    return set_up(&gpt2_family, &gpt2);
+}
+
+static int set_up_llama(void **state)
+{
+    (void)state;
+    return set_up(&llama_family, &llama);
 }
 
 int main(void)
@@ -216,5 +235,6 @@ int main(void)
         cmocka_unit_test(test_against_logits), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_write_logits),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    int failed = cmocka_run_group_tests_name("gpt2", tests, set_up_gpt2, tear_down);
+    return cmocka_run_group_tests_name("llama", tests, set_up_llama, tear_down) || failed;
 }

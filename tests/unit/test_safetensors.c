@@ -17,6 +17,7 @@
 #include "common/mem.h"
 #include "common/safetensors.h"
 #include "worker/gpt2.h"
+#include "worker/llama.h"
 
 static char dir[64];
 
@@ -288,6 +289,92 @@ static void test_bad_configs(void **state)
     }
 }
 
+static const char llama_sizes[] =
+    "\"model_type\":\"llama\",\"num_hidden_layers\":2,\"num_attention_heads\":4,\"hidden_size\":32,"
+    "\"intermediate_size\":48,\"max_position_embeddings\":64,\"vocab_size\":99";
+
+static enum status parse_llama(struct hf_config *hf, const char *more, struct err *err)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "{%s%s%s}", llama_sizes, more[0] ? "," : "", more);
+    return hf_config_parse(hf, text, strlen(text), "config.json", err);
+}
+
+/* What we write, and what is missing or elsewhere in the files of others. */
+static void test_llama_config(void **state)
+{
+    (void)state;
+    struct model_config config = {.n_layer = 2, .n_head = 4, .n_embd = 32, .block_size = 64, .vocab_size = 99,
+                                  .n_kv_head = 2, .ffn = 48, .rope_theta = 500000, .norm_eps = 1e-5, .tied = true};
+    struct hf_config hf;
+    struct err err = {0};
+    char json[4096];
+    for (int untied = 0; untied < 2; untied++) {
+        config.tied = !untied;
+        assert_int_equal(llama_config_json(&config, json, sizeof json), STATUS_OK);
+        if (hf_config_parse(&hf, json, strlen(json), "config.json", &err) != STATUS_OK) fail_msg("%s", err.msg);
+        struct model_config back = model_config_of_folder(&hf);
+        assert_true(back.n_layer == 2 && back.n_head == 4 && back.n_embd == 32 && back.block_size == 64);
+        assert_true(back.vocab_size == 99 && back.n_kv_head == 2 && back.ffn == 48 && back.tied == config.tied);
+        assert_true(back.rope_theta == 500000 && back.norm_eps == 1e-5);
+    }
+    assert_non_null(strstr(json, "\"rope_theta\": 5e+05,"));
+    for (size_t cap = 0, n = strlen(json); cap <= n; cap += 7)
+        assert_int_equal(llama_config_json(&config, json, cap), STATUS_LIMIT);
+    assert_int_equal(parse_llama(&hf, "", &err), STATUS_OK); /* the defaults of transformers */
+    assert_true(hf.n_kv_head == 4 && hf.rope_theta == 10000 && hf.norm_eps == 1e-6 && !hf.tied);
+    assert_int_equal(parse_llama(&hf, "\"rope_theta\":7.5,\"rope_scaling\":null,\"head_dim\":8", &err), STATUS_OK);
+    assert_true(hf.rope_theta == 7.5);
+    assert_int_equal(parse_llama(&hf, "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"default\"}", &err),
+                     STATUS_OK);
+    assert_true(hf.rope_theta == 9);
+    static const char *const bad[] = {
+        "\"num_key_value_heads\":3", "\"num_key_value_heads\":0", "\"head_dim\":16", "\"hidden_act\":\"gelu\"",
+        "\"attention_bias\":true", "\"mlp_bias\":true", "\"rms_norm_eps\":-1", "\"rope_theta\":\"many\"",
+        "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0}", "\"rope_scaling\":{\"factor\":2.0}",
+        "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"yarn\"}", "\"rope_scaling\":{\"type\":\"linear\"}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        err = (struct err){0};
+        assert_true(parse_llama(&hf, bad[i], &err) < 0);
+        assert_true(strlen(err.msg) > 10);
+    }
+}
+
+/* The sizes of the published models: the layout has their number of parameters. */
+static void test_llama_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        struct model_config config;
+        uint64_t n_params;
+    } known[] = {
+        {{.n_layer = 16, .n_head = 32, .n_embd = 2048, .block_size = 2048, .vocab_size = 128256, .n_kv_head = 8,
+          .ffn = 8192, .rope_theta = 5e5, .norm_eps = 1e-5, .tied = true}, 1235814400},
+        {{.n_layer = 32, .n_head = 32, .n_embd = 4096, .block_size = 8192, .vocab_size = 128256, .n_kv_head = 8,
+          .ffn = 14336, .rope_theta = 5e5, .norm_eps = 1e-5}, 8030261248},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        struct layout layout;
+        layout_init(&layout);
+        assert_int_equal(llama_layout(&known[i].config, &layout, NULL), STATUS_OK);
+        assert_int_equal(layout.n_params, known[i].n_params);
+        struct llama_offsets at = llama_offsets_of(&known[i].config);
+        assert_int_equal(at.n_params, known[i].n_params);
+        static const struct {
+            const char *name;
+            enum llama_block_tensor j;
+        } places[] = {{"model.layers.3.self_attn.v_proj.weight", LLAMA_V},
+                      {"model.layers.3.mlp.up_proj.weight", LLAMA_UP},
+                      {"model.layers.3.input_layernorm.weight", LLAMA_NORM1}};
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++)
+            assert_int_equal(layout.tensors[layout_find(&layout, places[k].name)].offset,
+                             at.block0 + 3 * at.block_stride + at.block[places[k].j]);
+        assert_int_equal(layout.tensors[layout_find(&layout, "model.norm.weight")].offset, at.norm);
+        layout_finish(&layout);
+    }
+}
+
 /* A write that cannot finish leaves the old file and nothing else. */
 static void test_failed_write(void **state)
 {
@@ -310,6 +397,8 @@ int main(void)
         cmocka_unit_test(test_refusals),          cmocka_unit_test(test_header_length),
         cmocka_unit_test(test_conversions),       cmocka_unit_test(test_folder_round_trip),
         cmocka_unit_test(test_sharded_with_prefix), cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_llama_config),
+        cmocka_unit_test(test_llama_sizes),
         cmocka_unit_test(test_failed_write),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
