@@ -1,6 +1,7 @@
-# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or another test with one line of one source
-# changed (in the build folder) and runs the test that should notice: by a wrong number, or because the
-# emulation stops it.
+# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or another test with one line of one
+# source changed (in the build folder) and runs the test that should notice: by a wrong number, or because the emulation
+# stops it. Those at the end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of
+# them, by barriers.sh.
 set(planted_cuda_names)
 foreach(program IN ITEMS kernels delta attn_graph cudnn)
     add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
@@ -16,14 +17,20 @@ function(atoll_planted_cuda name test source from to)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
     file(READ ${path} text)
     string(REPLACE "${from}" "${to}" changed "${text}")
-    set(planted_cuda_names ${planted_cuda_names} ${name}:${test} PARENT_SCOPE)
+    set(planted_cuda_names ${planted_cuda_names} ${name}:${test}:${ARGN} PARENT_SCOPE)
     if(changed STREQUAL text)
         message(WARNING "tests/cuda/planted_cuda.cmake: ${source} has no line \"${from}\": ${name} cannot be planted")
         return() # no program: test_cuda_planted fails
     endif()
     set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_cuda/${name}.c)
     file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
-    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation)
+    set(options -Wno-unused -Wno-misleading-indentation)
+    set(library cuda_emulated)
+    if(ARGN STREQUAL CHECKED)
+        list(APPEND options ${checked_flags})
+        set(library cuda_checked)
+    endif()
+    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS ${options})
     set(program kernels)
     if(source MATCHES "delta")
         set(program delta)
@@ -33,7 +40,7 @@ function(atoll_planted_cuda name test source from to)
         set(program cudnn)
     endif()
     add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
-    target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} cuda_emulated ${all_libraries} PkgConfig::CMOCKA)
+    target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} ${library} ${all_libraries} PkgConfig::CMOCKA)
 endfunction()
 
 # --- off by one
@@ -56,21 +63,11 @@ atoll_planted_cuda(bias_by_row test_lin cuda_element
 atoll_planted_cuda(later_rows_of_a_place_forgotten test_embed cuda_element
     "at = i + a.seq * a.c;" "at = i + 2 * a.seq * a.c;")
 
-# --- barriers
-atoll_planted_cuda(list_read_before_it_is_written test_embed cuda_element
-    "= lanes;\n        __syncthreads();" "= lanes;")
+# --- barriers, where only orders and NaN tell
 atoll_planted_cuda(list_written_while_it_is_read test_embed cuda_element
     "__syncthreads(); /* before match is written again */" "")
-atoll_planted_cuda(tile_read_before_it_is_loaded test_attn cuda_attention
-    "__syncthreads();\n        float ds = 0;" "float ds = 0;")
 atoll_planted_cuda(tile_loaded_while_it_is_read test_attn cuda_attention
     "__syncthreads(); /* before the tiles are loaded again */" "")
-atoll_planted_cuda(weights_read_before_they_are_written test_attn cuda_attention
-    "weights[threadIdx.x] = p;\n            __syncwarp();" "weights[threadIdx.x] = p;")
-atoll_planted_cuda(logit_read_after_it_is_gone test_head cuda_loss
-    "__syncthreads(); /* all have read logit[target] */" "")
-atoll_planted_cuda(partial_sums_read_too_early test_vectors cuda_loss
-    "scratch[threadIdx.x / 32] = x;\n    __syncthreads();" "scratch[threadIdx.x / 32] = x;")
 atoll_planted_cuda(some_leave_before_a_barrier test_embed cuda_element
     "if (__syncthreads_or(seen)) return;" "if (seen) return;")
 
@@ -93,18 +90,6 @@ atoll_planted_cuda(zeros_are_sent test_chunks cuda_delta_chunk
     "uint32_t low = 1," "uint32_t low = 0,")
 atoll_planted_cuda(search_ends_early test_chunks cuda_delta_chunk
     "high - low > 1" "high - low > 2")
-atoll_planted_cuda(counts_read_before_they_are_written test_chunks cuda_delta_chunk
-    "sums[threadIdx.x / 32] = n;\n    __syncthreads();" "sums[threadIdx.x / 32] = n;")
-atoll_planted_cuda(counts_written_while_they_are_read test_chunks cuda_delta_chunk
-    "turn ^= 1;\n        unsigned n" "unsigned n")
-atoll_planted_cuda(words_read_before_they_are_whole test_chunks cuda_delta_chunk
-    "__syncthreads(); /* words are whole */" "")
-atoll_planted_cuda(sums_of_warps_read_too_early test_chunks cuda_delta_chunk
-    "__syncthreads(); /* sums of warps */" "")
-atoll_planted_cuda(ranks_read_too_early test_chunks cuda_delta_chunk
-    "__syncthreads(); /* before */" "")
-atoll_planted_cuda(magnitudes_read_before_they_are_whole test_chunks cuda_delta_chunk
-    "__syncthreads(); /* magnitudes are whole */" "")
 atoll_planted_cuda(sums_of_chunks_in_any_order test_order cuda_delta_chunk
     "(s.least >> 23) <= 11" "(s.least >> 23) <= 99")
 atoll_planted_cuda(sums_of_blocks_folded_otherwise test_order cuda_delta_block
@@ -140,6 +125,24 @@ atoll_planted_cuda(probabilities_not_turned test_graphs cuda_attn_graph
     "w->t * w->t, 1, w->t}}" "w->t * w->t, w->t, 1}}")
 atoll_planted_cuda(gradient_of_the_wrong_rows test_graphs cuda_attn_graph
     "dq = rows(&w, ATTN_DQ, w.h, w.row, false)" "dq = rows(&w, ATTN_DQ, w.h, c, false)")
+
+# --- what only the checker sees, or sees before numbers are wrong
+atoll_planted_cuda(bias_behind_its_end test_lin cuda_element
+    "a.b[i % a.m]" "a.b[i % a.m + 1]" CHECKED)
+atoll_planted_cuda(vector_before_its_begin test_vectors cuda_element
+    "fmaf(a.alpha * scale, a.x[i], a.y[i])" "fmaf(a.alpha * scale, a.x[(ptrdiff_t)i - 1], a.y[i])" CHECKED)
+atoll_planted_cuda(all_threads_write_the_loss test_head cuda_loss
+    "if (threadIdx.x == 0) a.loss[blockIdx.x] = lse - logit;" "a.loss[blockIdx.x] = lse - logit;" CHECKED)
+atoll_planted_cuda(all_blocks_add_to_a_word test_embed cuda_element
+    "if (__syncthreads_or(seen)) return;" "(void)__syncthreads_or(seen);" CHECKED)
+atoll_planted_cuda(a_warp_writes_no_maximum test_chunks cuda_delta_chunk
+    "if (threadIdx.x % 32 == 0) most[" "if (threadIdx.x % 64 == 0) most[" CHECKED)
+atoll_planted_cuda(counts_written_while_they_are_read test_chunks cuda_delta_chunk
+    "turn ^= 1;\n        unsigned n" "unsigned n" CHECKED)
+atoll_planted_cuda(a_lane_takes_the_next_block test_blocks cuda_delta_block
+    "a->rest[piece->from + i] = x" "a->rest[piece->from + i + 1] = x" CHECKED)
+atoll_planted_cuda(heads_of_the_wrong_lane test_blocks cuda_delta_block
+    "if (threadIdx.x % 32 == 0) a.out.heads" "if (threadIdx.x % 32 <= 1) a.out.heads" CHECKED)
 
 add_test(NAME test_cuda_barriers
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${cuda_checked_tests}
