@@ -120,3 +120,6 @@ elseif(ATOLL_CUDA)
         message(FATAL_ERROR "CUDA back end: ${ATOLL_CUDA_MISSING}: install the toolkit, or -DATOLL_CUDA=OFF")
     endif()
 endif()
+if(NOT ATOLL_CUDA_BUILT) # what an earlier configuration left would be loaded still
+    file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda.so)
+endif()
