@@ -154,6 +154,27 @@ static bool devices_ok(const char *text)
     return digit;
 }
 
+/* cuda:0,1 is a rank for each GPU of the list. */
+static enum status resolve_ranks(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    uint32_t n = 0;
+    if (!devices_ok(c->train.devices))
+        return err_set(r->err, STATUS_INVALID,
+                       "train.devices: \"%s\" is not understood; allowed: auto, cpu, cuda, cuda:0,1", c->train.devices);
+    if (strncmp(c->train.devices, "cuda:", 5)) return STATUS_OK;
+    for (const char *at = c->train.devices + 4; at; at = strchr(at + 1, ','), n++)
+        for (const char *other = strchr(at + 1, ','); other; other = strchr(other + 1, ','))
+            if (strtoul(at + 1, NULL, 10) == strtoul(other + 1, NULL, 10))
+                return err_set(r->err, STATUS_INVALID, "train.devices: \"%s\" names cuda:%lu twice", c->train.devices,
+                               strtoul(at + 1, NULL, 10));
+    TRY(config_derive_u32(r, AT(train.ranks), n));
+    if (c->train.ranks == n) return STATUS_OK;
+    return err_set(r->err, STATUS_INVALID,
+                   "train.ranks: %u does not go with the %u GPU%s of train.devices, \"%s\": leave it out, or take %u",
+                   c->train.ranks, n, n > 1 ? "s" : "", c->train.devices, n);
+}
+
 static enum status check_train(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -168,9 +189,6 @@ static enum status check_train(const struct config_resolve *r)
                        "train.batch_size: %u cannot be divided among train.ranks = %u; nearest: %s",
                        c->train.batch_size, c->train.ranks,
                        config_multiples(c->train.batch_size, c->train.ranks, nearest));
-    if (!devices_ok(c->train.devices))
-        return err_set(r->err, STATUS_INVALID,
-                       "train.devices: \"%s\" is not understood; allowed: auto, cpu, cuda, cuda:0,1", c->train.devices);
     if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
         return err_set(r->err, STATUS_INVALID, "train.eval_tokens: %llu is less than one block; nearest: %u",
                        (unsigned long long)c->train.eval_tokens, c->model.block_size);
@@ -248,6 +266,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_embeddings(&r));
     TRY(resolve_merge(&r));
     TRY(resolve_down(&r));
+    TRY(resolve_ranks(&r));
     TRY(check_train(&r));
     return check_coordinator(&r);
 }

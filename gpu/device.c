@@ -1,5 +1,6 @@
 #include "gpu/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +25,6 @@ static enum status open_cuda(const char *text, struct device **out, struct err *
     if (!*text) return plugin_cuda_open(0, out, err);
     unsigned long index = strtoul(text + 1, &end, 10);
     if (end != text + 1 && *end == '\0' && index < 1024) return plugin_cuda_open((int)index, out, err);
-    if (end != text + 1 && *end == ',')
-        return err_set(err, STATUS_UNSUPPORTED, "device \"cuda%s\": one worker uses one GPU so far: start a worker for "
-                       "each, with train.devices=cuda:0, cuda:1, ...", text);
     return err_set(err, STATUS_INVALID, "device \"cuda%s\" is unknown: use cuda, or cuda:0", text);
 }
 
@@ -36,6 +34,28 @@ enum status device_open(const char *name, int threads, struct device **out, stru
     if (strcmp(name, "auto") == 0) return open_auto(threads, out, err);
     if (strncmp(name, "cuda", 4) == 0 && (name[4] == 0 || name[4] == ':')) return open_cuda(name + 4, out, err);
     return err_set(err, STATUS_INVALID, "device \"%s\" is unknown: use auto, cpu or cuda", name);
+}
+
+/* The rank-th number of a list "0,1,2". */
+static unsigned long number_of(const char *list, int rank)
+{
+    while (rank-- > 0 && strchr(list, ',')) list = strchr(list, ',') + 1;
+    return strtoul(list, NULL, 10);
+}
+
+const char *device_of_rank(const char *devices, int rank, int ranks, char out[DEVICE_NAME_BYTES])
+{
+    bool automatic = strcmp(devices, "auto") == 0;
+    if (ranks == 1 && !strchr(devices, ',')) {
+        snprintf(out, DEVICE_NAME_BYTES, "%s", devices);
+    } else if (strncmp(devices, "cuda:", 5) == 0) {
+        snprintf(out, DEVICE_NAME_BYTES, "cuda:%lu", number_of(devices + 5, rank));
+    } else if (strcmp(devices, "cuda") == 0 || (automatic && plugin_cuda_count() >= ranks)) {
+        snprintf(out, DEVICE_NAME_BYTES, "cuda:%d", rank);
+    } else {
+        snprintf(out, DEVICE_NAME_BYTES, "%s", automatic ? "cpu" : devices);
+    }
+    return out;
 }
 
 void device_close(struct device *dev)

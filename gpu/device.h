@@ -222,6 +222,10 @@ struct device_ops {
  * a line that says what is missing). "auto" is the best there is: a GPU, or the CPU with a line in the log.
  * ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
 enum status device_open(const char *name, int threads, struct device **out, struct err *err) MUST_CHECK;
+enum { DEVICE_NAME_BYTES = 96 };
+/* The name that rank `rank` of `ranks` opens, of what train.devices says: its number of the list "cuda:0,1"; with
+ * several ranks "cuda" is GPU `rank`, and "auto" too where there are enough, else "cpu". Returns out. */
+const char *device_of_rank(const char *devices, int rank, int ranks, char out[DEVICE_NAME_BYTES]);
 /* NULL is allowed. */
 void device_close(struct device *dev);
 

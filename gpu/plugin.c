@@ -76,7 +76,8 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     return STATUS_OK;
 }
 
-enum status plugin_cuda_open(int index, struct device **out, struct err *err)
+/* The plugin, loaded on first use; NULL with why. */
+static const struct cuda_plugin *loaded(struct err *err)
 {
     pthread_mutex_lock(&cuda.lock);
     if (!cuda.plugin && cuda.failure.code == STATUS_OK) {
@@ -85,8 +86,23 @@ enum status plugin_cuda_open(int index, struct device **out, struct err *err)
             err_set(&cuda.failure, status, "CUDA: the plugin's path is too long");
     }
     const struct cuda_plugin *plugin = cuda.plugin;
+    if (!plugin && err) *err = cuda.failure;
     pthread_mutex_unlock(&cuda.lock);
-    if (!plugin) return err_set(err, cuda.failure.code, "%s", cuda.failure.msg);
+    return plugin;
+}
+
+int plugin_cuda_count(void)
+{
+    int count = 0;
+    const struct cuda_plugin *plugin = plugin_cuda_likely() ? loaded(NULL) : NULL;
+    return plugin && plugin->count(&count, NULL) == STATUS_OK ? count : 0;
+}
+
+enum status plugin_cuda_open(int index, struct device **out, struct err *err)
+{
+    struct err why = {0};
+    const struct cuda_plugin *plugin = loaded(&why);
+    if (!plugin) return err_set(err, why.code, "%s", why.msg);
     enum status status = plugin->open(index, out, err);
     return status == STATUS_OK || !err ? status : err_prefix(err, "CUDA");
 }

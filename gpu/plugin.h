@@ -11,6 +11,9 @@
 /* False where opening is bound to fail: no NVIDIA driver, no plugin. Costs next to nothing, loads no CUDA library. */
 bool plugin_cuda_likely(void);
 
+/* GPUs that could be opened; 0: none, or no plugin. Loads it. */
+int plugin_cuda_count(void);
+
 /* Open GPU `index`. UNSUPPORTED, with one line that says what is missing or too old (plugin, library, driver, device);
  * INVALID: no such GPU. Loads the plugin on first use, for good; threads may call at the same time. */
 enum status plugin_cuda_open(int index, struct device **out, struct err *err) MUST_CHECK;

@@ -344,12 +344,11 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     struct rank *k = &r->ranks[index];
     const struct replica_config *c = &r->config;
     uint32_t threads = c->threads / c->ranks + ((uint32_t)index < c->threads % c->ranks);
-    /* Several ranks share one memory, so what is best for them is the CPU: one worker uses one GPU. */
-    const char *device = c->ranks > 1 && !strcmp(c->device, "auto") ? "cpu" : c->device;
+    char device[DEVICE_NAME_BYTES];
     size_t count = (size_t)r->rows * r->seq;
     k->replica = r;
     k->index = index;
-    TRY(device_open(device, threads ? (int)threads : 1, &k->dev, err));
+    TRY(device_open(device_of_rank(c->device, index, r->n_ranks, device), threads ? (int)threads : 1, &k->dev, err));
     TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, MODEL_LOSS | (c->eval_only ? 0 : MODEL_TRAIN), &k->model,
                           err));
     const struct device_ops *ops = k->dev->ops;
@@ -389,6 +388,8 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     r->theta = devices[0]->ops->alloc(devices[0], r->layout->n_params * sizeof *r->theta);
     if (!r->theta) return err_set(err, STATUS_NOMEM, "no memory for %llu parameters",
                                   (unsigned long long)r->layout->n_params);
+    if (r->n_ranks > 1 && !devices[0]->host_memory)
+        return err_set(err, STATUS_UNSUPPORTED, "train.ranks %d: one worker uses one GPU so far", r->n_ranks);
     TRY(collective_open(devices, r->n_ranks, colls, err));
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];

@@ -33,7 +33,7 @@ refused broken 'CUDA: broken.so cannot be loaded'
 ATOLL_CUDA_PLUGIN=$emulated launch absent --train.devices=cuda:3
 refused absent 'device cuda:3'
 ATOLL_CUDA_PLUGIN=$emulated launch several --train.devices=cuda:0,1
-refused several 'one worker uses one GPU'
+refused several 'device cuda:1: the emulation has 1'
 unset ATOLL_CUDA_PLUGIN
 if [[ ! -e /proc/driver/nvidia/version ]]; then
     launch driverless --train.devices=cuda

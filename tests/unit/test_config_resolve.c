@@ -195,6 +195,8 @@ static void test_cross_checks(void **state)
         {"train.devices=cuda:", "train.devices"},
         {"train.devices=cuda:0,", "train.devices"},
         {"train.devices=cuda:,1", "train.devices"},
+        {"train.devices=cuda:1,0,01", "train.devices: \"cuda:1,0,01\" names cuda:1 twice"},
+        {"train.devices=cuda:0,1,2", "train.batch_size: 16 cannot be divided among train.ranks = 3; nearest: 15 or 18"},
         {"coordinator.quorum=0", "coordinator.quorum: \"0\" is not understood"},
         {"coordinator.quorum=65", "1 to 64"},
         {"coordinator.quorum=101%", "coordinator.quorum"},
@@ -229,7 +231,7 @@ static void test_cross_checks(void **state)
                                        "coordinator.listen=tcp://*:80",
                                        "coordinator.listen=tcp://[::1]:65535",
                                        "coordinator.listen=tcp://h:*",
-                                       "train.devices=cuda:0,1,12",
+                                       "train.devices=cuda:0,1,12,3",
                                        "train.devices=cpu",
                                        "train.ranks=16",
                                        "train.precision=bf16",
@@ -241,6 +243,12 @@ static void test_cross_checks(void **state)
     assert_int_equal(RESOLVE("train.method=ddp", "train.dynamic_steps=true"), STATUS_INVALID);
     assert_message("train.dynamic_steps");
     assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_tokens=1"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.devices=cuda:4,2"), STATUS_OK);
+    assert_int_equal(config.train.ranks, 2);
+    assert_int_equal(RESOLVE("train.devices=cuda:4,2", "train.ranks=2"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.devices=cuda", "train.ranks=2"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.devices=cuda:4,2", "train.ranks=1"), STATUS_INVALID);
+    assert_message("train.ranks: 1 does not go with the 2 GPUs of train.devices, \"cuda:4,2\": leave it out, or take");
 }
 
 /* Updates that are no plain codec, and the merge rule that follows from the deltas'. */

@@ -1,0 +1,41 @@
+/* One rank's part of the inner optimizer when ranks have memory of their own (worker/shard.h): moments of its shard and
+ * the update of its shares of theta. Steps are submitted, not waited for. */
+#ifndef WORKER_INNER_SHARD_H
+#define WORKER_INNER_SHARD_H
+
+#include <stdbool.h>
+
+#include "common/layout.h"
+#include "common/status.h"
+#include "gpu/collective.h"
+#include "worker/shard.h"
+
+struct inner_shard_bucket {
+    struct shard_part part;
+    struct adamw_span *spans; /* offsets from part.offset */
+    size_t n_spans;
+};
+
+struct inner_shard {
+    const struct shard_map *map;
+    struct collective *coll;
+    struct device *dev;
+    float *m, *v; /* [shard_floats], device; NULL without moments */
+    float *sums;  /* [ranks][n_buckets] sums of squares, device */
+    struct inner_shard_bucket buckets[SHARD_BUCKETS_MAX];
+};
+
+/* Of rank coll->rank; map and coll are borrowed. */
+enum status inner_shard_create(struct inner_shard **out, const struct shard_map *map, struct collective *coll,
+                               const struct layout *layout, bool moments) MUST_CHECK;
+/* NULL is allowed. */
+void inner_shard_destroy(struct inner_shard *s);
+
+/* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
+ * bits on every rank, for the parts are added in one order everywhere. */
+enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *sumsq) MUST_CHECK;
+/* Of the moments: into, or from, the host's whole vectors [n_params]; from NULL: zeros. The caller syncs. */
+void inner_shard_read(struct inner_shard *s, float *m, float *v);
+void inner_shard_write(struct inner_shard *s, const float *m, const float *v);
+
+#endif

@@ -1,0 +1,105 @@
+#include "worker/shard_exchange.h"
+
+#include <string.h>
+
+/* Tickets: gradients of bucket b, then parameters of bucket b. */
+enum { THETA_TICKETS = SHARD_BUCKETS_MAX };
+_Static_assert(2 * SHARD_BUCKETS_MAX <= COLLECTIVE_TICKETS, "two tickets a bucket");
+
+void shard_exchange_init(struct shard_exchange *x, const struct shard_map *map, struct collective *coll, float *theta,
+                         float *grad)
+{
+    *x = (struct shard_exchange){.map = map, .coll = coll, .theta = theta, .grad = grad};
+}
+
+void shard_exchange_begin(struct shard_exchange *x, bool whole)
+{
+    x->whole = whole;
+    x->n_started = 0;
+    x->status = STATUS_OK;
+    memset(x->final, 0, sizeof x->final);
+}
+
+static void start_gradients(struct shard_exchange *x, uint32_t bucket)
+{
+    float *grad = x->grad + shard_bucket_offset(x->map, bucket);
+    uint64_t floats = shard_bucket_floats(x->map, bucket);
+    const struct collective_ops *ops = x->coll->ops;
+    if (x->status != STATUS_OK) return;
+    x->status = x->whole ? ops->start_all_reduce(x->coll, grad, floats, bucket)
+                         : ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
+    x->n_started++;
+}
+
+/* A bucket goes when its last gradient is final. All ranks run the same model, so they start the same one. */
+static void on_ready(void *ctx, uint64_t offset, uint64_t count)
+{
+    struct shard_exchange *x = ctx;
+    const struct shard_map *map = x->map;
+    for (uint32_t b = (uint32_t)(offset / map->bucket); count && b < map->n_buckets; b++) {
+        uint64_t end = shard_bucket_offset(map, b) + shard_bucket_params(map, b), part = end - offset;
+        if (part > count) part = count;
+        x->final[b] += part;
+        if (x->final[b] == shard_bucket_params(map, b) && x->warm) start_gradients(x, b);
+        offset += part;
+        count -= part;
+    }
+}
+
+static void on_needs(void *ctx, uint64_t offset, uint64_t count)
+{
+    struct shard_exchange *x = ctx;
+    const struct shard_map *map = x->map;
+    for (uint32_t b = (uint32_t)(offset / map->bucket); b < map->n_buckets && b * map->bucket < offset + count; b++) {
+        if (!x->gathering[b]) continue;
+        x->coll->ops->wait(x->coll, THETA_TICKETS + b);
+        x->gathering[b] = false;
+    }
+}
+
+struct model_hooks shard_exchange_hooks(struct shard_exchange *x, bool last)
+{
+    return (struct model_hooks){.needs = on_needs, .ready = last ? on_ready : NULL, .ctx = x};
+}
+
+/* The first time around nothing runs beside a collective: a GPU that loads a kernel on its first launch may wait for
+ * all that runs, and what runs would wait for a rank that is stuck in the same way. */
+static enum status alone(struct shard_exchange *x, struct err *err)
+{
+    return x->warm ? STATUS_OK : x->coll->dev->ops->sync(x->coll->dev, err);
+}
+
+enum status shard_exchange_finish(struct shard_exchange *x, struct err *err)
+{
+    const struct shard_map *map = x->map;
+    TRY(alone(x, err));
+    for (uint32_t b = map->n_buckets; b-- > 0 && !x->warm;) start_gradients(x, b);
+    TRY(x->status);
+    if (x->n_started != map->n_buckets)
+        return err_set(err, STATUS_STATE, "%u of %u buckets of gradients were never final",
+                       map->n_buckets - x->n_started, map->n_buckets);
+    for (uint32_t b = 0; b < map->n_buckets; b++) x->coll->ops->wait(x->coll, b);
+    TRY(alone(x, err));
+    x->warm = x->warm || x->whole; /* no parameters follow */
+    return STATUS_OK;
+}
+
+enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
+{
+    const struct shard_map *map = x->map;
+    TRY(alone(x, err));
+    for (uint32_t b = 0; b < map->n_buckets; b++) { /* in the order in which forward needs them */
+        uint64_t share = shard_bucket_floats(map, b) / map->ranks;
+        TRY(x->coll->ops->start_all_gather(x->coll, x->theta + shard_bucket_offset(map, b), share, THETA_TICKETS + b));
+        x->gathering[b] = true;
+    }
+    if (!x->warm) shard_exchange_settle(x);
+    TRY(alone(x, err));
+    x->warm = true;
+    return STATUS_OK;
+}
+
+void shard_exchange_settle(struct shard_exchange *x)
+{
+    on_needs(x, 0, x->map->n_params);
+}
