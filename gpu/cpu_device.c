@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "gpu/cpu_memory.h"
 #include "gpu/gemm.h"
 
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
@@ -47,6 +48,12 @@ static void cpu_close(struct device *dev)
     mem_free(cpu->logits);
     mem_free(cpu->partials);
     mem_free(cpu);
+}
+
+static void cpu_memory_of(struct device *dev, uint64_t *free_p, uint64_t *total_p)
+{
+    (void)dev;
+    cpu_memory(free_p, total_p);
 }
 
 static void *cpu_alloc(struct device *dev, size_t bytes)
@@ -124,6 +131,22 @@ static enum status cpu_lin_plan(struct device *dev, const struct lin_shape *shap
     return STATUS_OK;
 }
 
+/* Of one thread. */
+static size_t attn_scratch_bytes(const struct cpu_device *cpu, const struct attn_shape *shape)
+{
+    struct attn_dims dims = {.seq = shape->seq, .head_dim = shape->head_dim};
+    size_t floats = cpu->kernels->attn_scratch_floats(&dims, !shape->inference);
+    size_t forward = cpu->kernels->attn_scratch_floats(&dims, false);
+    return (floats > forward ? floats : forward) * sizeof(float);
+}
+
+static size_t cpu_attn_bytes(struct device *dev, const struct attn_shape *shape)
+{
+    const struct cpu_device *cpu = cpu_of(dev);
+    size_t bytes = attn_scratch_bytes(cpu, shape);
+    return bytes > cpu->scratch_bytes ? (bytes - cpu->scratch_bytes) * (size_t)dev->threads : 0;
+}
+
 static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
 {
     struct cpu_device *cpu = cpu_of(dev);
@@ -131,10 +154,7 @@ static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *sh
     size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
     if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim || shape->heads % kv_heads)
         return STATUS_INVALID;
-    struct attn_dims dims = {.seq = shape->seq, .head_dim = shape->head_dim};
-    size_t floats = cpu->kernels->attn_scratch_floats(&dims, !shape->inference);
-    size_t forward = cpu->kernels->attn_scratch_floats(&dims, false);
-    TRY(cpu_scratch_reserve(cpu, (floats > forward ? floats : forward) * sizeof(float)));
+    TRY(cpu_scratch_reserve(cpu, attn_scratch_bytes(cpu, shape)));
     TRY(plan_new(cpu, CPU_PLAN_ATTN, &plan));
     plan->as.attn = *shape;
     plan->as.attn.kv_heads = kv_heads;
@@ -142,14 +162,27 @@ static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *sh
     return STATUS_OK;
 }
 
+/* Rows of one chunk of logits, and how long they are. */
+static size_t head_rows(const struct head_shape *shape, size_t *ld)
+{
+    *ld = (shape->v + 15) / 16 * 16;
+    size_t rows = HEAD_BYTES / sizeof(float) / *ld;
+    if (rows < 1) rows = 1;
+    return rows > shape->n ? shape->n : rows;
+}
+
+static size_t cpu_head_bytes(struct device *dev, const struct head_shape *shape)
+{
+    size_t ld, rows = head_rows(shape, &ld), had = cpu_of(dev)->logits_floats;
+    return rows * ld > had ? (rows * ld - had) * sizeof(float) : 0;
+}
+
 static enum status cpu_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out)
 {
     struct cpu_device *cpu = cpu_of(dev);
     struct cpu_plan *plan;
     if (!shape->n || !shape->c || !shape->v) return STATUS_INVALID;
-    size_t ld = (shape->v + 15) / 16 * 16, rows = HEAD_BYTES / sizeof(float) / ld;
-    if (rows < 1) rows = 1;
-    if (rows > shape->n) rows = shape->n;
+    size_t ld, rows = head_rows(shape, &ld);
     if (rows * ld > cpu->logits_floats) {
         float *logits = mem_alloc(rows * ld, sizeof *logits);
         if (!logits) return STATUS_NOMEM;
@@ -186,6 +219,7 @@ static enum status cpu_delta_plan(struct device *dev, const struct piece_shape *
 
 static const struct device_ops cpu_ops = {
     .close = cpu_close,
+    .memory = cpu_memory_of,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .upload = cpu_copy,
@@ -201,6 +235,8 @@ static const struct device_ops cpu_ops = {
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
     .delta_plan = cpu_delta_plan,
+    .attn_bytes = cpu_attn_bytes,
+    .head_bytes = cpu_head_bytes,
     .plan_free = cpu_plan_free,
     .embed_fwd = cpu_embed_fwd,
     .embed_bwd = cpu_embed_bwd,

@@ -46,6 +46,11 @@ static void cuda_close(struct device *dev)
     mem_free(cuda);
 }
 
+static void cuda_memory(struct device *dev, uint64_t *free_p, uint64_t *total_p)
+{
+    cuda_rt_memory(cuda_of(dev)->rt, free_p, total_p);
+}
+
 static void *cuda_alloc(struct device *dev, size_t bytes)
 {
     return cuda_rt_alloc(cuda_of(dev)->rt, bytes);
@@ -151,6 +156,12 @@ static enum status cuda_lin_plan(struct device *dev, const struct lin_shape *sha
     return STATUS_OK;
 }
 
+static size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape)
+{
+    (void)dev;
+    return shape->inference ? 0 : shape->batch * shape->heads * shape->seq * sizeof(float);
+}
+
 static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
 {
     struct cuda_device *cuda = cuda_of(dev);
@@ -163,7 +174,7 @@ static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *s
     plan->as.attn.shape = *shape;
     enum status status = STATUS_OK;
     if (!shape->inference) {
-        plan->as.attn.dot = cuda_rt_alloc(cuda->rt, shape->batch * shape->heads * shape->seq * sizeof(float));
+        plan->as.attn.dot = cuda_rt_alloc(cuda->rt, cuda_attn_bytes(dev, shape));
         if (!plan->as.attn.dot) status = STATUS_NOMEM;
     }
     TRY(plan_keep(cuda, plan, status));
@@ -187,12 +198,25 @@ static enum status head_gemms(struct cuda_rt *rt, const struct head_shape *s, si
     return cuda_rt_gemm_create(rt, &dwte, &g->dwte);
 }
 
+/* Rows of one chunk of logits, and how long they are. */
+static size_t head_rows(const struct cuda_device *cuda, const struct head_shape *s, size_t *ld)
+{
+    *ld = (s->v + 31) / 32 * 32;
+    size_t rows = cuda->head_bytes / sizeof(float) / *ld;
+    if (rows < 1) rows = 1;
+    return rows > s->n ? s->n : rows;
+}
+
+static size_t cuda_head_bytes(struct device *dev, const struct head_shape *shape)
+{
+    size_t ld, rows = head_rows(cuda_of(dev), shape, &ld), had = cuda_of(dev)->logits_floats;
+    return rows * ld > had ? (rows * ld - had) * sizeof(float) : 0;
+}
+
 static enum status head_fill(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct head_shape *s = &plan->as.head.shape;
-    size_t ld = (s->v + 31) / 32 * 32, rows = cuda->head_bytes / sizeof(float) / ld;
-    if (rows < 1) rows = 1;
-    if (rows > s->n) rows = s->n;
+    size_t ld, rows = head_rows(cuda, s, &ld);
     plan->as.head.ld = ld;
     if (rows * ld > cuda->logits_floats) {
         float *logits = cuda_rt_alloc(cuda->rt, rows * ld * sizeof *logits);
@@ -246,6 +270,7 @@ static enum status cuda_delta_plan(struct device *dev, const struct piece_shape 
 static const struct device_ops cuda_ops = {
     .close = cuda_close,
     .collective = cuda_collective_open,
+    .memory = cuda_memory,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .upload = cuda_upload,
@@ -261,6 +286,8 @@ static const struct device_ops cuda_ops = {
     .attn_plan = cuda_attn_plan,
     .head_plan = cuda_head_plan,
     .delta_plan = cuda_delta_plan,
+    .attn_bytes = cuda_attn_bytes,
+    .head_bytes = cuda_head_bytes,
     .plan_free = cuda_plan_free,
     .embed_fwd = cuda_op_embed_fwd,
     .embed_bwd = cuda_op_embed_bwd,

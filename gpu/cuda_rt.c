@@ -191,6 +191,18 @@ static void wait_for_all(struct cuda_rt *rt)
         if (rt->beside[q]) wait_here(rt, rt->beside[q], NULL);
 }
 
+void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p)
+{
+    size_t left = 0, all = 0;
+    use(rt);
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess) {
+        (void)cudaGetLastError();
+        left = all = 0;
+    }
+    *free_p = left;
+    *total_p = all;
+}
+
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
 {
     void *p = NULL;

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/status.h"
 #include "gpu/cuda_args.h"
@@ -37,6 +38,8 @@ enum status cuda_rt_count(int *count, struct err *err) MUST_CHECK;
 enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t name_size, struct err *err) MUST_CHECK;
 void cuda_rt_close(struct cuda_rt *rt);
 
+/* Bytes that can still be had, and of all of it; 0: not known. */
+void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p);
 /* Zeroed, aligned to 256 bytes; NULL when there is none. */
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes) MUST_CHECK;
 void cuda_rt_release(struct cuda_rt *rt, void *p);

@@ -95,6 +95,8 @@ struct device_ops {
     /* Collectives between devices of this kind, see gpu/collective.h; NULL: their memory is the host's. */
     enum status (*collective)(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
 
+    /* Bytes of the device's memory that can still be had, and of all of it; 0: not known. */
+    void (*memory)(struct device *dev, uint64_t *free_p, uint64_t *total_p);
     /* Memory of the device, zeroed, 64-byte aligned; NULL when there is none. release: NULL is allowed. */
     void *(*alloc)(struct device *dev, size_t bytes);
     void (*release)(struct device *dev, void *p);
@@ -121,6 +123,9 @@ struct device_ops {
      * pieces of this size (the caller's codec does the work then), INVALID for no pieces, NOMEM. */
     enum status (*delta_plan)(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
                               struct delta_plan **out) MUST_CHECK;
+    /* Bytes that the first such plan takes of the device's memory. */
+    size_t (*attn_bytes)(struct device *dev, const struct attn_shape *shape);
+    size_t (*head_bytes)(struct device *dev, const struct head_shape *shape);
     void (*plan_free)(struct device *dev, void *plan); /* any of the four; NULL is allowed */
 
     /* out[N,C] = wte[token] + wpe[row % seq]; wpe and dwpe NULL: no positions. tokens[N] in device memory, each

@@ -104,6 +104,16 @@ static enum status plan_linear(struct model *m, size_t k, size_t out, enum lin_a
     return m->dev->ops->lin_plan(m->dev, &shape, plan);
 }
 
+static void gpt2_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
+                        struct attn_shape *attn, struct head_shape *head)
+{
+    bool inference = !(uses & MODEL_TRAIN);
+    *attn = (struct attn_shape){.batch = batch, .seq = seq, .heads = config->n_head,
+                                .head_dim = config->n_embd / config->n_head, .inference = inference};
+    *head = (struct head_shape){.n = batch * seq, .c = config->n_embd, .v = config->vocab_size,
+                                .inference = inference};
+}
+
 static enum status make_plans(struct model *m)
 {
     struct device *dev = m->dev;
@@ -113,10 +123,10 @@ static enum status make_plans(struct model *m)
     TRY(plan_linear(m, c, c, LIN_ACT_NONE, &m->plan_proj));
     TRY(plan_linear(m, c, 4 * c, LIN_ACT_GELU, &m->plan_fc));
     TRY(plan_linear(m, 4 * c, c, LIN_ACT_NONE, &m->plan_fcproj));
-    struct attn_shape attn = {.batch = m->batch, .seq = m->seq, .heads = m->config.n_head,
-                              .head_dim = c / m->config.n_head, .inference = !train};
+    struct attn_shape attn;
+    struct head_shape head;
+    gpt2_shapes(&m->config, m->batch, m->seq, m->uses, &attn, &head);
     TRY(dev->ops->attn_plan(dev, &attn, &m->plan_attn));
-    struct head_shape head = {.n = m->n, .c = c, .v = v};
     if (train) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_train));
     head.inference = true;
     if (m->uses & MODEL_LOSS) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_loss));
@@ -321,5 +331,6 @@ const struct model_family gpt2_family = {
     .destroy = gpt2_destroy,
     .run = gpt2_run,
     .logits = gpt2_logits,
+    .shapes = gpt2_shapes,
     .memory = gpt2_memory,
 };

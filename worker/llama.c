@@ -109,6 +109,17 @@ static enum status plan_linear(struct model *m, size_t k, size_t out, struct lin
     return m->dev->ops->lin_plan(m->dev, &shape, plan);
 }
 
+static void llama_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
+                         struct attn_shape *attn, struct head_shape *head)
+{
+    bool inference = !(uses & MODEL_TRAIN);
+    *attn = (struct attn_shape){.batch = batch, .seq = seq, .heads = config->n_head,
+                                .head_dim = config->n_embd / config->n_head, .kv_heads = config->n_kv_head,
+                                .inference = inference};
+    *head = (struct head_shape){.n = batch * seq, .c = config->n_embd, .v = config->vocab_size,
+                                .inference = inference};
+}
+
 static enum status make_plans(struct model *m)
 {
     struct device *dev = m->dev;
@@ -118,12 +129,12 @@ static enum status make_plans(struct model *m)
     TRY(plan_linear(m, c, c, &m->plan_o));
     TRY(plan_linear(m, c, 2 * f, &m->plan_gu));
     TRY(plan_linear(m, f, c, &m->plan_down));
-    struct attn_shape attn = {.batch = m->batch, .seq = m->seq, .heads = heads, .head_dim = c / heads,
-                              .kv_heads = m->config.n_kv_head, .inference = !train};
+    struct attn_shape attn;
+    struct head_shape head;
+    llama_shapes(&m->config, m->batch, m->seq, m->uses, &attn, &head);
     TRY(dev->ops->attn_plan(dev, &attn, &m->plan_attn));
     m->rope = (struct rope_shape){.n = m->n, .seq = m->seq, .heads = heads + m->config.n_kv_head,
                                   .head_dim = c / heads, .ld = c + 2 * m->kv};
-    struct head_shape head = {.n = m->n, .c = c, .v = v};
     if (train) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_train));
     head.inference = true;
     if (m->uses & MODEL_LOSS) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_loss));
@@ -351,5 +362,6 @@ const struct model_family llama_family = {
     .destroy = llama_destroy,
     .run = llama_run,
     .logits = llama_logits,
+    .shapes = llama_shapes,
     .memory = llama_memory,
 };

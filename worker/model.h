@@ -84,7 +84,10 @@ struct model_family {
      * (MODEL_LOGITS). */
     enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
                           float *out, struct err *err) MUST_CHECK;
-    /* Bytes `create` takes from the device. */
+    /* Attention and head that `create` will plan, for device_ops.attn_bytes and head_bytes. */
+    void (*shapes)(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
+                   struct attn_shape *attn, struct head_shape *head);
+    /* Bytes `create` takes from the device, beside those of its plans. */
     size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
 };
 

@@ -7,7 +7,7 @@
  * blocks, cuBLASLt.
  *
  * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_FAIL=i:n makes device
- * i fail at its n-th operation. */
+ * i fail at its n-th operation, ATOLL_EMULATED_MEMORY=n gives each n bytes. */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
 

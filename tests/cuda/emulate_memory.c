@@ -1,6 +1,7 @@
 /* Device memory of the emulation: every allocation ends at a page that nobody may touch (the bytes up to it are checked
  * when the host waits), and a device's memory is closed while none of its operations runs, so host code that takes it
  * for its own dies at once. */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,8 +28,24 @@ void emulate_memory_close(struct cuda_rt *rt)
     if (--rt->opened == 0) protect(rt, PROT_NONE);
 }
 
+/* ATOLL_EMULATED_MEMORY: bytes of each device. */
+static uint64_t capacity(void)
+{
+    const char *set = getenv("ATOLL_EMULATED_MEMORY");
+    return set && *set ? strtoull(set, NULL, 10) : UINT64_C(1) << 40;
+}
+
+void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p)
+{
+    *total_p = *free_p = capacity();
+    for (const struct emulated_block *b = rt->blocks; b; b = b->next) *free_p -= b->bytes;
+}
+
 void *emulate_memory_alloc(struct cuda_rt *rt, size_t bytes)
 {
+    uint64_t left, all;
+    cuda_rt_memory(rt, &left, &all);
+    if (bytes > left) return NULL;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     struct emulated_block *b = mem_alloc(1, sizeof *b);
     if (!b) return NULL;
