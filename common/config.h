@@ -16,7 +16,7 @@
 enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_SPEC_MAX = 64, CONFIG_TEXT_MAX = 65536 };
 
 enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
-enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW };
+enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
@@ -65,8 +65,10 @@ struct config {
         enum choice_auto dynamic_steps; /* DyLU: H of a worker follows its speed; auto = on with async */
     } train;
     struct {
-        enum optimizer optimizer; /* sgd | adamw */
+        enum optimizer optimizer; /* sgd | adamw | muon */
         double learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
+        double muon_momentum;
+        uint32_t muon_steps; /* of the Newton-Schulz iteration */
         enum schedule schedule;
         uint32_t warmup_steps;
         double min_lr_fraction;

@@ -13,7 +13,8 @@ static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
                                                       {"async", METHOD_ASYNC},
                                                       {NULL, 0}};
 static const struct config_choice choices_precision[] = {{"fp32", PRECISION_FP32}, {"bf16", PRECISION_BF16}, {NULL, 0}};
-static const struct config_choice choices_inner[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
+static const struct config_choice choices_inner[] = {
+    {"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {"muon", OPTIMIZER_MUON}, {NULL, 0}};
 static const struct config_choice choices_outer[] = {
     {"sgd", OPTIMIZER_SGD}, {"nesterov", OPTIMIZER_NESTEROV}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
 static const struct config_choice choices_schedule[] = {{"constant", SCHEDULE_CONSTANT},
@@ -52,6 +53,10 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define LATER_REAL(s, k, d, from, to, u, h) \
     {KEY(s, k, REAL, d), .later = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LATER_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .later = true, .choices = (c), .help = (h)}
+#define LATER_U32(s, k, d, from, to, u, h) \
+    {KEY(s, k, U32, d), .later = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define LATER_REAL(s, k, d, from, to, u, h) \
+    {KEY(s, k, REAL, d), .later = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
 #define LOCAL_U32(s, k, d, from, to, u, h) \
@@ -102,12 +107,15 @@ const struct config_key config_keys[] = {
                  "the embeddings are a part of their own, before those of train.fragments"),
     CHOICE(train, dynamic_steps, "auto", choices_auto, "H of a worker follows its speed; auto: on with async"),
 
-    CHOICE(inner, optimizer, "adamw", choices_inner, "optimizer of each worker"),
+    CHOICE(inner, optimizer, "adamw", choices_inner,
+           "optimizer of each worker; muon: of the hidden matrices, AdamW of the rest"),
     REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
     REAL(inner, beta1, "0.9", 0, 0.999999, "", "AdamW: decay of the first moment"),
     REAL(inner, beta2, "0.95", 0, 0.999999, "", "AdamW: decay of the second moment"),
     REAL(inner, eps, "1e-8", 1e-30, 1, "", "AdamW: added to the denominator"),
-    REAL(inner, weight_decay, "0.1", 0, 100, "", "AdamW: of tensors with two or more dimensions"),
+    REAL(inner, weight_decay, "0.1", 0, 100, "", "AdamW, Muon: of tensors with two or more dimensions"),
+    LATER_REAL(inner, muon_momentum, "0.95", 0, 0.999999, "", "Muon: decay of the momentum"),
+    LATER_U32(inner, muon_steps, "5", 1, 32, "steps", "Muon: steps of its Newton-Schulz iteration"),
     REAL(inner, grad_clip, "1.0", 0, 1e9, "", "largest global gradient norm; 0: off"),
     CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate after the warmup"),
     U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "steps of linear warmup"),

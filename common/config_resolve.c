@@ -45,6 +45,7 @@ static enum status resolve_outer(const struct config_resolve *r)
     case OPTIMIZER_ADAMW:
         TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.3"));
         return config_derive(r, AT(outer.momentum), "0");
+    case OPTIMIZER_MUON: break; /* not one of outer.optimizer's choices */
     }
     return STATUS_INVALID;
 }
@@ -52,6 +53,10 @@ static enum status resolve_outer(const struct config_resolve *r)
 static enum status resolve_method(const struct config_resolve *r)
 {
     struct config *c = r->config;
+    if (c->train.method == METHOD_DDP && c->inner.optimizer == OPTIMIZER_MUON)
+        return err_set(r->err, STATUS_INVALID,
+                       "inner.optimizer: muon does not go with train.method ddp, whose step the coordinator takes: it "
+                       "knows no matrices; allowed: adamw, sgd");
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
         int h = AT(train.sync_every);

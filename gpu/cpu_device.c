@@ -32,6 +32,7 @@ static void plan_destroy(struct cpu_plan *plan)
         mem_free(plan->as.delta.pieces);
         mem_free(plan->as.delta.x);
     }
+    if (plan->kind == CPU_PLAN_MUON) cpu_muon_free(plan);
     mem_free(plan);
 }
 
@@ -217,6 +218,19 @@ static enum status cpu_delta_plan(struct device *dev, const struct piece_shape *
     return STATUS_OK;
 }
 
+static enum status cpu_muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n,
+                                 struct muon_plan **out)
+{
+    struct cpu_plan *plan;
+    TRY(plan_new(cpu_of(dev), CPU_PLAN_MUON, &plan));
+    enum status status = cpu_muon_fill(plan, matrices, n);
+    if (status == STATUS_OK)
+        *out = (struct muon_plan *)plan;
+    else
+        cpu_plan_free(dev, plan);
+    return status;
+}
+
 static const struct device_ops cpu_ops = {
     .close = cpu_close,
     .memory = cpu_memory_of,
@@ -235,6 +249,7 @@ static const struct device_ops cpu_ops = {
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
     .delta_plan = cpu_delta_plan,
+    .muon_plan = cpu_muon_plan,
     .attn_bytes = cpu_attn_bytes,
     .head_bytes = cpu_head_bytes,
     .plan_free = cpu_plan_free,
@@ -259,6 +274,7 @@ static const struct device_ops cpu_ops = {
     .clip_scale = cpu_clip_scale,
     .count_step = cpu_count_step,
     .adamw = cpu_adamw,
+    .muon = cpu_muon,
     .sgd = cpu_sgd,
     .axpy = cpu_axpy,
     .scale = cpu_scale,

@@ -17,7 +17,7 @@ enum {
     HEAD_BYTES = 128 << 20,       /* logits kept at a time */
 };
 
-enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA };
+enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA, CPU_PLAN_MUON };
 
 struct cpu_plan {
     struct cpu_plan *next;
@@ -34,6 +34,12 @@ struct cpu_plan {
             struct piece_range *pieces;
             float *x; /* [longest] of one piece */
         } delta;
+        struct {
+            struct muon_matrix *matrices;
+            size_t n;
+            float *x, *y;               /* [largest rows * cols] */
+            float *gram, *poly, *mult;  /* [largest side * side] */
+        } muon;
     } as;
 };
 
@@ -62,6 +68,10 @@ void cpu_fail(struct cpu_device *cpu, enum status code, const char *what);
 enum status cpu_scratch_reserve(struct cpu_device *cpu, size_t bytes) MUST_CHECK;
 
 enum status cpu_open(int threads, struct device **out, struct err *err) MUST_CHECK;
+
+/* cpu_muon.c: fill a plan of kind CPU_PLAN_MUON, free what it holds. */
+enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n) MUST_CHECK;
+void cpu_muon_free(struct cpu_plan *plan);
 
 /* The operations, see device.h. */
 void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
@@ -97,6 +107,8 @@ void cpu_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
+void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+              const struct muon_hyper *hyper, const float *scale);
 void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps, float *correct);
 void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale);
 void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y);

@@ -84,6 +84,9 @@ struct cpu_kernels {
     double (*sum_run)(size_t n, const float *x);
     double (*sumsq_run)(size_t n, const float *x);
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
+    /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g, and theta = theta keep + step x. */
+    void (*muon_mix)(size_t n, const float *grad, float *m, float *x, float mu, float scale);
+    void (*muon_move)(size_t n, float *theta, const float *x, float keep, float step);
     void (*axpy_run)(size_t n, float a, const float *x, float *y);
     void (*scale_run)(size_t n, float a, float *x);
     void (*gelu_run)(size_t n, const float *z, float *y);

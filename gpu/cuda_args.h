@@ -140,6 +140,33 @@ struct cuda_adamw_args {
 };
 void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a); /* ceil(n / CUDA_BLOCK) */
 
+/* --- cuda_muon.cu: ceil(elements of a matrix / CUDA_BLOCK) by matrices of the batch ------------------------------- */
+
+struct cuda_muon_place { /* of a matrix in theta */
+    uint64_t offset, ld;
+    int decay;
+};
+
+struct cuda_muon_args {
+    size_t rows, cols; /* of each matrix of the batch */
+    const struct cuda_muon_place *places;
+    float mu, decay, step; /* decay: lr * weight_decay; step: what x is multiplied by */
+    const float *scale, *grad;
+    float *theta, *momentum;
+    float *x; /* [batch][rows * cols] */
+};
+void cuda_muon_mix(const struct cuda_grid *grid, const struct cuda_muon_args *a);
+void cuda_muon_move(const struct cuda_grid *grid, const struct cuda_muon_args *a);
+
+struct cuda_muon_poly_args {
+    size_t side;
+    int first;                 /* G is of a matrix that is not divided by its norm yet */
+    float *gram, *poly, *mult; /* [batch][side * side] */
+    float *inverse;            /* [batch], by cuda_muon_norm */
+};
+void cuda_muon_norm(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* 1 by matrices */
+void cuda_muon_poly(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* of side * side elements */
+
 /* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks ------------------------------------------ */
 
 struct cuda_attn_args {

@@ -26,6 +26,7 @@ static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
         head_gemms_free(&plan->as.head.rest);
         break;
     case CUDA_PLAN_DELTA: cuda_rt_release(cuda->rt, plan->as.delta.pieces); break;
+    case CUDA_PLAN_MUON: cuda_muon_free(cuda, plan); break;
     }
     mem_free(plan);
 }
@@ -265,6 +266,17 @@ static enum status cuda_delta_plan(struct device *dev, const struct piece_shape 
     return STATUS_OK;
 }
 
+static enum status cuda_muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n,
+                                  struct muon_plan **out)
+{
+    struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->kind = CUDA_PLAN_MUON;
+    TRY(plan_keep(cuda_of(dev), plan, cuda_muon_fill(cuda_of(dev), plan, matrices, n)));
+    *out = (struct muon_plan *)plan;
+    return STATUS_OK;
+}
+
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
 static const struct device_ops cuda_ops = {
@@ -286,6 +298,7 @@ static const struct device_ops cuda_ops = {
     .attn_plan = cuda_attn_plan,
     .head_plan = cuda_head_plan,
     .delta_plan = cuda_delta_plan,
+    .muon_plan = cuda_muon_plan,
     .attn_bytes = cuda_attn_bytes,
     .head_bytes = cuda_head_bytes,
     .plan_free = cuda_plan_free,
@@ -305,6 +318,7 @@ static const struct device_ops cuda_ops = {
     .clip_scale = cuda_op_clip_scale,
     .count_step = cuda_op_count_step,
     .adamw = cuda_op_adamw,
+    .muon = cuda_op_muon,
     .sgd = cuda_op_sgd,
     .axpy = cuda_op_axpy,
     .scale = cuda_op_scale,
@@ -317,6 +331,7 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
     struct cuda_device *cuda = mem_alloc(1, sizeof *cuda);
     if (!cuda) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     cuda->head_bytes = CUDA_HEAD_BYTES;
+    cuda->muon_floats = CUDA_MUON_FLOATS;
     enum status status = cuda_rt_open(index, &cuda->rt, name, sizeof name, err);
     if (status == STATUS_OK) {
         cuda->partials = cuda_rt_alloc(cuda->rt, CUDA_PARTIAL_FLOATS * sizeof *cuda->partials);

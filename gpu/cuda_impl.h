@@ -8,14 +8,20 @@
 enum {
     CUDA_PARTIAL_FLOATS = 2 << 20, /* room for the partial sums of columns */
     CUDA_ROW_BLOCKS = 64,          /* at most; dw, db and bias gradients are summed over so many blocks of rows */
-    CUDA_HEAD_BYTES = 256 << 20    /* logits kept at a time */
+    CUDA_HEAD_BYTES = 256 << 20,   /* logits kept at a time */
+    CUDA_MUON_FLOATS = 8 << 20     /* matrices of one shape taken together, and at least one */
 };
 
-enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD, CUDA_PLAN_DELTA };
+enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD, CUDA_PLAN_DELTA, CUDA_PLAN_MUON };
 
 struct cuda_head_gemms { /* of one chunk of rows */
     size_t rows;
     struct cuda_gemm *logits, *dx, *dwte;
+};
+
+struct cuda_muon_batch { /* matrices of one shape */
+    size_t rows, cols, first, n; /* first: of the plan's places */
+    struct cuda_gemm *gram, *mult, *next;
 };
 
 struct cuda_plan {
@@ -39,6 +45,12 @@ struct cuda_plan {
             struct piece_shape shape;
             struct piece_range *pieces; /* device memory */
         } delta;
+        struct {
+            struct cuda_muon_batch *batches;
+            size_t n_batches;
+            struct cuda_muon_place *places;           /* device memory, as all that follow */
+            float *x, *y, *gram, *poly, *mult, *inverse; /* of the largest batch */
+        } muon;
     } as;
 };
 
@@ -48,6 +60,7 @@ struct cuda_device {
     struct cuda_plan *plans;
     float *partials, *logits;
     size_t logits_floats, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
+    size_t muon_floats;               /* CUDA_MUON_FLOATS; tests take less, for more batches */
     double *sums; /* [CUDA_SEGMENTS] */
 };
 
@@ -58,6 +71,10 @@ static inline struct cuda_device *cuda_of(struct device *dev)
 
 /* See device.h; cuda_collective.c. */
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
+/* cuda_muon.c: fill a plan of kind CUDA_PLAN_MUON, free what it holds. */
+enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                           size_t n) MUST_CHECK;
+void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
 
 /* The operations, see device.h. */
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value);
@@ -87,6 +104,8 @@ void cuda_op_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
+void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+                  const struct muon_hyper *hyper, const float *scale);
 void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
                         float *correct);
 void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,

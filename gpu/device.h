@@ -72,6 +72,7 @@ struct lin_plan;
 struct attn_plan;
 struct head_plan;
 struct delta_plan;
+struct muon_plan;
 
 /* A range of theta with one weight-decay rule. */
 struct adamw_span {
@@ -84,6 +85,18 @@ struct adamw_hyper {
     float lr, beta1, beta2, eps, weight_decay;
     uint64_t step;        /* 1 for the first step */
     const float *correct; /* not NULL: bias corrections in device memory (count_step), in place of `step` */
+};
+
+/* A matrix of theta, or some columns of a wider one: element r,c is theta[offset + r * ld + c]. */
+struct muon_matrix {
+    uint64_t offset;
+    size_t rows, cols, ld;
+    bool decay;
+};
+
+struct muon_hyper {
+    float lr, momentum, weight_decay;
+    uint32_t steps; /* of the Newton-Schulz iteration, >= 1 */
 };
 
 /* Places in the queue that can be waited for at one time. */
@@ -123,10 +136,13 @@ struct device_ops {
      * pieces of this size (the caller's codec does the work then), INVALID for no pieces, NOMEM. */
     enum status (*delta_plan)(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
                               struct delta_plan **out) MUST_CHECK;
+    /* The matrices that one call of muon takes; `matrices` [n] is copied. INVALID for none or an empty one, NOMEM. */
+    enum status (*muon_plan)(struct device *dev, const struct muon_matrix *matrices, size_t n,
+                             struct muon_plan **out) MUST_CHECK;
     /* Bytes that the first such plan takes of the device's memory. */
     size_t (*attn_bytes)(struct device *dev, const struct attn_shape *shape);
     size_t (*head_bytes)(struct device *dev, const struct head_shape *shape);
-    void (*plan_free)(struct device *dev, void *plan); /* any of the four; NULL is allowed */
+    void (*plan_free)(struct device *dev, void *plan); /* any of the five; NULL is allowed */
 
     /* out[N,C] = wte[token] + wpe[row % seq]; wpe and dwpe NULL: no positions. tokens[N] in device memory, each
      * 0 <= token < V (the data loader's duty). Backward adds into dwte (a tied head, which may overwrite, runs before
@@ -207,6 +223,13 @@ struct device_ops {
      * multiplied by *scale (device memory) first; NULL: 1. Where *scale is 0, nothing changes (a refused step). */
     void (*adamw)(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                   float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
+    /* Muon (Jordan et al. 2024) with Nesterov momentum, decoupled decay and the step length of arXiv 2502.16982, which
+     * has the root mean square of AdamW's steps; g is the gradient times *scale, as in adamw:
+     *     m = mu m + (1 - mu) g;  u = mu m + (1 - mu) g;  theta = theta (1 - lr decay) - lr 0.2 sqrt(max(rows, cols)) o
+     * o is u with all singular values near 1, by `steps` rounds of the quintic in gpu/muon_rules.h. theta, grad and
+     * momentum are whole flat vectors. Where *scale is 0, nothing changes. */
+    void (*muon)(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+                 const struct muon_hyper *hyper, const float *scale);
     /* theta = keep * theta - lr * scale * grad; keep: 1 less the decay. scale as above. */
     void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
                 const float *scale);

@@ -50,6 +50,23 @@ static void adamw_run(size_t n, float *theta, const float *grad, float *m, float
     }
 }
 
+static void muon_mix(size_t n, const float *grad, float *m, float *x, float mu, float scale)
+{
+    vf keep = v_set1(mu), take = v_set1(1 - mu);
+    FOR_VECTORS(i, lanes, n) {
+        vf g = take * (v_part(grad + i, lanes) * v_set1(scale));
+        vf m1 = v_fma(keep, v_part(m + i, lanes), g);
+        v_put(m + i, m1, lanes);
+        v_put(x + i, v_fma(keep, m1, g), lanes);
+    }
+}
+
+static void muon_move(size_t n, float *theta, const float *x, float keep, float step)
+{
+    FOR_VECTORS(i, lanes, n)
+        v_put(theta + i, v_fma(v_set1(step), v_part(x + i, lanes), v_part(theta + i, lanes) * v_set1(keep)), lanes);
+}
+
 /* y += a x */
 static void axpy_run(size_t n, float a, const float *x, float *y)
 {

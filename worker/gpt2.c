@@ -325,6 +325,7 @@ static enum status gpt2_logits(struct model *m, const float *theta, const int32_
 const struct model_family gpt2_family = {
     .name = "gpt2",
     .n_embeddings = 2,
+    .hidden_blocks = gpt2_hidden_blocks,
     .layout = gpt2_layout,
     .config_json = gpt2_config_json,
     .create = gpt2_create,

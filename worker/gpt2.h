@@ -11,6 +11,8 @@ extern const struct model_family gpt2_family;
 /* gpt2_family.layout: N(0, 0.02) for matrices and embeddings, N(0, 0.02 / sqrt(2 n_layer)) for the two projections that
  * add to the residual stream, zero biases, unit norms. Matrices and embeddings decay, vectors do not. */
 enum status gpt2_layout(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
+/* gpt2_family.hidden_blocks: the four matrices of a block; q, k and v of c_attn one by one. */
+uint32_t gpt2_hidden_blocks(const struct tensor *tensor);
 enum status gpt2_config_json(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
 
 /* Tensors of one block, in layout order. */

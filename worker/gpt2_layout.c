@@ -1,7 +1,8 @@
+#include "worker/gpt2.h"
+
 #include <math.h>
 #include <stdio.h>
-
-#include "worker/gpt2.h"
+#include <string.h>
 
 enum { GPT2_SIDE_MAX = 1 << 24 }; /* of any dimension: keeps every product within 64 bits */
 
@@ -71,6 +72,12 @@ enum status gpt2_layout(const struct model_config *config, struct layout *layout
     TRY(config_check(config, err));
     enum status status = add_all(config, layout);
     return status == STATUS_OK ? status : err_set(err, status, "cannot lay out the model: %s", status_text(status));
+}
+
+uint32_t gpt2_hidden_blocks(const struct tensor *tensor)
+{
+    if (tensor->ndim != 2 || strncmp(tensor->name, "h.", 2) != 0) return 0;
+    return strstr(tensor->name, block_tensors[GPT2_QKV_W].name) ? 3 : 1;
 }
 
 struct gpt2_offsets gpt2_offsets_of(const struct model_config *config)

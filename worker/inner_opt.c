@@ -12,43 +12,86 @@ struct inner_opt_config inner_opt_config_of(const struct config *config)
     return (struct inner_opt_config){.kind = config->inner.optimizer, .beta1 = config->inner.beta1,
                                      .beta2 = config->inner.beta2, .eps = config->inner.eps,
                                      .weight_decay = config->inner.weight_decay,
-                                     .grad_clip = config->inner.grad_clip};
+                                     .grad_clip = config->inner.grad_clip,
+                                     .muon_momentum = config->inner.muon_momentum,
+                                     .muon_steps = config->inner.muon_steps};
 }
 
-/* Cut [begin, end) of theta into spans of one decay rule: tensors are merged where they touch. */
-static enum status slice_spans(struct inner_opt_slice *slice, const struct layout *layout, uint64_t begin,
-                               uint64_t end)
+/* Whether muon takes the tensor, so that no span has it. */
+static bool hidden(const struct inner_opt *opt, const struct tensor *t)
 {
+    return opt->config.kind == OPTIMIZER_MUON && opt->config.hidden_blocks(t);
+}
+
+/* Cut [begin, end) of all tensors that are taken element by element, laid end to end, into spans of one decay rule:
+ * tensors are merged where they touch. */
+static enum status slice_spans(const struct inner_opt *opt, struct inner_opt_slice *slice, const struct layout *layout,
+                               uint64_t begin, uint64_t end)
+{
+    uint64_t at = 0; /* of the tensor */
     slice->spans = mem_alloc(layout->n_tensors, sizeof *slice->spans);
     if (!slice->spans) return STATUS_NOMEM;
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
-        uint64_t from = t->offset > begin ? t->offset : begin;
-        uint64_t to = t->offset + t->count < end ? t->offset + t->count : end;
+        if (hidden(opt, t)) continue;
+        uint64_t from = at > begin ? at : begin, to = at + t->count < end ? at + t->count : end;
+        uint64_t offset = t->offset + from - at;
+        at += t->count;
         if (from >= to) continue;
         struct adamw_span *last = slice->n_spans ? &slice->spans[slice->n_spans - 1] : NULL;
-        if (last && last->decay == t->decay && last->offset + last->count == from)
+        if (last && last->decay == t->decay && last->offset + last->count == offset)
             last->count += to - from;
         else
-            slice->spans[slice->n_spans++] = (struct adamw_span){.offset = from, .count = to - from, .decay = t->decay};
+            slice->spans[slice->n_spans++] =
+                (struct adamw_span){.offset = offset, .count = to - from, .decay = t->decay};
     }
     return STATUS_OK;
 }
 
-static enum status fill(struct inner_opt *opt, const struct layout *layout, struct device *const *devices)
+static enum status slice_matrices(struct inner_opt_slice *slice, const struct inner_matrices *dealt, int rank,
+                                  struct muon_matrix *scratch)
 {
-    uint64_t share = (opt->n_params / (uint64_t)opt->n_slices + 15) & ~(uint64_t)15; /* whole cache lines */
-    opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
-    if (!opt->slices) return STATUS_NOMEM;
+    size_t n = inner_matrices_of(dealt, rank, scratch);
+    return n ? slice->dev->ops->muon_plan(slice->dev, scratch, n, &slice->muon) : STATUS_OK;
+}
+
+static enum status fill_slices(struct inner_opt *opt, const struct layout *layout, struct device *const *devices,
+                               const struct inner_matrices *dealt, struct muon_matrix *scratch)
+{
+    uint64_t plain = 0; /* elements of the tensors that are taken element by element */
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        if (!hidden(opt, &layout->tensors[i])) plain += layout->tensors[i].count;
+    uint64_t share = (plain / (uint64_t)opt->n_slices + 15) & ~(uint64_t)15; /* whole cache lines */
     for (int r = 0; r < opt->n_slices; r++) {
         struct inner_opt_slice *slice = &opt->slices[r];
-        uint64_t begin = share * (uint64_t)r, end = r + 1 == opt->n_slices ? opt->n_params : begin + share;
+        uint64_t begin = share * (uint64_t)r, end = r + 1 == opt->n_slices ? plain : begin + share;
         slice->dev = devices[r];
-        TRY(slice_spans(slice, layout, begin, end));
+        TRY(slice_spans(opt, slice, layout, begin, end));
+        TRY(slice_matrices(slice, dealt, r, scratch));
         slice->scalars = devices[r]->ops->alloc(devices[r], SCALARS * sizeof(float));
         if (!slice->scalars) return STATUS_NOMEM;
     }
-    if (opt->config.kind != OPTIMIZER_ADAMW) return STATUS_OK;
+    return STATUS_OK;
+}
+
+static enum status make_slices(struct inner_opt *opt, const struct layout *layout, struct device *const *devices)
+{
+    struct inner_matrices dealt = {0};
+    opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
+    if (!opt->slices) return STATUS_NOMEM;
+    if (opt->config.kind == OPTIMIZER_MUON)
+        TRY(inner_matrices_deal(&dealt, layout, opt->config.hidden_blocks, opt->n_slices));
+    struct muon_matrix *scratch = dealt.n ? mem_alloc(dealt.n, sizeof *scratch) : NULL;
+    enum status status = dealt.n && !scratch ? STATUS_NOMEM : fill_slices(opt, layout, devices, &dealt, scratch);
+    mem_free(scratch);
+    inner_matrices_finish(&dealt);
+    return status;
+}
+
+static enum status fill(struct inner_opt *opt, const struct layout *layout, struct device *const *devices)
+{
+    TRY(make_slices(opt, layout, devices));
+    if (opt->config.kind == OPTIMIZER_SGD) return STATUS_OK;
     opt->m = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
     opt->v = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
     if (!devices[0]->host_memory) opt->host = mem_alloc(opt->n_params, 2 * sizeof *opt->host);
@@ -59,8 +102,11 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
                              const struct layout *layout, struct device *const *devices, int n_ranks,
                              struct err *err)
 {
-    if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD)
-        return err_set(err, STATUS_INVALID, "inner.optimizer: adamw or sgd");
+    if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD && config->kind != OPTIMIZER_MUON)
+        return err_set(err, STATUS_INVALID, "inner.optimizer: adamw, muon or sgd");
+    if (config->kind == OPTIMIZER_MUON && !config->hidden_blocks)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "inner.optimizer: muon does not know the matrices of this model.family: take adamw");
     struct inner_opt *opt = mem_alloc(1, sizeof *opt);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
     opt->config = *config;
@@ -82,6 +128,7 @@ void inner_opt_destroy(struct inner_opt *opt)
     for (int r = 0; opt->slices && r < opt->n_slices; r++) {
         struct inner_opt_slice *slice = &opt->slices[r];
         if (slice->dev && slice->scalars) slice->dev->ops->release(slice->dev, slice->scalars);
+        if (slice->dev && slice->muon) slice->dev->ops->plan_free(slice->dev, slice->muon);
         mem_free(slice->spans);
     }
     if (opt->slices && opt->slices[0].dev) {
@@ -128,6 +175,10 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
                                 .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .correct = correct};
     dev->ops->count_step(dev, scale, hyper.beta1, hyper.beta2, steps_of(slice), correct);
     dev->ops->adamw(dev, slice->spans, slice->n_spans, theta, grad, opt->m, opt->v, &hyper, scale);
+    if (!slice->muon) return;
+    struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
+                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps};
+    dev->ops->muon(dev, slice->muon, theta, grad, opt->m, &muon, scale);
 }
 
 void inner_opt_norm(struct inner_opt *opt, float *norm)

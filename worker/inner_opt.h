@@ -1,8 +1,10 @@
-/* The inner optimizer of one worker: AdamW or plain SGD on the flat parameter vector, with decay only where the layout
- * says so and global-norm clipping. It counts its own steps (bias correction), apart from the run's schedule position:
- * moments and count survive outer rounds, checkpoints and restarts together.
+/* The inner optimizer of one worker: AdamW, plain SGD, or Muon for the matrices between hidden layers and AdamW for all
+ * else, on the flat parameter vector, with decay only where the layout says so and global-norm clipping. It counts its
+ * own steps (bias correction), apart from the run's schedule position: moments and count survive outer rounds,
+ * checkpoints and restarts together.
  *
- * All ranks of a worker share theta and the moments and hold the same reduced gradient; each updates its own slice.
+ * All ranks of a worker share theta and the moments and hold the same reduced gradient; each updates its own slice: a
+ * range of the elements, and whole matrices (worker/inner_matrices.h).
  * A step is submitted, not waited for: every rank calls `inner_opt_apply`, one of them `inner_opt_norm`. Whether it was
  * taken is known to the device at once and to the host when the norm came: then `inner_opt_finish`. So the count that
  * corrects the moments lives on the device. */
@@ -16,24 +18,31 @@
 #include "common/layout.h"
 #include "common/status.h"
 #include "gpu/device.h"
+#include "worker/inner_matrices.h"
 
 struct inner_opt_config {
-    enum optimizer kind; /* OPTIMIZER_ADAMW or OPTIMIZER_SGD */
+    enum optimizer kind; /* OPTIMIZER_ADAMW, OPTIMIZER_MUON or OPTIMIZER_SGD */
     double beta1, beta2, eps, weight_decay;
     double grad_clip; /* of the global L2 norm; <= 0: no clipping */
+    double muon_momentum;
+    uint32_t muon_steps;            /* >= 1 */
+    hidden_blocks_fn hidden_blocks; /* of the model family, for muon */
 };
 
 struct inner_opt_slice {
     struct device *dev;
     struct adamw_span *spans;
     size_t n_spans;
+    struct muon_plan *muon; /* NULL: no matrices */
     float *scalars; /* device memory: sum of squares, scale, norm, corrections, and the count of steps taken */
 };
 
 struct inner_opt {
     struct inner_opt_config config;
     uint64_t n_params;
-    float *m, *v;     /* [n_params] moments in device memory of slice 0; NULL with SGD */
+    /* [n_params] moments in device memory of slice 0; NULL with SGD. Of muon's matrices m is the momentum and v stays
+     * zero. */
+    float *m, *v;
     float *host;      /* [2 n_params] where they are read to; NULL when the host sees the device's memory anyway */
     uint64_t steps;   /* taken, as far as finished; after changing it: inner_opt_write */
     uint64_t skipped; /* refused because the gradient was not finite */
@@ -44,7 +53,8 @@ struct inner_opt {
 /* The inner section of a resolved configuration. */
 struct inner_opt_config inner_opt_config_of(const struct config *config);
 
-/* One slice per rank on devices[0 .. n_ranks-1] (borrowed). INVALID for another optimizer. */
+/* One slice per rank on devices[0 .. n_ranks-1] (borrowed). INVALID for another optimizer, UNSUPPORTED for muon without
+ * hidden_blocks, or what the device says of a plan. */
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
                              const struct layout *layout, struct device *const *devices, int n_ranks,
                              struct err *err) MUST_CHECK;

@@ -356,6 +356,7 @@ static enum status llama_logits(struct model *m, const float *theta, const int32
 const struct model_family llama_family = {
     .name = "llama",
     .n_embeddings = 1,
+    .hidden_blocks = llama_hidden_blocks,
     .layout = llama_layout,
     .config_json = llama_config_json,
     .create = llama_create,

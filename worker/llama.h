@@ -11,6 +11,8 @@ extern const struct model_family llama_family;
 /* llama_family.layout: N(0, 0.02) for matrices and embeddings, N(0, 0.02 / sqrt(2 n_layer)) for the two projections
  * that add to the residual stream, unit norms. Matrices and embeddings decay, norms do not. */
 enum status llama_layout(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
+/* llama_family.hidden_blocks: the seven matrices of a block. */
+uint32_t llama_hidden_blocks(const struct tensor *tensor);
 enum status llama_config_json(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
 
 /* Tensors of one block, in layout order: q, k and v lie end to end, and so do gate and up, so that each run is one

@@ -91,6 +91,11 @@ enum status llama_layout(const struct model_config *config, struct layout *layou
     return status == STATUS_OK ? status : err_set(err, status, "cannot lay out the model: %s", status_text(status));
 }
 
+uint32_t llama_hidden_blocks(const struct tensor *tensor)
+{
+    return tensor->ndim == 2 && !strncmp(tensor->name, "model.layers.", strlen("model.layers."));
+}
+
 struct llama_offsets llama_offsets_of(const struct model_config *config)
 {
     uint64_t c = config->n_embd, words = config->vocab_size * c;

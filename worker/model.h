@@ -14,6 +14,7 @@
 #include "common/layout.h"
 #include "common/status.h"
 #include "gpu/device.h"
+#include "worker/inner_matrices.h"
 
 struct config;
 struct hf_config;
@@ -65,6 +66,7 @@ struct model_hooks {
 
 struct model_family {
     const char *name; /* model.family */
+    hidden_blocks_fn hidden_blocks; /* NULL: nobody has said yet, and inner.optimizer muon is refused */
     uint32_t n_embeddings; /* tensors the layout begins with of which a step touches some rows: tokens, positions */
     /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
      * for sizes that make no model. */

@@ -412,6 +412,7 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     struct replica *r = mem_alloc(1, sizeof *r);
     if (!r) return err_set(err, STATUS_NOMEM, "no memory for the model");
     r->config = *config;
+    r->config.opt.hidden_blocks = config->family->hidden_blocks;
     r->layout = layout;
     r->seq = config->model.block_size;
     r->n_ranks = (int)config->ranks;

@@ -3,16 +3,18 @@
 # stops it. Those at the end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of
 # them, by barriers.sh.
 set(planted_cuda_names)
-foreach(program IN ITEMS kernels delta attn_graph cudnn)
+foreach(program IN ITEMS kernels delta muon attn_graph cudnn)
     add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
     target_link_libraries(planted_cuda_${program} PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
 endforeach()
 
 # name: of the program; test: what should notice; source: what is changed; from, to: the line
 function(atoll_planted_cuda name test source from to)
-    set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.cu)
-    if(source MATCHES "cuda_attn_graph|cuda_cudnn")
-        set(path ${CMAKE_SOURCE_DIR}/gpu/${source}.c)
+    set(path ${CMAKE_SOURCE_DIR}/gpu/${source})
+    if(EXISTS ${path}.cu)
+        string(APPEND path .cu)
+    elseif(NOT EXISTS ${path})
+        string(APPEND path .c)
     endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
     file(READ ${path} text)
@@ -32,12 +34,8 @@ function(atoll_planted_cuda name test source from to)
     endif()
     set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS ${options})
     set(program kernels)
-    if(source MATCHES "delta")
-        set(program delta)
-    elseif(source STREQUAL "cuda_attn_graph")
-        set(program attn_graph)
-    elseif(source STREQUAL "cuda_cudnn")
-        set(program cudnn)
+    if(source MATCHES "delta|muon|attn_graph|cudnn")
+        set(program ${CMAKE_MATCH_0})
     endif()
     add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
     target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} ${library} ${all_libraries} PkgConfig::CMOCKA)
@@ -125,6 +123,34 @@ atoll_planted_cuda(probabilities_not_turned test_graphs cuda_attn_graph
     "w->t * w->t, 1, w->t}}" "w->t * w->t, w->t, 1}}")
 atoll_planted_cuda(gradient_of_the_wrong_rows test_graphs cuda_attn_graph
     "dq = rows(&w, ATTN_DQ, w.h, w.row, false)" "dq = rows(&w, ATTN_DQ, w.h, c, false)")
+
+# --- muon
+atoll_planted_cuda(momentum_without_nesterov test_golden cuda_muon
+    "x = fmaf(a.mu, m, g);" "x = m;")
+atoll_planted_cuda(momentum_of_a_refused_step test_edges cuda_muon
+    "if (scale != 0) {" "{")
+atoll_planted_cuda(refused_step_moves test_edges cuda_muon
+    "if (i >= n || (a.scale && *a.scale == 0)) return;" "if (i >= n) return;")
+atoll_planted_cuda(decay_where_there_is_none test_golden cuda_muon
+    "place->decay ? a.decay : 0" "a.decay")
+atoll_planted_cuda(block_of_columns_taken_for_a_matrix test_golden cuda_muon
+    "i / a.cols * place->ld + i % a.cols;" "i;")
+atoll_planted_cuda(trace_without_its_last_warps test_same cuda_muon
+    "warp < CUDA_BLOCK / 32; warp++) trace" "warp < 1; warp++) trace")
+atoll_planted_cuda(norm_of_the_first_matrix test_same cuda_muon
+    "a.inverse[blockIdx.y] :" "a.inverse[0] :")
+atoll_planted_cuda(gram_not_normed test_golden cuda_muon
+    "a.gram[at] = gram;" "")
+atoll_planted_cuda(quintic_of_another_slope test_golden cuda_muon
+    "MUON_A * inverse :" "3.0f * inverse :")
+atoll_planted_cuda(longer_side_orthogonalized test_directions cuda_muon.c
+    "bool tall = b->rows > b->cols;" "bool tall = b->rows < b->cols;")
+atoll_planted_cuda(step_by_the_short_side test_golden cuda_muon.c
+    "muon_length(b->rows, b->cols)" "muon_length(muon_side(b->rows, b->cols), 1)")
+atoll_planted_cuda(one_round_too_few test_golden cuda_muon.c
+    "round < rounds; round++" "round + 1 < rounds; round++")
+atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
+    "x + i * area, x + i * area, gram" "x, x, gram")
 
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(bias_behind_its_end test_lin cuda_element

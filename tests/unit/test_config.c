@@ -427,6 +427,12 @@ static void test_later_keys(void **state)
     assert_false(config_embeddings_differ(&other));
     assert_int_equal(other.train.embedding_fragment, CHOICE_OFF);
     assert_int_equal(other.train.fragments, 2);
+    config_defaults(&config, &sources);
+    uint64_t before = config_shared_hash(&config);
+    assert_true(config_shared_text(&config, text, sizeof text) > 0);
+    assert_null(strstr(text, "muon"));
+    assert_int_equal(config_set(&config, &sources, "inner.muon_steps=6", CONFIG_FLAG, &err), STATUS_OK);
+    assert_true(config_shared_hash(&config) != before);
 }
 
 static void test_helpers(void **state)

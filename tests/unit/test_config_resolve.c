@@ -144,6 +144,10 @@ static void test_methods(void **state)
     assert_string_equal(config.codec.down, "fp32");
     assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=sgd", "inner.learning_rate=0.1"), STATUS_OK);
     assert_outer(OPTIMIZER_SGD, 0.1, 0.0);
+    assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=muon"), STATUS_INVALID);
+    assert_message("muon does not go with train.method ddp");
+    assert_int_equal(RESOLVE("train.method=async", "inner.optimizer=muon"), STATUS_OK);
+    assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
     assert_int_equal(RESOLVE("train.method=ddp", "train.sync_every=30", "codec.up=bf16"), STATUS_OK);
     assert_int_equal(config.train.sync_every, 1); /* not a choice with ddp */
     assert_string_equal(config.codec.up, "bf16"); /* a choice, and of the same source as the method */

@@ -1,0 +1,156 @@
+/* Muon on the CPU device: one matrix after the other, each with all threads. */
+#include <string.h>
+
+#include "common/mem.h"
+#include "gpu/cpu_impl.h"
+#include "gpu/gemm.h"
+#include "gpu/muon_rules.h"
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n)
+{
+    size_t area = 0, square = 0;
+    if (!n) return STATUS_INVALID;
+    for (size_t i = 0; i < n; i++) {
+        size_t side = muon_side(matrices[i].rows, matrices[i].cols);
+        if (!side || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
+        area = most(area, matrices[i].rows * matrices[i].cols);
+        square = most(square, side * side);
+    }
+    plan->as.muon.n = n;
+    plan->as.muon.matrices = mem_alloc(n, sizeof *matrices);
+    plan->as.muon.x = mem_alloc(area, sizeof(float));
+    plan->as.muon.y = mem_alloc(area, sizeof(float));
+    plan->as.muon.gram = mem_alloc(square, sizeof(float));
+    plan->as.muon.poly = mem_alloc(square, sizeof(float));
+    plan->as.muon.mult = mem_alloc(square, sizeof(float));
+    if (!plan->as.muon.matrices || !plan->as.muon.x || !plan->as.muon.y || !plan->as.muon.gram ||
+        !plan->as.muon.poly || !plan->as.muon.mult)
+        return STATUS_NOMEM;
+    memcpy(plan->as.muon.matrices, matrices, n * sizeof *matrices);
+    return STATUS_OK;
+}
+
+void cpu_muon_free(struct cpu_plan *plan)
+{
+    mem_free(plan->as.muon.matrices);
+    mem_free(plan->as.muon.x);
+    mem_free(plan->as.muon.y);
+    mem_free(plan->as.muon.gram);
+    mem_free(plan->as.muon.poly);
+    mem_free(plan->as.muon.mult);
+}
+
+struct job {
+    const struct cpu_kernels *kernels;
+    const struct muon_matrix *matrix;
+    size_t side;
+    const float *grad;
+    float *theta, *momentum, *x; /* x: rows end to end */
+    float mu, scale, keep, step;
+    float *gram, *poly, *mult;
+    float inverse; /* of the norm, in the first round; 1 later */
+};
+
+static void mix_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    const struct muon_matrix *t = j->matrix;
+    size_t begin, end;
+    pool_share(t->rows, 1, thread, threads, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        size_t at = t->offset + r * t->ld;
+        j->kernels->muon_mix(t->cols, j->grad + at, j->momentum + at, j->x + r * t->cols, j->mu, j->scale);
+    }
+}
+
+static void move_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    const struct muon_matrix *t = j->matrix;
+    size_t begin, end;
+    pool_share(t->rows, 1, thread, threads, &begin, &end);
+    for (size_t r = begin; r < end; r++)
+        j->kernels->muon_move(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
+}
+
+/* G becomes that of X / norm; poly = (b I + c G) / norm and mult = a I / norm, so that G poly + mult is what X itself
+ * is multiplied by. */
+static void poly_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->side, 1, thread, threads, &begin, &end);
+    float square = j->inverse * j->inverse, c = MUON_C * j->inverse;
+    for (size_t r = begin; r < end; r++) {
+        float *gram = j->gram + r * j->side, *poly = j->poly + r * j->side, *mult = j->mult + r * j->side;
+        for (size_t i = 0; i < j->side; i++) {
+            gram[i] *= square;
+            poly[i] = c * gram[i];
+            mult[i] = 0;
+        }
+        poly[r] += MUON_B * j->inverse;
+        mult[r] = MUON_A * j->inverse;
+    }
+}
+
+static float inverse_norm(const float *gram, size_t side)
+{
+    double trace = 0;
+    for (size_t i = 0; i < side; i++) trace += (double)gram[i * side + i];
+    double norm = sqrt(trace);
+    return (float)(1 / (norm > MUON_NORM_MIN ? norm : MUON_NORM_MIN));
+}
+
+/* x, filled, becomes orthogonal; returns which of the two buffers it ends in. */
+static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, struct job *j, uint32_t rounds)
+{
+    size_t rows = j->matrix->rows, cols = j->matrix->cols, side = j->side;
+    bool tall = rows > cols;
+    float *x = p->as.muon.x, *y = p->as.muon.y;
+    for (uint32_t round = 0; round < rounds; round++) {
+        struct gemm gram = {.m = side, .n = side, .k = tall ? rows : cols, .a = x, .b = x, .lda = cols, .ldb = cols,
+                            .a_trans = tall, .b_trans = !tall, .c = j->gram, .ldc = side};
+        gemm_run(&gram, cpu->kernels, cpu->pool, cpu->scratch);
+        j->inverse = round ? 1 : inverse_norm(j->gram, side);
+        pool_run(cpu->pool, poly_thread, j);
+        struct gemm mult = {.m = side, .n = side, .k = side, .a = j->gram, .b = j->poly, .lda = side, .ldb = side,
+                            .c = j->mult, .ldc = side, .add = j->mult};
+        gemm_run(&mult, cpu->kernels, cpu->pool, cpu->scratch);
+        struct gemm next = {.m = rows, .n = cols, .k = side, .a = tall ? x : j->mult, .b = tall ? j->mult : x,
+                            .lda = side, .ldb = cols, .c = y, .ldc = cols};
+        gemm_run(&next, cpu->kernels, cpu->pool, cpu->scratch);
+        float *was = x;
+        x = y;
+        y = was;
+    }
+    return x;
+}
+
+void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+              const struct muon_hyper *hyper, const float *scale)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = (const struct cpu_plan *)plan;
+    if (!p || p->kind != CPU_PLAN_MUON) {
+        cpu_fail(cpu, STATUS_INVALID, "muon: called with a plan of another kind");
+        return;
+    }
+    if (scale && *scale == 0) return;
+    for (size_t i = 0; i < p->as.muon.n; i++) {
+        const struct muon_matrix *t = &p->as.muon.matrices[i];
+        struct job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,
+                          .theta = theta, .momentum = momentum, .x = p->as.muon.x, .mu = hyper->momentum,
+                          .scale = scale ? *scale : 1.0f, .gram = p->as.muon.gram, .poly = p->as.muon.poly,
+                          .mult = p->as.muon.mult};
+        pool_run(cpu->pool, mix_thread, &job);
+        job.x = orthogonalize(cpu, p, &job, hyper->steps);
+        job.keep = 1 - (t->decay ? hyper->lr * hyper->weight_decay : 0);
+        job.step = -hyper->lr * muon_length(t->rows, t->cols);
+        pool_run(cpu->pool, move_thread, &job);
+    }
+}

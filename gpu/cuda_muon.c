@@ -1,0 +1,198 @@
+/* Muon on the CUDA device: matrices of one shape are taken together, a batch at a time, so that a step is a few
+ * launches for many matrices. */
+#include <string.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_impl.h"
+#include "gpu/muon_rules.h"
+
+static bool same_shape(const struct muon_matrix *a, const struct muon_matrix *b)
+{
+    return a->rows == b->rows && a->cols == b->cols;
+}
+
+/* Matrices of one shape come together, in batches of what `floats` hold: into order[n], cut by batches[] (NULL:
+ * count only). Returns the number of batches. */
+static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t floats, struct cuda_muon_place *order,
+                           struct cuda_muon_batch *batches)
+{
+    size_t n_batches = 0, placed = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool seen = false;
+        for (size_t j = 0; j < i && !seen; j++) seen = same_shape(&matrices[j], &matrices[i]);
+        if (seen) continue;
+        size_t most = floats / (matrices[i].rows * matrices[i].cols), room = 0;
+        for (size_t j = i; j < n; j++) {
+            if (!same_shape(&matrices[j], &matrices[i])) continue;
+            if (!room) {
+                room = most ? most : 1;
+                if (batches)
+                    batches[n_batches] =
+                        (struct cuda_muon_batch){.rows = matrices[i].rows, .cols = matrices[i].cols, .first = placed};
+                n_batches++;
+            }
+            room--;
+            if (batches) {
+                batches[n_batches - 1].n++;
+                order[placed] = (struct cuda_muon_place){
+                    .offset = matrices[j].offset, .ld = matrices[j].ld, .decay = matrices[j].decay};
+            }
+            placed++;
+        }
+    }
+    return n_batches;
+}
+
+static enum status make_gemms(struct cuda_rt *rt, struct cuda_muon_batch *b)
+{
+    size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols);
+    bool tall = rows > cols;
+    struct cuda_gemm_shape gram = {.m = side, .n = side, .k = tall ? rows : cols, .lda = cols, .ldb = cols,
+                                   .ldc = side, .a_trans = tall, .b_trans = !tall};
+    struct cuda_gemm_shape mult = {.m = side, .n = side, .k = side, .lda = side, .ldb = side, .ldc = side};
+    struct cuda_gemm_shape next = {.m = rows, .n = cols, .k = side, .lda = side, .ldb = cols, .ldc = cols};
+    TRY(cuda_rt_gemm_create(rt, &gram, &b->gram));
+    TRY(cuda_rt_gemm_create(rt, &mult, &b->mult));
+    return cuda_rt_gemm_create(rt, &next, &b->next);
+}
+
+static enum status check(const struct muon_matrix *matrices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
+    return n ? STATUS_OK : STATUS_INVALID;
+}
+
+static enum status upload_places(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                                 size_t n)
+{
+    struct cuda_muon_place *order = mem_alloc(n, sizeof *order);
+    plan->as.muon.places = cuda_rt_alloc(cuda->rt, n * sizeof *order);
+    enum status status = order && plan->as.muon.places ? STATUS_OK : STATUS_NOMEM;
+    if (status == STATUS_OK) {
+        make_batches(matrices, n, cuda->muon_floats, order, plan->as.muon.batches);
+        cuda_rt_copy(cuda->rt, plan->as.muon.places, order, n * sizeof *order, CUDA_UPLOAD);
+        status = cuda_rt_sync(cuda->rt, NULL); /* order goes */
+    }
+    mem_free(order);
+    return status;
+}
+
+enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                           size_t n)
+{
+    size_t area = 0, square = 0, most = 0;
+    TRY(check(matrices, n));
+    plan->as.muon.n_batches = make_batches(matrices, n, cuda->muon_floats, NULL, NULL);
+    plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
+    if (!plan->as.muon.batches) return STATUS_NOMEM;
+    TRY(upload_places(cuda, plan, matrices, n));
+    for (size_t i = 0; i < plan->as.muon.n_batches; i++) {
+        struct cuda_muon_batch *b = &plan->as.muon.batches[i];
+        size_t side = muon_side(b->rows, b->cols), floats = b->n * b->rows * b->cols, squares = b->n * side * side;
+        TRY(make_gemms(cuda->rt, b));
+        if (floats > area) area = floats;
+        if (squares > square) square = squares;
+        if (b->n > most) most = b->n;
+    }
+    plan->as.muon.x = cuda_rt_alloc(cuda->rt, area * sizeof(float));
+    plan->as.muon.y = cuda_rt_alloc(cuda->rt, area * sizeof(float));
+    plan->as.muon.gram = cuda_rt_alloc(cuda->rt, square * sizeof(float));
+    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, square * sizeof(float));
+    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, square * sizeof(float));
+    plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, most * sizeof(float));
+    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.poly &&
+               plan->as.muon.mult && plan->as.muon.inverse;
+    return all ? STATUS_OK : STATUS_NOMEM;
+}
+
+void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
+{
+    for (size_t i = 0; plan->as.muon.batches && i < plan->as.muon.n_batches; i++) {
+        cuda_rt_gemm_free(plan->as.muon.batches[i].gram);
+        cuda_rt_gemm_free(plan->as.muon.batches[i].mult);
+        cuda_rt_gemm_free(plan->as.muon.batches[i].next);
+    }
+    mem_free(plan->as.muon.batches);
+    cuda_rt_release(cuda->rt, plan->as.muon.places);
+    cuda_rt_release(cuda->rt, plan->as.muon.x);
+    cuda_rt_release(cuda->rt, plan->as.muon.y);
+    cuda_rt_release(cuda->rt, plan->as.muon.gram);
+    cuda_rt_release(cuda->rt, plan->as.muon.poly);
+    cuda_rt_release(cuda->rt, plan->as.muon.mult);
+    cuda_rt_release(cuda->rt, plan->as.muon.inverse);
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+/* A thread for each of n elements of each of `batch` matrices. */
+static struct cuda_grid grid_of(struct cuda_rt *rt, size_t n, size_t batch)
+{
+    return cuda_rt_grid(rt, (n + CUDA_BLOCK - 1) / CUDA_BLOCK, batch);
+}
+
+static void vector(struct cuda_rt *rt, void (*kernel)(const struct cuda_grid *, const struct cuda_muon_args *),
+                   const struct cuda_muon_args *args, size_t batch, const char *name)
+{
+    struct cuda_grid grid = grid_of(rt, args->rows * args->cols, batch);
+    kernel(&grid, args);
+    cuda_rt_launched(rt, name);
+}
+
+static void poly(struct cuda_rt *rt, const struct cuda_muon_poly_args *args, size_t batch)
+{
+    if (args->first) {
+        struct cuda_grid grid = cuda_rt_grid(rt, 1, batch);
+        cuda_muon_norm(&grid, args);
+        cuda_rt_launched(rt, "cuda_muon_norm");
+    }
+    struct cuda_grid grid = grid_of(rt, args->side * args->side, batch);
+    cuda_muon_poly(&grid, args);
+    cuda_rt_launched(rt, "cuda_muon_poly");
+}
+
+/* The batch's matrices, in x, become orthogonal; returns which of the two buffers they end in. */
+static float *orthogonalize(struct cuda_rt *rt, const struct cuda_plan *p, const struct cuda_muon_batch *b,
+                            uint32_t rounds)
+{
+    size_t area = b->rows * b->cols, side = muon_side(b->rows, b->cols), square = side * side;
+    bool tall = b->rows > b->cols;
+    float *x = p->as.muon.x, *y = p->as.muon.y, *gram = p->as.muon.gram, *mult = p->as.muon.mult;
+    for (uint32_t round = 0; round < rounds; round++) {
+        struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .gram = gram, .poly = p->as.muon.poly,
+                                           .mult = mult, .inverse = p->as.muon.inverse};
+        for (size_t i = 0; i < b->n; i++) cuda_rt_gemm(rt, b->gram, x + i * area, x + i * area, gram + i * square, 0);
+        poly(rt, &args, b->n);
+        for (size_t i = 0; i < b->n; i++)
+            cuda_rt_gemm(rt, b->mult, gram + i * square, args.poly + i * square, mult + i * square, 1);
+        for (size_t i = 0; i < b->n; i++) {
+            const float *in = x + i * area, *by = mult + i * square;
+            cuda_rt_gemm(rt, b->next, tall ? in : by, tall ? by : in, y + i * area, 0);
+        }
+        float *was = x;
+        x = y;
+        y = was;
+    }
+    return x;
+}
+
+void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+                  const struct muon_hyper *h, const float *scale)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    const struct cuda_plan *p = (const struct cuda_plan *)plan;
+    if (!p || p->kind != CUDA_PLAN_MUON) {
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "muon: called with a plan of another kind");
+        return;
+    }
+    for (size_t i = 0; i < p->as.muon.n_batches; i++) {
+        const struct cuda_muon_batch *b = &p->as.muon.batches[i];
+        struct cuda_muon_args args = {.rows = b->rows, .cols = b->cols, .places = p->as.muon.places + b->first,
+                                      .mu = h->momentum, .decay = h->lr * h->weight_decay,
+                                      .step = -h->lr * muon_length(b->rows, b->cols), .scale = scale, .grad = grad,
+                                      .theta = theta, .momentum = momentum, .x = p->as.muon.x};
+        vector(cuda->rt, cuda_muon_mix, &args, b->n, "cuda_muon_mix");
+        args.x = orthogonalize(cuda->rt, p, b, h->steps);
+        vector(cuda->rt, cuda_muon_move, &args, b->n, "cuda_muon_move");
+    }
+}

@@ -1,0 +1,57 @@
+/* Muon: what is not a matrix product. Row y of a grid is a matrix of the batch. */
+#include "gpu/cuda_kernel.h"
+#include "gpu/muon_rules.h"
+
+/* Momentum, and X from it. A refused step leaves the momentum and makes an X of zeros. */
+KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
+{
+    size_t i = global_index(), n = a.rows * a.cols;
+    if (i >= n) return;
+    const struct cuda_muon_place *place = &a.places[blockIdx.y];
+    size_t at = place->offset + i / a.cols * place->ld + i % a.cols;
+    float scale = a.scale ? *a.scale : 1.0f, x = 0;
+    if (scale != 0) {
+        float g = (1 - a.mu) * (a.grad[at] * scale), m = fmaf(a.mu, a.momentum[at], g);
+        a.momentum[at] = m;
+        x = fmaf(a.mu, m, g);
+    }
+    a.x[blockIdx.y * n + i] = x;
+}
+
+KERNEL(cuda_muon_move, cuda_muon_args, CUDA_BLOCK)
+{
+    size_t i = global_index(), n = a.rows * a.cols;
+    if (i >= n || (a.scale && *a.scale == 0)) return;
+    const struct cuda_muon_place *place = &a.places[blockIdx.y];
+    size_t at = place->offset + i / a.cols * place->ld + i % a.cols;
+    float keep = 1 - (place->decay ? a.decay : 0);
+    a.theta[at] = fmaf(a.step, a.x[blockIdx.y * n + i], a.theta[at] * keep);
+}
+
+/* 1 / norm of X: the root of the trace of its Gram matrix. */
+KERNEL(cuda_muon_norm, cuda_muon_poly_args, CUDA_BLOCK)
+{
+    __shared__ double sums[CUDA_BLOCK / 32];
+    const float *gram = a.gram + blockIdx.y * a.side * a.side;
+    double trace = 0;
+    for (size_t i = threadIdx.x; i < a.side; i += CUDA_BLOCK) trace += (double)gram[i * a.side + i];
+    trace = warp_sum_double(trace);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = trace;
+    __syncthreads(); /* sums of warps */
+    if (threadIdx.x) return;
+    for (size_t warp = 1; warp < CUDA_BLOCK / 32; warp++) trace += sums[warp];
+    double norm = sqrt(trace);
+    a.inverse[blockIdx.y] = (float)(1 / (norm > MUON_NORM_MIN ? norm : MUON_NORM_MIN));
+}
+
+/* The same operations as the CPU's poly_thread. */
+KERNEL(cuda_muon_poly, cuda_muon_poly_args, CUDA_BLOCK)
+{
+    size_t i = global_index(), n = a.side * a.side, at = blockIdx.y * n + i;
+    if (i >= n) return;
+    float inverse = a.first ? a.inverse[blockIdx.y] : 1.0f, gram = a.gram[at] * (inverse * inverse);
+    int diagonal = i / a.side == i % a.side;
+    a.gram[at] = gram;
+    a.poly[at] = MUON_C * inverse * gram + (diagonal ? MUON_B * inverse : 0.0f);
+    a.mult[at] = diagonal ? MUON_A * inverse : 0.0f;
+}

@@ -1,0 +1,124 @@
+/* Muon of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), threads in three orders: what any
+ * device must pass, as many matrices a batch as there are of a shape, and one at a time; the same steps as the CPU's.
+ * ctest: timeout=120 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_impl.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+#include "tests/lib/muon_case.h"
+
+static void each(void (*check)(struct device *dev))
+{
+    static const size_t floats[] = {CUDA_MUON_FLOATS, 1};
+    struct err err = {0};
+    for (unsigned order = 0; order < 3; order++)
+        for (size_t i = 0; i < 2; i++) {
+            struct device *dev;
+            emulate_order(order);
+            if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            ((struct cuda_device *)dev)->muon_floats = floats[i];
+            check(dev);
+            if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            device_close(dev);
+            assert_int_equal(mem_live_bytes(), 0);
+        }
+}
+
+static void check_golden(struct device *dev)
+{
+    muon_case_golden(dev, 1e-5);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    each(check_golden);
+}
+
+static void test_directions(void **state)
+{
+    (void)state;
+    each(muon_case_directions);
+}
+
+static void test_edges(void **state)
+{
+    (void)state;
+    each(muon_case_edges);
+}
+
+static uint64_t first_bits;
+
+static void check_bits(struct device *dev)
+{
+    uint64_t bits = muon_case_bits(dev);
+    if (!first_bits) first_bits = bits;
+    assert_true(bits == first_bits);
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    each(check_bits);
+}
+
+static void check_same(struct device *dev)
+{
+    struct device *cpu;
+    assert_int_equal(device_open("cpu", 1, &cpu, NULL), STATUS_OK);
+    muon_case_same(dev, cpu, 1e-5);
+    device_close(cpu);
+}
+
+static void test_same(void **state)
+{
+    (void)state;
+    each(check_same);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const struct muon_matrix matrices[] = {{.rows = 3, .cols = 5, .ld = 5},
+                                                  {.offset = 15, .rows = 5, .cols = 3, .ld = 3}};
+    struct device *dev;
+    struct muon_plan *plan;
+    struct err err = {0};
+    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    size_t before = mem_live_bytes();
+    enum status status = STATUS_NOMEM;
+    int n = 0;
+    while (status == STATUS_NOMEM && n < 100) {
+        mem_fail_after(++n);
+        status = dev->ops->muon_plan(dev, matrices, 2, &plan);
+        if (status != STATUS_OK) assert_int_equal(mem_live_bytes(), before);
+    }
+    mem_fail_after(0);
+    assert_int_equal(status, STATUS_OK);
+    assert_true(n > 10);
+    struct lin_plan *other;
+    assert_int_equal(dev->ops->lin_plan(dev, &(struct lin_shape){.n = 1, .k = 1, .m = 1}, &other), STATUS_OK);
+    dev->ops->muon(dev, (void *)other, NULL, NULL, NULL, NULL, NULL);
+    assert_int_equal(dev->ops->sync(dev, NULL), STATUS_INVALID);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_same),       cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
