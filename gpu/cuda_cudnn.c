@@ -77,6 +77,22 @@ static size_t guess(const struct attn_graph_shape *s, size_t batch)
     return bytes;
 }
 
+static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const struct attn_shape *s)
+{
+    return (struct attn_graph_shape){.batch = s->batch, .heads = s->heads, .seq = s->seq, .head_dim = s->head_dim,
+                                     .kv_heads = s->kv_heads ? s->kv_heads : s->heads, .exact = dnn->exact,
+                                     .type = ATTN_BF16};
+}
+
+size_t cuda_cudnn_attn_bytes(const struct cuda_cudnn *dnn, const struct attn_shape *shape)
+{
+    struct attn_graph_shape s = graph_shape(dnn, shape);
+    if (shape->inference) return s.batch * s.heads * s.seq * sizeof(float);
+    for (size_t parts = 1; parts < s.batch; parts++)
+        if (s.batch % parts == 0 && guess(&s, s.batch / parts) <= dnn->scratch_max) return guess(&s, s.batch / parts);
+    return guess(&s, 1);
+}
+
 /* Kernels and layout of the scratch memory for parts of plan->each.batch sequences. */
 static enum status build(struct cuda_cudnn_attn *p, struct err *err)
 {
@@ -130,15 +146,13 @@ static enum status build_parts(struct cuda_cudnn_attn *p, size_t batch, struct e
 enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,
                                    struct err *err)
 {
-    size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
     if (shape->head_dim % 8 != 0 || shape->head_dim > 128)
         return err_set(err, STATUS_UNSUPPORTED, "cuDNN wants heads of 8, 16 .. 128 columns, not %zu", shape->head_dim);
     struct cuda_cudnn_attn *p = mem_alloc(1, sizeof *p);
     if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of attention");
     p->owner = dnn;
     p->inference = shape->inference;
-    p->each = (struct attn_graph_shape){.heads = shape->heads, .kv_heads = kv_heads, .seq = shape->seq,
-                                        .head_dim = shape->head_dim, .exact = dnn->exact, .type = ATTN_BF16};
+    p->each = graph_shape(dnn, shape);
     enum status status = build_parts(p, shape->batch, err);
     if (status == STATUS_OK) {
         p->scratch = cuda_rt_alloc(dnn->rt, p->scratch_bytes);

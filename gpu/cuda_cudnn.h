@@ -28,6 +28,8 @@ enum status cuda_cudnn_open(struct cuda_rt *rt, bool exact, size_t scratch_max, 
 /* After its plans. NULL is allowed. */
 void cuda_cudnn_close(struct cuda_cudnn *dnn);
 
+/* Bytes beside activations that a plan will take, about: cuDNN says it only when it has compiled. */
+size_t cuda_cudnn_attn_bytes(const struct cuda_cudnn *dnn, const struct attn_shape *shape);
 /* UNSUPPORTED with one line: cuDNN does not take the shape, or not within the scratch memory; NOMEM. */
 enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,
                                    struct err *err) MUST_CHECK;

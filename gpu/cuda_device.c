@@ -1,6 +1,7 @@
 #include "gpu/cuda_impl.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "common/mem.h"
 #include "gpu/cuda_plugin.h"
@@ -20,7 +21,10 @@ static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
         cuda_rt_gemm_free(plan->as.lin.bwd_x);
         cuda_rt_gemm_free(plan->as.lin.bwd_w);
         break;
-    case CUDA_PLAN_ATTN: cuda_rt_release(cuda->rt, plan->as.attn.dot); break;
+    case CUDA_PLAN_ATTN:
+        cuda_rt_release(cuda->rt, plan->as.attn.dot);
+        cuda_cudnn_attn_free(plan->as.attn.cudnn);
+        break;
     case CUDA_PLAN_HEAD:
         head_gemms_free(&plan->as.head.whole);
         head_gemms_free(&plan->as.head.rest);
@@ -43,6 +47,7 @@ static void cuda_close(struct device *dev)
         cuda_rt_release(cuda->rt, cuda->partials);
         cuda_rt_release(cuda->rt, cuda->sums);
     }
+    cuda_cudnn_close(cuda->cudnn);
     cuda_rt_close(cuda->rt);
     mem_free(cuda);
 }
@@ -157,28 +162,52 @@ static enum status cuda_lin_plan(struct device *dev, const struct lin_shape *sha
     return STATUS_OK;
 }
 
+static size_t own_bytes(const struct attn_shape *s)
+{
+    return s->inference ? 0 : s->batch * s->heads * s->seq * sizeof(float);
+}
+
 static size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape)
 {
-    (void)dev;
-    return shape->inference ? 0 : shape->batch * shape->heads * shape->seq * sizeof(float);
+    struct cuda_cudnn *cudnn = cuda_of(dev)->cudnn;
+    return cudnn ? cuda_cudnn_attn_bytes(cudnn, shape) : own_bytes(shape);
+}
+
+static void cuda_note(struct cuda_device *cuda, const char *why)
+{
+    snprintf(cuda->base.note, sizeof cuda->base.note, "attention by the own kernel, which is slower: %.150s", why);
+}
+
+/* The own kernel, where cuDNN is not or does not take the shape. */
+static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
+{
+    const struct attn_shape *s = &plan->as.attn.shape;
+    if (s->head_dim > CUDA_ATTN_HEAD_MAX || (s->kv_heads && s->kv_heads != s->heads)) return STATUS_UNSUPPORTED;
+    if (s->inference) return STATUS_OK;
+    plan->as.attn.dot = cuda_rt_alloc(cuda->rt, own_bytes(s));
+    return plan->as.attn.dot ? STATUS_OK : STATUS_NOMEM;
+}
+
+static enum status attn_fill(struct cuda_device *cuda, struct cuda_plan *plan)
+{
+    struct err err = {.code = STATUS_OK};
+    if (!cuda->cudnn) return attn_own(cuda, plan);
+    enum status status = cuda_cudnn_attn_create(cuda->cudnn, &plan->as.attn.shape, &plan->as.attn.cudnn, &err);
+    if (status == STATUS_OK) return status;
+    cuda_note(cuda, err.msg);
+    if (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN) return status;
+    return attn_own(cuda, plan);
 }
 
 static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
 {
     struct cuda_device *cuda = cuda_of(dev);
     if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim) return STATUS_INVALID;
-    if (shape->head_dim > CUDA_ATTN_HEAD_MAX || (shape->kv_heads && shape->kv_heads != shape->heads))
-        return STATUS_UNSUPPORTED;
     struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
     if (!plan) return STATUS_NOMEM;
     plan->kind = CUDA_PLAN_ATTN;
     plan->as.attn.shape = *shape;
-    enum status status = STATUS_OK;
-    if (!shape->inference) {
-        plan->as.attn.dot = cuda_rt_alloc(cuda->rt, cuda_attn_bytes(dev, shape));
-        if (!plan->as.attn.dot) status = STATUS_NOMEM;
-    }
-    TRY(plan_keep(cuda, plan, status));
+    TRY(plan_keep(cuda, plan, attn_fill(cuda, plan)));
     *out = (struct attn_plan *)plan;
     return STATUS_OK;
 }
@@ -325,6 +354,25 @@ static const struct device_ops cuda_ops = {
     .delta = cuda_op_delta,
 };
 
+/* Activations in bf16 go through cuDNN where it is. Appends to the device's name what is used. */
+static enum status open_attention(struct cuda_device *cuda, struct err *err)
+{
+    char name[32] = "own attention";
+    struct err why = {.code = STATUS_OK};
+    TRY(cuda_attention_wish(&cuda->attention, err));
+    if (cuda->base.act_bytes != sizeof(uint16_t)) return STATUS_OK;
+    if (cuda->attention != CUDA_ATTENTION_OWN) {
+        bool exact = cuda->attention == CUDA_ATTENTION_EXACT;
+        enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
+        if (status != STATUS_OK) cuda_note(cuda, why.msg);
+        if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
+            return err_set(err, status, "%s: ATOLL_ATTENTION=own does without", why.msg);
+    }
+    size_t used = strlen(cuda->base.name);
+    snprintf(cuda->base.name + used, sizeof cuda->base.name - used, ", %s", name);
+    return STATUS_OK;
+}
+
 static enum status cuda_open(int index, struct device **out, struct err *err)
 {
     char name[64] = "";
@@ -339,12 +387,13 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
         if (!cuda->partials || !cuda->sums)
             status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left", index, name);
     }
+    cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
+    snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);
+    if (status == STATUS_OK) status = open_attention(cuda, err);
     if (status != STATUS_OK) {
         cuda_close(&cuda->base);
         return status;
     }
-    cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
-    snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);
     *out = &cuda->base;
     return STATUS_OK;
 }

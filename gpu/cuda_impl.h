@@ -2,6 +2,7 @@
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 
+#include "gpu/cuda_cudnn.h"
 #include "gpu/cuda_rt.h"
 #include "gpu/device.h"
 
@@ -35,6 +36,7 @@ struct cuda_plan {
         struct {
             struct attn_shape shape;
             float *dot; /* [B,H,T]; NULL in inference plans */
+            struct cuda_cudnn_attn *cudnn; /* not NULL: it computes all, without dot */
         } attn;
         struct {
             struct head_shape shape;
@@ -62,6 +64,8 @@ struct cuda_device {
     size_t logits_floats, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
     size_t muon_floats;               /* CUDA_MUON_FLOATS; tests take less, for more batches */
     double *sums; /* [CUDA_SEGMENTS] */
+    enum cuda_attention attention;
+    struct cuda_cudnn *cudnn; /* NULL: the own kernel computes attention */
 };
 
 static inline struct cuda_device *cuda_of(struct device *dev)

@@ -251,6 +251,10 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
     const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_ATTN);
     if (!p) return;
     const struct attn_shape *s = &p->as.attn.shape;
+    if (p->as.attn.cudnn) {
+        cuda_cudnn_attn_fwd(p->as.attn.cudnn, qkv, o, lse);
+        return;
+    }
     LAUNCH(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads, cuda_attn_args, .seq = s->seq,
            .heads = s->heads, .head_dim = s->head_dim, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o = o,
            .lse_out = lse);
@@ -263,6 +267,10 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
     const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_ATTN);
     if (!p) return;
     const struct attn_shape *s = &p->as.attn.shape;
+    if (p->as.attn.cudnn && !s->inference) {
+        cuda_cudnn_attn_bwd(p->as.attn.cudnn, qkv, o, lse, d_o, dqkv);
+        return;
+    }
     if (!p->as.attn.dot) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "attn_bwd: with a plan for inference");
         return;

@@ -176,6 +176,7 @@ static void describe(const struct trainer *t)
              (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
     if (c->train.precision == PRECISION_BF16 && !strncmp(t->devices, "cpu", 3))
         log_warn("train.precision: bf16 is computed in fp32 on a CPU");
+    if (*replica_device(t->replica)->note) log_warn("%s: %s", t->devices, replica_device(t->replica)->note);
 }
 
 static enum status build(struct trainer *t, const char *text, struct err *err)

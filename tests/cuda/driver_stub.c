@@ -1,5 +1,5 @@
-/* A libcuda.so.1 for machines without a GPU: enough of a driver for cuDNN to compile graphs to the end. Loading code and
- * finding a kernel in it succeed, everything else is as in the toolkit's stub, whose list of functions this has
+/* A libcuda.so.1 for machines without a GPU: enough of a driver for cuDNN to compile graphs to the end. Loading code
+ * and finding a kernel in it succeed, everything else is as in the toolkit's stub, whose list of functions this has
  * (driver_names.h, made by cmake). */
 #include <stddef.h>
 

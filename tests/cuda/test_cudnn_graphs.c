@@ -1,8 +1,8 @@
-/* cuDNN compiles the graphs of attention for GPUs that are not here: it has descriptions of them (tests/cuda/properties,
- * written by hand after the data sheets) and a driver that pretends (tests/cuda/driver_stub.c). Every shape must find an
- * engine that compiles with a workspace below the limit of a plan. What the graphs compute, test_cuda_attn_graph
- * proves; what a GPU makes of them, only a GPU.
- * Usage: test_cudnn_graphs [all]; 77 where cuDNN is not to be had. */
+/* cuDNN compiles the graphs of attention for GPUs that are not here: it has descriptions of them
+ * (tests/cuda/properties, written by hand after the data sheets) and a driver that pretends (tests/cuda/driver_stub.c).
+ * Every shape must find an engine that compiles with a workspace below the limit of a plan. What the graphs compute,
+ * test_cuda_attn_graph proves; what a GPU makes of them, only a GPU.
+ * Usage: test_cudnn_graphs FOLDER [all]; 77 where cuDNN is not to be had. */
 #include <stdio.h>
 #include <string.h>
 
