@@ -34,6 +34,9 @@ OUTER_STEPS = {
     "mean × 1.5": outer_flags("sgd", 1.5, 0),
     "mean × 0.7": outer_flags("sgd", 0.7, 0),
     "mean × 0.5": outer_flags("sgd", 0.5, 0),
+    "muon, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon"),  # rate and decay as those of AdamW
+    "muon × 0.5, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.learning_rate=1.5e-3"),
+    "muon, nesterov 0.7": outer_flags("nesterov", 0.7, 0.7, "--inner.optimizer=muon"),
     "nesterov 0.3": outer_flags("nesterov", 0.7, 0.3),  # 0.7 / (1 - 0.3) = 1
     "nesterov 0.7": outer_flags("nesterov", 0.7, 0.7),
 }
@@ -65,6 +68,12 @@ TIERS = {
     "fp32-nesterov": ("fp32", "fp32", "nesterov 0.7"),
     "int4-nesterov": ("int4:256+huff", "int4:256+huff", "nesterov 0.7"),
     "1bit-nesterov": ("1bit:256", "2bit:256+huff", "nesterov 0.7"),
+    "muon-fp32": ("fp32", "fp32", "muon, mean"),
+    "muon-2bit": ("2bit:256+huff", "2bit:256+huff", "muon, mean"),
+    "muon-1bit": ("1bit:256", "2bit:256+huff", "muon, mean"),
+    "muon-topk64-sign": ("topk:64/4096+sign", "auto", "muon, mean"),
+    "muon-fp32-half": ("fp32", "fp32", "muon × 0.5, mean"),
+    "muon-fp32-nesterov": ("fp32", "fp32", "muon, nesterov 0.7"),
 }
 
 SEEDS = [1, 2, 3]
@@ -74,6 +83,7 @@ MORE = ["topk64-sign-all", "topk256-2bit-all", "topk256-2bit-half", "topk64-sign
         "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
 ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
+MUON = ["muon-fp32", "muon-2bit", "muon-topk64-sign", "muon-1bit", "muon-fp32-half", "muon-fp32-nesterov"]
 
 
 def name_of(cell):
@@ -97,6 +107,8 @@ def grid():
         add("demo", workers, 4, MORE)
     for sync_every in 16, 4:
         add("demo", 2, sync_every, MOMENTUM)
+    for sync_every in 4, 16:
+        add("demo", 2, sync_every, MUON)
     return cells
 
 

@@ -45,7 +45,7 @@ fi
 launch cpu --train.devices=cpu
 ((status == 0)) || fail "the run on the CPU ended with $status"
 export ATOLL_CUDA_PLUGIN=$emulated
-for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8'; do
+for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8' '--inner.optimizer=muon'; do
     rm -rf cuda
     # shellcheck disable=SC2086 # no setting at all, the first time
     launch cuda --train.devices=cuda $settings

@@ -297,11 +297,10 @@ static void assert_close(const float *a, const float *b, const struct trainer *t
 /* ---- the identities -----------------------------------------------------------------------------------------------
  */
 
-static void test_one_worker_is_plain_training_bit_for_bit(void **state)
+static void check_plain_training(const char *optimizer)
 {
-    (void)state;
-    static const char *const settings[] = {"train.method=local-sgd", "train.max_steps=23", "train.sync_every=5",
-                                           "inner.learning_rate=3e-3", NULL};
+    const char *const settings[] = {"train.method=local-sgd", "train.max_steps=23", "train.sync_every=5",
+                                    "inner.learning_rate=3e-3", optimizer, NULL};
     uint64_t n;
     float *theta = run(1, settings, &n);
     struct trainer *t = &nodes[0].t;
@@ -314,6 +313,13 @@ static void test_one_worker_is_plain_training_bit_for_bit(void **state)
                      theta[i], plain[i]);
     mem_free(theta);
     cluster_stop();
+}
+
+static void test_one_worker_is_plain_training_bit_for_bit(void **state)
+{
+    (void)state;
+    check_plain_training("inner.optimizer=adamw");
+    check_plain_training("inner.optimizer=muon");
 }
 
 static void test_every_step_with_sgd_is_ddp(void **state)

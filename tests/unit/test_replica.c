@@ -52,7 +52,8 @@ static struct replica_config config_of(uint32_t ranks, uint32_t threads, uint32_
         .grad_accum = accum,
         .seed = 5,
         .opt = {
-            .kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1}};
+            .kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1,
+            .muon_momentum = 0.95, .muon_steps = 5}};
 }
 
 static struct replica *open_replica(const struct replica_config *config)
@@ -131,7 +132,8 @@ static uint64_t train(const struct replica_config *config, double *last_loss)
     *last_loss = result.loss_sum / (double)result.tokens;
     const struct inner_opt *opt = replica_optimizer(r);
     assert_int_equal(opt->steps, 6);
-    uint64_t hash = layout_theta_hash(&layout, replica_params(r)) ^ layout_theta_hash(&layout, opt->v);
+    uint64_t hash = layout_theta_hash(&layout, replica_params(r)) ^ layout_theta_hash(&layout, opt->v) ^
+                    3 * layout_theta_hash(&layout, opt->m);
     replica_destroy(r);
     return hash;
 }
@@ -140,8 +142,10 @@ static void test_same_bits(void **state)
 {
     (void)state;
     double loss, again;
-    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+    for (uint32_t cut = 0; cut < 4; cut++) {
+        uint32_t ranks = 1 + cut % 2;
         struct replica_config config = config_of(ranks, ranks, BATCH, 1);
+        if (cut >= 2) config.opt.kind = OPTIMIZER_MUON;
         uint64_t hash = train(&config, &loss);
         assert_true(train(&config, &again) == hash);
         assert_true(loss == again);
@@ -154,9 +158,10 @@ static void test_same_bits(void **state)
 static void test_refused_step(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 4; kind++) {
-        struct replica_config config = config_of(1 + (uint32_t)kind / 2, 2, BATCH, 1);
-        config.opt.kind = kind % 2 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+    static const enum optimizer kinds[] = {OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON};
+    for (int kind = 0; kind < 6; kind++) {
+        struct replica_config config = config_of(1 + (uint32_t)kind / 3, 2, BATCH, 1);
+        config.opt.kind = kinds[kind % 3];
         struct replica *r = open_replica(&config);
         struct inner_opt *opt = replica_optimizer(r);
         struct step_result result;
@@ -180,6 +185,29 @@ static void test_refused_step(void **state)
         mem_free(before);
         replica_destroy(r);
     }
+}
+
+/* Whoever takes a matrix and however the rest is cut: from the same gradient (no rounding of another reduction: all
+ * ranks but the first have empty rows) the same step, bit for bit, by 1 to 4 ranks. */
+static void test_muon_of_any_ranks(void **state)
+{
+    (void)state;
+    float *want = mem_alloc(layout.n_params, sizeof *want);
+    for (uint32_t ranks = 1; ranks <= 4; ranks *= 2) {
+        struct replica_config config = config_of(ranks, 2, BATCH, 1);
+        config.opt.kind = OPTIMIZER_MUON;
+        struct replica *r = open_replica(&config);
+        struct step_result result;
+        for (uint64_t step = 0; step < 4; step++)
+            assert_int_equal(replica_train_step(r, &step, 1, 1e-2, &result, NULL), STATUS_OK);
+        if (ranks == 1) memcpy(want, replica_params(r), layout.n_params * sizeof *want);
+        for (uint64_t i = 0; i < layout.n_params; i++)
+            if (want[i] != replica_params(r)[i])
+                fail_msg("%u ranks: parameter %llu is %a, with one %a", ranks, (unsigned long long)i,
+                         (double)replica_params(r)[i], (double)want[i]);
+        replica_destroy(r);
+    }
+    mem_free(want);
 }
 
 /* One SGD step by hand: decay on matrices only, clipping of the global norm. */
@@ -315,9 +343,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_and_accumulation), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_refused_step),           cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_eval),                   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_failure_of_one_rank),    cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_refused_step),           cmocka_unit_test(test_muon_of_any_ranks),
+        cmocka_unit_test(test_sgd),                    cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_refusals),               cmocka_unit_test(test_failure_of_one_rank),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
