@@ -19,6 +19,8 @@ enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
+/* What backward makes again instead of keeping it, each level more than the one before (worker/model.h). */
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_ACT, RECOMPUTE_NORM, RECOMPUTE_BLOCK, RECOMPUTE_AUTO };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
 /* How updates travel: by a codec; as the deltas themselves; as the values that any delta carried; whichever of the two
  * is smaller. */
@@ -55,6 +57,7 @@ struct config {
         uint32_t batch_size; /* sequences a micro-step, per worker (all its ranks together) */
         uint32_t grad_accum; /* micro-steps an optimizer step */
         enum precision precision;
+        enum recompute recompute; /* local */
         uint32_t threads; /* compute threads of one worker (CPU); local */
         uint32_t ranks;   /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
         char devices[CONFIG_NAME_MAX]; /* auto | cpu | cuda | cuda:0,1; local */

@@ -13,6 +13,9 @@ static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
                                                       {"async", METHOD_ASYNC},
                                                       {NULL, 0}};
 static const struct config_choice choices_precision[] = {{"fp32", PRECISION_FP32}, {"bf16", PRECISION_BF16}, {NULL, 0}};
+static const struct config_choice choices_recompute[] = {{"auto", RECOMPUTE_AUTO}, {"none", RECOMPUTE_NONE},
+                                                         {"act", RECOMPUTE_ACT},   {"norm", RECOMPUTE_NORM},
+                                                         {"block", RECOMPUTE_BLOCK}, {NULL, 0}};
 static const struct config_choice choices_inner[] = {
     {"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {"muon", OPTIMIZER_MUON}, {NULL, 0}};
 static const struct config_choice choices_outer[] = {
@@ -53,12 +56,9 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define LATER_REAL(s, k, d, from, to, u, h) \
     {KEY(s, k, REAL, d), .later = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LATER_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .later = true, .choices = (c), .help = (h)}
-#define LATER_U32(s, k, d, from, to, u, h) \
-    {KEY(s, k, U32, d), .later = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
-#define LATER_REAL(s, k, d, from, to, u, h) \
-    {KEY(s, k, REAL, d), .later = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
+#define LOCAL_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .local = true, .choices = (c), .help = (h)}
 #define LOCAL_U32(s, k, d, from, to, u, h) \
     {KEY(s, k, U32, d), .local = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define LOCAL_REAL(s, k, d, from, to, u, h) \
@@ -96,6 +96,8 @@ const struct config_key config_keys[] = {
     U32(train, batch_size, "16", 1, 1048576, "sequences", "sequences of a micro-step, per worker"),
     U32(train, grad_accum, "1", 1, 65536, "micro-steps", "micro-steps of an optimizer step"),
     CHOICE(train, precision, "fp32", choices_precision, "of the forward and backward pass; parameters stay fp32"),
+    LOCAL_CHOICE(train, recompute, "auto", choices_recompute,
+                 "what backward makes again to save memory: activations, norms, blocks; auto: the least that fits"),
     LOCAL_U32(train, threads, "1", 1, 1024, "threads", "compute threads of one worker (CPU)"),
     LOCAL_U32(train, ranks, "1", 1, 1024, "ranks",
               "data-parallel ranks of one worker: a GPU each, or some threads; divides batch_size"),

@@ -65,7 +65,6 @@ static void carve_block(struct carve *carve, struct model *m, size_t l, size_t a
     b->rstd2 = carve_layer(carve, l, whole, first->rstd2, rows);
 }
 
-/* blocks[n_layer] may be a scratch array when only the size is wanted. */
 static void carve_model(struct carve *carve, struct model *m, size_t act)
 {
     size_t n = m->n, c = m->config.n_embd;
@@ -85,15 +84,17 @@ static void carve_model(struct carve *carve, struct model *m, size_t act)
     if (m->uses & MODEL_LOGITS) m->logits = carve_take(carve, m->config.vocab_size * act);
 }
 
+/* All layers after the first take the same. */
 static size_t gpt2_memory(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses)
 {
-    struct model m = {.config = *config, .n = batch * seq, .uses = uses};
-    struct carve carve = {0};
-    m.blocks = mem_alloc(config->n_layer, sizeof *m.blocks);
-    if (!m.blocks) return SIZE_MAX;
-    carve_model(&carve, &m, act_bytes);
-    mem_free(m.blocks);
-    return carve.used;
+    struct block_acts blocks[2] = {0};
+    struct model m = {.config = *config, .n = batch * seq, .uses = uses, .blocks = blocks};
+    struct carve one = {0}, two = {0};
+    m.config.n_layer = 1;
+    carve_model(&one, &m, act_bytes);
+    m.config.n_layer = 2;
+    carve_model(&two, &m, act_bytes);
+    return one.used + (config->n_layer - 1) * (two.used - one.used);
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */

@@ -17,6 +17,16 @@ struct inner_opt_config inner_opt_config_of(const struct config *config)
                                      .muon_steps = config->inner.muon_steps};
 }
 
+uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params)
+{
+    return config->kind != OPTIMIZER_SGD ? 2 * n_params * sizeof(float) : 0;
+}
+
+uint64_t inner_opt_scalar_bytes(void)
+{
+    return SCALARS * sizeof(float);
+}
+
 /* Whether muon takes the tensor, so that no span has it. */
 static bool hidden(const struct inner_opt *opt, const struct tensor *t)
 {

@@ -53,6 +53,10 @@ struct inner_opt {
 /* The inner section of a resolved configuration. */
 struct inner_opt_config inner_opt_config_of(const struct config *config);
 
+/* Bytes of device memory: of all moments together, and of one slice beside them. */
+uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params);
+uint64_t inner_opt_scalar_bytes(void);
+
 /* One slice per rank on devices[0 .. n_ranks-1] (borrowed). INVALID for another optimizer, UNSUPPORTED for muon without
  * hidden_blocks, or what the device says of a plan. */
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,

@@ -93,12 +93,14 @@ static void carve_model(struct carve *carve, struct model *m, size_t act)
 static size_t llama_memory(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses)
 {
     struct model m = {.config = *config, .n = batch * seq, .seq = seq, .kv = llama_kv_width(config), .uses = uses};
-    struct carve carve = {0};
-    m.blocks = mem_alloc(config->n_layer, sizeof *m.blocks);
-    if (!m.blocks) return SIZE_MAX;
-    carve_model(&carve, &m, act_bytes);
-    mem_free(m.blocks);
-    return carve.used;
+    struct block_acts blocks[2] = {0};
+    struct carve one = {0}, two = {0};
+    m.blocks = blocks;
+    m.config.n_layer = 1; /* all layers after the first take the same */
+    carve_model(&one, &m, act_bytes);
+    m.config.n_layer = 2;
+    carve_model(&two, &m, act_bytes);
+    return one.used + (config->n_layer - 1) * (two.used - one.used);
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */

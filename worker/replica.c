@@ -8,6 +8,7 @@
 #include "common/mem.h"
 #include "gpu/collective.h"
 #include "worker/batch.h"
+#include "worker/replica_memory.h"
 #include "worker/step_io.h"
 
 /* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
@@ -52,6 +53,7 @@ struct replica {
     struct flight flight; /* the one that is not read yet */
     uint64_t submitted;   /* orders that took a slot */
     uint64_t done_us;     /* when the last step was seen to be over */
+    struct memory_plan memory;
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];
     bool group_open;
@@ -349,8 +351,9 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     k->replica = r;
     k->index = index;
     TRY(device_open(device_of_rank(c->device, index, r->n_ranks, device), threads ? (int)threads : 1, &k->dev, err));
-    TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, MODEL_LOSS | (c->eval_only ? 0 : MODEL_TRAIN), &k->model,
-                          err));
+    if (index == 0) TRY(replica_memory_plan(&r->memory, c, r->layout, k->dev, err)); /* all ranks are alike */
+    unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);
+    TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, uses, &k->model, err));
     const struct device_ops *ops = k->dev->ops;
     k->tokens = ops->alloc(k->dev, count * sizeof *k->tokens);
     k->targets = ops->alloc(k->dev, count * sizeof *k->targets);
@@ -510,11 +513,9 @@ const char *replica_device_name(const struct replica *r)
     return r->ranks[0].dev->name;
 }
 
-size_t replica_activation_bytes(const struct replica *r)
+const struct memory_plan *replica_memory(const struct replica *r)
 {
-    const struct replica_config *c = &r->config;
-    unsigned uses = MODEL_LOSS | (c->eval_only ? 0 : MODEL_TRAIN);
-    return (size_t)r->n_ranks * c->family->memory(&c->model, r->ranks[0].dev->act_bytes, r->rows, r->seq, uses);
+    return &r->memory;
 }
 
 struct inner_opt *replica_optimizer(struct replica *r)

@@ -19,7 +19,15 @@
 #include "common/status.h"
 #include "common/tokens.h"
 #include "worker/inner_opt.h"
+#include "worker/memory_class.h"
 #include "worker/model.h"
+
+/* What the outer path will want: of the host's memory, and of a device that makes deltas. */
+struct replica_outer {
+    struct memory_outer host, device;
+};
+
+struct memory_plan;
 
 struct replica_config {
     const struct model_family *family;
@@ -31,6 +39,8 @@ struct replica_config {
     uint32_t grad_accum;  /* micro-steps a step; >= 1 */
     uint64_t seed;        /* of the sample order */
     bool eval_only;       /* no gradients, no optimizer: replica_eval only */
+    enum recompute recompute; /* of activations; the default is none */
+    struct replica_outer outer;
     struct inner_opt_config opt;
 };
 
@@ -46,7 +56,8 @@ struct step_result {
 };
 
 /* `train` may be NULL with eval_only; it and `layout` must outlive the replica. INVALID for numbers that do not fit
- * together (with the nearest valid ones), NOMEM, or what the device says. Parameters start as zeros. */
+ * together (with the nearest valid ones), NOMEM (before anything is taken if the memory can be foreseen to be short:
+ * worker/memory_plan.h), or what the device says. Parameters start as zeros. */
 enum status replica_create(struct replica **out, const struct replica_config *config, const struct layout *layout,
                            const struct tokens *train, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
@@ -68,8 +79,8 @@ uint32_t replica_step_samples(const struct replica *replica);
 uint32_t replica_seq(const struct replica *replica);
 /* "cpu avx512 x2": for logs. */
 const char *replica_device_name(const struct replica *replica);
-/* Bytes of activations of all ranks together: for the start-up table. */
-size_t replica_activation_bytes(const struct replica *replica);
+/* What was planned at creation; valid as long as the replica. */
+const struct memory_plan *replica_memory(const struct replica *replica);
 
 /* One optimizer step on the samples with these global counters (worker/batch.h); n = replica_step_samples, or fewer at
  * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not

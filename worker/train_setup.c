@@ -5,6 +5,8 @@
 
 #include "common/log.h"
 #include "common/mem.h"
+#include "worker/memory_plan.h"
+#include "worker/outer_bytes.h"
 #include "worker/train_impl.h"
 
 void train_setup_init(struct trainer *t, const struct train_options *options)
@@ -146,8 +148,10 @@ static enum status make_model(struct trainer *t, struct err *err)
         .batch_size = c->train.batch_size,
         .grad_accum = c->train.grad_accum,
         .seed = c->run.seed,
+        .recompute = c->train.recompute,
         .opt = inner_opt_config_of(c),
     };
+    TRY(outer_bytes(&replica.outer, c, &t->layout, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
     if (!t->counters) return err_set(err, STATUS_NOMEM, "no memory for %u samples", replica_step_samples(t->replica));
@@ -162,6 +166,18 @@ static enum status make_model(struct trainer *t, struct err *err)
     return STATUS_OK;
 }
 
+static void describe_memory(const struct memory_plan *plan, enum recompute wanted)
+{
+    char text[512];
+    const uint64_t *levels = plan->levels;
+    log_info("memory in MiB: %s", memory_plan_text(plan, text, sizeof text));
+    log_info("train.recompute %s%s: none would take %.0f MiB, act %.0f, norm %.0f, block %.0f",
+             memory_level_name((enum recompute)plan->level), wanted == RECOMPUTE_AUTO ? " (auto)" : "",
+             (double)levels[MODEL_KEEP_ALL] / (1 << 20), (double)levels[MODEL_AGAIN_ACT] / (1 << 20),
+             (double)levels[MODEL_AGAIN_NORM] / (1 << 20), (double)levels[MODEL_AGAIN_BLOCK] / (1 << 20));
+    if (plan->outer_left_out) log_info("no room for anchor and residual on the device: the host keeps them");
+}
+
 static void describe(const struct trainer *t)
 {
     const struct config *c = &t->config;
@@ -171,9 +187,9 @@ static void describe(const struct trainer *t)
              config_embeddings_differ(c) ? " (embeddings " : "",
              config_embeddings_differ(c) ? c->codec.embeddings : "", config_embeddings_differ(c) ? ")" : "",
              c->codec.down);
-    log_info("%s, %u thread%s, activations %.1f MB; %.2f M tokens to train on, %.2f M to evaluate on", t->devices,
-             c->train.threads, c->train.threads > 1 ? "s" : "", (double)replica_activation_bytes(t->replica) / 1e6,
-             (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
+    log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
+             c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
+    describe_memory(replica_memory(t->replica), c->train.recompute);
     if (c->train.precision == PRECISION_BF16 && !strncmp(t->devices, "cpu", 3))
         log_warn("train.precision: bf16 is computed in fp32 on a CPU");
     if (*replica_device(t->replica)->note) log_warn("%s: %s", t->devices, replica_device(t->replica)->note);
@@ -208,7 +224,7 @@ enum status train_on_config(void *ctx, const char *text, struct outer_model *mod
         .devices = t->devices,
         .model_config = t->model_text,
     };
-    if (!replica_device(t->replica)->host_memory) {
+    if (!replica_device(t->replica)->host_memory && !replica_memory(t->replica)->outer_left_out) {
         model->device = replica_device(t->replica);
         model->device_theta = replica_params(t->replica);
     }

@@ -1,0 +1,256 @@
+/* The memory planner: what it says a replica takes is what the replica takes, on the CPU and, to the byte, on the
+ * emulated CUDA device; it takes the first level of recompute that fits, and says which batch would. */
+#include <libgen.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "worker/gpt2.h"
+#include "worker/outer_bytes.h"
+#include "worker/outer_loop_impl.h"
+#include "worker/replica_memory.h"
+
+enum { N_TOKENS = 4001, KIB = 1024, MIB = KIB * KIB };
+
+static const struct model_config model = {.n_layer = 4, .n_head = 4, .n_embd = 64, .block_size = 64,
+                                          .vocab_size = 512};
+static uint8_t bytes[N_TOKENS * 2];
+static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width = 2};
+static const struct tokens data = {.shards = &shard, .n_shards = 1, .n_tokens = N_TOKENS};
+static struct layout layout;
+
+static int set_up(void **state)
+{
+    char path[4096];
+    (void)state;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+    if (n < 0) return -1;
+    path[n] = 0;
+    strcat(dirname(path), "/atoll_cuda_emulated.so"); /* beside this program */
+    setenv("ATOLL_CUDA_PLUGIN", path, 1);
+    layout_init(&layout);
+    return gpt2_layout(&model, &layout, NULL) == STATUS_OK && layout_split(&layout, 2) == STATUS_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    layout_finish(&layout);
+    return mem_live_bytes() ? -1 : 0;
+}
+
+static struct replica_config config_of(const char *device, uint32_t ranks, enum recompute recompute)
+{
+    return (struct replica_config){.family = &gpt2_family, .model = model, .device = device, .ranks = ranks,
+                                   .threads = 2, .batch_size = 4, .grad_accum = 2, .seed = 5, .recompute = recompute,
+                                   .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
+}
+
+static struct replica *make(const struct replica_config *config)
+{
+    struct replica *r = NULL;
+    struct err err = {0};
+    if (replica_create(&r, config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return r;
+}
+
+/* A device without anything on it. */
+static uint64_t bare(const char *device, int threads)
+{
+    struct device *dev;
+    struct err err = {0};
+    uint64_t left, all;
+    size_t before = mem_live_bytes();
+    if (device_open(device, threads, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    dev->ops->memory(dev, &left, &all);
+    uint64_t own = dev->host_memory ? mem_live_bytes() - before : left;
+    device_close(dev);
+    return own;
+}
+
+static void test_cpu(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 2; ranks++)
+        for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+            struct replica_config config = config_of("cpu", ranks, (enum recompute)level);
+            size_t before = mem_live_bytes();
+            struct replica *r = make(&config);
+            const struct memory_plan *plan = replica_memory(r);
+            size_t took = mem_live_bytes() - before - ranks * (size_t)bare("cpu", ranks == 1 ? 2 : 1);
+            assert_int_equal(plan->level, level);
+            assert_true(plan->total <= took && took - plan->total < 128 * KIB); /* beside it: tables and handles */
+            assert_true(plan->total == plan->levels[level]);
+            replica_destroy(r);
+        }
+}
+
+static uint64_t took_of(struct replica *r, uint64_t before)
+{
+    struct device *dev = replica_device(r);
+    uint64_t left, all;
+    dev->ops->memory(dev, &left, &all);
+    return before - left;
+}
+
+static void test_device(void **state)
+{
+    (void)state;
+    uint64_t before = bare("cuda", 1), last = UINT64_MAX;
+    for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        struct replica_config config = config_of("cuda", 1, (enum recompute)level);
+        struct replica *r = make(&config);
+        assert_int_equal(replica_memory(r)->total, took_of(r, before));
+        assert_true(replica_memory(r)->total < last);
+        last = replica_memory(r)->total;
+        replica_destroy(r);
+    }
+    struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
+    config.eval_only = true;
+    struct replica *r = make(&config);
+    assert_int_equal(replica_memory(r)->total, took_of(r, before));
+    replica_destroy(r);
+}
+
+static void give(uint64_t room)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)room);
+    setenv("ATOLL_EMULATED_MEMORY", text, 1);
+}
+
+/* The emulated device has less and less: auto goes down the levels, each as soon as the one before does not fit, and
+ * what it chose can be made. Then it refuses, and the batch that it names fits, and one more does not. */
+static void test_levels_by_room(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 1, RECOMPUTE_NONE);
+    struct replica *r = make(&config);
+    const struct memory_plan all = *replica_memory(r);
+    struct err err = {0};
+    uint64_t base = (UINT64_C(1) << 40) - bare("cuda", 1); /* what a device takes for itself */
+    replica_destroy(r);
+    config.recompute = RECOMPUTE_AUTO;
+    for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++)
+        for (int room = 1; room >= 0; room--) { /* just enough, or a 50th and a page too little */
+            uint64_t want = all.levels[level] + base + 1;
+            give(want + want / 49 - (room ? 0 : want / 40));
+            enum status status = replica_create(&r, &config, &layout, &data, &err);
+            if (room || level < RECOMPUTE_BLOCK) {
+                if (status != STATUS_OK) fail_msg("%s", err.msg);
+                assert_true(room ? replica_memory(r)->level == (enum model_recompute)level
+                                 : replica_memory(r)->level > (enum model_recompute)level);
+                replica_destroy(r);
+                continue;
+            }
+            assert_int_equal(status, STATUS_NOMEM);
+            unsigned batch = 0;
+            const char *at = strstr(err.msg, "that fits is ");
+            assert_true(at && sscanf(at, "that fits is %u", &batch) == 1 && batch >= 1 && batch < 4);
+            config.batch_size = batch;
+            assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_OK);
+            replica_destroy(r);
+            config.batch_size = batch + 1;
+            assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_NOMEM);
+            config.batch_size = 4;
+            config.recompute = RECOMPUTE_NORM;
+            assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_NOMEM);
+            assert_non_null(strstr(err.msg, "train.recompute=auto"));
+        }
+    give(base + MIB);
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_NOMEM);
+    assert_non_null(strstr(err.msg, "not even train.batch_size=1"));
+    unsetenv("ATOLL_EMULATED_MEMORY");
+}
+
+static struct config run_config(const char *up, enum train_method method)
+{
+    struct config config;
+    struct config_sources sources;
+    config_defaults(&config, &sources);
+    snprintf(config.codec.up, sizeof config.codec.up, "%s", up);
+    config.train.method = method;
+    return config;
+}
+
+/* The outer path: what outer_memory_init takes. */
+static void test_outer_path(void **state)
+{
+    (void)state;
+    static const char *const codecs[] = {"int8:256", "topk:64/4096", "fp32"};
+    for (size_t c = 0; c < 3; c++)
+        for (int on_device = 0; on_device < 2; on_device++) {
+            struct config config = run_config(codecs[c], c ? METHOD_DILOCO : METHOD_ASYNC);
+            struct replica_config rc = config_of(on_device ? "cuda" : "cpu", 1, RECOMPUTE_AUTO);
+            struct err err = {0};
+            if (outer_bytes(&rc.outer, &config, &layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            uint64_t bare_left = bare(rc.device, 2);
+            struct replica *r = make(&rc);
+            struct outer_loop *loop = mem_alloc(1, sizeof *loop);
+            loop->model = (struct outer_model){.config = &config, .layout = &layout};
+            size_t before = mem_live_bytes();
+            if (on_device) {
+                loop->model.device = replica_device(r);
+                loop->model.device_theta = replica_params(r);
+            }
+            if (outer_memory_init(loop, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            if (on_device) {
+                assert_int_equal(replica_memory(r)->total, took_of(r, bare_left));
+            } else {
+                const struct memory_outer *o = &rc.outer.host;
+                double took = (double)(mem_live_bytes() - before);
+                double said = (double)(o->anchor + o->residual + o->messages);
+                if (took > 1.05 * said || took < 0.95 * said) fail_msg("%s: %.0f, planned %.0f", codecs[c], took, said);
+            }
+            outer_memory_finish(loop);
+            mem_free(loop);
+            replica_destroy(r);
+        }
+}
+
+/* No room for anchor and residuals: activations come first, the outer path stays with the host. */
+static void test_outer_left_out(void **state)
+{
+    (void)state;
+    struct config config = run_config("int8:256", METHOD_DILOCO);
+    struct replica_config rc = config_of("cuda", 1, RECOMPUTE_BLOCK);
+    struct err err = {0};
+    assert_int_equal(outer_bytes(&rc.outer, &config, &layout, &err), STATUS_OK);
+    struct replica *r = make(&rc);
+    assert_false(replica_memory(r)->outer_left_out);
+    uint64_t want = replica_memory(r)->total - rc.outer.device.residual;
+    replica_destroy(r);
+    want += (UINT64_C(1) << 40) - bare("cuda", 1);
+    give(want + want / 49);
+    r = make(&rc);
+    assert_true(replica_memory(r)->outer_left_out);
+    assert_int_equal(replica_memory(r)->bytes[MEMORY_ANCHOR], 0);
+    replica_destroy(r);
+    unsetenv("ATOLL_EMULATED_MEMORY");
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    struct memory_plan plan = {.bytes = {[MEMORY_PARAMS] = 3 * MIB / 2, [MEMORY_LOGITS] = 20 * MIB},
+                               .total = 43 * MIB / 2, .free_bytes = 100 * MIB};
+    char text[512], small[16];
+    assert_string_equal(memory_plan_text(&plan, text, sizeof text),
+                        "parameters 1.5, logits 20, total 22 MiB of 100 free");
+    assert_int_equal(strlen(memory_plan_text(&plan, small, sizeof small)), sizeof small - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cpu),        cmocka_unit_test(test_device),         cmocka_unit_test(test_levels_by_room),
+        cmocka_unit_test(test_outer_path), cmocka_unit_test(test_outer_left_out), cmocka_unit_test(test_text),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,146 @@
+#include "worker/memory_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* GPU libraries load code and take workspace when they are used first. */
+enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
+
+static const char *const class_names[MEMORY_CLASSES] = {
+    [MEMORY_PARAMS] = "parameters",   [MEMORY_IMAGE] = "their bf16 image", [MEMORY_GRADIENT] = "gradient",
+    [MEMORY_MOMENTS] = "moments",     [MEMORY_ANCHOR] = "anchor",          [MEMORY_RESIDUAL] = "residual",
+    [MEMORY_MESSAGES] = "messages",   [MEMORY_ACTIVATIONS] = "activations", [MEMORY_LOGITS] = "logits",
+    [MEMORY_WORKSPACE] = "workspace",
+};
+
+const char *memory_level_name(enum recompute level)
+{
+    static const char *const names[] = {"none", "act", "norm", "block", "auto"};
+    return names[level];
+}
+
+static uint64_t sum_of(const uint64_t bytes[MEMORY_CLASSES])
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < MEMORY_CLASSES; i++) sum += bytes[i];
+    return sum;
+}
+
+/* All classes at a batch and a level; their sum. */
+static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum model_recompute level, bool outer,
+                      uint64_t bytes[MEMORY_CLASSES])
+{
+    size_t rows = batch_size / ask->batch_unit;
+    unsigned uses = ask->uses & MODEL_TRAIN ? model_uses(ask->uses, level) : ask->uses;
+    const struct device_ops *ops = ask->dev->ops;
+    struct attn_shape attn;
+    struct head_shape head;
+    ask->family->shapes(ask->model, rows, ask->seq, uses, &attn, &head);
+    for (int i = 0; i < MEMORY_CLASSES; i++) bytes[i] = ask->fixed[i];
+    if (outer) {
+        bytes[MEMORY_ANCHOR] += ask->outer.anchor;
+        bytes[MEMORY_RESIDUAL] += ask->outer.residual;
+        bytes[MEMORY_MESSAGES] += ask->outer.messages;
+    }
+    bytes[MEMORY_ACTIVATIONS] += (uint64_t)ask->ranks * ask->family->memory(ask->model, ask->dev->act_bytes, rows,
+                                                                            ask->seq, uses);
+    bytes[MEMORY_LOGITS] += (uint64_t)ask->ranks * ops->head_bytes(ask->dev, &head);
+    bytes[MEMORY_WORKSPACE] += (uint64_t)ask->ranks * (ops->attn_bytes(ask->dev, &attn) + rows * ask->row_bytes);
+    return sum_of(bytes);
+}
+
+static bool fits(const struct memory_plan *plan, uint64_t total)
+{
+    return !plan->free_bytes || total + plan->reserve <= plan->free_bytes;
+}
+
+/* The levels to be tried: one, or all. */
+static void levels_of(const struct memory_ask *ask, enum recompute want, int *first, int *last)
+{
+    bool any = want == RECOMPUTE_AUTO && ask->uses & MODEL_TRAIN;
+    *first = any ? MODEL_KEEP_ALL : want == RECOMPUTE_AUTO ? MODEL_KEEP_ALL : (int)want;
+    *last = any ? MODEL_AGAIN_BLOCK : *first;
+}
+
+static bool choose(struct memory_plan *plan, const struct memory_ask *ask, int first, int last, bool outer)
+{
+    for (int level = first; level <= last; level++) {
+        plan->level = (enum model_recompute)level;
+        plan->outer_left_out = !outer;
+        plan->total = count(ask, ask->batch_size, plan->level, outer, plan->bytes);
+        if (fits(plan, plan->total)) return true;
+    }
+    return false;
+}
+
+/* In units; 0: not even one. Totals grow with the batch. */
+static uint32_t largest_batch(const struct memory_plan *plan, const struct memory_ask *ask, enum model_recompute level)
+{
+    uint64_t bytes[MEMORY_CLASSES];
+    uint32_t low = 0, high = ask->batch_size / ask->batch_unit;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (fits(plan, count(ask, middle * ask->batch_unit, level, !ask->outer.optional, bytes)))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low * ask->batch_unit;
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want, int last,
+                          struct err *err)
+{
+    char advice[160];
+    uint32_t batch = largest_batch(plan, ask, (enum model_recompute)last);
+    uint64_t bytes[MEMORY_CLASSES];
+    plan->total = count(ask, ask->batch_size, (enum model_recompute)last, !ask->outer.optional, bytes);
+    const char *less = want != RECOMPUTE_AUTO && last != MODEL_AGAIN_BLOCK && ask->uses & MODEL_TRAIN
+                           ? ", or train.recompute=auto" : "";
+    if (batch)
+        snprintf(advice, sizeof advice, "the largest train.batch_size that fits is %" PRIu32 " (train.grad_accum makes "
+                 "up for it)%s", batch, less);
+    else
+        snprintf(advice, sizeof advice, "not even train.batch_size=%" PRIu32 " fits: take a smaller model%s",
+                 ask->batch_unit, less);
+    return err_set(err, STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %.2f GiB on %s at train.recompute=%s, and "
+                   "%.2f GiB are free: %s", ask->batch_size, gib(plan->total + plan->reserve), ask->dev->name,
+                   memory_level_name((enum recompute)last), gib(plan->free_bytes), advice);
+}
+
+enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,
+                             struct err *err)
+{
+    int first, last;
+    uint64_t bytes[MEMORY_CLASSES];
+    *plan = (struct memory_plan){.free_bytes = ask->free_bytes, .total_bytes = ask->total_bytes};
+    if (ask->free_bytes && !ask->dev->host_memory) {
+        uint64_t share = ask->total_bytes / RESERVE_SHARE;
+        plan->reserve = share < RESERVE_BYTES ? share : RESERVE_BYTES;
+    }
+    levels_of(ask, want, &first, &last);
+    for (int level = 0; level <= MODEL_AGAIN_BLOCK; level++)
+        plan->levels[level] = count(ask, ask->batch_size, (enum model_recompute)level, true, bytes);
+    if (choose(plan, ask, first, last, true)) return STATUS_OK;
+    if (ask->outer.optional && choose(plan, ask, first, last, false)) return STATUS_OK;
+    return refuse(plan, ask, want, last, err);
+}
+
+const char *memory_plan_text(const struct memory_plan *plan, char *out, size_t cap)
+{
+    size_t at = 0;
+    for (int i = 0; i < MEMORY_CLASSES; i++) {
+        double mib = (double)plan->bytes[i] / (1 << 20);
+        if (!plan->bytes[i] || at >= cap) continue;
+        at += (size_t)snprintf(out + at, cap - at, "%s %.*f, ", class_names[i], mib < 9.95 ? 1 : 0, mib);
+    }
+    if (at < cap) at += (size_t)snprintf(out + at, cap - at, "total %.0f MiB", (double)plan->total / (1 << 20));
+    if (at < cap && plan->free_bytes)
+        snprintf(out + at, cap - at, " of %.0f free", (double)plan->free_bytes / (1 << 20));
+    return out;
+}

@@ -1,0 +1,54 @@
+#include "worker/outer_bytes.h"
+
+#include "common/mem.h"
+#include "compress/codec.h"
+#include "wire/msg.h"
+#include "wire/object.h"
+
+/* Beside theta: what an update says of the deltas that it names, in each fragment's object and once read. */
+enum { OBJECT_BYTES = WIRE_NAMED_MAX * 24, READ_BYTES = WIRE_NAMED_MAX * sizeof(struct update_named) };
+
+/* What one fragment's codecs and buffers take of the host, and its numbers of the device; *device is false from then on
+ * if the codec has no form for devices. */
+static enum status add_fragment(struct replica_outer *o, const struct config *config, const struct layout *layout,
+                                uint32_t i, bool *device, struct err *err)
+{
+    struct codec *up = NULL, *down = NULL;
+    struct piece_shape shape;
+    struct piece_numbers numbers;
+    char spec[CONFIG_SPEC_MAX];
+    size_t before = mem_live_bytes();
+    enum status status = codec_create_for_fragment(&up, config_up_spec(config, i), layout, i, err);
+    config_down_spec(config, i, spec);
+    if (status == STATUS_OK && spec[0]) status = codec_create_for_fragment(&down, spec, layout, i, err);
+    if (status == STATUS_OK) {
+        o->host.messages += mem_live_bytes() - before + codec_bound(up) + (down ? codec_bound(down) : 0) +
+                            OBJECT_BYTES;
+        *device = *device && codec_pieces(up, &shape, NULL);
+        if (*device)
+            o->device.messages += pieces_lay_out(&shape, NULL, &numbers) + shape.n_pieces * sizeof(struct piece_range);
+    }
+    codec_destroy(up);
+    codec_destroy(down);
+    return status;
+}
+
+enum status outer_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
+                        struct err *err)
+{
+    uint64_t theta = layout->n_params * sizeof(float), largest = 0;
+    bool feedback = config_error_feedback(config, config->codec.up);
+    bool device = config->train.method != METHOD_DDP && !config_codec_lossless(config->codec.up);
+    *out = (struct replica_outer){.device.optional = true};
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
+        TRY(add_fragment(out, config, layout, i, &device, err));
+    }
+    out->host.anchor = config->train.method == METHOD_ASYNC ? 2 * theta : theta;
+    out->host.residual = feedback ? theta : 0;
+    out->host.messages += largest * sizeof(float) + READ_BYTES;
+    out->device.anchor = device ? theta : 0;
+    out->device.residual = device && feedback ? 2 * theta : 0;
+    if (!device) out->device.messages = 0;
+    return STATUS_OK;
+}

@@ -1,0 +1,14 @@
+/* What the outer path (worker/outer_loop.h) will take of memory: of the host, and of a device that makes deltas. */
+#ifndef WORKER_OUTER_BYTES_H
+#define WORKER_OUTER_BYTES_H
+
+#include "common/config.h"
+#include "common/layout.h"
+#include "common/status.h"
+#include "worker/replica.h"
+
+/* For a layout cut into fragments. Codecs are made and thrown away; what they say, or NOMEM. */
+enum status outer_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
+                        struct err *err) MUST_CHECK;
+
+#endif
