@@ -1,0 +1,74 @@
+# Planted bugs: what the tests of recompute, late steps and the memory plan are worth. Each entry makes one of these
+# tests with one line of one source changed (in the build folder) and runs it: it must fail.
+set(planted_worker_names)
+foreach(test IN ITEMS parity/test_recompute parity/test_late_steps unit/test_memory_plan)
+    get_filename_component(name ${test} NAME_WE)
+    add_library(planted_worker_${name} OBJECT ${test}.c)
+    target_link_libraries(planted_worker_${name} PRIVATE ${test_lib} PkgConfig::CMOCKA)
+endforeach()
+
+# name: of the program; test: what should notice; source: what is changed; from, to: the line
+function(atoll_planted_worker name test source from to)
+    set(path ${CMAKE_SOURCE_DIR}/${source})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+    get_filename_component(file ${source} NAME_WE)
+    file(READ ${path} text)
+    string(REPLACE "${from}" "${to}" changed "${text}")
+    set(planted_worker_names ${planted_worker_names} ${name} PARENT_SCOPE)
+    if(changed STREQUAL text)
+        message(WARNING "tests/parity/planted_worker.cmake: ${source} has no line \"${from}\": ${name} cannot be planted")
+        return() # no program: test_worker_planted fails
+    endif()
+    set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_worker/${name}/${file}.c)
+    file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
+    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation)
+    add_executable(planted_${name} $<TARGET_OBJECTS:planted_worker_${test}> ${copy})
+    target_link_libraries(planted_${name} PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
+endfunction()
+
+# --- recompute
+atoll_planted_worker(activation_not_made_again test_recompute worker/gpt2.c
+    "if (level >= MODEL_AGAIN_ACT) ops->act_again(m->dev, m->plan_fc, b->aux, b->h);" "")
+atoll_planted_worker(second_norm_not_made_again test_recompute worker/gpt2.c
+    "ops->norm_fwd(m->dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);\n#undef P" "#undef P")
+atoll_planted_worker(block_not_made_again test_recompute worker/gpt2.c
+    "block_forward(m, l, theta, NULL);" "")
+atoll_planted_worker(last_block_made_again_only test_recompute worker/gpt2.c
+    "if (l + 1 == m->config.n_layer) return;" "if (l == 0) return;")
+atoll_planted_worker(nothing_forgotten test_recompute worker/activations.c
+    "l && !kept ? of_first : carve_take" "l && !kept && 0 ? of_first : carve_take")
+
+# --- late steps
+atoll_planted_worker(one_slot_for_two_steps test_late_steps worker/step_io.c
+    "dev->host_memory ? 1 : STEP_SLOTS_MAX" "1")
+atoll_planted_worker(step_read_before_it_is_over test_late_steps worker/replica.c
+    "TRY(slot_reached(r, flight->slot, err));" "")
+atoll_planted_worker(every_step_waited_for test_late_steps worker/replica.c
+    "if (r->ranks[0].dev->host_memory) return land" "return land")
+atoll_planted_worker(last_step_never_read test_late_steps worker/replica.c
+    "if (!flight.n) return STATUS_OK;" "if (flight.n != 99) return STATUS_OK;")
+atoll_planted_worker(refused_step_counted test_late_steps worker/inner_opt.c
+    "bool taken = isfinite(norm);" "bool taken = true;")
+atoll_planted_worker(count_not_restored test_late_steps worker/inner_opt.c
+    "slice->dev->ops->upload(slice->dev, steps_of(slice), &opt->steps, sizeof opt->steps);" "")
+
+# --- the memory plan
+atoll_planted_worker(copy_for_evaluation_forgotten test_memory_plan worker/replica_memory.c
+    "dev->host_memory ? theta : 2 * theta" "theta")
+atoll_planted_worker(gradients_of_other_ranks_forgotten test_memory_plan worker/replica_memory.c
+    "= here * theta;" "= theta;")
+atoll_planted_worker(tentative_residual_forgotten test_memory_plan worker/outer_bytes.c
+    "feedback ? 2 * theta : 0" "feedback ? theta : 0")
+atoll_planted_worker(a_level_left_out test_memory_plan worker/memory_plan.c
+    "level <= last; level++" "level <= last; level += 2")
+atoll_planted_worker(batch_too_small test_memory_plan worker/memory_plan.c
+    "while (high - low > 1)" "while (high - low > 2)")
+atoll_planted_worker(batch_too_large test_memory_plan worker/memory_plan.c
+    "return low * ask->batch_unit;" "return high * ask->batch_unit;")
+atoll_planted_worker(layers_counted_once test_memory_plan worker/gpt2.c
+    "(config->n_layer - 1) * (two.used" "(config->n_layer - 2) * (two.used")
+
+add_test(NAME test_worker_planted
+         COMMAND bash parity/planted_worker.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_worker_names}
+         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+set_tests_properties(test_worker_planted PROPERTIES LABELS planted TIMEOUT 240)
