@@ -5,7 +5,11 @@
  * The k-th largest magnitude is found by bisection on its bits: 32 compares a thread, a sum over the warp and one
  * barrier a step, at most 31 steps. [derived: about 2000 cycles of arithmetic a chunk against 3000 of memory traffic]
  */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* where ptxas spills one or two of the 96 registers */
+#define KERNEL_BLOCKS 4
+#else
 #define KERNEL_BLOCKS 5
+#endif
 #include "gpu/cuda_delta.h"
 
 enum { WARPS = CUDA_CHUNK_THREADS / 32, EACH = CUDA_CHUNK_MAX / CUDA_CHUNK_THREADS, WORDS = CUDA_CHUNK_MAX / 32 };

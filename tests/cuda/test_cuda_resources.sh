@@ -1,19 +1,39 @@
 # What ptxas said while the CUDA back end was built ($1: folder of *.ptxas): every kernel was compiled for every
-# architecture, none spills or uses a stack, and none takes more registers or shared memory than it may. Skipped where
-# there is no CUDA build.
+# architecture ($2), none spills or uses a stack, and each keeps to its line of registers.txt. Skipped where there is no
+# CUDA build.
 # shellcheck shell=bash
 set -euo pipefail
 
 logs=$1
-archs=${2:-'80 90'}
+archs=$2
+budget=tests/cuda/registers.txt
 compgen -G "$logs/*.ptxas" >/dev/null || exit 77
-kernels=$(cat gpu/cuda_*.cu | grep -cE '^KERNEL\(')
-cat "$logs"/*.ptxas | awk -v kernels="$kernels" -v archs="$archs" -v registers=128 -v shared=49152 '
+kernels=$(sed -nE 's/^KERNEL\(([a-z0-9_]+),.*/\1/p' gpu/cuda_*.cu | sort)
+status=0
+
+# Both lists name the same kernels.
+budgeted=$(awk '!/^#/ { print $1 }' "$budget" | sort)
+if [[ $kernels != "$budgeted" ]]; then
+    { diff <(echo "$kernels") <(echo "$budgeted") || true; } |
+        sed -nE "s|^< (.*)|\1: no line in $budget: add one, with the registers and shared memory that it may take|p
+                 s|^> (.*)|\1: a line in $budget, but no such kernel|p"
+    status=1
+fi
+
+awk -v archs="$archs" -v budget="$budget" '
     function complain(text) { print name " for " arch ": " text; bad = 1 }
+    FILENAME == budget {
+        if ($1 !~ /^#/) {
+            registers[$1] = $2
+            shared[$1] = $3
+            n_kernels++
+        }
+        next
+    }
     /Compiling entry function/ {
         name = $7
         arch = $9
-        gsub(/^\047_Z[0-9]+|\047/, "", name)
+        gsub(/^\047_Z[0-9]+|_kernel[0-9]+[a-z_]+[^\047]*\047$/, "", name)
         gsub(/\047/, "", arch)
         compiled[arch]++
     }
@@ -23,18 +43,20 @@ cat "$logs"/*.ptxas | awk -v kernels="$kernels" -v archs="$archs" -v registers=1
     }
     /Used [0-9]+ registers/ {
         for (i = 1; i < NF; i++) {
-            if ($i == "Used" && $(i + 1) > registers) complain($(i + 1) " registers, at most " registers)
-            if ($(i + 1) == "bytes" && $(i + 2) ~ /^smem/ && $i > shared)
-                complain($i " bytes of shared memory, at most " shared)
+            if ($i == "Used" && $(i + 1) > registers[name])
+                complain($(i + 1) " registers, at most " registers[name])
+            if ($(i + 1) == "bytes" && $(i + 2) ~ /^smem/ && $i > shared[name])
+                complain($i " bytes of shared memory, at most " shared[name])
         }
     }
     END {
         n = split(archs, list, /[ ;]+/)
         for (i = 1; i <= n; i++)
-            if (compiled["sm_" list[i]] != kernels) {
-                printf "sm_%s: %d of %d kernels\n", list[i], compiled["sm_" list[i]], kernels
+            if (compiled["sm_" list[i]] != n_kernels) {
+                printf "sm_%s: %d of %d kernels\n", list[i], compiled["sm_" list[i]], n_kernels
                 bad = 1
             }
         exit bad
-    }'
-echo "$kernels kernels, no spills"
+    }' "$budget" "$logs"/*.ptxas || status=1
+((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs, no spills"
+exit $status
