@@ -2,6 +2,8 @@
 # programs need neither toolkit nor driver. Built where nvcc and cuBLASLt are found; nothing else depends on it.
 set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found), ON or OFF")
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
+# 80: A100, 90: H100 and H200. Packages take the preset "gpus", which adds 86, 89 (consumer and L40), 100 and 120
+# (Blackwell).
 set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the last also as PTX, for newer ones")
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
