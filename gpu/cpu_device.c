@@ -231,6 +231,27 @@ static enum status cpu_muon_plan(struct device *dev, const struct muon_matrix *m
     return status;
 }
 
+static enum status cpu_use_bf16(struct device *dev, struct err *err)
+{
+    return err_set(err, STATUS_UNSUPPORTED, "device %s computes in fp32", dev->name);
+}
+
+static enum status cpu_params_plan(struct device *dev, size_t n)
+{
+    (void)dev;
+    (void)n;
+    return STATUS_OK;
+}
+
+static void cpu_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
+{
+    (void)dev;
+    (void)theta;
+    (void)n;
+    (void)offset;
+    (void)count;
+}
+
 static const struct device_ops cpu_ops = {
     .close = cpu_close,
     .memory = cpu_memory_of,
@@ -253,6 +274,9 @@ static const struct device_ops cpu_ops = {
     .attn_bytes = cpu_attn_bytes,
     .head_bytes = cpu_head_bytes,
     .plan_free = cpu_plan_free,
+    .use_bf16 = cpu_use_bf16,
+    .params_plan = cpu_params_plan,
+    .params = cpu_params,
     .embed_fwd = cpu_embed_fwd,
     .embed_bwd = cpu_embed_bwd,
     .norm_fwd = cpu_norm_fwd,

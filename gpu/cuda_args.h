@@ -1,6 +1,7 @@
-/* The kernels of the CUDA back end and their arguments. A launch is asynchronous; pointers are device memory, fp32
- * unless they say otherwise, rows lie end to end. Each comment names the grid that covers the work: x blocks, or x,
- * y. */
+/* The kernels of the CUDA back end and their arguments. A launch is asynchronous; pointers are device memory, rows lie
+ * end to end. `float *` is fp32, `void *` activations: bf16 where the struct's `bf16` says so, else fp32. Each comment
+ * names the grid that covers the work: x blocks, or x, y. "wide" blocks take CUDA_WIDE numbers a thread where the rows'
+ * length is a multiple of that (rows begin at 16 bytes then), else one. */
 #ifndef GPU_CUDA_ARGS_H
 #define GPU_CUDA_ARGS_H
 
@@ -15,6 +16,11 @@ extern "C" {
 
 enum {
     CUDA_BLOCK = 256,        /* threads of an elementwise block */
+    CUDA_WIDE = 8,           /* numbers that a thread loads at a time: 16 bytes of bf16 */
+    CUDA_COLUMN_THREADS = 128, /* of a block that sums columns over rows */
+    CUDA_COLUMN_GROUPS = 8,  /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
+    CUDA_EMBED_ROWS = 16384, /* cuda_embed_word looks through so many tokens at most */
+    CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
     CUDA_SEGMENTS = 256,     /* a reduction to a scalar is cut into this many, whatever the device */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
@@ -34,64 +40,78 @@ struct cuda_grid {
 struct cuda_vector_args {
     size_t n;
     float alpha;
-    const float *scale; /* one float; NULL: 1; where it is 0 nothing changes */
     const float *x;
     float *y;
 };
 void cuda_fill(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y = alpha */
-void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y += alpha scale x */
+void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y += alpha x */
 void cuda_scale(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= alpha */
-void cuda_gelu(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y = gelu(x) */
-void cuda_gelu_slope(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= gelu'(x) */
 
-struct cuda_bias_args {
-    size_t n, m; /* y[n,m], n*m elements */
-    int gelu;
-    const float *b; /* [m] or NULL */
-    float *y, *aux; /* aux: what goes into the GELU, or NULL */
+struct cuda_round_args {
+    size_t n, width; /* width: 1, or CUDA_WIDE where n is a multiple of it and both begin at 16 bytes */
+    const float *x;
+    uint16_t *y;
 };
-void cuda_bias_act(const struct cuda_grid *grid, const struct cuda_bias_args *a); /* y = act(y + b) */
+void cuda_round(const struct cuda_grid *grid, const struct cuda_round_args *a); /* y = x as bf16; n / width threads */
+
+struct cuda_gelu_args {
+    size_t n;
+    int bf16;
+    const void *z;
+    void *y;
+};
+void cuda_gelu_fwd(const struct cuda_grid *grid, const struct cuda_gelu_args *a); /* y = gelu(z); wide */
+void cuda_gelu_bwd(const struct cuda_grid *grid, const struct cuda_gelu_args *a); /* y *= gelu'(z); wide */
+
+/* --- cuda_embed.cu ------------------------------------------------------------------------------------------------ */
 
 struct cuda_embed_args {
     size_t n, seq, c;
-    int accumulate;
+    int accumulate, bf16;
     const int32_t *tokens;
-    const float *wte, *wpe, *dout;
-    float *out, *dwte, *dwpe;
+    const float *wte, *wpe;
+    const void *dout;
+    void *out;
+    float *dwte, *dwpe;
 };
-void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a);   /* n*c elements */
-void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c elements */
+void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a);   /* n*c elements, wide */
+void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c, wide */
 void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* dwte; n blocks */
 
 /* --- cuda_norm.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_norm_args {
     size_t n, c, block; /* block: rows of one partial sum */
-    const float *x, *w, *b, *dy, *dres, *mean, *rstd;
-    float *y, *dx, *mean_out, *rstd_out;
+    int bf16;
+    const void *x, *dy, *dres;
+    const float *w, *b, *mean, *rstd;
+    void *y, *dx;
+    float *mean_out, *rstd_out;
     float *partials; /* cuda_norm_columns: [blocks][2][c], dw then db */
 };
-void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);     /* ceil(n / CUDA_ROW_WARPS) */
-void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);     /* the same */
-void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(c / CUDA_BLOCK), blocks */
+void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(n / CUDA_ROW_WARPS) */
+void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* the same */
+/* wide blocks of CUDA_COLUMN_THREADS over c, blocks of rows */
+void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a);
 
 struct cuda_columns_args {
     size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */
-    int accumulate;
-    const float *x;  /* [n,c] */
+    int accumulate, bf16;
+    const void *x;   /* [n,c] */
     float *partials; /* [blocks][stride] */
     float *out;      /* [c] */
 };
-void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* ceil(c/CUDA_BLOCK), blocks */
-void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_args *a); /* ceil(c / CUDA_BLOCK) */
+void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* as cuda_norm_columns */
+void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_args *a); /* ceil(c / 32) */
 
 /* --- cuda_loss.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_xent_args {
     size_t v, ld; /* logits[rows][ld], v of them count; the rest becomes zero */
     float dscale;
-    int loss_only;
-    float *logits, *loss;
+    int loss_only, bf16;
+    void *logits;
+    float *loss;
     const int32_t *targets;
 };
 void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /* a block a row */
@@ -131,14 +151,24 @@ struct cuda_sgd_args {
 };
 void cuda_sgd(const struct cuda_grid *grid, const struct cuda_sgd_args *a); /* ceil(n / CUDA_BLOCK) */
 
-struct cuda_adamw_args {
-    size_t n;
-    float *theta, *m, *v;
-    const float *grad, *scale;
-    float lr, beta1, beta2, eps, decay, correct1, correct2; /* decay: lr * weight_decay; correct: 1 / (1 - beta^step) */
-    const float *correct; /* [2] in place of the two, or NULL */
+/* A range of theta with one weight-decay factor; its blocks begin with number `block`. */
+struct cuda_adamw_span {
+    uint64_t offset, count, block;
+    int decay;
 };
-void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a); /* ceil(n / CUDA_BLOCK) */
+
+struct cuda_adamw_args {
+    size_t n_spans;
+    const struct cuda_adamw_span *spans;
+    float *theta, *m, *v;
+    uint16_t *image; /* theta as bf16, or NULL */
+    const float *grad, *scale;
+    float lr, beta1, beta2, eps;
+    float keep, correct1, correct2; /* 1 - lr * weight_decay; 1 / (1 - beta^step) */
+    const float *correct;           /* [2] in place of the two, or NULL */
+};
+/* Of every span ceil(count / (CUDA_BLOCK * CUDA_ADAMW_EACH)) blocks */
+void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a);
 
 /* --- cuda_muon.cu: ceil(elements of a matrix / CUDA_BLOCK) by matrices of the batch ------------------------------- */
 
@@ -171,11 +201,14 @@ void cuda_muon_poly(const struct cuda_grid *grid, const struct cuda_muon_poly_ar
 
 struct cuda_attn_args {
     size_t seq, heads, head_dim; /* head_dim <= CUDA_ATTN_HEAD_MAX */
+    int bf16;
     float scale;
-    const float *qkv, *o_in, *lse, *d_o;
-    float *o, *lse_out; /* forward; lse_out may be NULL */
-    float *dot;         /* [B,H,T]: rows of o d_o, filled by cuda_attn_dot */
-    float *dqkv;
+    const void *qkv, *o_in, *d_o;
+    const float *lse;
+    void *o;
+    float *lse_out; /* forward; may be NULL */
+    float *dot;     /* [B,H,T]: rows of o d_o, filled by cuda_attn_dot */
+    void *dqkv;
 };
 void cuda_attn_fwd(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_dot(const struct cuda_grid *grid, const struct cuda_attn_args *a);

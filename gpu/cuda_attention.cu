@@ -3,7 +3,7 @@
  * share: lanes are rows of the tile while dot products are taken, and columns of the head while products are summed.
  * The softmax is taken on the way (Milakov and Gimelshein, arXiv 1805.02867), backward recomputes it from the stored
  * log-sum-exp (Dao et al., arXiv 2205.14135). The fast path will be cuDNN's. */
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda_act.h"
 
 enum {
     ROWS = CUDA_ATTN_ROWS,
@@ -20,23 +20,25 @@ DEVICE size_t head_at(const struct cuda_attn_args *a, size_t width)
     return blockIdx.y / a->heads * a->seq * width * c + blockIdx.y % a->heads * a->head_dim;
 }
 
-/* tile[r][0..hd) = src[(first + r) * ld ..], zero past the last row. */
-DEVICE void load_tile(const struct cuda_attn_args *a, const float *src, size_t ld, size_t first, float *tile)
+/* tile[r][0..hd) = src[at + (first + r) * ld ..], zero past the last row. */
+DEVICE void load_tile(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
+                      size_t first, float *tile)
 {
     size_t hd = a->head_dim;
     for (size_t i = threadIdx.x; i < 32 * hd; i += THREADS) {
         size_t row = i / hd, column = i % hd;
-        tile[row * LD + column] = first + row < a->seq ? src[(first + row) * ld + column] : 0.0f;
+        tile[row * LD + column] = first + row < a->seq ? act_one(src, at + (first + row) * ld + column, bf16) : 0.0f;
     }
 }
 
-/* own[warp][0..hd) = row `first + warp` of src. */
-DEVICE void load_own(const struct cuda_attn_args *a, const float *src, size_t ld, size_t first, float *own)
+/* own[warp][0..hd) = row `first + warp`, likewise. */
+DEVICE void load_own(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
+                     size_t first, float *own)
 {
     size_t hd = a->head_dim;
     for (size_t i = threadIdx.x; i < ROWS * hd; i += THREADS) {
         size_t row = i / hd, column = i % hd;
-        own[row * HEAD + column] = first + row < a->seq ? src[(first + row) * ld + column] : 0.0f;
+        own[row * HEAD + column] = first + row < a->seq ? act_one(src, at + (first + row) * ld + column, bf16) : 0.0f;
     }
 }
 
@@ -57,17 +59,17 @@ DEVICE void add_rows(size_t hd, const float *weight, const float *tile, float *s
         }
 }
 
-KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
+ACT_KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
 {
     __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], weights[ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t first = (size_t)blockIdx.x * ROWS, query = first + warp;
-    const float *q = a.qkv + head_at(&a, 3);
+    size_t q = head_at(&a, 3);
     float top = -INFINITY, sum = 0, out[PARTS] = {0};
-    load_own(&a, q, 3 * c, first, queries);
+    load_own(&a, bf16, a.qkv, q, 3 * c, first, queries);
     for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
-        load_tile(&a, q + c, 3 * c, key, keys);
-        load_tile(&a, q + 2 * c, 3 * c, key, values);
+        load_tile(&a, bf16, a.qkv, q + c, 3 * c, key, keys);
+        load_tile(&a, bf16, a.qkv, q + 2 * c, 3 * c, key, values);
         __syncthreads();
         float score = dot_row(hd, queries + warp * HEAD, keys + lane * LD) * a.scale;
         if (key + lane > query || key + lane >= a.seq) score = -INFINITY;
@@ -84,37 +86,39 @@ KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
         __syncthreads(); /* before the tiles are loaded again */
     }
     if (query >= a.seq) return;
-    float *o = a.o + head_at(&a, 1) + query * c;
-    for (unsigned part = 0; part < PARTS; part++)
-        if (lane + 32 * part < hd) o[lane + 32 * part] = out[part] / sum;
+    size_t o = head_at(&a, 1) + query * c + lane;
+    for (unsigned part = 0; part < PARTS; part++) {
+        float value = out[part] / sum;
+        if (lane + 32 * part < hd) act_store(a.o, o + 32 * part, bf16, 1, &value);
+    }
     if (lane == 0 && a.lse_out) a.lse_out[blockIdx.y * a.seq + query] = top + logf(sum);
 }
 
-KERNEL(cuda_attn_dot, cuda_attn_args, THREADS)
+ACT_KERNEL(cuda_attn_dot, cuda_attn_args, THREADS)
 {
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32;
     size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (row >= a.seq) return;
-    const float *o = a.o_in + head_at(&a, 1) + row * c, *d_o = a.d_o + head_at(&a, 1) + row * c;
+    size_t o = head_at(&a, 1) + row * c;
     float sum = 0;
-    for (size_t i = lane; i < hd; i += 32) sum = fmaf(o[i], d_o[i], sum);
+    for (size_t i = lane; i < hd; i += 32) sum = fmaf(act_one(a.o_in, o + i, bf16), act_one(a.d_o, o + i, bf16), sum);
     sum = warp_sum(sum);
     if (lane == 0) a.dot[blockIdx.y * a.seq + row] = sum;
 }
 
 /* dq = scale sum over keys of ds k, ds = p (d_o v - dot), p = exp(scale q k - lse) */
-KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
+ACT_KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
 {
     __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], grads[ROWS * HEAD], weights[ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t first = (size_t)blockIdx.x * ROWS, query = first + warp, stat = blockIdx.y * a.seq + query;
-    const float *q = a.qkv + head_at(&a, 3);
+    size_t q = head_at(&a, 3);
     float out[PARTS] = {0}, lse = query < a.seq ? a.lse[stat] : 0.0f, dot = query < a.seq ? a.dot[stat] : 0.0f;
-    load_own(&a, q, 3 * c, first, queries);
-    load_own(&a, a.d_o + head_at(&a, 1), c, first, grads);
+    load_own(&a, bf16, a.qkv, q, 3 * c, first, queries);
+    load_own(&a, bf16, a.d_o, head_at(&a, 1), c, first, grads);
     for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
-        load_tile(&a, q + c, 3 * c, key, keys);
-        load_tile(&a, q + 2 * c, 3 * c, key, values);
+        load_tile(&a, bf16, a.qkv, q + c, 3 * c, key, keys);
+        load_tile(&a, bf16, a.qkv, q + 2 * c, 3 * c, key, values);
         __syncthreads();
         float ds = 0;
         if (key + lane <= query && query < a.seq) {
@@ -127,24 +131,24 @@ KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
         __syncthreads();
     }
     if (query >= a.seq) return;
-    float *dq = a.dqkv + head_at(&a, 3) + query * 3 * c;
+    size_t dq = q + query * 3 * c + lane;
     for (unsigned part = 0; part < PARTS; part++)
-        if (lane + 32 * part < hd) dq[lane + 32 * part] = out[part];
+        if (lane + 32 * part < hd) act_store(a.dqkv, dq + 32 * part, bf16, 1, &out[part]);
 }
 
 /* dv = sum over queries of p d_o, dk = scale sum over queries of ds q: a warp a key, tiles of queries */
-KERNEL(cuda_attn_bwd_kv, cuda_attn_args, THREADS)
+ACT_KERNEL(cuda_attn_bwd_kv, cuda_attn_args, THREADS)
 {
     __shared__ float queries[32 * LD], grads[32 * LD], keys[ROWS * HEAD], values[ROWS * HEAD], weights[2 * ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t first = (size_t)blockIdx.x * ROWS, key = first + warp;
-    const float *q = a.qkv + head_at(&a, 3);
+    size_t q = head_at(&a, 3);
     float dk[PARTS] = {0}, dv[PARTS] = {0}, *p_row = weights + warp * 64, *ds_row = p_row + 32;
-    load_own(&a, q + c, 3 * c, first, keys);
-    load_own(&a, q + 2 * c, 3 * c, first, values);
+    load_own(&a, bf16, a.qkv, q + c, 3 * c, first, keys);
+    load_own(&a, bf16, a.qkv, q + 2 * c, 3 * c, first, values);
     for (size_t query = first / 32 * 32; query < a.seq; query += 32) {
-        load_tile(&a, q, 3 * c, query, queries);
-        load_tile(&a, a.d_o + head_at(&a, 1), c, query, grads);
+        load_tile(&a, bf16, a.qkv, q, 3 * c, query, queries);
+        load_tile(&a, bf16, a.d_o, head_at(&a, 1), c, query, grads);
         __syncthreads();
         float p = 0, ds = 0;
         if (query + lane >= key && query + lane < a.seq) {
@@ -160,11 +164,10 @@ KERNEL(cuda_attn_bwd_kv, cuda_attn_args, THREADS)
         __syncthreads();
     }
     if (key >= a.seq) return;
-    float *out = a.dqkv + head_at(&a, 3) + key * 3 * c;
     for (unsigned part = 0; part < PARTS; part++) {
-        size_t column = lane + 32 * part;
+        size_t column = lane + 32 * part, at = q + key * 3 * c + column;
         if (column >= hd) continue;
-        out[c + column] = dk[part];
-        out[2 * c + column] = dv[part];
+        act_store(a.dqkv, at + c, bf16, 1, &dk[part]);
+        act_store(a.dqkv, at + 2 * c, bf16, 1, &dv[part]);
     }
 }

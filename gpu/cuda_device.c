@@ -46,7 +46,11 @@ static void cuda_close(struct device *dev)
         cuda_rt_release(cuda->rt, cuda->logits);
         cuda_rt_release(cuda->rt, cuda->partials);
         cuda_rt_release(cuda->rt, cuda->sums);
+        cuda_rt_release(cuda->rt, cuda->zeros);
+        cuda_rt_release(cuda->rt, cuda->image.values);
+        cuda_rt_release(cuda->rt, cuda->spans_device);
     }
+    mem_free(cuda->spans);
     cuda_cudnn_close(cuda->cudnn);
     cuda_rt_close(cuda->rt);
     mem_free(cuda);
@@ -69,6 +73,7 @@ static void cuda_release(struct device *dev, void *p)
 
 static void cuda_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
+    cuda_written(cuda_of(dev), dst, bytes);
     cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_UPLOAD);
 }
 
@@ -79,6 +84,7 @@ static void cuda_download(struct device *dev, void *dst, const void *src, size_t
 
 static void cuda_copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
+    cuda_written(cuda_of(dev), dst, bytes);
     cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_INSIDE);
 }
 
@@ -107,6 +113,19 @@ static enum status cuda_reached(struct device *dev, int slot, struct err *err)
     return cuda_rt_reached(cuda_of(dev)->rt, slot, err);
 }
 
+/* --- bf16 --------------------------------------------------------------------------------------------------------- */
+
+static enum status cuda_use_bf16(struct device *dev, struct err *err)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    size_t length = strlen(dev->name);
+    if (cuda->plans) return err_set(err, STATUS_STATE, "device %s: bf16 comes before the first plan", dev->name);
+    if (!cuda->bf16) snprintf(dev->name + length, sizeof dev->name - length, " bf16");
+    cuda->bf16 = true;
+    dev->act_bytes = sizeof(uint16_t);
+    return STATUS_OK;
+}
+
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
 /* Takes the plan, filled with `status`: into the device's list, or away. */
@@ -131,19 +150,34 @@ static void cuda_plan_free(struct device *dev, void *plan)
     }
 }
 
-static enum status lin_gemms(struct cuda_rt *rt, struct cuda_plan *plan)
+/* So many zeros, for layers without bias. */
+static enum status reserve_zeros(struct cuda_device *cuda, size_t n)
+{
+    if (n <= cuda->n_zeros) return STATUS_OK;
+    float *zeros = cuda_rt_alloc(cuda->rt, n * sizeof *zeros);
+    if (!zeros) return STATUS_NOMEM;
+    cuda_rt_release(cuda->rt, cuda->zeros);
+    cuda->zeros = zeros;
+    cuda->n_zeros = n;
+    return STATUS_OK;
+}
+
+static enum status lin_gemms(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct lin_shape *s = &plan->as.lin.shape;
+    struct cuda_rt *rt = cuda->rt;
+    bool bf16 = cuda->bf16;
     size_t ldw = s->out_in ? s->k : s->m;
     struct cuda_gemm_shape fwd = {.m = s->n, .n = s->m, .k = s->k, .lda = s->k, .ldb = ldw, .b_trans = s->out_in,
-                                  .ldc = s->m};
+                                  .ldc = s->m, .bf16 = bf16, .bf16_out = bf16, .bias = true};
     struct cuda_gemm_shape bwd_x = {.m = s->n, .n = s->k, .k = s->m, .lda = s->m, .ldb = ldw, .b_trans = !s->out_in,
-                                    .ldc = s->k};
+                                    .ldc = s->k, .bf16 = bf16, .bf16_out = bf16};
     struct cuda_gemm_shape bwd_w = {.m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m,
-                                    .ldc = s->m};
+                                    .ldc = s->m, .bf16 = bf16};
     if (s->out_in) /* dw = dy^T x */
         bwd_w = (struct cuda_gemm_shape){.m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k,
-                                         .ldc = s->k};
+                                         .ldc = s->k, .bf16 = bf16};
+    TRY(reserve_zeros(cuda, s->m));
     TRY(cuda_rt_gemm_create(rt, &fwd, &plan->as.lin.fwd));
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));
@@ -157,7 +191,7 @@ static enum status cuda_lin_plan(struct device *dev, const struct lin_shape *sha
     if (!plan) return STATUS_NOMEM;
     plan->kind = CUDA_PLAN_LIN;
     plan->as.lin.shape = *shape;
-    TRY(plan_keep(cuda_of(dev), plan, lin_gemms(cuda_of(dev)->rt, plan)));
+    TRY(plan_keep(cuda_of(dev), plan, lin_gemms(cuda_of(dev), plan)));
     *out = (struct lin_plan *)plan;
     return STATUS_OK;
 }
@@ -212,51 +246,55 @@ static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *s
     return STATUS_OK;
 }
 
-static enum status head_gemms(struct cuda_rt *rt, const struct head_shape *s, size_t rows, size_t ld,
+static enum status head_gemms(struct cuda_device *cuda, const struct head_shape *s, size_t rows, size_t ld,
                               struct cuda_head_gemms *g)
 {
+    bool bf16 = cuda->bf16;
     struct cuda_gemm_shape logits = {.m = rows, .n = s->v, .k = s->c, .lda = s->c, .ldb = s->c, .b_trans = true,
-                                     .ldc = ld};
-    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = s->v, .lda = ld, .ldb = s->c, .ldc = s->c};
+                                     .ldc = ld, .bf16 = bf16, .bf16_out = bf16};
+    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = s->v, .lda = ld, .ldb = s->c, .ldc = s->c, .bf16 = bf16,
+                                 .bf16_out = bf16};
     struct cuda_gemm_shape dwte = {.m = s->v, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c,
-                                   .ldc = s->c};
+                                   .ldc = s->c, .bf16 = bf16};
     g->rows = rows;
     if (!rows) return STATUS_OK;
-    TRY(cuda_rt_gemm_create(rt, &logits, &g->logits));
+    TRY(cuda_rt_gemm_create(cuda->rt, &logits, &g->logits));
     if (s->inference) return STATUS_OK;
-    TRY(cuda_rt_gemm_create(rt, &dx, &g->dx));
-    return cuda_rt_gemm_create(rt, &dwte, &g->dwte);
+    TRY(cuda_rt_gemm_create(cuda->rt, &dx, &g->dx));
+    return cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte);
 }
 
-/* Rows of one chunk of logits, and how long they are. */
-static size_t head_rows(const struct cuda_device *cuda, const struct head_shape *s, size_t *ld)
+/* Rows of one chunk of logits. Each takes *row_bytes and *ld numbers, a multiple of 64 as wide loads and fast matrix
+ * products want it. */
+static size_t head_rows(const struct cuda_device *cuda, const struct head_shape *s, size_t *ld, size_t *row_bytes)
 {
-    *ld = (s->v + 31) / 32 * 32;
-    size_t rows = cuda->head_bytes / sizeof(float) / *ld;
+    *ld = (s->v + 63) / 64 * 64;
+    *row_bytes = *ld * cuda->base.act_bytes;
+    size_t rows = cuda->head_bytes / *row_bytes;
     if (rows < 1) rows = 1;
     return rows > s->n ? s->n : rows;
 }
 
 static size_t cuda_head_bytes(struct device *dev, const struct head_shape *shape)
 {
-    size_t ld, rows = head_rows(cuda_of(dev), shape, &ld), had = cuda_of(dev)->logits_floats;
-    return rows * ld > had ? (rows * ld - had) * sizeof(float) : 0;
+    size_t ld, row_bytes, rows = head_rows(cuda_of(dev), shape, &ld, &row_bytes), had = cuda_of(dev)->logits_bytes;
+    return rows * row_bytes > had ? rows * row_bytes - had : 0;
 }
 
 static enum status head_fill(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct head_shape *s = &plan->as.head.shape;
-    size_t ld, rows = head_rows(cuda, s, &ld);
+    size_t ld, row_bytes, rows = head_rows(cuda, s, &ld, &row_bytes);
     plan->as.head.ld = ld;
-    if (rows * ld > cuda->logits_floats) {
-        float *logits = cuda_rt_alloc(cuda->rt, rows * ld * sizeof *logits);
+    if (rows * row_bytes > cuda->logits_bytes) {
+        void *logits = cuda_rt_alloc(cuda->rt, rows * row_bytes);
         if (!logits) return STATUS_NOMEM;
         cuda_rt_release(cuda->rt, cuda->logits);
         cuda->logits = logits;
-        cuda->logits_floats = rows * ld;
+        cuda->logits_bytes = rows * row_bytes;
     }
-    TRY(head_gemms(cuda->rt, s, rows, ld, &plan->as.head.whole));
-    return head_gemms(cuda->rt, s, s->n % rows, ld, &plan->as.head.rest);
+    TRY(head_gemms(cuda, s, rows, ld, &plan->as.head.whole));
+    return head_gemms(cuda, s, s->n % rows, ld, &plan->as.head.rest);
 }
 
 static enum status cuda_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out)
@@ -331,6 +369,9 @@ static const struct device_ops cuda_ops = {
     .attn_bytes = cuda_attn_bytes,
     .head_bytes = cuda_head_bytes,
     .plan_free = cuda_plan_free,
+    .use_bf16 = cuda_use_bf16,
+    .params_plan = cuda_op_params_plan,
+    .params = cuda_op_params,
     .embed_fwd = cuda_op_embed_fwd,
     .embed_bwd = cuda_op_embed_bwd,
     .norm_fwd = cuda_op_norm_fwd,
@@ -384,7 +425,9 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
     if (status == STATUS_OK) {
         cuda->partials = cuda_rt_alloc(cuda->rt, CUDA_PARTIAL_FLOATS * sizeof *cuda->partials);
         cuda->sums = cuda_rt_alloc(cuda->rt, CUDA_SEGMENTS * sizeof *cuda->sums);
-        if (!cuda->partials || !cuda->sums)
+        cuda->spans_device = cuda_rt_alloc(cuda->rt, CUDA_SPANS * sizeof *cuda->spans_device);
+        cuda->spans = mem_alloc(CUDA_SPANS, sizeof *cuda->spans);
+        if (!cuda->partials || !cuda->sums || !cuda->spans_device || !cuda->spans)
             status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left", index, name);
     }
     cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};

@@ -1,4 +1,5 @@
-/* Inside of the CUDA device: shared by cuda_device.c (life, memory, plans) and cuda_ops.c (operations). */
+/* Inside of the CUDA device: shared by cuda_device.c (life, memory, plans), cuda_image.c (parameters as bf16) and
+ * cuda_ops.c (operations). */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 
@@ -8,9 +9,10 @@
 
 enum {
     CUDA_PARTIAL_FLOATS = 2 << 20, /* room for the partial sums of columns */
-    CUDA_ROW_BLOCKS = 64,          /* at most; dw, db and bias gradients are summed over so many blocks of rows */
+    CUDA_ROW_BLOCKS = 512,         /* at most; dw, db and bias gradients are summed over so many blocks of rows */
     CUDA_HEAD_BYTES = 256 << 20,   /* logits kept at a time */
-    CUDA_MUON_FLOATS = 8 << 20     /* matrices of one shape taken together, and at least one */
+    CUDA_MUON_FLOATS = 8 << 20,    /* matrices of one shape taken together, and at least one */
+    CUDA_SPANS = 4096              /* of theta that one launch of AdamW takes */
 };
 
 enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD, CUDA_PLAN_DELTA, CUDA_PLAN_MUON };
@@ -52,18 +54,43 @@ struct cuda_plan {
             size_t n_batches;
             struct cuda_muon_place *places;           /* device memory, as all that follow */
             float *x, *y, *gram, *poly, *mult, *inverse; /* of the largest batch */
+            size_t begin, end; /* all of them lie there in theta */
         } muon;
     } as;
+};
+
+/* Parameters as bf16: what matrix products read. */
+struct cuda_image {
+    uint16_t *values;
+    size_t size;        /* parameters that fit */
+    const float *theta; /* of which it is the image; NULL: of none */
+    size_t n;
+    /* Where theta changed since, in order; when there is no more room, two become one. */
+    struct {
+        size_t begin, end;
+    } stale[32];
+    size_t n_stale;
 };
 
 struct cuda_device {
     struct device base;
     struct cuda_rt *rt;
     struct cuda_plan *plans;
-    float *partials, *logits;
-    size_t logits_floats, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
-    size_t muon_floats;               /* CUDA_MUON_FLOATS; tests take less, for more batches */
-    double *sums; /* [CUDA_SEGMENTS] */
+    float *partials;
+    void *logits;
+    size_t logits_bytes, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
+    size_t muon_floats;              /* CUDA_MUON_FLOATS; tests take less, for more batches */
+    double *sums;                    /* [CUDA_SEGMENTS] */
+    float *zeros;                    /* a bias for layers that are called without one */
+    size_t n_zeros;
+
+    bool bf16;
+    struct cuda_image image;
+
+    /* What AdamW's spans were last time: they stay the same, so they are uploaded once. */
+    struct cuda_adamw_span *spans, *spans_device; /* [CUDA_SPANS] */
+    size_t n_spans;
+
     enum cuda_attention attention;
     struct cuda_cudnn *cudnn; /* NULL: the own kernel computes attention */
 };
@@ -80,7 +107,37 @@ enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, con
                            size_t n) MUST_CHECK;
 void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
 
-/* The operations, see device.h. */
+static inline size_t blocks_of(size_t n, size_t each)
+{
+    return (n + each - 1) / each;
+}
+
+/* Blocks for n numbers in rows of c: those of a "wide" kernel (gpu/cuda_args.h). */
+static inline size_t wide_blocks(size_t n, size_t c, size_t threads)
+{
+    return blocks_of(c % CUDA_WIDE ? n : n / CUDA_WIDE, threads);
+}
+
+/* Launch `kernel` on a grid of x by y blocks with the arguments that follow, a struct initialiser. */
+#define LAUNCH(cuda, kernel, x, y, args_type, ...)                                                                     \
+    do {                                                                                                               \
+        struct cuda_grid grid_ = cuda_rt_grid((cuda)->rt, (x), (y));                                                   \
+        kernel(&grid_, &(struct args_type){__VA_ARGS__});                                                              \
+        cuda_rt_launched((cuda)->rt, #kernel);                                                                         \
+    } while (0)
+
+/* --- cuda_image.c ------------------------------------------------------------------------------------------------- */
+
+/* p[bytes] is being changed: what the image shows of it is made again before its next use. Whatever writes device
+ * memory says so, but for kernels that write the image, too. */
+void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes);
+/* Where a matrix product finds parameters w: in the image, or with fp32 at w. NULL, noted as an error: none. */
+const void *cuda_weights(struct cuda_device *cuda, const float *w);
+enum status cuda_op_params_plan(struct device *dev, size_t n);
+void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);
+
+/* --- cuda_ops.c: see device.h ------------------------------------------------------------------------------------- */
+
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value);
 void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                        const float *wpe, void *out);

@@ -11,7 +11,8 @@
  *     }
  *
  * which defines the function that launches it: void cuda_scale(const struct cuda_grid *, const struct
- * cuda_vector_args *). */
+ * cuda_vector_args *). ACT_KERNEL is the same for kernels that read or write activations: two kernels from one body, in
+ * which `bf16` is the constant that args.bf16 chose (gpu/cuda_act.h). */
 #ifndef GPU_CUDA_KERNEL_H
 #define GPU_CUDA_KERNEL_H
 
@@ -41,6 +42,24 @@
         name##_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);                       \
     }                                                                                                                  \
     static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a)
+#define ACT_KERNEL(name, args, threads)                                                                                \
+    DEVICE void name##_body(const struct args a, const int bf16);                                                      \
+    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_fp32_kernel(const struct args a)           \
+    {                                                                                                                  \
+        name##_body(a, 0);                                                                                             \
+    }                                                                                                                  \
+    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_bf16_kernel(const struct args a)           \
+    {                                                                                                                  \
+        name##_body(a, 1);                                                                                             \
+    }                                                                                                                  \
+    extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
+    {                                                                                                                  \
+        if (a->bf16)                                                                                                   \
+            name##_bf16_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);              \
+        else                                                                                                           \
+            name##_fp32_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);              \
+    }                                                                                                                  \
+    DEVICE void name##_body(const struct args a, const int bf16)
 
 #else
 
@@ -102,6 +121,13 @@ int cuda_emulated_any(int vote, int line);
         cuda_emulated_launch(grid, #name, name##_thread, a, sizeof *a, (threads));                                     \
     }                                                                                                                  \
     static void name##_kernel(const struct args a)
+#define ACT_KERNEL(name, args, threads)                                                                                \
+    DEVICE void name##_body(const struct args a, const int bf16);                                                      \
+    KERNEL(name, args, threads)                                                                                        \
+    {                                                                                                                  \
+        name##_body(a, a.bf16);                                                                                        \
+    }                                                                                                                  \
+    DEVICE void name##_body(const struct args a, const int bf16)
 
 #endif
 

@@ -83,6 +83,12 @@ enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, con
 {
     size_t area = 0, square = 0, most = 0;
     TRY(check(matrices, n));
+    plan->as.muon.begin = matrices[0].offset;
+    for (size_t i = 0; i < n; i++) {
+        size_t begin = matrices[i].offset, end = begin + (matrices[i].rows - 1) * matrices[i].ld + matrices[i].cols;
+        if (begin < plan->as.muon.begin) plan->as.muon.begin = begin;
+        if (end > plan->as.muon.end) plan->as.muon.end = end;
+    }
     plan->as.muon.n_batches = make_batches(matrices, n, cuda->muon_floats, NULL, NULL);
     plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
     if (!plan->as.muon.batches) return STATUS_NOMEM;
@@ -161,13 +167,17 @@ static float *orthogonalize(struct cuda_rt *rt, const struct cuda_plan *p, const
     for (uint32_t round = 0; round < rounds; round++) {
         struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .gram = gram, .poly = p->as.muon.poly,
                                            .mult = mult, .inverse = p->as.muon.inverse};
-        for (size_t i = 0; i < b->n; i++) cuda_rt_gemm(rt, b->gram, x + i * area, x + i * area, gram + i * square, 0);
+        for (size_t i = 0; i < b->n; i++)
+            cuda_rt_gemm(rt, b->gram, &(struct cuda_gemm_call){.a = x + i * area, .b = x + i * area,
+                         .out = gram + i * square});
         poly(rt, &args, b->n);
         for (size_t i = 0; i < b->n; i++)
-            cuda_rt_gemm(rt, b->mult, gram + i * square, args.poly + i * square, mult + i * square, 1);
+            cuda_rt_gemm(rt, b->mult, &(struct cuda_gemm_call){.a = gram + i * square, .b = args.poly + i * square,
+                         .c = mult + i * square, .out = mult + i * square});
         for (size_t i = 0; i < b->n; i++) {
             const float *in = x + i * area, *by = mult + i * square;
-            cuda_rt_gemm(rt, b->next, tall ? in : by, tall ? by : in, y + i * area, 0);
+            cuda_rt_gemm(rt, b->next, &(struct cuda_gemm_call){.a = tall ? in : by, .b = tall ? by : in,
+                         .out = y + i * area});
         }
         float *was = x;
         x = y;
@@ -185,6 +195,7 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "muon: called with a plan of another kind");
         return;
     }
+    cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
     for (size_t i = 0; i < p->as.muon.n_batches; i++) {
         const struct cuda_muon_batch *b = &p->as.muon.batches[i];
         struct cuda_muon_args args = {.rows = b->rows, .cols = b->cols, .places = p->as.muon.places + b->first,

@@ -3,19 +3,6 @@
 
 #include <math.h>
 
-/* Launch `kernel` on a grid of x by y blocks with the arguments that follow, a struct initialiser. */
-#define LAUNCH(cuda, kernel, x, y, args_type, ...)                                                                     \
-    do {                                                                                                               \
-        struct cuda_grid grid_ = cuda_rt_grid((cuda)->rt, (x), (y));                                                   \
-        kernel(&grid_, &(struct args_type){__VA_ARGS__});                                                              \
-        cuda_rt_launched((cuda)->rt, #kernel);                                                                         \
-    } while (0)
-
-static size_t blocks_of(size_t n, size_t each)
-{
-    return (n + each - 1) / each;
-}
-
 static const struct cuda_plan *plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind)
 {
     const struct cuda_plan *p = plan;
@@ -29,12 +16,14 @@ static const struct cuda_plan *plan_of(struct cuda_device *cuda, const void *pla
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value)
 {
     if (!n) return;
+    cuda_written(cuda_of(dev), p, n * sizeof *p);
     LAUNCH(cuda_of(dev), cuda_fill, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = value, .y = p);
 }
 
 void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
 {
     if (!n) return;
+    cuda_written(cuda_of(dev), y, n * sizeof *y);
     LAUNCH(cuda_of(dev), cuda_axpy, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = a, .x = x, .y = y);
 }
 
@@ -42,13 +31,16 @@ void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, 
                  const float *scale)
 {
     if (!n) return;
+    cuda_written(cuda_of(dev), theta, n * sizeof *theta);
     LAUNCH(cuda_of(dev), cuda_sgd, blocks_of(n, CUDA_BLOCK), 1, cuda_sgd_args, .n = n, .theta = theta, .grad = grad,
            .lr = lr, .keep = keep, .scale = scale);
 }
 
 void cuda_op_scale(struct device *dev, size_t n, float a, float *x)
 {
-    if (n) LAUNCH(cuda_of(dev), cuda_scale, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = a, .y = x);
+    if (!n) return;
+    cuda_written(cuda_of(dev), x, n * sizeof *x);
+    LAUNCH(cuda_of(dev), cuda_scale, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = a, .y = x);
 }
 
 static void reduce(struct cuda_device *cuda, size_t n, const float *x, bool square, float *out)
@@ -81,18 +73,44 @@ void cuda_op_count_step(struct device *dev, const float *scale, float beta1, flo
            .steps = steps, .correct = correct);
 }
 
+/* Lay the spans out in blocks, and upload them unless the device has just these. Returns the number of blocks. */
+static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *spans, size_t n)
+{
+    size_t blocks = 0, kept = 0;
+    bool same = true;
+    for (size_t i = 0; i < n; i++) {
+        if (!spans[i].count) continue;
+        struct cuda_adamw_span *had = &cuda->spans[kept];
+        struct cuda_adamw_span span = {.offset = spans[i].offset, .count = spans[i].count, .block = blocks,
+                                       .decay = spans[i].decay};
+        if (same && (kept >= cuda->n_spans || had->offset != span.offset || had->count != span.count ||
+                     had->decay != span.decay)) {
+            if (cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return 0; /* those before may be on their way; it stays */
+            same = false;
+        }
+        cuda->spans[kept++] = span;
+        blocks += blocks_of(span.count, CUDA_BLOCK * CUDA_ADAMW_EACH);
+    }
+    if (!same || kept != cuda->n_spans)
+        cuda_rt_copy(cuda->rt, cuda->spans_device, cuda->spans, kept * sizeof *cuda->spans, CUDA_UPLOAD);
+    cuda->n_spans = kept;
+    return blocks;
+}
+
+/* The image of the parameters follows; where it was stale it stays so. */
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    float *m, float *v, const struct adamw_hyper *h, const float *scale)
 {
+    struct cuda_device *cuda = cuda_of(dev);
     float correct1 = (float)(1 / (1 - pow(h->beta1, (double)h->step)));
     float correct2 = (float)(1 / (1 - pow(h->beta2, (double)h->step)));
-    for (size_t i = 0; i < n_spans; i++) {
-        uint64_t at = spans[i].offset;
-        if (!spans[i].count) continue;
-        LAUNCH(cuda_of(dev), cuda_adamw, blocks_of(spans[i].count, CUDA_BLOCK), 1, cuda_adamw_args, .n = spans[i].count,
-               .theta = theta + at, .m = m + at, .v = v + at, .grad = grad + at, .scale = scale, .lr = h->lr,
-               .beta1 = h->beta1, .beta2 = h->beta2, .eps = h->eps,
-               .decay = spans[i].decay ? h->lr * h->weight_decay : 0, .correct1 = correct1, .correct2 = correct2,
+    for (size_t at = 0; at < n_spans; at += CUDA_SPANS) {
+        size_t n = n_spans - at < CUDA_SPANS ? n_spans - at : CUDA_SPANS, blocks = adamw_blocks(cuda, spans + at, n);
+        if (!blocks) continue;
+        LAUNCH(cuda, cuda_adamw, blocks, 1, cuda_adamw_args, .n_spans = cuda->n_spans, .spans = cuda->spans_device,
+               .theta = theta, .m = m, .v = v, .image = cuda->image.theta == theta ? cuda->image.values : NULL,
+               .grad = grad, .scale = scale, .lr = h->lr, .beta1 = h->beta1, .beta2 = h->beta2, .eps = h->eps,
+               .keep = 1 - h->lr * h->weight_decay, .correct1 = correct1, .correct2 = correct2,
                .correct = h->correct);
     }
 }
@@ -102,18 +120,25 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
 void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
                        const float *wpe, void *out)
 {
-    LAUNCH(cuda_of(dev), cuda_embed_fwd, blocks_of(n * c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq, .c = c,
-           .tokens = tokens, .wte = wte, .wpe = wpe, .out = out);
+    struct cuda_device *cuda = cuda_of(dev);
+    LAUNCH(cuda, cuda_embed_fwd, wide_blocks(n * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq, .c = c,
+           .bf16 = cuda->bf16, .tokens = tokens, .wte = wte, .wpe = wpe, .out = out);
 }
 
 void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
                        float *dwte, float *dwpe, bool accumulate)
 {
+    struct cuda_device *cuda = cuda_of(dev);
     size_t places = n < seq ? n : seq;
-    LAUNCH(cuda_of(dev), cuda_embed_place, blocks_of(places * c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
-           .c = c, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
-    LAUNCH(cuda_of(dev), cuda_embed_word, n, 1, cuda_embed_args, .n = n, .c = c, .tokens = tokens, .dout = dout,
-           .dwte = dwte);
+    LAUNCH(cuda, cuda_embed_place, wide_blocks(places * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
+           .c = c, .bf16 = cuda->bf16, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
+    /* Each token's block looks at all rows: in parts, so that the work stays proportional to the rows. */
+    for (size_t at = 0; at < n; at += CUDA_EMBED_ROWS) {
+        size_t rows = n - at < CUDA_EMBED_ROWS ? n - at : CUDA_EMBED_ROWS;
+        const char *part = (const char *)dout + at * c * dev->act_bytes;
+        LAUNCH(cuda, cuda_embed_word, rows, 1, cuda_embed_args, .n = rows, .c = c, .bf16 = cuda->bf16,
+               .tokens = tokens + at, .dout = part, .dwte = dwte);
+    }
 }
 
 /* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide. */
@@ -127,15 +152,16 @@ static size_t row_block(struct cuda_device *cuda, size_t n, size_t floats)
 static void columns_end(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                         bool accumulate)
 {
-    LAUNCH(cuda, cuda_columns_end, blocks_of(c, CUDA_BLOCK), 1, cuda_columns_args, .c = c, .blocks = blocks,
+    LAUNCH(cuda, cuda_columns_end, blocks_of(c, 32), 1, cuda_columns_args, .c = c, .blocks = blocks,
            .stride = stride, .partials = partials, .out = out, .accumulate = accumulate);
 }
 
 void cuda_op_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
                       float *mean, float *rstd)
 {
-    LAUNCH(cuda_of(dev), cuda_norm_fwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .x = x, .w = w,
-           .b = b, .y = y, .mean_out = mean, .rstd_out = rstd);
+    struct cuda_device *cuda = cuda_of(dev);
+    LAUNCH(cuda, cuda_norm_fwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
+           .x = x, .w = w, .b = b, .y = y, .mean_out = mean, .rstd_out = rstd);
 }
 
 void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
@@ -146,12 +172,13 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
     size_t block = row_block(cuda, n, 2 * c);
     if (!block) return;
     size_t blocks = blocks_of(n, block);
-    LAUNCH(cuda, cuda_norm_columns, blocks_of(c, CUDA_BLOCK), blocks, cuda_norm_args, .n = n, .c = c, .block = block,
-           .dy = dy, .x = x, .mean = mean, .rstd = rstd, .partials = cuda->partials);
+    LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
+           .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
+           .partials = cuda->partials);
     columns_end(cuda, c, blocks, 2 * c, cuda->partials, dw, accumulate);
     columns_end(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
-    LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .dy = dy, .x = x,
-           .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
+    LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
+           .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
 }
 
 /* --- linear layers and head --------------------------------------------------------------------------------------- */
@@ -168,11 +195,12 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: a residual cannot follow an activation");
         return;
     }
-    if (res && res != y) cuda_rt_copy(cuda->rt, y, res, s->n * s->m * sizeof(float), CUDA_INSIDE);
-    cuda_rt_gemm(cuda->rt, p->as.lin.fwd, x, w, y, res ? 1 : 0);
-    if (!b && !gelu) return;
-    LAUNCH(cuda, cuda_bias_act, blocks_of(s->n * s->m, CUDA_BLOCK), 1, cuda_bias_args, .n = s->n, .m = s->m,
-           .gelu = gelu, .b = b, .y = y, .aux = aux);
+    void *z = gelu && aux ? aux : y; /* backward through GELU needs what went in */
+    cuda_rt_gemm(cuda->rt, p->as.lin.fwd, &(struct cuda_gemm_call){.a = x, .b = cuda_weights(cuda, w), .c = res,
+                 .out = z, .bias = b ? cuda_weights(cuda, b) : cuda->zeros});
+    if (gelu)
+        LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(s->n * s->m, s->n * s->m, CUDA_BLOCK), 1, cuda_gelu_args,
+               .n = s->n * s->m, .bf16 = cuda->bf16, .z = z, .y = y);
 }
 
 void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
@@ -184,7 +212,8 @@ void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const vo
     if (p->as.lin.shape.act == LIN_ACT_NONE)
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_again: a plan without activation");
     else
-        LAUNCH(cuda, cuda_gelu, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .x = aux, .y = y);
+        LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
+               .z = aux, .y = y);
 }
 
 static bool may_go_back(struct cuda_device *cuda, const struct cuda_plan *p)
@@ -202,8 +231,11 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
     if (!p) return;
     size_t n = p->as.lin.shape.n * p->as.lin.shape.k;
     if (!may_go_back(cuda, p)) return;
-    cuda_rt_gemm(cuda->rt, p->as.lin.bwd_x, dy, w, dx, accumulate ? 1 : 0);
-    if (aux) LAUNCH(cuda, cuda_gelu_slope, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .x = aux, .y = dx);
+    cuda_rt_gemm(cuda->rt, p->as.lin.bwd_x, &(struct cuda_gemm_call){.a = dy, .b = cuda_weights(cuda, w),
+                 .c = accumulate ? dx : NULL, .out = dx});
+    if (aux)
+        LAUNCH(cuda, cuda_gelu_bwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
+               .z = aux, .y = dx);
 }
 
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
@@ -214,11 +246,13 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
     if (!may_go_back(cuda, p)) return;
-    cuda_rt_gemm(cuda->rt, p->as.lin.bwd_w, s->out_in ? dy : x, s->out_in ? x : dy, dw, accumulate ? 1 : 0);
+    cuda_rt_gemm(cuda->rt, p->as.lin.bwd_w, &(struct cuda_gemm_call){.a = s->out_in ? dy : x,
+                 .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw});
     size_t block = db ? row_block(cuda, s->n, s->m) : 0;
     if (!block) return;
-    LAUNCH(cuda, cuda_columns, blocks_of(s->m, CUDA_BLOCK), blocks_of(s->n, block), cuda_columns_args, .n = s->n,
-           .c = s->m, .block = block, .stride = s->m, .x = dy, .partials = cuda->partials);
+    LAUNCH(cuda, cuda_columns, wide_blocks(s->m, s->m, CUDA_COLUMN_THREADS), blocks_of(s->n, block), cuda_columns_args,
+           .n = s->n, .c = s->m, .block = block, .stride = s->m, .bf16 = cuda->bf16, .x = dy,
+           .partials = cuda->partials);
     columns_end(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
 }
 
@@ -229,17 +263,21 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
     const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_HEAD);
     if (!p) return;
     const struct head_shape *s = &p->as.head.shape;
-    const float *in = x;
-    float *din = dx;
+    const void *weights = cuda_weights(cuda, wte);
+    size_t row_bytes = s->c * dev->act_bytes;
     for (size_t row = 0; row < s->n; row += p->as.head.whole.rows) {
         bool whole = s->n - row >= p->as.head.whole.rows;
         const struct cuda_head_gemms *g = whole ? &p->as.head.whole : &p->as.head.rest;
-        cuda_rt_gemm(cuda->rt, g->logits, in + row * s->c, wte, cuda->logits, 0);
+        const void *in = (const char *)x + row * row_bytes;
+        cuda_rt_gemm(cuda->rt, g->logits, &(struct cuda_gemm_call){.a = in, .b = weights, .out = cuda->logits});
         LAUNCH(cuda, cuda_xent, g->rows, 1, cuda_xent_args, .v = s->v, .ld = p->as.head.ld, .dscale = dscale,
-               .loss_only = s->inference, .logits = cuda->logits, .loss = loss + row, .targets = targets + row);
+               .loss_only = s->inference, .bf16 = cuda->bf16, .logits = cuda->logits, .loss = loss + row,
+               .targets = targets + row);
         if (s->inference) continue;
-        cuda_rt_gemm(cuda->rt, g->dwte, cuda->logits, in + row * s->c, dwte, accumulate || row > 0 ? 1 : 0);
-        cuda_rt_gemm(cuda->rt, g->dx, cuda->logits, wte, din + row * s->c, 0);
+        cuda_rt_gemm(cuda->rt, g->dwte, &(struct cuda_gemm_call){.a = cuda->logits, .b = in,
+                     .c = accumulate || row > 0 ? dwte : NULL, .out = dwte});
+        cuda_rt_gemm(cuda->rt, g->dx, &(struct cuda_gemm_call){.a = cuda->logits, .b = weights,
+                     .out = (char *)dx + row * row_bytes});
     }
 }
 
@@ -256,7 +294,8 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
         return;
     }
     LAUNCH(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads, cuda_attn_args, .seq = s->seq,
-           .heads = s->heads, .head_dim = s->head_dim, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o = o,
+           .heads = s->heads, .head_dim = s->head_dim, .bf16 = cuda->bf16,
+           .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o = o,
            .lse_out = lse);
 }
 
@@ -277,7 +316,8 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
     }
     struct cuda_grid grid = cuda_rt_grid(cuda->rt, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads);
     struct cuda_attn_args args = {.seq = s->seq, .heads = s->heads, .head_dim = s->head_dim,
-                                  .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o_in = o, .lse = lse,
+                                  .bf16 = cuda->bf16, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv,
+                                  .o_in = o, .lse = lse,
                                   .d_o = d_o, .dot = p->as.attn.dot, .dqkv = dqkv};
     cuda_attn_dot(&grid, &args);
     cuda_rt_launched(cuda->rt, "cuda_attn_dot");

@@ -1,5 +1,5 @@
 /* Gradient clipping and AdamW; nothing comes back to the host. */
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda_act.h"
 
 KERNEL(cuda_clip, cuda_clip_args, 32)
 {
@@ -24,18 +24,34 @@ KERNEL(cuda_sgd, cuda_sgd_args, CUDA_BLOCK)
     if (i < a.n && scale != 0) a.theta[i] = fmaf(-a.lr * scale, a.grad[i], a.theta[i] * a.keep);
 }
 
-/* The same operations in the same order as the CPU's adamw_run. */
+/* The same operations in the same order as the CPU's adamw_run. A block lies in one span: the last one that begins at
+ * or before it. */
 KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
 {
-    size_t i = global_index();
     float scale = a.scale ? *a.scale : 1.0f;
-    if (i >= a.n || scale == 0) return;
-    float g = a.grad[i] * scale;
-    float m = fmaf(a.beta1, a.m[i], (1 - a.beta1) * g);
-    float v = fmaf(a.beta2, a.v[i], (1 - a.beta2) * (g * g));
+    size_t low = 0, high = a.n_spans;
+    if (scale == 0) return;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (a.spans[middle].block <= blockIdx.x) low = middle;
+        else high = middle;
+    }
+    const struct cuda_adamw_span *span = &a.spans[low];
+    size_t first = (blockIdx.x - span->block) * CUDA_BLOCK * CUDA_ADAMW_EACH + threadIdx.x;
+    float keep = span->decay ? a.keep : 1.0f;
     float correct1 = a.correct ? a.correct[0] : a.correct1, correct2 = a.correct ? a.correct[1] : a.correct2;
-    float step = m / (sqrtf(v * correct2) + a.eps);
-    a.theta[i] = fmaf(-a.lr * correct1, step, a.theta[i] * (1 - a.decay));
-    a.m[i] = m;
-    a.v[i] = v;
+    UNROLL for (unsigned k = 0; k < CUDA_ADAMW_EACH; k++)
+    {
+        size_t at = first + k * CUDA_BLOCK, i = span->offset + at;
+        if (at >= span->count) continue;
+        float g = a.grad[i] * scale;
+        float m = fmaf(a.beta1, a.m[i], (1 - a.beta1) * g);
+        float v = fmaf(a.beta2, a.v[i], (1 - a.beta2) * (g * g));
+        float step = m / (sqrtf(v * correct2) + a.eps);
+        float theta = fmaf(-a.lr * correct1, step, a.theta[i] * keep);
+        a.theta[i] = theta;
+        a.m[i] = m;
+        a.v[i] = v;
+        if (a.image) a.image[i] = bf16_of(theta);
+    }
 }

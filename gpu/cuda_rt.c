@@ -32,10 +32,16 @@ struct cuda_rt {
     struct err error; /* the first one; code OK: none */
 };
 
+/* Pointers to 16 bytes allow faster algorithms; parameters lie anywhere in theta, so both kinds must be at hand. */
+enum alignment { ALIGN_ELEMENT, ALIGN_VECTOR, ALIGNMENTS };
+enum { VECTOR_BYTES = 16 };
+
 struct cuda_gemm {
+    struct cuda_gemm_shape shape;
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t first, second, out; /* column-major: B^T, A^T and C^T */
-    cublasLtMatmulAlgo_t algo;
+    bool has[ALIGNMENTS];
+    cublasLtMatmulAlgo_t algo[ALIGNMENTS];
 };
 
 struct cuda_event {
@@ -341,44 +347,67 @@ enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
 
 /* --- matrix products ---------------------------------------------------------------------------------------------- */
 
-/* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already. */
-static bool describe(struct cuda_gemm *g, const struct cuda_gemm_shape *s)
+#define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
+
+static size_t bytes_of(bool bf16)
 {
+    return bf16 ? 2 : sizeof(float);
+}
+
+/* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already.
+ * The bias belongs to its rows then, as cuBLASLt has it. */
+static bool describe(struct cuda_gemm *g)
+{
+    const struct cuda_gemm_shape *s = &g->shape;
     cublasOperation_t first = s->b_trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->a_trans ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint64_t rows1 = s->b_trans ? s->k : s->n, cols1 = s->b_trans ? s->n : s->k;
     uint64_t rows2 = s->a_trans ? s->m : s->k, cols2 = s->a_trans ? s->k : s->m;
+    cudaDataType_t in = s->bf16 ? CUDA_R_16BF : CUDA_R_32F, out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
+    cublasLtEpilogue_t epilogue = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     return cublasLtMatmulDescCreate(&g->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatmulDescSetAttribute(g->op, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) ==
-               CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatmulDescSetAttribute(g->op, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) ==
-               CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->first, CUDA_R_32F, rows1, cols1, (int64_t)s->ldb) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->second, CUDA_R_32F, rows2, cols2, (int64_t)s->lda) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->out, CUDA_R_32F, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS;
+           SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first) == CUBLAS_STATUS_SUCCESS &&
+           SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second) == CUBLAS_STATUS_SUCCESS &&
+           SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) == CUBLAS_STATUS_SUCCESS &&
+           (!s->bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out) == CUBLAS_STATUS_SUCCESS) &&
+           cublasLtMatrixLayoutCreate(&g->first, in, rows1, cols1, (int64_t)s->ldb) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&g->second, in, rows2, cols2, (int64_t)s->lda) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&g->out, out, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* The pointers of parameters lie anywhere in theta, so nothing better than one float may be assumed of them. */
-static bool choose(struct cuda_rt *rt, struct cuda_gemm *g)
+/* Whether rows begin at 16 bytes when matrices do. */
+static bool rows_aligned(const struct cuda_gemm_shape *s)
+{
+    size_t in = bytes_of(s->bf16), out = bytes_of(s->bf16_out);
+    return s->lda * in % VECTOR_BYTES == 0 && s->ldb * in % VECTOR_BYTES == 0 && s->ldc * out % VECTOR_BYTES == 0;
+}
+
+static bool choose(struct cuda_rt *rt, struct cuda_gemm *g, enum alignment alignment)
 {
     cublasLtMatmulPreference_t wish = NULL;
     cublasLtMatmulHeuristicResult_t found;
     uint64_t workspace = WORKSPACE_BYTES;
-    uint32_t align = sizeof(float);
-    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    uint32_t in = alignment == ALIGN_VECTOR ? VECTOR_BYTES : (uint32_t)bytes_of(g->shape.bf16);
+    uint32_t out = alignment == ALIGN_VECTOR ? VECTOR_BYTES : (uint32_t)bytes_of(g->shape.bf16_out);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        uint32_t bytes;
+    } aligned[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, in},
+                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, in},
+                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out},
+                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out}};
     int n = 0;
     if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS) return false;
     bool ok = cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                    sizeof workspace) == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < 4; i++)
-        ok = ok && cublasLtMatmulPreferenceSetAttribute(wish, alignments[i], &align, sizeof align) ==
-                       CUBLAS_STATUS_SUCCESS;
+        ok = ok && cublasLtMatmulPreferenceSetAttribute(wish, aligned[i].what, &aligned[i].bytes,
+                                                        sizeof aligned[i].bytes) == CUBLAS_STATUS_SUCCESS;
     ok = ok && cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out, wish, 1, &found,
                                               &n) == CUBLAS_STATUS_SUCCESS;
     (void)cublasLtMatmulPreferenceDestroy(wish);
     if (!ok || n < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
-    g->algo = found.algo;
+    g->algo[alignment] = found.algo;
+    g->has[alignment] = true;
     return true;
 }
 
@@ -386,8 +415,11 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
 {
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
+    g->shape = *shape;
     use(rt);
-    if (!describe(g, shape) || !choose(rt, g)) {
+    bool ok = describe(g) && choose(rt, g, ALIGN_ELEMENT);
+    if (ok && rows_aligned(shape)) ok = choose(rt, g, ALIGN_VECTOR);
+    if (!ok) {
         cuda_rt_gemm_free(g);
         return STATUS_UNSUPPORTED;
     }
@@ -405,11 +437,24 @@ void cuda_rt_gemm_free(struct cuda_gemm *g)
     mem_free(g);
 }
 
-void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const float *a, const float *b, float *c, float beta)
+static bool call_aligned(const struct cuda_gemm_call *call)
 {
-    const float alpha = 1;
+    uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out |
+                    (uintptr_t)call->bias;
+    return all % VECTOR_BYTES == 0;
+}
+
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
+{
+    const float one = 1, zero = 0;
+    const cublasLtMatmulAlgo_t *algo =
+        &g->algo[g->has[ALIGN_VECTOR] && call_aligned(call) ? ALIGN_VECTOR : ALIGN_ELEMENT];
     use(rt);
-    cublasStatus_t blas = cublasLtMatmul(rt->blas, g->op, &alpha, b, g->first, a, g->second, &beta, c, g->out, c,
-                                         g->out, &g->algo, rt->workspace, WORKSPACE_BYTES, rt->stream);
+    cublasStatus_t blas = CUBLAS_STATUS_SUCCESS;
+    if (g->shape.bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias);
+    if (blas == CUBLAS_STATUS_SUCCESS)
+        blas = cublasLtMatmul(rt->blas, g->op, &one, call->b, g->first, call->a, g->second, call->c ? &one : &zero,
+                              call->c ? call->c : call->out, g->out, call->out, g->out, algo, rt->workspace,
+                              WORKSPACE_BYTES, rt->stream);
     if (blas != CUBLAS_STATUS_SUCCESS) cuda_rt_fail(rt, STATUS_IO, cublasLtGetStatusString(blas));
 }

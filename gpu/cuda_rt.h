@@ -17,10 +17,19 @@
 struct cuda_rt;
 struct cuda_gemm;
 
-/* C[m,n] = A[m,k] B[k,n] + beta C, all row-major fp32 with leading dimensions. */
+/* OUT[m,n] = A[m,k] B[k,n] + C[m,n] + bias[n], all row-major with leading dimensions, sums in fp32. */
 struct cuda_gemm_shape {
-    size_t m, n, k, lda, ldb, ldc;
-    bool a_trans, b_trans; /* stored [k,m], [n,k] */
+    size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT */
+    bool a_trans, b_trans;         /* stored [k,m], [n,k] */
+    bool bf16, bf16_out;           /* A and B; OUT, C and bias. Not so: fp32 */
+    bool bias;                     /* there is one */
+};
+
+struct cuda_gemm_call {
+    const void *a, *b;
+    const void *c; /* NULL: zero; may be out */
+    void *out;
+    const void *bias;
 };
 
 enum cuda_direction { CUDA_UPLOAD, CUDA_DOWNLOAD, CUDA_INSIDE };
@@ -88,8 +97,6 @@ enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape,
                                 struct cuda_gemm **out) MUST_CHECK;
 void cuda_rt_gemm_free(struct cuda_gemm *gemm);
-/* beta is 0 or 1; C is not read with 0. */
-void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *gemm, const float *a, const float *b, float *c,
-                  float beta);
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call);
 
 #endif

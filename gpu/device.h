@@ -8,7 +8,7 @@
  * other's.
  *
  * Two kinds of pointers. `float *` is always fp32: parameters, gradients, optimizer state, statistics, losses. `void *`
- * is an activation, `device->act_bytes` a number (4 = fp32 on the CPU), row-major, and only the device looks inside.
+ * is an activation, `device->act_bytes` a number (4: fp32, 2: bf16), row-major, and only the device looks inside.
  *
  * Shapes: N = B*T rows (tokens), C model width, V vocabulary, H heads of hd columns, G of them with keys and values of
  * their own, a linear layer maps K to M, a gated one has F units. Weights have the layout of the Hugging Face
@@ -145,6 +145,15 @@ struct device_ops {
     size_t (*attn_bytes)(struct device *dev, const struct attn_shape *shape);
     size_t (*head_bytes)(struct device *dev, const struct head_shape *shape);
     void (*plan_free)(struct device *dev, void *plan); /* any of the five; NULL is allowed */
+
+    /* Activations and the factors of matrix products in bf16 from now on, sums in fp32; act_bytes becomes 2. Before the
+     * first plan. UNSUPPORTED: this device computes in fp32 only, and goes on so. */
+    enum status (*use_bf16)(struct device *dev, struct err *err) MUST_CHECK;
+    /* Make room for what the device keeps of n parameters in a form of its own (with bf16 their image). NOMEM. */
+    enum status (*params_plan)(struct device *dev, size_t n) MUST_CHECK;
+    /* Parameters [offset, offset + count) of theta[n] are about to be read: every w, b and wte of the operations below
+     * lies in what was named so since it changed last. Costs nothing where nothing has changed. */
+    void (*params)(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);
 
     /* out[N,C] = wte[token] + wpe[row % seq]; wpe and dwpe NULL: no positions. tokens[N] in device memory, each
      * 0 <= token < V (the data loader's duty). Backward adds into dwte (a tied head, which may overwrite, runs before

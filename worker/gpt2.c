@@ -155,6 +155,10 @@ static enum status fill_model(struct model *m, struct err *err)
     m->host_logits = mem_alloc(m->config.vocab_size, act);
     if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
     struct carve carve = {0};
+    enum status status = m->dev->ops->params_plan(m->dev, m->at.n_params);
+    if (status != STATUS_OK)
+        return err_set(err, status, "no memory for %llu parameters in bf16 on %s",
+                       (unsigned long long)m->at.n_params, m->dev->name);
     carve_model(&carve, m, act);
     m->memory = m->dev->ops->alloc(m->dev, carve.used);
     if (!m->memory)
@@ -162,7 +166,7 @@ static enum status fill_model(struct model *m, struct err *err)
                        carve.used >> 20, m->dev->name);
     carve = (struct carve){.base = m->memory};
     carve_model(&carve, m, act);
-    enum status status = make_plans(m);
+    status = make_plans(m);
     if (status != STATUS_OK) return err_set(err, status, "cannot plan the model: %s", status_text(status));
     return STATUS_OK;
 }
@@ -221,13 +225,14 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens, 
 {
     const struct device_ops *ops = m->dev->ops;
     size_t layers = m->config.n_layer, c = m->config.n_embd;
-    model_needs(hooks, 0, m->at.block0);
+    uint64_t all = m->at.n_params;
+    model_needs(m->dev, theta, all, hooks, 0, m->at.block0);
     ops->embed_fwd(m->dev, m->n, m->seq, c, tokens, theta + m->at.wte, theta + m->at.wpe, m->blocks[0].x);
     for (size_t l = 0; l < layers; l++) {
-        model_needs(hooks, place(m, l, 0), m->at.block_stride);
+        model_needs(m->dev, theta, all, hooks, place(m, l, 0), m->at.block_stride);
         block_forward(m, l, theta, l + 1 < layers ? m->blocks[l + 1].x : m->x_last);
     }
-    model_needs(hooks, m->at.lnf_w, m->at.n_params - m->at.lnf_w);
+    model_needs(m->dev, theta, all, hooks, m->at.lnf_w, all - m->at.lnf_w);
     ops->norm_fwd(m->dev, m->n, c, m->x_last, theta + m->at.lnf_w, theta + m->at.lnf_b, m->yf, m->meanf, m->rstdf);
 }
 

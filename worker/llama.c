@@ -183,6 +183,10 @@ static enum status fill_model(struct model *m, struct err *err)
     m->host_logits = mem_alloc(m->config.vocab_size, act);
     if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
     struct carve carve = {0};
+    enum status status = m->dev->ops->params_plan(m->dev, m->at.n_params);
+    if (status != STATUS_OK)
+        return err_set(err, status, "no memory for %llu parameters in bf16 on %s",
+                       (unsigned long long)m->at.n_params, m->dev->name);
     carve_model(&carve, m, act);
     m->memory = m->dev->ops->alloc(m->dev, carve.used);
     if (!m->memory)
@@ -190,7 +194,7 @@ static enum status fill_model(struct model *m, struct err *err)
                        carve.used >> 20, m->dev->name);
     carve = (struct carve){.base = m->memory};
     carve_model(&carve, m, act);
-    enum status status = make_plans(m);
+    status = make_plans(m);
     if (status != STATUS_OK) return err_set(err, status, "cannot plan the model: %s", status_text(status));
     return fill_angles(m, err);
 }
@@ -256,13 +260,14 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens, 
 {
     const struct device_ops *ops = m->dev->ops;
     size_t layers = m->config.n_layer;
-    model_needs(hooks, m->at.embed, m->at.block0);
+    uint64_t all = m->at.n_params;
+    model_needs(m->dev, theta, all, hooks, m->at.embed, m->at.block0);
     ops->embed_fwd(m->dev, m->n, m->seq, m->config.n_embd, tokens, theta + m->at.embed, NULL, m->blocks[0].x);
     for (size_t l = 0; l < layers; l++) {
-        model_needs(hooks, place(m, l, 0), m->at.block_stride);
+        model_needs(m->dev, theta, all, hooks, place(m, l, 0), m->at.block_stride);
         block_forward(m, l, theta, l + 1 < layers ? m->blocks[l + 1].x : m->x_last);
     }
-    model_needs(hooks, m->at.norm, m->at.n_params - m->at.norm);
+    model_needs(m->dev, theta, all, hooks, m->at.norm, m->at.n_params - m->at.norm);
     norm_forward(m, m->x_last, theta + m->at.norm, m->yf, m->rstdf);
 }
 

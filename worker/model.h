@@ -93,9 +93,13 @@ struct model_family {
     size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
 };
 
-static inline void model_needs(const struct model_hooks *hooks, uint64_t offset, uint64_t count)
+/* Parameters [offset, offset + count) of theta[n] are about to be read: the listener brings them, the device makes its
+ * own form of them. */
+static inline void model_needs(struct device *dev, const float *theta, uint64_t n, const struct model_hooks *hooks,
+                               uint64_t offset, uint64_t count)
 {
     if (hooks && hooks->needs) hooks->needs(hooks->ctx, offset, count);
+    dev->ops->params(dev, theta, n, offset, count);
 }
 
 static inline void model_ready(const struct model_hooks *hooks, uint64_t offset, uint64_t count)

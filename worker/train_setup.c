@@ -143,6 +143,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .family = family,
         .model = model,
         .device = c->train.devices,
+        .bf16 = c->train.precision == PRECISION_BF16,
         .ranks = c->train.ranks,
         .threads = c->train.threads,
         .batch_size = c->train.batch_size,
@@ -190,8 +191,6 @@ static void describe(const struct trainer *t)
     log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
              c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
     describe_memory(replica_memory(t->replica), c->train.recompute);
-    if (c->train.precision == PRECISION_BF16 && !strncmp(t->devices, "cpu", 3))
-        log_warn("train.precision: bf16 is computed in fp32 on a CPU");
     if (*replica_device(t->replica)->note) log_warn("%s: %s", t->devices, replica_device(t->replica)->note);
 }
 

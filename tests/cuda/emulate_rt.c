@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "gpu/cuda_act.h"
 #include "gpu/cuda_impl.h"
 #include "tests/cuda/emulate.h"
 #include "tests/cuda/emulate_impl.h"
@@ -176,36 +177,47 @@ void cuda_rt_gemm_free(struct cuda_gemm *g)
 
 struct product {
     struct cuda_gemm_shape shape;
-    const float *a, *b;
-    float *c, beta;
+    struct cuda_gemm_call call;
 };
 
 /* Rows of a stored matrix. */
-static void touch(struct cuda_rt *rt, const float *p, size_t rows, size_t columns, size_t ld, bool write)
+static void touch(struct cuda_rt *rt, const void *p, size_t rows, size_t columns, size_t ld, bool bf16, bool write)
 {
-    for (size_t i = 0; i < rows; i++) emulate_touch(rt, p + i * ld, columns * sizeof *p, write);
+    size_t bytes = bf16 ? sizeof(uint16_t) : sizeof(float);
+    for (size_t i = 0; i < rows; i++) emulate_touch(rt, (const char *)p + i * ld * bytes, columns * bytes, write);
+}
+
+static double element(const void *p, size_t i, bool bf16)
+{
+    return bf16 ? (double)bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
 }
 
 static void run_gemm(struct cuda_rt *rt, const void *args)
 {
-    const struct product *g = args;
-    const struct cuda_gemm_shape *s = &g->shape;
-    touch(rt, g->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda, false);
-    touch(rt, g->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb, false);
-    touch(rt, g->c, s->m, s->n, s->ldc, true);
+    const struct product *product = args;
+    const struct cuda_gemm_shape *s = &product->shape;
+    const struct cuda_gemm_call *call = &product->call;
+    touch(rt, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda, s->bf16, false);
+    touch(rt, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb, s->bf16, false);
+    if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
+    if (s->bias) touch(rt, call->bias, 1, s->n, s->n, s->bf16_out, false);
+    touch(rt, call->out, s->m, s->n, s->ldc, s->bf16_out, true);
     for (size_t i = 0; i < s->m; i++)
         for (size_t j = 0; j < s->n; j++) {
             double sum = 0;
             for (size_t k = 0; k < s->k; k++)
-                sum += (double)(s->a_trans ? g->a[k * s->lda + i] : g->a[i * s->lda + k]) *
-                       (double)(s->b_trans ? g->b[j * s->ldb + k] : g->b[k * s->ldb + j]);
-            float *out = &g->c[i * s->ldc + j];
-            *out = (float)sum + (g->beta != 0 ? g->beta * *out : 0);
+                sum += element(call->a, s->a_trans ? k * s->lda + i : i * s->lda + k, s->bf16) *
+                       element(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
+            size_t at = i * s->ldc + j;
+            if (call->c) sum += element(call->c, at, s->bf16_out);
+            if (s->bias) sum += element(call->bias, j, s->bf16_out);
+            if (s->bf16_out) ((uint16_t *)call->out)[at] = bf16_of((float)sum);
+            else ((float *)call->out)[at] = (float)sum;
         }
 }
 
-void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const float *a, const float *b, float *c, float beta)
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
-    struct product product = {.shape = g->shape, .a = a, .b = b, .c = c, .beta = beta};
+    struct product product = {.shape = g->shape, .call = *call};
     emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
 }

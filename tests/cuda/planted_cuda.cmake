@@ -45,9 +45,9 @@ endfunction()
 atoll_planted_cuda(one_element_too_many test_vectors cuda_element
     "if (i < a.n) a.y[i] *= a.alpha;" "if (i <= a.n) a.y[i] *= a.alpha;")
 atoll_planted_cuda(last_column_not_summed test_norm cuda_norm
-    "i < a.c; i += 32) sum += x[i];" "i + 1 < a.c; i += 32) sum += x[i];")
+    "for (int k = 0; k < width; k++) sum += x[k];" "for (int k = 0; k < width - (i + k + 1 == a->c); k++) sum += x[k];")
 atoll_planted_cuda(last_block_of_rows_too_long test_norm cuda_norm
-    "end = row + a.block < a.n ? row + a.block : a.n;" "end = row + a.block;")
+    "end = row + a->block < a->n ? row + a->block : a->n;" "end = row + a->block;")
 atoll_planted_cuda(first_of_a_segment_left_out test_vectors cuda_loss
     "size_t i = begin + threadIdx.x;" "size_t i = begin + 1 + threadIdx.x;")
 atoll_planted_cuda(a_query_does_not_see_itself test_attn cuda_attention
@@ -56,26 +56,36 @@ atoll_planted_cuda(a_query_sees_the_next_key test_attn cuda_attention
     "if (key + lane <= query &&" "if (key + lane <= query + 1 &&")
 atoll_planted_cuda(last_key_without_its_own_query test_attn cuda_attention
     "if (query + lane >= key &&" "if (query + lane > key &&")
-atoll_planted_cuda(bias_by_row test_lin cuda_element
-    "a.b[i % a.m]" "a.b[i / a.m % a.m]")
-atoll_planted_cuda(later_rows_of_a_place_forgotten test_embed cuda_element
-    "at = i + a.seq * a.c;" "at = i + 2 * a.seq * a.c;")
+atoll_planted_cuda(later_rows_of_a_place_forgotten test_embed cuda_embed
+    "at += a->seq * a->c" "at += 2 * a->seq * a->c")
+atoll_planted_cuda(partial_sums_of_a_group_forgotten test_norm cuda_norm
+    "end = i + each < a.blocks ? i + each : a.blocks;" "end = i + each < a.blocks ? i + each : a.blocks - 1;")
+atoll_planted_cuda(logits_behind_the_last_one_count test_head cuda_loss
+    "if (i + k >= a->v) x[k] = -INFINITY;" "")
+atoll_planted_cuda(a_span_takes_the_first_element_of_the_next test_adamw cuda_optim
+    "if (at >= span->count) continue;" "if (at > span->count) continue;")
+atoll_planted_cuda(a_block_looks_in_the_wrong_span test_adamw cuda_optim
+    "if (a.spans[middle].block <= blockIdx.x)" "if (a.spans[middle].block < blockIdx.x)")
+atoll_planted_cuda(slope_without_its_second_part test_lin cuda_element
+    "fmaf(3 * GELU_CUBE, square, 1)" "fmaf(GELU_CUBE, square, 1)")
 
 # --- barriers, where only orders and NaN tell
-atoll_planted_cuda(list_written_while_it_is_read test_embed cuda_element
+atoll_planted_cuda(list_written_while_it_is_read test_embed cuda_embed
     "__syncthreads(); /* before match is written again */" "")
 atoll_planted_cuda(tile_loaded_while_it_is_read test_attn cuda_attention
     "__syncthreads(); /* before the tiles are loaded again */" "")
-atoll_planted_cuda(some_leave_before_a_barrier test_embed cuda_element
+atoll_planted_cuda(some_leave_before_a_barrier test_embed cuda_embed
     "if (__syncthreads_or(seen)) return;" "if (seen) return;")
 
 # --- rules
 atoll_planted_cuda(refused_step_taken test_adamw cuda_optim
-    "if (i >= a.n || scale == 0) return;" "if (i >= a.n) return;")
+    "if (scale == 0) return;" "")
+atoll_planted_cuda(groups_read_before_they_are_whole test_norm cuda_norm
+    "__syncthreads(); /* groups are whole */" "")
 atoll_planted_cuda(infinite_norm_accepted test_clip cuda_optim
     "norm - norm == 0 ? scale : 0.0f" "norm == norm ? scale : 0.0f")
 atoll_planted_cuda(rows_that_do_not_count_do test_head cuda_loss
-    "for (size_t i = threadIdx.x; i < a.ld && !a.loss_only; i += CUDA_BLOCK) row[i] = 0;" "")
+    "if (!a.loss_only) xent_zero(&a, base, bf16);" "")
 
 # --- the outer path
 atoll_planted_cuda(ties_of_higher_place_first test_chunks cuda_delta_chunk
@@ -150,16 +160,16 @@ atoll_planted_cuda(step_by_the_short_side test_golden cuda_muon.c
 atoll_planted_cuda(one_round_too_few test_golden cuda_muon.c
     "round < rounds; round++" "round + 1 < rounds; round++")
 atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
-    "x + i * area, x + i * area, gram" "x, x, gram")
+    ".a = x + i * area, .b = x + i * area" ".a = x, .b = x")
 
 # --- what only the checker sees, or sees before numbers are wrong
-atoll_planted_cuda(bias_behind_its_end test_lin cuda_element
-    "a.b[i % a.m]" "a.b[i % a.m + 1]" CHECKED)
+atoll_planted_cuda(place_behind_its_end test_embed cuda_embed
+    "word[k] + place[k];" "word[k] + place[k + 1];" CHECKED)
 atoll_planted_cuda(vector_before_its_begin test_vectors cuda_element
-    "fmaf(a.alpha * scale, a.x[i], a.y[i])" "fmaf(a.alpha * scale, a.x[(ptrdiff_t)i - 1], a.y[i])" CHECKED)
+    "fmaf(a.alpha, a.x[i], a.y[i])" "fmaf(a.alpha, a.x[(ptrdiff_t)i - 1], a.y[i])" CHECKED)
 atoll_planted_cuda(all_threads_write_the_loss test_head cuda_loss
     "if (threadIdx.x == 0) a.loss[blockIdx.x] = lse - logit;" "a.loss[blockIdx.x] = lse - logit;" CHECKED)
-atoll_planted_cuda(all_blocks_add_to_a_word test_embed cuda_element
+atoll_planted_cuda(all_blocks_add_to_a_word test_embed cuda_embed
     "if (__syncthreads_or(seen)) return;" "(void)__syncthreads_or(seen);" CHECKED)
 atoll_planted_cuda(a_warp_writes_no_maximum test_chunks cuda_delta_chunk
     "if (threadIdx.x % 32 == 0) most[" "if (threadIdx.x % 64 == 0) most[" CHECKED)

@@ -1,5 +1,6 @@
 /* Every operation of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), against the CPU
- * device: odd sizes around every block, threads in three orders, outputs full of NaN beforehand.
+ * device: odd sizes around every block, threads in three orders, outputs full of NaN beforehand; then the same with
+ * activations and weights in bf16, where the CPU gets the same rounded numbers.
  * ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/mem.h"
+#include "gpu/cuda_act.h"
 #include "gpu/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulate.h"
@@ -22,37 +24,92 @@
 static struct device *devs[2];
 #define ON(which, op, ...) devs[which]->ops->op(devs[which], __VA_ARGS__)
 
-/* A vector in the memory of both. */
+static bool bf16; /* what the CUDA device computes in at the moment */
+
+static double tol(double fp32, double half)
+{
+    return bf16 ? half : fp32;
+}
+
+/* A vector in the memory of both; an activation is bf16 on the CUDA device when that computes in it. */
 struct vec {
     size_t n;
+    bool act;
     float *at[2];
 };
 
+static struct vec vec_make(size_t n, const float *values, bool act)
+{
+    struct vec v = {.n = n, .act = act && bf16};
+    uint16_t *half = mem_alloc(n, sizeof *half);
+    float *wide = mem_alloc(n, sizeof *wide);
+    assert_true(half && wide);
+    for (size_t i = 0; i < n; i++) half[i] = bf16_of(values[i]);
+    for (size_t i = 0; i < n; i++) wide[i] = v.act ? bf16_value(half[i]) : values[i];
+    for (int d = 0; d < 2; d++) {
+        bool narrow = v.act && d == 1;
+        v.at[d] = devs[d]->ops->alloc(devs[d], n * (narrow ? sizeof *half : sizeof *wide));
+        assert_non_null(v.at[d]);
+        ON(d, upload, v.at[d], narrow ? (void *)half : wide, n * (narrow ? sizeof *half : sizeof *wide));
+        assert_int_equal(devs[d]->ops->sync(devs[d], NULL), STATUS_OK);
+    }
+    mem_free(half);
+    mem_free(wide);
+    return v;
+}
+
 static struct vec vec_of(size_t n, const float *values)
 {
-    struct vec v = {.n = n};
-    for (int d = 0; d < 2; d++) {
-        v.at[d] = devs[d]->ops->alloc(devs[d], n * sizeof *v.at[d]);
-        assert_non_null(v.at[d]);
-        devs[d]->ops->upload(devs[d], v.at[d], values, n * sizeof *values);
-        assert_int_equal(devs[d]->ops->sync(devs[d], NULL), STATUS_OK); /* the caller's values may go */
-    }
+    return vec_make(n, values, false);
+}
+
+static struct vec vec_random(size_t n, uint64_t stream, float sigma, bool act)
+{
+    float *values = case_normal(n, stream, sigma);
+    struct vec v = vec_make(n, values, act);
+    mem_free(values);
     return v;
 }
 
 static struct vec vec_normal(size_t n, uint64_t stream, float sigma)
 {
-    float *values = case_normal(n, stream, sigma);
-    struct vec v = vec_of(n, values);
+    return vec_random(n, stream, sigma, false);
+}
+
+static struct vec act_normal(size_t n, uint64_t stream, float sigma)
+{
+    return vec_random(n, stream, sigma, true);
+}
+
+static struct vec poisoned(size_t n, bool act)
+{
+    float *values = case_poisoned(n);
+    struct vec v = vec_make(n, values, act);
     mem_free(values);
     return v;
 }
 
 static struct vec vec_poisoned(size_t n)
 {
-    float *values = case_poisoned(n);
+    return poisoned(n, false);
+}
+
+static struct vec act_poisoned(size_t n)
+{
+    return poisoned(n, true);
+}
+
+/* Parameters of matrix products: rounded beforehand where the device would round them. */
+static struct vec vec_params(size_t n, uint64_t stream, float sigma)
+{
+    float *values = case_normal(n, stream, sigma);
+    for (size_t i = 0; i < n && bf16; i++) values[i] = bf16_value(bf16_of(values[i]));
     struct vec v = vec_of(n, values);
     mem_free(values);
+    for (int d = 0; d < 2; d++) {
+        assert_int_equal(devs[d]->ops->params_plan(devs[d], n), STATUS_OK);
+        ON(d, params, v.at[d], n, 0, n);
+    }
     return v;
 }
 
@@ -63,20 +120,23 @@ static void vec_free(struct vec *v)
 
 static float *vec_host(const struct vec *v, int which)
 {
+    bool narrow = v->act && which == 1;
     float *host = mem_alloc(v->n, sizeof *host);
     assert_non_null(host);
-    devs[which]->ops->download(devs[which], host, v->at[which], v->n * sizeof *host);
+    devs[which]->ops->download(devs[which], host, v->at[which], v->n * (narrow ? sizeof(uint16_t) : sizeof *host));
     struct err err = {0};
     if (devs[which]->ops->sync(devs[which], &err) != STATUS_OK) fail_msg("%s", err.msg);
+    const uint16_t *half = (const uint16_t *)(const void *)host;
+    for (size_t i = v->n; i-- > 0 && narrow;) host[i] = bf16_value(half[i]); /* from the end: it grows over itself */
     return host;
 }
 
 /* Frees v, too: every output is compared once. */
-static void vec_same(const char *what, struct vec *v, double tol)
+static void vec_same(const char *what, struct vec *v, double allowed)
 {
     float *cpu = vec_host(v, 0), *cuda = vec_host(v, 1);
     double *want = case_widen(cpu, v->n);
-    case_close(what, cuda, want, v->n, tol);
+    case_close(what, cuda, want, v->n, allowed);
     mem_free(cpu);
     mem_free(cuda);
     mem_free(want);
@@ -162,10 +222,10 @@ static void check_adamw(void)
 
 static void norm_one(size_t n, size_t c)
 {
-    struct vec x = vec_normal(n * c, 1, 2), w = vec_normal(c, 2, 1), b = vec_normal(c, 3, 1);
-    struct vec g = vec_normal(n * c, 4, 1), y = vec_poisoned(n * c), mean = vec_poisoned(n), rstd = vec_poisoned(n);
-    struct vec dx = vec_poisoned(n * c);
-    struct vec dw = vec_poisoned(c), db = vec_poisoned(c), dres = vec_normal(n * c, 5, 1);
+    struct vec x = act_normal(n * c, 1, 2), w = vec_normal(c, 2, 1), b = vec_normal(c, 3, 1);
+    struct vec g = act_normal(n * c, 4, 1), y = act_poisoned(n * c), mean = vec_poisoned(n), rstd = vec_poisoned(n);
+    struct vec dx = act_poisoned(n * c);
+    struct vec dw = vec_poisoned(c), db = vec_poisoned(c), dres = act_normal(n * c, 5, 1);
     for (int d = 0; d < 2; d++) {
         ON(d, norm_fwd, n, c, x.at[d], w.at[d], b.at[d], y.at[d], mean.at[d], rstd.at[d]);
         ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d], mean.at[d], rstd.at[d], NULL, dx.at[d], dw.at[d], db.at[d],
@@ -173,12 +233,12 @@ static void norm_one(size_t n, size_t c)
         ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d], mean.at[d], rstd.at[d], dres.at[d], dres.at[d], dw.at[d],
            db.at[d], true);
     }
-    vec_same("norm y", &y, 2e-6);
+    vec_same("norm y", &y, tol(2e-6, 4e-3));
     vec_same("norm mean", &mean, 1e-5);
     vec_same("norm rstd", &rstd, 2e-6);
-    if (c > 2) vec_same("norm dx", &dx, 1e-5);
+    if (c > 2) vec_same("norm dx", &dx, tol(1e-5, 4e-3));
     else vec_free(&dx); /* nothing but rounding: the true gradient is (nearly) zero */
-    vec_same("norm dx onto the residual", &dres, c > 2 ? 1e-5 : 1e-2);
+    vec_same("norm dx onto the residual", &dres, c > 2 ? tol(1e-5, 3e-3) : 1e-2);
     vec_same("norm dw", &dw, 1e-5);
     vec_same("norm db", &db, 1e-5);
     vec_free(&x);
@@ -189,14 +249,15 @@ static void norm_one(size_t n, size_t c)
 
 static void check_norm(void)
 {
-    static const size_t sizes[][2] = {{1, 1}, {3, 7}, {8, 32}, {9, 33}, {65, 31}, {130, 64}, {17, 257}, {70, 300}};
+    static const size_t sizes[][2] = {{1, 1}, {3, 7}, {8, 32}, {9, 33}, {65, 31}, {130, 64}, {17, 257},
+                                      {70, 300}, {601, 9}};
     for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1]);
 }
 
 static void embed_one(size_t n, size_t seq, size_t c, size_t v)
 {
-    struct vec wte = vec_normal(v * c, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = vec_normal(n * c, 3, 1);
-    struct vec out = vec_poisoned(n * c), dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
+    struct vec wte = vec_normal(v * c, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = act_normal(n * c, 3, 1);
+    struct vec out = act_poisoned(n * c), dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
     int32_t *tokens = mem_alloc(n, sizeof *tokens);
     for (size_t r = 0; r < n; r++) tokens[r] = (int32_t)((r * r + 3 * r) % v);
     struct vec ids = vec_of(n, (const float *)(const void *)tokens);
@@ -206,7 +267,7 @@ static void embed_one(size_t n, size_t seq, size_t c, size_t v)
         ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], false);
         ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], true);
     }
-    vec_same("embed out", &out, 1e-7);
+    vec_same("embed out", &out, tol(1e-7, 4e-3));
     vec_same("embed dwte", &dwte, 1e-6);
     vec_same("embed dwpe", &dwpe, 1e-6);
     vec_free(&wte);
@@ -226,22 +287,46 @@ static void check_embed(void)
     embed_one(257, 257, 33, 500);
 }
 
+/* The slope of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back through it
+ * from a layer of ones. */
+static struct vec slope_of(const struct vec *aux, size_t n, size_t m)
+{
+    struct lin_shape probe = {.n = n, .k = m, .m = 1};
+    float *ones = mem_alloc(n > m ? n : m, sizeof *ones);
+    assert_non_null(ones);
+    for (size_t i = 0; i < (n > m ? n : m); i++) ones[i] = 1;
+    struct vec dy = vec_make(n, ones, true), w = vec_of(m, ones), slope = act_poisoned(n * m);
+    for (int d = 0; d < 2; d++) {
+        struct lin_plan *plan;
+        ON(d, params, w.at[d], m, 0, m);
+        assert_int_equal(ON(d, lin_plan, &probe, &plan), STATUS_OK);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], aux->at[d], slope.at[d], false);
+        assert_int_equal(ON(d, sync, NULL), STATUS_OK);
+        ON(d, plan_free, plan);
+    }
+    vec_free(&dy);
+    vec_free(&w);
+    mem_free(ones);
+    return slope;
+}
+
 static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 {
     struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE};
-    struct vec x = vec_normal(n * k, 1, 1), w = vec_normal(k * m, 2, 1 / sqrtf((float)k)), b = vec_normal(m, 3, 1);
-    struct vec res = vec_normal(n * m, 4, 1), y = vec_poisoned(n * m), y2 = vec_poisoned(n * m);
-    struct vec aux = vec_poisoned(n * m), dy = vec_normal(n * m, 5, 1), dx = vec_poisoned(n * k);
-    struct vec dx2 = vec_normal(n * k, 6, 1), again = vec_poisoned(n * m);
-    struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m), slope = vec_normal(n * k, 7, 1);
+    struct vec x = act_normal(n * k, 1, 1), w = vec_params(k * m + m, 2, 1 / sqrtf((float)k));
+    struct vec res = act_normal(n * m, 4, 1), y = act_poisoned(n * m), y2 = act_poisoned(n * m);
+    struct vec aux = act_poisoned(n * m), dy = act_normal(n * m, 5, 1), dx = act_poisoned(n * k);
+    struct vec dx2 = act_normal(n * k, 6, 1), again = act_poisoned(n * m);
+    struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m);
     for (int d = 0; d < 2; d++) {
         struct lin_plan *plan;
+        const float *b = w.at[d] + k * m;
         assert_int_equal(ON(d, lin_plan, &s, &plan), STATUS_OK);
-        ON(d, lin_fwd, plan, x.at[d], w.at[d], b.at[d], NULL, y.at[d], act ? aux.at[d] : NULL);
+        ON(d, lin_fwd, plan, x.at[d], w.at[d], b, NULL, y.at[d], act ? aux.at[d] : NULL);
         if (act) ON(d, act_again, plan, aux.at[d], again.at[d]);
         ON(d, lin_fwd, plan, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
-        if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b.at[d], res.at[d], res.at[d], NULL);
-        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], slope.at[d], dx.at[d], false);
+        if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b, res.at[d], res.at[d], NULL);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx.at[d], false);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx2.at[d], true);
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], false);
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], true);
@@ -251,23 +336,26 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     if (act) case_equal("act_again", first, second, n * m);
     mem_free(first);
     mem_free(second);
-    vec_same("lin y", &y, 3e-6);
-    vec_same("lin y without bias", &y2, 3e-6);
-    vec_same("lin y onto the residual, in place", &res, 3e-6);
-    vec_same("lin dx", &dx, 3e-6);
-    vec_same("lin dx accumulated", &dx2, 3e-6);
+    vec_same("lin y", &y, tol(3e-6, act ? 8e-3 : 4e-3));
+    vec_same("lin y without bias", &y2, tol(3e-6, act ? 8e-3 : 4e-3));
+    vec_same("lin y onto the residual, in place", &res, tol(3e-6, 4e-3));
+    vec_same("lin dx", &dx, tol(3e-6, 4e-3));
+    vec_same("lin dx accumulated", &dx2, tol(3e-6, 4e-3));
     vec_same("lin dw", &dw, 3e-6);
     if (out_in) vec_free(&db);
     else vec_same("lin db", &db, 3e-6);
-    if (act) vec_same("gelu's argument", &aux, 3e-6);
-    else vec_free(&aux);
-    struct vec *rest[] = {&x, &w, &b, &dy, &slope, &again};
+    if (act) {
+        struct vec slope = slope_of(&aux, n, m);
+        vec_same("gelu slope", &slope, tol(3e-6, 8e-3));
+    }
+    struct vec *rest[] = {&x, &w, &dy, &aux, &again};
     for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
 }
 
 static void check_lin(void)
 {
-    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {14, 32, 32}, {65, 17, 33}, {130, 3, 257}, {5, 300, 70}};
+    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {14, 32, 32}, {65, 17, 33}, {130, 3, 257},
+                                      {5, 300, 70}, {517, 4, 8}, {9, 40, 24}};
     for (size_t i = 0; i < COUNT(sizes); i++) {
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, false);
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, true);
@@ -278,12 +366,12 @@ static void check_lin(void)
 static void head_one(size_t n, size_t c, size_t v, size_t rows)
 {
     struct head_shape s = {.n = n, .c = c, .v = v};
-    struct vec x = vec_normal(n * c, 1, 1), wte = vec_normal(v * c, 2, 1), loss = vec_poisoned(n);
-    struct vec dx = vec_poisoned(n * c), dwte = vec_poisoned(v * c), loss_only = vec_poisoned(n);
+    struct vec x = act_normal(n * c, 1, 1), wte = vec_params(v * c, 2, 1), loss = vec_poisoned(n);
+    struct vec dx = act_poisoned(n * c), dwte = vec_poisoned(v * c), loss_only = vec_poisoned(n);
     int32_t *targets = mem_alloc(n, sizeof *targets);
     for (size_t r = 0; r < n; r++) targets[r] = r % 5 == 3 ? -1 : (int32_t)((7 * r + v - 1) % v);
     struct vec ids = vec_of(n, (const float *)(const void *)targets);
-    cuda_of(devs[1])->head_bytes = rows * ((v + 31) / 32 * 32) * sizeof(float);
+    cuda_of(devs[1])->head_bytes = rows * ((v + 63) / 64 * 64) * devs[1]->act_bytes;
     for (int d = 0; d < 2; d++) {
         const int32_t *t = (const int32_t *)(const void *)ids.at[d];
         struct head_plan *plan, *infer;
@@ -296,12 +384,12 @@ static void head_one(size_t n, size_t c, size_t v, size_t rows)
         ON(d, head, infer, x.at[d], wte.at[d], t, 1, loss_only.at[d], NULL, NULL, false);
     }
     /* one class: the loss is zero and everything else rounding */
-    if (v > 1) vec_same("head dx", &dx, 1e-5);
+    if (v > 1) vec_same("head dx", &dx, tol(1e-5, 1e-2));
     else vec_free(&dx);
-    if (v > 1) vec_same("head dwte", &dwte, 1e-5);
+    if (v > 1) vec_same("head dwte", &dwte, tol(1e-5, 1e-2));
     else vec_free(&dwte);
-    vec_same("head loss", &loss, 1e-5);
-    vec_same("head loss alone", &loss_only, 1e-5);
+    vec_same("head loss", &loss, tol(1e-5, 5e-3));
+    vec_same("head loss alone", &loss_only, tol(1e-5, 5e-3));
     vec_free(&x);
     vec_free(&wte);
     vec_free(&ids);
@@ -322,8 +410,8 @@ static void attn_one(size_t batch, size_t seq, size_t heads, size_t head_dim, fl
 {
     struct attn_shape s = {.batch = batch, .seq = seq, .heads = heads, .head_dim = head_dim};
     size_t n = batch * seq * heads * head_dim;
-    struct vec qkv = vec_normal(3 * n, 1, sigma), g = vec_normal(n, 2, 1), o = vec_poisoned(n), o2 = vec_poisoned(n);
-    struct vec lse = vec_poisoned(batch * heads * seq), dqkv = vec_poisoned(3 * n);
+    struct vec qkv = act_normal(3 * n, 1, sigma), g = act_normal(n, 2, 1), o = act_poisoned(n), o2 = act_poisoned(n);
+    struct vec lse = vec_poisoned(batch * heads * seq), dqkv = act_poisoned(3 * n);
     for (int d = 0; d < 2; d++) {
         struct attn_plan *plan, *infer;
         struct attn_shape only = s;
@@ -336,10 +424,10 @@ static void attn_one(size_t batch, size_t seq, size_t heads, size_t head_dim, fl
         ON(d, plan_free, plan);
         ON(d, plan_free, infer);
     }
-    vec_same("attn o", &o, 3e-6);
-    vec_same("attn o, inference", &o2, 3e-6);
+    vec_same("attn o", &o, tol(3e-6, 4e-3));
+    vec_same("attn o, inference", &o2, tol(3e-6, 4e-3));
     vec_same("attn lse", &lse, 3e-6);
-    vec_same("attn dqkv", &dqkv, 2e-5);
+    vec_same("attn dqkv", &dqkv, tol(2e-5, 1e-2));
     vec_free(&qkv);
     vec_free(&g);
 }
@@ -379,6 +467,7 @@ static void test_refusals(void **state)
     dev->ops->attn_fwd(dev, (struct attn_plan *)lin, NULL, NULL, NULL);
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "plan"));
+    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_STATE); /* too late */
     dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused, and the first error stays */
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     device_close(dev);
@@ -392,15 +481,18 @@ static void test_refusals(void **state)
     }
 }
 
-/* Both devices, and threads from first to last, from last to first, and shuffled; once where a checker watches, which
- * does not care. */
+/* Both devices, and threads from first to last, from last to first, and shuffled, then in bf16; where a checker
+ * watches, which does not care about the order, once each. */
 static void each_order(void (*check)(void))
 {
     struct err err = {0};
-    for (unsigned order = 0; order < (emulate_watch ? 1 : 3); order++) {
-        emulate_order(order);
+    for (unsigned order = 0; order < 4; order++) {
+        if (emulate_watch && (order == 1 || order == 2)) continue;
+        emulate_order(order % 3);
+        bf16 = order == 3;
         if (device_open("cpu", 1, &devs[0], &err) != STATUS_OK) fail_msg("%s", err.msg);
         if (atoll_cuda_plugin.open(0, &devs[1], &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (bf16) assert_int_equal(ON(1, use_bf16, &err), STATUS_OK);
         check();
         for (int d = 0; d < 2; d++) {
             if (devs[d]->ops->sync(devs[d], &err) != STATUS_OK) fail_msg("%s", err.msg);

@@ -181,11 +181,11 @@ static void test_products(void **state)
     struct cuda_gemm *gemm = NULL;
     open_rig(0);
     assert_int_equal(cuda_rt_gemm_create(rig.rt, &shape, &gemm), STATUS_OK);
-    cuda_rt_gemm(rig.rt, gemm, rig.x, rig.x, rig.y + 64, 0);
+    cuda_rt_gemm(rig.rt, gemm, &(struct cuda_gemm_call){.a = rig.x, .b = rig.x, .out = rig.y + 64});
     cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 64, rig.host, 256, CUDA_UPLOAD);
     cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.y, rig.host, 256, CUDA_UPLOAD);
     want_ok();
-    cuda_rt_gemm(rig.rt, gemm, rig.x, rig.x, rig.y + 64, 0);
+    cuda_rt_gemm(rig.rt, gemm, &(struct cuda_gemm_call){.a = rig.x, .b = rig.x, .out = rig.y + 64});
     cuda_rt_copy_on(rig.rt, CUDA_COMM, rig.x + 63, rig.host, 256, CUDA_UPLOAD);
     want_clash("upload on COMM writes grad+252..256, which matrix product on MAIN reads");
     cuda_rt_gemm_free(gemm);

@@ -1,0 +1,96 @@
+/* Activations in kernels: fp32 or bf16 in memory, fp32 in registers. `bf16` and `width` are constants where a kernel
+ * calls, so that nothing is decided on the device. WIDE numbers at a time are one or two loads of 16 bytes: `i` is then
+ * a multiple of WIDE from a base aligned to 16 bytes. */
+#ifndef GPU_CUDA_ACT_H
+#define GPU_CUDA_ACT_H
+
+#include "gpu/cuda_kernel.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#else
+#include <string.h>
+#endif
+
+enum { WIDE = CUDA_WIDE };
+
+/* To nearest, ties to even; NaN stays NaN. */
+DEVICE uint16_t bf16_of(float x)
+{
+#ifdef __CUDACC__
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x) return 0x7fff;
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
+}
+
+DEVICE float bf16_value(uint32_t half)
+{
+#ifdef __CUDACC__
+    return __uint_as_float(half << 16);
+#else
+    float x;
+    uint32_t bits = half << 16;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+#endif
+}
+
+/* out[0 .. width-1] = p[i ..], width 1 or WIDE */
+DEVICE void act_load(const void *p, size_t i, const int bf16, const int width, float *out)
+{
+#ifdef __CUDACC__
+    if (width == WIDE && bf16) {
+        uint4 q = *(const uint4 *)((const uint16_t *)p + i);
+        const uint32_t pairs[4] = {q.x, q.y, q.z, q.w};
+        UNROLL for (int k = 0; k < 4; k++)
+        {
+            out[2 * k] = bf16_value(pairs[k]);
+            out[2 * k + 1] = bf16_value(pairs[k] >> 16);
+        }
+        return;
+    }
+    if (width == WIDE) {
+        float4 low = *(const float4 *)((const float *)p + i), high = *(const float4 *)((const float *)p + i + 4);
+        out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
+        out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
+        return;
+    }
+#endif
+    for (int k = 0; k < width; k++)
+        out[k] = bf16 ? bf16_value(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
+}
+
+/* p[i ..] = in[0 .. width-1] */
+DEVICE void act_store(void *p, size_t i, const int bf16, const int width, const float *in)
+{
+#ifdef __CUDACC__
+    if (width == WIDE && bf16) {
+        uint32_t pairs[4];
+        UNROLL for (int k = 0; k < 4; k++) pairs[k] = bf16_of(in[2 * k]) | (uint32_t)bf16_of(in[2 * k + 1]) << 16;
+        *(uint4 *)((uint16_t *)p + i) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        return;
+    }
+    if (width == WIDE) {
+        *(float4 *)((float *)p + i) = make_float4(in[0], in[1], in[2], in[3]);
+        *(float4 *)((float *)p + i + 4) = make_float4(in[4], in[5], in[6], in[7]);
+        return;
+    }
+#endif
+    for (int k = 0; k < width; k++) {
+        if (bf16) ((uint16_t *)p)[i + k] = bf16_of(in[k]);
+        else ((float *)p)[i + k] = in[k];
+    }
+}
+
+DEVICE float act_one(const void *p, size_t i, const int bf16)
+{
+    float x;
+    act_load(p, i, bf16, 1, &x);
+    return x;
+}
+
+#endif
