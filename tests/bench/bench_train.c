@@ -1,8 +1,8 @@
 /* Our side of `./run bench train`: the worker's model and optimizer on one CPU device, fed with random tokens.
- * Usage: bench_train layers heads width seq batch vocab threads
+ * Usage: bench_train layers heads width seq batch vocab threads [muon] [profile]
  * Prints one JSON line about itself, then reads step counts from standard input, one a line, and answers each with the
- * tokens per second of that many steps; with the argument "profile" last it prints the time of each operation at the
- * end. */
+ * tokens per second of that many steps; with "profile" it prints the time of each operation at the end; "muon" is the
+ * inner optimizer in place of AdamW. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 
 struct trainer {
     struct model_config config;
+    enum optimizer optimizer;
     size_t seq, batch;
     struct device *dev;
     struct layout layout;
@@ -43,8 +44,9 @@ static enum status trainer_open(struct trainer *t, int threads, struct err *err)
     TRY(family->layout(&t->config, &t->layout, err));
     TRY(layout_split(&t->layout, 1));
     TRY(family->create(&t->config, t->dev, t->batch, t->seq, MODEL_TRAIN, &t->model, err));
-    struct inner_opt_config opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                   .weight_decay = 0.1, .grad_clip = 1.0};
+    struct inner_opt_config opt = {.kind = t->optimizer, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                                   .weight_decay = 0.1, .grad_clip = 1.0, .muon_momentum = 0.95, .muon_steps = 5,
+                                   .hidden_blocks = family->hidden_blocks};
     TRY(inner_opt_create(&t->opt, &opt, &t->layout, &t->dev, 1, err));
     size_t n = t->batch * t->seq;
     t->theta = t->dev->ops->alloc(t->dev, t->layout.n_params * sizeof *t->theta);
@@ -95,13 +97,19 @@ static enum status serve(struct trainer *t, struct err *err)
 int main(int argc, char **argv)
 {
     if (argc < 8) {
-        fprintf(stderr, "usage: bench_train layers heads width seq batch vocab threads [profile]\n");
+        fprintf(stderr, "usage: bench_train layers heads width seq batch vocab threads [muon] [profile]\n");
         return 2;
     }
     unsigned v[7];
     for (int i = 0; i < 7; i++) v[i] = (unsigned)strtoul(argv[i + 1], NULL, 10);
     struct trainer t = {.config = {.n_layer = v[0], .n_head = v[1], .n_embd = v[2], .block_size = v[3],
                                    .vocab_size = v[5]}, .seq = v[3], .batch = v[4]};
+    bool profile = false;
+    t.optimizer = OPTIMIZER_ADAMW;
+    for (int i = 8; i < argc; i++) {
+        if (!strcmp(argv[i], "muon")) t.optimizer = OPTIMIZER_MUON;
+        if (!strcmp(argv[i], "profile")) profile = true;
+    }
     struct err err = {0};
     enum status status = trainer_open(&t, (int)v[6], &err);
     if (status == STATUS_OK) {
@@ -110,9 +118,9 @@ int main(int argc, char **argv)
                t.dev->name, (unsigned long long)t.layout.n_params, flops_per_token(&t.config, t.seq),
                fma_peak_pool(cpu->kernels, cpu->pool));
         fflush(stdout);
-        if (argc > 8) op_timer_install(t.dev);
+        if (profile) op_timer_install(t.dev);
         status = serve(&t, &err);
-        if (argc > 8) op_timer_print(stderr);
+        if (profile) op_timer_print(stderr);
     }
     if (status != STATUS_OK) fprintf(stderr, "bench_train: %s\n", err.msg);
     return status == STATUS_OK ? 0 : 1;
