@@ -3,9 +3,7 @@
 #include <math.h>
 
 #include "common/mem.h"
-
-/* SCALAR_STEPS: 8 bytes, a uint64_t. */
-enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_CORRECT, SCALAR_STEPS = 6, SCALARS = 8 };
+#include "worker/inner_shard.h"
 
 struct inner_opt_config inner_opt_config_of(const struct config *config)
 {
@@ -122,6 +120,7 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
     opt->config = *config;
     opt->n_params = layout->n_params;
     opt->n_slices = n_ranks;
+    opt->moments = config->kind != OPTIMIZER_SGD;
     enum status status = fill(opt, layout, devices);
     if (status == STATUS_OK) {
         *out = opt;
@@ -132,6 +131,45 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
                    (unsigned long long)(layout->n_params * 2 * sizeof(float) >> 20));
 }
 
+static enum status fill_apart(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
+                              struct collective *const *colls)
+{
+    opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
+    if (!opt->slices) return STATUS_NOMEM;
+    for (int r = 0; r < opt->n_slices; r++) {
+        struct inner_opt_slice *slice = &opt->slices[r];
+        slice->dev = colls[r]->dev;
+        slice->scalars = slice->dev->ops->alloc(slice->dev, SCALARS * sizeof(float));
+        if (!slice->scalars) return STATUS_NOMEM;
+        TRY(inner_shard_create(&slice->shard, map, colls[r], layout, opt->moments));
+    }
+    if (opt->moments) opt->host = mem_alloc(opt->n_params, 2 * sizeof *opt->host);
+    return opt->host || !opt->moments ? STATUS_OK : STATUS_NOMEM;
+}
+
+enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
+                                   const struct layout *layout, const struct shard_map *map,
+                                   struct collective *const *colls, struct err *err)
+{
+    if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD)
+        return err_set(err, STATUS_UNSUPPORTED, "inner.optimizer: only adamw and sgd go with several GPUs in one "
+                       "worker: take one of them, or start a worker for each GPU");
+    struct inner_opt *opt = mem_alloc(1, sizeof *opt);
+    if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
+    opt->config = *config;
+    opt->n_params = layout->n_params;
+    opt->n_slices = (int)map->ranks;
+    opt->moments = config->kind == OPTIMIZER_ADAMW;
+    enum status status = fill_apart(opt, layout, map, colls);
+    if (status == STATUS_OK) {
+        *out = opt;
+        return STATUS_OK;
+    }
+    inner_opt_destroy(opt);
+    return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB a rank)",
+                   (unsigned long long)(shard_floats(map) * 2 * sizeof(float) >> 20));
+}
+
 void inner_opt_destroy(struct inner_opt *opt)
 {
     if (!opt) return;
@@ -139,6 +177,7 @@ void inner_opt_destroy(struct inner_opt *opt)
         struct inner_opt_slice *slice = &opt->slices[r];
         if (slice->dev && slice->scalars) slice->dev->ops->release(slice->dev, slice->scalars);
         if (slice->dev && slice->muon) slice->dev->ops->plan_free(slice->dev, slice->muon);
+        inner_shard_destroy(slice->shard);
         mem_free(slice->spans);
     }
     if (opt->slices && opt->slices[0].dev) {
@@ -191,6 +230,12 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
     dev->ops->muon(dev, slice->muon, theta, grad, opt->m, &muon, scale);
 }
 
+enum status inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
+{
+    const struct inner_opt_slice *slice = &opt->slices[rank];
+    return inner_shard_apply(slice->shard, &opt->config, slice->scalars, theta, grad, lr);
+}
+
 void inner_opt_norm(struct inner_opt *opt, float *norm)
 {
     struct device *dev = opt->slices[0].dev;
@@ -207,6 +252,15 @@ bool inner_opt_finish(struct inner_opt *opt, float norm)
     return taken;
 }
 
+static enum status read_apart(struct inner_opt *opt, struct err *err)
+{
+    for (int r = 0; opt->host && r < opt->n_slices; r++) {
+        inner_shard_read(opt->slices[r].shard, opt->host, opt->host + opt->n_params);
+        TRY(opt->slices[r].dev->ops->sync(opt->slices[r].dev, err));
+    }
+    return STATUS_OK;
+}
+
 enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float **v_p, struct err *err)
 {
     struct device *dev = opt->slices[0].dev;
@@ -214,10 +268,12 @@ enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float
     if (opt->host) {
         m = opt->host;
         v = opt->host + opt->n_params;
+    }
+    if (opt->host && opt->m) {
         dev->ops->download(dev, opt->host, opt->m, opt->n_params * sizeof *opt->host);
         dev->ops->download(dev, opt->host + opt->n_params, opt->v, opt->n_params * sizeof *opt->host);
     }
-    TRY(dev->ops->sync(dev, err));
+    TRY(opt->slices[0].shard ? read_apart(opt, err) : dev->ops->sync(dev, err));
     *m_p = m;
     *v_p = v;
     return STATUS_OK;
@@ -236,6 +292,7 @@ enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v,
     write_one(opt, opt->v, v);
     for (int r = 0; r < opt->n_slices; r++) {
         const struct inner_opt_slice *slice = &opt->slices[r];
+        if (slice->shard && opt->moments) inner_shard_write(slice->shard, m, v);
         slice->dev->ops->upload(slice->dev, steps_of(slice), &opt->steps, sizeof opt->steps);
         TRY(slice->dev->ops->sync(slice->dev, err));
     }

@@ -29,8 +29,16 @@ struct inner_opt_config {
     hidden_blocks_fn hidden_blocks; /* of the model family, for muon */
 };
 
+struct collective;
+struct inner_shard;
+struct shard_map;
+
+/* Places in a slice's scalars; SCALAR_STEPS: 8 bytes, a uint64_t. */
+enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_CORRECT, SCALAR_STEPS = 6, SCALARS = 8 };
+
 struct inner_opt_slice {
     struct device *dev;
+    struct inner_shard *shard; /* what the rank keeps apart (worker/inner_shard.h); NULL: the ranks share all */
     struct adamw_span *spans;
     size_t n_spans;
     struct muon_plan *muon; /* NULL: no matrices */
@@ -44,6 +52,7 @@ struct inner_opt {
      * zero. */
     float *m, *v;
     float *host;      /* [2 n_params] where they are read to; NULL when the host sees the device's memory anyway */
+    bool moments;     /* there are some: in m and v, or dealt to the slices' shards */
     uint64_t steps;   /* taken, as far as finished; after changing it: inner_opt_write */
     uint64_t skipped; /* refused because the gradient was not finite */
     struct inner_opt_slice *slices;
@@ -62,11 +71,20 @@ uint64_t inner_opt_scalar_bytes(void);
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
                              const struct layout *layout, struct device *const *devices, int n_ranks,
                              struct err *err) MUST_CHECK;
+/* Ranks with memory of their own: colls[map->ranks] and map are borrowed. UNSUPPORTED for an optimizer that needs whole
+ * matrices. */
+enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
+                                   const struct layout *layout, const struct shard_map *map,
+                                   struct collective *const *colls, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void inner_opt_destroy(struct inner_opt *opt);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
  * whose norm is not finite changes nothing. */
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
+/* The same of a rank with memory of its own, whose shares of the gradient are summed; its shares of theta change.
+ * CLOSED when another rank gave up. */
+enum status inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad,
+                                  double lr) MUST_CHECK;
 /* After rank 0's apply: submit the download of the gradient's norm before clipping; *norm is host memory. */
 void inner_opt_norm(struct inner_opt *opt, float *norm);
 /* The norm came: count its step. In the order of the steps; true when it was taken. */

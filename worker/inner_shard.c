@@ -72,6 +72,40 @@ enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *s
     return STATUS_OK;
 }
 
+/* keep: what decay leaves, without moments. */
+static void apply_bucket(struct inner_shard *s, const struct inner_shard_bucket *b, const struct adamw_hyper *hyper,
+                         float keep, const float *scale, float *theta, const float *grad)
+{
+    const struct device_ops *ops = s->dev->ops;
+    theta += b->part.offset;
+    grad += b->part.offset;
+    if (s->m && b->n_spans) {
+        ops->adamw(s->dev, b->spans, b->n_spans, theta, grad, s->m + b->part.state, s->v + b->part.state, hyper, scale);
+        return;
+    }
+    for (size_t i = 0; i < b->n_spans; i++) {
+        const struct adamw_span *span = &b->spans[i];
+        ops->sgd(s->dev, span->count, theta + span->offset, grad + span->offset, hyper->lr, span->decay ? keep : 1,
+                 scale);
+    }
+}
+
+enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *c, float *scalars, float *theta,
+                              const float *grad, double lr)
+{
+    const struct device_ops *ops = s->dev->ops;
+    float *scale = scalars + SCALAR_SCALE, *correct = scalars + SCALAR_CORRECT;
+    struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
+                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .correct = correct};
+    TRY(inner_shard_sumsq(s, grad, scalars + SCALAR_SUMSQ));
+    ops->clip_scale(s->dev, scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, scalars + SCALAR_NORM);
+    if (s->m)
+        ops->count_step(s->dev, scale, hyper.beta1, hyper.beta2, (uint64_t *)(void *)(scalars + SCALAR_STEPS), correct);
+    for (uint32_t b = 0; b < s->map->n_buckets; b++)
+        apply_bucket(s, &s->buckets[b], &hyper, (float)(1 - lr * c->weight_decay), scale, theta, grad);
+    return STATUS_OK;
+}
+
 void inner_shard_read(struct inner_shard *s, float *m, float *v)
 {
     for (uint32_t b = 0; b < s->map->n_buckets; b++) {

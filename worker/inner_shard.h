@@ -8,6 +8,7 @@
 #include "common/layout.h"
 #include "common/status.h"
 #include "gpu/collective.h"
+#include "worker/inner_opt.h"
 #include "worker/shard.h"
 
 struct inner_shard_bucket {
@@ -34,6 +35,9 @@ void inner_shard_destroy(struct inner_shard *s);
 /* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
  * bits on every rank, for the parts are added in one order everywhere. */
 enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *sumsq) MUST_CHECK;
+/* Submit this rank's part of a step (inner_opt_apply_apart); scalars as in struct inner_opt_slice. */
+enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars,
+                              float *theta, const float *grad, double lr) MUST_CHECK;
 /* Of the moments: into, or from, the host's whole vectors [n_params]; from NULL: zeros. The caller syncs. */
 void inner_shard_read(struct inner_shard *s, float *m, float *v);
 void inner_shard_write(struct inner_shard *s, const float *m, const float *v);

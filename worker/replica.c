@@ -10,10 +10,11 @@
 #include "gpu/collective.h"
 #include "worker/batch.h"
 #include "worker/replica_memory.h"
+#include "worker/shard_exchange.h"
 #include "worker/step_io.h"
 
 /* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
-enum order { ORDER_NONE, ORDER_STEP, ORDER_GRADIENT, ORDER_EVAL, ORDER_QUIT };
+enum order { ORDER_NONE, ORDER_STEP, ORDER_GRADIENT, ORDER_EVAL, ORDER_REACH, ORDER_SYNC, ORDER_QUIT };
 
 struct rank {
     struct replica *replica;
@@ -21,7 +22,10 @@ struct rank {
     struct device *dev;
     struct collective coll;
     struct model *model;
+    float *theta;                      /* [n_params], device: its own, or that of rank 0 (CPU devices share memory) */
+    float *eval_theta;                 /* what the caller wants evaluated; NULL: the device reads host memory */
     float *grad;                       /* [n_params], device */
+    struct shard_exchange exchange;    /* where each rank has memory of its own */
     int32_t *tokens, *targets;         /* [rows*seq], device */
     float *loss;                       /* [rows*seq], device */
     struct step_io io;
@@ -45,12 +49,12 @@ struct replica {
     const struct layout *layout;
     struct batch_source train;
     uint32_t seq, rows; /* rows: sequences of one rank in one micro-step */
-    float *theta;       /* [n_params], device memory of rank 0, shared by all ranks (CPU devices share memory) */
+    bool apart;         /* every rank has a theta of its own, and a shard of the optimizer (worker/shard.h) */
+    struct shard_map map;
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
     /* Where the device's memory is not the host's, else NULL: */
     float *host_values; /* [n_params] parameters or gradient, as the caller asked for last */
-    float *eval_theta;  /* [n_params], device: the parameters that the caller wants evaluated */
     struct flight flight; /* the one that is not read yet */
     uint64_t submitted;   /* orders that took a slot */
     uint64_t done_us;     /* when the last step was seen to be over */
@@ -66,7 +70,7 @@ struct replica {
     int pending;
     enum order order;
     const struct batch_source *source;
-    const float *order_theta;
+    const float *order_theta; /* NULL: the live parameters; else those in eval_theta, or here */
     const uint64_t *counters;
     size_t n_counters;
     int slot; /* of every rank's io */
@@ -76,9 +80,11 @@ struct replica {
 /* --- one rank's work ---------------------------------------------------------------------------------------------- */
 
 /* Rows of micro-step `micro` that belong to this rank: counters are dealt micro-step by micro-step, rank by rank. */
-static enum status micro_step(struct rank *k, uint32_t micro, const float *theta, float dscale, bool train)
+static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool train)
 {
     struct replica *r = k->replica;
+    const float *theta = !r->order_theta ? k->theta : k->eval_theta ? k->eval_theta : r->order_theta;
+    struct model_hooks hooks = shard_exchange_hooks(&k->exchange, train && micro + 1 == r->config.grad_accum);
     const struct device_ops *ops = k->dev->ops;
     const struct step_slot *slot = &k->io.slots[r->slot];
     size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, count = (size_t)r->rows * r->seq;
@@ -89,7 +95,7 @@ static enum status micro_step(struct rank *k, uint32_t micro, const float *theta
     ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
     ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
     r->config.family->run(k->model, theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
-                          NULL);
+                          r->apart && theta == k->theta ? &hooks : NULL);
     ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
     return STATUS_OK;
 }
@@ -99,28 +105,37 @@ static enum status gradient_of_order(struct rank *k)
     struct replica *r = k->replica;
     /* The one division of the gradient rule: by the tokens of the whole step, all ranks and micro-steps. */
     float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
-    for (uint32_t micro = 0; micro < r->config.grad_accum; micro++)
-        TRY(micro_step(k, micro, r->order_theta, dscale, true));
+    shard_exchange_begin(&k->exchange, r->order == ORDER_GRADIENT);
+    for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
+    if (r->apart) return shard_exchange_finish(&k->exchange, &k->err);
     if (r->n_ranks == 1) return STATUS_OK; /* and nobody to wait for */
     return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
 }
 
-static void step_of_order(struct rank *k)
+static enum status step_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
-    inner_opt_apply(r->opt, k->index, r->theta, k->grad, r->lr);
+    if (r->apart)
+        TRY(inner_opt_apply_apart(r->opt, k->index, k->theta, k->grad, r->lr));
+    else
+        inner_opt_apply(r->opt, k->index, k->theta, k->grad, r->lr);
     if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
+    return r->apart ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
 }
 
 static enum status obey(struct rank *k)
 {
     struct replica *r = k->replica;
     switch (r->order) {
-    case ORDER_EVAL: TRY(micro_step(k, 0, r->order_theta, 1, false)); break;
+    case ORDER_REACH: return k->dev->ops->reached(k->dev, r->slot, &k->err);
+    case ORDER_SYNC:
+        if (r->apart) shard_exchange_settle(&k->exchange);
+        return k->dev->ops->sync(k->dev, &k->err);
+    case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
         TRY(gradient_of_order(k));
-        step_of_order(k);
+        TRY(step_of_order(k));
         break;
     default: return STATUS_OK;
     }
@@ -180,8 +195,9 @@ static enum status order_status(const struct replica *r, struct err *err)
         const struct rank *k = &r->ranks[i];
         if (k->status == STATUS_CLOSED) closed = STATUS_CLOSED;
         if (k->status == STATUS_OK || k->status == STATUS_CLOSED) continue;
-        if (k->err.msg[0]) return err_set(err, k->status, "%s", k->err.msg);
-        return err_set(err, k->status, "rank %d: %s", i, status_text(k->status));
+        if (!k->err.msg[0]) return err_set(err, k->status, "rank %d: %s", i, status_text(k->status));
+        return err_set(err, k->status, "%s%s", k->err.msg,
+                       r->apart ? "; the other ranks of this worker were stopped" : "");
     }
     if (closed == STATUS_OK) return STATUS_OK;
     return err_set(err, closed, "the ranks of this worker gave up after an earlier failure: restart the worker");
@@ -199,9 +215,22 @@ static enum status order_and_wait(struct replica *r, enum order order, const str
     return order_status(r, err);
 }
 
+/* Nothing is under way on any device, and the caller may use them all. Each rank waits for its own: one that fails must
+ * be seen by its thread while the others wait for it. */
+static enum status quiet(struct replica *r, struct err *err)
+{
+    give_order(r, ORDER_SYNC);
+    return order_status(r, err);
+}
+
 /* Wait until all ranks did what the slot's order said. */
 static enum status slot_reached(struct replica *r, int slot, struct err *err)
 {
+    if (r->apart) {
+        r->slot = slot;
+        give_order(r, ORDER_REACH);
+        return order_status(r, err);
+    }
     for (int i = 0; i < r->n_ranks; i++) {
         struct device *dev = r->ranks[i].dev;
         TRY(dev->ops->reached(dev, slot, err));
@@ -255,7 +284,7 @@ static enum status land(struct replica *r, const struct flight *flight, struct s
     return STATUS_OK;
 }
 
-enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
+static enum status land_last(struct replica *r, struct step_result *result, struct err *err)
 {
     struct flight flight = r->flight;
     *result = (struct step_result){0};
@@ -266,16 +295,22 @@ enum status replica_flush(struct replica *r, struct step_result *result, struct 
     return STATUS_OK;
 }
 
+enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
+{
+    TRY(land_last(r, result, err));
+    return r->apart ? quiet(r, err) : STATUS_OK;
+}
+
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
                                struct step_result *result, struct err *err)
 {
     struct flight flight = {.n = n, .submitted_us = clock_monotonic_us()};
     TRY(check_counters(r, n, err));
     r->lr = lr;
-    TRY(order_and_wait(r, ORDER_STEP, &r->train, r->theta, counters, n, err));
+    TRY(order_and_wait(r, ORDER_STEP, &r->train, NULL, counters, n, err));
     flight.slot = r->slot;
     if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
-    TRY(replica_flush(r, result, err));
+    TRY(land_last(r, result, err));
     r->flight = flight;
     return STATUS_OK;
 }
@@ -285,7 +320,8 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
 {
     uint64_t start = clock_monotonic_us();
     TRY(check_counters(r, n, err));
-    TRY(order_and_wait(r, ORDER_GRADIENT, &r->train, r->theta, counters, n, err));
+    TRY(order_and_wait(r, ORDER_GRADIENT, &r->train, NULL, counters, n, err));
+    if (r->apart) TRY(quiet(r, err));
     struct rank *k = &r->ranks[0];
     float *norm = k->io.slots[r->slot].norm;
     k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
@@ -307,16 +343,18 @@ enum status replica_eval(struct replica *r, const float *theta, const struct tok
     if (first > source.n_samples) first = source.n_samples;
     if (count > source.n_samples - first) count = source.n_samples - first;
     double sum = 0;
-    if (theta && r->eval_theta) {
-        struct device *dev = r->ranks[0].dev;
-        dev->ops->upload(dev, r->eval_theta, theta, r->layout->n_params * sizeof *theta);
-        TRY(dev->ops->sync(dev, err));
-        theta = r->eval_theta;
+    if (theta && r->ranks[0].eval_theta) {
+        if (r->apart) TRY(quiet(r, err));
+        for (int i = 0; i < r->n_ranks; i++) {
+            struct device *dev = r->ranks[i].dev;
+            dev->ops->upload(dev, r->ranks[i].eval_theta, theta, r->layout->n_params * sizeof *theta);
+            TRY(dev->ops->sync(dev, err));
+        }
     }
     for (uint64_t done = 0; done < count;) {
         size_t n = count - done < r->config.batch_size ? (size_t)(count - done) : r->config.batch_size;
         for (size_t i = 0; i < n; i++) r->eval_counters[i] = first + done + i;
-        TRY(order_and_wait(r, ORDER_EVAL, &source, theta ? theta : r->theta, r->eval_counters, n, err));
+        TRY(order_and_wait(r, ORDER_EVAL, &source, theta, r->eval_counters, n, err));
         TRY(slot_reached(r, r->slot, err));
         sum += loss_of_slot(r, r->slot, 1);
         done += n;
@@ -365,18 +403,38 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     k->scratch = mem_alloc(r->seq + 1u, sizeof *k->scratch);
     bool ok = k->tokens && k->targets && k->loss && k->row_loss && k->scratch &&
               step_io_open(&k->io, k->dev, count, c->eval_only ? 1 : c->grad_accum) == STATUS_OK;
-    if (ok && !c->eval_only) ok = (k->grad = ops->alloc(k->dev, r->layout->n_params * sizeof *k->grad)) != NULL;
-    return ok ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for rank %d's batch and gradient", index);
+    return ok ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for rank %d's batch", index);
 }
 
-static enum status make_mirrors(struct replica *r)
+/* Theta of each rank, and what the caller reads and writes where it cannot see the device's memory. */
+static enum status make_params(struct replica *r)
 {
-    struct device *dev = r->ranks[0].dev;
     size_t n = r->layout->n_params;
-    if (dev->host_memory) return STATUS_OK;
-    r->host_values = mem_alloc(n, sizeof *r->host_values);
-    r->eval_theta = dev->ops->alloc(dev, n * sizeof *r->eval_theta);
-    return r->host_values && r->eval_theta ? STATUS_OK : STATUS_NOMEM;
+    for (int i = 0; i < r->n_ranks; i++) {
+        struct rank *k = &r->ranks[i];
+        const struct device_ops *ops = k->dev->ops;
+        bool own = i == 0 || r->apart;
+        k->theta = own ? ops->alloc(k->dev, r->map.padded * sizeof *k->theta) : r->ranks[0].theta;
+        if (!k->dev->host_memory) k->eval_theta = ops->alloc(k->dev, n * sizeof *k->eval_theta);
+        if (!r->config.eval_only) k->grad = ops->alloc(k->dev, r->map.padded * sizeof *k->grad);
+        if (!k->theta || (!k->dev->host_memory && !k->eval_theta) || (!r->config.eval_only && !k->grad))
+            return STATUS_NOMEM;
+    }
+    if (!r->ranks[0].dev->host_memory) r->host_values = mem_alloc(n, sizeof *r->host_values);
+    return r->ranks[0].dev->host_memory || r->host_values ? STATUS_OK : STATUS_NOMEM;
+}
+
+static enum status make_optimizer(struct replica *r, struct device *const *devices, struct err *err)
+{
+    struct collective *colls[COLLECTIVE_RANKS_MAX];
+    for (int i = 0; i < r->n_ranks; i++) {
+        struct rank *k = &r->ranks[i];
+        colls[i] = &k->coll;
+        shard_exchange_init(&k->exchange, &r->map, &k->coll, k->theta, k->grad);
+    }
+    if (r->config.eval_only) return STATUS_OK;
+    if (!r->apart) return inner_opt_create(&r->opt, &r->config.opt, r->layout, devices, r->n_ranks, err);
+    return inner_opt_create_apart(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
 }
 
 static enum status fill(struct replica *r, const struct tokens *train, struct err *err)
@@ -391,18 +449,16 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
         TRY(rank_init(r, i, err));
         devices[i] = r->ranks[i].dev;
     }
-    r->theta = devices[0]->ops->alloc(devices[0], r->layout->n_params * sizeof *r->theta);
-    if (!r->theta) return err_set(err, STATUS_NOMEM, "no memory for %llu parameters",
-                                  (unsigned long long)r->layout->n_params);
-    if (r->n_ranks > 1 && !devices[0]->host_memory)
-        return err_set(err, STATUS_UNSUPPORTED, "train.ranks %d: one worker uses one GPU so far", r->n_ranks);
+    r->apart = r->n_ranks > 1 && (!devices[0]->host_memory || c->apart);
+    r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
+    if (!r->apart) r->map.padded = r->layout->n_params;
+    if (make_params(r) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %llu parameters and gradients%s",
+                       (unsigned long long)r->layout->n_params, r->n_ranks > 1 ? " on every rank" : "");
     TRY(collective_open(devices, r->n_ranks, colls, err));
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
-    if (!c->eval_only) TRY(inner_opt_create(&r->opt, &c->opt, r->layout, devices, r->n_ranks, err));
-    if (make_mirrors(r) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for copies of %llu parameters beside the device's",
-                       (unsigned long long)r->layout->n_params);
+    TRY(make_optimizer(r, devices, err));
     for (int i = 1; i < r->n_ranks; i++) {
         if (pthread_create(&r->ranks[i].thread, NULL, rank_main, &r->ranks[i]) != 0)
             return err_set(err, STATUS_LIMIT, "cannot start the thread of rank %d", i);
@@ -434,12 +490,15 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     return status;
 }
 
-static void rank_finish(struct rank *k, const struct model_family *family)
+/* shared: its theta is another's. */
+static void rank_finish(struct rank *k, const struct model_family *family, bool shared)
 {
     if (k->dev) {
         const struct device_ops *ops = k->dev->ops;
         family->destroy(k->model);
         ops->release(k->dev, k->grad);
+        ops->release(k->dev, k->eval_theta);
+        if (!shared) ops->release(k->dev, k->theta);
         ops->release(k->dev, k->tokens);
         ops->release(k->dev, k->targets);
         ops->release(k->dev, k->loss);
@@ -453,15 +512,14 @@ static void rank_finish(struct rank *k, const struct model_family *family)
 void replica_destroy(struct replica *r)
 {
     if (!r) return;
+    if (r->apart && r->group_open) (void)quiet(r, NULL); /* what is under way needs all ranks */
     give_order(r, ORDER_QUIT);
     for (int i = 1; i < r->n_ranks; i++)
         if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);
     inner_opt_destroy(r->opt);
     if (r->group_open) collective_close(&r->ranks[0].coll);
-    if (r->ranks[0].dev) r->ranks[0].dev->ops->release(r->ranks[0].dev, r->theta);
-    if (r->ranks[0].dev) r->ranks[0].dev->ops->release(r->ranks[0].dev, r->eval_theta);
     mem_free(r->host_values);
-    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family);
+    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family, i > 0 && !r->apart);
     pthread_cond_destroy(&r->reported);
     pthread_cond_destroy(&r->ordered);
     pthread_mutex_destroy(&r->lock);
@@ -471,19 +529,24 @@ void replica_destroy(struct replica *r)
 
 float *replica_params(struct replica *r)
 {
-    return r->theta;
+    return r->ranks[0].theta;
 }
 
 enum status replica_set_params(struct replica *r, const float *values, struct err *err)
 {
-    struct device *dev = r->ranks[0].dev;
-    dev->ops->upload(dev, r->theta, values, r->layout->n_params * sizeof *values);
-    return dev->ops->sync(dev, err);
+    if (r->apart) TRY(quiet(r, err));
+    for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++) {
+        struct rank *k = &r->ranks[i];
+        k->dev->ops->upload(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
+        TRY(k->dev->ops->sync(k->dev, err));
+    }
+    return STATUS_OK;
 }
 
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
-    return in_host_memory(r, r->theta, r->host_values, values, err);
+    if (r->apart) TRY(quiet(r, err));
+    return in_host_memory(r, r->ranks[0].theta, r->host_values, values, err);
 }
 
 struct device *replica_device(struct replica *r)

@@ -16,6 +16,7 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
     if (!config->eval_only) {
         ask.fixed[MEMORY_GRADIENT] = here * theta;
         ask.fixed[MEMORY_MOMENTS] = inner_opt_moment_bytes(&config->opt, layout->n_params);
+        if (!dev->host_memory) ask.fixed[MEMORY_MOMENTS] /= config->ranks; /* a shard each, worker/shard.h */
         ask.fixed[MEMORY_WORKSPACE] = here * inner_opt_scalar_bytes();
     }
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */

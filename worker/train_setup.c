@@ -54,13 +54,13 @@ static enum status inner_load(void *ctx, const uint8_t *data, size_t size)
     struct trainer *t = ctx;
     struct inner_opt *opt = replica_optimizer(t->replica);
     size_t bytes = opt->n_params * sizeof(float), at = sizeof t->inner_head;
-    size_t want = at + (opt->m ? bytes : 0) + (opt->v ? bytes : 0);
+    size_t want = at + (opt->moments ? 2 * bytes : 0);
     if (data && size != want) return STATUS_MISMATCH;
     memset(t->inner_head, 0, sizeof t->inner_head);
     if (data) memcpy(t->inner_head, data, sizeof t->inner_head);
     opt->steps = t->inner_head[0];
     opt->skipped = t->inner_head[1];
-    return inner_opt_write(opt, data ? data + at : NULL, data && opt->m ? data + at + bytes : NULL, NULL);
+    return inner_opt_write(opt, data ? data + at : NULL, data && opt->moments ? data + at + bytes : NULL, NULL);
 }
 
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n)

@@ -1,0 +1,396 @@
+/* Ranks with memory of their own (several GPUs, emulated; or groups of CPU threads that are told to): steps, gradients,
+ * evaluation and saved moments are those of one rank, up to rounding; to the bit for any order of the queues; and a GPU
+ * that fails is named and ends the others' waits. ctest: timeout=240 */
+#include <libgen.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "worker/gpt2.h"
+#include "worker/replica.h"
+
+enum { N_TOKENS = 2001, BATCH = 12, STEPS = 3, SAMPLES_MAX = 2 * BATCH };
+
+/* Small, and odd numbers of everything. */
+static const struct model_config model = {.n_layer = 2, .n_head = 3, .n_embd = 9, .block_size = 6, .vocab_size = 29};
+static uint8_t bytes[N_TOKENS * 2];
+static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width = 2};
+static const struct tokens data = {.shards = &shard, .n_shards = 1, .n_tokens = N_TOKENS};
+static struct layout layout;
+
+struct outcome { /* each [n_params] */
+    float *theta, *m, *v;
+    double loss;
+};
+
+static int set_up(void **state)
+{
+    char path[4096];
+    (void)state;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+    if (n < 0) return -1;
+    path[n] = 0;
+    strcat(dirname(path), "/atoll_cuda_emulated.so"); /* beside this program */
+    if (!getenv("ATOLL_CUDA_PLUGIN")) setenv("ATOLL_CUDA_PLUGIN", path, 1);
+    setenv("ATOLL_EMULATED_GPUS", "4", 1);
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        bytes[2 * i] = (uint8_t)((i % 5 * 7 + rng_u64(1, RNG_TEST, i) % 3) % model.vocab_size);
+    layout_init(&layout);
+    if (gpt2_layout(&model, &layout, NULL) != STATUS_OK || layout_split(&layout, 1) != STATUS_OK) return -1;
+    return layout.n_params % 2 ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    layout_finish(&layout);
+    return mem_live_bytes() ? -1 : 0;
+}
+
+static struct replica_config config_of(const char *device, uint32_t ranks)
+{
+    return (struct replica_config){.family = &gpt2_family, .model = model, .device = device, .ranks = ranks,
+                                   .threads = 1, .batch_size = BATCH, .grad_accum = 2, .seed = 5, .apart = true,
+                                   .bucket = ranks == 3 ? 900 : strcmp(device, "cpu") ? 0 : 200, /* cut anywhere */
+                                   .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                                           .weight_decay = 0.1, .grad_clip = 0.5}};
+}
+
+static struct replica *open_replica(const struct replica_config *config)
+{
+    struct replica *r = NULL;
+    struct err err = {0};
+    float *values = mem_alloc(layout.n_params, sizeof *values);
+    if (replica_create(&r, config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    layout_fill(&layout, 0, 9, values);
+    for (uint64_t i = 0; i < layout.n_params; i++) values[i] += 0.01f * (float)(i % 7);
+    assert_int_equal(replica_set_params(r, values, NULL), STATUS_OK);
+    mem_free(values);
+    return r;
+}
+
+static enum status step(struct replica *r, uint64_t at, struct step_result *result, struct err *err)
+{
+    uint64_t counters[SAMPLES_MAX];
+    uint32_t n = replica_step_samples(r);
+    for (uint32_t i = 0; i < n; i++) counters[i] = at * n + i;
+    return replica_train_step(r, counters, n - (at % 3 == 1), 3e-3, result, err); /* some rows are empty */
+}
+
+static void steps(struct replica *r, int from, int to, double *loss)
+{
+    struct step_result result;
+    struct err err = {0};
+    for (int at = from; at < to; at++) {
+        if (step(r, (uint64_t)at, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (loss) *loss += result.loss_sum;
+    }
+    if (replica_flush(r, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (loss) *loss += result.loss_sum;
+}
+
+static float *copy_of(const float *values)
+{
+    float *copy = mem_alloc(layout.n_params, sizeof *copy);
+    assert_non_null(copy);
+    return values ? memcpy(copy, values, layout.n_params * sizeof *copy) : copy;
+}
+
+static void read_state(struct replica *r, struct outcome *o)
+{
+    const float *theta, *m, *v;
+    assert_int_equal(replica_get_params(r, &theta, NULL), STATUS_OK);
+    o->theta = copy_of(theta);
+    assert_int_equal(inner_opt_read(replica_optimizer(r), &m, &v, NULL), STATUS_OK);
+    o->m = copy_of(m);
+    o->v = copy_of(v);
+}
+
+static struct outcome train(const struct replica_config *config)
+{
+    struct outcome o = {0};
+    struct replica *r = open_replica(config);
+    steps(r, 0, STEPS, &o.loss);
+    read_state(r, &o);
+    assert_int_equal(replica_optimizer(r)->steps, STEPS);
+    replica_destroy(r);
+    return o;
+}
+
+static void drop(struct outcome *o)
+{
+    mem_free(o->theta);
+    mem_free(o->m);
+    mem_free(o->v);
+}
+
+static double distance(const float *a, const float *b)
+{
+    double diff = 0, norm = 0;
+    for (uint64_t i = 0; i < layout.n_params; i++) {
+        diff += pow((double)a[i] - b[i], 2);
+        norm += pow(b[i], 2);
+    }
+    return norm ? sqrt(diff / norm) : diff;
+}
+
+static void near(const char *what, const float *a, const float *b)
+{
+    double d = distance(a, b);
+    if (!(d < 2e-5)) fail_msg("%s is off by %g", what, d);
+}
+
+static void same(const char *what, const float *a, const float *b)
+{
+    if (memcmp(a, b, layout.n_params * sizeof *a)) fail_msg("%s differs, by %g", what, distance(a, b));
+}
+
+static void compare(const char *what, struct outcome *got, const struct outcome *want, bool exactly)
+{
+    char text[96];
+    const float *const pairs[][2] = {{got->theta, want->theta}, {got->m, want->m}, {got->v, want->v}};
+    static const char *const names[] = {"theta", "m", "v"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, "%s: %s", what, names[i]);
+        (exactly ? same : near)(text, pairs[i][0], pairs[i][1]);
+    }
+    if (!(fabs(got->loss - want->loss) < 1e-5 * fabs(want->loss))) fail_msg("%s: loss %g", what, got->loss);
+}
+
+/* One rank is the reference; every number of ranks for itself with every order of the queues. */
+static void check_training(const char *device, enum optimizer kind, int seeds)
+{
+    char what[64], seed[16];
+    struct replica_config config = config_of(device, 1);
+    config.opt.kind = kind;
+    struct outcome one = train(&config);
+    for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+        struct outcome first = {0};
+        config.ranks = ranks;
+        config.bucket = config_of(device, ranks).bucket;
+        for (int i = 0; i < (ranks == 3 ? seeds : 1); i++) {
+            snprintf(seed, sizeof seed, "%d", i);
+            snprintf(what, sizeof what, "%s, %u ranks, seed %d", device, ranks, i);
+            setenv("ATOLL_EMULATED_SEED", seed, 1);
+            struct outcome o = train(&config);
+            compare(what, &o, i ? &first : &one, i > 0);
+            if (i)
+                drop(&o);
+            else
+                first = o;
+        }
+        drop(&first);
+    }
+    drop(&one);
+    unsetenv("ATOLL_EMULATED_SEED");
+}
+
+static void test_gpus(void **state)
+{
+    (void)state;
+    check_training("cuda", OPTIMIZER_ADAMW, 4);
+}
+
+static void test_gpus_sgd(void **state)
+{
+    (void)state;
+    check_training("cuda", OPTIMIZER_SGD, 1);
+}
+
+static void test_cpu(void **state)
+{
+    (void)state;
+    check_training("cpu", OPTIMIZER_ADAMW, 1);
+}
+
+static void gradient(const struct replica_config *config, float *out, double *loss)
+{
+    struct replica *r = open_replica(config);
+    struct step_result result;
+    struct err err = {0};
+    const float *grad;
+    uint64_t counters[SAMPLES_MAX];
+    for (uint64_t i = 0; i < SAMPLES_MAX; i++) counters[i] = i;
+    for (int i = 0; i < 3; i++) /* the first goes another way, see shard_exchange_finish */
+        if (replica_gradient(r, counters, SAMPLES_MAX, &grad, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    memcpy(out, grad, layout.n_params * sizeof *out);
+    *loss = result.loss_sum;
+    replica_destroy(r);
+}
+
+static void test_gradient(void **state)
+{
+    (void)state;
+    double loss, want_loss;
+    float *want = copy_of(NULL), *got = copy_of(NULL);
+    struct replica_config config = config_of("cuda", 1);
+    gradient(&config, want, &want_loss);
+    config.bucket = 900;
+    for (config.ranks = 2; config.ranks <= 4; config.ranks++) {
+        gradient(&config, got, &loss);
+        near("the gradient", got, want);
+        assert_true(fabs(loss - want_loss) < 1e-5 * want_loss);
+    }
+    mem_free(want);
+    mem_free(got);
+}
+
+/* Live parameters right after a step, and others that the host brings, in turn. */
+static void evaluate(const struct replica_config *config, const float *other, double *live, double *given)
+{
+    struct replica *r = open_replica(config);
+    uint64_t tokens;
+    steps(r, 0, 1, NULL);
+    struct step_result result;
+    assert_int_equal(step(r, 2, &result, NULL), STATUS_OK); /* parameters are still on their way */
+    assert_int_equal(replica_eval(r, NULL, &data, 0, 50, live, &tokens, NULL), STATUS_OK);
+    assert_int_equal(step(r, 3, &result, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, other, &data, 3, 50, given, &tokens, NULL), STATUS_OK);
+    replica_destroy(r);
+}
+
+static void test_eval(void **state)
+{
+    (void)state;
+    double live[2], given[2];
+    float *other = copy_of(NULL);
+    layout_fill(&layout, 0, 3, other);
+    struct replica_config config = config_of("cuda", 1);
+    evaluate(&config, other, &live[0], &given[0]);
+    config.ranks = 3;
+    evaluate(&config, other, &live[1], &given[1]);
+    assert_true(fabs(live[0] - live[1]) < 1e-5 * live[0]);
+    assert_true(fabs(given[0] - given[1]) < 1e-6 * given[0]);
+    mem_free(other);
+}
+
+/* Saved by some ranks, continued by others. */
+static void test_other_number_of_ranks(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 1);
+    struct outcome one = train(&config);
+    for (uint32_t ranks = 1; ranks <= 4; ranks++) {
+        struct outcome half = {0}, back = {0}, end = {0};
+        config.ranks = ranks;
+        struct replica *r = open_replica(&config);
+        steps(r, 0, 2, &end.loss);
+        read_state(r, &half);
+        replica_destroy(r);
+        config.ranks = 5 - ranks;
+        r = open_replica(&config);
+        replica_optimizer(r)->steps = 2;
+        assert_int_equal(replica_set_params(r, half.theta, NULL), STATUS_OK);
+        assert_int_equal(inner_opt_write(replica_optimizer(r), half.m, half.v, NULL), STATUS_OK);
+        read_state(r, &back);
+        same("theta written", back.theta, half.theta);
+        same("m written", back.m, half.m);
+        same("v written", back.v, half.v);
+        steps(r, 2, STEPS, &end.loss);
+        read_state(r, &end);
+        compare("continued", &end, &one, false);
+        assert_int_equal(inner_opt_write(replica_optimizer(r), NULL, NULL, NULL), STATUS_OK);
+        drop(&back);
+        read_state(r, &back);
+        for (uint64_t i = 0; i < layout.n_params; i++) assert_true(back.m[i] == 0 && back.v[i] == 0);
+        replica_destroy(r);
+        drop(&half);
+        drop(&back);
+        drop(&end);
+    }
+    drop(&one);
+}
+
+/* A step whose gradient is not finite changes nothing, on any rank. */
+static void test_refused(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 2);
+    struct replica *r = open_replica(&config);
+    struct outcome before = {0}, after = {0};
+    steps(r, 0, 2, NULL);
+    read_state(r, &before);
+    before.theta[layout.n_params - 1] = NAN; /* in the last rank's share */
+    assert_int_equal(replica_set_params(r, before.theta, NULL), STATUS_OK);
+    steps(r, 2, 3, NULL);
+    read_state(r, &after);
+    same("theta", after.theta, before.theta);
+    same("m", after.m, before.m);
+    same("v", after.v, before.v);
+    assert_int_equal(replica_optimizer(r)->steps, 2);
+    assert_int_equal(replica_optimizer(r)->skipped, 1);
+    replica_destroy(r);
+    drop(&before);
+    drop(&after);
+}
+
+/* At which operation it fails does not matter: one line with its name, and no wait. */
+static void test_failure(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 3);
+    int failed = 0;
+    config.bucket = 1500;
+    for (int at = 100; at < 700; at += 97) {
+        char fails[24];
+        struct step_result result;
+        struct err err = {0};
+        enum status status = STATUS_OK;
+        snprintf(fails, sizeof fails, "1:%d", at);
+        setenv("ATOLL_EMULATED_FAIL", fails, 1);
+        struct replica *r = open_replica(&config);
+        for (int i = 0; i < 4 && status == STATUS_OK; i++) status = step(r, (uint64_t)i, &result, &err);
+        if (status == STATUS_OK) status = replica_flush(r, &result, &err);
+        if (status != STATUS_OK) {
+            assert_int_equal(status, STATUS_IO);
+            if (!strstr(err.msg, "device cuda:1 emulated") || !strstr(err.msg, "the other ranks of this worker were"))
+                fail_msg("%s", err.msg);
+            assert_int_not_equal(step(r, 9, &result, &err), STATUS_OK);
+            failed++;
+        }
+        replica_destroy(r);
+    }
+    unsetenv("ATOLL_EMULATED_FAIL");
+    assert_true(failed > 4);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct replica *r = NULL;
+    struct err err = {0};
+    struct replica_config config = config_of("cuda:0,9", 2);
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "device cuda:9"));
+    config = config_of("cuda:3,1", 2);
+    setenv("ATOLL_EMULATED_NO_NCCL", "1", 1);
+    assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "NCCL"));
+    unsetenv("ATOLL_EMULATED_NO_NCCL");
+    struct outcome o = train(&config);
+    drop(&o);
+    config = config_of("auto", 5); /* more than there are GPUs */
+    config.batch_size = 10;
+    o = train(&config);
+    drop(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpus),    cmocka_unit_test(test_gpus_sgd),
+        cmocka_unit_test(test_cpu),     cmocka_unit_test(test_gradient),
+        cmocka_unit_test(test_eval),    cmocka_unit_test(test_other_number_of_ranks),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
