@@ -115,12 +115,35 @@ static enum status cuda_reached(struct device *dev, int slot, struct err *err)
 
 /* --- bf16 --------------------------------------------------------------------------------------------------------- */
 
+static void cuda_note(struct cuda_device *cuda, const char *why)
+{
+    snprintf(cuda->base.note, sizeof cuda->base.note, "attention by the own kernel, which is slower: %.150s", why);
+}
+
+/* Attention in bf16 goes through cuDNN where it is. Appends to the device's name what is used. */
+static enum status open_attention(struct cuda_device *cuda, struct err *err)
+{
+    char name[32] = "own attention";
+    struct err why = {.code = STATUS_OK};
+    TRY(cuda_attention_wish(&cuda->attention, err));
+    if (cuda->attention != CUDA_ATTENTION_OWN) {
+        bool exact = cuda->attention == CUDA_ATTENTION_EXACT;
+        enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
+        if (status != STATUS_OK) cuda_note(cuda, why.msg);
+        if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
+            return err_set(err, status, "%s; ATOLL_ATTENTION=own does without", why.msg);
+    }
+    size_t used = strlen(cuda->base.name);
+    snprintf(cuda->base.name + used, sizeof cuda->base.name - used, " bf16, %s", name);
+    return STATUS_OK;
+}
+
 static enum status cuda_use_bf16(struct device *dev, struct err *err)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    size_t length = strlen(dev->name);
     if (cuda->plans) return err_set(err, STATUS_STATE, "device %s: bf16 comes before the first plan", dev->name);
-    if (!cuda->bf16) snprintf(dev->name + length, sizeof dev->name - length, " bf16");
+    if (cuda->bf16) return STATUS_OK;
+    TRY(open_attention(cuda, err));
     cuda->bf16 = true;
     dev->act_bytes = sizeof(uint16_t);
     return STATUS_OK;
@@ -205,11 +228,6 @@ static size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape
 {
     struct cuda_cudnn *cudnn = cuda_of(dev)->cudnn;
     return cudnn ? cuda_cudnn_attn_bytes(cudnn, shape) : own_bytes(shape);
-}
-
-static void cuda_note(struct cuda_device *cuda, const char *why)
-{
-    snprintf(cuda->base.note, sizeof cuda->base.note, "attention by the own kernel, which is slower: %.150s", why);
 }
 
 /* The own kernel, where cuDNN is not or does not take the shape. */
@@ -395,25 +413,6 @@ static const struct device_ops cuda_ops = {
     .delta = cuda_op_delta,
 };
 
-/* Activations in bf16 go through cuDNN where it is. Appends to the device's name what is used. */
-static enum status open_attention(struct cuda_device *cuda, struct err *err)
-{
-    char name[32] = "own attention";
-    struct err why = {.code = STATUS_OK};
-    TRY(cuda_attention_wish(&cuda->attention, err));
-    if (cuda->base.act_bytes != sizeof(uint16_t)) return STATUS_OK;
-    if (cuda->attention != CUDA_ATTENTION_OWN) {
-        bool exact = cuda->attention == CUDA_ATTENTION_EXACT;
-        enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
-        if (status != STATUS_OK) cuda_note(cuda, why.msg);
-        if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
-            return err_set(err, status, "%s: ATOLL_ATTENTION=own does without", why.msg);
-    }
-    size_t used = strlen(cuda->base.name);
-    snprintf(cuda->base.name + used, sizeof cuda->base.name - used, ", %s", name);
-    return STATUS_OK;
-}
-
 static enum status cuda_open(int index, struct device **out, struct err *err)
 {
     char name[64] = "";
@@ -432,7 +431,6 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
     }
     cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);
-    if (status == STATUS_OK) status = open_attention(cuda, err);
     if (status != STATUS_OK) {
         cuda_close(&cuda->base);
         return status;

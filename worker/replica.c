@@ -390,7 +390,8 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     k->replica = r;
     k->index = index;
     TRY(device_open(device_of_rank(c->device, index, r->n_ranks, device), threads ? (int)threads : 1, &k->dev, err));
-    if (c->bf16 && k->dev->ops->use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
+    if (c->bf16 && !k->dev->host_memory) TRY(k->dev->ops->use_bf16(k->dev, err));
+    if (c->bf16 && k->dev->host_memory && k->dev->ops->use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
         log_warn("train.precision: bf16 is computed in fp32 on %s", k->dev->name);
     if (index == 0) TRY(replica_memory_plan(&r->memory, c, r->layout, k->dev, err)); /* all ranks are alike */
     unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);

@@ -1,0 +1,257 @@
+/* What one device does in a second: the measurements of tests/gpu/run. Each command prints JSON objects, one a line.
+ *   bench_gpu info  DEVICE PRECISION
+ *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w and both gradients
+ *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
+ *   bench_gpu copy  DEVICE SECONDS MB
+ *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters
+ *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
+ *       reads step counts from standard input, one a line, and answers each with the tokens per second of those steps
+ * PRECISION: fp32 or bf16. Numbers are normal, not zero: a GPU that multiplies zeros takes less power and runs faster
+ * than any model. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "gpu/cuda_act.h"
+#include "tests/gpu/bench_gpu.h"
+
+enum { PATTERN = 1 << 18 };
+
+enum status bench_device(const char *name, const char *precision, struct device **out, struct err *err)
+{
+    bool bf16 = !strcmp(precision, "bf16");
+    if (!bf16 && strcmp(precision, "fp32") != 0)
+        return err_set(err, STATUS_INVALID, "precision %s: fp32 or bf16", precision);
+    TRY(device_open(name, 1, out, err));
+    return bf16 ? (*out)->ops->use_bf16(*out, err) : STATUS_OK;
+}
+
+void *bench_random(struct device *dev, size_t n, bool activation, float sigma)
+{
+    bool half = activation && dev->act_bytes == sizeof(uint16_t);
+    size_t size = half ? sizeof(uint16_t) : sizeof(float);
+    float *wide = mem_alloc(PATTERN, sizeof *wide);
+    uint16_t *narrow = mem_alloc(PATTERN, sizeof *narrow);
+    unsigned char *p = wide && narrow ? dev->ops->alloc(dev, n * size) : NULL;
+    if (p) {
+        rng_normal_fill(1, RNG_TEST, n, sigma, wide, PATTERN);
+        for (size_t i = 0; i < PATTERN; i++) narrow[i] = bf16_of(wide[i]);
+        for (size_t at = 0; at < n; at += PATTERN) {
+            size_t some = n - at < PATTERN ? n - at : PATTERN;
+            dev->ops->upload(dev, p + at * size, half ? (void *)narrow : (void *)wide, some * size);
+        }
+        if (dev->ops->sync(dev, NULL) != STATUS_OK) p = NULL; /* before the pattern goes */
+    }
+    mem_free(wide);
+    mem_free(narrow);
+    return p;
+}
+
+enum status bench_time(struct device *dev, void (*once)(struct device *dev, void *ctx), void *ctx, double seconds,
+                       double *each, struct err *err)
+{
+    once(dev, ctx); /* the first one loads code */
+    TRY(dev->ops->sync(dev, err));
+    size_t done = 0, batch = 1;
+    uint64_t start = clock_monotonic_us(), spent = 0;
+    while (!done || (double)spent < seconds * 1e6) {
+        for (size_t i = 0; i < batch; i++) once(dev, ctx);
+        TRY(dev->ops->sync(dev, err));
+        done += batch;
+        spent = clock_monotonic_us() - start;
+        if (batch < 64 && spent < 20000 * batch) batch *= 2; /* few waits, but not far past the time */
+    }
+    *each = (double)spent * 1e-6 / (double)done;
+    return STATUS_OK;
+}
+
+/* --- matrix products ---------------------------------------------------------------------------------------------- */
+
+struct gemm {
+    struct lin_plan *plan;
+    void *x, *y;
+    float *w, *dw;
+};
+
+static void gemm_fwd(struct device *dev, void *ctx)
+{
+    struct gemm *g = ctx;
+    dev->ops->lin_fwd(dev, g->plan, g->x, g->w, NULL, NULL, g->y, NULL);
+}
+
+static void gemm_bwd_x(struct device *dev, void *ctx)
+{
+    struct gemm *g = ctx;
+    dev->ops->lin_bwd_x(dev, g->plan, g->y, g->w, NULL, g->x, false);
+}
+
+static void gemm_bwd_w(struct device *dev, void *ctx)
+{
+    struct gemm *g = ctx;
+    dev->ops->lin_bwd_w(dev, g->plan, g->x, g->y, g->dw, NULL, true);
+}
+
+static enum status gemm(struct device *dev, double seconds, char **v, struct err *err)
+{
+    struct lin_shape s = {.n = strtoul(v[0], NULL, 10), .k = strtoul(v[1], NULL, 10), .m = strtoul(v[2], NULL, 10)};
+    struct gemm g = {.x = bench_random(dev, s.n * s.k, true, 1), .y = bench_random(dev, s.n * s.m, true, 1),
+                     .w = bench_random(dev, s.k * s.m, false, 0.02f), .dw = bench_random(dev, s.k * s.m, false, 1)};
+    double each[3], flops = 2.0 * (double)s.n * (double)s.k * (double)s.m * 1e-12;
+    if (!g.x || !g.y || !g.w || !g.dw) return err_set(err, STATUS_NOMEM, "no memory for the matrices");
+    TRY(dev->ops->params_plan(dev, s.k * s.m));
+    dev->ops->params(dev, g.w, s.k * s.m, 0, s.k * s.m);
+    TRY(dev->ops->lin_plan(dev, &s, &g.plan));
+    TRY(bench_time(dev, gemm_fwd, &g, seconds, &each[0], err));
+    TRY(bench_time(dev, gemm_bwd_w, &g, seconds, &each[1], err));
+    TRY(bench_time(dev, gemm_bwd_x, &g, seconds, &each[2], err));
+    printf("{\"n\": %zu, \"k\": %zu, \"m\": %zu, \"fwd_tflops\": %.6g, \"bwd_w_tflops\": %.6g, \"bwd_x_tflops\": %.6g, "
+           "\"tflops\": %.6g}\n", s.n, s.k, s.m, flops / each[0], flops / each[1], flops / each[2],
+           3 * flops / (each[0] + each[1] + each[2]));
+    return STATUS_OK;
+}
+
+/* --- attention ---------------------------------------------------------------------------------------------------- */
+
+struct attn {
+    struct attn_plan *plan;
+    void *qkv, *o, *d_o, *dqkv;
+    float *lse;
+};
+
+static void attn_fwd(struct device *dev, void *ctx)
+{
+    struct attn *a = ctx;
+    dev->ops->attn_fwd(dev, a->plan, a->qkv, a->o, a->lse);
+}
+
+static void attn_bwd(struct device *dev, void *ctx)
+{
+    struct attn *a = ctx;
+    dev->ops->attn_bwd(dev, a->plan, a->qkv, a->o, a->lse, a->d_o, a->dqkv);
+}
+
+static enum status attn(struct device *dev, double seconds, char **v, struct err *err)
+{
+    struct attn_shape s = {.batch = strtoul(v[0], NULL, 10), .seq = strtoul(v[1], NULL, 10),
+                           .heads = strtoul(v[2], NULL, 10), .kv_heads = strtoul(v[3], NULL, 10),
+                           .head_dim = strtoul(v[4], NULL, 10)};
+    size_t n = s.batch * s.seq, c = s.heads * s.head_dim, row = (s.heads + 2 * s.kv_heads) * s.head_dim;
+    struct attn a = {.qkv = bench_random(dev, n * row, true, 1), .o = bench_random(dev, n * c, true, 1),
+                     .d_o = bench_random(dev, n * c, true, 1), .dqkv = bench_random(dev, n * row, true, 1),
+                     .lse = bench_random(dev, n * s.heads, false, 1)};
+    double fwd, bwd;
+    double flops = 2.0 * (double)n * (double)s.seq * (double)c * 1e-12; /* causal: half of 4 B H T T hd */
+    if (!a.qkv || !a.o || !a.d_o || !a.dqkv || !a.lse) return err_set(err, STATUS_NOMEM, "no memory for attention");
+    enum status status = dev->ops->attn_plan(dev, &s, &a.plan);
+    if (status != STATUS_OK) return err_set(err, status, "no plan: %s", dev->note);
+    TRY(bench_time(dev, attn_fwd, &a, seconds, &fwd, err));
+    TRY(bench_time(dev, attn_bwd, &a, seconds, &bwd, err));
+    printf("{\"batch\": %zu, \"seq\": %zu, \"heads\": %zu, \"kv_heads\": %zu, \"head_dim\": %zu, \"fwd_tflops\": %.6g, "
+           "\"bwd_tflops\": %.6g, \"us_per_token\": %.6g, \"note\": \"%s\"}\n", s.batch, s.seq, s.heads, s.kv_heads,
+           s.head_dim, flops / fwd, 2.5 * flops / bwd, (fwd + bwd) / (double)n * 1e6, dev->note);
+    return STATUS_OK;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+struct copies {
+    float *host, *a, *b;
+    size_t n;
+};
+
+static void copy_in(struct device *dev, void *ctx)
+{
+    struct copies *c = ctx;
+    dev->ops->upload(dev, c->a, c->host, c->n * sizeof *c->a);
+}
+
+static void copy_out(struct device *dev, void *ctx)
+{
+    struct copies *c = ctx;
+    dev->ops->download(dev, c->host, c->a, c->n * sizeof *c->a);
+}
+
+static void copy_inside(struct device *dev, void *ctx)
+{
+    struct copies *c = ctx;
+    dev->ops->copy(dev, c->b, c->a, c->n * sizeof *c->a);
+}
+
+static void add(struct device *dev, void *ctx)
+{
+    struct copies *c = ctx;
+    dev->ops->axpy(dev, c->n, 0.5f, c->a, c->b);
+}
+
+static enum status copies(struct device *dev, double seconds, char **v, struct err *err)
+{
+    struct copies c = {.n = strtoul(v[0], NULL, 10) * 1000000 / sizeof(float)};
+    double in, out, inside, adding, bytes = (double)c.n * sizeof(float) * 1e-9;
+    c.host = mem_alloc(c.n, sizeof *c.host);
+    c.a = bench_random(dev, c.n, false, 1);
+    c.b = bench_random(dev, c.n, false, 1);
+    if (!c.host || !c.a || !c.b) return err_set(err, STATUS_NOMEM, "no memory to copy");
+    TRY(bench_time(dev, copy_in, &c, seconds, &in, err));
+    TRY(bench_time(dev, copy_out, &c, seconds, &out, err));
+    TRY(bench_time(dev, copy_inside, &c, seconds, &inside, err));
+    TRY(bench_time(dev, add, &c, seconds, &adding, err));
+    printf("{\"mb\": %s, \"upload_gb_s\": %.6g, \"download_gb_s\": %.6g, \"inside_gb_s\": %.6g, \"axpy_gb_s\": %.6g}\n",
+           v[0], bytes / in, bytes / out, 2 * bytes / inside, 3 * bytes / adding);
+    mem_free(c.host);
+    return STATUS_OK;
+}
+
+/* --- the program -------------------------------------------------------------------------------------------------- */
+
+static enum status info(struct device *dev)
+{
+    uint64_t left = 0, total = 0;
+    dev->ops->memory(dev, &left, &total);
+    printf("{\"device\": \"%s\", \"note\": \"%s\", \"act_bytes\": %zu, \"memory_gb\": %.6g, \"free_gb\": %.6g}\n",
+           dev->name, dev->note, dev->act_bytes, (double)total * 1e-9, (double)left * 1e-9);
+    return STATUS_OK;
+}
+
+static enum status run(int argc, char **argv, struct device **dev, struct err *err)
+{
+    const char *what = argc > 3 ? argv[1] : "";
+    if (!strcmp(what, "info")) {
+        TRY(bench_device(argv[2], argv[3], dev, err));
+        return info(*dev);
+    }
+    if (!strcmp(what, "gemm") && argc == 8) {
+        TRY(bench_device(argv[2], argv[3], dev, err));
+        return gemm(*dev, strtod(argv[4], NULL), argv + 5, err);
+    }
+    if (!strcmp(what, "attn") && argc == 10) {
+        TRY(bench_device(argv[2], argv[3], dev, err));
+        return attn(*dev, strtod(argv[4], NULL), argv + 5, err);
+    }
+    if (!strcmp(what, "copy") && argc == 5) {
+        TRY(bench_device(argv[2], "fp32", dev, err));
+        return copies(*dev, strtod(argv[3], NULL), argv + 4, err);
+    }
+    if (!strcmp(what, "delta") && argc == 6) {
+        TRY(bench_device(argv[2], "fp32", dev, err));
+        return bench_delta(*dev, strtod(argv[3], NULL), argv[4], strtoul(argv[5], NULL, 10), err);
+    }
+    if (!strcmp(what, "train") && argc == 13) {
+        TRY(bench_device(argv[2], argv[3], dev, err));
+        return bench_train_steps(*dev, argv + 4, err);
+    }
+    return err_set(err, STATUS_INVALID, "usage: see the head of tests/gpu/bench_gpu.c");
+}
+
+int main(int argc, char **argv)
+{
+    struct device *dev = NULL;
+    struct err err = {0};
+    enum status status = run(argc, argv, &dev, &err);
+    if (status == STATUS_OK && dev) status = dev->ops->sync(dev, &err);
+    if (status != STATUS_OK) fprintf(stderr, "bench_gpu: %s\n", *err.msg ? err.msg : status_text(status));
+    device_close(dev);
+    return status == STATUS_OK ? 0 : status == STATUS_INVALID ? 2 : 1;
+}

@@ -1,0 +1,23 @@
+/* Parts of bench_gpu. */
+#ifndef TESTS_GPU_BENCH_GPU_H
+#define TESTS_GPU_BENCH_GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "gpu/device.h"
+
+/* "fp32" or "bf16". Errors of device_open and use_bf16; *out may be set then, too, and is to be closed. */
+enum status bench_device(const char *name, const char *precision, struct device **out, struct err *err) MUST_CHECK;
+/* n normal numbers in the device's memory, an activation in the device's form; NULL: none. Goes with the device. */
+void *bench_random(struct device *dev, size_t n, bool activation, float sigma) MUST_CHECK;
+/* Seconds of one `once`, over at least `seconds`. */
+enum status bench_time(struct device *dev, void (*once)(struct device *dev, void *ctx), void *ctx, double seconds,
+                       double *each, struct err *err) MUST_CHECK;
+
+/* Of n parameters with one codec: prints its line. */
+enum status bench_delta(struct device *dev, double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
+/* v: FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB; serves standard input. */
+enum status bench_train_steps(struct device *dev, char **v, struct err *err) MUST_CHECK;
+
+#endif

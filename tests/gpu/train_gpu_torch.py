@@ -1,0 +1,134 @@
+"""PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, flash attention, fused AdamW,
+clipping. Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
+Speaks as bench_gpu does: a line about itself, then for each step count on standard input a line with tokens per
+second and loss."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def attend(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
+class Gpt2Block(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.heads = s.heads
+        self.ln_1 = nn.LayerNorm(s.width)
+        self.attn = nn.Linear(s.width, 3 * s.width)
+        self.proj = nn.Linear(s.width, s.width)
+        self.ln_2 = nn.LayerNorm(s.width)
+        self.fc = nn.Linear(s.width, 4 * s.width)
+        self.out = nn.Linear(4 * s.width, s.width)
+
+    def forward(self, x, rope):
+        b, t, c = x.shape
+        q, k, v = self.attn(self.ln_1(x)).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        x = x + self.proj(attend(q, k, v).transpose(1, 2).reshape(b, t, c))
+        return x + self.out(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+def turn(x, rope):
+    cos, sin = rope
+    first, second = x.float().chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.heads, self.kv, self.hd = s.heads, s.kv, s.width // s.heads
+        self.norm_1 = nn.RMSNorm(s.width, eps=1e-5)
+        self.qkv = nn.Linear(s.width, (s.heads + 2 * s.kv) * self.hd, bias=False)
+        self.proj = nn.Linear(s.width, s.width, bias=False)
+        self.norm_2 = nn.RMSNorm(s.width, eps=1e-5)
+        self.gate_up = nn.Linear(s.width, 2 * s.ffn, bias=False)
+        self.down = nn.Linear(s.ffn, s.width, bias=False)
+
+    def forward(self, x, rope):
+        b, t, c = x.shape
+        qkv = self.qkv(self.norm_1(x)).view(b, t, self.heads + 2 * self.kv, self.hd).transpose(1, 2)
+        q, k, v = qkv.split((self.heads, self.kv, self.kv), 1)
+        y = attend(turn(q, rope), turn(k, rope), v)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
+        gate, up = self.gate_up(self.norm_2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Model(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.gpt2 = s.family == "gpt2"
+        self.wte = nn.Embedding(s.vocab, s.width)
+        self.wpe = nn.Embedding(s.seq, s.width) if self.gpt2 else None
+        self.blocks = nn.ModuleList((Gpt2Block if self.gpt2 else LlamaBlock)(s) for _ in range(s.layers))
+        self.norm = nn.LayerNorm(s.width) if self.gpt2 else nn.RMSNorm(s.width, eps=1e-5)
+        angles = torch.outer(torch.arange(s.seq), 10000 ** (-torch.arange(0, s.width // s.heads, 2) / (s.width // s.heads)))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, 0.0, 0.02)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens)
+        if self.gpt2:
+            x = x + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x, (self.cos, self.sin))
+        logits = F.linear(self.norm(x), self.wte.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+
+class Shape:
+    def __init__(self, words):
+        self.family = words[0]
+        names = ("layers", "heads", "kv", "width", "ffn", "seq", "batch", "vocab")
+        for name, word in zip(names, words[1:]):
+            setattr(self, name, int(word))
+
+
+def main():
+    kind, device, shape = sys.argv[1], sys.argv[2], Shape(sys.argv[3:])
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("high")
+    model = Model(shape).to(device)
+    decay = [p for p in model.parameters() if p.dim() >= 2]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    opt = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
+    forward = torch.compile(model) if kind == "compile" else model
+    data = torch.randint(0, shape.vocab, (shape.batch, shape.seq + 1), device=device)
+    x, y = data[:, :-1].contiguous(), data[:, 1:].contiguous()
+    backends = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION] if device == "cuda" else [SDPBackend.MATH]
+
+    def step():
+        opt.zero_grad(set_to_none=True)
+        with torch.autocast(device, torch.bfloat16), sdpa_kernel(backends):
+            loss = forward(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        return loss
+
+    print(json.dumps({"torch": torch.__version__, "params": sum(p.numel() for p in model.parameters())}), flush=True)
+    for line in sys.stdin:
+        count, start, loss = int(line), time.perf_counter(), None
+        for _ in range(count):
+            loss = step()
+        value = loss.item()  # waits for everything
+        rate = count * x.numel() / (time.perf_counter() - start)
+        print(json.dumps({"tokens_per_s": rate, "loss": value}), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # inductor's compile workers would keep the interpreter alive for seconds
+
+
+main()

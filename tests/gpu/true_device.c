@@ -1,0 +1,51 @@
+/* In the place of the emulation, for the tests of tests/parity that compare the CUDA device with the CPU: the device is
+ * the one that the programs load, a GPU or what ATOLL_CUDA_PLUGIN names. 77 where there is none. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "gpu/cuda_plugin.h"
+#include "gpu/plugin.h"
+#include "tests/cuda/emulate.h"
+
+static enum status count(int *n, struct err *err)
+{
+    (void)err;
+    *n = 1; /* the first one is what is tested */
+    return STATUS_OK;
+}
+
+const struct cuda_plugin atoll_cuda_plugin = {.version = ATOLL_VERSION, .count = count, .open = plugin_cuda_open};
+
+const struct emulate_watch *emulate_watch;
+
+/* A GPU chooses its order. */
+void emulate_order(unsigned seed)
+{
+    (void)seed;
+}
+
+void emulate_queue_order(unsigned seed)
+{
+    (void)seed;
+}
+
+__attribute__((constructor)) static void leave_without_device(void)
+{
+    struct device *dev = NULL;
+    struct err err = {.code = STATUS_OK};
+    if (plugin_cuda_open(0, &dev, &err) == STATUS_OK) {
+        printf("device %s\n", dev->name);
+        device_close(dev);
+        cmocka_set_skip_filter(GPU_SKIPS); /* allocations of a plugin cannot be made to fail from here */
+        return;
+    }
+    printf("skipped: %s\n", err.msg);
+    fflush(stdout);
+    _Exit(err.code == STATUS_UNSUPPORTED ? 77 : 1);
+}
