@@ -46,7 +46,6 @@ static void cuda_close(struct device *dev)
         cuda_rt_release(cuda->rt, cuda->logits);
         cuda_rt_release(cuda->rt, cuda->partials);
         cuda_rt_release(cuda->rt, cuda->sums);
-        cuda_rt_release(cuda->rt, cuda->zeros);
         cuda_rt_release(cuda->rt, cuda->image.values);
         cuda_rt_release(cuda->rt, cuda->spans_device);
     }
@@ -173,18 +172,6 @@ static void cuda_plan_free(struct device *dev, void *plan)
     }
 }
 
-/* So many zeros, for layers without bias. */
-static enum status reserve_zeros(struct cuda_device *cuda, size_t n)
-{
-    if (n <= cuda->n_zeros) return STATUS_OK;
-    float *zeros = cuda_rt_alloc(cuda->rt, n * sizeof *zeros);
-    if (!zeros) return STATUS_NOMEM;
-    cuda_rt_release(cuda->rt, cuda->zeros);
-    cuda->zeros = zeros;
-    cuda->n_zeros = n;
-    return STATUS_OK;
-}
-
 static enum status lin_gemms(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct lin_shape *s = &plan->as.lin.shape;
@@ -192,7 +179,7 @@ static enum status lin_gemms(struct cuda_device *cuda, struct cuda_plan *plan)
     bool bf16 = cuda->bf16;
     size_t ldw = s->out_in ? s->k : s->m;
     struct cuda_gemm_shape fwd = {.m = s->n, .n = s->m, .k = s->k, .lda = s->k, .ldb = ldw, .b_trans = s->out_in,
-                                  .ldc = s->m, .bf16 = bf16, .bf16_out = bf16, .bias = true};
+                                  .ldc = s->m, .bf16 = bf16, .bf16_out = bf16, .bias = s->bias};
     struct cuda_gemm_shape bwd_x = {.m = s->n, .n = s->k, .k = s->m, .lda = s->m, .ldb = ldw, .b_trans = !s->out_in,
                                     .ldc = s->k, .bf16 = bf16, .bf16_out = bf16};
     struct cuda_gemm_shape bwd_w = {.m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m,
@@ -200,7 +187,6 @@ static enum status lin_gemms(struct cuda_device *cuda, struct cuda_plan *plan)
     if (s->out_in) /* dw = dy^T x */
         bwd_w = (struct cuda_gemm_shape){.m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k,
                                          .ldc = s->k, .bf16 = bf16};
-    TRY(reserve_zeros(cuda, s->m));
     TRY(cuda_rt_gemm_create(rt, &fwd, &plan->as.lin.fwd));
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));

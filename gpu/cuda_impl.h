@@ -81,8 +81,6 @@ struct cuda_device {
     size_t logits_bytes, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
     size_t muon_floats;              /* CUDA_MUON_FLOATS; tests take less, for more batches */
     double *sums;                    /* [CUDA_SEGMENTS] */
-    float *zeros;                    /* a bias for layers that are called without one */
-    size_t n_zeros;
 
     bool bf16;
     struct cuda_image image;

@@ -191,13 +191,17 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
     bool gelu = s->act == LIN_ACT_GELU;
+    if (s->bias != (b != NULL)) {
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: a bias where the plan has none, or the other way round");
+        return;
+    }
     if (res && gelu) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: a residual cannot follow an activation");
         return;
     }
     void *z = gelu && aux ? aux : y; /* backward through GELU needs what went in */
     cuda_rt_gemm(cuda->rt, p->as.lin.fwd, &(struct cuda_gemm_call){.a = x, .b = cuda_weights(cuda, w), .c = res,
-                 .out = z, .bias = b ? cuda_weights(cuda, b) : cuda->zeros});
+                 .out = z, .bias = b ? cuda_weights(cuda, b) : NULL});
     if (gelu)
         LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(s->n * s->m, s->n * s->m, CUDA_BLOCK), 1, cuda_gelu_args,
                .n = s->n * s->m, .bf16 = cuda->bf16, .z = z, .y = y);

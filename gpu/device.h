@@ -48,6 +48,7 @@ enum lin_act { LIN_ACT_NONE, LIN_ACT_GELU };
 struct lin_shape {
     size_t n, k, m;   /* y[n,m] from x[n,k] */
     enum lin_act act; /* GELU: the tanh form, 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) */
+    bool bias;        /* lin_fwd gets one, always; else never */
     bool out_in;      /* w is [m,k] */
     bool inference;   /* only lin_fwd will be called */
 };
@@ -189,7 +190,7 @@ struct device_ops {
     void (*glu_fwd)(struct device *dev, size_t n, size_t f, const void *gu, void *h);
     void (*glu_bwd)(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu);
 
-    /* y[N,M] = act(x w + b) + res. b and res may be NULL; res may equal y. aux[N,M] keeps z = x w + b, an activation as
+    /* y[N,M] = act(x w + b) + res. b as the plan says, res may be NULL; res may equal y. aux[N,M] keeps z = x w + b, an activation as
      * others, for the way back; NULL when act is NONE or there will be none. y is made of the z that aux holds, rounded
      * as it is, so that act_again gives the same bits. */
     void (*lin_fwd)(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,

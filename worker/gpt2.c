@@ -101,7 +101,8 @@ static size_t gpt2_memory(const struct model_config *config, size_t act_bytes, s
 
 static enum status plan_linear(struct model *m, size_t k, size_t out, enum lin_act act, struct lin_plan **plan)
 {
-    struct lin_shape shape = {.n = m->n, .k = k, .m = out, .act = act, .inference = !(m->uses & MODEL_TRAIN)};
+    struct lin_shape shape = {.n = m->n, .k = k, .m = out, .act = act, .bias = true,
+                              .inference = !(m->uses & MODEL_TRAIN)};
     return m->dev->ops->lin_plan(m->dev, &shape, plan);
 }
 

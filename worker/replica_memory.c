@@ -13,6 +13,7 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
                              .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
                              .outer = dev->host_memory ? config->outer.host : config->outer.device};
     ask.fixed[MEMORY_PARAMS] = dev->host_memory ? theta : 2 * theta;
+    if (dev->act_bytes < sizeof(float)) ask.fixed[MEMORY_IMAGE] = layout->n_params * dev->act_bytes;
     if (!config->eval_only) {
         ask.fixed[MEMORY_GRADIENT] = here * theta;
         ask.fixed[MEMORY_MOMENTS] = inner_opt_moment_bytes(&config->opt, layout->n_params);

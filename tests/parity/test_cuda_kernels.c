@@ -319,12 +319,16 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     struct vec dx2 = act_normal(n * k, 6, 1), again = act_poisoned(n * m);
     struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m);
     for (int d = 0; d < 2; d++) {
-        struct lin_plan *plan;
+        struct lin_plan *plan, *bare;
+        struct lin_shape with_bias = s;
         const float *b = w.at[d] + k * m;
-        assert_int_equal(ON(d, lin_plan, &s, &plan), STATUS_OK);
+        with_bias.bias = true;
+        assert_int_equal(ON(d, lin_plan, &with_bias, &plan), STATUS_OK);
+        assert_int_equal(ON(d, lin_plan, &s, &bare), STATUS_OK);
         ON(d, lin_fwd, plan, x.at[d], w.at[d], b, NULL, y.at[d], act ? aux.at[d] : NULL);
         if (act) ON(d, act_again, plan, aux.at[d], again.at[d]);
-        ON(d, lin_fwd, plan, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
+        ON(d, plan_free, bare);
+        ON(d, lin_fwd, bare, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
         if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b, res.at[d], res.at[d], NULL);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx.at[d], false);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx2.at[d], true);

@@ -40,7 +40,7 @@ static const size_t lin_sizes[][3] = {{1, 1, 1},    {3, 5, 2},     {14, 32, 32},
 static void lin_forward(struct device *dev, const size_t *size, bool out_in, bool act, bool with_res)
 {
     struct lin_shape s = {.n = size[0], .k = size[1], .m = size[2], .act = act ? LIN_ACT_GELU : LIN_ACT_NONE,
-                          .out_in = out_in};
+                          .bias = true, .out_in = out_in};
     size_t ny = s.n * s.m;
     float *x = case_normal(s.n * s.k, 1, 1), *w = case_normal(s.k * s.m, 2, 1 / sqrtf((float)s.k));
     float *b = case_normal(s.m, 3, 1), *res = case_normal(ny, 4, 1), *y = case_poisoned(ny), *aux = case_poisoned(ny);

@@ -205,7 +205,7 @@ static void test_refusals(void **state)
         assert_int_equal(err.code, STATUS_UNSUPPORTED);
         assert_non_null(strstr(err.msg, "CUDA"));
     }
-    assert_int_equal(device_open("cuda:0,1", 1, &dev, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(device_open("cuda:0,1", 1, &dev, &err), STATUS_INVALID); /* a list is the replica's */
     assert_int_equal(device_open("cuda:x", 1, &dev, &err), STATUS_INVALID);
     assert_int_equal(device_open("tpu", 1, &dev, &err), STATUS_INVALID);
     assert_int_equal(device_open("cpu", 0, &dev, &err), STATUS_INVALID);

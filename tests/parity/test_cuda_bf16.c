@@ -1,0 +1,250 @@
+/* Models on the CUDA device in bf16, its kernels emulated: loss and gradient near those of the CPU's fp32, and the image
+ * of the parameters as true as a fresh one after whatever changes them. ctest: labels=asan timeout=120 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "gpu/cuda_act.h"
+#include "gpu/cuda_impl.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/lib/device_case.h"
+#include "worker/gpt2.h"
+
+enum { BATCH = 2, SEQ = 12, ROWS = BATCH * SEQ };
+
+static const struct model_config shape = {.n_layer = 2, .n_head = 2, .n_embd = 48, .block_size = SEQ,
+                                          .vocab_size = 70};
+
+/* One device with a model on it. */
+struct side {
+    struct device *dev;
+    struct model *model;
+    float *theta, *grad, *loss, *m, *v;
+    int32_t *tokens, *targets;
+    size_t n;
+};
+
+static void *place(struct side *s, const void *values, size_t bytes)
+{
+    void *p = s->dev->ops->alloc(s->dev, bytes);
+    assert_non_null(p);
+    if (values) s->dev->ops->upload(s->dev, p, values, bytes);
+    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
+    return p;
+}
+
+static float *start_of(size_t n)
+{
+    return case_normal(n, 1, 0.05f);
+}
+
+static struct side side_open(bool cuda)
+{
+    struct side s = {.n = gpt2_offsets_of(&shape).n_params};
+    struct err err = {0};
+    int32_t tokens[ROWS], targets[ROWS];
+    enum status status = cuda ? atoll_cuda_plugin.open(0, &s.dev, &err) : device_open("cpu", 1, &s.dev, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    if (cuda) assert_int_equal(s.dev->ops->use_bf16(s.dev, &err), STATUS_OK);
+    assert_int_equal(s.dev->act_bytes, cuda ? 2 : 4);
+    status = gpt2_family.create(&shape, s.dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &s.model, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    for (int i = 0; i < ROWS; i++) {
+        tokens[i] = (7 * i * i + 3 * i) % 70;
+        targets[i] = i % 9 == 8 ? -1 : (5 * i + 1) % 70;
+    }
+    float *theta = start_of(s.n);
+    s.theta = place(&s, theta, s.n * sizeof *theta);
+    s.grad = place(&s, NULL, s.n * sizeof *theta);
+    s.m = place(&s, NULL, s.n * sizeof *theta);
+    s.v = place(&s, NULL, s.n * sizeof *theta);
+    s.loss = place(&s, NULL, ROWS * sizeof *theta);
+    s.tokens = place(&s, tokens, sizeof tokens);
+    s.targets = place(&s, targets, sizeof targets);
+    mem_free(theta);
+    return s;
+}
+
+static void side_close(struct side *s)
+{
+    gpt2_family.destroy(s->model);
+    void *all[] = {s->theta, s->grad, s->m, s->v, s->loss, s->tokens, s->targets};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) s->dev->ops->release(s->dev, all[i]);
+    device_close(s->dev);
+}
+
+static float *host_of(struct side *s, const float *p, size_t n)
+{
+    struct err err = {0};
+    float *host = mem_alloc(n, sizeof *host);
+    assert_non_null(host);
+    s->dev->ops->download(s->dev, host, p, n * sizeof *host);
+    if (s->dev->ops->sync(s->dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return host;
+}
+
+static void run(struct side *s, bool train)
+{
+    gpt2_family.run(s->model, s->theta, s->tokens, s->targets, 1.0f / ROWS, s->loss, train ? s->grad : NULL, false,
+                    NULL);
+}
+
+static void near(const char *what, struct side *cpu, struct side *cuda, const float *want_p, const float *got_p,
+                 size_t n, double tol)
+{
+    float *want = host_of(cpu, want_p, n), *got = host_of(cuda, got_p, n);
+    double *wide = case_widen(want, n);
+    case_close(what, got, wide, n, tol);
+    mem_free(want);
+    mem_free(got);
+    mem_free(wide);
+}
+
+static void adamw(struct side *s, uint64_t step)
+{
+    const struct adamw_span spans[] = {{.offset = 0, .count = s->n / 3, .decay = true},
+                                       {.offset = s->n / 3, .count = s->n - s->n / 3, .decay = false}};
+    struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+                            .step = step};
+    s->dev->ops->adamw(s->dev, spans, 2, s->theta, s->grad, s->m, s->v, &h, NULL);
+}
+
+/* The rounding of bf16 (2^-9 at most) goes through two blocks and back. */
+static void test_model(void **state)
+{
+    (void)state;
+    struct side cpu = side_open(false), cuda = side_open(true);
+    for (uint64_t step = 1; step <= 3; step++) {
+        run(&cpu, true);
+        run(&cuda, true);
+        near("loss", &cpu, &cuda, cpu.loss, cuda.loss, ROWS, 4e-3);
+        near("gradient", &cpu, &cuda, cpu.grad, cuda.grad, cpu.n, 3e-2);
+        adamw(&cpu, step);
+        adamw(&cuda, step);
+    }
+    side_close(&cpu);
+    side_close(&cuda);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* --- the image ---------------------------------------------------------------------------------------------------- */
+
+/* Every number of the image that is in use is theta's, rounded. */
+static void image_is_true(struct side *s, const char *after)
+{
+    run(s, false);
+    struct cuda_image *image = &cuda_of(s->dev)->image;
+    float *theta = host_of(s, s->theta, s->n);
+    uint16_t *half = mem_alloc(s->n, sizeof *half);
+    assert_non_null(half);
+    s->dev->ops->download(s->dev, half, image->values, s->n * sizeof *half);
+    assert_int_equal(s->dev->ops->sync(s->dev, NULL), STATUS_OK);
+    assert_ptr_equal(image->theta, s->theta);
+    assert_int_equal(image->n_stale, 0);
+    for (size_t i = 0; i < s->n; i++)
+        if (half[i] != bf16_of(theta[i])) fail_msg("after %s: parameter %zu is not what its image shows", after, i);
+    mem_free(half);
+    mem_free(theta);
+}
+
+static void test_writers(void **state)
+{
+    (void)state;
+    struct side s = side_open(true);
+    const struct device_ops *ops = s.dev->ops;
+    float *values = start_of(64);
+    image_is_true(&s, "the start");
+    run(&s, true);
+    adamw(&s, 1);
+    assert_int_equal(cuda_of(s.dev)->image.n_stale, 0); /* it writes both */
+    image_is_true(&s, "adamw");
+    ops->upload(s.dev, s.theta + 101, values, 64 * sizeof *values);
+    assert_int_equal(cuda_of(s.dev)->image.n_stale, 1);
+    image_is_true(&s, "upload");
+    ops->copy(s.dev, s.theta + 7, s.grad + 7, 1000 * sizeof *values);
+    image_is_true(&s, "copy");
+    ops->fill(s.dev, s.theta + s.n - 3, 3, 0.25f);
+    image_is_true(&s, "fill");
+    ops->axpy(s.dev, 17, 0.5f, s.grad, s.theta + 3);
+    image_is_true(&s, "axpy");
+    ops->scale(s.dev, s.n, 0.9f, s.theta);
+    image_is_true(&s, "scale");
+    ops->sgd(s.dev, s.n / 2, s.theta + 11, s.grad, 0.1f, 0.99f, NULL);
+    image_is_true(&s, "sgd");
+    ops->upload(s.dev, s.theta, values, 64 * sizeof *values); /* stale, and then changed by both */
+    adamw(&s, 2);
+    image_is_true(&s, "upload and adamw");
+    mem_free(values);
+    side_close(&s);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* Random changes and random announcements: what was announced is as theta, and nothing else was touched. */
+static void test_ranges(void **state)
+{
+    (void)state;
+    enum { N = 400 };
+    struct side s = side_open(true);
+    float *x = place(&s, NULL, N * sizeof *x), now[N] = {0};
+    uint16_t half[N];
+    bool fresh[N] = {false};
+    s.dev->ops->params(s.dev, x, N, 0, 0);
+    for (uint64_t round = 0; round < 3000; round++) {
+        uint32_t bits[4];
+        rng_block(9, RNG_TEST, round, bits);
+        size_t begin = bits[0] % N, n = 1 + bits[1] % (bits[2] % 4 ? 9 : N - begin);
+        if (n > N - begin) n = N - begin;
+        if (bits[3] % 3) {
+            s.dev->ops->fill(s.dev, x + begin, n, (float)round);
+            for (size_t i = begin; i < begin + n; i++) now[i] = (float)round;
+            for (size_t i = begin; i < begin + n; i++) fresh[i] = false;
+            continue;
+        }
+        s.dev->ops->params(s.dev, x, N, begin, n);
+        for (size_t i = begin; i < begin + n; i++) fresh[i] = true;
+        s.dev->ops->download(s.dev, half, cuda_of(s.dev)->image.values, sizeof half);
+        assert_int_equal(s.dev->ops->sync(s.dev, NULL), STATUS_OK);
+        for (size_t i = 0; i < N; i++)
+            if (fresh[i] && half[i] != bf16_of(now[i])) fail_msg("round %d: %zu is stale", (int)round, i);
+    }
+    s.dev->ops->release(s.dev, x);
+    side_close(&s);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct side s = side_open(true);
+    struct err err = {0};
+    s.dev->ops->params(s.dev, s.theta, s.n + 1, 0, 1);
+    assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "more parameters"));
+    side_close(&s);
+    s = side_open(true);
+    run(&s, false);
+    assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_OK);
+    s.dev->ops->params(s.dev, s.grad, s.n, 0, s.n); /* theta is no longer what was named */
+    assert_null(cuda_weights(cuda_of(s.dev), s.theta));
+    assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_INVALID);
+    side_close(&s);
+    struct device *cpu;
+    assert_int_equal(device_open("cpu", 1, &cpu, &err), STATUS_OK);
+    assert_int_equal(cpu->ops->use_bf16(cpu, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(cpu->act_bytes, sizeof(float));
+    device_close(cpu);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_writers),
+                                       cmocka_unit_test(test_ranges), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
