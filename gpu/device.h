@@ -190,9 +190,9 @@ struct device_ops {
     void (*glu_fwd)(struct device *dev, size_t n, size_t f, const void *gu, void *h);
     void (*glu_bwd)(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu);
 
-    /* y[N,M] = act(x w + b) + res. b as the plan says, res may be NULL; res may equal y. aux[N,M] keeps z = x w + b, an activation as
-     * others, for the way back; NULL when act is NONE or there will be none. y is made of the z that aux holds, rounded
-     * as it is, so that act_again gives the same bits. */
+    /* y[N,M] = act(x w + b) + res. b as the plan says, res may be NULL; res may equal y. aux[N,M] keeps z = x w + b,
+     * an activation as others, for the way back; NULL when act is NONE or there will be none. y is made of the z that
+     * aux holds, rounded as it is, so that act_again gives the same bits. */
     void (*lin_fwd)(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                     const void *res, void *y, void *aux);
     /* y[N,M] = act(aux) once more, when y was not kept; for plans with an activation. */

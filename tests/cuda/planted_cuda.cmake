@@ -3,7 +3,7 @@
 # stops it. Those at the end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of
 # them, by barriers.sh.
 set(planted_cuda_names)
-foreach(program IN ITEMS kernels delta muon attn_graph cudnn)
+foreach(program IN ITEMS kernels bf16 delta muon attn_graph cudnn)
     add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
     target_link_libraries(planted_cuda_${program} PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
 endforeach()
@@ -36,10 +36,27 @@ function(atoll_planted_cuda name test source from to)
     set(program kernels)
     if(source MATCHES "delta|muon|attn_graph|cudnn")
         set(program ${CMAKE_MATCH_0})
+    elseif(source MATCHES "\\.c$")
+        set(program bf16)
     endif()
     add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
     target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} ${library} ${all_libraries} PkgConfig::CMOCKA)
 endfunction()
+
+# --- bf16: the image of the parameters
+atoll_planted_cuda(image_not_told_of_copies test_writers cuda_device.c
+    "cuda_written(cuda_of(dev), dst, bytes);\n    cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_INSIDE);"
+    "cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_INSIDE);")
+atoll_planted_cuda(image_not_told_of_sgd test_writers cuda_ops.c
+    "cuda_written(cuda_of(dev), theta, n * sizeof *theta);" "")
+atoll_planted_cuda(image_not_written_by_adamw test_writers cuda_ops.c
+    "cuda->image.theta == theta ? cuda->image.values : NULL" "NULL")
+atoll_planted_cuda(end_of_a_stale_range_forgotten test_ranges cuda_image.c
+    "if (to < end) stale_insert(image, i++, to, end);" "")
+atoll_planted_cuda(stale_ranges_lost_when_there_are_many test_ranges cuda_image.c
+    "if (*last < end) *last = end;" "")
+atoll_planted_cuda(stale_range_a_number_short test_ranges cuda_image.c
+    "end < offset + count ? end : offset + count" "end < offset + count ? end - 1 : offset + count")
 
 # --- off by one
 atoll_planted_cuda(one_element_too_many test_vectors cuda_element
