@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# train.precision=bf16 on the emulated device: through cuDNN (emulated, too) where it is there, by the own kernel and with
+# one line where it is not, and not at all where ATOLL_ATTENTION asks for what cannot be had.
+# ctest: timeout=120
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+make_data
+write_config run.yaml
+export ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so
+
+launch() { # folder settings...: ended with $status
+    local dir=$1
+    shift
+    status=0
+    "$BIN/atoll" launch run.yaml --workers 1 --dir "$dir" --train.devices=cuda --train.precision=bf16 \
+        --train.max_steps=5 --train.eval_every=100 "$@" >"$dir.log" 2>&1 || status=$?
+}
+
+refused() { # name line
+    ((status == 1 || status == 2)) || fail "$1: ended with $status, expected 1 or 2"
+    grep -hE -m 1 -- "$2" "$1.log" "$1"/logs/*.log || fail "$1: no line \"$2\""
+}
+
+launch own
+((status == 0)) || fail "without cuDNN: ended with $status: $(tail -n 3 own.log)"
+grep -h 'own kernel, which is slower: the emulation has no cuDNN' own/logs/worker-0.log || fail "no line about cuDNN"
+export ATOLL_EMULATE_CUDNN=1
+for wish in '' cudnn exact; do
+    rm -rf cudnn
+    ATOLL_ATTENTION=$wish launch cudnn
+    ((status == 0)) || fail "with cuDNN, ATOLL_ATTENTION=$wish: ended with $status: $(tail -n 3 cudnn.log)"
+    grep -q 'bf16, emulated cuDNN' cudnn/logs/worker-0.log || fail "ATOLL_ATTENTION=$wish: the log does not name cuDNN"
+    if grep 'own kernel' cudnn/logs/worker-0.log; then fail "ATOLL_ATTENTION=$wish: the own kernel all the same"; fi
+    json lines own/metrics.jsonl step loss >own.txt
+    json lines cudnn/metrics.jsonl step loss >cudnn.txt
+    paste own.txt cudnn.txt | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d }
+        END { printf "losses of the two differ by at most %g\n", most; exit !(NR > 0 && most < 1e-2) }' ||
+        fail "ATOLL_ATTENTION=$wish: the losses differ"
+done
+ATOLL_ATTENTION=own launch forced
+((status == 0)) || fail "ATOLL_ATTENTION=own: ended with $status"
+grep -q 'bf16, own attention' forced/logs/worker-0.log || fail "ATOLL_ATTENTION=own: not the own kernel"
+ATOLL_ATTENTION=flash launch unknown
+refused unknown 'ATOLL_ATTENTION is "flash": own, cudnn or exact'
+unset ATOLL_EMULATE_CUDNN
+ATOLL_ATTENTION=cudnn launch wanted
+refused wanted 'the emulation has no cuDNN; ATOLL_ATTENTION=own does without'
+echo ok
