@@ -130,7 +130,8 @@ static enum status open_attention(struct cuda_device *cuda, struct err *err)
         enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
         if (status != STATUS_OK) cuda_note(cuda, why.msg);
         if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
-            return err_set(err, status, "%s; ATOLL_ATTENTION=own does without", why.msg);
+            return err_set(err, status, "device %s: %s; ATOLL_ATTENTION=own does without", cuda->base.name,
+                           why.msg);
     }
     size_t used = strlen(cuda->base.name);
     snprintf(cuda->base.name + used, sizeof cuda->base.name - used, " bf16, %s", name);
