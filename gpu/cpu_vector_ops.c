@@ -175,8 +175,8 @@ static void adamw_thread(void *ctx, int thread, int threads)
         if (first >= last) continue;
         struct adamw_step step = j->step;
         step.decay = span->decay ? step.lr * j->weight_decay : 0;
-        size_t offset = span->offset + first;
-        j->kernels->adamw_run(last - first, j->out + offset, j->x + offset, j->out2 + offset, j->out3 + offset, &step);
+        size_t offset = span->offset + first, state = offset - span->skipped;
+        j->kernels->adamw_run(last - first, j->out + offset, j->x + offset, j->out2 + state, j->out3 + state, &step);
     }
 }
 

@@ -153,7 +153,7 @@ void cuda_sgd(const struct cuda_grid *grid, const struct cuda_sgd_args *a); /* c
 
 /* A range of theta with one weight-decay factor; its blocks begin with number `block`. */
 struct cuda_adamw_span {
-    uint64_t offset, count, block;
+    uint64_t offset, count, block, skipped; /* moments: at offset - skipped */
     int decay;
 };
 

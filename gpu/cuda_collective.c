@@ -11,7 +11,8 @@
 enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };
 
 struct member {
-    struct cuda_rt *rt;
+    struct cuda_device *cuda;
+    struct cuda_rt *rt; /* the device's */
     struct cuda_comm *comm;
     struct cuda_event *enter, *done[EVENTS];
     float *one; /* device memory, of the barrier */
@@ -45,13 +46,14 @@ static void cuda_abort(struct collective *coll)
     atomic_store(&group->aborted, true);
 }
 
-/* COMM goes on when all that was submitted to the device is done. */
-static enum status enter(struct collective *coll, struct member *m)
+/* COMM goes on when all that was submitted to the device is done, and changes buf[n]. */
+static enum status enter(struct collective *coll, struct member *m, float *buf, size_t n)
 {
     struct cuda_group *group = coll->group;
     if (atomic_load(&group->aborted)) return STATUS_CLOSED;
     cuda_rt_record(m->rt, CUDA_MAIN, m->enter);
     cuda_rt_wait(m->rt, CUDA_COMM, m->enter);
+    cuda_written(m->cuda, buf, n * sizeof *buf);
     return STATUS_OK;
 }
 
@@ -63,7 +65,7 @@ static void leave(struct member *m, unsigned ticket)
 static enum status cuda_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
 {
     struct member *m = member_of(coll);
-    TRY(enter(coll, m));
+    TRY(enter(coll, m, buf, share * (size_t)coll->n_ranks));
     cuda_comm_reduce_scatter(m->comm, buf, share);
     leave(m, ticket);
     return STATUS_OK;
@@ -72,7 +74,7 @@ static enum status cuda_start_reduce_scatter(struct collective *coll, float *buf
 static enum status cuda_start_all_gather(struct collective *coll, float *buf, size_t share, unsigned ticket)
 {
     struct member *m = member_of(coll);
-    TRY(enter(coll, m));
+    TRY(enter(coll, m, buf, share * (size_t)coll->n_ranks));
     cuda_comm_all_gather(m->comm, buf, share);
     leave(m, ticket);
     return STATUS_OK;
@@ -81,7 +83,7 @@ static enum status cuda_start_all_gather(struct collective *coll, float *buf, si
 static enum status cuda_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
 {
     struct member *m = member_of(coll);
-    TRY(enter(coll, m));
+    TRY(enter(coll, m, buf, n));
     cuda_comm_all_reduce(m->comm, buf, n);
     leave(m, ticket);
     return STATUS_OK;
@@ -107,7 +109,7 @@ static enum status cuda_broadcast(struct collective *coll, float *buf, size_t n,
         cuda_abort(coll);
         return STATUS_INVALID;
     }
-    TRY(enter(coll, m));
+    TRY(enter(coll, m, buf, n));
     cuda_comm_broadcast(m->comm, buf, n, root);
     leave(m, OWN_TICKET);
     cuda_wait(coll, OWN_TICKET);
@@ -185,6 +187,7 @@ enum status cuda_collective_open(struct device *const *devices, int n_ranks, str
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;
     for (int r = 0; r < n_ranks; r++) {
+        group->members[r].cuda = cuda_of(devices[r]);
         group->members[r].rt = cuda_of(devices[r])->rt;
         group->members[r].group = group;
         out[r] = (struct collective){.ops = &cuda_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r],

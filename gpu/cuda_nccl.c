@@ -66,10 +66,10 @@ static enum status load_functions(void *object, struct nccl *f, struct err *err)
     return STATUS_OK;
 }
 
-/* ATOLL_NCCL names another file. */
+/* ATOLL_NCCL_LIBRARY names another file. */
 static enum status load(struct nccl *f, struct err *err)
 {
-    const char *path = getenv("ATOLL_NCCL");
+    const char *path = getenv("ATOLL_NCCL_LIBRARY");
     int version = 0;
     void *object = dlopen(path && *path ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!object) {

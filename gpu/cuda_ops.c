@@ -82,9 +82,9 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
         if (!spans[i].count) continue;
         struct cuda_adamw_span *had = &cuda->spans[kept];
         struct cuda_adamw_span span = {.offset = spans[i].offset, .count = spans[i].count, .block = blocks,
-                                       .decay = spans[i].decay};
+                                       .skipped = spans[i].skipped, .decay = spans[i].decay};
         if (same && (kept >= cuda->n_spans || had->offset != span.offset || had->count != span.count ||
-                     had->decay != span.decay)) {
+                     had->skipped != span.skipped || had->decay != span.decay)) {
             if (cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return 0; /* those before may be on their way; it stays */
             same = false;
         }

@@ -42,16 +42,16 @@ KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
     float correct1 = a.correct ? a.correct[0] : a.correct1, correct2 = a.correct ? a.correct[1] : a.correct2;
     UNROLL for (unsigned k = 0; k < CUDA_ADAMW_EACH; k++)
     {
-        size_t at = first + k * CUDA_BLOCK, i = span->offset + at;
+        size_t at = first + k * CUDA_BLOCK, i = span->offset + at, j = i - span->skipped;
         if (at >= span->count) continue;
         float g = a.grad[i] * scale;
-        float m = fmaf(a.beta1, a.m[i], (1 - a.beta1) * g);
-        float v = fmaf(a.beta2, a.v[i], (1 - a.beta2) * (g * g));
+        float m = fmaf(a.beta1, a.m[j], (1 - a.beta1) * g);
+        float v = fmaf(a.beta2, a.v[j], (1 - a.beta2) * (g * g));
         float step = m / (sqrtf(v * correct2) + a.eps);
         float theta = fmaf(-a.lr * correct1, step, a.theta[i] * keep);
         a.theta[i] = theta;
-        a.m[i] = m;
-        a.v[i] = v;
+        a.m[j] = m;
+        a.v[j] = v;
         if (a.image) a.image[i] = bf16_of(theta);
     }
 }

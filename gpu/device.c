@@ -58,6 +58,21 @@ const char *device_of_rank(const char *devices, int rank, int ranks, char out[DE
     return out;
 }
 
+const char *device_names(struct device *const *devices, int n, char out[DEVICE_NAME_BYTES])
+{
+    const char *rest = strchr(devices[0]->name, ' ');
+    size_t at = rest ? (size_t)(rest - devices[0]->name) : 0;
+    snprintf(out, DEVICE_NAME_BYTES, "%s", devices[0]->name);
+    for (int i = 1; i < n && rest && !devices[0]->host_memory; i++) {
+        const char *number = strchr(devices[i]->name, ':');
+        size_t digits = number ? strcspn(number + 1, " ") : 0;
+        if (digits && at < DEVICE_NAME_BYTES)
+            at += (size_t)snprintf(out + at, DEVICE_NAME_BYTES - at, ",%.*s", (int)digits, number + 1);
+    }
+    if (rest && at < DEVICE_NAME_BYTES) snprintf(out + at, DEVICE_NAME_BYTES - at, "%s", rest);
+    return out;
+}
+
 void device_close(struct device *dev)
 {
     if (dev) dev->ops->close(dev);

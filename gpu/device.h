@@ -81,6 +81,7 @@ struct muon_plan;
 struct adamw_span {
     uint64_t offset, count;
     bool decay;
+    uint64_t skipped; /* m and v leave so much before it out: they have it at offset - skipped */
 };
 
 /* Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), bias-corrected moments. */
@@ -266,6 +267,8 @@ enum { DEVICE_NAME_BYTES = 96 };
 /* The name that rank `rank` of `ranks` opens, of what train.devices says: its number of the list "cuda:0,1"; with
  * several ranks "cuda" is GPU `rank`, and "auto" too where there are enough, else "cpu". Returns out. */
 const char *device_of_rank(const char *devices, int rank, int ranks, char out[DEVICE_NAME_BYTES]);
+/* What logs call them together: "cuda:0,1 NVIDIA H200". Where they share memory, the name of the first. Returns out. */
+const char *device_names(struct device *const *devices, int n, char out[DEVICE_NAME_BYTES]);
 /* NULL is allowed. */
 void device_close(struct device *dev);
 

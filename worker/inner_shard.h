@@ -11,19 +11,15 @@
 #include "worker/inner_opt.h"
 #include "worker/shard.h"
 
-struct inner_shard_bucket {
-    struct shard_part part;
-    struct adamw_span *spans; /* offsets from part.offset */
-    size_t n_spans;
-};
-
 struct inner_shard {
     const struct shard_map *map;
     struct collective *coll;
     struct device *dev;
     float *m, *v; /* [shard_floats], device; NULL without moments */
     float *sums;  /* [ranks][n_buckets] sums of squares, device */
-    struct inner_shard_bucket buckets[SHARD_BUCKETS_MAX];
+    struct shard_part parts[SHARD_BUCKETS_MAX];
+    struct adamw_span *spans; /* of all parts */
+    size_t n_spans;
 };
 
 /* Of rank coll->rank; map and coll are borrowed. */

@@ -59,6 +59,7 @@ struct replica {
     uint64_t submitted;   /* orders that took a slot */
     uint64_t done_us;     /* when the last step was seen to be over */
     struct memory_plan memory;
+    char names[DEVICE_NAME_BYTES]; /* of the devices */
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];
     bool group_open;
@@ -450,6 +451,7 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
         TRY(rank_init(r, i, err));
         devices[i] = r->ranks[i].dev;
     }
+    (void)device_names(devices, r->n_ranks, r->names);
     r->apart = r->n_ranks > 1 && (!devices[0]->host_memory || c->apart);
     r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
     if (!r->apart) r->map.padded = r->layout->n_params;
@@ -577,7 +579,7 @@ uint32_t replica_seq(const struct replica *r)
 
 const char *replica_device_name(const struct replica *r)
 {
-    return r->ranks[0].dev->name;
+    return r->names;
 }
 
 const struct memory_plan *replica_memory(const struct replica *r)

@@ -77,6 +77,9 @@ struct cuda_rt {
     void *stopped_ctx;
 };
 
+/* The device whose kernel this thread runs, or NULL. */
+extern _Thread_local struct cuda_rt *emulate_running;
+
 /* Memory of the device may be touched between these; they nest. */
 void emulate_memory_open(struct cuda_rt *rt);
 void emulate_memory_close(struct cuda_rt *rt);

@@ -241,11 +241,14 @@ struct launch {
     max_align_t args[];
 };
 
+_Thread_local struct cuda_rt *emulate_running;
+
 static void run_kernel(struct cuda_rt *rt, const void *args)
 {
     const struct launch *l = args;
-    (void)rt;
+    emulate_running = rt;
     cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+    emulate_running = NULL;
 }
 
 /* The arguments are copied now, as a launch does. */

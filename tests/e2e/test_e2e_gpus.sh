@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Several GPUs in one worker (emulated, loaded as the true back end is): the run of the CPU; stopped and continued with
+# another number of GPUs; one that fails is named, and nobody hangs. ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+make_data
+write_config run.yaml
+export ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so ATOLL_EMULATED_GPUS=3 ATOLL_EMULATED_SEED=5
+
+command=("$BIN/atoll" launch run.yaml --workers 1 --train.max_steps=10 --train.eval_every=100)
+
+run() { # folder settings...
+    local dir=$1
+    shift
+    "${command[@]}" --dir "$dir" "$@" >"$dir.log" 2>&1 || fail "the run in $dir ended with $?"
+}
+
+# The last loss of each step, in order.
+losses() { json lines "$1/metrics.jsonl" step loss | awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' |
+    sort -n; }
+
+same_as_cpu() { # folder
+    (($(losses "$1" | wc -l) == 10)) || fail "$1 has not 10 steps"
+    paste -d' ' <(losses cpu) <(losses "$1") | awk -v run="$1" '
+        { d = $2 - $4; if (d < 0) d = -d; if (d > most) most = d }
+        END { printf "%s: losses differ from those of the CPU by at most %g\n", run, most; exit !(NR > 0 && most < 1e-4) }
+    ' || fail "$1: the losses differ"
+}
+
+run cpu --train.devices=cpu
+run two --train.devices=cuda:2,0
+same_as_cpu two
+grep -q 'cuda:2,0 emulated' two/logs/worker-0.log || fail "worker-0 does not say which GPUs it uses"
+
+# Stopped in its second round with two GPUs, continued with one, or the other way round.
+steps_reach() { (($(grep -c . "$1/metrics.jsonl") >= $2)); }
+for order in 'cuda:0,1 cuda:1' 'cuda cuda:0,2'; do
+    read -r first second <<<"$order"
+    rm -rf stopped
+    start stopped.log "${command[@]}" --dir stopped --train.devices="$first"
+    until_true 60 "six steps" steps_reach stopped 6
+    kill -TERM "$pid"
+    code=0
+    wait "$pid" || code=$?
+    ended "$pid"
+    ((code == 75 || code == 0)) || fail "stopped: ended with $code"
+    run stopped --train.devices="$second"
+    same_as_cpu stopped
+done
+
+# A GPU that fails in the middle of a step.
+mkdir -p failing
+ATOLL_EMULATED_FAIL=1:400 start failing.log "${command[@]}" --dir failing --train.devices=cuda:0,1,2 --train.batch_size=6
+line='device cuda:1 emulated.*a kernel failed.*the other ranks of this worker were stopped'
+until_true 60 "the line of the GPU that failed" grep -rqE "$line" failing/logs
+grep -rhE -m 1 "$line" failing/logs | head -n 1
+kill -TERM "$pid"
+wait "$pid" || true
+ended "$pid"
+
+ATOLL_EMULATED_NO_NCCL=1 "${command[@]}" --dir none --train.devices=cuda:0,1 >none.log 2>&1 && fail "a run without NCCL"
+grep -rhE -m 1 'NCCL' none.log none/logs | head -n 1 | grep . || fail "no line about NCCL"
