@@ -17,7 +17,7 @@ run() { # folder settings...
 }
 
 # The last loss of each step, in order.
-losses() { json lines "$1/metrics.jsonl" step loss | awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' |
+losses() { json lines "$1/metrics.jsonl" step step loss | awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' |
     sort -n; }
 
 same_as_cpu() { # folder
