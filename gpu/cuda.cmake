@@ -89,7 +89,8 @@ function(atoll_cuda_plugin)
     endforeach()
     # A few sources of common/ go in, too: a plugin has no symbols of the program's.
     add_library(atoll_cuda MODULE ${sources} ${CMAKE_SOURCE_DIR}/common/status.c
-                ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c ${objects})
+                ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
+                ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
     if(ATOLL_CUDA_NCCL) # the library itself is opened at run time

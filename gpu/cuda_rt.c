@@ -1,47 +1,17 @@
-#include "gpu/cuda_rt.h"
+#include "gpu/cuda_rt_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include <cublasLt.h>
-#include <cuda_runtime_api.h>
-
 #include "common/mem.h"
-#include "gpu/device.h"
 
 enum {
-    WORKSPACE_BYTES = 32 << 20, /* Hopper's best algorithms need as much */
-    CAPABILITY_MIN = 80,        /* Ampere: the oldest this build has code for */
+    CAPABILITY_MIN = 80, /* Ampere: the oldest this build has code for */
     GRID_X_MAX = 0x7fffffff,
     GRID_Y_MAX = 65535,
     POLLS_MAX = 1000, /* without a pause: a few microseconds each */
     PAUSE_NS = 20000
-};
-
-struct cuda_rt {
-    int index;
-    char name[112]; /* "device cuda:1 NVIDIA H200" */
-    cudaStream_t stream;              /* CUDA_MAIN */
-    cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */
-    bool (*stopped)(void *ctx);
-    void *stopped_ctx;
-    cudaEvent_t marks[DEVICE_MARKS];
-    cublasLtHandle_t blas;
-    void *workspace;
-    struct err error; /* the first one; code OK: none */
-};
-
-/* Pointers to 16 bytes allow faster algorithms; parameters lie anywhere in theta, so both kinds must be at hand. */
-enum alignment { ALIGN_ELEMENT, ALIGN_VECTOR, ALIGNMENTS };
-enum { VECTOR_BYTES = 16 };
-
-struct cuda_gemm {
-    struct cuda_gemm_shape shape;
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t first, second, out; /* column-major: B^T, A^T and C^T */
-    bool has[ALIGNMENTS];
-    cublasLtMatmulAlgo_t algo[ALIGNMENTS];
 };
 
 struct cuda_event {
@@ -85,19 +55,21 @@ enum status cuda_rt_count(int *count, struct err *err)
     return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
 }
 
-static enum status open_in(struct cuda_rt *rt, struct err *err)
+static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
 {
     TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
     for (int i = 0; i < DEVICE_MARKS; i++) /* who waits sleeps: other threads of this machine have work, too */
         check(rt, cudaEventCreateWithFlags(&rt->marks[i], cudaEventDisableTiming | cudaEventBlockingSync),
               "cannot make an event");
-    check(rt, cudaMalloc(&rt->workspace, WORKSPACE_BYTES), "no memory for cuBLASLt's workspace");
+    check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES), "no memory for cuBLASLt's workspace");
     if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
     cublasStatus_t blas = cublasLtCreate(&rt->blas);
-    if (blas == CUBLAS_STATUS_SUCCESS) return STATUS_OK;
-    return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cuBLASLt does not start: %s", rt->index,
-                   cublasLtGetStatusString(blas));
+    if (blas != CUBLAS_STATUS_SUCCESS)
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cuBLASLt does not start: %s", rt->index,
+                       cublasLtGetStatusString(blas));
+    if (algo_cache_open(&rt->algos, gpu, (unsigned)cublasLtGetVersion()) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", rt->index);
 }
 
 enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t name_size, struct err *err)
@@ -120,7 +92,7 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     rt->index = index;
     snprintf(name, name_size, "%s", prop.name);
     snprintf(rt->name, sizeof rt->name, "device cuda:%d %.80s", index, prop.name);
-    enum status status = open_in(rt, err);
+    enum status status = open_in(rt, prop.name, err);
     if (status == STATUS_OK)
         *out = rt;
     else
@@ -136,6 +108,7 @@ void cuda_rt_close(struct cuda_rt *rt)
     for (int q = 0; q < CUDA_QUEUES; q++)
         if (rt->beside[q]) (void)cudaStreamDestroy(rt->beside[q]); /* lets what it holds finish */
     if (rt->blas) (void)cublasLtDestroy(rt->blas);
+    algo_cache_close(&rt->algos);
     (void)cudaFree(rt->workspace);
     for (int i = 0; i < DEVICE_MARKS; i++)
         if (rt->marks[i]) (void)cudaEventDestroy(rt->marks[i]);
@@ -143,15 +116,14 @@ void cuda_rt_close(struct cuda_rt *rt)
     mem_free(rt);
 }
 
-/* Whoever calls may be a thread that used another GPU before, or none. */
-static void use(struct cuda_rt *rt)
+void cuda_rt_use(struct cuda_rt *rt)
 {
     check(rt, cudaSetDevice(rt->index), "cannot be used");
 }
 
 static cudaStream_t stream_of(struct cuda_rt *rt, enum cuda_queue queue)
 {
-    use(rt);
+    cuda_rt_use(rt);
     if (queue == CUDA_MAIN) return rt->stream;
     if (!rt->beside[queue])
         check(rt, cudaStreamCreateWithFlags(&rt->beside[queue], cudaStreamNonBlocking), "cannot make a stream");
@@ -191,7 +163,7 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
 
 static void wait_for_all(struct cuda_rt *rt)
 {
-    use(rt);
+    cuda_rt_use(rt);
     wait_here(rt, rt->stream, NULL);
     for (int q = 0; q < CUDA_QUEUES; q++)
         if (rt->beside[q]) wait_here(rt, rt->beside[q], NULL);
@@ -200,7 +172,7 @@ static void wait_for_all(struct cuda_rt *rt)
 void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p)
 {
     size_t left = 0, all = 0;
-    use(rt);
+    cuda_rt_use(rt);
     if (cudaMemGetInfo(&left, &all) != cudaSuccess) {
         (void)cudaGetLastError();
         left = all = 0;
@@ -212,7 +184,7 @@ void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p)
 void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
 {
     void *p = NULL;
-    use(rt);
+    cuda_rt_use(rt);
     if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
         (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
         return NULL;
@@ -244,7 +216,7 @@ void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const
 void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes)
 {
     void *p = NULL;
-    use(rt);
+    cuda_rt_use(rt);
     if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocPortable) != cudaSuccess) {
         (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
         return NULL;
@@ -262,13 +234,13 @@ void cuda_rt_host_release(struct cuda_rt *rt, void *p)
 
 void cuda_rt_mark(struct cuda_rt *rt, int slot)
 {
-    use(rt);
+    cuda_rt_use(rt);
     check(rt, cudaEventRecord(rt->marks[slot], rt->stream), "marking a place");
 }
 
 enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
 {
-    use(rt);
+    cuda_rt_use(rt);
     wait_here(rt, NULL, rt->marks[slot]);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
@@ -278,7 +250,7 @@ enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
 {
     struct cuda_event *e = mem_alloc(1, sizeof *e);
     if (!e) return STATUS_NOMEM;
-    use(rt);
+    cuda_rt_use(rt);
     if (cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming) != cudaSuccess) {
         (void)cudaGetLastError();
         mem_free(e);
@@ -291,7 +263,7 @@ enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
 void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *e)
 {
     if (!e) return;
-    use(rt);
+    cuda_rt_use(rt);
     (void)cudaEventDestroy(e->event);
     mem_free(e);
 }
@@ -308,7 +280,7 @@ void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *
 
 enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
 {
-    use(rt);
+    cuda_rt_use(rt);
     wait_here(rt, NULL, e->event);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
@@ -343,118 +315,4 @@ enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
     wait_for_all(rt);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
-}
-
-/* --- matrix products ---------------------------------------------------------------------------------------------- */
-
-#define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
-
-static size_t bytes_of(bool bf16)
-{
-    return bf16 ? 2 : sizeof(float);
-}
-
-/* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already.
- * The bias belongs to its rows then, as cuBLASLt has it. */
-static bool describe(struct cuda_gemm *g)
-{
-    const struct cuda_gemm_shape *s = &g->shape;
-    cublasOperation_t first = s->b_trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->a_trans ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint64_t rows1 = s->b_trans ? s->k : s->n, cols1 = s->b_trans ? s->n : s->k;
-    uint64_t rows2 = s->a_trans ? s->m : s->k, cols2 = s->a_trans ? s->k : s->m;
-    cudaDataType_t in = s->bf16 ? CUDA_R_16BF : CUDA_R_32F, out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
-    cublasLtEpilogue_t epilogue = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    return cublasLtMatmulDescCreate(&g->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-           SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first) == CUBLAS_STATUS_SUCCESS &&
-           SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second) == CUBLAS_STATUS_SUCCESS &&
-           SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) == CUBLAS_STATUS_SUCCESS &&
-           (!s->bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out) == CUBLAS_STATUS_SUCCESS) &&
-           cublasLtMatrixLayoutCreate(&g->first, in, rows1, cols1, (int64_t)s->ldb) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->second, in, rows2, cols2, (int64_t)s->lda) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->out, out, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS;
-}
-
-/* Whether rows begin at 16 bytes when matrices do. */
-static bool rows_aligned(const struct cuda_gemm_shape *s)
-{
-    size_t in = bytes_of(s->bf16), out = bytes_of(s->bf16_out);
-    return s->lda * in % VECTOR_BYTES == 0 && s->ldb * in % VECTOR_BYTES == 0 && s->ldc * out % VECTOR_BYTES == 0;
-}
-
-static bool choose(struct cuda_rt *rt, struct cuda_gemm *g, enum alignment alignment)
-{
-    cublasLtMatmulPreference_t wish = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    uint64_t workspace = WORKSPACE_BYTES;
-    uint32_t in = alignment == ALIGN_VECTOR ? VECTOR_BYTES : (uint32_t)bytes_of(g->shape.bf16);
-    uint32_t out = alignment == ALIGN_VECTOR ? VECTOR_BYTES : (uint32_t)bytes_of(g->shape.bf16_out);
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t what;
-        uint32_t bytes;
-    } aligned[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, in},
-                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, in},
-                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out},
-                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out}};
-    int n = 0;
-    if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS) return false;
-    bool ok = cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < 4; i++)
-        ok = ok && cublasLtMatmulPreferenceSetAttribute(wish, aligned[i].what, &aligned[i].bytes,
-                                                        sizeof aligned[i].bytes) == CUBLAS_STATUS_SUCCESS;
-    ok = ok && cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out, wish, 1, &found,
-                                              &n) == CUBLAS_STATUS_SUCCESS;
-    (void)cublasLtMatmulPreferenceDestroy(wish);
-    if (!ok || n < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
-    g->algo[alignment] = found.algo;
-    g->has[alignment] = true;
-    return true;
-}
-
-enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
-{
-    struct cuda_gemm *g = mem_alloc(1, sizeof *g);
-    if (!g) return STATUS_NOMEM;
-    g->shape = *shape;
-    use(rt);
-    bool ok = describe(g) && choose(rt, g, ALIGN_ELEMENT);
-    if (ok && rows_aligned(shape)) ok = choose(rt, g, ALIGN_VECTOR);
-    if (!ok) {
-        cuda_rt_gemm_free(g);
-        return STATUS_UNSUPPORTED;
-    }
-    *out = g;
-    return STATUS_OK;
-}
-
-void cuda_rt_gemm_free(struct cuda_gemm *g)
-{
-    if (!g) return;
-    if (g->out) (void)cublasLtMatrixLayoutDestroy(g->out);
-    if (g->second) (void)cublasLtMatrixLayoutDestroy(g->second);
-    if (g->first) (void)cublasLtMatrixLayoutDestroy(g->first);
-    if (g->op) (void)cublasLtMatmulDescDestroy(g->op);
-    mem_free(g);
-}
-
-static bool call_aligned(const struct cuda_gemm_call *call)
-{
-    uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out |
-                    (uintptr_t)call->bias;
-    return all % VECTOR_BYTES == 0;
-}
-
-void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
-{
-    const float one = 1, zero = 0;
-    const cublasLtMatmulAlgo_t *algo =
-        &g->algo[g->has[ALIGN_VECTOR] && call_aligned(call) ? ALIGN_VECTOR : ALIGN_ELEMENT];
-    use(rt);
-    cublasStatus_t blas = CUBLAS_STATUS_SUCCESS;
-    if (g->shape.bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias);
-    if (blas == CUBLAS_STATUS_SUCCESS)
-        blas = cublasLtMatmul(rt->blas, g->op, &one, call->b, g->first, call->a, g->second, call->c ? &one : &zero,
-                              call->c ? call->c : call->out, g->out, call->out, g->out, algo, rt->workspace,
-                              WORKSPACE_BYTES, rt->stream);
-    if (blas != CUBLAS_STATUS_SUCCESS) cuda_rt_fail(rt, STATUS_IO, cublasLtGetStatusString(blas));
 }

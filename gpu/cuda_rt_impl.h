@@ -1,0 +1,31 @@
+/* Inside of the CUDA runtime: shared by cuda_rt.c (device, queues, memory) and cuda_gemm.c (matrix products). */
+#ifndef GPU_CUDA_RT_IMPL_H
+#define GPU_CUDA_RT_IMPL_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "gpu/algo_cache.h"
+#include "gpu/cuda_rt.h"
+#include "gpu/device.h"
+
+enum { CUDA_WORKSPACE_BYTES = 32 << 20 }; /* Hopper's best algorithms need as much */
+
+struct cuda_rt {
+    int index;
+    char name[112];                   /* "device cuda:1 NVIDIA H200" */
+    cudaStream_t stream;              /* CUDA_MAIN */
+    cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */
+    bool (*stopped)(void *ctx);
+    void *stopped_ctx;
+    cudaEvent_t marks[DEVICE_MARKS];
+    cublasLtHandle_t blas;
+    void *workspace; /* CUDA_WORKSPACE_BYTES */
+    struct algo_cache algos;
+    struct err error; /* the first one; code OK: none */
+};
+
+/* Whoever calls may be a thread that used another GPU before, or none. */
+void cuda_rt_use(struct cuda_rt *rt);
+
+#endif

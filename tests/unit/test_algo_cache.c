@@ -1,0 +1,183 @@
+/* Choices of algorithms: kept over a restart, by several at a time, and worth no more than they say. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "gpu/algo_cache.h"
+
+static char folder[64], path[FILEIO_PATH_MAX];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/algo-cache-XXXXXX");
+    if (!mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/choices", folder);
+    return setenv("ATOLL_ALGO_CACHE", path, 1);
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unsetenv("ATOLL_ALGO_CACHE");
+    return dir_remove_flat(folder, NULL) != STATUS_OK;
+}
+
+static void words_of(uint64_t seed, uint64_t words[ALGO_WORDS])
+{
+    for (int i = 0; i < ALGO_WORDS; i++) words[i] = seed * 0x9e3779b97f4a7c15u + (uint64_t)i;
+}
+
+static void put(struct algo_cache *cache, const char *key, uint64_t seed)
+{
+    uint64_t words[ALGO_WORDS];
+    struct err err = {0};
+    words_of(seed, words);
+    if (algo_cache_put(cache, key, words, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static bool has(const struct algo_cache *cache, const char *key, uint64_t seed)
+{
+    uint64_t words[ALGO_WORDS], want[ALGO_WORDS];
+    words_of(seed, want);
+    return algo_cache_find(cache, key, words) && !memcmp(words, want, sizeof words);
+}
+
+static void test_restart(void **state)
+{
+    (void)state;
+    struct algo_cache cache, other;
+    char key[32];
+    assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
+    assert_false(has(&cache, "m1", 1));
+    for (int i = 0; i < 200; i++) {
+        snprintf(key, sizeof key, "m%d,n%d", i, 3 * i);
+        put(&cache, key, (uint64_t)i);
+    }
+    put(&cache, "m7,n21", 1000); /* replaces */
+    assert_int_equal(algo_cache_open(&other, "a GPU", 1), STATUS_OK);
+    assert_int_equal(other.n, 200);
+    assert_true(has(&other, "m199,n597", 199));
+    assert_true(has(&other, "m7,n21", 1000));
+    put(&other, "other", 5); /* and what others add is not lost when the first one writes again */
+    put(&cache, "first", 6);
+    algo_cache_close(&other);
+    assert_int_equal(algo_cache_open(&other, "a GPU", 1), STATUS_OK);
+    assert_true(has(&other, "other", 5) && has(&other, "first", 6));
+    algo_cache_close(&other);
+    algo_cache_close(&cache);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_damaged(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "", "k", "k 1 2 3 4 5 6 7", "k 1 2 3 4 5 6 7 8 9", "k 1 2 3 4 5 6 7 x", " 1 2 3 4 5 6 7 8",
+        "k 1 2 3 4 5 6 7 10000000000000000", "k 1 2 3 4 5 6 7 -8", "k  1 2 3 4 5 6 7 8", "k 1 2 3 4 5 6 7 8 ",
+        "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk "
+        "1 2 3 4 5 6 7 8",
+    };
+    char text[4096] = "good 1 2 3 4 5 6 7 ffffffffffffffff\n";
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        strcat(text, bad[i]);
+        strcat(text, "\n");
+    }
+    strcat(text, "last 1 2 3 4 5 6 7 8"); /* no end of line */
+    struct algo_cache cache;
+    uint64_t words[ALGO_WORDS];
+    struct err err = {0};
+    assert_int_equal(file_write(path, text, strlen(text), &err), STATUS_OK);
+    assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
+    assert_int_equal(cache.n, 2);
+    assert_true(algo_cache_find(&cache, "good", words) && words[7] == UINT64_MAX && words[6] == 7);
+    assert_true(algo_cache_find(&cache, "last", words) && words[7] == 8);
+    assert_int_equal(algo_cache_put(&cache, "two words", words, &err), STATUS_LIMIT);
+    assert_int_equal(algo_cache_put(&cache, "", words, &err), STATUS_LIMIT);
+    algo_cache_close(&cache);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    struct algo_cache cache;
+    char want[FILEIO_PATH_MAX + 64];
+    struct err err = {0};
+    unsetenv("ATOLL_ALGO_CACHE");
+    setenv("XDG_CACHE_HOME", folder, 1);
+    assert_int_equal(algo_cache_open(&cache, "NVIDIA H200/../x", 130100), STATUS_OK);
+    snprintf(want, sizeof want, "%s/atoll/gemm-NVIDIA-H200-..-x-130100.txt", folder);
+    assert_string_equal(cache.path, want);
+    put(&cache, "k", 1);
+    assert_true(file_exists(want));
+    algo_cache_close(&cache);
+    snprintf(want, sizeof want, "%s/atoll", folder);
+    assert_int_equal(dir_remove_flat(want, &err), STATUS_OK);
+    setenv("ATOLL_ALGO_CACHE", "", 1); /* nowhere: for this process only */
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    assert_null(cache.path);
+    put(&cache, "k", 1);
+    assert_true(has(&cache, "k", 1));
+    algo_cache_close(&cache);
+    snprintf(want, sizeof want, "%s/none/there", folder);
+    setenv("ATOLL_ALGO_CACHE", want, 1); /* cannot be written: said, and kept all the same */
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    uint64_t words[ALGO_WORDS];
+    words_of(3, words);
+    assert_int_not_equal(algo_cache_put(&cache, "k", words, &err), STATUS_OK);
+    assert_non_null(strstr(err.msg, want));
+    assert_true(has(&cache, "k", 3));
+    algo_cache_close(&cache);
+    unsetenv("XDG_CACHE_HOME");
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void *add_some(void *arg)
+{
+    struct algo_cache cache;
+    char key[32];
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "t%d,%d", *(int *)arg, i);
+        put(&cache, key, (uint64_t)i);
+    }
+    algo_cache_close(&cache);
+    return NULL;
+}
+
+/* Whoever writes last may miss another's newest line, but never half of one. */
+static void test_together(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    int names[4];
+    struct algo_cache cache;
+    for (int i = 0; i < 4; i++) {
+        names[i] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, add_some, &names[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    assert_true(cache.n >= 20 && cache.n <= 80);
+    for (size_t i = 0; i < cache.n; i++) {
+        unsigned long long thread, nth;
+        assert_int_equal(sscanf(cache.all[i].key, "t%llu,%llu", &thread, &nth), 2);
+        assert_true(has(&cache, cache.all[i].key, nth));
+    }
+    algo_cache_close(&cache);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    const struct CMUnitTest tests[] = {TEST(test_restart), TEST(test_damaged), TEST(test_places), TEST(test_together)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
