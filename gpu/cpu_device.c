@@ -273,6 +273,7 @@ static const struct device_ops cpu_ops = {
     .muon_plan = cpu_muon_plan,
     .attn_bytes = cpu_attn_bytes,
     .head_bytes = cpu_head_bytes,
+    .muon_bytes = cpu_muon_bytes,
     .plan_free = cpu_plan_free,
     .use_bf16 = cpu_use_bf16,
     .params_plan = cpu_params_plan,

@@ -72,6 +72,7 @@ enum status cpu_open(int threads, struct device **out, struct err *err) MUST_CHE
 /* cpu_muon.c: fill a plan of kind CPU_PLAN_MUON, free what it holds. */
 enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n) MUST_CHECK;
 void cpu_muon_free(struct cpu_plan *plan);
+size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
 
 /* The operations, see device.h. */
 void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,

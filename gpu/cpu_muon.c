@@ -11,16 +11,32 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n)
+/* Floats of the largest matrix, and of the largest square of a short side. */
+static void largest(const struct muon_matrix *matrices, size_t n, size_t *area, size_t *square)
 {
-    size_t area = 0, square = 0;
-    if (!n) return STATUS_INVALID;
+    *area = *square = 0;
     for (size_t i = 0; i < n; i++) {
         size_t side = muon_side(matrices[i].rows, matrices[i].cols);
-        if (!side || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
-        area = most(area, matrices[i].rows * matrices[i].cols);
-        square = most(square, side * side);
+        *area = most(*area, matrices[i].rows * matrices[i].cols);
+        *square = most(*square, side * side);
     }
+}
+
+size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
+{
+    size_t area, square;
+    (void)dev;
+    largest(matrices, n, &area, &square);
+    return n * sizeof *matrices + (2 * area + 3 * square) * sizeof(float);
+}
+
+enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n)
+{
+    size_t area, square;
+    if (!n) return STATUS_INVALID;
+    for (size_t i = 0; i < n; i++)
+        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
+    largest(matrices, n, &area, &square);
     plan->as.muon.n = n;
     plan->as.muon.matrices = mem_alloc(n, sizeof *matrices);
     plan->as.muon.x = mem_alloc(area, sizeof(float));

@@ -373,6 +373,7 @@ static const struct device_ops cuda_ops = {
     .muon_plan = cuda_muon_plan,
     .attn_bytes = cuda_attn_bytes,
     .head_bytes = cuda_head_bytes,
+    .muon_bytes = cuda_muon_bytes,
     .plan_free = cuda_plan_free,
     .use_bf16 = cuda_use_bf16,
     .params_plan = cuda_op_params_plan,

@@ -104,6 +104,7 @@ enum status cuda_collective_open(struct device *const *devices, int n_ranks, str
 enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
                            size_t n) MUST_CHECK;
 void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
+size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
 
 static inline size_t blocks_of(size_t n, size_t each)
 {

@@ -43,6 +43,31 @@ static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t 
     return n_batches;
 }
 
+/* Of the largest batch: floats of its matrices, of the squares of their short sides, and how many they are. */
+struct largest {
+    size_t area, square, n;
+};
+
+static struct largest largest_of(const struct muon_matrix *matrices, size_t n, size_t floats)
+{
+    struct largest l = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t same = 0, area = matrices[i].rows * matrices[i].cols, room = floats / area ? floats / area : 1;
+        size_t side = muon_side(matrices[i].rows, matrices[i].cols);
+        for (size_t j = 0; j < n && same < room; j++) same += same_shape(&matrices[j], &matrices[i]);
+        if (same * area > l.area) l.area = same * area;
+        if (same * side * side > l.square) l.square = same * side * side;
+        if (same > l.n) l.n = same;
+    }
+    return l;
+}
+
+size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
+{
+    struct largest l = largest_of(matrices, n, cuda_of(dev)->muon_floats);
+    return n * sizeof(struct cuda_muon_place) + (2 * l.area + 3 * l.square + l.n) * sizeof(float);
+}
+
 static enum status make_gemms(struct cuda_rt *rt, struct cuda_muon_batch *b)
 {
     size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols);
@@ -78,35 +103,33 @@ static enum status upload_places(struct cuda_device *cuda, struct cuda_plan *pla
     return status;
 }
 
-enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
-                           size_t n)
+static void written_range(struct cuda_plan *plan, const struct muon_matrix *matrices, size_t n)
 {
-    size_t area = 0, square = 0, most = 0;
-    TRY(check(matrices, n));
     plan->as.muon.begin = matrices[0].offset;
     for (size_t i = 0; i < n; i++) {
         size_t begin = matrices[i].offset, end = begin + (matrices[i].rows - 1) * matrices[i].ld + matrices[i].cols;
         if (begin < plan->as.muon.begin) plan->as.muon.begin = begin;
         if (end > plan->as.muon.end) plan->as.muon.end = end;
     }
+}
+
+enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                           size_t n)
+{
+    TRY(check(matrices, n));
+    written_range(plan, matrices, n);
     plan->as.muon.n_batches = make_batches(matrices, n, cuda->muon_floats, NULL, NULL);
     plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
     if (!plan->as.muon.batches) return STATUS_NOMEM;
     TRY(upload_places(cuda, plan, matrices, n));
-    for (size_t i = 0; i < plan->as.muon.n_batches; i++) {
-        struct cuda_muon_batch *b = &plan->as.muon.batches[i];
-        size_t side = muon_side(b->rows, b->cols), floats = b->n * b->rows * b->cols, squares = b->n * side * side;
-        TRY(make_gemms(cuda->rt, b));
-        if (floats > area) area = floats;
-        if (squares > square) square = squares;
-        if (b->n > most) most = b->n;
-    }
-    plan->as.muon.x = cuda_rt_alloc(cuda->rt, area * sizeof(float));
-    plan->as.muon.y = cuda_rt_alloc(cuda->rt, area * sizeof(float));
-    plan->as.muon.gram = cuda_rt_alloc(cuda->rt, square * sizeof(float));
-    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, square * sizeof(float));
-    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, square * sizeof(float));
-    plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, most * sizeof(float));
+    for (size_t i = 0; i < plan->as.muon.n_batches; i++) TRY(make_gemms(cuda->rt, &plan->as.muon.batches[i]));
+    struct largest l = largest_of(matrices, n, cuda->muon_floats);
+    plan->as.muon.x = cuda_rt_alloc(cuda->rt, l.area * sizeof(float));
+    plan->as.muon.y = cuda_rt_alloc(cuda->rt, l.area * sizeof(float));
+    plan->as.muon.gram = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
+    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
+    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
+    plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, l.n * sizeof(float));
     bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.poly &&
                plan->as.muon.mult && plan->as.muon.inverse;
     return all ? STATUS_OK : STATUS_NOMEM;

@@ -146,6 +146,7 @@ struct device_ops {
     /* Bytes that the first such plan takes of the device's memory. */
     size_t (*attn_bytes)(struct device *dev, const struct attn_shape *shape);
     size_t (*head_bytes)(struct device *dev, const struct head_shape *shape);
+    size_t (*muon_bytes)(struct device *dev, const struct muon_matrix *matrices, size_t n);
     void (*plan_free)(struct device *dev, void *plan); /* any of the five; NULL is allowed */
 
     /* Activations and the factors of matrix products in bf16 from now on, sums in fp32; act_bytes becomes 2. Before the

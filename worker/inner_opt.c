@@ -25,6 +25,24 @@ uint64_t inner_opt_scalar_bytes(void)
     return SCALARS * sizeof(float);
 }
 
+uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const struct layout *layout, struct device *dev,
+                                int n_ranks)
+{
+    struct inner_matrices dealt;
+    uint64_t bytes = 0;
+    if (config->kind != OPTIMIZER_MUON ||
+        inner_matrices_deal(&dealt, layout, config->hidden_blocks, n_ranks) != STATUS_OK || !dealt.n)
+        return 0;
+    struct muon_matrix *mine = mem_alloc(dealt.n, sizeof *mine);
+    for (int r = 0; mine && r < n_ranks; r++) {
+        size_t n = inner_matrices_of(&dealt, r, mine);
+        if (n) bytes += dev->ops->muon_bytes(dev, mine, n);
+    }
+    mem_free(mine);
+    inner_matrices_finish(&dealt);
+    return bytes;
+}
+
 /* Whether muon takes the tensor, so that no span has it. */
 static bool hidden(const struct inner_opt *opt, const struct tensor *t)
 {

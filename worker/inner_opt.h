@@ -65,6 +65,10 @@ struct inner_opt_config inner_opt_config_of(const struct config *config);
 /* Bytes of device memory: of all moments together, and of one slice beside them. */
 uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params);
 uint64_t inner_opt_scalar_bytes(void);
+/* What muon works in on a device like `dev`, all of its n_ranks ranks together; config->hidden_blocks is set. 0 for
+ * others. */
+uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const struct layout *layout, struct device *dev,
+                                int n_ranks);
 
 /* One slice per rank on devices[0 .. n_ranks-1] (borrowed). INVALID for another optimizer, UNSUPPORTED for muon without
  * hidden_blocks, or what the device says of a plan. */

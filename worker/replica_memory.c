@@ -18,7 +18,10 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
         ask.fixed[MEMORY_GRADIENT] = here * theta;
         ask.fixed[MEMORY_MOMENTS] = inner_opt_moment_bytes(&config->opt, layout->n_params);
         if (!dev->host_memory) ask.fixed[MEMORY_MOMENTS] /= config->ranks; /* a shard each, worker/shard.h */
+        struct inner_opt_config opt = config->opt;
+        opt.hidden_blocks = config->family->hidden_blocks;
         ask.fixed[MEMORY_WORKSPACE] = here * inner_opt_scalar_bytes();
+        ask.fixed[MEMORY_WORKSPACE] += inner_opt_matrix_bytes(&opt, layout, dev, (int)here);
     }
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
     if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);

@@ -36,6 +36,8 @@ OUTER_STEPS = {
     "mean × 0.5": outer_flags("sgd", 0.5, 0),
     "muon, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon"),  # rate and decay as those of AdamW
     "muon × 0.5, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.learning_rate=1.5e-3"),
+    "muon × 2, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.learning_rate=6e-3"),
+    "rate × 2, mean": outer_flags("sgd", 1, 0, "--inner.learning_rate=6e-3"),
     "muon, nesterov 0.7": outer_flags("nesterov", 0.7, 0.7, "--inner.optimizer=muon"),
     "nesterov 0.3": outer_flags("nesterov", 0.7, 0.3),  # 0.7 / (1 - 0.3) = 1
     "nesterov 0.7": outer_flags("nesterov", 0.7, 0.7),
@@ -73,6 +75,8 @@ TIERS = {
     "muon-1bit": ("1bit:256", "2bit:256+huff", "muon, mean"),
     "muon-topk64-sign": ("topk:64/4096+sign", "auto", "muon, mean"),
     "muon-fp32-half": ("fp32", "fp32", "muon × 0.5, mean"),
+    "muon-fp32-double": ("fp32", "fp32", "muon × 2, mean"),
+    "fp32-double": ("fp32", "fp32", "rate × 2, mean"),
     "muon-fp32-nesterov": ("fp32", "fp32", "muon, nesterov 0.7"),
 }
 
@@ -83,7 +87,8 @@ MORE = ["topk64-sign-all", "topk256-2bit-all", "topk256-2bit-half", "topk64-sign
         "topk64-int8", "topk64-sign-relay", "topk256-2bit-relay", "bf16", "1bit1"]
 ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
-MUON = ["muon-fp32", "muon-2bit", "muon-topk64-sign", "muon-1bit", "muon-fp32-half", "muon-fp32-nesterov"]
+MUON = ["muon-fp32", "muon-2bit", "muon-topk64-sign", "muon-1bit", "muon-fp32-half", "muon-fp32-double",
+        "fp32-double", "muon-fp32-nesterov"]
 
 
 def name_of(cell):
@@ -109,6 +114,7 @@ def grid():
         add("demo", 2, sync_every, MOMENTUM)
     for sync_every in 4, 16:
         add("demo", 2, sync_every, MUON)
+    add("demo", 2, 30, ["fp32", "muon-fp32"])
     return cells
 
 

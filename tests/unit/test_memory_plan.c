@@ -80,6 +80,7 @@ static void test_cpu(void **state)
     for (uint32_t ranks = 1; ranks <= 2; ranks++)
         for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
             struct replica_config config = config_of("cpu", ranks, (enum recompute)level);
+            if (level == RECOMPUTE_ACT) config.opt.kind = OPTIMIZER_MUON; /* whatever the level */
             size_t before = mem_live_bytes();
             struct replica *r = make(&config);
             const struct memory_plan *plan = replica_memory(r);
@@ -117,8 +118,12 @@ static void test_device(void **state)
         replica_destroy(r);
     }
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
-    config.eval_only = true;
+    config.opt.kind = OPTIMIZER_MUON;
     struct replica *r = make(&config);
+    assert_int_equal(replica_memory(r)->total, took_of(r, before));
+    replica_destroy(r);
+    config.eval_only = true;
+    r = make(&config);
     assert_int_equal(replica_memory(r)->total, took_of(r, before));
     replica_destroy(r);
 }
