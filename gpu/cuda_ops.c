@@ -85,7 +85,8 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
                                        .skipped = spans[i].skipped, .decay = spans[i].decay};
         if (same && (kept >= cuda->n_spans || had->offset != span.offset || had->count != span.count ||
                      had->skipped != span.skipped || had->decay != span.decay)) {
-            if (cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return 0; /* those before may be on their way; it stays */
+            /* Those before may be on their way still; an error stays for the caller. */
+            if (cuda->n_spans && cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return 0;
             same = false;
         }
         cuda->spans[kept++] = span;
