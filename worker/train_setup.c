@@ -172,7 +172,7 @@ static void describe_memory(const struct memory_plan *plan, enum recompute wante
     char text[512];
     const uint64_t *levels = plan->levels;
     log_info("memory in MiB: %s", memory_plan_text(plan, text, sizeof text));
-    log_info("train.recompute %s%s: none would take %.0f MiB, act %.0f, norm %.0f, block %.0f",
+    log_info("train.recompute is %s%s: none takes %.0f MiB, act %.0f, norm %.0f, block %.0f",
              memory_level_name((enum recompute)plan->level), wanted == RECOMPUTE_AUTO ? " (auto)" : "",
              (double)levels[MODEL_KEEP_ALL] / (1 << 20), (double)levels[MODEL_AGAIN_ACT] / (1 << 20),
              (double)levels[MODEL_AGAIN_NORM] / (1 << 20), (double)levels[MODEL_AGAIN_BLOCK] / (1 << 20));

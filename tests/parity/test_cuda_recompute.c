@@ -1,4 +1,5 @@
-/* The levels of train.recompute on the emulated CUDA device: not a bit of losses and gradients changes. */
+/* The levels of train.recompute on the emulated CUDA device, in fp32 and in bf16: not a bit of losses and gradients
+ * changes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +23,7 @@ static void test_same_bits(void **state)
     for (unsigned order = 0; order < 2; order++) {
         emulate_order(order);
         if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (order && dev->ops->use_bf16(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
         recompute_case(dev, &gpt2_family, &small, 2, 9);
         device_close(dev);
     }
