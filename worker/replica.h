@@ -66,8 +66,8 @@ enum status replica_create(struct replica **out, const struct replica_config *co
 /* NULL is allowed. */
 void replica_destroy(struct replica *replica);
 
-/* The live parameters [n_params], memory of the device: where that is not the host's (device.h, host_memory), read and
- * write them with the next two. Between calls. */
+/* The live parameters [n_params], memory of the first device: where ranks have their own, or it is not the host's
+ * (device.h, host_memory), read and write them with the next two. Between calls; late steps: after replica_flush. */
 float *replica_params(struct replica *replica);
 /* From, or to, memory of the host; *values stays valid until the next call. What the device says. */
 enum status replica_set_params(struct replica *replica, const float *values, struct err *err) MUST_CHECK;
