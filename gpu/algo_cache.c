@@ -124,10 +124,10 @@ static enum status write_file(const struct algo_cache *cache, struct err *err)
     char *text = mem_alloc(cache->n, LINE_BYTES);
     size_t used = 0;
     if (!text) return err_set(err, STATUS_NOMEM, "no memory for %s", cache->path);
-    for (size_t i = 0; i < cache->n; i++) {
-        used += (size_t)sprintf(text + used, "%s", cache->all[i].key);
+    for (size_t i = 0; i < cache->n; i++) { /* a line has room for the longest */
+        used += (size_t)snprintf(text + used, LINE_BYTES, "%s", cache->all[i].key);
         for (int w = 0; w < ALGO_WORDS; w++)
-            used += (size_t)sprintf(text + used, " %" PRIx64, cache->all[i].words[w]);
+            used += (size_t)snprintf(text + used, 18, " %" PRIx64, cache->all[i].words[w]);
         text[used++] = '\n';
     }
     snprintf(own, sizeof own, "%s.%ld.%p", cache->path, (long)getpid(), (const void *)cache);
