@@ -200,7 +200,7 @@ atoll_planted_cuda(heads_of_the_wrong_lane test_blocks cuda_delta_block
 add_test(NAME test_cuda_barriers
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${cuda_checked_tests}
          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(test_cuda_barriers PROPERTIES LABELS planted TIMEOUT 240)
+set_tests_properties(test_cuda_barriers PROPERTIES LABELS planted TIMEOUT 600)
 # --- attention through cuDNN
 atoll_planted_cuda(every_part_is_the_first test_parts cuda_cudnn
     "(rows * row + column) * size" "(0 * rows * row + column) * size")
