@@ -44,9 +44,10 @@ struct config {
         char family[CONFIG_NAME_MAX]; /* gpt2, llama */
         char preset[CONFIG_NAME_MAX]; /* "", d2 .. d48, gpt2, llama-1b ...: fills what nobody set */
         uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
-        /* llama alone; resolved, n_kv_head and ffn are not 0 there. gpt2 leaves all five as they are by default. */
+        /* llama alone; resolved, n_kv_head and ffn are not 0 there. gpt2 leaves all six as they are by default. */
         uint32_t n_kv_head, ffn;
         double rope_theta, norm_eps;
+        char rope_scaling[CONFIG_SPEC_MAX]; /* none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (common/rope_scaling.h) */
         enum choice_auto tie_embeddings; /* the output layer is the token embedding */
         char init_from[CONFIG_PATH_MAX]; /* scratch, or a Hugging Face folder (coordinator's machine) */
     } model;

@@ -85,6 +85,8 @@ const struct config_key config_keys[] = {
               "llama: heads that have keys and values, the others share them; divides n_head; 0: n_head"),
     LATER_U32(model, ffn, "0", 0, 1048576, "", "llama: gated units of a block; 0: 8/3 n_embd, up to a multiple of 64"),
     LATER_REAL(model, rope_theta, "1e+04", 1, 1e12, "", "llama: base of the rotary positions"),
+    LATER_TEXT(model, rope_scaling, "none",
+               "llama: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL as Llama 3.1 and later have it"),
     LATER_REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: added to the mean square that a norm divides by"),
     LATER_CHOICE(model, tie_embeddings, "on", choices_switch, "llama: the output layer is the token embedding"),
     TEXT(model, init_from, "scratch", "scratch, or a Hugging Face folder on the coordinator's machine"),

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/rope_scaling.h"
+
 bool config_unset(const struct config_resolve *r, int index)
 {
     return r->sources->of[index] <= CONFIG_PRESET;
@@ -90,8 +92,8 @@ static enum status resolve_preset(const struct config_resolve *r)
 /* A key that another family has is refused rather than ignored, unless it says nothing. */
 static enum status check_gpt2(const struct config_resolve *r)
 {
-    const int foreign[] = {AT(model.n_kv_head), AT(model.ffn), AT(model.rope_theta), AT(model.norm_eps),
-                           AT(model.tie_embeddings)};
+    const int foreign[] = {AT(model.n_kv_head), AT(model.ffn), AT(model.rope_theta), AT(model.rope_scaling),
+                           AT(model.norm_eps), AT(model.tie_embeddings)};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         char value[CONFIG_VALUE_MAX];
         const struct config_key *key = &config_keys[foreign[i]];
@@ -118,6 +120,8 @@ static enum status resolve_llama(const struct config_resolve *r)
     uint64_t units = (8 * (uint64_t)c->model.n_embd + 2) / 3; /* as many weights as an MLP of 4 n_embd without gates */
     TRY(fill_zero(r, AT(model.n_kv_head), c->model.n_kv_head, c->model.n_head));
     TRY(fill_zero(r, AT(model.ffn), c->model.ffn, (units + 63) / 64 * 64));
+    struct rope_scaling scaling;
+    TRY(rope_scaling_parse(&scaling, c->model.rope_scaling, r->err));
     if (c->model.n_head % c->model.n_kv_head)
         return err_set(r->err, STATUS_INVALID,
                        "model.n_kv_head: %u does not divide model.n_head = %u: each has to serve as many heads",

@@ -69,23 +69,37 @@ static enum status read_gpt2(struct hf_config *config, const json_t *root, const
     return check_heads(config, where, err);
 }
 
+/* One object that may say how positions are scaled. */
+static enum status read_scaling(struct rope_scaling *out, const json_t *object, const char *where, struct err *err)
+{
+    struct rope_scaling s = {0};
+    const char *type = json_string_value(json_object_get(object, "rope_type"));
+    if (!type) type = json_string_value(json_object_get(object, "type"));
+    if (type ? !strcmp(type, "default") : !json_object_get(object, "factor")) return STATUS_OK;
+    if (!type || strcmp(type, "llama3") != 0)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "%.200s: rotary positions scaled by '%.31s', only plain ones and llama3 are built", where,
+                       type ? type : "factor");
+    TRY(read_real(object, "factor", &s.factor, where, err));
+    TRY(read_real(object, "low_freq_factor", &s.low, where, err));
+    TRY(read_real(object, "high_freq_factor", &s.high, where, err));
+    TRY(read_real(object, "original_max_position_embeddings", &s.original, where, err));
+    if (s.factor == 0 || !rope_scaling_ok(&s))
+        return err_set(err, STATUS_CORRUPT, "%.200s: rotary positions scaled by %g, low %g, high %g, original %g",
+                       where, s.factor, s.low, s.high, s.original);
+    *out = s;
+    return STATUS_OK;
+}
+
 /* `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`. */
 static enum status read_rope(struct hf_config *config, const json_t *root, const char *where, struct err *err)
 {
-    const json_t *all = json_object_get(root, "rope_parameters"), *scaling = json_object_get(root, "rope_scaling");
+    const json_t *all = json_object_get(root, "rope_parameters");
     config->rope_theta = 10000;
     TRY(read_real(root, "rope_theta", &config->rope_theta, where, err));
     TRY(read_real(all, "rope_theta", &config->rope_theta, where, err));
-    const json_t *places[] = {all, scaling};
-    for (size_t i = 0; i < 2; i++) {
-        const char *type = json_string_value(json_object_get(places[i], "rope_type"));
-        if (!type) type = json_string_value(json_object_get(places[i], "type"));
-        bool plain = type ? !strcmp(type, "default") : !json_object_get(places[i], "factor");
-        if (!plain)
-            return err_set(err, STATUS_UNSUPPORTED, "%.200s: rotary positions scaled by '%.31s', only plain ones are "
-                           "built", where, type ? type : "factor");
-    }
-    return STATUS_OK;
+    TRY(read_scaling(&config->rope_scaling, json_object_get(root, "rope_scaling"), where, err));
+    return read_scaling(&config->rope_scaling, all, where, err);
 }
 
 static enum status read_llama(struct hf_config *config, const json_t *root, const char *where, struct err *err)

@@ -70,6 +70,11 @@ static enum status init_fits(const struct engine *e, struct err *err)
     if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
         return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, and model.rope_theta is %g", path,
                        hf.rope_theta, c->model.rope_theta);
+    char theirs[CONFIG_SPEC_MAX];
+    rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
+    if (hf.rope_theta > 0 && strcmp(theirs, c->model.rope_scaling) != 0)
+        return err_set(err, STATUS_MISMATCH, "%.300s has positions for model.rope_scaling: %s, which is %s", path,
+                       theirs, c->model.rope_scaling);
     if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
         return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, and model.norm_eps is %g", path, hf.norm_eps,
                        c->model.norm_eps);

@@ -153,6 +153,7 @@ static enum status fill_angles(struct model *m, struct err *err)
     if (!table) return err_set(err, STATUS_NOMEM, "no memory for the rotary positions");
     for (size_t i = 0; i < half; i++) {
         double step = pow(m->config.rope_theta, -2.0 * (double)i / (double)hd);
+        step = rope_scaling_step(&m->config.rope_scaling, step);
         for (size_t t = 0; t < m->seq; t++) {
             table[t * hd + i] = (float)cos((double)t * step);
             table[t * hd + half + i] = (float)sin((double)t * step);

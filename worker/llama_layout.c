@@ -52,6 +52,9 @@ static enum status config_check(const struct model_config *c, struct err *err)
     if (!(c->rope_theta >= 1) || !(c->norm_eps > 0) || !isfinite(c->rope_theta) || !isfinite(c->norm_eps))
         return err_set(err, STATUS_INVALID, "model: rope_theta %g, norm_eps %g: at least 1, more than 0", c->rope_theta,
                        c->norm_eps);
+    if (!rope_scaling_ok(&c->rope_scaling))
+        return err_set(err, STATUS_INVALID, "model.rope_scaling: factor %g, low %g, high %g, original %g make none",
+                       c->rope_scaling.factor, c->rope_scaling.low, c->rope_scaling.high, c->rope_scaling.original);
     if (c->n_embd > LLAMA_SIDE_MAX || c->block_size > LLAMA_SIDE_MAX || c->vocab_size > LLAMA_SIDE_MAX ||
         c->ffn > LLAMA_SIDE_MAX || c->n_layer > LAYOUT_TENSORS_MAX / LLAMA_BLOCK_TENSORS - 1)
         return err_set(err, STATUS_INVALID, "model too large: %u layers of %u, ffn %u, vocabulary %u, block %u",
@@ -123,12 +126,28 @@ static const char *json_real(double v, char out[40])
     return out;
 }
 
+/* What rope_scaling and rope_parameters say of the scaling. */
+static const char *json_scaling(const struct rope_scaling *s, char out[240])
+{
+    char factor[40], low[40], high[40];
+    if (s->factor == 0)
+        snprintf(out, 240, "\"rope_type\": \"default\"");
+    else
+        snprintf(out, 240,
+                 "\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, \"high_freq_factor\": %s, "
+                 "\"original_max_position_embeddings\": %.0f",
+                 json_real(s->factor, factor), json_real(s->low, low), json_real(s->high, high), s->original);
+    return out;
+}
+
 /* Rotary positions twice, as transformers writes them since version 5 and as those before read them; so the type. bos
  * and eos stand where Llama 3 has them; smaller vocabularies have none, so they name the last token. */
 enum status llama_config_json(const struct model_config *c, char *out, size_t cap)
 {
     unsigned bos = c->vocab_size > 128001 ? 128000 : c->vocab_size - 1, eos = c->vocab_size > 128001 ? 128001 : bos;
-    char eps[40], theta[40];
+    char eps[40], theta[40], scaling[240];
+    bool scaled = c->rope_scaling.factor != 0;
+    json_scaling(&c->rope_scaling, scaling);
     int n = snprintf(out, cap,
                      "{\n"
                      "  \"architectures\": [\"LlamaForCausalLM\"],\n"
@@ -150,8 +169,8 @@ enum status llama_config_json(const struct model_config *c, char *out, size_t ca
     cap -= (size_t)n;
     n = snprintf(out, cap,
                  "  \"rope_theta\": %s,\n"
-                 "  \"rope_scaling\": null,\n"
-                 "  \"rope_parameters\": {\"rope_theta\": %s, \"rope_type\": \"default\"},\n"
+                 "  \"rope_scaling\": %s%s%s,\n"
+                 "  \"rope_parameters\": {\"rope_theta\": %s, %s},\n"
                  "  \"attention_bias\": false,\n"
                  "  \"attention_dropout\": 0.0,\n"
                  "  \"mlp_bias\": false,\n"
@@ -162,6 +181,7 @@ enum status llama_config_json(const struct model_config *c, char *out, size_t ca
                  "  \"torch_dtype\": \"float32\",\n"
                  "  \"dtype\": \"float32\"\n"
                  "}\n",
-                 json_real(c->rope_theta, theta), theta, c->tied ? "true" : "false", bos, eos);
+                 json_real(c->rope_theta, theta), scaled ? "{" : "", scaled ? scaling : "null", scaled ? "}" : "",
+                 theta, scaling, c->tied ? "true" : "false", bos, eos);
     return n > 0 && (size_t)n < cap ? STATUS_OK : STATUS_LIMIT;
 }

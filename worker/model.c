@@ -31,11 +31,14 @@ enum status model_cut(const struct model_family *family, const struct config *co
 
 struct model_config model_config_of(const struct config *config)
 {
+    struct rope_scaling scaling;
+    if (rope_scaling_parse(&scaling, config->model.rope_scaling, NULL) != STATUS_OK) { /* resolved: it can be parsed */
+    }
     return (struct model_config){.n_layer = config->model.n_layer, .n_head = config->model.n_head,
                                  .n_embd = config->model.n_embd, .block_size = config->model.block_size,
                                  .vocab_size = config->model.vocab_size, .n_kv_head = config->model.n_kv_head,
                                  .ffn = config->model.ffn, .rope_theta = config->model.rope_theta,
-                                 .norm_eps = config->model.norm_eps,
+                                 .norm_eps = config->model.norm_eps, .rope_scaling = scaling,
                                  .tied = config->model.tie_embeddings == CHOICE_ON};
 }
 
@@ -44,5 +47,5 @@ struct model_config model_config_of_folder(const struct hf_config *hf)
     return (struct model_config){.n_layer = hf->n_layer, .n_head = hf->n_head, .n_embd = hf->n_embd,
                                  .block_size = hf->block_size, .vocab_size = hf->vocab_size,
                                  .n_kv_head = hf->n_kv_head, .ffn = hf->ffn, .rope_theta = hf->rope_theta,
-                                 .norm_eps = hf->norm_eps, .tied = hf->tied};
+                                 .norm_eps = hf->norm_eps, .rope_scaling = hf->rope_scaling, .tied = hf->tied};
 }

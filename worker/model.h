@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "common/layout.h"
+#include "common/rope_scaling.h"
 #include "common/status.h"
 #include "gpu/device.h"
 #include "worker/inner_matrices.h"
@@ -24,6 +25,7 @@ struct model_config {
     /* llama alone */
     uint32_t n_kv_head, ffn;
     double rope_theta, norm_eps;
+    struct rope_scaling rope_scaling;
     bool tied; /* the output layer is the token embedding */
 };
 

@@ -172,6 +172,28 @@ static void test_distances(void **state)
     mem_free(row);
 }
 
+/* Pairs by their turns over the original context, 8192 tokens: fast ones stay, slow ones turn 32 times slower, between
+ * them nothing jumps. */
+static void test_scaled_positions(void **state)
+{
+    (void)state;
+    const struct rope_scaling none = {0}, scaling = {.factor = 32, .low = 1, .high = 4, .original = 8192};
+    const double turn = 2 * 3.141592653589793 / 8192;
+    double before = 0;
+    for (double turns = 0.01; turns < 10; turns *= 1.05) {
+        double step = turns * turn, scaled = rope_scaling_step(&scaling, step), ratio = scaled / step;
+        assert_true(rope_scaling_step(&none, step) == step);
+        if (turns < 1) assert_true(fabs(ratio - 1.0 / 32) < 1e-12);
+        if (turns > 4) assert_true(ratio == 1);
+        assert_true(scaled > before && ratio <= 1);
+        before = scaled;
+    }
+    /* halfway between in turns, halfway between the two rates */
+    assert_true(fabs(rope_scaling_step(&scaling, 2.5 * turn) / (2.5 * turn) - (1 + 1.0 / 32) / 2) < 1e-12);
+    assert_true(fabs(rope_scaling_step(&scaling, 1.0001 * turn) / turn - 1.0 / 32) < 1e-3);
+    assert_true(fabs(rope_scaling_step(&scaling, 3.9999 * turn) / turn - 4) < 1e-2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -179,6 +201,7 @@ int main(void)
         cmocka_unit_test(test_shared_heads),
         cmocka_unit_test(test_tied_head),
         cmocka_unit_test(test_distances),
+        cmocka_unit_test(test_scaled_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,7 @@ static void test_families(void **state)
     assert_int_equal(RESOLVE("model.family=gpt2", "model.preset=llama-1b"), STATUS_INVALID);
     assert_message("model.preset: llama-1b is for model.family llama, not gpt2");
     static const char *const foreign[] = {"n_kv_head=2", "ffn=512", "rope_theta=500000", "norm_eps=0.001",
+                                          "rope_scaling=llama3:8:1:4:8192",
                                           "tie_embeddings=off"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         char flag[64];
@@ -116,6 +117,15 @@ static void test_families(void **state)
     }
     assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_kv_head=3"), STATUS_INVALID);
     assert_message("model.n_kv_head: 3 does not divide model.n_head = 4");
+    assert_int_equal(RESOLVE("model.preset=llama-1b", "model.rope_scaling=llama3:32:1:4:8192"), STATUS_OK);
+    static const char *const scalings[] = {"", "llama3", "llama3:32:1:4", "llama3:32:1:4:8192x", "llama3:32:4:1:8192",
+                                           "llama3:0:1:4:8192", "yarn:2", "llama3:nan:1:4:8192"};
+    for (size_t i = 0; i < sizeof scalings / sizeof *scalings; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "model.rope_scaling=%s", scalings[i]);
+        assert_int_equal(RESOLVE("model.preset=llama-1b", flag), STATUS_INVALID);
+        assert_message("model.rope_scaling: ");
+    }
     assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_embd=20"), STATUS_INVALID);
     assert_message("heads of 5 columns");
 }

@@ -29,7 +29,7 @@ static const struct model_config gpt2 = {.n_layer = 3, .n_head = 2, .n_embd = 24
                                          .vocab_size = VOCAB};
 static const struct model_config llama = {.n_layer = 3, .n_head = 4, .n_embd = 24, .block_size = SEQ,
                                           .vocab_size = VOCAB, .n_kv_head = 2, .ffn = 40, .rope_theta = 500,
-                                          .norm_eps = 1e-3};
+                                          .norm_eps = 1e-3, .rope_scaling = {8, 1, 4, 20}};
 static const struct model_family *family;
 static struct model_config config;
 static struct layout layout;

@@ -311,12 +311,14 @@ static void test_llama_config(void **state)
     char json[4096];
     for (int untied = 0; untied < 2; untied++) {
         config.tied = !untied;
+        if (untied) config.rope_scaling = (struct rope_scaling){32, 1, 4, 8192};
         assert_int_equal(llama_config_json(&config, json, sizeof json), STATUS_OK);
         if (hf_config_parse(&hf, json, strlen(json), "config.json", &err) != STATUS_OK) fail_msg("%s", err.msg);
         struct model_config back = model_config_of_folder(&hf);
         assert_true(back.n_layer == 2 && back.n_head == 4 && back.n_embd == 32 && back.block_size == 64);
         assert_true(back.vocab_size == 99 && back.n_kv_head == 2 && back.ffn == 48 && back.tied == config.tied);
         assert_true(back.rope_theta == 500000 && back.norm_eps == 1e-5);
+        assert_memory_equal(&back.rope_scaling, &config.rope_scaling, sizeof back.rope_scaling);
     }
     assert_non_null(strstr(json, "\"rope_theta\": 5e+05,"));
     for (size_t cap = 0, n = strlen(json); cap <= n; cap += 7)
@@ -331,7 +333,10 @@ static void test_llama_config(void **state)
     static const char *const bad[] = {
         "\"num_key_value_heads\":3", "\"num_key_value_heads\":0", "\"head_dim\":16", "\"hidden_act\":\"gelu\"",
         "\"attention_bias\":true", "\"mlp_bias\":true", "\"rms_norm_eps\":-1", "\"rope_theta\":\"many\"",
-        "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0}", "\"rope_scaling\":{\"factor\":2.0}",
+        "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0}",
+        "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":4,\"high_freq_factor\":4,"
+        "\"original_max_position_embeddings\":8192}",
+        "\"rope_scaling\":{\"factor\":2.0}",
         "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"yarn\"}", "\"rope_scaling\":{\"type\":\"linear\"}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
