@@ -104,6 +104,39 @@ struct cuda_columns_args {
 void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* as cuda_norm_columns */
 void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_args *a); /* ceil(c / 32) */
 
+/* --- cuda_rms.cu, cuda_rope.cu, cuda_glu.cu ----------------------------------------------------------------------- */
+
+struct cuda_rms_args {
+    size_t n, c, block; /* block: rows of one partial sum */
+    int bf16;
+    float eps;
+    const void *x, *dy, *dres;
+    const float *w, *rstd;
+    void *y, *dx;
+    float *rstd_out;
+    float *partials; /* cuda_rms_columns: [blocks][c] */
+};
+void cuda_rms_fwd(const struct cuda_grid *grid, const struct cuda_rms_args *a);     /* ceil(n / CUDA_ROW_WARPS) */
+void cuda_rms_bwd(const struct cuda_grid *grid, const struct cuda_rms_args *a);     /* the same */
+void cuda_rms_columns(const struct cuda_grid *grid, const struct cuda_rms_args *a); /* as cuda_norm_columns */
+
+struct cuda_rope_args {
+    size_t n, seq, heads, head_dim, ld;
+    int bf16, back, wide; /* wide: head_dim/2 and ld are multiples of CUDA_WIDE */
+    const float *table;   /* [seq][head_dim] */
+    void *x;
+};
+void cuda_rope(const struct cuda_grid *grid, const struct cuda_rope_args *a); /* n * heads * head_dim/2 pairs, wide */
+
+struct cuda_glu_args {
+    size_t n, f;
+    int bf16;
+    const void *gu, *dh; /* [n,2f], [n,f] */
+    void *h, *dgu;       /* forward; backward: may be gu */
+};
+void cuda_glu_fwd(const struct cuda_grid *grid, const struct cuda_glu_args *a); /* n*f elements, wide */
+void cuda_glu_bwd(const struct cuda_grid *grid, const struct cuda_glu_args *a); /* the same */
+
 /* --- cuda_loss.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_xent_args {
@@ -197,10 +230,10 @@ struct cuda_muon_poly_args {
 void cuda_muon_norm(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* 1 by matrices */
 void cuda_muon_poly(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* of side * side elements */
 
-/* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks ------------------------------------------ */
+/* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks, bwd_kv batch*kv_heads ------------------- */
 
 struct cuda_attn_args {
-    size_t seq, heads, head_dim; /* head_dim <= CUDA_ATTN_HEAD_MAX */
+    size_t seq, heads, kv_heads, head_dim; /* head_dim <= CUDA_ATTN_HEAD_MAX */
     int bf16;
     float scale;
     const void *qkv, *o_in, *d_o;

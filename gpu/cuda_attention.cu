@@ -13,11 +13,39 @@ enum {
     PARTS = HEAD / 32
 };
 
-/* Where head blockIdx.y of the packed [N,3C] begins, and of [N,C]. */
-DEVICE size_t head_at(const struct cuda_attn_args *a, size_t width)
+/* Columns of a row of the packed q | k | v, and of k alone. */
+DEVICE size_t kv_width(const struct cuda_attn_args *a)
 {
-    size_t c = a->heads * a->head_dim;
-    return blockIdx.y / a->heads * a->seq * width * c + blockIdx.y % a->heads * a->head_dim;
+    return a->kv_heads * a->head_dim;
+}
+
+DEVICE size_t packed_width(const struct cuda_attn_args *a)
+{
+    return a->heads * a->head_dim + 2 * kv_width(a);
+}
+
+/* Where head `head` of sequence `sequence` begins, in rows of `ld`. */
+DEVICE size_t head_at(const struct cuda_attn_args *a, size_t sequence, size_t head, size_t ld)
+{
+    return sequence * a->seq * ld + head * a->head_dim;
+}
+
+/* Query head blockIdx.y in the packed rows, and in [N,H*hd]. */
+DEVICE size_t query_at(const struct cuda_attn_args *a)
+{
+    return head_at(a, blockIdx.y / a->heads, blockIdx.y % a->heads, packed_width(a));
+}
+
+DEVICE size_t out_at(const struct cuda_attn_args *a)
+{
+    return head_at(a, blockIdx.y / a->heads, blockIdx.y % a->heads, a->heads * a->head_dim);
+}
+
+/* The keys that it reads. */
+DEVICE size_t key_at(const struct cuda_attn_args *a)
+{
+    size_t shared = blockIdx.y % a->heads / (a->heads / a->kv_heads);
+    return head_at(a, blockIdx.y / a->heads, a->heads + shared, packed_width(a));
 }
 
 /* tile[r][0..hd) = src[at + (first + r) * ld ..], zero past the last row. */
@@ -64,12 +92,12 @@ ACT_KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
     __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], weights[ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t first = (size_t)blockIdx.x * ROWS, query = first + warp;
-    size_t q = head_at(&a, 3);
+    size_t ld = packed_width(&a), k = key_at(&a);
     float top = -INFINITY, sum = 0, out[PARTS] = {0};
-    load_own(&a, bf16, a.qkv, q, 3 * c, first, queries);
+    load_own(&a, bf16, a.qkv, query_at(&a), ld, first, queries);
     for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
-        load_tile(&a, bf16, a.qkv, q + c, 3 * c, key, keys);
-        load_tile(&a, bf16, a.qkv, q + 2 * c, 3 * c, key, values);
+        load_tile(&a, bf16, a.qkv, k, ld, key, keys);
+        load_tile(&a, bf16, a.qkv, k + kv_width(&a), ld, key, values);
         __syncthreads();
         float score = dot_row(hd, queries + warp * HEAD, keys + lane * LD) * a.scale;
         if (key + lane > query || key + lane >= a.seq) score = -INFINITY;
@@ -86,7 +114,7 @@ ACT_KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
         __syncthreads(); /* before the tiles are loaded again */
     }
     if (query >= a.seq) return;
-    size_t o = head_at(&a, 1) + query * c + lane;
+    size_t o = out_at(&a) + query * c + lane;
     for (unsigned part = 0; part < PARTS; part++) {
         float value = out[part] / sum;
         if (lane + 32 * part < hd) act_store(a.o, o + 32 * part, bf16, 1, &value);
@@ -99,7 +127,7 @@ ACT_KERNEL(cuda_attn_dot, cuda_attn_args, THREADS)
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32;
     size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (row >= a.seq) return;
-    size_t o = head_at(&a, 1) + row * c;
+    size_t o = out_at(&a) + row * c;
     float sum = 0;
     for (size_t i = lane; i < hd; i += 32) sum = fmaf(act_one(a.o_in, o + i, bf16), act_one(a.d_o, o + i, bf16), sum);
     sum = warp_sum(sum);
@@ -112,13 +140,13 @@ ACT_KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
     __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], grads[ROWS * HEAD], weights[ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t first = (size_t)blockIdx.x * ROWS, query = first + warp, stat = blockIdx.y * a.seq + query;
-    size_t q = head_at(&a, 3);
+    size_t ld = packed_width(&a), q = query_at(&a), k = key_at(&a);
     float out[PARTS] = {0}, lse = query < a.seq ? a.lse[stat] : 0.0f, dot = query < a.seq ? a.dot[stat] : 0.0f;
-    load_own(&a, bf16, a.qkv, q, 3 * c, first, queries);
-    load_own(&a, bf16, a.d_o, head_at(&a, 1), c, first, grads);
+    load_own(&a, bf16, a.qkv, q, ld, first, queries);
+    load_own(&a, bf16, a.d_o, out_at(&a), c, first, grads);
     for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
-        load_tile(&a, bf16, a.qkv, q + c, 3 * c, key, keys);
-        load_tile(&a, bf16, a.qkv, q + 2 * c, 3 * c, key, values);
+        load_tile(&a, bf16, a.qkv, k, ld, key, keys);
+        load_tile(&a, bf16, a.qkv, k + kv_width(&a), ld, key, values);
         __syncthreads();
         float ds = 0;
         if (key + lane <= query && query < a.seq) {
@@ -131,43 +159,46 @@ ACT_KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
         __syncthreads();
     }
     if (query >= a.seq) return;
-    size_t dq = q + query * 3 * c + lane;
+    size_t dq = q + query * ld + lane;
     for (unsigned part = 0; part < PARTS; part++)
         if (lane + 32 * part < hd) act_store(a.dqkv, dq + 32 * part, bf16, 1, &out[part]);
 }
 
-/* dv = sum over queries of p d_o, dk = scale sum over queries of ds q: a warp a key, tiles of queries */
+/* dv = sum over queries of p d_o, dk = scale sum over queries of ds q, over all heads that share them: a warp a key,
+ * tiles of queries of one head after the other. Block y is a head of keys here. */
 ACT_KERNEL(cuda_attn_bwd_kv, cuda_attn_args, THREADS)
 {
     __shared__ float queries[32 * LD], grads[32 * LD], keys[ROWS * HEAD], values[ROWS * HEAD], weights[2 * ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    size_t first = (size_t)blockIdx.x * ROWS, key = first + warp;
-    size_t q = head_at(&a, 3);
+    size_t first = (size_t)blockIdx.x * ROWS, key = first + warp, group = a.heads / a.kv_heads;
+    size_t sequence = blockIdx.y / a.kv_heads, shared = blockIdx.y % a.kv_heads, ld = packed_width(&a);
+    size_t k = head_at(&a, sequence, a.heads + shared, ld);
     float dk[PARTS] = {0}, dv[PARTS] = {0}, *p_row = weights + warp * 64, *ds_row = p_row + 32;
-    load_own(&a, bf16, a.qkv, q + c, 3 * c, first, keys);
-    load_own(&a, bf16, a.qkv, q + 2 * c, 3 * c, first, values);
-    for (size_t query = first / 32 * 32; query < a.seq; query += 32) {
-        load_tile(&a, bf16, a.qkv, q, 3 * c, query, queries);
-        load_tile(&a, bf16, a.d_o, head_at(&a, 1), c, query, grads);
-        __syncthreads();
-        float p = 0, ds = 0;
-        if (query + lane >= key && query + lane < a.seq) {
-            size_t stat = blockIdx.y * a.seq + query + lane;
-            p = expf(dot_row(hd, keys + warp * HEAD, queries + lane * LD) * a.scale - a.lse[stat]);
-            ds = p * (dot_row(hd, values + warp * HEAD, grads + lane * LD) - a.dot[stat]) * a.scale;
+    load_own(&a, bf16, a.qkv, k, ld, first, keys);
+    load_own(&a, bf16, a.qkv, k + kv_width(&a), ld, first, values);
+    for (size_t head = shared * group; head < (shared + 1) * group; head++)
+        for (size_t query = first / 32 * 32; query < a.seq; query += 32) {
+            load_tile(&a, bf16, a.qkv, head_at(&a, sequence, head, ld), ld, query, queries);
+            load_tile(&a, bf16, a.d_o, head_at(&a, sequence, head, c), c, query, grads);
+            __syncthreads();
+            float p = 0, ds = 0;
+            if (query + lane >= key && query + lane < a.seq) {
+                size_t stat = (sequence * a.heads + head) * a.seq + query + lane;
+                p = expf(dot_row(hd, keys + warp * HEAD, queries + lane * LD) * a.scale - a.lse[stat]);
+                ds = p * (dot_row(hd, values + warp * HEAD, grads + lane * LD) - a.dot[stat]) * a.scale;
+            }
+            p_row[lane] = p;
+            ds_row[lane] = ds;
+            __syncwarp();
+            add_rows(hd, p_row, grads, dv);
+            add_rows(hd, ds_row, queries, dk);
+            __syncthreads();
         }
-        p_row[lane] = p;
-        ds_row[lane] = ds;
-        __syncwarp();
-        add_rows(hd, p_row, grads, dv);
-        add_rows(hd, ds_row, queries, dk);
-        __syncthreads();
-    }
     if (key >= a.seq) return;
     for (unsigned part = 0; part < PARTS; part++) {
-        size_t column = lane + 32 * part, at = q + key * 3 * c + column;
+        size_t column = lane + 32 * part, at = k + key * ld + column;
         if (column >= hd) continue;
-        act_store(a.dqkv, at + c, bf16, 1, &dk[part]);
-        act_store(a.dqkv, at + 2 * c, bf16, 1, &dv[part]);
+        act_store(a.dqkv, at, bf16, 1, &dk[part]);
+        act_store(a.dqkv, at + kv_width(&a), bf16, 1, &dv[part]);
     }
 }

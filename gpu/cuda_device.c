@@ -221,7 +221,7 @@ static size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape
 static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct attn_shape *s = &plan->as.attn.shape;
-    if (s->head_dim > CUDA_ATTN_HEAD_MAX || (s->kv_heads && s->kv_heads != s->heads)) return STATUS_UNSUPPORTED;
+    if (s->head_dim > CUDA_ATTN_HEAD_MAX) return STATUS_UNSUPPORTED;
     if (s->inference) return STATUS_OK;
     plan->as.attn.dot = cuda_rt_alloc(cuda->rt, own_bytes(s));
     return plan->as.attn.dot ? STATUS_OK : STATUS_NOMEM;
@@ -241,11 +241,14 @@ static enum status attn_fill(struct cuda_device *cuda, struct cuda_plan *plan)
 static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim) return STATUS_INVALID;
+    size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
+    if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim || shape->heads % kv_heads)
+        return STATUS_INVALID;
     struct cuda_plan *plan = mem_alloc(1, sizeof *plan);
     if (!plan) return STATUS_NOMEM;
     plan->kind = CUDA_PLAN_ATTN;
     plan->as.attn.shape = *shape;
+    plan->as.attn.shape.kv_heads = kv_heads;
     TRY(plan_keep(cuda, plan, attn_fill(cuda, plan)));
     *out = (struct attn_plan *)plan;
     return STATUS_OK;
@@ -382,6 +385,11 @@ static const struct device_ops cuda_ops = {
     .embed_bwd = cuda_op_embed_bwd,
     .norm_fwd = cuda_op_norm_fwd,
     .norm_bwd = cuda_op_norm_bwd,
+    .rms_fwd = cuda_op_rms_fwd,
+    .rms_bwd = cuda_op_rms_bwd,
+    .rope = cuda_op_rope,
+    .glu_fwd = cuda_op_glu_fwd,
+    .glu_bwd = cuda_op_glu_bwd,
     .lin_fwd = cuda_op_lin_fwd,
     .act_again = cuda_op_act_again,
     .lin_bwd_x = cuda_op_lin_bwd_x,

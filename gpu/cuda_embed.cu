@@ -7,8 +7,8 @@ DEVICE void embed_some(const struct cuda_embed_args *a, const int bf16, const in
     float x[WIDE];
     if (i >= a->n * a->c) return;
     const float *word = a->wte + (size_t)a->tokens[row] * a->c + column;
-    const float *place = a->wpe + row % a->seq * a->c + column;
-    UNROLL for (int k = 0; k < width; k++) x[k] = word[k] + place[k];
+    const float *place = a->wpe ? a->wpe + row % a->seq * a->c + column : NULL;
+    UNROLL for (int k = 0; k < width; k++) x[k] = place ? word[k] + place[k] : word[k];
     act_store(a->out, i, bf16, width, x);
 }
 

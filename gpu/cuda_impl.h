@@ -135,6 +135,24 @@ const void *cuda_weights(struct cuda_device *cuda, const float *w);
 enum status cuda_op_params_plan(struct device *dev, size_t n);
 void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);
 
+/* --- cuda_ops.c: sums of columns ----------------------------------------------------------------------------------- */
+
+/* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide, noted. */
+size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats);
+/* out[c] = or += the sum over `blocks` partial sums, `stride` floats apart. */
+void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
+                      bool accumulate);
+
+/* --- cuda_glu_ops.c: see device.h ---------------------------------------------------------------------------------- */
+
+void cuda_op_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
+                     float *rstd);
+void cuda_op_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
+                     const float *rstd, const void *dres, void *dx, float *dw, bool accumulate);
+void cuda_op_rope(struct device *dev, const struct rope_shape *shape, const float *table, void *x, bool back);
+void cuda_op_glu_fwd(struct device *dev, size_t n, size_t f, const void *gu, void *h);
+void cuda_op_glu_bwd(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu);
+
 /* --- cuda_ops.c: see device.h ------------------------------------------------------------------------------------- */
 
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value);

@@ -131,8 +131,9 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
 {
     struct cuda_device *cuda = cuda_of(dev);
     size_t places = n < seq ? n : seq;
-    LAUNCH(cuda, cuda_embed_place, wide_blocks(places * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
-           .c = c, .bf16 = cuda->bf16, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
+    if (dwpe)
+        LAUNCH(cuda, cuda_embed_place, wide_blocks(places * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
+               .c = c, .bf16 = cuda->bf16, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
     /* Each token's block looks at all rows: in parts, so that the work stays proportional to the rows. */
     for (size_t at = 0; at < n; at += CUDA_EMBED_ROWS) {
         size_t rows = n - at < CUDA_EMBED_ROWS ? n - at : CUDA_EMBED_ROWS;
@@ -142,16 +143,15 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
     }
 }
 
-/* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide. */
-static size_t row_block(struct cuda_device *cuda, size_t n, size_t floats)
+size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats)
 {
     size_t blocks = CUDA_PARTIAL_FLOATS / floats < CUDA_ROW_BLOCKS ? CUDA_PARTIAL_FLOATS / floats : CUDA_ROW_BLOCKS;
     if (!blocks) cuda_rt_fail(cuda->rt, STATUS_LIMIT, "rows too long for sums of columns");
     return blocks ? blocks_of(n, blocks) : 0;
 }
 
-static void columns_end(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
-                        bool accumulate)
+void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
+                      bool accumulate)
 {
     LAUNCH(cuda, cuda_columns_end, blocks_of(c, 32), 1, cuda_columns_args, .c = c, .blocks = blocks,
            .stride = stride, .partials = partials, .out = out, .accumulate = accumulate);
@@ -170,14 +170,14 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
                       bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    size_t block = row_block(cuda, n, 2 * c);
+    size_t block = cuda_row_block(cuda, n, 2 * c);
     if (!block) return;
     size_t blocks = blocks_of(n, block);
     LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
            .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
            .partials = cuda->partials);
-    columns_end(cuda, c, blocks, 2 * c, cuda->partials, dw, accumulate);
-    columns_end(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
+    cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials, dw, accumulate);
+    cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
     LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
            .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
 }
@@ -253,12 +253,12 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     if (!may_go_back(cuda, p)) return;
     cuda_rt_gemm(cuda->rt, p->as.lin.bwd_w, &(struct cuda_gemm_call){.a = s->out_in ? dy : x,
                  .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw});
-    size_t block = db ? row_block(cuda, s->n, s->m) : 0;
+    size_t block = db ? cuda_row_block(cuda, s->n, s->m) : 0;
     if (!block) return;
     LAUNCH(cuda, cuda_columns, wide_blocks(s->m, s->m, CUDA_COLUMN_THREADS), blocks_of(s->n, block), cuda_columns_args,
            .n = s->n, .c = s->m, .block = block, .stride = s->m, .bf16 = cuda->bf16, .x = dy,
            .partials = cuda->partials);
-    columns_end(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
+    cuda_columns_sum(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
 }
 
 void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
@@ -299,9 +299,8 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
         return;
     }
     LAUNCH(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads, cuda_attn_args, .seq = s->seq,
-           .heads = s->heads, .head_dim = s->head_dim, .bf16 = cuda->bf16,
-           .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o = o,
-           .lse_out = lse);
+           .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .bf16 = cuda->bf16,
+           .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o = o, .lse_out = lse);
 }
 
 void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
@@ -320,7 +319,8 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
         return;
     }
     struct cuda_grid grid = cuda_rt_grid(cuda->rt, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads);
-    struct cuda_attn_args args = {.seq = s->seq, .heads = s->heads, .head_dim = s->head_dim,
+    struct cuda_grid shared = cuda_rt_grid(cuda->rt, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->kv_heads);
+    struct cuda_attn_args args = {.seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
                                   .bf16 = cuda->bf16, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv,
                                   .o_in = o, .lse = lse,
                                   .d_o = d_o, .dot = p->as.attn.dot, .dqkv = dqkv};
@@ -328,7 +328,7 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
     cuda_rt_launched(cuda->rt, "cuda_attn_dot");
     cuda_attn_bwd_q(&grid, &args);
     cuda_rt_launched(cuda->rt, "cuda_attn_bwd_q");
-    cuda_attn_bwd_kv(&grid, &args);
+    cuda_attn_bwd_kv(&shared, &args);
     cuda_rt_launched(cuda->rt, "cuda_attn_bwd_kv");
 }
 

@@ -86,6 +86,20 @@ atoll_planted_cuda(a_block_looks_in_the_wrong_span test_adamw cuda_optim
 atoll_planted_cuda(slope_without_its_second_part test_lin cuda_element
     "fmaf(3 * GELU_CUBE, square, 1)" "fmaf(GELU_CUBE, square, 1)")
 
+# --- Llama's operations
+atoll_planted_cuda(turned_the_other_way test_llama cuda_rope
+    "-(y[k] * s)" "y[k] * s")
+atoll_planted_cuda(gradients_turned_forward test_llama cuda_rope
+    "a->back ? -sines[k] : sines[k]" "sines[k]")
+atoll_planted_cuda(eps_outside_the_root test_llama cuda_rms
+    "1.0f / sqrtf(warp_sum(square) / (float)a->c + a->eps)" "1.0f / (sqrtf(warp_sum(square) / (float)a->c) + a->eps)")
+atoll_planted_cuda(gate_without_its_slope test_llama cuda_glu
+    "fmaf(silu, 1.0f - s, s)" "s")
+atoll_planted_cuda(keys_of_the_next_head test_attn cuda_attention
+    "a->heads + shared, packed" "a->heads + (shared + 1) % a->kv_heads, packed")
+atoll_planted_cuda(a_sharing_head_forgotten test_attn cuda_attention
+    "size_t head = shared * group;" "size_t head = shared * group + (group > 1);")
+
 # --- barriers, where only orders and NaN tell
 atoll_planted_cuda(list_written_while_it_is_read test_embed cuda_embed
     "__syncthreads(); /* before match is written again */" "")
@@ -181,7 +195,7 @@ atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
 
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(place_behind_its_end test_embed cuda_embed
-    "word[k] + place[k];" "word[k] + place[k + 1];" CHECKED)
+    "place ? word[k] + place[k] :" "place ? word[k] + place[k + 1] :" CHECKED)
 atoll_planted_cuda(vector_before_its_begin test_vectors cuda_element
     "fmaf(a.alpha, a.x[i], a.y[i])" "fmaf(a.alpha, a.x[(ptrdiff_t)i - 1], a.y[i])" CHECKED)
 atoll_planted_cuda(all_threads_write_the_loss test_head cuda_loss

@@ -254,10 +254,72 @@ static void check_norm(void)
     for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1]);
 }
 
+static void rms_one(size_t n, size_t c, float eps)
+{
+    struct vec x = act_normal(n * c, 1, 0.5f), w = vec_normal(c, 2, 1), g = act_normal(n * c, 4, 1);
+    struct vec y = act_poisoned(n * c), rstd = vec_poisoned(n), dx = act_poisoned(n * c), dw = vec_poisoned(c);
+    struct vec dres = act_normal(n * c, 5, 1);
+    for (int d = 0; d < 2; d++) {
+        ON(d, rms_fwd, n, c, eps, x.at[d], w.at[d], y.at[d], rstd.at[d]);
+        ON(d, rms_bwd, n, c, g.at[d], x.at[d], w.at[d], rstd.at[d], NULL, dx.at[d], dw.at[d], false);
+        ON(d, rms_bwd, n, c, g.at[d], x.at[d], w.at[d], rstd.at[d], dres.at[d], dres.at[d], dw.at[d], true);
+    }
+    vec_same("rms y", &y, tol(2e-6, 4e-3));
+    vec_same("rms rstd", &rstd, 2e-6);
+    vec_same("rms dx", &dx, tol(1e-5, 4e-3));
+    vec_same("rms dx onto the residual", &dres, tol(1e-5, 4e-3));
+    vec_same("rms dw", &dw, 1e-5);
+    vec_free(&x);
+    vec_free(&w);
+    vec_free(&g);
+}
+
+static void rope_one(size_t n, size_t seq, size_t heads, size_t head_dim, size_t ld)
+{
+    struct rope_shape s = {.n = n, .seq = seq, .heads = heads, .head_dim = head_dim, .ld = ld};
+    struct vec x = act_normal(n * ld, 1, 1), g = act_normal(n * ld, 2, 1), table = vec_normal(seq * head_dim, 3, 1);
+    for (int d = 0; d < 2; d++) {
+        ON(d, rope, &s, table.at[d], x.at[d], false);
+        ON(d, rope, &s, table.at[d], g.at[d], true);
+    }
+    vec_same("rope", &x, tol(1e-6, 4e-3));
+    vec_same("rope back", &g, tol(1e-6, 4e-3));
+    vec_free(&table);
+}
+
+static void glu_one(size_t n, size_t f, float sigma)
+{
+    struct vec gu = act_normal(2 * n * f, 1, sigma), dh = act_normal(n * f, 2, 1), h = act_poisoned(n * f);
+    struct vec dgu = act_poisoned(2 * n * f);
+    for (int d = 0; d < 2; d++) {
+        ON(d, glu_fwd, n, f, gu.at[d], h.at[d]);
+        ON(d, glu_bwd, n, f, gu.at[d], dh.at[d], dgu.at[d]);
+        ON(d, glu_bwd, n, f, gu.at[d], dh.at[d], gu.at[d]);
+    }
+    vec_same("glu h", &h, tol(2e-6, 4e-3));
+    vec_same("glu dgu", &dgu, tol(2e-6, 4e-3));
+    vec_same("glu dgu in place", &gu, tol(2e-6, 4e-3));
+    vec_free(&dh);
+}
+
+static void check_llama(void)
+{
+    rms_one(1, 1, 0.5f);
+    rms_one(9, 33, 0.1f);
+    rms_one(100, 40, 1e-5f);
+    rms_one(17, 264, 0.01f);
+    rope_one(1, 1, 1, 2, 2);
+    rope_one(15, 5, 3, 6, 31);
+    rope_one(10, 10, 5, 32, 224);
+    rope_one(6, 3, 2, 16, 37); /* heads of whole loads in rows that are not */
+    glu_one(7, 37, 2);
+    glu_one(9, 64, 30);
+}
+
 static void embed_one(size_t n, size_t seq, size_t c, size_t v)
 {
     struct vec wte = vec_normal(v * c, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = act_normal(n * c, 3, 1);
-    struct vec out = act_poisoned(n * c), dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
+    struct vec out = act_poisoned(n * c), bare = act_poisoned(n * c), dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
     int32_t *tokens = mem_alloc(n, sizeof *tokens);
     for (size_t r = 0; r < n; r++) tokens[r] = (int32_t)((r * r + 3 * r) % v);
     struct vec ids = vec_of(n, (const float *)(const void *)tokens);
@@ -266,7 +328,10 @@ static void embed_one(size_t n, size_t seq, size_t c, size_t v)
         ON(d, embed_fwd, n, seq, c, t, wte.at[d], wpe.at[d], out.at[d]);
         ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], false);
         ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], true);
+        ON(d, embed_fwd, n, seq, c, t, wte.at[d], NULL, bare.at[d]);
+        ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], NULL, false);
     }
+    vec_same("embed out without positions", &bare, tol(1e-7, 4e-3));
     vec_same("embed out", &out, tol(1e-7, 4e-3));
     vec_same("embed dwte", &dwte, 1e-6);
     vec_same("embed dwpe", &dwpe, 1e-6);
@@ -410,12 +475,12 @@ static void check_head(void)
     head_one(6, 20, 1000, 100);
 }
 
-static void attn_one(size_t batch, size_t seq, size_t heads, size_t head_dim, float sigma)
+static void attn_one(size_t batch, size_t seq, size_t heads, size_t kv_heads, size_t head_dim, float sigma)
 {
-    struct attn_shape s = {.batch = batch, .seq = seq, .heads = heads, .head_dim = head_dim};
-    size_t n = batch * seq * heads * head_dim;
-    struct vec qkv = act_normal(3 * n, 1, sigma), g = act_normal(n, 2, 1), o = act_poisoned(n), o2 = act_poisoned(n);
-    struct vec lse = vec_poisoned(batch * heads * seq), dqkv = act_poisoned(3 * n);
+    struct attn_shape s = {.batch = batch, .seq = seq, .heads = heads, .head_dim = head_dim, .kv_heads = kv_heads};
+    size_t n = batch * seq * heads * head_dim, all = n + 2 * batch * seq * kv_heads * head_dim;
+    struct vec qkv = act_normal(all, 1, sigma), g = act_normal(n, 2, 1), o = act_poisoned(n), o2 = act_poisoned(n);
+    struct vec lse = vec_poisoned(batch * heads * seq), dqkv = act_poisoned(all);
     for (int d = 0; d < 2; d++) {
         struct attn_plan *plan, *infer;
         struct attn_shape only = s;
@@ -438,14 +503,16 @@ static void attn_one(size_t batch, size_t seq, size_t heads, size_t head_dim, fl
 
 static void check_attn(void)
 {
-    attn_one(1, 1, 1, 1, 1);
-    attn_one(2, 3, 1, 5, 1);
-    attn_one(1, 31, 2, 8, 1);
-    attn_one(1, 32, 1, 16, 1);
-    attn_one(2, 33, 3, 32, 1);
-    attn_one(1, 70, 1, 40, 1);
-    attn_one(1, 41, 2, 128, 1);
-    attn_one(1, 100, 1, 64, 3); /* peaked scores */
+    attn_one(1, 1, 1, 1, 1, 1);
+    attn_one(2, 3, 1, 1, 5, 1);
+    attn_one(1, 31, 2, 2, 8, 1);
+    attn_one(1, 32, 1, 1, 16, 1);
+    attn_one(2, 33, 3, 3, 32, 1);
+    attn_one(1, 70, 1, 1, 40, 1);
+    attn_one(1, 41, 2, 2, 128, 1);
+    attn_one(1, 100, 1, 1, 64, 3); /* peaked scores */
+    attn_one(2, 11, 3, 1, 6, 1); /* shared keys and values */
+    attn_one(2, 35, 6, 2, 16, 1);
 }
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
@@ -516,6 +583,7 @@ EACH(vectors)
 EACH(clip)
 EACH(adamw)
 EACH(norm)
+EACH(llama)
 EACH(embed)
 EACH(lin)
 EACH(head)
@@ -528,6 +596,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_vectors), cmocka_unit_test(test_clip), cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_norm),    cmocka_unit_test(test_embed), cmocka_unit_test(test_lin),
         cmocka_unit_test(test_head),    cmocka_unit_test(test_attn), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_llama),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

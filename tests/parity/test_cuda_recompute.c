@@ -12,8 +12,11 @@
 #include "tests/cuda/emulate.h"
 #include "tests/lib/recompute_case.h"
 #include "worker/gpt2.h"
+#include "worker/llama.h"
 
 static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 24, .block_size = 9, .vocab_size = 37};
+static const struct model_config rope = {.n_layer = 3, .n_head = 4, .n_embd = 32, .block_size = 9, .vocab_size = 37,
+                                         .n_kv_head = 2, .ffn = 24, .rope_theta = 100, .norm_eps = 1e-5};
 
 static void test_same_bits(void **state)
 {
@@ -25,6 +28,7 @@ static void test_same_bits(void **state)
         if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
         if (order && dev->ops->use_bf16(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
         recompute_case(dev, &gpt2_family, &small, 2, 9);
+        recompute_case(dev, &llama_family, &rope, 2, 9);
         device_close(dev);
     }
     assert_int_equal(mem_live_bytes(), 0);
