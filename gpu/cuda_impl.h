@@ -135,7 +135,7 @@ const void *cuda_weights(struct cuda_device *cuda, const float *w);
 enum status cuda_op_params_plan(struct device *dev, size_t n);
 void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);
 
-/* --- cuda_ops.c: sums of columns ----------------------------------------------------------------------------------- */
+/* --- cuda_ops.c: sums of columns ---------------------------------------------------------------------------------- */
 
 /* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide, noted. */
 size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats);
@@ -143,7 +143,7 @@ size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats);
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate);
 
-/* --- cuda_glu_ops.c: see device.h ---------------------------------------------------------------------------------- */
+/* --- cuda_glu_ops.c: see device.h --------------------------------------------------------------------------------- */
 
 void cuda_op_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
                      float *rstd);
