@@ -391,13 +391,13 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
         assert_int_equal(ON(d, lin_plan, &s, &bare), STATUS_OK);
         ON(d, lin_fwd, plan, x.at[d], w.at[d], b, NULL, y.at[d], act ? aux.at[d] : NULL);
         if (act) ON(d, act_again, plan, aux.at[d], again.at[d]);
-        ON(d, plan_free, bare);
         ON(d, lin_fwd, bare, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
         if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b, res.at[d], res.at[d], NULL);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx.at[d], false);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx2.at[d], true);
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], false);
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], true);
+        ON(d, plan_free, bare);
         ON(d, plan_free, plan);
     }
     float *first = vec_host(&y, 1), *second = vec_host(&again, 1);
