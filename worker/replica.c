@@ -56,7 +56,6 @@ struct replica {
     /* Where the device's memory is not the host's, else NULL: */
     float *host_values; /* [n_params] parameters or gradient, as the caller asked for last */
     struct flight flight; /* the one that is not read yet */
-    uint64_t submitted;   /* orders that took a slot */
     uint64_t done_us;     /* when the last step was seen to be over */
     struct memory_plan memory;
     char names[DEVICE_NAME_BYTES]; /* of the devices */
@@ -211,7 +210,7 @@ static enum status order_and_wait(struct replica *r, enum order order, const str
     r->order_theta = theta;
     r->counters = counters;
     r->n_counters = n;
-    r->slot = (int)(r->submitted++ % (uint64_t)r->ranks[0].io.n_slots); /* not the one that is in flight */
+    r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
     give_order(r, order);
     return order_status(r, err);
 }

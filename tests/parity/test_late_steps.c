@@ -173,6 +173,27 @@ static void test_late_is_the_same(void **state)
         }
 }
 
+/* Evaluations beside a step that is not read yet leave its losses alone. */
+static void test_eval_with_a_step_in_flight(void **state)
+{
+    (void)state;
+    struct outcome alone = run("cuda", OPTIMIZER_ADAMW, 1, false, -1), beside = {0};
+    struct replica *r = open_replica("cuda", OPTIMIZER_ADAMW, 1);
+    put_params(r, false);
+    for (uint64_t i = 0; i < STEPS; i++) {
+        double loss;
+        uint64_t tokens;
+        step(r, &beside, i);
+        if (i > 1) continue; /* each slot was in flight once */
+        assert_int_equal(replica_eval(r, NULL, &data, 7, 3 * BATCH, &loss, &tokens, NULL), STATUS_OK);
+        assert_int_equal(tokens, 3 * BATCH * model.block_size);
+    }
+    flush(r, &beside);
+    finish(r, &beside);
+    same(&alone, &beside);
+    replica_destroy(r);
+}
+
 /* A CPU reports each step at once, and the refused step is none of the GPU's alone. */
 static void test_cpu_is_not_late(void **state)
 {
@@ -219,6 +240,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late_is_the_same),
+        cmocka_unit_test(test_eval_with_a_step_in_flight),
         cmocka_unit_test(test_cpu_is_not_late),
         cmocka_unit_test(test_restart),
     };
