@@ -70,9 +70,14 @@ static enum status init_fits(const struct engine *e, struct err *err)
     if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
         return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, and model.rope_theta is %g", path,
                        hf.rope_theta, c->model.rope_theta);
-    char theirs[CONFIG_SPEC_MAX];
+    if (hf.tied != (c->model.tie_embeddings == CHOICE_ON)) /* its lm_head would be left out, or is missing */
+        return err_set(err, STATUS_MISMATCH, "%.300s has tie_word_embeddings %s: set model.tie_embeddings=%s", path,
+                       hf.tied ? "true" : "false", hf.tied ? "on" : "off");
+    struct rope_scaling ours;
+    char theirs[CONFIG_SPEC_MAX], text[CONFIG_SPEC_MAX];
+    TRY(rope_scaling_parse(&ours, c->model.rope_scaling, err));
     rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
-    if (hf.rope_theta > 0 && strcmp(theirs, c->model.rope_scaling) != 0)
+    if (hf.rope_theta > 0 && strcmp(theirs, rope_scaling_text(&ours, text, sizeof text)) != 0)
         return err_set(err, STATUS_MISMATCH, "%.300s has positions for model.rope_scaling: %s, which is %s", path,
                        theirs, c->model.rope_scaling);
     if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
