@@ -34,7 +34,7 @@ same_as_cpu two
 grep -q 'cuda:2,0 emulated' two/logs/worker-0.log || fail "worker-0 does not say which GPUs it uses"
 
 # Stopped in its second round with two GPUs, continued with one, or the other way round.
-steps_reach() { (($(grep -c . "$1/metrics.jsonl") >= $2)); }
+steps_reach() { (($(grep -c '"event":"step"' "$1/metrics.jsonl") >= $2)); }
 for order in 'cuda:0,1 cuda:1' 'cuda cuda:0,2'; do
     read -r first second <<<"$order"
     rm -rf stopped
