@@ -195,7 +195,7 @@ static void ask(struct cudnn_plan *p)
     if (p->status == CUDNN_STATUS_SUCCESS)
         (void)good(p, p->lib->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n,
                                   p->engines));
-    p->facts.engines = (int)n;
+    p->facts.engines = n < ENGINES ? (int)n : ENGINES; /* n: how many there are */
 }
 
 /* It may sum in any order, by its own words. */

@@ -112,15 +112,16 @@ static void key_of(const struct cuda_gemm_shape *s, enum alignment alignment, ch
 }
 
 /* Operands to time a product with: no particular numbers, but none that a GPU is quick at. */
-static bool make_operands(const struct cuda_gemm_shape *s, void *operands[3], struct cuda_gemm_call *call)
+static bool make_operands(struct cuda_rt *rt, const struct cuda_gemm_shape *s, void *operands[3],
+                          struct cuda_gemm_call *call)
 {
     size_t bytes[3] = {(s->a_trans ? s->k : s->m) * s->lda * bytes_of(s->bf16),
                        (s->b_trans ? s->n : s->k) * s->ldb * bytes_of(s->bf16),
                        (s->m + 1) * s->ldc * bytes_of(s->bf16_out)}; /* a row more: the bias */
     bool ok = true;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) { /* in the products' own stream, which waits for no other */
         ok = ok && cudaMalloc(&operands[i], bytes[i]) == cudaSuccess &&
-             cudaMemset(operands[i], 0x3c, bytes[i]) == cudaSuccess;
+             cudaMemsetAsync(operands[i], 0x3c, bytes[i], rt->stream) == cudaSuccess;
     }
     if (!ok) (void)cudaGetLastError(); /* no room to measure in is no failure */
     *call = (struct cuda_gemm_call){.a = operands[0], .b = operands[1], .out = operands[2],
@@ -142,15 +143,15 @@ static float time_of(struct cuda_rt *rt, const struct cuda_gemm *g, const cublas
     return ok ? ms : -1;
 }
 
-/* The place of the fastest of n proposals; 0, the library's guess, where nothing can be measured. */
+/* The place of the fastest of n proposals; -1 where nothing can be measured. */
 static int fastest(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     void *operands[3] = {NULL, NULL, NULL};
     struct cuda_gemm_call call;
     cudaEvent_t begin = NULL, end = NULL;
     float least = -1;
-    int best = 0;
-    bool ok = make_operands(&g->shape, operands, &call) && cudaEventCreate(&begin) == cudaSuccess &&
+    int best = -1;
+    bool ok = make_operands(rt, &g->shape, operands, &call) && cudaEventCreate(&begin) == cudaSuccess &&
               cudaEventCreate(&end) == cudaSuccess;
     for (int i = 0; ok && i < n; i++) {
         float ms = time_of(rt, g, &found[i].algo, &call, begin, end);
@@ -183,13 +184,23 @@ static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key
     return g->has[alignment] = true;
 }
 
-/* ATOLL_ALGO_TIMING=off takes the library's guess. */
+/* Proposals and checks take the bias to be as aligned as its pointer is: for them, and never read, one that is just so
+ * aligned. */
+static bool align_bias(struct cuda_rt *rt, const struct cuda_gemm *g, enum alignment alignment)
+{
+    const void *bias = (char *)rt->workspace + (alignment == ALIGN_VECTOR ? VECTOR_BYTES : bytes_of(g->shape.bf16_out));
+    return !g->shape.bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* ATOLL_ALGO_TIMING=off takes the library's guess, its first proposal, as does who cannot measure. */
 static bool choose(struct cuda_rt *rt, struct cuda_gemm *g, enum alignment alignment)
 {
     cublasLtMatmulHeuristicResult_t found[PROPOSALS];
     const char *timing = getenv("ATOLL_ALGO_TIMING");
     char key[ALGO_KEY_BYTES];
     bool timed = !timing || strcmp(timing, "off") != 0;
+    int at = -1;
+    if (!align_bias(rt, g, alignment)) return false;
     key_of(&g->shape, alignment, key);
     if (timed && choose_kept(rt, g, key, alignment)) return true;
     int n = propose(rt, g, alignment, found);
@@ -197,9 +208,10 @@ static bool choose(struct cuda_rt *rt, struct cuda_gemm *g, enum alignment align
     /* Pointers that are not aligned are rare, and what is tiny is fast anyway. */
     timed = timed && n > 1 && (alignment == ALIGN_VECTOR || !rows_aligned(&g->shape)) &&
             g->shape.m * g->shape.n * g->shape.k >= TIMED_MIN;
-    g->algo[alignment] = found[timed ? fastest(rt, g, found, n) : 0].algo;
+    if (timed) at = fastest(rt, g, found, n);
+    g->algo[alignment] = found[at < 0 ? 0 : at].algo;
     g->has[alignment] = true;
-    if (timed) {
+    if (at >= 0) {
         uint64_t words[ALGO_WORDS];
         memcpy(words, &g->algo[alignment], sizeof words);
         (void)!algo_cache_put(&rt->algos, key, words, NULL); /* where it cannot be written, it is timed again */
@@ -213,9 +225,11 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
     if (!g) return STATUS_NOMEM;
     g->shape = *shape;
     cuda_rt_use(rt);
-    bool ok = describe(g) && choose(rt, g, ALIGN_ELEMENT);
-    if (ok && rows_aligned(shape)) ok = choose(rt, g, ALIGN_VECTOR);
-    if (!ok) {
+    if (describe(g)) {
+        (void)choose(rt, g, ALIGN_ELEMENT);
+        if (rows_aligned(shape)) (void)choose(rt, g, ALIGN_VECTOR);
+    }
+    if (!g->has[ALIGN_ELEMENT] && !g->has[ALIGN_VECTOR]) {
         cuda_rt_gemm_free(g);
         return STATUS_UNSUPPORTED;
     }
@@ -244,6 +258,10 @@ void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cu
 {
     enum alignment alignment = g->has[ALIGN_VECTOR] && call_aligned(call) ? ALIGN_VECTOR : ALIGN_ELEMENT;
     cuda_rt_use(rt);
+    if (!g->has[alignment]) {
+        cuda_rt_fail(rt, STATUS_UNSUPPORTED, "cuBLASLt has no algorithm for operands that are not aligned to 16 bytes");
+        return;
+    }
     cublasStatus_t blas = multiply(rt, g, &g->algo[alignment], call);
     if (blas != CUBLAS_STATUS_SUCCESS) cuda_rt_fail(rt, STATUS_IO, cublasLtGetStatusString(blas));
 }

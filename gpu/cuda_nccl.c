@@ -109,13 +109,15 @@ static void pause_briefly(void)
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
-/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. */
+/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. The first calls connect to the other
+ * ranks, which may never come: then the communicator is gone. */
 static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result, long polls)
 {
     while (result == ncclInProgress) {
         if (library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) return ncclInternalError;
         if (result != ncclInProgress) break;
         if (polls && --polls == 0) break;
+        if (cuda_rt_stopped(c->rt)) return ncclRemoteError;
         pause_briefly();
     }
     return result;
@@ -197,7 +199,7 @@ void cuda_comm_abort(struct cuda_comm *c)
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* Enqueueing may be in progress for a while only; a rank that does not come is waited for on the device. */
+/* Enqueueing may be in progress for a while; a rank that does not come is waited for here, or on the device. */
 static void done(struct cuda_comm *c, ncclResult_t result)
 {
     result = settle(c, result, 0);

@@ -140,6 +140,13 @@ static void pause_briefly(int polls)
     if (polls > POLLS_MAX) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
+bool cuda_rt_stopped(struct cuda_rt *rt)
+{
+    if (!rt->stopped || !rt->stopped(rt->stopped_ctx)) return false;
+    cuda_rt_fail(rt, STATUS_CLOSED, "stopped: another GPU of this worker failed");
+    return true;
+}
+
 /* A stream (event NULL), or an event of it. */
 static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event)
 {
@@ -152,10 +159,8 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
     for (int polls = 0; code == cudaErrorNotReady; polls++) {
         code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (code != cudaErrorNotReady) break;
-        if (rt->stopped(rt->stopped_ctx)) {
-            cuda_rt_fail(rt, STATUS_CLOSED, "stopped: another GPU of this worker failed");
-            return;
-        }
+        (void)cudaGetLastError(); /* "not ready" would be the next launch's error */
+        if (cuda_rt_stopped(rt)) return;
         pause_briefly(polls);
     }
     check(rt, code, what);

@@ -77,6 +77,8 @@ enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *event, struct e
 /* Waits of the host ask `stopped` again and again and end when it is true (CLOSED sticks then): the GPU waits for
  * another one that will never come. NULL: they wait for the GPU alone. */
 void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx);
+/* Asks it, for waits of the host that are not the runtime's own; true: end the wait, CLOSED sticks. */
+bool cuda_rt_stopped(struct cuda_rt *rt);
 
 /* The queue as the runtime below knows it (cudaStream_t), for libraries that launch by themselves; the device is the
  * calling thread's after it. */
