@@ -45,7 +45,10 @@ fi
 launch cpu --train.devices=cpu
 ((status == 0)) || fail "the run on the CPU ended with $status"
 export ATOLL_CUDA_PLUGIN=$emulated
-for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8' '--inner.optimizer=muon'; do
+llama='--model.family=llama --model.n_layer=2 --model.n_kv_head=1 --model.block_size=16 --model.tie_embeddings=off'
+llama+=' --train.method=local-sgd --train.max_steps=4 --train.sync_every=2 --train.grad_accum=2 --train.batch_size=2'
+for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8' '--inner.optimizer=muon' \
+    "$llama --train.recompute=block --train.embedding_fragment=on"; do
     rm -rf cuda
     # shellcheck disable=SC2086 # no setting at all, the first time
     launch cuda --train.devices=cuda $settings
