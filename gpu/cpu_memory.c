@@ -30,8 +30,8 @@ static uint64_t number_in(const char *path)
     return (uint64_t)value;
 }
 
-/* Bytes of a group's memory.stat that hold files and can be dropped: its usage counts them, and after a while of reading
- * shards they fill it. */
+/* Bytes of a group's memory.stat that hold files and can be dropped: its usage counts them, and after a while of
+ * reading shards they fill it. */
 static uint64_t files_in(const char *path)
 {
     char line[LINE_BYTES];
