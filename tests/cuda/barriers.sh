@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # barriers.sh BIN TEST...: is every barrier of every kernel needed, and its absence noticed? Runs the checked programs
-# BIN/TEST, which write down the barriers that they reach, then once more for every one of those with it left out: the
-# program must fail. A barrier in a source that no program reaches is an error, too, so a new kernel comes with a test.
+# BIN/TEST, test by test, which write down the barriers that they reach, then once more for every one of those with it
+# left out: some test must fail. A barrier in a source that no program reaches is an error, too, so a new kernel comes with a test.
 set -euo pipefail
 
 bin=$1
@@ -9,16 +9,31 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-for program in "$@"; do
+# What can be run by itself, "PROGRAM TEST", or "PROGRAM" where it takes no name of a test.
+list_runs() {
+    local program source
+    for program in "$@"; do
+        source=tests/parity/${program%_checked}.c
+        if grep -q cmocka_set_test_filter "$source"; then
+            grep -oE 'cmocka_unit_test\(test_\w+' "$source" | sed "s/.*(/$program /"
+        else
+            echo "$program"
+        fi
+    done
+}
+
+mapfile -t runs < <(list_runs "$@")
+for run in "${runs[@]}"; do
     start=$(date +%s%N)
-    CUDA_BARRIERS_TO=$work/$program "$bin/$program" >"$work/said" 2>&1 || { cat "$work/said" && exit 1; }
-    echo "$(($(date +%s%N) - start)) $program"
-    touch "$work/$program"
+    # shellcheck disable=SC2086 # a program and the name of a test
+    CUDA_BARRIERS_TO=$work/$run "$bin/"$run >"$work/said" 2>&1 || { cat "$work/said" && exit 1; }
+    echo "$(($(date +%s%N) - start)) $run"
+    touch "$work/$run"
 done >"$work/times"
-mapfile -t programs < <(sort -n "$work/times" | cut -d ' ' -f 2) # short ones first
+mapfile -t runs < <(sort -n "$work/times" | cut -d ' ' -f 2-) # short ones first
 
 bad=0
-reached=$(sort -u "${programs[@]/#/$work/}")
+reached=$(sort -u "${runs[@]/#/$work/}")
 while read -r place; do
     grep -qF "$place " <<<"$reached" && continue
     echo "$place: no test reaches this barrier"
@@ -26,12 +41,13 @@ while read -r place; do
 done < <(grep -nE '__sync(threads|warp)\(\)' gpu/cuda_*.cu gpu/cuda_*.h | grep -v '#define' |
     sed -E 's|^gpu/([^:]*:[0-9]+):.*|\1|')
 
-# notice BARRIER: how the first program that fails without it says so; nothing where none does.
+# notice BARRIER: how the first run that fails without it says so; nothing where none does.
 notice() {
-    local program
-    for program in "${programs[@]}"; do
-        grep -qxF "$1" "$work/$program" || continue
-        { CUDA_BARRIER_LEFT_OUT=$1 "$bin/$program" >"$work/said" 2>&1; } 2>/dev/null && continue
+    local run
+    for run in "${runs[@]}"; do
+        grep -qxF "$1" "$work/$run" || continue
+        # shellcheck disable=SC2086
+        { CUDA_BARRIER_LEFT_OUT=$1 "$bin/"$run >"$work/said" 2>&1; } 2>/dev/null && continue
         grep -m 1 -E ', code 0x|, line [0-9]+: |off by|want|Test failed' "$work/said" || tail -n 1 "$work/said"
         return
     done
