@@ -28,13 +28,13 @@ endfunction()
 
 # --- recompute
 atoll_planted_worker(activation_not_made_again test_recompute worker/gpt2.c
-    "if (level >= MODEL_AGAIN_ACT) ops->act_again(m->dev, m->plan_fc, b->aux, b->h);" "")
+    "if (level >= MODEL_AGAIN_ACT) ops->act_again(m->d.dev, m->plan_fc, b->aux, b->h);" "")
 atoll_planted_worker(second_norm_not_made_again test_recompute worker/gpt2.c
-    "ops->norm_fwd(m->dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);\n#undef P" "#undef P")
+    "ops->norm_fwd(m->d.dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);\n#undef P" "#undef P")
 atoll_planted_worker(block_not_made_again test_recompute worker/gpt2.c
     "block_forward(m, l, theta, NULL);" "")
 atoll_planted_worker(last_block_made_again_only test_recompute worker/gpt2.c
-    "if (l + 1 == m->config.n_layer) return;" "if (l == 0) return;")
+    "if (l + 1 == m->d.config.n_layer) return;" "if (l == 0) return;")
 atoll_planted_worker(nothing_forgotten test_recompute worker/activations.c
     "l && !kept ? of_first : carve_take" "l && !kept && 0 ? of_first : carve_take")
 
@@ -67,8 +67,8 @@ atoll_planted_worker(batch_too_small test_memory_plan worker/memory_plan.c
     "while (high - low > 1)" "while (high - low > 2)")
 atoll_planted_worker(batch_too_large test_memory_plan worker/memory_plan.c
     "return low * ask->batch_unit;" "return high * ask->batch_unit;")
-atoll_planted_worker(layers_counted_once test_memory_plan worker/gpt2.c
-    "(config->n_layer - 1) * (two.used" "(config->n_layer - 2) * (two.used")
+atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
+    "(layers - 1) * (two.used" "(layers - 2) * (two.used")
 
 add_test(NAME test_worker_planted
          COMMAND bash parity/planted_worker.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_worker_names}
