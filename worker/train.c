@@ -166,11 +166,11 @@ static enum status evaluate(struct trainer *t, struct err *err)
     uint64_t tokens = 0, started = clock_monotonic_us();
     outer_loop_eval_begin(t->loop, started);
     const struct msg_eval task = *outer_loop_evaluation(t->loop);
+    TRY(replica_eval_params(t->replica, outer_loop_params(t->loop), err));
     for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
         double part = 0;
         uint64_t part_tokens = 0, n = task.count - at < EVAL_WINDOWS ? task.count - at : EVAL_WINDOWS;
-        TRY(replica_eval(t->replica, outer_loop_params(t->loop), &t->val, task.start + at, n, &part, &part_tokens,
-                         err));
+        TRY(replica_eval(t->replica, &t->val, task.start + at, n, &part, &part_tokens, err));
         loss_sum += part;
         tokens += part_tokens;
         pump(t, 0);

@@ -42,7 +42,7 @@ atoll_planted_worker(nothing_forgotten test_recompute worker/activations.c
 atoll_planted_worker(one_slot_for_two_steps test_late_steps worker/step_io.c
     "dev->host_memory ? 1 : STEP_SLOTS_MAX" "1")
 atoll_planted_worker(step_read_before_it_is_over test_late_steps worker/replica.c
-    "TRY(slot_reached(r, flight->slot, err));" "")
+    "TRY(ranks_reached(r, flight->slot, err));" "")
 atoll_planted_worker(every_step_waited_for test_late_steps worker/replica.c
     "if (r->ranks[0].dev->host_memory) return land" "return land")
 atoll_planted_worker(last_step_never_read test_late_steps worker/replica.c

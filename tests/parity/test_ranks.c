@@ -263,12 +263,17 @@ static void evaluate(const struct replica_config *config, const float *other, do
 {
     struct replica *r = open_replica(config);
     uint64_t tokens;
+    double again;
     steps(r, 0, 1, NULL);
     struct step_result result;
     assert_int_equal(step(r, 2, &result, NULL), STATUS_OK); /* parameters are still on their way */
-    assert_int_equal(replica_eval(r, NULL, &data, 0, 50, live, &tokens, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, &data, 0, 50, live, &tokens, NULL), STATUS_OK);
     assert_int_equal(step(r, 3, &result, NULL), STATUS_OK);
-    assert_int_equal(replica_eval(r, other, &data, 3, 50, given, &tokens, NULL), STATUS_OK);
+    assert_int_equal(replica_eval_params(r, other, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, &data, 3, 50, given, &tokens, NULL), STATUS_OK);
+    assert_int_equal(replica_eval_params(r, NULL, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, &data, 0, 50, &again, &tokens, NULL), STATUS_OK);
+    assert_true(again < *live); /* a step later, and the live ones */
     replica_destroy(r);
 }
 

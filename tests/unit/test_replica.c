@@ -254,21 +254,21 @@ static void test_eval(void **state)
         config.eval_only = ranks == 2;
         struct replica *r = open_replica(&config);
         struct err err = {0};
-        assert_int_equal(replica_eval(r, NULL, &data, 0, UINT64_MAX, &got, &tokens, &err), STATUS_OK);
+        assert_int_equal(replica_eval(r, &data, 0, UINT64_MAX, &got, &tokens, &err), STATUS_OK);
         assert_int_equal(tokens, windows * model.block_size);
         if (ranks == 1) want = got;
         assert_true(fabs(got - want) < 1e-6 * want);
         assert_true(got / (double)tokens > 2 && got / (double)tokens < 5); /* untrained: about log(32) = 3.47 */
         double sum = 0;
+        assert_int_equal(replica_eval_params(r, replica_params(r), &err), STATUS_OK);
         for (uint64_t first = 0; first < windows; first += 37) {
-            assert_int_equal(replica_eval(r, replica_params(r), &data, first, 37, &part, &part_tokens, &err),
-                             STATUS_OK);
+            assert_int_equal(replica_eval(r, &data, first, 37, &part, &part_tokens, &err), STATUS_OK);
             sum += part;
             tokens -= part_tokens;
         }
         assert_int_equal(tokens, 0);
         assert_true(fabs(sum - want) < 1e-6 * want);
-        assert_int_equal(replica_eval(r, NULL, &data, windows, 5, &part, &part_tokens, &err), STATUS_OK);
+        assert_int_equal(replica_eval(r, &data, windows, 5, &part, &part_tokens, &err), STATUS_OK);
         assert_true(part == 0 && part_tokens == 0);
         replica_destroy(r);
     }
