@@ -17,6 +17,8 @@ struct maker_fragment {
     struct piece_numbers made;
     double norm;
     enum newest newest;
+    bool anchored;
+    uint64_t hash; /* of the floats that `anchor` has here */
 };
 
 struct delta_maker {
@@ -111,10 +113,21 @@ void delta_maker_destroy(struct delta_maker *m)
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-enum status delta_maker_anchor(struct delta_maker *m, const float *base, struct err *err)
+enum status delta_maker_anchor(struct delta_maker *m, uint32_t i, const float *values, uint64_t hash, struct err *err)
 {
-    m->dev->ops->upload(m->dev, m->anchor, base, m->n_params * sizeof *base);
-    return m->dev->ops->sync(m->dev, err);
+    struct maker_fragment *f = &m->f[i];
+    if (f->anchored && f->hash == hash) return STATUS_OK;
+    m->dev->ops->upload(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
+    f->anchored = false; /* an upload that fails is no anchor */
+    TRY(m->dev->ops->sync(m->dev, err));
+    f->anchored = true;
+    f->hash = hash;
+    return STATUS_OK;
+}
+
+const float *delta_maker_base(const struct delta_maker *m)
+{
+    return m->anchor;
 }
 
 static void start_fragment(struct delta_maker *m, struct maker_fragment *f)

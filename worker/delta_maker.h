@@ -1,8 +1,9 @@
 /* Deltas made where the trained parameters are: on a device whose memory is not the host's. Anchor and residuals lie
- * there, too; what crosses the bus for a round is the anchor on its way in and the numbers of the payload on their way
- * out (common/pieces.h), not the parameters.
+ * there, too; what crosses the bus for a round is the fragments of the anchor that changed on their way in and the
+ * numbers of the payload on their way out (common/pieces.h), not the parameters.
  *
- *     delta_maker_anchor     training begins
+ *     delta_maker_anchor     for each fragment: what the next round starts from
+ *     delta_maker_base       the round starts: the parameters are there already
  *     delta_maker_make       training is done: the numbers of all fragments; nothing is changed
  *     codec_encode_pieces    for each fragment, from delta_maker_numbers
  *     delta_maker_keep       all of them were encoded: what was not sent is the residual now
@@ -33,8 +34,12 @@ enum status delta_maker_create(struct delta_maker **out, struct device *dev, con
 /* NULL is allowed. */
 void delta_maker_destroy(struct delta_maker *maker);
 
-/* Training starts from base [n_params], memory of the host. */
-enum status delta_maker_anchor(struct delta_maker *maker, const float *base, struct err *err) MUST_CHECK;
+/* Training will start from `values` in fragment i (memory of the host). `hash` is hash64 of them: what the device has
+ * by this hash does not go up again. Not between the begin of training and delta_maker_make. */
+enum status delta_maker_anchor(struct delta_maker *maker, uint32_t i, const float *values, uint64_t hash,
+                               struct err *err) MUST_CHECK;
+/* All fragments [n_params] as anchored, in the device's memory; as long as the maker. */
+const float *delta_maker_base(const struct delta_maker *maker);
 /* NONFINITE: theta or what is made of it holds NaN or infinity. */
 enum status delta_maker_make(struct delta_maker *maker, struct err *err) MUST_CHECK;
 /* Of the last make. norm: L2, of the delta without its residual. */

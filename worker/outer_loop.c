@@ -236,14 +236,18 @@ bool outer_loop_on_device(const struct outer_loop *loop)
     return loop->maker != NULL;
 }
 
+const float *outer_loop_device_params(const struct outer_loop *loop)
+{
+    return loop->maker ? delta_maker_base(loop->maker) : NULL;
+}
+
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
     if (loop->base != loop->theta) memcpy(loop->base, loop->theta, loop->n_params * sizeof *loop->base);
-    struct err err = {0}; /* the first error of a device sticks: train_done meets it again */
-    if (loop->maker && delta_maker_anchor(loop->maker, loop->base, &err) != STATUS_OK) log_error("%s", err.msg);
+    for (uint32_t i = 0; loop->maker && i < loop->n_fragments; i++) outer_anchor(loop, i);
     refresh_pulse(loop);
 }
 
