@@ -32,8 +32,8 @@ enum status model_cut(const struct model_family *family, const struct config *co
 struct model_config model_config_of(const struct config *config)
 {
     struct rope_scaling scaling;
-    if (rope_scaling_parse(&scaling, config->model.rope_scaling, NULL) != STATUS_OK) { /* resolved: it can be parsed */
-    }
+    enum status status = rope_scaling_parse(&scaling, config->model.rope_scaling, NULL);
+    if (status != STATUS_OK) scaling = (struct rope_scaling){0}; /* config_resolve has refused it */
     return (struct model_config){.n_layer = config->model.n_layer, .n_head = config->model.n_head,
                                  .n_embd = config->model.n_embd, .block_size = config->model.block_size,
                                  .vocab_size = config->model.vocab_size, .n_kv_head = config->model.n_kv_head,

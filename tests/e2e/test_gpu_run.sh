@@ -20,14 +20,16 @@ sed 's/^/    /' "$WORK/run.log"
 python3 - "$WORK/results.json" <<'PY'
 import json, sys
 sections = json.load(open(sys.argv[1]))["sections"]
-assert list(sections) == ["info", "parity", "codecs", "runs", "ceilings", "train", "outer"], list(sections)
+assert list(sections) == ["info", "parity", "codecs", "runs", "precision", "memory", "ceilings", "train", "outer"], list(sections)
 assert all(s["ok"] for s in sections.values())
 rows = {(r["what"], r["allowed"]) for r in sections["parity"]["table"]}
 assert len(rows) > 25, len(rows)
 assert all(r["off"] <= r["allowed"] for r in sections["parity"]["table"])
 toy = sections["train"]["models"]["gpt2-toy"]["ours"]
-assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and toy["flops_per_token"] > 0
+assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and abs(toy["planned_mb"] - toy["taken_mb"]) < 1e-3 and toy["flops_per_token"] > 0
 assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["attention"][0]["bwd_tflops"] > 0
+assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
+assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1
 assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
 PY
 

@@ -4,8 +4,9 @@
  *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
  *   bench_gpu copy  DEVICE SECONDS MB
  *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters
- *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
- *       reads step counts from standard input, one a line, and answers each with the tokens per second of those steps
+ *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE]
+ *       says what memory was planned and taken, reads step counts from standard input, one a line, and answers each with
+ *       the tokens per second and the losses of those steps
  * PRECISION: fp32 or bf16. Numbers are normal, not zero: a GPU that multiplies zeros takes less power and runs faster
  * than any model. */
 #include <stdio.h>
@@ -238,9 +239,9 @@ static enum status run(int argc, char **argv, struct device **dev, struct err *e
         TRY(bench_device(argv[2], "fp32", dev, err));
         return bench_delta(*dev, strtod(argv[3], NULL), argv[4], strtoul(argv[5], NULL, 10), err);
     }
-    if (!strcmp(what, "train") && argc == 13) {
-        TRY(bench_device(argv[2], argv[3], dev, err));
-        return bench_train_steps(*dev, argv + 4, err);
+    if (!strcmp(what, "train") && (argc == 13 || argc == 14)) {
+        TRY(bench_device(argv[2], "fp32", dev, err)); /* the replica has its own, in that precision */
+        return bench_train_steps(*dev, argv[2], argv[3], argc - 4, argv + 4, err);
     }
     return err_set(err, STATUS_INVALID, "usage: see the head of tests/gpu/bench_gpu.c");
 }

@@ -1,125 +1,160 @@
-/* The worker's model and optimizer on one device, fed with random tokens. */
+/* A worker's inner steps without a run around them: its replica, fed with a language that is quickly made. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
-#include "common/layout.h"
 #include "common/mem.h"
 #include "common/rng.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/inner_opt.h"
-#include "worker/model.h"
+#include "worker/memory_plan.h"
+#include "worker/replica.h"
+
+enum { WINDOWS_A_SEQUENCE = 64, LOSSES_MAX = 200 };
 
 struct job {
-    const struct model_family *family;
-    struct model_config config;
-    size_t seq, batch;
+    struct replica_config config;
     struct layout layout;
-    struct model *model;
-    struct inner_opt *opt;
-    float *theta, *grad, *loss, norm;
-    int32_t *tokens, *targets;
+    struct token_shard shard;
+    struct tokens data;
+    uint32_t *tokens;
+    uint64_t *counters; /* of one step */
+    uint64_t done;      /* sequences */
+    struct replica *replica;
 };
 
 /* Multiply-adds of one token, times 2, forward and backward: matrix products of the layers and the head, and causal
  * attention counted once, as llm.c counts. */
-static double flops_per_token(const struct job *j)
+static double flops_per_token(const struct model_config *c)
 {
-    const struct model_config *c = &j->config;
     double width = c->n_embd, layers = c->n_layer, products = 12 * width * width;
     if (c->ffn) products = width * (2 * width + 2 * width * c->n_kv_head / c->n_head + 3.0 * c->ffn);
-    return 6 * (layers * products + (double)c->vocab_size * width) + 6 * layers * width * (double)j->seq;
+    return 6 * (layers * products + (double)c->vocab_size * width) + 6 * layers * width * (double)c->block_size;
 }
 
-static enum status put(struct device *dev, const void *host, size_t bytes, void *out, struct err *err)
+static enum status parse(struct job *j, const char *device, const char *precision, int n, char **v, struct err *err)
 {
-    void *p = dev->ops->alloc(dev, bytes);
-    if (!p) return err_set(err, STATUS_NOMEM, "no memory for %zu bytes", bytes);
-    if (host) dev->ops->upload(dev, p, host, bytes);
-    *(void **)out = p;
-    return dev->ops->sync(dev, err);
+    uint32_t number[8];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 0; i < 8; i++) number[i] = (uint32_t)strtoul(v[i + 1], NULL, 10);
+    const struct model_config model = {.n_layer = number[0], .n_head = number[1], .n_kv_head = number[2],
+                                       .n_embd = number[3], .ffn = number[4], .block_size = number[5],
+                                       .vocab_size = number[7], .rope_theta = 10000, .norm_eps = 1e-5, .tied = true};
+    j->config = (struct replica_config){
+        .family = model_family_find(v[0]), .model = model, .device = device, .bf16 = !strcmp(precision, "bf16"),
+        .ranks = 1, .threads = cores > 0 ? (uint32_t)cores : 1, .batch_size = number[6], .grad_accum = 1, .seed = 1,
+        .recompute = RECOMPUTE_AUTO,
+        .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+                .grad_clip = 1.0}};
+    if (!j->config.family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);
+    if (n < 10) return STATUS_OK;
+    for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++)
+        if (!strcmp(v[9], memory_level_name((enum recompute)level))) j->config.recompute = (enum recompute)level;
+    return STATUS_OK;
 }
 
-static enum status job_fill(struct job *j, struct device *dev, struct err *err)
+/* A token is followed by one of four, each as likely: a loss of log 4 can be learned. */
+static enum status make_data(struct job *j, struct err *err)
 {
-    size_t n = j->batch * j->seq, bytes = j->layout.n_params * sizeof(float);
+    uint32_t vocab = j->config.model.vocab_size;
+    size_t n = (size_t)WINDOWS_A_SEQUENCE * j->config.batch_size * j->config.model.block_size + 1;
+    j->tokens = mem_alloc(n, sizeof *j->tokens);
+    j->counters = mem_alloc(j->config.batch_size, sizeof *j->counters);
+    if (!j->tokens || !j->counters || !vocab) return err_set(err, STATUS_NOMEM, "no memory for %zu tokens", n);
+    for (size_t i = 1; i < n; i++)
+        j->tokens[i] = (uint32_t)((5ULL * j->tokens[i - 1] + 1 + rng_u64(1, RNG_TEST, i) % 4) % vocab);
+    j->shard = (struct token_shard){.tokens = (const uint8_t *)j->tokens, .n_tokens = n, .width = sizeof *j->tokens};
+    j->data = (struct tokens){.shards = &j->shard, .n_shards = 1, .n_tokens = n};
+    return STATUS_OK;
+}
+
+static enum status job_open(struct job *j, struct err *err)
+{
+    const struct model_family *family = j->config.family;
+    layout_init(&j->layout);
+    TRY(family->layout(&j->config.model, &j->layout, err));
+    TRY(layout_split(&j->layout, 1));
+    TRY(make_data(j, err));
+    TRY(replica_create(&j->replica, &j->config, &j->layout, &j->data, err));
     float *theta = mem_alloc(j->layout.n_params, sizeof *theta);
-    int32_t *tokens = mem_alloc(n + 1, sizeof *tokens);
-    enum status status = theta && tokens ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory on the host");
-    for (size_t i = 0; i <= n && status == STATUS_OK; i++)
-        tokens[i] = (int32_t)(rng_u64(1, RNG_TEST, i) % j->config.vocab_size);
-    if (status == STATUS_OK) layout_fill(&j->layout, 0, 1, theta);
-    if (status == STATUS_OK) status = put(dev, theta, bytes, &j->theta, err);
-    if (status == STATUS_OK) status = put(dev, NULL, bytes, &j->grad, err);
-    if (status == STATUS_OK) status = put(dev, NULL, n * sizeof(float), &j->loss, err);
-    if (status == STATUS_OK) status = put(dev, tokens, n * sizeof *tokens, &j->tokens, err);
-    if (status == STATUS_OK) status = put(dev, tokens + 1, n * sizeof *tokens, &j->targets, err);
+    if (!theta) return err_set(err, STATUS_NOMEM, "no memory for the parameters");
+    layout_fill(&j->layout, 0, 1, theta);
+    enum status status = replica_set_params(j->replica, theta, err);
     mem_free(theta);
-    mem_free(tokens);
     return status;
 }
 
-static enum status job_open(struct job *j, struct device *dev, char **v, struct err *err)
+static void job_close(struct job *j)
 {
-    const struct inner_opt_config opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                         .weight_decay = 0.1, .grad_clip = 1.0};
-    uint32_t n[8];
-    for (int i = 0; i < 8; i++) n[i] = (uint32_t)strtoul(v[i + 1], NULL, 10);
-    j->family = model_family_find(v[0]);
-    if (!j->family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);
-    j->config = (struct model_config){.n_layer = n[0], .n_head = n[1], .n_kv_head = n[2], .n_embd = n[3], .ffn = n[4],
-                                      .block_size = n[5], .vocab_size = n[7], .rope_theta = 10000, .norm_eps = 1e-5,
-                                      .tied = true};
-    j->seq = n[5];
-    j->batch = n[6];
-    layout_init(&j->layout);
-    TRY(j->family->layout(&j->config, &j->layout, err));
-    TRY(layout_split(&j->layout, 1));
-    TRY(j->family->create(&j->config, dev, j->batch, j->seq, MODEL_TRAIN, &j->model, err));
-    TRY(inner_opt_create(&j->opt, &opt, &j->layout, &dev, 1, err));
-    return job_fill(j, dev, err);
+    replica_destroy(j->replica);
+    layout_finish(&j->layout);
+    mem_free(j->tokens);
+    mem_free(j->counters);
 }
 
-/* The losses are read when the next step has been submitted, as in a run. */
-static enum status steps(struct job *j, struct device *dev, long count, double *loss, struct err *err)
+/* Reported steps go to losses[LOSSES_MAX], as far as there is room. */
+static void note(struct step_result result, long *seen, double *sum, double *losses)
 {
-    size_t n = j->batch * j->seq;
+    if (!result.tokens) return;
+    double loss = result.loss_sum / (double)result.tokens;
+    if (*seen < LOSSES_MAX) losses[*seen] = loss;
+    ++*seen;
+    *sum += loss;
+}
+
+static enum status answer(struct job *j, long count, struct err *err)
+{
+    double sum = 0, losses[LOSSES_MAX];
+    long seen = 0;
+    struct step_result result;
+    uint64_t start = clock_monotonic_us();
     for (long i = 0; i < count; i++) {
-        j->family->run(j->model, j->theta, j->tokens, j->targets, 1.0f / (float)n, j->loss, j->grad, false, NULL);
-        inner_opt_apply(j->opt, 0, j->theta, j->grad, 3e-4);
-        inner_opt_norm(j->opt, &j->norm);
-        dev->ops->sum(dev, n, j->loss, j->loss);
+        for (uint32_t k = 0; k < j->config.batch_size; k++) j->counters[k] = j->done++;
+        TRY(replica_train_step(j->replica, j->counters, j->config.batch_size, 3e-4, &result, err));
+        note(result, &seen, &sum, losses);
     }
-    float sum = 0;
-    dev->ops->download(dev, &sum, j->loss, sizeof sum);
-    TRY(dev->ops->sync(dev, err));
-    for (long i = 0; i < count; i++) (void)inner_opt_finish(j->opt, j->norm);
-    *loss = (double)sum / (double)n;
+    TRY(replica_flush(j->replica, &result, err));
+    note(result, &seen, &sum, losses);
+    double seconds = (double)(clock_monotonic_us() - start) * 1e-6;
+    double tokens = (double)count * j->config.batch_size * j->config.model.block_size;
+    printf("{\"tokens_per_s\": %.6g, \"loss\": %.7g, \"losses\": [", tokens / seconds, sum / (double)(seen ? seen : 1));
+    for (long i = 0; i < seen && i < LOSSES_MAX; i++) printf("%s%.7g", i ? ", " : "", losses[i]);
+    printf("]}\n");
+    fflush(stdout);
     return STATUS_OK;
 }
 
-enum status bench_train_steps(struct device *dev, char **v, struct err *err)
+static enum status serve(struct job *j, struct device *dev, struct err *err)
 {
-    struct job j = {.norm = 0};
     char line[64];
-    double loss = 0;
-    uint64_t left = 0, total = 0;
-    TRY(job_open(&j, dev, v, err));
-    dev->ops->memory(dev, &left, &total);
-    printf("{\"device\": \"%s\", \"note\": \"%s\", \"params\": %llu, \"flops_per_token\": %.0f, \"used_gb\": %.6g}\n",
-           dev->name, dev->note, (unsigned long long)j.layout.n_params, flops_per_token(&j),
-           (double)(total - left) * 1e-9);
+    uint64_t before = 0, after = 0, total = 0;
+    struct step_result result;
+    dev->ops->memory(dev, &before, &total);
+    TRY(job_open(j, err));
+    /* What libraries take, they have taken after a step; one with a rate of 0 changes no parameter. */
+    for (uint32_t k = 0; k < j->config.batch_size; k++) j->counters[k] = k;
+    TRY(replica_train_step(j->replica, j->counters, j->config.batch_size, 0, &result, err));
+    TRY(replica_flush(j->replica, &result, err));
+    const struct memory_plan *plan = replica_memory(j->replica);
+    struct device *at = replica_device(j->replica);
+    at->ops->memory(at, &after, &total);
+    printf("{\"device\": \"%s\", \"note\": \"%s\", \"params\": %llu, \"flops_per_token\": %.0f, \"recompute\": \"%s\", "
+           "\"planned_mb\": %.6g, \"taken_mb\": %.6g, \"used_gb\": %.6g}\n",
+           at->name, at->note, (unsigned long long)j->layout.n_params, flops_per_token(&j->config.model),
+           memory_level_name((enum recompute)(RECOMPUTE_NONE + (int)plan->level)), (double)plan->total * 1e-6,
+           (double)(before - after) * 1e-6, (double)(total - after) * 1e-9);
     fflush(stdout);
-    while (fgets(line, sizeof line, stdin)) {
-        long count = strtol(line, NULL, 10);
-        uint64_t start = clock_monotonic_us();
-        TRY(steps(&j, dev, count, &loss, err));
-        double seconds = (double)(clock_monotonic_us() - start) * 1e-6;
-        printf("{\"tokens_per_s\": %.6g, \"loss\": %.5f}\n", (double)count * (double)(j.batch * j.seq) / seconds, loss);
-        fflush(stdout);
-    }
-    inner_opt_destroy(j.opt);
-    j.family->destroy(j.model);
-    layout_finish(&j.layout);
+    while (fgets(line, sizeof line, stdin)) TRY(answer(j, strtol(line, NULL, 10), err));
     return STATUS_OK;
+}
+
+enum status bench_train_steps(struct device *dev, const char *name, const char *precision, int n, char **v,
+                              struct err *err)
+{
+    struct job j = {.done = 0};
+    enum status status = parse(&j, name, precision, n, v, err);
+    if (status == STATUS_OK) status = serve(&j, dev, err);
+    job_close(&j);
+    return status;
 }
