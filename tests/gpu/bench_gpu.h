@@ -17,8 +17,8 @@ enum status bench_time(struct device *dev, void (*once)(struct device *dev, void
 
 /* Of n parameters with one codec: prints its line. */
 enum status bench_delta(struct device *dev, double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
-/* v[n]: FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB, and perhaps RECOMPUTE; trains on the device of that name, which
- * is dev's, and serves standard input. */
+/* v[n]: FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB, and perhaps RECOMPUTE; trains on the device of that name, the
+ * same as dev, and serves standard input. */
 enum status bench_train_steps(struct device *dev, const char *name, const char *precision, int n, char **v,
                               struct err *err) MUST_CHECK;
 
