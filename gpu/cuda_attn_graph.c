@@ -1,6 +1,7 @@
 #include "gpu/cuda_attn_graph.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 
 /* What the operations below are written with. */
@@ -133,8 +134,8 @@ void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape
 
     int p = op(&w, ATTN_MATMUL, q, k, inside(&w, ATTN_F32, t, t));
     p = op(&w, ATTN_MUL, p, scale, inside(&w, ATTN_F32, t, t));
+    p = causal(&w, p); /* before lse goes, as NVIDIA's front end has it: the order that the library is tested with */
     p = op(&w, ATTN_SUB, p, lse, inside(&w, ATTN_F32, t, t));
-    p = causal(&w, p);
     p = op(&w, ATTN_EXP, p, -1, inside(&w, ATTN_F32, t, t));
     turned_product(&w, p, d_o, ATTN_DV);
 
@@ -153,6 +154,12 @@ void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape
     }
     int sum = op(&w, ATTN_MATMUL, ds, keys, dense(&w, ATTN_DQ_SUM, ATTN_F32, w.h, t, w.d));
     op(&w, ATTN_COPY, sum, -1, dq);
+}
+
+void attn_graph_finite_mask(struct attn_graph *graph)
+{
+    for (int i = 0; i < graph->n_tensors; i++)
+        if (graph->tensors[i].role == ATTN_VALUE && isinf(graph->tensors[i].value)) graph->tensors[i].value = -FLT_MAX;
 }
 
 size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role role)

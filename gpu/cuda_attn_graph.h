@@ -81,6 +81,10 @@ struct attn_graph_shape {
 void attn_graph_forward(struct attn_graph *graph, const struct attn_graph_shape *shape);
 void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape *shape);
 
+/* What is not seen gets the least finite number in place of -infinity. NVIDIA's front end does so for libraries before
+ * 9.10; the results are the same. */
+void attn_graph_finite_mask(struct attn_graph *graph);
+
 /* Bytes of the scratch that `role` (ATTN_DOT, ATTN_DQ_SUM) wants; 0 for others and where the graph has none. */
 size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role role);
 /* Where a tensor of `role` begins in the packed [B,T,(H+2G)*hd] or in its own memory, in elements. */

@@ -69,8 +69,10 @@ enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *grap
     struct cudnn_kernel *kernel = mem_alloc(1, sizeof *kernel);
     if (!kernel) return err_set(err, STATUS_NOMEM, "no memory for a kernel of cuDNN's");
     struct cudnn_target target = {.handle = dnn->handle};
+    struct attn_graph own = *graph;
+    if (dnn->lib.number < 91000) attn_graph_finite_mask(&own);
     (void)cuda_rt_stream(dnn->rt, CUDA_MAIN); /* makes the device this thread's */
-    enum status status = cudnn_plan_create(&dnn->lib, &target, graph, workspace_max, exact, &kernel->plan, err);
+    enum status status = cudnn_plan_create(&dnn->lib, &target, &own, workspace_max, exact, &kernel->plan, err);
     if (status != STATUS_OK) {
         mem_free(kernel);
         return status;

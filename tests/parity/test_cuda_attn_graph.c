@@ -101,7 +101,17 @@ static void run(struct attn_case *k, const struct attn_graph *graph)
     if (graph_run(graph, memory, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-static void case_open(struct attn_case *k)
+/* Scores near -100: exp(0 - lse) is infinite there, so a score that should not be seen is. */
+static void low_scores(struct attn_case *k)
+{
+    const struct attn_graph_shape *s = &k->s;
+    for (size_t i = 0; i < k->n * (s->heads + s->kv_heads); i++) {
+        size_t head = i % (s->heads + s->kv_heads), row = i / (s->heads + s->kv_heads);
+        k->qkv[row * k->row + head * s->head_dim] = head < s->heads ? 1.0f : -100 * sqrtf((float)s->head_dim);
+    }
+}
+
+static void case_open(struct attn_case *k, bool low)
 {
     const struct attn_graph_shape *s = &k->s;
     k->n = s->batch * s->seq;
@@ -110,6 +120,7 @@ static void case_open(struct attn_case *k)
     k->stats = k->n * s->heads;
     k->qkv = case_normal(k->n * k->row, 1, 1.3f);
     k->d_o = case_normal(k->n * k->c, 2, 1);
+    if (low) low_scores(k);
     for (size_t i = 0; s->type == ATTN_BF16 && i < k->n * k->row; i++) k->qkv[i] = graph_float(graph_bf16(k->qkv[i]));
     for (size_t i = 0; s->type == ATTN_BF16 && i < k->n * k->c; i++) k->d_o[i] = graph_float(graph_bf16(k->d_o[i]));
     k->o = case_poisoned(k->n * k->c);
@@ -140,14 +151,27 @@ static void same(const char *what, const struct attn_case *k, const float *got, 
     mem_free(want);
 }
 
-static void check(const struct attn_graph_shape *shape)
+static bool has_infinity(const struct attn_graph *graph)
+{
+    bool found = false;
+    for (int i = 0; i < graph->n_tensors; i++) found = found || isinf(graph->tensors[i].value);
+    return found;
+}
+
+/* low: with low scores and the mask of old libraries */
+static void check(const struct attn_graph_shape *shape, bool low)
 {
     struct attn_case k = {.s = *shape};
     struct attn_graph forward, backward;
     bool half = shape->type == ATTN_BF16;
-    case_open(&k);
+    double more = low ? 8 : 1; /* scores of 100 are rounded more */
+    case_open(&k, low);
     attn_graph_forward(&forward, shape);
     attn_graph_backward(&backward, shape);
+    if (low) attn_graph_finite_mask(&forward);
+    if (low) attn_graph_finite_mask(&backward);
+    assert_int_equal(has_infinity(&forward), !low);
+    assert_int_equal(has_infinity(&backward), !low);
     k.act[ATTN_Q] = activation(&k, k.qkv, k.n * k.row);
     k.act[ATTN_DO] = activation(&k, k.d_o, k.n * k.c);
     k.act[ATTN_O] = activation(&k, NULL, k.n * k.c);
@@ -156,9 +180,9 @@ static void check(const struct attn_graph_shape *shape)
     run(&k, &backward);
     k.got_o = values(&k, k.act[ATTN_O], k.n * k.c);
     k.got_dqkv = values(&k, k.act[ATTN_DQ], k.n * k.row);
-    same("lse", &k, k.got_lse, k.lse, k.stats, 3e-6);
-    same("o", &k, k.got_o, k.o, k.n * k.c, half ? 4e-3 : 3e-6);
-    if (shape->seq > 1) same("dqkv", &k, k.got_dqkv, k.dqkv, k.n * k.row, half ? 1e-2 : 2e-5);
+    same("lse", &k, k.got_lse, k.lse, k.stats, 3e-6 * more);
+    same("o", &k, k.got_o, k.o, k.n * k.c, (half ? 4e-3 : 3e-6) * more);
+    if (shape->seq > 1) same("dqkv", &k, k.got_dqkv, k.dqkv, k.n * k.row, (half ? 1e-2 : 2e-5) * more);
     case_finish(&k);
 }
 
@@ -174,11 +198,11 @@ static void test_graphs(void **state)
     (void)state;
     if (device_open("cpu", 1, &cpu, &err) != STATUS_OK) fail_msg("%s", err.msg);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < 6; kind++) {
             struct attn_graph_shape shape = shapes[i];
             shape.exact = kind % 2;
-            shape.type = kind < 2 ? ATTN_F32 : ATTN_BF16;
-            check(&shape);
+            shape.type = kind / 2 == 1 ? ATTN_BF16 : ATTN_F32;
+            check(&shape, kind >= 4);
         }
     device_close(cpu);
     assert_int_equal(mem_live_bytes(), 0);
