@@ -21,8 +21,21 @@ static bool is_ignored(const char *name)
     static const char *const tails[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
         if (n > strlen(tails[i]) && !strcmp(name + n - strlen(tails[i]), tails[i])) return true;
-    return !strcmp(name, "lm_head.weight"); /* tied: the same numbers as the embedding */
+    return false;
 }
+
+static bool is_head(const char *name)
+{
+    return !strcmp(name, "lm_head.weight");
+}
+
+/* A model that is being filled. */
+struct filling {
+    const struct layout *layout;
+    float *theta;
+    bool *seen;                 /* which tensors of the layout are there */
+    char head[FILEIO_PATH_MAX]; /* where an lm_head lies that the layout has not; "": nowhere */
+};
 
 static bool same_shape(const struct tensor *t, const struct safetensors_entry *e)
 {
@@ -41,9 +54,10 @@ static enum status read_tensor(const struct safetensors_entry *e, float *out, co
     return STATUS_OK;
 }
 
-/* Copy every tensor of one file; seen[i] says which of the layout's are already there. */
-static enum status load_file(const char *path, const struct layout *layout, float *theta, bool *seen, struct err *err)
+/* Copy every tensor of one file. */
+static enum status load_file(const char *path, struct filling *f, struct err *err)
 {
+    const struct layout *layout = f->layout;
     struct safetensors st;
     TRY(safetensors_open(&st, path, err));
     enum status status = STATUS_OK;
@@ -52,16 +66,20 @@ static enum status load_file(const char *path, const struct layout *layout, floa
         const char *name = strncmp(e->name, prefix, sizeof prefix - 1) ? e->name : e->name + sizeof prefix - 1;
         int at = layout_find(layout, name);
         if (at < 0 && is_ignored(name)) continue;
+        if (at < 0 && is_head(name)) {
+            snprintf(f->head, sizeof f->head, "%s", path);
+            continue;
+        }
         if (at < 0)
             status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has no place in this model", path, name);
         else if (!same_shape(&layout->tensors[at], e))
             status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has another shape than in this model: "
                              "compare its config.json with the model section", path, name);
-        else if (seen[at])
+        else if (f->seen[at])
             status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
         else {
-            seen[at] = true;
-            status = read_tensor(e, theta + layout->tensors[at].offset, path, err);
+            f->seen[at] = true;
+            status = read_tensor(e, f->theta + layout->tensors[at].offset, path, err);
         }
     }
     safetensors_close(&st);
@@ -69,8 +87,7 @@ static enum status load_file(const char *path, const struct layout *layout, floa
 }
 
 /* Each distinct file of the index's weight_map once, in order of first mention. */
-static enum status load_sharded(const char *folder, const json_t *map, const struct layout *layout, float *theta,
-                                bool *seen, struct err *err)
+static enum status load_sharded(const char *folder, const json_t *map, struct filling *f, struct err *err)
 {
     json_t *done = json_object();
     const char *tensor;
@@ -86,14 +103,13 @@ static enum status load_sharded(const char *folder, const json_t *map, const str
             continue;
         }
         snprintf(path, sizeof path, "%s/%s", folder, file);
-        status = load_file(path, layout, theta, seen, err);
+        status = load_file(path, f, err);
     }
     json_decref(done);
     return status;
 }
 
-static enum status load_index(const char *folder, const char *path, const struct layout *layout, float *theta,
-                              bool *seen, struct err *err)
+static enum status load_index(const char *folder, const char *path, struct filling *f, struct err *err)
 {
     void *text;
     size_t size;
@@ -102,29 +118,73 @@ static enum status load_index(const char *folder, const char *path, const struct
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
     const json_t *map = json_object_get(root, "weight_map");
     enum status status = json_is_object(map)
-                             ? load_sharded(folder, map, layout, theta, seen, err)
+                             ? load_sharded(folder, map, f, err)
                              : err_set(err, STATUS_CORRUPT, "%s: no weight_map in it", path);
     json_decref(root);
     mem_free(text);
     return status;
 }
 
+/* Whether an lm_head has the numbers of the embedding, which takes its place in a tied model. */
+static bool same_numbers(const struct safetensors_entry *head, const struct filling *f)
+{
+    int at = layout_find(f->layout, "wte.weight");
+    if (at < 0) at = layout_find(f->layout, "model.embed_tokens.weight");
+    if (at < 0 || f->layout->tensors[at].count != head->count) return false;
+    float part[64];
+    const float *words = f->theta + f->layout->tensors[at].offset;
+    for (uint64_t i = 0, n; i < head->count; i += n) {
+        n = head->count - i < 64 ? head->count - i : 64;
+        struct safetensors_entry some = *head;
+        some.count = n;
+        some.bytes = head->bytes / head->count * n;
+        some.data = head->data + head->bytes / head->count * i;
+        if (safetensors_read_f32(&some, part, NULL) != STATUS_OK || memcmp(part, words + i, n * sizeof *part) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* config.json says whether the head is the embedding, and whoever loads a folder has compared it. Where there is none,
+ * the numbers say it. */
+static enum status check_head(const char *folder, const struct filling *f, struct err *err)
+{
+    char config[FILEIO_PATH_MAX];
+    struct safetensors st;
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    if (!f->head[0] || file_exists(config)) return STATUS_OK;
+    TRY(safetensors_open(&st, f->head, err));
+    bool same = false;
+    for (uint32_t i = 0; i < st.n; i++) {
+        const char *name = st.entries[i].name;
+        if (!strncmp(name, prefix, sizeof prefix - 1)) name += sizeof prefix - 1;
+        if (is_head(name)) same = same_numbers(&st.entries[i], f);
+    }
+    safetensors_close(&st);
+    if (same) return STATUS_OK;
+    return err_set(err, STATUS_MISMATCH, "%.300s: lm_head.weight is not the embedding, and this model's head is: set "
+                   "model.tie_embeddings=off (model.family=llama), or add the config.json that says it is tied",
+                   f->head);
+}
+
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
 {
     char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
+    struct filling f = {.layout = layout, .theta = theta};
     snprintf(whole, sizeof whole, "%s/model.safetensors", folder);
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
-    bool *seen = mem_alloc(layout->n_tensors, sizeof *seen);
-    if (!seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
+    f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
+    if (!f.seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
     enum status status;
     if (!file_exists(whole) && file_exists(index))
-        status = load_index(folder, index, layout, theta, seen, err);
+        status = load_index(folder, index, &f, err);
     else
-        status = load_file(whole, layout, theta, seen, err);
+        status = load_file(whole, &f, err);
     for (uint32_t i = 0; status == STATUS_OK && i < layout->n_tensors; i++)
-        if (!seen[i])
+        if (!f.seen[i])
             status = err_set(err, STATUS_MISMATCH, "%s: tensor '%s' is missing", folder, layout->tensors[i].name);
-    mem_free(seen);
+    if (status == STATUS_OK) status = check_head(folder, &f, err);
+    mem_free(f.seen);
     return status;
 }
 

@@ -244,7 +244,11 @@ static void test_sharded_with_prefix(void **state)
         tensors[i] = (struct safetensors_tensor){.name = names[i], .ndim = t->ndim, .data = theta + t->offset};
         memcpy(tensors[i].shape, t->shape, sizeof t->shape);
     }
-    tensors[n] = (struct safetensors_tensor){.name = "lm_head.weight", .ndim = 1, .shape = {4}, .data = theta};
+    const struct tensor *words = &layout.tensors[layout_find(&layout, "wte.weight")];
+    float *head = mem_alloc(words->count, sizeof *head);
+    memcpy(head, theta + words->offset, words->count * sizeof *head);
+    tensors[n] = (struct safetensors_tensor){.name = "lm_head.weight", .ndim = 2, .data = head};
+    memcpy(tensors[n].shape, words->shape, sizeof words->shape);
     tensors[n + 1] = (struct safetensors_tensor){.name = "h.0.attn.bias", .ndim = 1, .shape = {4}, .data = theta};
     snprintf(folder, sizeof folder, "%s/sharded", dir);
     assert_int_equal(dir_make(folder, &err), STATUS_OK);
@@ -258,6 +262,17 @@ static void test_sharded_with_prefix(void **state)
     assert_int_equal(file_write(path, index, strlen(index), &err), STATUS_OK);
     if (hf_folder_load(folder, &layout, back, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_memory_equal(theta, back, layout.n_params * sizeof *theta);
+    head[words->count - 1] += 1; /* a head of its own has no place here, and without a config.json nobody said so */
+    char second[192];
+    snprintf(second, sizeof second, "%s/b.safetensors", folder);
+    assert_int_equal(safetensors_write(second, tensors + half, n - half + 2, &err), STATUS_OK);
+    assert_int_equal(hf_folder_load(folder, &layout, back, &err), STATUS_MISMATCH);
+    assert_non_null(strstr(err.msg, "b.safetensors: lm_head.weight is not the embedding"));
+    char config[192];
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    assert_int_equal(file_write(config, "{}", 2, &err), STATUS_OK);
+    assert_int_equal(hf_folder_load(folder, &layout, back, &err), STATUS_OK);
+    mem_free(head);
     static const char escape[] = "{\"weight_map\":{\"x\":\"../b.safetensors\"}}";
     assert_int_equal(file_write(path, escape, strlen(escape), &err), STATUS_OK);
     assert_int_equal(hf_folder_load(folder, &layout, back, &err), STATUS_CORRUPT);
