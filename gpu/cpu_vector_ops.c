@@ -1,6 +1,7 @@
 /* Embedding, layer norm, reductions and optimizers of the CPU device: row and vector work cut over the threads. */
 #include "gpu/cpu_impl.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -159,6 +160,7 @@ void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, floa
     (void)dev;
     *norm = sqrtf(*sumsq);
     *scale = max_norm > 0 && *norm > max_norm ? max_norm / *norm : 1.0f;
+    if (*scale < FLT_MIN) *scale = FLT_MIN; /* zero is for refused steps alone */
     if (!isfinite(*norm)) *scale = 0;
 }
 

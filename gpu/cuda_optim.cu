@@ -1,4 +1,6 @@
 /* Gradient clipping and AdamW; nothing comes back to the host. */
+#include <float.h>
+
 #include "gpu/cuda_act.h"
 
 KERNEL(cuda_clip, cuda_clip_args, 32)
@@ -6,6 +8,7 @@ KERNEL(cuda_clip, cuda_clip_args, 32)
     if (threadIdx.x) return;
     float norm = sqrtf(*a.sumsq), scale = a.max_norm > 0 && norm > a.max_norm ? a.max_norm / norm : 1.0f;
     *a.norm = norm;
+    if (scale < FLT_MIN) scale = FLT_MIN; /* zero is for refused steps alone */
     *a.scale = norm - norm == 0 ? scale : 0.0f; /* infinity or NaN: the step is refused */
 }
 

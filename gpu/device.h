@@ -226,7 +226,8 @@ struct device_ops {
     void (*sumsq)(struct device *dev, size_t n, const float *x, float *out);
 
     /* scale = min(1, max_norm / sqrt(sumsq)) and norm = sqrt(sumsq), both scalars in device memory; max_norm <= 0:
-     * scale is 1. A norm that is not finite gives scale 0 and shows in *norm. */
+     * scale is 1. A norm that is not finite gives scale 0 and shows in *norm; a finite one never does, so that all who
+     * look at one of the two say alike whether the step was taken. */
     void (*clip_scale)(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 
     /* *steps += 1 unless *scale is 0 (a refused step), then correct[2] = 1 / (1 - beta1^steps), 1 / (1 - beta2^steps),

@@ -113,6 +113,8 @@ atoll_planted_cuda(refused_step_taken test_adamw cuda_optim
     "if (scale == 0) return;" "")
 atoll_planted_cuda(groups_read_before_they_are_whole test_norm cuda_norm
     "__syncthreads(); /* groups are whole */" "")
+atoll_planted_cuda(a_scale_that_vanishes test_clip cuda_optim
+    "if (scale < FLT_MIN) scale = FLT_MIN;" "")
 atoll_planted_cuda(infinite_norm_accepted test_clip cuda_optim
     "norm - norm == 0 ? scale : 0.0f" "norm == norm ? scale : 0.0f")
 atoll_planted_cuda(rows_that_do_not_count_do test_head cuda_loss

@@ -175,14 +175,14 @@ static void check_vectors(void)
 
 static void check_clip(void)
 {
-    static const float squares[] = {25, 0, NAN, INFINITY}, limits[] = {0, 1, 10};
+    static const float squares[] = {25, 0, NAN, INFINITY, 3e38f}, limits[] = {0, 1, 10, 1e-38f};
     for (size_t i = 0; i < COUNT(squares); i++)
         for (size_t j = 0; j < COUNT(limits); j++) {
             struct vec sumsq = vec_of(1, &squares[i]), scale = vec_poisoned(1), norm = vec_poisoned(1);
             for (int d = 0; d < 2; d++) ON(d, clip_scale, sumsq.at[d], limits[j], scale.at[d], norm.at[d]);
             float *n0 = vec_host(&norm, 0), *n1 = vec_host(&norm, 1);
             float *s0 = vec_host(&scale, 0), *s1 = vec_host(&scale, 1);
-            assert_true(*s0 == *s1 && (*n0 == *n1 || (isnan(*n0) && isnan(*n1))));
+            assert_true(*s0 == *s1 && (*n0 == *n1 || (isnan(*n0) && isnan(*n1))) && (*s1 != 0) == !!isfinite(*n1));
             void *host[] = {n0, n1, s0, s1};
             for (size_t k = 0; k < 4; k++) mem_free(host[k]);
             vec_free(&sumsq);

@@ -46,6 +46,9 @@ static void check_clip(struct device *dev)
     assert_true(scale == 1);
     dev->ops->clip_scale(dev, &sumsq, 0, &scale, &norm);
     assert_true(scale == 1);
+    sumsq = 3e38f;
+    dev->ops->clip_scale(dev, &sumsq, 1e-38f, &scale, &norm);
+    assert_true(scale > 0 && isfinite(norm));
     sumsq = NAN;
     dev->ops->clip_scale(dev, &sumsq, 0, &scale, &norm);
     assert_true(scale == 0 && isnan(norm));
