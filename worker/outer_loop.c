@@ -247,7 +247,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     sync_train_begin(&loop->sync, now_us);
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
     if (loop->base != loop->theta) memcpy(loop->base, loop->theta, loop->n_params * sizeof *loop->base);
-    for (uint32_t i = 0; loop->maker && i < loop->n_fragments; i++) outer_anchor(loop, i);
+    outer_anchor_all(loop);
     refresh_pulse(loop);
 }
 
@@ -260,6 +260,7 @@ void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_eval(&loop->sync)) return;
     sync_eval_begin(&loop->sync, now_us);
+    outer_anchor_all(loop);
     refresh_pulse(loop);
 }
 

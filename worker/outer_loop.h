@@ -122,8 +122,8 @@ const struct outer_times *outer_loop_times(const struct outer_loop *loop);
 
 /* The deltas are made from outer_model.device_theta: outer_result.values is not looked at. */
 bool outer_loop_on_device(const struct outer_loop *loop);
-/* After train_begin: what training starts from, as outer_loop_params, in the memory of outer_model.device; NULL: it is
- * not there. Do not write. */
+/* After train_begin and eval_begin: outer_loop_params as they were then, in the memory of outer_model.device; NULL:
+ * they are not there. Do not write. */
 const float *outer_loop_device_params(const struct outer_loop *loop);
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us);
 /* `step` inner steps are done. */

@@ -102,17 +102,31 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     return in_host_memory(r, k->grad, r->host_values, grad, err);
 }
 
-enum status replica_eval_params(struct replica *r, const float *theta, struct err *err)
+/* Values of the host to a vector of this rank. `there`: its device has them already, here; NULL: it has not. */
+static enum status bring(struct rank *k, float *to, const float *values, const float *there, struct err *err)
+{
+    size_t bytes = k->replica->layout->n_params * sizeof *values;
+    if (there) {
+        k->dev->ops->copy(k->dev, to, there, bytes);
+        return STATUS_OK; /* nobody changes it before the device is through */
+    }
+    k->dev->ops->upload(k->dev, to, values, bytes);
+    return k->dev->ops->sync(k->dev, err);
+}
+
+enum status replica_eval_params_at(struct replica *r, const float *theta, const float *first, struct err *err)
 {
     r->eval_of = theta;
     if (!theta || !r->ranks[0].eval_theta) return STATUS_OK;
     if (r->apart) TRY(ranks_quiet(r, err));
-    for (int i = 0; i < r->n_ranks; i++) {
-        struct device *dev = r->ranks[i].dev;
-        dev->ops->upload(dev, r->ranks[i].eval_theta, theta, r->layout->n_params * sizeof *theta);
-        TRY(dev->ops->sync(dev, err));
-    }
+    for (int i = 0; i < r->n_ranks; i++)
+        TRY(bring(&r->ranks[i], r->ranks[i].eval_theta, theta, i == 0 ? first : NULL, err));
     return STATUS_OK;
+}
+
+enum status replica_eval_params(struct replica *r, const float *theta, struct err *err)
+{
+    return replica_eval_params_at(r, theta, NULL, err);
 }
 
 enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t first, uint64_t count, double *loss_sum,
@@ -140,15 +154,17 @@ float *replica_params(struct replica *r)
     return r->ranks[0].theta;
 }
 
-enum status replica_set_params(struct replica *r, const float *values, struct err *err)
+enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
     if (r->apart) TRY(ranks_quiet(r, err));
-    for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++) {
-        struct rank *k = &r->ranks[i];
-        k->dev->ops->upload(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
-        TRY(k->dev->ops->sync(k->dev, err));
-    }
+    for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++)
+        TRY(bring(&r->ranks[i], r->ranks[i].theta, values, i == 0 ? first : NULL, err));
     return STATUS_OK;
+}
+
+enum status replica_set_params(struct replica *r, const float *values, struct err *err)
+{
+    return replica_set_params_at(r, values, NULL, err);
 }
 
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)

@@ -71,6 +71,10 @@ void replica_destroy(struct replica *replica);
 float *replica_params(struct replica *replica);
 /* From, or to, memory of the host; *values stays valid until the next call. What the device says. */
 enum status replica_set_params(struct replica *replica, const float *values, struct err *err) MUST_CHECK;
+/* From memory of the host to the ranks that have no copy of it: `first` is one in memory of the first device (not the
+ * live parameters), which stays as it is while the device reads it; NULL: there is none. */
+enum status replica_set_params_at(struct replica *replica, const float *values, const float *first,
+                                  struct err *err) MUST_CHECK;
 enum status replica_get_params(struct replica *replica, const float **values, struct err *err) MUST_CHECK;
 /* The one whose memory they are. */
 struct device *replica_device(struct replica *replica);
@@ -101,6 +105,9 @@ enum status replica_gradient(struct replica *replica, const uint64_t *counters, 
 /* What evaluations are of from now on: theta [n_params], memory of the host that stays as it is until the last of them;
  * NULL, as at the beginning: the live parameters. What the device says. */
 enum status replica_eval_params(struct replica *replica, const float *theta, struct err *err) MUST_CHECK;
+/* The same with a copy in memory of the first device, or NULL: as replica_set_params_at. */
+enum status replica_eval_params_at(struct replica *replica, const float *theta, const float *first,
+                                   struct err *err) MUST_CHECK;
 /* Sum of losses over windows first .. first + count of `val`, in file order. The sum is taken in double in the order of
  * the windows; windows past the end are left out. */
 enum status replica_eval(struct replica *replica, const struct tokens *val, uint64_t first, uint64_t count,

@@ -137,7 +137,7 @@ static enum status train_round(struct trainer *t, struct err *err)
     outer_loop_train_begin(t->loop, clock_monotonic_us());
     uint32_t steps = outer_loop_assignment(t->loop)->steps;
     const float *params = outer_loop_params(t->loop), *grad = NULL;
-    TRY(replica_set_params(t->replica, params, err));
+    TRY(replica_set_params_at(t->replica, params, outer_loop_device_params(t->loop), err));
     if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
     t->loss_sum = 0;
     t->tokens = t->compute_us = 0;
@@ -166,7 +166,7 @@ static enum status evaluate(struct trainer *t, struct err *err)
     uint64_t tokens = 0, started = clock_monotonic_us();
     outer_loop_eval_begin(t->loop, started);
     const struct msg_eval task = *outer_loop_evaluation(t->loop);
-    TRY(replica_eval_params(t->replica, outer_loop_params(t->loop), err));
+    TRY(replica_eval_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));
     for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
         double part = 0;
         uint64_t part_tokens = 0, n = task.count - at < EVAL_WINDOWS ? task.count - at : EVAL_WINDOWS;

@@ -25,6 +25,8 @@ void emulate_queue_order(unsigned seed);
 /* Waits of the host that left a device without work, of all devices, since the program began: nothing was submitted
  * behind what it waited for. */
 unsigned long emulate_idle_waits(void);
+/* Bytes that came from the host to devices, all of them, since the program began. */
+unsigned long emulate_uploaded(void);
 /* What messages call this allocation of a device; `name` is kept. */
 void emulate_name(struct device *dev, const void *p, const char *name);
 

@@ -1,4 +1,5 @@
 /* gpu/cuda_rt.h on the CPU, see emulate.h and emulate_impl.h. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,13 @@ void cuda_rt_host_release(struct cuda_rt *rt, void *p)
     mem_free(p);
 }
 
+static atomic_ulong uploaded;
+
+unsigned long emulate_uploaded(void)
+{
+    return atomic_load(&uploaded);
+}
+
 struct copy {
     void *dst;
     const void *src;
@@ -123,6 +131,7 @@ void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const
 {
     static const char *const names[] = {"upload", "download", "copy"};
     const struct copy copy = {dst, src, bytes};
+    if (direction == CUDA_UPLOAD) atomic_fetch_add(&uploaded, bytes);
     if (bytes) emulate_submit(rt, queue, names[direction], run_copy, &copy, sizeof copy);
 }
 

@@ -128,28 +128,28 @@ void scripted_publish(uint32_t f, bool with_delta)
     size_t n = count_of(f), size;
     uint64_t v = s->top[f] + 1;
     float *theta = s->theta[f][v];
-    bool lossless = codec_lossless(up[f]);
+    bool lossless = codec_lossless(up[f]), replaces = codec_lossless(down[f]);
     if (with_delta) {
         assert_int_equal(codec_decode(up[f], part[f], s->offered[f].bytes, x), STATUS_OK);
         for (size_t i = 0; i < n; i++) {
             float d = lossless ? (float)((double)s->theta[f][v - 1][i] - x[i]) : x[i];
             s->received[s->layout.fragments[f].offset + i] += d;
-            was[i] = lossless ? x[i] : -d;
+            was[i] = lossless ? x[i] : replaces ? s->theta[f][v - 1][i] - d : -d;
         }
     }
     struct update u = {.fragment = f,
                        .version = v,
                        .round = s->offered[f].round,
-                       .form = lossless ? UPDATE_PARAMETERS : UPDATE_INCREMENT};
+                       .form = replaces ? UPDATE_PARAMETERS : UPDATE_INCREMENT};
     struct update_named named = {.worker_id = ID, .round = s->offered[f].round, .tokens = 1};
     static uint8_t payload[BYTES_MAX];
     if (!with_delta) {
-        for (size_t i = 0; i < n; i++) was[i] = lossless ? s->theta[f][v - 1][i] + 1 : 1.0f;
+        for (size_t i = 0; i < n; i++) was[i] = replaces ? s->theta[f][v - 1][i] + 1 : 1.0f;
         u.round = v - 1;
     }
     assert_int_equal(codec_encode(down[f], was, payload, sizeof payload, &size, NULL), STATUS_OK);
     assert_int_equal(codec_decode(down[f], payload, size, x), STATUS_OK);
-    for (size_t i = 0; i < n; i++) theta[i] = lossless ? x[i] : s->theta[f][v - 1][i] + x[i];
+    for (size_t i = 0; i < n; i++) theta[i] = replaces ? x[i] : s->theta[f][v - 1][i] + x[i];
     s->hash_at[f][v] = hash64(theta, 4 * n);
     u.theta_hash = s->hash_at[f][v] ^ (s->spoil_hash ? 1 : 0);
     snprintf(u.codec, sizeof u.codec, "%s", codec_spec(down[f]));
@@ -354,7 +354,9 @@ static enum status on_config(void *ctx, const char *text, struct outer_model *mo
                                   .ranks = 1,
                                   .devices = "test",
                                   .model_config = "{}",
-                                  .inner = {.parts = inner_parts, .load = inner_load}};
+                                  .inner = {.parts = inner_parts, .load = inner_load},
+                                  .device = s->device,
+                                  .device_theta = s->device_theta};
     return STATUS_OK;
 }
 
@@ -371,11 +373,25 @@ void scripted_worker_kill(void)
     queued = taken = 0;
 }
 
+/* What the device has of theta is theta. */
+static void check_device(void)
+{
+    static float seen[SCRIPTED_N];
+    const float *there = outer_loop_device_params(s->loop);
+    struct err err = {0};
+    if (!s->device) return;
+    assert_non_null(there);
+    s->device->ops->download(s->device, seen, there, sizeof seen);
+    if (s->device->ops->sync(s->device, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_memory_equal(seen, outer_loop_params(s->loop), sizeof seen);
+}
+
 /* Deterministic "training": depends on parameters, round and inner state, like the real one. */
 void scripted_train(void)
 {
     uint64_t round = outer_loop_assignment(s->loop)->round;
     outer_loop_train_begin(s->loop, s->now);
+    check_device();
     const float *theta = outer_loop_params(s->loop);
     for (int i = 0; i < SCRIPTED_N; i++) {
         float step = 0.01f * (float)sin((double)(i * 7 + (int)round * 13)) + 0.001f * s->inner[0];
@@ -387,7 +403,9 @@ void scripted_train(void)
 
 void scripted_train_done(void)
 {
-    struct outer_result r = {.values = s->params, .tokens = 32, .steps = 4, .loss_sum = 3, .compute_us = 1000};
+    if (s->device) s->device->ops->upload(s->device, s->device_theta, s->params, sizeof s->params);
+    struct outer_result r = {.tokens = 32, .steps = 4, .loss_sum = 3, .compute_us = 1000};
+    if (!s->device) r.values = s->params;
     assert_int_equal(outer_loop_train_done(s->loop, &r, s->now), STATUS_OK);
 }
 
@@ -455,6 +473,7 @@ void scripted_check_nothing_lost(void)
     for (uint32_t f = 0; f < SCRIPTED_F; f++)
         for (size_t i = 0; i < count_of(f); i++) {
             size_t at = s->layout.fragments[f].offset + i;
+            if (i == 0) assert_int_equal(outer_residual_read(s->loop, f), STATUS_OK);
             double kept = s->loop->f[f].fb.residual ? s->loop->f[f].fb.residual[i] : 0;
             if (fabs((double)s->received[at] + kept - s->computed[at]) > 2e-5)
                 fail_msg("element %zu: merged %g, kept %g, computed %g", at, s->received[at], kept, s->computed[at]);
@@ -466,13 +485,18 @@ void scripted_check_nothing_lost(void)
 
 void scripted_begin(const char *codec)
 {
+    scripted_begin_on(codec, codec, NULL);
+}
+
+void scripted_begin_on(const char *codec_up, const char *codec_down, struct device *device)
+{
     struct config_sources sources;
     uint64_t shape[2] = {20, 100};
     memset(s, 0, sizeof *s);
     queued = taken = 0;
     config_defaults(&s->config, &sources);
-    snprintf(s->config.codec.up, sizeof s->config.codec.up, "%s", codec);
-    snprintf(s->config.codec.down, sizeof s->config.codec.down, "%s", codec);
+    snprintf(s->config.codec.up, sizeof s->config.codec.up, "%s", codec_up);
+    snprintf(s->config.codec.down, sizeof s->config.codec.down, "%s", codec_down);
     assert_int_equal(config_resolve(&s->config, &sources, NULL), STATUS_OK);
     assert_true(config_shared_text(&s->config, config_text, sizeof config_text) > 0);
     layout_init(&s->layout);
@@ -483,13 +507,15 @@ void scripted_begin(const char *codec)
     assert_int_equal(s->layout.n_params, SCRIPTED_N);
     assert_int_equal(s->layout.n_fragments, SCRIPTED_F);
     for (uint32_t f = 0; f < SCRIPTED_F; f++) {
-        assert_int_equal(codec_create_for_fragment(&up[f], codec, &s->layout, f, NULL), STATUS_OK);
-        assert_int_equal(codec_create_for_fragment(&down[f], codec, &s->layout, f, NULL), STATUS_OK);
+        assert_int_equal(codec_create_for_fragment(&up[f], codec_up, &s->layout, f, NULL), STATUS_OK);
+        assert_int_equal(codec_create_for_fragment(&down[f], codec_down, &s->layout, f, NULL), STATUS_OK);
         layout_fill(&s->layout, f, s->config.run.seed, s->theta[f][0]);
         s->hash_at[f][0] = hash64(s->theta[f][0], 4 * count_of(f));
         memset(&parked[f], 0, sizeof parked[f]);
     }
     s->now = 1000000;
+    s->device = device;
+    if (device) s->device_theta = device->ops->alloc(device, SCRIPTED_N * sizeof *s->device_theta);
     s->setup = (struct outer_setup){.name = "w",
                                     .send = to_coordinator,
                                     .on_config = on_config,
@@ -508,6 +534,7 @@ void scripted_end(void)
         codec_destroy(up[f]);
         codec_destroy(down[f]);
     }
+    if (s->device) s->device->ops->release(s->device, s->device_theta);
     layout_finish(&s->layout);
     for (int i = 0; i < 2; i++) {
         mem_free(s->stored[i]);

@@ -11,6 +11,7 @@
 #include "common/config.h"
 #include "common/layout.h"
 #include "compress/codec.h"
+#include "gpu/device.h"
 #include "worker/outer_loop.h"
 #include "worker/outer_loop_impl.h"
 
@@ -49,12 +50,16 @@ struct scripted {
     uint8_t *stored[2];                             /* its disk, newest first */
     size_t stored_size[2];
     int saves;
+    struct device *device; /* deltas are made there, from device_theta [SCRIPTED_N]; NULL: in memory of the host */
+    float *device_theta;
 };
 
 extern struct scripted scripted;
 
 /* Start anew with this codec in both directions; the worker is up. */
 void scripted_begin(const char *codec);
+/* With these codecs; device: NULL, or one that makes the deltas, which stays the caller's. */
+void scripted_begin_on(const char *codec_up, const char *codec_down, struct device *device);
 void scripted_end(void);
 void scripted_worker_up(void);
 void scripted_worker_kill(void);

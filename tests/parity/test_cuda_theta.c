@@ -1,0 +1,143 @@
+/* What the outer loop keeps on a device, the emulated CUDA device, over joins, updates, refusals, wrong hashes and
+ * restarts: what a round starts from is there to the bit (tests/lib/scripted.c looks every time), payloads and
+ * residuals lose nothing, and over the bus goes what changed, once. ctest: labels=asan timeout=240 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+#include "tests/lib/scripted.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static struct scripted *const s = &scripted;
+
+static void begin(const char *up, const char *down, unsigned seed)
+{
+    struct err err = {0};
+    struct device *dev = NULL;
+    emulate_queue_order(seed);
+    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    scripted_begin_on(up, down, dev);
+}
+
+static void finish(void)
+{
+    struct device *dev = s->device;
+    struct err err = {0};
+    scripted_end();
+    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* What the device is sent from the end of a round until it trains again. */
+static unsigned long round_bytes(void)
+{
+    unsigned long before = emulate_uploaded();
+    assert_true(scripted_until_training());
+    scripted_train();
+    return emulate_uploaded() - before;
+}
+
+static const char *const codecs[][2] = {
+    {"int8:256", "int8:256"}, {"topk:20/512", "int4"}, {"topk:8/256+2bit", "fp32"}, {"int4", "bf16"}};
+
+static void test_rounds(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT(codecs); i++) {
+        begin(codecs[i][0], codecs[i][1], i);
+        scripted_rounds(4);
+        assert_true(outer_loop_on_device(s->loop));
+        scripted_check_theta();
+        if (s->loop->f[0].fb.decay == 1) scripted_check_nothing_lost();
+        finish();
+    }
+}
+
+/* Theta goes up once a round, and not at all where it has not changed. */
+static void test_bytes(void **state)
+{
+    struct outer_result poisoned = {.tokens = 32, .steps = 4, .loss_sum = NAN, .compute_us = 1000};
+    (void)state;
+    begin("int8:256", "fp32", 0);
+    assert_true(scripted_until_training()); /* tables of plans have gone up */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(round_bytes(), SCRIPTED_N * sizeof(float));
+        scripted_train_done();
+    }
+    assert_int_equal(round_bytes(), SCRIPTED_N * sizeof(float));
+    log_set_level(LOG_ERROR - 1);
+    assert_int_equal(outer_loop_train_done(s->loop, &poisoned, s->now), STATUS_NONFINITE); /* joins again */
+    log_set_level(LOG_WARN);
+    assert_int_equal(round_bytes(), 0);
+    finish();
+}
+
+/* A hash that is wrong: everything is loaded anew, the same version too. */
+static void test_faults(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < COUNT(codecs); i++) {
+        begin(codecs[i][0], codecs[i][1], i);
+        scripted_rounds(2);
+        s->snapshot_at = 2;
+        scripted_train();
+        log_set_level(LOG_ERROR - 1);
+        s->spoil_hash = true; /* of the first fragment that is merged */
+        scripted_train_done();
+        scripted_pass(3000000);
+        for (uint32_t f = 0; f < SCRIPTED_F; f++)
+            if (s->top[f] < 3) scripted_publish(f, false);
+        s->snapshot_at = s->oldest = 3;
+        scripted_pass(60000000);
+        scripted_rounds(2);
+        scripted_worker_kill();
+        scripted_worker_up();
+        scripted_rounds(2);
+        log_set_level(LOG_WARN);
+        scripted_check_theta();
+        finish();
+    }
+}
+
+/* A network that loses and doubles messages, and a worker that is killed anywhere. */
+static void test_kills(void **state)
+{
+    (void)state;
+    begin("topk:20/512", "int8:256", 3);
+    s->loss = 0.1;
+    for (int i = 0; i < 6; i++) {
+        scripted_rounds(1);
+        if (i % 2) continue;
+        if (scripted_until_training()) scripted_train();
+        scripted_worker_kill();
+        scripted_worker_up();
+    }
+    scripted_rounds(1);
+    s->loss = 0;
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    finish();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_kills),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
