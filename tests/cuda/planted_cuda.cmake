@@ -1,46 +1,31 @@
 # Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or another test with one line of one
-# source changed (in the build folder) and runs the test that should notice: by a wrong number, or because the emulation
-# stops it. Those at the end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of
-# them, by barriers.sh.
-set(planted_cuda_names)
-foreach(program IN ITEMS kernels bf16 delta muon attn_graph cudnn)
-    add_library(planted_cuda_${program} OBJECT parity/test_cuda_${program}.c)
-    target_link_libraries(planted_cuda_${program} PRIVATE ${test_lib} cuda_emulated PkgConfig::CMOCKA)
-endforeach()
+# source changed and runs the test that should notice: by a wrong number, or because the emulation stops it. Those at the
+# end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of them, by barriers.sh.
 
-# name: of the program; test: what should notice; source: what is changed; from, to: the line
+# name: of the bug; test: what should notice; source: what is changed; from, to: the line
 function(atoll_planted_cuda name test source from to)
-    set(path ${CMAKE_SOURCE_DIR}/gpu/${source})
-    if(EXISTS ${path}.cu)
+    set(path gpu/${source})
+    if(EXISTS ${CMAKE_SOURCE_DIR}/${path}.cu)
         string(APPEND path .cu)
-    elseif(NOT EXISTS ${path})
+    elseif(NOT EXISTS ${CMAKE_SOURCE_DIR}/${path})
         string(APPEND path .c)
     endif()
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
-    file(READ ${path} text)
-    string(REPLACE "${from}" "${to}" changed "${text}")
-    set(planted_cuda_names ${planted_cuda_names} ${name}:${test}:${ARGN} PARENT_SCOPE)
-    if(changed STREQUAL text)
-        message(WARNING "tests/cuda/planted_cuda.cmake: ${source} has no line \"${from}\": ${name} cannot be planted")
-        return() # no program: test_cuda_planted fails
+    atoll_planted_copy(cuda ${name} ${test} ${path} "${from}" "${to}" ${ARGN})
+    if(NOT copy)
+        return()
     endif()
-    set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_cuda/${name}.c)
-    file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
-    set(options -Wno-unused -Wno-misleading-indentation)
     set(library cuda_emulated)
     if(ARGN STREQUAL CHECKED)
-        list(APPEND options ${checked_flags})
+        set_property(SOURCE ${copy} APPEND PROPERTY COMPILE_OPTIONS ${checked_flags})
         set(library cuda_checked)
     endif()
-    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS ${options})
     set(program kernels)
     if(source MATCHES "delta|muon|attn_graph|cudnn")
         set(program ${CMAKE_MATCH_0})
     elseif(source MATCHES "\\.c$")
         set(program bf16)
     endif()
-    add_executable(planted_cuda_${name} $<TARGET_OBJECTS:planted_cuda_${program}> ${copy})
-    target_link_libraries(planted_cuda_${name} PRIVATE ${test_lib} ${library} ${all_libraries} PkgConfig::CMOCKA)
+    atoll_planted_program(cuda ${name} test_cuda_${program} ${copy} ${library})
 endfunction()
 
 # --- bf16: the image of the parameters
@@ -213,10 +198,6 @@ atoll_planted_cuda(a_lane_takes_the_next_block test_blocks cuda_delta_block
 atoll_planted_cuda(heads_of_the_wrong_lane test_blocks cuda_delta_block
     "if (threadIdx.x % 32 == 0) a.out.heads" "if (threadIdx.x % 32 <= 1) a.out.heads" CHECKED)
 
-add_test(NAME test_cuda_barriers
-         COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${cuda_checked_tests}
-         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(test_cuda_barriers PROPERTIES LABELS planted TIMEOUT 600)
 # --- attention through cuDNN
 atoll_planted_cuda(every_part_is_the_first test_parts cuda_cudnn
     "(rows * row + column) * size" "(0 * rows * row + column) * size")
@@ -229,7 +210,9 @@ atoll_planted_cuda(parts_of_unlike_size test_parts cuda_cudnn
 atoll_planted_cuda(statistics_of_inference_where_there_are_none test_attention cuda_cudnn
     "[PART_LSE] = p->inference ? rows * sizeof(float) : 0" "[PART_LSE] = 0 * rows")
 
-add_test(NAME test_cuda_planted
-         COMMAND bash cuda/planted_cuda.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_cuda_names}
-         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-set_tests_properties(test_cuda_planted PROPERTIES LABELS planted TIMEOUT 240)
+atoll_planted_test(cuda)
+
+add_test(NAME test_cuda_barriers
+         COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${cuda_checked_tests}
+         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(test_cuda_barriers PROPERTIES LABELS planted TIMEOUT 600)

@@ -1,31 +1,14 @@
 # Planted bugs of several GPUs: an order that is forgotten has to be noticed by test_ranks, by wrong numbers or because the
-# emulation knows which bytes each operation touches (tests/cuda/emulate_clock.c, queue_record.c). Each entry is test_ranks, or
-# the plugin it loads, with one line of one source changed.
-set(planted_ranks)
-add_library(planted_ranks OBJECT parity/test_ranks.c)
-target_link_libraries(planted_ranks PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
-
+# emulation knows which bytes each operation touches (tests/cuda/emulate_clock.c, queue_record.c). What is changed is
+# test_ranks or, for a source in gpu/, the plugin it loads.
 function(atoll_planted_rank name test source from to)
-    set(path ${CMAKE_SOURCE_DIR}/${source}.c)
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
-    file(READ ${path} text)
-    string(REPLACE "${from}" "${to}" changed "${text}")
-    set(planted_ranks ${planted_ranks} ${name}:${test} PARENT_SCOPE)
-    if(changed STREQUAL text)
-        message(WARNING "tests/cuda/planted_ranks.cmake: ${source} has no line \"${from}\": ${name} cannot be planted")
-        return() # no program: test_ranks_planted fails
-    endif()
-    set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_ranks/${name}.c)
-    file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
-    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-unused-but-set-variable)
-    set(worker)
-    if(source MATCHES "^worker")
-        set(worker ${copy})
-    endif()
-    add_executable(planted_ranks_${name} $<TARGET_OBJECTS:planted_ranks> ${worker})
-    target_link_libraries(planted_ranks_${name} PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
-    if(NOT worker)
+    atoll_planted_copy(ranks ${name} ${test} ${source}.c "${from}" "${to}")
+    if(copy AND source MATCHES "^gpu/")
+        atoll_planted_program(ranks ${name} test_ranks "")
         atoll_checked_plugin(planted_plugin_${name} ${copy})
+        set_target_properties(planted_plugin_${name} PROPERTIES OUTPUT_NAME planted_ranks_${name})
+    elseif(copy)
+        atoll_planted_program(ranks ${name} test_ranks ${copy})
     endif()
 endfunction()
 
@@ -48,7 +31,6 @@ atoll_planted_rank(device_waits_for_nothing test_gpus gpu/cuda_collective
 atoll_planted_rank(image_is_not_told test_gpus_bf16 gpu/cuda_collective
     "cuda_written(m->cuda, buf, n * sizeof *buf);" "")
 
-add_test(NAME test_ranks_planted
-         COMMAND bash cuda/planted_ranks.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_ranks}
-         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-set_tests_properties(test_ranks_planted PROPERTIES LABELS planted TIMEOUT 240)
+atoll_planted_test(ranks)
+set_tests_properties(test_ranks_planted PROPERTIES
+                     ENVIRONMENT ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_checked.so)

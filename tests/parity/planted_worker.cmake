@@ -1,29 +1,11 @@
-# Planted bugs: what the tests of recompute, late steps and the memory plan are worth. Each entry makes one of these
-# tests with one line of one source changed (in the build folder) and runs it: it must fail.
-set(planted_worker_names)
-foreach(test IN ITEMS parity/test_recompute parity/test_late_steps unit/test_memory_plan)
-    get_filename_component(name ${test} NAME_WE)
-    add_library(planted_worker_${name} OBJECT ${test}.c)
-    target_link_libraries(planted_worker_${name} PRIVATE ${test_lib} PkgConfig::CMOCKA)
-endforeach()
+# Planted bugs: what the tests of recompute, late steps and the memory plan are worth. Each must make one of them fail.
 
-# name: of the program; test: what should notice; source: what is changed; from, to: the line
+# name: of the bug; test: the program that should notice; source: what is changed; from, to: the line
 function(atoll_planted_worker name test source from to)
-    set(path ${CMAKE_SOURCE_DIR}/${source})
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
-    get_filename_component(file ${source} NAME_WE)
-    file(READ ${path} text)
-    string(REPLACE "${from}" "${to}" changed "${text}")
-    set(planted_worker_names ${planted_worker_names} ${name} PARENT_SCOPE)
-    if(changed STREQUAL text)
-        message(WARNING "tests/parity/planted_worker.cmake: ${source} has no line \"${from}\": ${name} cannot be planted")
-        return() # no program: test_worker_planted fails
+    atoll_planted_copy(worker ${name} "" ${source} "${from}" "${to}")
+    if(copy)
+        atoll_planted_program(worker ${name} ${test} ${copy})
     endif()
-    set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_worker/${name}/${file}.c)
-    file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
-    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation)
-    add_executable(planted_${name} $<TARGET_OBJECTS:planted_worker_${test}> ${copy})
-    target_link_libraries(planted_${name} PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
 endfunction()
 
 # --- recompute
@@ -70,7 +52,4 @@ atoll_planted_worker(batch_too_large test_memory_plan worker/memory_plan.c
 atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
     "(layers - 1) * (two.used" "(layers - 2) * (two.used")
 
-add_test(NAME test_worker_planted
-         COMMAND bash parity/planted_worker.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_worker_names}
-         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-set_tests_properties(test_worker_planted PROPERTIES LABELS planted TIMEOUT 240)
+atoll_planted_test(worker)

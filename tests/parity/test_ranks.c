@@ -412,6 +412,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused), cmocka_unit_test(test_failure),
         cmocka_unit_test(test_refusals),
     };
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted_ranks.sh */
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted.sh */
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,5 +1,5 @@
 /* Runs random schedules on libraries with one planted bug (tests/sim/planted.cmake) until the checker notices.
- * Exit 0: noticed; 1: the bug got through. */
+ * Exit 1: noticed, as a test that fails; 0: the bug got through. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,19 +7,18 @@
 
 enum { RUNS = 4000 };
 
-int main(int argc, char **argv)
+int main(void)
 {
-    const char *bug = argc > 1 ? argv[1] : "bug";
     for (uint64_t seed = 1; seed <= RUNS; seed++) {
         struct simrandom_plan plan;
         struct simrandom_outcome stormy, calm;
         char found[512] = "the run did not end";
         FILE *explain = fmemopen(found, sizeof(found), "w");
-        if (!explain || simrandom_run(seed, false, false, explain, &plan, &stormy) != STATUS_OK) return 1;
+        if (!explain || simrandom_run(seed, false, false, explain, &plan, &stormy) != STATUS_OK) return 0;
         fclose(explain);
         bool noticed = !stormy.ended;
         if (!noticed && plan.comparable && !stormy.checks.evicted && !stormy.checks.left) {
-            if (simrandom_run(seed, true, false, NULL, &plan, &calm) != STATUS_OK) return 1;
+            if (simrandom_run(seed, true, false, NULL, &plan, &calm) != STATUS_OK) return 0;
             noticed = !calm.ended || calm.result.theta_hash != stormy.result.theta_hash;
             snprintf(found, sizeof(found), "x\ntheta differs from the undisturbed run's\n");
         }
@@ -28,9 +27,8 @@ int main(int argc, char **argv)
         line = line ? line + 1 : found;
         line[strcspn(line, "\n")] = '\0';
         if (strcmp(line, "no breach") == 0) line = "the run does not end";
-        printf("%-36s seed %4llu: %s\n", bug, (unsigned long long)seed, line);
-        return 0;
+        printf("seed %4llu: %s\n", (unsigned long long)seed, line);
+        return 1;
     }
-    printf("%-36s NOT NOTICED in %d runs\n", bug, RUNS);
-    return 1;
+    return 0;
 }

@@ -1,27 +1,13 @@
-# Planted bugs: what the simulation is worth. Each entry makes a program of the real libraries with one line of one source
-# changed (in the build folder; the tree has no hooks for this) and runs random schedules on it until the checker
-# notices. test_sim_planted prints the table and fails when a bug gets through, or when a line to change is gone.
-set(planted_names)
-add_library(planted_main OBJECT sim/planted.c)
-target_link_libraries(planted_main PRIVATE ${test_lib})
+# Planted bugs: what the simulation is worth. Random schedules run with each of them until the checker notices.
+add_library(planted_sim OBJECT sim/planted.c)
+target_link_libraries(planted_sim PRIVATE ${test_lib})
 
 # name: of the program; source: what is changed; from, to: the line
 function(atoll_planted name source from to)
-    set(path ${CMAKE_SOURCE_DIR}/${source})
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
-    get_filename_component(file ${source} NAME_WE)
-    file(READ ${path} text)
-    string(REPLACE "${from}" "${to}" changed "${text}")
-    set(planted_names ${planted_names} ${name} PARENT_SCOPE)
-    if(changed STREQUAL text)
-        message(WARNING "tests/sim/planted.cmake: ${source} has no line \"${from}\": the bug ${name} cannot be planted")
-        return() # no program: test_sim_planted fails
+    atoll_planted_copy(sim ${name} "" ${source} "${from}" "${to}")
+    if(copy)
+        atoll_planted_program(sim ${name} planted_sim ${copy})
     endif()
-    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/planted/${name}/${file}.c CONTENT "${changed}" @ONLY)
-    set_property(SOURCE ${CMAKE_CURRENT_BINARY_DIR}/planted/${name}/${file}.c PROPERTY
-                 COMPILE_OPTIONS -Wno-misleading-indentation -Wno-unused-variable)
-    add_executable(planted_${name} $<TARGET_OBJECTS:planted_main> ${CMAKE_CURRENT_BINARY_DIR}/planted/${name}/${file}.c)
-    target_link_libraries(planted_${name} PRIVATE ${test_lib} ${all_libraries})
 endfunction()
 
 # --- merging
@@ -119,6 +105,4 @@ atoll_planted(assignment_never_repeated coordinator/engine_join.c
 atoll_planted(offer_never_repeated worker/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
 
-add_test(NAME test_sim_planted COMMAND bash sim/planted.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${planted_names}
-         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-set_tests_properties(test_sim_planted PROPERTIES LABELS planted TIMEOUT 170)
+atoll_planted_test(sim)

@@ -1,0 +1,44 @@
+# Planted bugs: what tests are worth. A list (sim/planted.cmake, cuda/planted_*.cmake, parity/planted_worker.cmake) makes
+# programs of the true sources with one line of one source changed, in the build folder: the tree has no hooks for this.
+# test_SUITE_planted (planted.sh) runs them and fails when a bug gets through. A line that is gone stops the
+# configuration where warnings are errors, and fails the test elsewhere.
+
+# Sets `copy` to `source` with `from` turned into `to`, empty where there is no such line. test: what should notice, the
+# name of a test, empty for all of the program's. More arguments: CHECKED (planted.sh).
+function(atoll_planted_copy suite name test source from to)
+    set(path ${CMAKE_SOURCE_DIR}/${source})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+    set_property(DIRECTORY APPEND PROPERTY planted_${suite} ${name}:${test}:${ARGN})
+    file(READ ${path} text)
+    string(REPLACE "${from}" "${to}" changed "${text}")
+    if(changed STREQUAL text)
+        set(kind WARNING)
+        if(ATOLL_WERROR)
+            set(kind SEND_ERROR)
+        endif()
+        message(${kind} "${source} has no line \"${from}\": ${name} cannot be planted for test_${suite}_planted")
+        file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/planted_${suite}_${name}) # an older one
+        set(copy "" PARENT_SCOPE)
+        return()
+    endif()
+    get_filename_component(file ${source} NAME_WE)
+    set(copy ${CMAKE_CURRENT_BINARY_DIR}/planted_${suite}/${name}/${file}.c)
+    file(CONFIGURE OUTPUT ${copy} CONTENT "${changed}" @ONLY)
+    set_property(SOURCE ${copy} PROPERTY COMPILE_OPTIONS -Wno-unused -Wno-misleading-indentation)
+    set(copy ${copy} PARENT_SCOPE)
+endfunction()
+
+# The program of a bug: what target `main` is compiled of, the changed source before the libraries that have the true
+# one, and more libraries in front of those.
+function(atoll_planted_program suite name main copy)
+    add_executable(planted_${suite}_${name} $<TARGET_OBJECTS:${main}> ${copy})
+    target_link_libraries(planted_${suite}_${name} PRIVATE ${test_lib} ${ARGN} ${all_libraries} PkgConfig::CMOCKA)
+endfunction()
+
+function(atoll_planted_test suite)
+    get_property(bugs DIRECTORY PROPERTY planted_${suite})
+    add_test(NAME test_${suite}_planted
+             COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/planted.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${suite} ${bugs}
+             WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_${suite}_planted PROPERTIES LABELS planted TIMEOUT 240)
+endfunction()
