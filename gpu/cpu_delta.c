@@ -143,11 +143,8 @@ static void send_plain(const struct piece_range *piece, float *x, const struct p
 void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
                const float *residual, float *rest, void *numbers)
 {
-    const struct cpu_plan *p = (const struct cpu_plan *)plan;
-    if (!p || p->kind != CPU_PLAN_DELTA) {
-        cpu_fail(cpu_of(dev), STATUS_INVALID, "operation called with a plan of another kind");
-        return;
-    }
+    const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
+    if (!p) return;
     const struct piece_shape *shape = &p->as.delta.shape;
     float *x = p->as.delta.x;
     struct piece_numbers out;

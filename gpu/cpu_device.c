@@ -26,6 +26,14 @@ enum status cpu_scratch_reserve(struct cpu_device *cpu, size_t bytes)
     return STATUS_OK;
 }
 
+const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind)
+{
+    const struct cpu_plan *p = plan;
+    if (p && p->kind == kind) return p;
+    cpu_fail(cpu, STATUS_INVALID, "operation called with a plan of another kind");
+    return NULL;
+}
+
 static void plan_destroy(struct cpu_plan *plan)
 {
     if (plan->kind == CPU_PLAN_DELTA) {

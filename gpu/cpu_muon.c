@@ -151,12 +151,8 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
               const struct muon_hyper *hyper, const float *scale)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = (const struct cpu_plan *)plan;
-    if (!p || p->kind != CPU_PLAN_MUON) {
-        cpu_fail(cpu, STATUS_INVALID, "muon: called with a plan of another kind");
-        return;
-    }
-    if (scale && *scale == 0) return;
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_MUON);
+    if (!p || (scale && *scale == 0)) return;
     for (size_t i = 0; i < p->as.muon.n; i++) {
         const struct muon_matrix *t = &p->as.muon.matrices[i];
         struct job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,

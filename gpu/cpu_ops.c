@@ -5,14 +5,6 @@
 
 #include "gpu/gemm.h"
 
-static const struct cpu_plan *plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind)
-{
-    const struct cpu_plan *p = plan;
-    if (p && p->kind == kind) return p;
-    cpu_fail(cpu, STATUS_INVALID, "operation called with a plan of another kind");
-    return NULL;
-}
-
 static void run_gemm(struct cpu_device *cpu, const struct gemm *g)
 {
     gemm_run(g, cpu->kernels, cpu->pool, cpu->scratch);
@@ -22,7 +14,7 @@ void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x,
                  const void *res, void *y, void *aux)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
     if (res && s->act != LIN_ACT_NONE) {
@@ -52,7 +44,7 @@ static void act_thread(void *ctx, int thread, int threads)
 void cpu_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     if (p->as.lin.act == LIN_ACT_NONE) {
         cpu_fail(cpu, STATUS_INVALID, "act_again: a plan without activation");
@@ -66,7 +58,7 @@ void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *
                    void *dx, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
     run_gemm(cpu, &(struct gemm){.m = s->n, .n = s->k, .k = s->m, .a = dy, .lda = s->m, .b = w,
@@ -78,7 +70,7 @@ void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *
                    bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_LIN);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
     struct gemm g = {.m = s->k, .n = s->m, .k = s->n, .a = x, .lda = s->k, .a_trans = true, .b = dy, .ldb = s->m,
@@ -115,7 +107,7 @@ void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, c
               const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_HEAD);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_HEAD);
     if (!p) return;
     const struct head_shape *s = &p->as.head.shape;
     size_t c = s->c, v = s->v, ld = p->as.head.ld;
@@ -173,7 +165,7 @@ static void attn_thread(void *ctx, int thread, int threads)
 void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_ATTN);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_ATTN);
     if (!p) return;
     struct attn_job job = {.cpu = cpu, .shape = &p->as.attn, .qkv = qkv, .out = o, .lse_out = lse};
     pool_run(cpu->pool, attn_thread, &job);
@@ -183,7 +175,7 @@ void cpu_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *
                   const void *d_o, void *dqkv)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    const struct cpu_plan *p = plan_of(cpu, plan, CPU_PLAN_ATTN);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_ATTN);
     if (!p) return;
     struct attn_job job = {.cpu = cpu, .shape = &p->as.attn, .qkv = qkv, .o = o, .lse = lse, .d_o = d_o, .dqkv = dqkv};
     pool_run(cpu->pool, attn_thread, &job);

@@ -62,31 +62,30 @@ static void leave(struct member *m, unsigned ticket)
     cuda_rt_record(m->rt, CUDA_COMM, m->done[ticket]);
 }
 
-static enum status cuda_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
+/* buf holds that many shares. */
+static enum status start(struct collective *coll, void (*run)(struct cuda_comm *, float *, size_t), float *buf,
+                         size_t share, size_t shares, unsigned ticket)
 {
     struct member *m = member_of(coll);
-    TRY(enter(coll, m, buf, share * (size_t)coll->n_ranks));
-    cuda_comm_reduce_scatter(m->comm, buf, share);
+    TRY(enter(coll, m, buf, share * shares));
+    run(m->comm, buf, share);
     leave(m, ticket);
     return STATUS_OK;
+}
+
+static enum status cuda_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
+{
+    return start(coll, cuda_comm_reduce_scatter, buf, share, (size_t)coll->n_ranks, ticket);
 }
 
 static enum status cuda_start_all_gather(struct collective *coll, float *buf, size_t share, unsigned ticket)
 {
-    struct member *m = member_of(coll);
-    TRY(enter(coll, m, buf, share * (size_t)coll->n_ranks));
-    cuda_comm_all_gather(m->comm, buf, share);
-    leave(m, ticket);
-    return STATUS_OK;
+    return start(coll, cuda_comm_all_gather, buf, share, (size_t)coll->n_ranks, ticket);
 }
 
 static enum status cuda_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
 {
-    struct member *m = member_of(coll);
-    TRY(enter(coll, m, buf, n));
-    cuda_comm_all_reduce(m->comm, buf, n);
-    leave(m, ticket);
-    return STATUS_OK;
+    return start(coll, cuda_comm_all_reduce, buf, n, 1, ticket);
 }
 
 static void cuda_wait(struct collective *coll, unsigned ticket)

@@ -13,6 +13,14 @@ static void head_gemms_free(struct cuda_head_gemms *g)
     cuda_rt_gemm_free(g->dwte);
 }
 
+const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind)
+{
+    const struct cuda_plan *p = plan;
+    if (p && p->kind == kind) return p;
+    cuda_rt_fail(cuda->rt, STATUS_INVALID, "operation called with a plan of another kind");
+    return NULL;
+}
+
 static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     switch (plan->kind) {

@@ -98,6 +98,8 @@ static inline struct cuda_device *cuda_of(struct device *dev)
     return (struct cuda_device *)dev;
 }
 
+/* `plan`, or NULL where it is of another kind, which is an error of the device's. */
+const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind);
 /* See device.h; cuda_collective.c. */
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
 /* cuda_muon.c: fill a plan of kind CUDA_PLAN_MUON, free what it holds. */
@@ -117,13 +119,16 @@ static inline size_t wide_blocks(size_t n, size_t c, size_t threads)
     return blocks_of(c % CUDA_WIDE ? n : n / CUDA_WIDE, threads);
 }
 
-/* Launch `kernel` on a grid of x by y blocks with the arguments that follow, a struct initialiser. */
-#define LAUNCH(cuda, kernel, x, y, args_type, ...)                                                                     \
+/* Launch `kernel` on a grid of x by y blocks. */
+#define LAUNCH_ARGS(cuda, kernel, x, y, args)                                                                          \
     do {                                                                                                               \
         struct cuda_grid grid_ = cuda_rt_grid((cuda)->rt, (x), (y));                                                   \
-        kernel(&grid_, &(struct args_type){__VA_ARGS__});                                                              \
+        kernel(&grid_, (args));                                                                                        \
         cuda_rt_launched((cuda)->rt, #kernel);                                                                         \
     } while (0)
+/* With the arguments that follow, a struct initialiser. */
+#define LAUNCH(cuda, kernel, x, y, args_type, ...)                                                                     \
+    LAUNCH_ARGS(cuda, kernel, x, y, (&(struct args_type){__VA_ARGS__}))
 
 /* --- cuda_image.c ------------------------------------------------------------------------------------------------- */
 

@@ -154,34 +154,8 @@ void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* A thread for each of n elements of each of `batch` matrices. */
-static struct cuda_grid grid_of(struct cuda_rt *rt, size_t n, size_t batch)
-{
-    return cuda_rt_grid(rt, (n + CUDA_BLOCK - 1) / CUDA_BLOCK, batch);
-}
-
-static void vector(struct cuda_rt *rt, void (*kernel)(const struct cuda_grid *, const struct cuda_muon_args *),
-                   const struct cuda_muon_args *args, size_t batch, const char *name)
-{
-    struct cuda_grid grid = grid_of(rt, args->rows * args->cols, batch);
-    kernel(&grid, args);
-    cuda_rt_launched(rt, name);
-}
-
-static void poly(struct cuda_rt *rt, const struct cuda_muon_poly_args *args, size_t batch)
-{
-    if (args->first) {
-        struct cuda_grid grid = cuda_rt_grid(rt, 1, batch);
-        cuda_muon_norm(&grid, args);
-        cuda_rt_launched(rt, "cuda_muon_norm");
-    }
-    struct cuda_grid grid = grid_of(rt, args->side * args->side, batch);
-    cuda_muon_poly(&grid, args);
-    cuda_rt_launched(rt, "cuda_muon_poly");
-}
-
 /* The batch's matrices, in x, become orthogonal; returns which of the two buffers they end in. */
-static float *orthogonalize(struct cuda_rt *rt, const struct cuda_plan *p, const struct cuda_muon_batch *b,
+static float *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, const struct cuda_muon_batch *b,
                             uint32_t rounds)
 {
     size_t area = b->rows * b->cols, side = muon_side(b->rows, b->cols), square = side * side;
@@ -191,15 +165,16 @@ static float *orthogonalize(struct cuda_rt *rt, const struct cuda_plan *p, const
         struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .gram = gram, .poly = p->as.muon.poly,
                                            .mult = mult, .inverse = p->as.muon.inverse};
         for (size_t i = 0; i < b->n; i++)
-            cuda_rt_gemm(rt, b->gram, &(struct cuda_gemm_call){.a = x + i * area, .b = x + i * area,
+            cuda_rt_gemm(cuda->rt, b->gram, &(struct cuda_gemm_call){.a = x + i * area, .b = x + i * area,
                          .out = gram + i * square});
-        poly(rt, &args, b->n);
+        if (args.first) LAUNCH_ARGS(cuda, cuda_muon_norm, 1, b->n, &args);
+        LAUNCH_ARGS(cuda, cuda_muon_poly, blocks_of(square, CUDA_BLOCK), b->n, &args);
         for (size_t i = 0; i < b->n; i++)
-            cuda_rt_gemm(rt, b->mult, &(struct cuda_gemm_call){.a = gram + i * square, .b = args.poly + i * square,
-                         .c = mult + i * square, .out = mult + i * square});
+            cuda_rt_gemm(cuda->rt, b->mult, &(struct cuda_gemm_call){.a = gram + i * square,
+                         .b = args.poly + i * square, .c = mult + i * square, .out = mult + i * square});
         for (size_t i = 0; i < b->n; i++) {
             const float *in = x + i * area, *by = mult + i * square;
-            cuda_rt_gemm(rt, b->next, &(struct cuda_gemm_call){.a = tall ? in : by, .b = tall ? by : in,
+            cuda_rt_gemm(cuda->rt, b->next, &(struct cuda_gemm_call){.a = tall ? in : by, .b = tall ? by : in,
                          .out = y + i * area});
         }
         float *was = x;
@@ -213,11 +188,8 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
                   const struct muon_hyper *h, const float *scale)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = (const struct cuda_plan *)plan;
-    if (!p || p->kind != CUDA_PLAN_MUON) {
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "muon: called with a plan of another kind");
-        return;
-    }
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_MUON);
+    if (!p) return;
     cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
     for (size_t i = 0; i < p->as.muon.n_batches; i++) {
         const struct cuda_muon_batch *b = &p->as.muon.batches[i];
@@ -225,8 +197,9 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
                                       .mu = h->momentum, .decay = h->lr * h->weight_decay,
                                       .step = -h->lr * muon_length(b->rows, b->cols), .scale = scale, .grad = grad,
                                       .theta = theta, .momentum = momentum, .x = p->as.muon.x};
-        vector(cuda->rt, cuda_muon_mix, &args, b->n, "cuda_muon_mix");
-        args.x = orthogonalize(cuda->rt, p, b, h->steps);
-        vector(cuda->rt, cuda_muon_move, &args, b->n, "cuda_muon_move");
+        size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
+        LAUNCH_ARGS(cuda, cuda_muon_mix, blocks, b->n, &args);
+        args.x = orthogonalize(cuda, p, b, h->steps);
+        LAUNCH_ARGS(cuda, cuda_muon_move, blocks, b->n, &args);
     }
 }

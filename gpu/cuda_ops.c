@@ -3,14 +3,6 @@
 
 #include <math.h>
 
-static const struct cuda_plan *plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind)
-{
-    const struct cuda_plan *p = plan;
-    if (p && p->kind == kind) return p;
-    cuda_rt_fail(cuda->rt, STATUS_INVALID, "operation called with a plan of another kind");
-    return NULL;
-}
-
 /* --- vectors ------------------------------------------------------------------------------------------------------ */
 
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value)
@@ -188,7 +180,7 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
                      const void *res, void *y, void *aux)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
     bool gelu = s->act == LIN_ACT_GELU;
@@ -211,7 +203,7 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
 void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     size_t n = p->as.lin.shape.n * p->as.lin.shape.m;
     if (p->as.lin.shape.act == LIN_ACT_NONE)
@@ -232,7 +224,7 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
                        const void *aux, void *dx, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     size_t n = p->as.lin.shape.n * p->as.lin.shape.k;
     if (!may_go_back(cuda, p)) return;
@@ -247,7 +239,7 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
                        float *db, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
     if (!may_go_back(cuda, p)) return;
@@ -265,7 +257,7 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
                   const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_HEAD);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_HEAD);
     if (!p) return;
     const struct head_shape *s = &p->as.head.shape;
     const void *weights = cuda_weights(cuda, wte);
@@ -291,7 +283,7 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
 void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_ATTN);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_ATTN);
     if (!p) return;
     const struct attn_shape *s = &p->as.attn.shape;
     if (p->as.attn.cudnn) {
@@ -307,7 +299,7 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
                       const float *lse, const void *d_o, void *dqkv)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_ATTN);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_ATTN);
     if (!p) return;
     const struct attn_shape *s = &p->as.attn.shape;
     if (p->as.attn.cudnn && !s->inference) {
@@ -318,18 +310,14 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "attn_bwd: with a plan for inference");
         return;
     }
-    struct cuda_grid grid = cuda_rt_grid(cuda->rt, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads);
-    struct cuda_grid shared = cuda_rt_grid(cuda->rt, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->kv_heads);
+    size_t blocks = blocks_of(s->seq, CUDA_ATTN_ROWS);
     struct cuda_attn_args args = {.seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
                                   .bf16 = cuda->bf16, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv,
                                   .o_in = o, .lse = lse,
                                   .d_o = d_o, .dot = p->as.attn.dot, .dqkv = dqkv};
-    cuda_attn_dot(&grid, &args);
-    cuda_rt_launched(cuda->rt, "cuda_attn_dot");
-    cuda_attn_bwd_q(&grid, &args);
-    cuda_rt_launched(cuda->rt, "cuda_attn_bwd_q");
-    cuda_attn_bwd_kv(&shared, &args);
-    cuda_rt_launched(cuda->rt, "cuda_attn_bwd_kv");
+    LAUNCH_ARGS(cuda, cuda_attn_dot, blocks, s->batch * s->heads, &args);
+    LAUNCH_ARGS(cuda, cuda_attn_bwd_q, blocks, s->batch * s->heads, &args);
+    LAUNCH_ARGS(cuda, cuda_attn_bwd_kv, blocks, s->batch * s->kv_heads, &args);
 }
 
 /* --- the outer path ----------------------------------------------------------------------------------------------- */
@@ -338,7 +326,7 @@ void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const floa
                    float decay, const float *residual, float *rest, void *numbers)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = plan_of(cuda, plan, CUDA_PLAN_DELTA);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_DELTA);
     if (!p) return;
     const struct piece_shape *s = &p->as.delta.shape;
     struct piece_numbers out;
@@ -346,8 +334,6 @@ void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const floa
     struct cuda_delta_args args = {.kind = s->kind, .decay = decay, .n_pieces = s->n_pieces,
                                    .pieces = p->as.delta.pieces, .theta = theta, .anchor = anchor,
                                    .residual = residual, .rest = rest, .out = out};
-    bool chunks = s->kind <= PIECE_HALF;
-    struct cuda_grid grid = cuda_rt_grid(cuda->rt, chunks ? s->n_pieces : blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1);
-    (chunks ? cuda_delta_chunk : cuda_delta_block)(&grid, &args);
-    cuda_rt_launched(cuda->rt, chunks ? "cuda_delta_chunk" : "cuda_delta_block");
+    if (s->kind <= PIECE_HALF) LAUNCH_ARGS(cuda, cuda_delta_chunk, s->n_pieces, 1, &args);
+    else LAUNCH_ARGS(cuda, cuda_delta_block, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, &args);
 }
