@@ -229,7 +229,11 @@ static size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape
 static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct attn_shape *s = &plan->as.attn.shape;
-    if (s->head_dim > CUDA_ATTN_HEAD_MAX) return STATUS_UNSUPPORTED;
+    if (s->head_dim > CUDA_ATTN_HEAD_MAX) {
+        snprintf(cuda->base.note, sizeof cuda->base.note, "heads of %zu columns, a GPU takes %d at most: raise "
+                 "model.n_head, or train.devices=cpu", s->head_dim, CUDA_ATTN_HEAD_MAX);
+        return STATUS_UNSUPPORTED;
+    }
     if (s->inference) return STATUS_OK;
     plan->as.attn.dot = cuda_rt_alloc(cuda->rt, own_bytes(s));
     return plan->as.attn.dot ? STATUS_OK : STATUS_NOMEM;
@@ -241,8 +245,11 @@ static enum status attn_fill(struct cuda_device *cuda, struct cuda_plan *plan)
     if (!cuda->cudnn) return attn_own(cuda, plan);
     enum status status = cuda_cudnn_attn_create(cuda->cudnn, &plan->as.attn.shape, &plan->as.attn.cudnn, &err);
     if (status == STATUS_OK) return status;
+    if (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN) {
+        snprintf(cuda->base.note, sizeof cuda->base.note, "%.190s", err.msg);
+        return status;
+    }
     cuda_note(cuda, err.msg);
-    if (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN) return status;
     return attn_own(cuda, plan);
 }
 

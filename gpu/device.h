@@ -40,7 +40,8 @@ struct device {
     int threads;      /* CPU threads it computes with; 1 for a GPU */
     bool host_memory; /* alloc gives memory that the host may use, too, and operations take host memory */
     char name[96];    /* "cpu avx512 x2": for logs */
-    char note[200];   /* for logs: what would be faster, and why it is not; complete when all plans are made */
+    char note[200];   /* for logs: what would be faster, and why it is not; complete when all plans are made. After an
+                       * UNSUPPORTED plan: why */
 };
 
 enum lin_act { LIN_ACT_NONE, LIN_ACT_GELU };

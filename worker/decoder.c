@@ -79,7 +79,9 @@ enum status decoder_fill(struct decoder *d, struct model *m, uint64_t n_params, 
     TRY(take_memory(d, m, walk, err));
     status = plan(m);
     if (status == STATUS_OK) status = make_plans(d);
-    return status == STATUS_OK ? status : err_set(err, status, "cannot plan the model: %s", status_text(status));
+    if (status == STATUS_OK) return status;
+    return err_set(err, status, "cannot plan the model on %s: %s", d->dev->name,
+                   status == STATUS_UNSUPPORTED && d->dev->note[0] ? d->dev->note : status_text(status));
 }
 
 void decoder_finish(struct decoder *d, void *const *plans, size_t n_plans)
