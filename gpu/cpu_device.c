@@ -251,6 +251,13 @@ static enum status cpu_params_plan(struct device *dev, size_t n)
     return STATUS_OK;
 }
 
+static size_t cpu_params_bytes(struct device *dev, size_t n)
+{
+    (void)dev;
+    (void)n;
+    return 0;
+}
+
 static void cpu_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
 {
     (void)dev;
@@ -285,6 +292,7 @@ static const struct device_ops cpu_ops = {
     .plan_free = cpu_plan_free,
     .use_bf16 = cpu_use_bf16,
     .params_plan = cpu_params_plan,
+    .params_bytes = cpu_params_bytes,
     .params = cpu_params,
     .embed_fwd = cpu_embed_fwd,
     .embed_bwd = cpu_embed_bwd,

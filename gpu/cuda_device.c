@@ -11,6 +11,7 @@ static void head_gemms_free(struct cuda_head_gemms *g)
     cuda_rt_gemm_free(g->logits);
     cuda_rt_gemm_free(g->dx);
     cuda_rt_gemm_free(g->dwte);
+    cuda_rt_gemm_free(g->dwte_rest);
 }
 
 const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind)
@@ -269,22 +270,34 @@ static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *s
     return STATUS_OK;
 }
 
+/* Words whose logits are computed. In bf16 a few more than there are: fast kernels want sides of 16 bytes (cuBLAS,
+ * "Tensor Core Usage"), and GPT-2 has 50257. The weights of those too many are what follows in
+ * the image, their logits are never looked at, and the gradients of these are zero. */
+static size_t head_words(const struct cuda_device *cuda, const struct head_shape *s)
+{
+    size_t words = blocks_of(s->v, CUDA_WIDE) * CUDA_WIDE;
+    return cuda->bf16 && (words - s->v) * s->c <= CUDA_IMAGE_SLACK ? words : s->v;
+}
+
 static enum status head_gemms(struct cuda_device *cuda, const struct head_shape *s, size_t rows, size_t ld,
                               struct cuda_head_gemms *g)
 {
     bool bf16 = cuda->bf16;
-    struct cuda_gemm_shape logits = {.m = rows, .n = s->v, .k = s->c, .lda = s->c, .ldb = s->c, .b_trans = true,
+    size_t words = head_words(cuda, s), rest = words > s->v && s->v > CUDA_WIDE ? s->v % CUDA_WIDE : 0;
+    struct cuda_gemm_shape logits = {.m = rows, .n = words, .k = s->c, .lda = s->c, .ldb = s->c, .b_trans = true,
                                      .ldc = ld, .bf16 = bf16, .bf16_out = bf16};
-    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = s->v, .lda = ld, .ldb = s->c, .ldc = s->c, .bf16 = bf16,
+    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = words, .lda = ld, .ldb = s->c, .ldc = s->c, .bf16 = bf16,
                                  .bf16_out = bf16};
-    struct cuda_gemm_shape dwte = {.m = s->v, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c,
+    struct cuda_gemm_shape dwte = {.m = s->v - rest, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c,
                                    .ldc = s->c, .bf16 = bf16};
     g->rows = rows;
     if (!rows) return STATUS_OK;
     TRY(cuda_rt_gemm_create(cuda->rt, &logits, &g->logits));
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(cuda->rt, &dx, &g->dx));
-    return cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte);
+    TRY(cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte));
+    dwte.m = rest; /* there is nothing to round up to: other gradients follow */
+    return rest ? cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte_rest) : STATUS_OK;
 }
 
 /* Rows of one chunk of logits. Each takes *row_bytes and *ld numbers, a multiple of 64 as wide loads and fast matrix
@@ -395,6 +408,7 @@ static const struct device_ops cuda_ops = {
     .plan_free = cuda_plan_free,
     .use_bf16 = cuda_use_bf16,
     .params_plan = cuda_op_params_plan,
+    .params_bytes = cuda_params_bytes,
     .params = cuda_op_params,
     .embed_fwd = cuda_op_embed_fwd,
     .embed_bwd = cuda_op_embed_bwd,

@@ -5,11 +5,16 @@
 
 #include <string.h>
 
+size_t cuda_params_bytes(struct device *dev, size_t n)
+{
+    return cuda_of(dev)->bf16 ? (n + CUDA_IMAGE_SLACK) * sizeof(uint16_t) : 0;
+}
+
 enum status cuda_op_params_plan(struct device *dev, size_t n)
 {
     struct cuda_device *cuda = cuda_of(dev);
     if (!cuda->bf16 || n <= cuda->image.size) return STATUS_OK;
-    uint16_t *values = cuda_rt_alloc(cuda->rt, n * sizeof *values);
+    uint16_t *values = cuda_rt_alloc(cuda->rt, cuda_params_bytes(dev, n));
     if (!values) return STATUS_NOMEM;
     cuda_rt_release(cuda->rt, cuda->image.values);
     cuda->image = (struct cuda_image){.values = values, .size = n};

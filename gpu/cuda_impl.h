@@ -12,14 +12,15 @@ enum {
     CUDA_ROW_BLOCKS = 512,         /* at most; dw, db and bias gradients are summed over so many blocks of rows */
     CUDA_HEAD_BYTES = 256 << 20,   /* logits kept at a time */
     CUDA_MUON_FLOATS = 8 << 20,    /* matrices of one shape taken together, and at least one */
-    CUDA_SPANS = 4096              /* of theta that one launch of AdamW takes */
+    CUDA_SPANS = 4096,             /* of theta that one launch of AdamW takes */
+    CUDA_IMAGE_SLACK = 1 << 17     /* numbers behind the image, read where a vocabulary is rounded up */
 };
 
 enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD, CUDA_PLAN_DELTA, CUDA_PLAN_MUON };
 
 struct cuda_head_gemms { /* of one chunk of rows */
     size_t rows;
-    struct cuda_gemm *logits, *dx, *dwte;
+    struct cuda_gemm *logits, *dx, *dwte, *dwte_rest; /* dwte_rest: the last words, NULL: dwte takes them, too */
 };
 
 struct cuda_muon_batch { /* matrices of one shape */
@@ -138,6 +139,7 @@ void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes);
 /* Where a matrix product finds parameters w: in the image, or with fp32 at w. NULL, noted as an error: none. */
 const void *cuda_weights(struct cuda_device *cuda, const float *w);
 enum status cuda_op_params_plan(struct device *dev, size_t n);
+size_t cuda_params_bytes(struct device *dev, size_t n);
 void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);
 
 /* --- cuda_ops.c: sums of columns ---------------------------------------------------------------------------------- */

@@ -253,6 +253,20 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     cuda_columns_sum(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
 }
 
+/* dwte of one chunk: all words, or all but the last few and then these. */
+static void head_weights(struct cuda_device *cuda, const struct cuda_head_gemms *g, const struct head_shape *s,
+                         const void *x, float *dwte, bool accumulate)
+{
+    size_t most = g->dwte_rest ? s->v / CUDA_WIDE * CUDA_WIDE : s->v;
+    float *rest = dwte + most * s->c;
+    cuda_rt_gemm(cuda->rt, g->dwte, &(struct cuda_gemm_call){.a = cuda->logits, .b = x, .c = accumulate ? dwte : NULL,
+                 .out = dwte});
+    if (g->dwte_rest)
+        cuda_rt_gemm(cuda->rt, g->dwte_rest, &(struct cuda_gemm_call){
+                     .a = (const char *)cuda->logits + most * cuda->base.act_bytes, .b = x,
+                     .c = accumulate ? rest : NULL, .out = rest});
+}
+
 void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
                   const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
 {
@@ -271,8 +285,7 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
                .loss_only = s->inference, .bf16 = cuda->bf16, .logits = cuda->logits, .loss = loss + row,
                .targets = targets + row);
         if (s->inference) continue;
-        cuda_rt_gemm(cuda->rt, g->dwte, &(struct cuda_gemm_call){.a = cuda->logits, .b = in,
-                     .c = accumulate || row > 0 ? dwte : NULL, .out = dwte});
+        head_weights(cuda, g, s, in, dwte, accumulate || row > 0);
         cuda_rt_gemm(cuda->rt, g->dx, &(struct cuda_gemm_call){.a = cuda->logits, .b = weights,
                      .out = (char *)dx + row * row_bytes});
     }

@@ -155,6 +155,7 @@ struct device_ops {
     enum status (*use_bf16)(struct device *dev, struct err *err) MUST_CHECK;
     /* Make room for what the device keeps of n parameters in a form of its own (with bf16 their image). NOMEM. */
     enum status (*params_plan)(struct device *dev, size_t n) MUST_CHECK;
+    size_t (*params_bytes)(struct device *dev, size_t n); /* bytes of the device's memory that the first one takes */
     /* Parameters [offset, offset + count) of theta[n] are about to be read: every w, b and wte of the operations below
      * lies in what was named so since it changed last. Costs nothing where nothing has changed. */
     void (*params)(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);

@@ -14,7 +14,7 @@ static void add_vectors(struct memory_ask *ask, const struct replica_config *con
     uint64_t theta = (apart ? map.padded : layout->n_params) * sizeof(float);
     fixed[MEMORY_PARAMS] = apart ? here * theta : theta;
     if (!dev->host_memory) fixed[MEMORY_PARAMS] += layout->n_params * sizeof(float);
-    if (dev->act_bytes < sizeof(float)) fixed[MEMORY_IMAGE] = layout->n_params * dev->act_bytes;
+    fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);
     if (config->eval_only) return;
     fixed[MEMORY_GRADIENT] = here * theta;
     fixed[MEMORY_MOMENTS] = apart ? here * inner_opt_moment_bytes(&config->opt, shard_floats(&map))

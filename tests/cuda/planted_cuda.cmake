@@ -28,6 +28,12 @@ function(atoll_planted_cuda name test source from to)
     atoll_planted_program(cuda ${name} test_cuda_${program} ${copy} ${library})
 endfunction()
 
+# --- bf16: a vocabulary that is rounded up
+atoll_planted_cuda(the_last_words_are_added_to_the_first test_model cuda_ops.c
+    "float *rest = dwte + most * s->c;" "float *rest = dwte;")
+atoll_planted_cuda(the_last_words_begin_too_soon test_model cuda_ops.c
+    "cuda->logits + most * cuda->base.act_bytes" "cuda->logits + (most - 1) * cuda->base.act_bytes")
+
 # --- bf16: the image of the parameters
 atoll_planted_cuda(image_not_told_of_copies test_writers cuda_device.c
     "cuda_written(cuda_of(dev), dst, bytes);\n    cuda_rt_copy(cuda_of(dev)->rt, dst, src, bytes, CUDA_INSIDE);"
