@@ -2,19 +2,18 @@
  * waits between the first step and the last, and results, parameters, moments and counts are those of a run that waits
  * for every step, a refused step and a restart included. ctest: timeout=240 */
 #include <dlfcn.h>
-#include <libgen.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/mem.h"
 #include "common/rng.h"
+#include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/replica.h"
 
@@ -36,12 +35,8 @@ struct outcome {
 
 static int set_up(void **state)
 {
-    char path[4096];
+    const char *path = emulated_plugin_path();
     (void)state;
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
-    if (n < 0) return -1;
-    path[n] = 0;
-    strcat(dirname(path), "/atoll_cuda_emulated.so"); /* beside this program */
     setenv("ATOLL_CUDA_PLUGIN", path, 1);
     void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!plugin) return -1;

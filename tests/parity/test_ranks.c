@@ -1,19 +1,18 @@
 /* Ranks with memory of their own (several GPUs, emulated; or groups of CPU threads that are told to): steps, gradients,
  * evaluation and saved moments are those of one rank, up to rounding; to the bit for any order of the queues; and a GPU
  * that fails is named and ends the others' waits. ctest: timeout=240 */
-#include <libgen.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/mem.h"
 #include "common/rng.h"
+#include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/replica.h"
 
@@ -33,13 +32,8 @@ struct outcome { /* each [n_params] */
 
 static int set_up(void **state)
 {
-    char path[4096];
     (void)state;
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
-    if (n < 0) return -1;
-    path[n] = 0;
-    strcat(dirname(path), "/atoll_cuda_emulated.so"); /* beside this program */
-    if (!getenv("ATOLL_CUDA_PLUGIN")) setenv("ATOLL_CUDA_PLUGIN", path, 1);
+    setenv("ATOLL_CUDA_PLUGIN", emulated_plugin_path(), 0); /* tests/planted.sh names another */
     setenv("ATOLL_EMULATED_GPUS", "4", 1);
     for (uint32_t i = 0; i < N_TOKENS; i++)
         bytes[2 * i] = (uint8_t)((i % 5 * 7 + rng_u64(1, RNG_TEST, i) % 3) % model.vocab_size);

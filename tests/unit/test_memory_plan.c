@@ -1,16 +1,15 @@
 /* The memory planner: what it says a replica takes is what the replica takes, on the CPU and, to the byte, on the
  * emulated CUDA device; it takes the first level of recompute that fits, and says which batch would. */
-#include <libgen.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/mem.h"
+#include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/outer_bytes.h"
 #include "worker/outer_loop_impl.h"
@@ -27,13 +26,8 @@ static struct layout layout;
 
 static int set_up(void **state)
 {
-    char path[4096];
     (void)state;
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
-    if (n < 0) return -1;
-    path[n] = 0;
-    strcat(dirname(path), "/atoll_cuda_emulated.so"); /* beside this program */
-    setenv("ATOLL_CUDA_PLUGIN", path, 1);
+    setenv("ATOLL_CUDA_PLUGIN", emulated_plugin_path(), 1);
     layout_init(&layout);
     return gpt2_layout(&model, &layout, NULL) == STATUS_OK && layout_split(&layout, 2) == STATUS_OK ? 0 : -1;
 }

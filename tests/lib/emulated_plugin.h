@@ -1,0 +1,8 @@
+/* The CUDA back end as tests load it where there is no GPU: its kernels run on the CPU (tests/cuda/emulate.h). */
+#ifndef TESTS_LIB_EMULATED_PLUGIN_H
+#define TESTS_LIB_EMULATED_PLUGIN_H
+
+/* Its path, beside this program: for ATOLL_CUDA_PLUGIN (gpu/plugin.h). */
+const char *emulated_plugin_path(void);
+
+#endif
