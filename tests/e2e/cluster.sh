@@ -39,3 +39,16 @@ nodes_finish() { # seconds
     local name
     for name in "${!node_pid[@]}"; do finish "${node_pid[$name]}" "$1" 0 "$name"; done
 }
+
+# storm BEGIN DISTURB: BEGIN starts a run; DISTURB kills nodes of it and starts them again, and is false when one that was
+# to be killed had ended, for the run was over: on a busy machine this shell may get no time for a second. Then both
+# begin again.
+storm() {
+    local trial
+    for trial in 1 2 3 4 5; do
+        "$1"
+        if "$2"; then return; fi
+        nodes_finish 100
+    done
+    fail "$trial runs ended before their nodes were disturbed"
+}

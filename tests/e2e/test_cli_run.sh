@@ -35,7 +35,7 @@ held() {
 look_at_it() { # while it goes on
     "$BIN/atoll" status stormy --json >now.json 2>status.err || fail "status: $(<status.err)"
     json keys now.json run method round workers || fail "status --json lacks something: $(<now.json)"
-    "$BIN/atoll" status stormy | grep -q 'worker-1' || fail "status does not name the workers"
+    grep -q 'worker-1' <<<"$("$BIN/atoll" status stormy)" || fail "status does not name the workers"
 }
 
 # Asked to stop: 75, all gone, and the same command continues to the same end. False: it was over too soon.
@@ -81,7 +81,7 @@ calm=$(json get calm/summary.json theta_hash)
 [[ $(json get stormy/summary.json theta_hash) == "$calm" ]] || fail "theta differs after stopping and killing"
 echo "stopped, killed and continued: the same theta $calm"
 
-"$BIN/atoll" status calm | grep -q "^theta_hash *$calm" || fail "status of a finished run: $("$BIN/atoll" status calm)"
+grep -q "^theta_hash *$calm" <<<"$("$BIN/atoll" status calm)" || fail "status of a finished run: $("$BIN/atoll" status calm)"
 
 # Stopped with two workers and continued with one: the line at once says who is missing and for how long.
 write_config run.yaml train.max_steps=10000000

@@ -21,7 +21,7 @@ launch() { # folder settings...: ended with $status
 refused() { # name line
     ((status == 1 || status == 2)) || fail "$1: ended with $status, expected 1 or 2"
     grep -qE -- "$2" "$1.log" "$1"/logs/*.log || fail "$1: no line \"$2\""
-    echo "$1: $(grep -hE -m 1 -- "$2" "$1"/logs/worker-0.log "$1.log" | head -n 1)"
+    echo "$1: $(grep -hE -m 1 -- "$2" "$1"/logs/worker-0.log "$1.log" | sed -n 1p)"
 }
 
 export ATOLL_CUDA_PLUGIN=$WORK/none.so

@@ -9,24 +9,32 @@ source "$HERE/cluster.sh"
 
 make_data
 nodes=(coordinator worker-0 worker-1)
-settings=(train.method=ddp train.max_steps=600 train.batch_size=8 train.eval_every=200 coordinator.min_workers=2
+steps=600
+settings=(train.method=ddp "train.max_steps=$steps" train.batch_size=8 train.eval_every=200 coordinator.min_workers=2
     coordinator.evict_after_s=1000 checkpoint.every=60)
 
-begin() { # settings...
+begin() {
+    local node
     rm -rf run worker-0 worker-1
-    write_config run.yaml "${settings[@]}" "$@"
+    write_config run.yaml "${settings[@]}" "${codec[@]}"
     for node in "${nodes[@]}"; do node_start "$node"; done
 }
 steps_reach() { (($(grep -c '"event": *"update"' run/metrics.jsonl 2>/dev/null) >= $1)); }
 kill_at() { # node step
     until_true 30 "step $2" steps_reach "$2"
-    node_kill "$1" || fail "$1 was not running at step $2"
+    node_kill "$1" || return 1
     node_start "$1"
 }
 stop_at() { # step: all of them, and start them again
     local node
     until_true 30 "step $1" steps_reach "$1"
+    kill -STOP "${node_pid[coordinator]}" 2>/dev/null || return 1 # no step ends from here on
+    if steps_reach $((steps - 1)); then
+        kill -CONT "${node_pid[coordinator]}"
+        return 1
+    fi
     for node in "${nodes[@]}"; do kill -TERM "${node_pid[$node]}"; done
+    kill -CONT "${node_pid[coordinator]}"
     for node in "${nodes[@]}"; do finish "${node_pid[$node]}" 20 75 "$node after SIGTERM"; done
     for node in "${nodes[@]}"; do node_start "$node"; done
 }
@@ -42,24 +50,24 @@ same() { # what run calm
     echo "$1: the same theta as undisturbed"
 }
 
-begin codec.up=fp32
+codec=(codec.up=fp32)
+begin
 end calm
-begin codec.up=fp32
-for step in 60 180; do kill_at worker-1 $step; done
+two_kills() { kill_at worker-1 60 && kill_at worker-1 180; }
+storm begin two_kills
 end killed
 same "fp32, a worker killed twice" killed calm
 
-lossy=(codec.up=int8:64 codec.down=int8:64)
-begin "${lossy[@]}"
+codec=(codec.up=int8:64 codec.down=int8:64)
+begin
 end calm8
-begin "${lossy[@]}"
-for step in 80 177; do stop_at $step; done
-kill_at coordinator 390
+two_stops() { stop_at 80 && stop_at 177 && kill_at coordinator 390; }
+storm begin two_stops
 end stopped8
 same "int8, stopped twice, the coordinator killed once" stopped8 calm8
 
-begin "${lossy[@]}"
-kill_at worker-1 130
+one_kill() { kill_at worker-1 130; }
+storm begin one_kill
 end killed8
 [[ $(get killed8 tokens) == "$(get calm8 tokens)" ]] || fail "int8, worker killed: $(get killed8 tokens) tokens"
 awk -v a="$(get killed8 final_val_loss)" -v b="$(get calm8 final_val_loss)" 'BEGIN { exit !(a - b < 0.05 && b - a < 0.05) }' ||

@@ -54,10 +54,10 @@ mkdir -p failing
 ATOLL_EMULATED_FAIL=1:400 start failing.log "${command[@]}" --dir failing --train.devices=cuda:0,1,2 --train.batch_size=6
 line='device cuda:1 emulated.*a kernel failed.*the other ranks of this worker were stopped'
 until_true 60 "the line of the GPU that failed" grep -rqE "$line" failing/logs
-grep -rhE -m 1 "$line" failing/logs | head -n 1
+grep -rhE -m 1 "$line" failing/logs | sed -n 1p
 kill -TERM "$pid"
 wait "$pid" || true
 ended "$pid"
 
 ATOLL_EMULATED_NO_NCCL=1 "${command[@]}" --dir none --train.devices=cuda:0,1 >none.log 2>&1 && fail "a run without NCCL"
-grep -rhE -m 1 'NCCL' none.log none/logs | head -n 1 | grep . || fail "no line about NCCL"
+grep -rhE -m 1 'NCCL' none.log none/logs | sed -n 1p | grep . || fail "no line about NCCL"

@@ -80,7 +80,7 @@ awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first > 4 && last > 0.5 &
 "$BIN/atoll" export llama exported >export.txt 2>&1 || fail "export: $(<export.txt)"
 cmp -s exported/model.safetensors "llama/checkpoints/$(<llama/checkpoints/latest)/model.safetensors" || fail "export changed the tensors"
 launch again "${llama[@]}" --model.init_from="$WORK/exported" --train.max_steps=5
-awk -v got="$(json lines again/metrics.jsonl round loss | head -n 1)" 'END { exit !(got < $1 + 0.2) }' losses.txt ||
+awk -v got="$(json lines again/metrics.jsonl round loss | sed -n 1p)" 'END { exit !(got < $1 + 0.2) }' losses.txt ||
     fail "the exported model is not where the run ended"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir other "${llama[@]}" --model.init_from="$WORK/exported" \
     --model.rope_theta=50 >other.log 2>&1; then fail "other rotary positions than init_from's are accepted"; fi

@@ -89,7 +89,7 @@ wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --jo
 start taken.log "$BIN/atoll-coordinator" run.yaml --dir taken --train.max_steps=1000000
 holder=$pid
 until_true 20 "the address of a coordinator" test -s taken/address
-port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | head -n 1)
+port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
 wrong 'port taken' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
 wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
