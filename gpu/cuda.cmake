@@ -10,6 +10,12 @@ set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
 set(ATOLL_CUDA_BUILT OFF)
 set(ATOLL_CUDNN_BUILT OFF)
 
+# What the plugin is made of; tests/ makes emulated ones of it. A few sources of common/ go in, too: a plugin has no
+# symbols of the program's.
+file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
+file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
+set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c)
+
 # Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there.
 function(atoll_cuda_find)
     find_program(ATOLL_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
@@ -82,15 +88,11 @@ function(atoll_cuda_object source)
 endfunction()
 
 function(atoll_cuda_plugin)
-    file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
-    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
-    foreach(kernel IN LISTS kernels)
+    foreach(kernel IN LISTS cuda_kernels)
         atoll_cuda_object(${kernel})
     endforeach()
-    # A few sources of common/ go in, too: a plugin has no symbols of the program's.
-    add_library(atoll_cuda MODULE ${sources} ${CMAKE_SOURCE_DIR}/common/status.c
-                ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
-                ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
+    add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
+                ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
     if(ATOLL_CUDA_NCCL) # the library itself is opened at run time
