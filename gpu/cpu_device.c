@@ -97,6 +97,19 @@ static enum status cpu_sync(struct device *dev, struct err *err)
     return err_set(err, cpu->error.code, "%s", cpu->error.msg);
 }
 
+static enum status cpu_stage_plan(struct device *dev, size_t bytes)
+{
+    (void)dev;
+    (void)bytes;
+    return STATUS_OK;
+}
+
+static enum status cpu_fetch(struct device *dev, void *dst, const void *src, size_t bytes, struct err *err)
+{
+    cpu_copy(dev, dst, src, bytes);
+    return cpu_sync(dev, err);
+}
+
 static void cpu_mark(struct device *dev, int slot)
 {
     (void)dev;
@@ -279,6 +292,9 @@ static const struct device_ops cpu_ops = {
     .sync = cpu_sync,
     .host_alloc = cpu_alloc,
     .host_release = cpu_release,
+    .stage_plan = cpu_stage_plan,
+    .send = cpu_copy,
+    .fetch = cpu_fetch,
     .mark = cpu_mark,
     .reached = cpu_reached,
     .lin_plan = cpu_lin_plan,

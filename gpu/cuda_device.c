@@ -52,6 +52,7 @@ static void cuda_close(struct device *dev)
         plan_destroy(cuda, plan);
     }
     if (cuda->rt) {
+        cuda_stage_finish(cuda);
         cuda_rt_release(cuda->rt, cuda->logits);
         cuda_rt_release(cuda->rt, cuda->partials);
         cuda_rt_release(cuda->rt, cuda->sums);
@@ -395,6 +396,9 @@ static const struct device_ops cuda_ops = {
     .sync = cuda_sync,
     .host_alloc = cuda_host_alloc,
     .host_release = cuda_host_release,
+    .stage_plan = cuda_op_stage_plan,
+    .send = cuda_op_send,
+    .fetch = cuda_op_fetch,
     .mark = cuda_mark,
     .reached = cuda_reached,
     .lin_plan = cuda_lin_plan,

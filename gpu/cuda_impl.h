@@ -73,6 +73,17 @@ struct cuda_image {
     size_t n_stale;
 };
 
+enum { CUDA_STAGE_BUFFERS = 2 };
+
+/* The way of the host's memory that is not pinned. */
+struct cuda_stage {
+    size_t bytes; /* of each buffer; 0: there are none */
+    void *buffer[CUDA_STAGE_BUFFERS]; /* pinned */
+    struct cuda_event *through[CUDA_STAGE_BUFFERS]; /* the buffer's last copy, of COPY */
+    struct cuda_event *enter, *leave; /* from MAIN to COPY, and back */
+    int turn;
+};
+
 struct cuda_device {
     struct device base;
     struct cuda_rt *rt;
@@ -90,6 +101,7 @@ struct cuda_device {
     struct cuda_adamw_span *spans, *spans_device; /* [CUDA_SPANS] */
     size_t n_spans;
 
+    struct cuda_stage stage;
     enum cuda_attention attention;
     struct cuda_cudnn *cudnn; /* NULL: the own kernel computes attention */
 };
@@ -141,6 +153,13 @@ const void *cuda_weights(struct cuda_device *cuda, const float *w);
 enum status cuda_op_params_plan(struct device *dev, size_t n);
 size_t cuda_params_bytes(struct device *dev, size_t n);
 void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count);
+
+/* --- cuda_stage.c: see device.h ----------------------------------------------------------------------------------- */
+
+enum status cuda_op_stage_plan(struct device *dev, size_t bytes);
+void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes);
+enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t bytes, struct err *err);
+void cuda_stage_finish(struct cuda_device *cuda);
 
 /* --- cuda_ops.c: sums of columns ---------------------------------------------------------------------------------- */
 

@@ -128,6 +128,13 @@ struct device_ops {
      * when there is none. host_release: NULL is allowed. */
     void *(*host_alloc)(struct device *dev, size_t bytes);
     void (*host_release)(struct device *dev, void *p);
+    /* Room for send and fetch, taken once: two pinned buffers of so many bytes. NOMEM: they go without, and wait. */
+    enum status (*stage_plan)(struct device *dev, size_t bytes) MUST_CHECK;
+    /* As upload, but host_src may change as soon as the call returns. The host waits for buffers only: the last pieces
+     * may be on their way still. */
+    void (*send)(struct device *dev, void *dst, const void *host_src, size_t bytes);
+    /* As download, but host_dst is there when the call returns; errors as sync. */
+    enum status (*fetch)(struct device *dev, void *host_dst, const void *src, size_t bytes, struct err *err) MUST_CHECK;
     /* Mark this place in the queue, slot < DEVICE_MARKS; `reached` waits until all submitted before the slot's last
      * mark is done, and no longer: what came later goes on. Its result is sync's. */
     void (*mark)(struct device *dev, int slot);

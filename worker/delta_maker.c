@@ -12,7 +12,7 @@ struct maker_fragment {
     struct delta_source source;
     struct piece_shape shape;
     struct delta_plan *plan;
-    void *numbers, *host_numbers; /* device, host */
+    void *numbers, *host_numbers; /* device, pinned memory of the host */
     size_t bytes;
     struct piece_numbers made;
     double norm;
@@ -53,7 +53,7 @@ static enum status make_fragment(struct delta_maker *m, struct maker_fragment *f
     TRY(make_plan(m, f, err));
     f->bytes = pieces_lay_out(&f->shape, NULL, &f->made);
     f->numbers = m->dev->ops->alloc(m->dev, f->bytes);
-    f->host_numbers = mem_alloc(1, f->bytes);
+    f->host_numbers = m->dev->ops->host_alloc(m->dev, f->bytes);
     f->newest = NEWEST_HOST;
     if (f->numbers && f->host_numbers) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the numbers of a delta (%.1f MB)", (double)f->bytes * 1e-6);
@@ -102,7 +102,7 @@ void delta_maker_destroy(struct delta_maker *m)
     for (uint32_t i = 0; i < m->n; i++) {
         ops->plan_free(m->dev, m->f[i].plan);
         ops->release(m->dev, m->f[i].numbers);
-        mem_free(m->f[i].host_numbers);
+        ops->host_release(m->dev, m->f[i].host_numbers);
     }
     ops->release(m->dev, m->anchor);
     ops->release(m->dev, m->residual);
@@ -113,16 +113,13 @@ void delta_maker_destroy(struct delta_maker *m)
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-enum status delta_maker_anchor(struct delta_maker *m, uint32_t i, const float *values, uint64_t hash, struct err *err)
+void delta_maker_anchor(struct delta_maker *m, uint32_t i, const float *values, uint64_t hash)
 {
     struct maker_fragment *f = &m->f[i];
-    if (f->anchored && f->hash == hash) return STATUS_OK;
-    m->dev->ops->upload(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
-    f->anchored = false; /* an upload that fails is no anchor */
-    TRY(m->dev->ops->sync(m->dev, err));
-    f->anchored = true;
+    if (f->anchored && f->hash == hash) return;
+    m->dev->ops->send(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
+    f->anchored = true; /* where that fails, so will delta_maker_make */
     f->hash = hash;
-    return STATUS_OK;
 }
 
 const float *delta_maker_base(const struct delta_maker *m)
@@ -136,7 +133,7 @@ static void start_fragment(struct delta_maker *m, struct maker_fragment *f)
     uint64_t at = f->source.offset;
     const struct feedback *fb = f->source.feedback;
     if (fb->residual && f->newest == NEWEST_HOST) {
-        ops->upload(m->dev, m->residual + at, fb->residual, f->source.count * sizeof *fb->residual);
+        ops->send(m->dev, m->residual + at, fb->residual, f->source.count * sizeof *fb->residual);
         f->newest = NEWEST_BOTH;
     }
     ops->delta(m->dev, f->plan, m->theta + at, m->anchor + at, fb->decay, fb->residual ? m->residual + at : NULL,
@@ -180,9 +177,8 @@ enum status delta_maker_read(struct delta_maker *m, uint32_t i, struct err *err)
 {
     struct maker_fragment *f = &m->f[i];
     if (f->newest != NEWEST_DEVICE) return STATUS_OK;
-    m->dev->ops->download(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
-                          f->source.count * sizeof *m->residual);
-    TRY(m->dev->ops->sync(m->dev, err));
+    TRY(m->dev->ops->fetch(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
+                           f->source.count * sizeof *m->residual, err));
     f->newest = NEWEST_BOTH;
     return STATUS_OK;
 }

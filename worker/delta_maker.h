@@ -36,8 +36,7 @@ void delta_maker_destroy(struct delta_maker *maker);
 
 /* Training will start from `values` in fragment i (memory of the host). `hash` is hash64 of them: what the device has
  * by this hash does not go up again. Not between the begin of training and delta_maker_make. */
-enum status delta_maker_anchor(struct delta_maker *maker, uint32_t i, const float *values, uint64_t hash,
-                               struct err *err) MUST_CHECK;
+void delta_maker_anchor(struct delta_maker *maker, uint32_t i, const float *values, uint64_t hash);
 /* All fragments [n_params] as anchored, in the device's memory; as long as the maker. */
 const float *delta_maker_base(const struct delta_maker *maker);
 /* NONFINITE: theta or what is made of it holds NaN or infinity. */

@@ -10,14 +10,15 @@
 
 enum { FAULTS_MAX = 3 };
 
+void outer_anchor(struct outer_loop *loop, uint32_t fragment)
+{
+    const struct outer_fragment *f = &loop->f[fragment];
+    if (loop->maker) delta_maker_anchor(loop->maker, fragment, loop->theta + f->offset, f->hash);
+}
+
 void outer_anchor_all(struct outer_loop *loop)
 {
-    for (uint32_t i = 0; loop->maker && i < loop->n_fragments; i++) {
-        const struct outer_fragment *f = &loop->f[i];
-        struct err err = {0}; /* the first error of a device sticks: train_done meets it again */
-        if (delta_maker_anchor(loop->maker, i, loop->theta + f->offset, f->hash, &err) != STATUS_OK)
-            log_error("%s", err.msg);
-    }
+    for (uint32_t i = 0; i < loop->n_fragments; i++) outer_anchor(loop, i);
 }
 
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)

@@ -33,8 +33,7 @@ static enum status in_host_memory(struct replica *r, const float *values, float 
     struct device *dev = r->ranks[0].dev;
     *out = mirror ? mirror : values;
     if (!mirror) return STATUS_OK;
-    dev->ops->download(dev, mirror, values, r->layout->n_params * sizeof *mirror);
-    return dev->ops->sync(dev, err);
+    return dev->ops->fetch(dev, mirror, values, r->layout->n_params * sizeof *mirror, err);
 }
 
 /* Wait for a flight and read what it left. */
@@ -103,15 +102,13 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
 }
 
 /* Values of the host to a vector of this rank. `there`: its device has them already, here; NULL: it has not. */
-static enum status bring(struct rank *k, float *to, const float *values, const float *there, struct err *err)
+static void bring(struct rank *k, float *to, const float *values, const float *there)
 {
     size_t bytes = k->replica->layout->n_params * sizeof *values;
-    if (there) {
+    if (there)
         k->dev->ops->copy(k->dev, to, there, bytes);
-        return STATUS_OK; /* nobody changes it before the device is through */
-    }
-    k->dev->ops->upload(k->dev, to, values, bytes);
-    return k->dev->ops->sync(k->dev, err);
+    else
+        k->dev->ops->send(k->dev, to, values, bytes);
 }
 
 enum status replica_eval_params_at(struct replica *r, const float *theta, const float *first, struct err *err)
@@ -119,8 +116,7 @@ enum status replica_eval_params_at(struct replica *r, const float *theta, const 
     r->eval_of = theta;
     if (!theta || !r->ranks[0].eval_theta) return STATUS_OK;
     if (r->apart) TRY(ranks_quiet(r, err));
-    for (int i = 0; i < r->n_ranks; i++)
-        TRY(bring(&r->ranks[i], r->ranks[i].eval_theta, theta, i == 0 ? first : NULL, err));
+    for (int i = 0; i < r->n_ranks; i++) bring(&r->ranks[i], r->ranks[i].eval_theta, theta, i == 0 ? first : NULL);
     return STATUS_OK;
 }
 
@@ -158,7 +154,7 @@ enum status replica_set_params_at(struct replica *r, const float *values, const 
 {
     if (r->apart) TRY(ranks_quiet(r, err));
     for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++)
-        TRY(bring(&r->ranks[i], r->ranks[i].theta, values, i == 0 ? first : NULL, err));
+        bring(&r->ranks[i], r->ranks[i].theta, values, i == 0 ? first : NULL);
     return STATUS_OK;
 }
 

@@ -3,6 +3,8 @@
 #include "common/log.h"
 #include "common/mem.h"
 
+enum { STAGE_BYTES = 32 << 20 }; /* of each pinned buffer, at most */
+
 static enum status check_config(const struct replica_config *c, struct err *err)
 {
     if (!c->ranks || c->ranks > COLLECTIVE_RANKS_MAX)
@@ -75,6 +77,14 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
     return inner_opt_create_apart(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
 }
 
+/* What parameters go through on their way to a device, and back. */
+static void plan_stage(const struct rank *k)
+{
+    size_t theta = k->replica->layout->n_params * sizeof(float);
+    if (k->dev->ops->stage_plan(k->dev, theta < STAGE_BYTES ? theta : STAGE_BYTES) != STATUS_OK)
+        log_warn("%s: no pinned memory for transfers: they are slower", k->dev->name);
+}
+
 static enum status fill(struct replica *r, const struct tokens *train, struct err *err)
 {
     const struct replica_config *c = &r->config;
@@ -94,6 +104,7 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     if (make_params(r) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters and gradients%s",
                        (unsigned long long)r->layout->n_params, r->n_ranks > 1 ? " on every rank" : "");
+    for (int i = 0; i < r->n_ranks; i++) plan_stage(&r->ranks[i]);
     TRY(collective_open(devices, r->n_ranks, colls, err));
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];

@@ -20,7 +20,7 @@ function(atoll_planted_cuda name test source from to)
         set(library cuda_checked)
     endif()
     set(program kernels)
-    if(source MATCHES "delta|muon|attn_graph|cudnn")
+    if(source MATCHES "delta|muon|attn_graph|cudnn|stage")
         set(program ${CMAKE_MATCH_0})
     elseif(source MATCHES "\\.c$")
         set(program bf16)
@@ -130,6 +130,22 @@ atoll_planted_cuda(last_byte_not_written test_blocks cuda_delta_block
     "(piece->length * bits + 7) / 8" "piece->length * bits / 8")
 atoll_planted_cuda(a_bad_piece_is_sent test_not_finite cuda_delta_block
     "head.bad = most >= RULE_INFINITY;" "head.bad = 0;")
+
+# --- between host and device
+atoll_planted_cuda(buffer_filled_while_it_is_on_its_way test_calls cuda_stage.c
+    "return cuda_rt_await(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;" "return i;")
+atoll_planted_cuda(buffer_emptied_before_it_came test_calls cuda_stage.c
+    "TRY(cuda_rt_await(cuda->rt, s->through[now], err));" "")
+atoll_planted_cuda(copies_overtake_the_work_before test_calls cuda_stage.c
+    "cuda_rt_wait(cuda->rt, CUDA_COPY, cuda->stage.enter);" "")
+atoll_planted_cuda(work_does_not_wait_for_copies test_calls cuda_stage.c
+    "cuda_rt_wait(cuda->rt, CUDA_MAIN, s->leave);" "")
+atoll_planted_cuda(one_buffer_for_both_pieces test_calls cuda_stage.c
+    "(i + 1) % CUDA_STAGE_BUFFERS" "i")
+atoll_planted_cuda(last_piece_as_long_as_the_others test_calls cuda_stage.c
+    "bytes - at < s->bytes ? bytes - at : s->bytes" "s->bytes")
+atoll_planted_cuda(host_waits_for_every_piece test_emulated_beside cuda_stage.c
+    "int i = take(cuda);\n        if (i < 0) return;" "if (cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return;\n        int i = take(cuda);")
 
 # --- the graphs for cuDNN
 atoll_planted_cuda(keys_are_values test_graphs cuda_attn_graph

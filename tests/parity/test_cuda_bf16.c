@@ -168,6 +168,8 @@ static void test_writers(void **state)
     ops->upload(s.dev, s.theta + 101, values, 64 * sizeof *values);
     assert_int_equal(cuda_of(s.dev)->image.n_stale, 1);
     image_is_true(&s, "upload");
+    ops->send(s.dev, s.theta + 31, values, 64 * sizeof *values);
+    image_is_true(&s, "send");
     ops->copy(s.dev, s.theta + 7, s.grad + 7, 1000 * sizeof *values);
     image_is_true(&s, "copy");
     ops->fill(s.dev, s.theta + s.n - 3, 3, 0.25f);

@@ -26,6 +26,7 @@ static void begin(const char *up, const char *down, unsigned seed)
     struct device *dev = NULL;
     emulate_queue_order(seed);
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (seed) assert_int_equal(dev->ops->stage_plan(dev, 4 * SCRIPTED_N / 5), STATUS_OK); /* else it goes without */
     scripted_begin_on(up, down, dev);
 }
 
@@ -65,7 +66,7 @@ static void test_rounds(void **state)
 }
 
 /* Theta goes up once a round, and not at all where it has not changed. */
-static void test_bytes(void **state)
+static void test_emulated_bytes(void **state)
 {
     struct outer_result poisoned = {.tokens = 32, .steps = 4, .loss_sum = NAN, .compute_us = 1000};
     (void)state;
@@ -135,7 +136,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_emulated_bytes),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_kills),
     };

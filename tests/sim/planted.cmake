@@ -90,8 +90,8 @@ atoll_planted(poison_kept worker/outer_loop_delta.c
     "")
 # the same where a device makes the deltas (every second worker)
 atoll_planted(anchor_of_the_first_round_kept worker/delta_maker.c
-    "if (f->anchored && f->hash == hash) return STATUS_OK;"
-    "if (f->anchored) return STATUS_OK;")
+    "if (f->anchored && f->hash == hash) return;"
+    "if (f->anchored) return;")
 atoll_planted(put_back_on_the_host_only worker/outer_loop_delta.c
     "if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);"
     "")

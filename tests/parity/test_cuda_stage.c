@@ -1,0 +1,185 @@
+/* The host's own memory and a device's, through pinned buffers and a queue beside the work: whatever order the queues
+ * take, what is sent is what the host had then, what is fetched is what the device had then, and nobody waits longer
+ * than for a buffer. ctest: labels=asan timeout=240 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+enum { N = 900, CALLS = 40, SEEDS = 6 };
+
+static const size_t stages[] = {0, 20, 400, 1000, N * sizeof(float), 1 << 20}; /* bytes of a buffer; 0: none */
+
+struct rig {
+    struct device *dev;
+    float *x, *y;             /* [N] of the device */
+    float want_x[N], want_y[N], host[N];
+    uint64_t seed, draw;
+};
+
+static struct rig rig;
+
+static void open_rig(unsigned seed, size_t stage)
+{
+    struct err err = {0};
+    emulate_queue_order(seed);
+    if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, stage), STATUS_OK);
+    rig.x = rig.dev->ops->alloc(rig.dev, sizeof rig.want_x);
+    rig.y = rig.dev->ops->alloc(rig.dev, sizeof rig.want_y);
+    assert_true(rig.x && rig.y);
+    memset(rig.want_x, 0, sizeof rig.want_x);
+    memset(rig.want_y, 0, sizeof rig.want_y);
+    rig.seed = seed;
+    rig.draw = 0;
+}
+
+static void close_rig(void)
+{
+    rig.dev->ops->release(rig.dev, rig.x);
+    rig.dev->ops->release(rig.dev, rig.y);
+    device_close(rig.dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static uint64_t draw(uint64_t below)
+{
+    return rng_u64(rig.seed, RNG_TEST, rig.draw++) % below;
+}
+
+/* The host's buffer is its own again at once. */
+static void send_range(float *device, float *want, size_t from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) want[from + i] = rig.host[i] = (float)draw(1000);
+    rig.dev->ops->send(rig.dev, device + from, rig.host, n * sizeof *device);
+    memset(rig.host, 0xff, sizeof rig.host);
+}
+
+static void fetch_range(const float *device, const float *want, size_t from, size_t n)
+{
+    struct err err = {0};
+    memset(rig.host, 0xff, sizeof rig.host);
+    if (rig.dev->ops->fetch(rig.dev, rig.host, device + from, n * sizeof *device, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < n; i++)
+        if (rig.host[i] != want[from + i])
+            fail_msg("element %zu is off by something: %g, want %g", from + i, (double)rig.host[i],
+                     (double)want[from + i]);
+}
+
+static void one_call(void)
+{
+    size_t from = draw(N), n = draw(3) ? 1 + draw(N - from) : N - from;
+    bool first = draw(2);
+    float *device = first ? rig.x : rig.y, *want = first ? rig.want_x : rig.want_y;
+    switch (draw(5)) {
+    case 0:
+    case 1: send_range(device, want, from, n); break;
+    case 2: fetch_range(device, want, from, n); break;
+    case 3:
+        rig.dev->ops->scale(rig.dev, n, 0.5f, device + from);
+        for (size_t i = 0; i < n; i++) want[from + i] *= 0.5f;
+        break;
+    default:
+        rig.dev->ops->copy(rig.dev, rig.y + from, rig.x + from, n * sizeof *rig.x);
+        memcpy(rig.want_y + from, rig.want_x + from, n * sizeof *rig.x);
+        break;
+    }
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < COUNT(stages); s++)
+        for (unsigned seed = 0; seed < SEEDS; seed++) {
+            open_rig(seed, stages[s]);
+            for (int i = 0; i < CALLS; i++) one_call();
+            fetch_range(rig.x, rig.want_x, 0, N);
+            fetch_range(rig.y, rig.want_y, 0, N);
+            close_rig();
+        }
+}
+
+/* The host never waits until the device has nothing to do: a copy at least is on its way beside it. */
+static void test_emulated_beside(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        open_rig(seed, 400);
+        unsigned long before = emulate_idle_waits();
+        send_range(rig.x, rig.want_x, 0, N);
+        rig.dev->ops->scale(rig.dev, N, 2, rig.x);
+        send_range(rig.y, rig.want_y, 0, N);
+        send_range(rig.x, rig.want_x, 100, 5);
+        assert_int_equal(emulate_idle_waits() - before, 0);
+        for (int i = 0; i < N; i++) rig.want_x[i] *= i < 100 || i >= 105 ? 2 : 1;
+        fetch_range(rig.x, rig.want_x, 0, N);
+        fetch_range(rig.y, rig.want_y, 0, N);
+        close_rig();
+    }
+}
+
+static void test_emulated_memory(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    open_rig(0, 0);
+    enum status status = STATUS_NOMEM;
+    long nth = 0;
+    while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once; then it goes without */
+        mem_fail_after(++nth);
+        status = rig.dev->ops->stage_plan(rig.dev, 400);
+        mem_fail_after(0);
+        send_range(rig.x, rig.want_x, 0, N);
+        fetch_range(rig.x, rig.want_x, 0, N);
+    }
+    assert_int_equal(status, STATUS_OK);
+    assert_true(nth > 6);
+    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, 1 << 20), STATUS_OK); /* stays as it is */
+    assert_int_equal(rig.dev->ops->fetch(rig.dev, rig.host, rig.x, 0, &err), STATUS_OK);
+    rig.dev->ops->send(rig.dev, rig.x, rig.host, 0);
+    fetch_range(rig.x, rig.want_x, 0, N);
+    close_rig();
+}
+
+/* A device that fails anywhere: nobody waits for ever, and the error comes out. */
+static void test_emulated_failure(void **state)
+{
+    char at[32];
+    (void)state;
+    for (int nth = 1; nth < 24; nth++) {
+        struct err err = {0};
+        snprintf(at, sizeof at, "0:%d", nth);
+        setenv("ATOLL_EMULATED_FAIL", at, 1);
+        open_rig((unsigned)nth, 400);
+        unsetenv("ATOLL_EMULATED_FAIL");
+        send_range(rig.x, rig.want_x, 0, N);
+        send_range(rig.y, rig.want_y, 0, N);
+        enum status fetched = rig.dev->ops->fetch(rig.dev, rig.host, rig.x, sizeof rig.want_x, &err);
+        assert_true(fetched == STATUS_IO || nth > 18);
+        if (fetched == STATUS_IO) assert_non_null(strstr(err.msg, "as the test wanted"));
+        close_rig();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_emulated_beside),
+        cmocka_unit_test(test_emulated_memory),
+        cmocka_unit_test(test_emulated_failure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
