@@ -28,6 +28,7 @@ assert all(r["off"] <= r["allowed"] for r in sections["parity"]["table"])
 toy = sections["train"]["models"]["gpt2-toy"]["ours"]
 assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and abs(toy["planned_mb"] - toy["taken_mb"]) < 1e-3 and toy["flops_per_token"] > 0
 assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["attention"][0]["bwd_tflops"] > 0
+assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1
 assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
@@ -43,4 +44,20 @@ python3 tests/gpu/run --emulated --bin "$WORK/bin" --only parity,ceilings --out 
 ((status == 1)) || fail "with a program missing: ended with $status, expected 1"
 grep -q 'gpu_muon' "$WORK/broken.log" || fail "the missing program is not named"
 grep -q 'ceilings: ok' "$WORK/broken.log" || fail "the section after it did not run"
+
+# Whatever a program answers, or does not in time, is recorded too, and nothing of it stays behind.
+mkdir "$WORK/odd"
+printf '#!/bin/sh\necho "{\\"device\\": 5, \\"note\\": 6}"\n' >"$WORK/odd/bench_gpu"
+printf '#!/bin/sh\nsleep 1000 &\necho $! >"%s"\nwait\n' "$WORK/left" >"$WORK/odd/gpu_kernels"
+cp "$WORK/odd/gpu_kernels" "$WORK/odd/gpu_muon"
+chmod +x "$WORK/odd"/*
+status=0
+python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 0.08 --out "$WORK/odd.json" \
+    >"$WORK/odd.log" 2>&1 || status=$?
+((status == 1)) || fail "with odd programs: ended with $status, expected 1: $(<"$WORK/odd.log")"
+grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong kind passed"
+grep -q 'parity: FAILED' "$WORK/odd.log" || fail "a program that does not end passed"
+[[ -s $WORK/left ]] || fail "the program that does not end did not begin"
+state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: ended, its parent has not looked yet
+[[ -z $state || $state == Z ]] || fail "what it started is left"
 echo ok

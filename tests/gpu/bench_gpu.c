@@ -1,6 +1,7 @@
 /* What one device does in a second: the measurements of tests/gpu/run. Each command prints JSON objects, one a line.
  *   bench_gpu info  DEVICE PRECISION
  *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w and both gradients
+ *   bench_gpu head  DEVICE PRECISION SECONDS N C V        losses of N rows and their gradients
  *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
  *   bench_gpu copy  DEVICE SECONDS MB
  *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters
@@ -111,6 +112,40 @@ static enum status gemm(struct device *dev, double seconds, char **v, struct err
     printf("{\"n\": %zu, \"k\": %zu, \"m\": %zu, \"fwd_tflops\": %.6g, \"bwd_w_tflops\": %.6g, \"bwd_x_tflops\": %.6g, "
            "\"tflops\": %.6g}\n", s.n, s.k, s.m, flops / each[0], flops / each[1], flops / each[2],
            3 * flops / (each[0] + each[1] + each[2]));
+    return STATUS_OK;
+}
+
+/* --- the head ----------------------------------------------------------------------------------------------------- */
+
+struct head {
+    struct head_plan *plan;
+    void *x, *dx;
+    float *wte, *dwte, *loss;
+    int32_t *targets;
+};
+
+static void head_once(struct device *dev, void *ctx)
+{
+    struct head *h = ctx;
+    dev->ops->head(dev, h->plan, h->x, h->wte, h->targets, 1, h->loss, h->dx, h->dwte, true);
+}
+
+static enum status head(struct device *dev, double seconds, char **v, struct err *err)
+{
+    struct head_shape s = {.n = strtoul(v[0], NULL, 10), .c = strtoul(v[1], NULL, 10), .v = strtoul(v[2], NULL, 10)};
+    struct head h = {.x = bench_random(dev, s.n * s.c, true, 1), .dx = bench_random(dev, s.n * s.c, true, 1),
+                     .wte = bench_random(dev, s.v * s.c, false, 0.02f),
+                     .dwte = bench_random(dev, s.v * s.c, false, 1), .loss = bench_random(dev, s.n, false, 1),
+                     .targets = dev->ops->alloc(dev, s.n * sizeof *h.targets)}; /* zeros */
+    double each, flops = 6.0 * (double)s.n * (double)s.c * (double)s.v * 1e-12;
+    if (!h.x || !h.dx || !h.wte || !h.dwte || !h.loss || !h.targets)
+        return err_set(err, STATUS_NOMEM, "no memory for the head");
+    TRY(dev->ops->params_plan(dev, s.v * s.c));
+    dev->ops->params(dev, h.wte, s.v * s.c, 0, s.v * s.c);
+    TRY(dev->ops->head_plan(dev, &s, &h.plan));
+    TRY(bench_time(dev, head_once, &h, seconds, &each, err));
+    printf("{\"n\": %zu, \"c\": %zu, \"v\": %zu, \"ms\": %.6g, \"tflops\": %.6g}\n", s.n, s.c, s.v, each * 1e3,
+           flops / each);
     return STATUS_OK;
 }
 
@@ -226,6 +261,10 @@ static enum status run(int argc, char **argv, struct device **dev, struct err *e
     if (!strcmp(what, "gemm") && argc == 8) {
         TRY(bench_device(argv[2], argv[3], dev, err));
         return gemm(*dev, strtod(argv[4], NULL), argv + 5, err);
+    }
+    if (!strcmp(what, "head") && argc == 8) {
+        TRY(bench_device(argv[2], argv[3], dev, err));
+        return head(*dev, strtod(argv[4], NULL), argv + 5, err);
     }
     if (!strcmp(what, "attn") && argc == 10) {
         TRY(bench_device(argv[2], argv[3], dev, err));
