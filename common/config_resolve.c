@@ -55,8 +55,9 @@ static enum status resolve_method(const struct config_resolve *r)
     struct config *c = r->config;
     if (c->train.method == METHOD_DDP && c->inner.optimizer == OPTIMIZER_MUON)
         return err_set(r->err, STATUS_INVALID,
-                       "inner.optimizer: muon does not go with train.method ddp, whose step the coordinator takes: it "
-                       "knows no matrices; allowed: adamw, sgd");
+                       "inner.optimizer: muon does not go with train.method ddp, whose step the coordinator takes, "
+                       "without matrix products; allowed: adamw, sgd; nearest: train.method local-sgd, "
+                       "train.sync_every 1");
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
         int h = AT(train.sync_every);
@@ -194,11 +195,6 @@ static enum status check_train(const struct config_resolve *r)
                        "train.batch_size: %u cannot be divided among train.ranks = %u; nearest: %s",
                        c->train.batch_size, c->train.ranks,
                        config_multiples(c->train.batch_size, c->train.ranks, nearest));
-    if (c->train.ranks > 1 && c->inner.optimizer == OPTIMIZER_MUON && !strncmp(c->train.devices, "cuda", 4))
-        return err_set(r->err, STATUS_INVALID,
-                       "inner.optimizer: muon takes whole matrices, but %u GPUs of one worker share theta in pieces: "
-                       "give each GPU a worker of its own, or take adamw",
-                       c->train.ranks);
     if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
         return err_set(r->err, STATUS_INVALID, "train.eval_tokens: %llu is less than one block; nearest: %u",
                        (unsigned long long)c->train.eval_tokens, c->model.block_size);

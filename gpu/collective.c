@@ -108,6 +108,44 @@ static enum status cpu_start_all_gather(struct collective *coll, float *buf, siz
     return cpu_barrier(coll);
 }
 
+static size_t floats_of(const struct collective_part *parts, size_t n_parts)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < n_parts; i++) sum += parts[i].n;
+    return sum;
+}
+
+static enum status cpu_start_reduce(struct collective *coll, float *buf, const struct collective_part *parts,
+                                    size_t n_parts, unsigned ticket)
+{
+    struct cpu_group *group = coll->group;
+    (void)ticket;
+    TRY(exchange(coll, buf, floats_of(parts, n_parts)));
+    for (size_t i = 0; i < n_parts; i++) {
+        size_t at = parts[i].offset, n = parts[i].n;
+        float *sum = group->posted[0].buf + at; /* in rank order, so the first rank's buffer takes it */
+        if (parts[i].root != coll->rank) continue;
+        for (int r = 1; r < group->n_ranks; r++)
+            coll->dev->ops->axpy(coll->dev, n, 1.0f, group->posted[r].buf + at, sum);
+        if (coll->rank) coll->dev->ops->copy(coll->dev, buf + at, sum, n * sizeof *sum);
+    }
+    return cpu_barrier(coll);
+}
+
+static enum status cpu_start_broadcast(struct collective *coll, float *buf, const struct collective_part *parts,
+                                       size_t n_parts, unsigned ticket)
+{
+    struct cpu_group *group = coll->group;
+    (void)ticket;
+    TRY(exchange(coll, buf, floats_of(parts, n_parts)));
+    for (size_t i = 0; i < n_parts; i++) {
+        const float *from = group->posted[parts[i].root].buf + parts[i].offset;
+        if (parts[i].root != coll->rank)
+            coll->dev->ops->copy(coll->dev, buf + parts[i].offset, from, parts[i].n * sizeof *buf);
+    }
+    return cpu_barrier(coll);
+}
+
 static enum status cpu_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
 {
     (void)ticket;
@@ -146,6 +184,8 @@ static const struct collective_ops cpu_collective = {
     .broadcast = cpu_broadcast,
     .start_reduce_scatter = cpu_start_reduce_scatter,
     .start_all_gather = cpu_start_all_gather,
+    .start_reduce = cpu_start_reduce,
+    .start_broadcast = cpu_start_broadcast,
     .start_all_reduce = cpu_start_all_reduce,
     .wait = cpu_wait,
     .barrier = cpu_barrier,

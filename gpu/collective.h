@@ -19,6 +19,12 @@ enum {
 
 struct collective_ops;
 
+/* Some of a buffer, and the rank it belongs to. */
+struct collective_part {
+    size_t offset, n;
+    int root;
+};
+
 struct collective {
     const struct collective_ops *ops;
     int rank, n_ranks;
@@ -39,6 +45,13 @@ struct collective_ops {
     enum status (*start_reduce_scatter)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
     /* Each share is copied from its rank to all others. */
     enum status (*start_all_gather)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
+    /* The same for parts of any size, which do not overlap: each becomes the sum over ranks on its root, and is not
+     * defined on others then; or is copied from its root to all others. `parts` are the same on every rank, and read
+     * during the call only. */
+    enum status (*start_reduce)(struct collective *coll, float *buf, const struct collective_part *parts,
+                                size_t n_parts, unsigned ticket) MUST_CHECK;
+    enum status (*start_broadcast)(struct collective *coll, float *buf, const struct collective_part *parts,
+                                   size_t n_parts, unsigned ticket) MUST_CHECK;
     /* buf[n] becomes the sum over ranks. */
     enum status (*start_all_reduce)(struct collective *coll, float *buf, size_t n, unsigned ticket) MUST_CHECK;
     void (*wait)(struct collective *coll, unsigned ticket);

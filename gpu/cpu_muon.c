@@ -80,7 +80,8 @@ static void mix_thread(void *ctx, int thread, int threads)
     pool_share(t->rows, 1, thread, threads, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         size_t at = t->offset + r * t->ld;
-        j->kernels->muon_mix(t->cols, j->grad + at, j->momentum + at, j->x + r * t->cols, j->mu, j->scale);
+        j->kernels->muon_mix(t->cols, j->grad + at, j->momentum + (at - t->skipped), j->x + r * t->cols, j->mu,
+                             j->scale);
     }
 }
 

@@ -205,8 +205,8 @@ void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a);
 
 /* --- cuda_muon.cu: ceil(elements of a matrix / CUDA_BLOCK) by matrices of the batch ------------------------------- */
 
-struct cuda_muon_place { /* of a matrix in theta */
-    uint64_t offset, ld;
+struct cuda_muon_place { /* of a matrix in theta; the momentum has it `skipped` earlier */
+    uint64_t offset, ld, skipped;
     int decay;
 };
 

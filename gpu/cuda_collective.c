@@ -83,6 +83,35 @@ static enum status cuda_start_all_gather(struct collective *coll, float *buf, si
     return start(coll, cuda_comm_all_gather, buf, share, (size_t)coll->n_ranks, ticket);
 }
 
+/* COMM goes on as in `enter`, and changes the parts. */
+static enum status enter_parts(struct collective *coll, struct member *m, float *buf,
+                               const struct collective_part *parts, size_t n_parts)
+{
+    TRY(enter(coll, m, buf, 0));
+    for (size_t i = 0; i < n_parts; i++) cuda_written(m->cuda, buf + parts[i].offset, parts[i].n * sizeof *buf);
+    return STATUS_OK;
+}
+
+static enum status cuda_start_reduce(struct collective *coll, float *buf, const struct collective_part *parts,
+                                     size_t n_parts, unsigned ticket)
+{
+    struct member *m = member_of(coll);
+    TRY(enter_parts(coll, m, buf, parts, n_parts));
+    cuda_comm_reduce(m->comm, buf, parts, n_parts);
+    leave(m, ticket);
+    return STATUS_OK;
+}
+
+static enum status cuda_start_broadcast(struct collective *coll, float *buf, const struct collective_part *parts,
+                                        size_t n_parts, unsigned ticket)
+{
+    struct member *m = member_of(coll);
+    TRY(enter_parts(coll, m, buf, parts, n_parts));
+    cuda_comm_broadcast(m->comm, buf, parts, n_parts);
+    leave(m, ticket);
+    return STATUS_OK;
+}
+
 static enum status cuda_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
 {
     return start(coll, cuda_comm_all_reduce, buf, n, 1, ticket);
@@ -103,14 +132,11 @@ static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size
 
 static enum status cuda_broadcast(struct collective *coll, float *buf, size_t n, int root)
 {
-    struct member *m = member_of(coll);
     if (root < 0 || root >= coll->n_ranks) {
         cuda_abort(coll);
         return STATUS_INVALID;
     }
-    TRY(enter(coll, m, buf, n));
-    cuda_comm_broadcast(m->comm, buf, n, root);
-    leave(m, OWN_TICKET);
+    TRY(cuda_start_broadcast(coll, buf, &(struct collective_part){.n = n, .root = root}, 1, OWN_TICKET));
     cuda_wait(coll, OWN_TICKET);
     return STATUS_OK;
 }
@@ -146,6 +172,8 @@ static const struct collective_ops cuda_collective = {
     .broadcast = cuda_broadcast,
     .start_reduce_scatter = cuda_start_reduce_scatter,
     .start_all_gather = cuda_start_all_gather,
+    .start_reduce = cuda_start_reduce,
+    .start_broadcast = cuda_start_broadcast,
     .start_all_reduce = cuda_start_all_reduce,
     .wait = cuda_wait,
     .barrier = cuda_barrier,

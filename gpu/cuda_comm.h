@@ -6,6 +6,7 @@
 #ifndef GPU_CUDA_COMM_H
 #define GPU_CUDA_COMM_H
 
+#include "gpu/collective.h"
 #include "gpu/cuda_rt.h"
 
 struct cuda_comm;
@@ -19,7 +20,9 @@ void cuda_comm_close(struct cuda_comm *comm);
 void cuda_comm_reduce_scatter(struct cuda_comm *comm, float *buf, size_t share);
 void cuda_comm_all_gather(struct cuda_comm *comm, float *buf, size_t share);
 void cuda_comm_all_reduce(struct cuda_comm *comm, float *buf, size_t n);
-void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, size_t n, int root);
+/* `parts` of buf, see gpu/collective.h; as one call where that is faster than one after the other. */
+void cuda_comm_reduce(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts);
+void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts);
 
 /* Communication failed behind the host's back: the runtime has the error then. */
 bool cuda_comm_failed(struct cuda_comm *comm);

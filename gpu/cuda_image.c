@@ -58,7 +58,7 @@ void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes)
 {
     struct cuda_image *image = &cuda->image;
     uintptr_t begin = (uintptr_t)p, theta = (uintptr_t)image->theta, size = image->n * sizeof(float);
-    if (!image->theta || begin >= theta + size || begin + bytes <= theta) return;
+    if (!image->theta || !bytes || begin >= theta + size || begin + bytes <= theta) return;
     size_t from = begin > theta ? (begin - theta) / sizeof(float) : 0, end = begin + bytes - theta;
     stale_add(image, from, end < size ? (end + sizeof(float) - 1) / sizeof(float) : image->n);
 }

@@ -35,7 +35,8 @@ static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t 
             if (batches) {
                 batches[n_batches - 1].n++;
                 order[placed] = (struct cuda_muon_place){
-                    .offset = matrices[j].offset, .ld = matrices[j].ld, .decay = matrices[j].decay};
+                    .offset = matrices[j].offset, .ld = matrices[j].ld, .skipped = matrices[j].skipped,
+                    .decay = matrices[j].decay};
             }
             placed++;
         }

@@ -11,8 +11,9 @@ KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
     size_t at = place->offset + i / a.cols * place->ld + i % a.cols;
     float scale = a.scale ? *a.scale : 1.0f, x = 0;
     if (scale != 0) {
-        float g = (1 - a.mu) * (a.grad[at] * scale), m = fmaf(a.mu, a.momentum[at], g);
-        a.momentum[at] = m;
+        float *momentum = a.momentum + (at - place->skipped);
+        float g = (1 - a.mu) * (a.grad[at] * scale), m = fmaf(a.mu, *momentum, g);
+        *momentum = m;
         x = fmaf(a.mu, m, g);
     }
     a.x[blockIdx.y * n + i] = x;

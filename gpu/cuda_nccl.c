@@ -32,6 +32,8 @@ struct nccl {
                               cudaStream_t stream);
     ncclResult_t (*AllReduce)(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op,
                               ncclComm_t comm, cudaStream_t stream);
+    ncclResult_t (*Reduce)(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
+                           ncclComm_t comm, cudaStream_t stream);
     ncclResult_t (*Broadcast)(const void *from, void *to, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                               cudaStream_t stream);
     const char *(*GetErrorString)(ncclResult_t result);
@@ -55,7 +57,7 @@ static enum status load_functions(void *object, struct nccl *f, struct err *err)
     static const char *const names[] = {
         "ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommDestroy",
         "ncclCommAbort",  "ncclGroupStart",  "ncclGroupEnd",           "ncclReduceScatter",     "ncclAllGather",
-        "ncclAllReduce",  "ncclBroadcast",   "ncclGetErrorString",     "ncclGetLastError",
+        "ncclAllReduce",  "ncclReduce",      "ncclBroadcast",          "ncclGetErrorString",    "ncclGetLastError",
     };
     void **slots = (void **)f;
     _Static_assert(sizeof names / sizeof *names == sizeof *f / sizeof *slots, "a name for every function");
@@ -227,11 +229,37 @@ void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
     done(c, library.f.AllReduce(buf, buf, n, ncclFloat, ncclSum, c->comm, stream));
 }
 
-void cuda_comm_broadcast(struct cuda_comm *c, float *buf, size_t n, int root)
+/* All parts in one group: one launch, or few, with all of them under way at a time. What a call in a group comes to is
+ * known at the group's end. */
+static void group(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts, bool sum)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!c->comm || !n) return;
-    done(c, library.f.Broadcast(buf, buf, n, ncclFloat, root, c->comm, stream));
+    if (!c->comm || !n_parts) return;
+    ncclResult_t result = library.f.GroupStart();
+    if (result != ncclSuccess) {
+        fail(c, result);
+        return;
+    }
+    for (size_t i = 0; i < n_parts; i++) {
+        const struct collective_part *p = &parts[i];
+        float *at = buf + p->offset;
+        if (!p->n) continue;
+        ncclResult_t one = sum ? library.f.Reduce(at, at, p->n, ncclFloat, ncclSum, p->root, c->comm, stream)
+                               : library.f.Broadcast(at, at, p->n, ncclFloat, p->root, c->comm, stream);
+        if (result == ncclSuccess && one != ncclInProgress) result = one;
+    }
+    ncclResult_t end = library.f.GroupEnd();
+    done(c, result == ncclSuccess ? end : result);
+}
+
+void cuda_comm_reduce(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
+{
+    group(c, buf, parts, n_parts, true);
+}
+
+void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
+{
+    group(c, buf, parts, n_parts, false);
 }
 
 #else /* built without nccl.h */
@@ -282,12 +310,20 @@ void cuda_comm_all_reduce(struct cuda_comm *comm, float *buf, size_t n)
     (void)n;
 }
 
-void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, size_t n, int root)
+void cuda_comm_reduce(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts)
 {
     (void)comm;
     (void)buf;
-    (void)n;
-    (void)root;
+    (void)parts;
+    (void)n_parts;
+}
+
+void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts)
+{
+    (void)comm;
+    (void)buf;
+    (void)parts;
+    (void)n_parts;
 }
 
 #endif

@@ -97,6 +97,7 @@ struct muon_matrix {
     uint64_t offset;
     size_t rows, cols, ld;
     bool decay;
+    uint64_t skipped; /* the momentum leaves so much before it out: it has it at offset - skipped */
 };
 
 struct muon_hyper {
@@ -250,8 +251,8 @@ struct device_ops {
     /* Muon (Jordan et al. 2024) with Nesterov momentum, decoupled decay and the step length of arXiv 2502.16982, which
      * has the root mean square of AdamW's steps; g is the gradient times *scale, as in adamw:
      *     m = mu m + (1 - mu) g;  u = mu m + (1 - mu) g;  theta = theta (1 - lr decay) - lr 0.2 sqrt(max(rows, cols)) o
-     * o is u with all singular values near 1, by `steps` rounds of the quintic in gpu/muon_rules.h. theta, grad and
-     * momentum are whole flat vectors. Where *scale is 0, nothing changes. */
+     * o is u with all singular values near 1, by `steps` rounds of the quintic in gpu/muon_rules.h. theta and grad
+     * are whole flat vectors, momentum as the matrices say. Where *scale is 0, nothing changes. */
     void (*muon)(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
                  const struct muon_hyper *hyper, const float *scale);
     /* theta = keep * theta - lr * scale * grad; keep: 1 less the decay. scale as above. */

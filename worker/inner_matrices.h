@@ -18,12 +18,16 @@ typedef uint32_t (*hidden_blocks_fn)(const struct tensor *tensor);
 struct inner_matrices {
     struct muon_matrix *matrices; /* in the order of theta */
     int *ranks;                   /* of each */
+    uint32_t *tensors;            /* of the layout, that each is in */
     size_t n;
 };
 
 /* blocks NULL: no matrices. NOMEM; INVALID for blocks that do not fit the shape. */
 enum status inner_matrices_deal(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
                                 int n_ranks) MUST_CHECK;
+/* The same with all matrices of a tensor on one rank. */
+enum status inner_matrices_deal_tensors(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
+                                        int n_ranks) MUST_CHECK;
 void inner_matrices_finish(struct inner_matrices *m);
 /* Those of one rank into out[m->n]; returns how many. */
 size_t inner_matrices_of(const struct inner_matrices *m, int rank, struct muon_matrix *out);

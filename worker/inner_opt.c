@@ -124,15 +124,21 @@ static enum status fill(struct inner_opt *opt, const struct layout *layout, stru
     return opt->m && opt->v && (opt->host || devices[0]->host_memory) ? STATUS_OK : STATUS_NOMEM;
 }
 
-enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
-                             const struct layout *layout, struct device *const *devices, int n_ranks,
-                             struct err *err)
+static enum status check(const struct inner_opt_config *config, struct err *err)
 {
     if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD && config->kind != OPTIMIZER_MUON)
         return err_set(err, STATUS_INVALID, "inner.optimizer: adamw, muon or sgd");
     if (config->kind == OPTIMIZER_MUON && !config->hidden_blocks)
         return err_set(err, STATUS_UNSUPPORTED,
                        "inner.optimizer: muon does not know the matrices of this model.family: take adamw");
+    return STATUS_OK;
+}
+
+enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
+                             const struct layout *layout, struct device *const *devices, int n_ranks,
+                             struct err *err)
+{
+    TRY(check(config, err));
     struct inner_opt *opt = mem_alloc(1, sizeof *opt);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
     opt->config = *config;
@@ -169,15 +175,13 @@ enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_op
                                    const struct layout *layout, const struct shard_map *map,
                                    struct collective *const *colls, struct err *err)
 {
-    if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD)
-        return err_set(err, STATUS_UNSUPPORTED, "inner.optimizer: only adamw and sgd go with several GPUs in one "
-                       "worker: take one of them, or start a worker for each GPU");
+    TRY(check(config, err));
     struct inner_opt *opt = mem_alloc(1, sizeof *opt);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
     opt->config = *config;
     opt->n_params = layout->n_params;
     opt->n_slices = (int)map->ranks;
-    opt->moments = config->kind == OPTIMIZER_ADAMW;
+    opt->moments = config->kind != OPTIMIZER_SGD;
     enum status status = fill_apart(opt, layout, map, colls);
     if (status == STATUS_OK) {
         *out = opt;
@@ -185,7 +189,7 @@ enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_op
     }
     inner_opt_destroy(opt);
     return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB a rank)",
-                   (unsigned long long)(shard_floats(map) * 2 * sizeof(float) >> 20));
+                   (unsigned long long)(inner_shard_moment_bytes(map, 0, true) >> 20));
 }
 
 void inner_opt_destroy(struct inner_opt *opt)

@@ -3,8 +3,8 @@
  * own steps (bias correction), apart from the run's schedule position: moments and count survive outer rounds,
  * checkpoints and restarts together.
  *
- * All ranks of a worker share theta and the moments and hold the same reduced gradient; each updates its own slice: a
- * range of the elements, and whole matrices (worker/inner_matrices.h).
+ * Ranks of a worker that share theta and the moments hold the same reduced gradient; each updates its own slice: a
+ * range of the elements, and whole matrices (worker/inner_matrices.h). Ranks with memory of their own: `apart`.
  * A step is submitted, not waited for: every rank calls `inner_opt_apply`, one of them `inner_opt_norm`. Whether it was
  * taken is known to the device at once and to the host when the norm came: then `inner_opt_finish`. So the count that
  * corrects the moments lives on the device. */
@@ -62,7 +62,8 @@ struct inner_opt {
 /* The inner section of a resolved configuration. */
 struct inner_opt_config inner_opt_config_of(const struct config *config);
 
-/* Bytes of device memory: of all moments together, and of one slice beside them. */
+/* Bytes of device memory: of all moments together, and of one slice beside them. Of ranks with memory of their own:
+ * worker/inner_shard.h. */
 uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params);
 uint64_t inner_opt_scalar_bytes(void);
 /* What muon works in on a device like `dev`, all of its n_ranks ranks together; config->hidden_blocks is set. 0 for
@@ -75,8 +76,7 @@ uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const str
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
                              const struct layout *layout, struct device *const *devices, int n_ranks,
                              struct err *err) MUST_CHECK;
-/* Ranks with memory of their own: colls[map->ranks] and map are borrowed. UNSUPPORTED for an optimizer that needs whole
- * matrices. */
+/* Ranks with memory of their own: colls[map->ranks] and map are borrowed; with muon there is a map->deal. */
 enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
                                    const struct layout *layout, const struct shard_map *map,
                                    struct collective *const *colls, struct err *err) MUST_CHECK;

@@ -1,6 +1,7 @@
 #include "worker/inner_shard.h"
 
 #include "common/mem.h"
+#include "worker/shard_deal.h"
 
 /* What of tensor t lies in the part, as a span; tensors of one decay rule are merged where they touch. */
 static void add_span(struct inner_shard *s, const struct shard_part *part, const struct tensor *t)
@@ -17,19 +18,100 @@ static void add_span(struct inner_shard *s, const struct shard_part *part, const
             (struct adamw_span){.offset = from, .count = to - from, .decay = t->decay, .skipped = skipped};
 }
 
-static enum status fill(struct inner_shard *s, const struct layout *layout, bool moments)
+/* --- what is whose ------------------------------------------------------------------------------------------------ */
+
+static size_t slots_of(const struct shard_map *map)
 {
-    const struct device_ops *ops = s->dev->ops;
-    s->spans = mem_alloc(layout->n_tensors + (size_t)s->map->n_buckets, sizeof *s->spans);
-    if (!s->spans) return STATUS_NOMEM;
-    for (uint32_t b = 0; b < s->map->n_buckets; b++) {
-        s->parts[b] = shard_part_of(s->map, (uint32_t)s->coll->rank, b);
-        for (uint32_t i = 0; i < layout->n_tensors; i++) add_span(s, &s->parts[b], &layout->tensors[i]);
+    return map->deal ? map->deal->most : map->n_buckets;
+}
+
+static uint64_t plain_floats(const struct shard_map *map, int rank)
+{
+    return map->deal ? shard_deal_floats(map->deal, rank, false) : shard_floats(map);
+}
+
+static uint64_t matrix_floats(const struct shard_map *map, int rank)
+{
+    return map->deal ? shard_deal_floats(map->deal, rank, true) : 0;
+}
+
+static void add_pieces(struct inner_shard *s, bool matrices)
+{
+    const struct shard_deal *deal = s->map->deal;
+    for (size_t i = 0; i < deal->n_pieces; i++) {
+        const struct shard_piece *p = &deal->pieces[i];
+        if (p->rank == s->coll->rank && p->matrices == matrices)
+            s->parts[s->n_parts++] = (struct shard_part){.offset = p->offset, .count = p->count, .state = p->state};
     }
-    s->sums = ops->alloc(s->dev, (size_t)s->map->ranks * s->map->n_buckets * sizeof *s->sums);
-    if (moments) s->m = ops->alloc(s->dev, shard_floats(s->map) * sizeof *s->m);
-    if (moments) s->v = ops->alloc(s->dev, shard_floats(s->map) * sizeof *s->v);
-    return s->sums && (!moments || (s->m && s->v)) ? STATUS_OK : STATUS_NOMEM;
+}
+
+static void add_parts(struct inner_shard *s)
+{
+    for (uint32_t b = 0; !s->map->deal && b < s->map->n_buckets; b++)
+        s->parts[s->n_parts++] = shard_part_of(s->map, (uint32_t)s->coll->rank, b);
+    if (s->map->deal) add_pieces(s, false);
+    s->n_plain = s->n_parts;
+    if (s->map->deal) add_pieces(s, true);
+}
+
+static struct muon_matrix *matrices_of(const struct shard_map *map, int rank, size_t *n)
+{
+    const struct inner_matrices *all = &map->deal->matrices;
+    struct muon_matrix *mine = all->n ? mem_alloc(all->n, sizeof *mine) : NULL;
+    *n = mine ? inner_matrices_of(all, rank, mine) : 0;
+    return mine;
+}
+
+static enum status plan_matrices(struct inner_shard *s)
+{
+    size_t n;
+    if (!matrix_floats(s->map, s->coll->rank)) return STATUS_OK;
+    struct muon_matrix *mine = matrices_of(s->map, s->coll->rank, &n);
+    enum status status = mine ? s->dev->ops->muon_plan(s->dev, mine, n, &s->muon) : STATUS_NOMEM;
+    mem_free(mine);
+    return status;
+}
+
+uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, bool moments)
+{
+    return moments ? (2 * plain_floats(map, rank) + matrix_floats(map, rank)) * sizeof(float) : 0;
+}
+
+uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct device *dev)
+{
+    uint64_t bytes = (uint64_t)map->ranks * slots_of(map) * sizeof(float);
+    if (!matrix_floats(map, rank)) return bytes;
+    size_t n;
+    struct muon_matrix *mine = matrices_of(map, rank, &n);
+    if (n) bytes += dev->ops->muon_bytes(dev, mine, n);
+    mem_free(mine);
+    return bytes;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+static enum status take(struct inner_shard *s, float **p, uint64_t floats)
+{
+    if (floats) *p = s->dev->ops->alloc(s->dev, floats * sizeof **p);
+    return *p || !floats ? STATUS_OK : STATUS_NOMEM;
+}
+
+static enum status fill(struct inner_shard *s, const struct layout *layout)
+{
+    uint64_t plain = plain_floats(s->map, s->coll->rank);
+    s->slots = slots_of(s->map);
+    s->parts = mem_alloc(s->slots, sizeof *s->parts);
+    s->spans = mem_alloc(layout->n_tensors + s->slots, sizeof *s->spans);
+    if (!s->parts || !s->spans) return STATUS_NOMEM;
+    add_parts(s);
+    for (size_t p = 0; p < s->n_plain; p++)
+        for (uint32_t i = 0; i < layout->n_tensors; i++) add_span(s, &s->parts[p], &layout->tensors[i]);
+    TRY(take(s, &s->sums, s->map->ranks * s->slots));
+    if (!s->moments) return STATUS_OK;
+    TRY(take(s, &s->m, plain));
+    TRY(take(s, &s->v, plain));
+    TRY(take(s, &s->momentum, matrix_floats(s->map, s->coll->rank)));
+    return plan_matrices(s);
 }
 
 enum status inner_shard_create(struct inner_shard **out, const struct shard_map *map, struct collective *coll,
@@ -40,7 +122,8 @@ enum status inner_shard_create(struct inner_shard **out, const struct shard_map 
     s->map = map;
     s->coll = coll;
     s->dev = coll->dev;
-    enum status status = fill(s, layout, moments);
+    s->moments = moments;
+    enum status status = fill(s, layout);
     if (status == STATUS_OK)
         *out = s;
     else
@@ -51,24 +134,37 @@ enum status inner_shard_create(struct inner_shard **out, const struct shard_map 
 void inner_shard_destroy(struct inner_shard *s)
 {
     if (!s) return;
+    mem_free(s->parts);
     mem_free(s->spans);
+    s->dev->ops->plan_free(s->dev, s->muon);
     s->dev->ops->release(s->dev, s->sums);
     s->dev->ops->release(s->dev, s->m);
     s->dev->ops->release(s->dev, s->v);
+    s->dev->ops->release(s->dev, s->momentum);
     mem_free(s);
 }
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
 enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *sumsq)
 {
     const struct device_ops *ops = s->dev->ops;
-    uint32_t n = s->map->n_buckets;
-    float *own = s->sums + (size_t)s->coll->rank * n;
-    for (uint32_t b = 0; b < n; b++)
-        ops->sumsq(s->dev, s->parts[b].count, grad + s->parts[b].offset, own + b);
-    TRY(s->coll->ops->start_all_gather(s->coll, s->sums, n, COLLECTIVE_TICKETS - 1));
+    float *own = s->sums + (size_t)s->coll->rank * s->slots;
+    for (size_t i = 0; i < s->n_parts; i++) ops->sumsq(s->dev, s->parts[i].count, grad + s->parts[i].offset, own + i);
+    TRY(s->coll->ops->start_all_gather(s->coll, s->sums, s->slots, COLLECTIVE_TICKETS - 1));
     s->coll->ops->wait(s->coll, COLLECTIVE_TICKETS - 1);
-    ops->sum(s->dev, (size_t)s->map->ranks * n, s->sums, sumsq);
+    ops->sum(s->dev, (size_t)s->map->ranks * s->slots, s->sums, sumsq);
     return STATUS_OK;
+}
+
+static void apply_sgd(struct inner_shard *s, const struct inner_opt_config *c, float *theta, const float *grad,
+                      double lr, const float *scale)
+{
+    for (size_t i = 0; i < s->n_spans; i++) {
+        const struct adamw_span *span = &s->spans[i];
+        float keep = span->decay ? (float)(1 - lr * c->weight_decay) : 1;
+        s->dev->ops->sgd(s->dev, span->count, theta + span->offset, grad + span->offset, (float)lr, keep, scale);
+    }
 }
 
 enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *c, float *scalars, float *theta,
@@ -78,41 +174,46 @@ enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_conf
     float *scale = scalars + SCALAR_SCALE, *correct = scalars + SCALAR_CORRECT;
     struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
                                 .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .correct = correct};
+    struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
+                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps};
     TRY(inner_shard_sumsq(s, grad, scalars + SCALAR_SUMSQ));
     ops->clip_scale(s->dev, scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, scalars + SCALAR_NORM);
-    if (s->m) {
-        ops->count_step(s->dev, scale, hyper.beta1, hyper.beta2, (uint64_t *)(void *)(scalars + SCALAR_STEPS), correct);
-        ops->adamw(s->dev, s->spans, s->n_spans, theta, grad, s->m, s->v, &hyper, scale);
+    if (!s->moments) {
+        apply_sgd(s, c, theta, grad, lr, scale);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < s->n_spans; i++) {
-        const struct adamw_span *span = &s->spans[i];
-        float keep = span->decay ? (float)(1 - lr * c->weight_decay) : 1;
-        ops->sgd(s->dev, span->count, theta + span->offset, grad + span->offset, hyper.lr, keep, scale);
-    }
+    ops->count_step(s->dev, scale, hyper.beta1, hyper.beta2, (uint64_t *)(void *)(scalars + SCALAR_STEPS), correct);
+    if (s->n_spans) ops->adamw(s->dev, s->spans, s->n_spans, theta, grad, s->m, s->v, &hyper, scale);
+    if (s->muon) ops->muon(s->dev, s->muon, theta, grad, s->momentum, &muon, scale);
     return STATUS_OK;
 }
 
+/* --- saved states ------------------------------------------------------------------------------------------------- */
+
 void inner_shard_read(struct inner_shard *s, float *m, float *v)
 {
-    for (uint32_t b = 0; b < s->map->n_buckets; b++) {
-        const struct shard_part *p = &s->parts[b];
-        s->dev->ops->download(s->dev, m + p->offset, s->m + p->state, p->count * sizeof *m);
-        s->dev->ops->download(s->dev, v + p->offset, s->v + p->state, p->count * sizeof *v);
+    for (size_t i = 0; i < s->n_parts; i++) {
+        const struct shard_part *p = &s->parts[i];
+        const float *from = i < s->n_plain ? s->m : s->momentum;
+        s->dev->ops->download(s->dev, m + p->offset, from + p->state, p->count * sizeof *m);
+        if (i < s->n_plain) s->dev->ops->download(s->dev, v + p->offset, s->v + p->state, p->count * sizeof *v);
     }
 }
 
-static void write_one(struct inner_shard *s, float *to, const float *from)
+/* from[n_params] is the host's, or NULL: zeros. */
+static void write_part(struct inner_shard *s, const struct shard_part *p, float *to, const float *from)
 {
-    for (uint32_t b = 0; b < s->map->n_buckets; b++) {
-        const struct shard_part *p = &s->parts[b];
-        if (from) s->dev->ops->upload(s->dev, to + p->state, from + p->offset, p->count * sizeof *to);
-    }
-    if (!from) s->dev->ops->fill(s->dev, to, shard_floats(s->map), 0.0f);
+    if (!p->count) return;
+    if (from)
+        s->dev->ops->upload(s->dev, to + p->state, from + p->offset, p->count * sizeof *to);
+    else
+        s->dev->ops->fill(s->dev, to + p->state, p->count, 0.0f);
 }
 
 void inner_shard_write(struct inner_shard *s, const float *m, const float *v)
 {
-    write_one(s, s->m, m);
-    write_one(s, s->v, v);
+    for (size_t i = 0; i < s->n_parts; i++) {
+        write_part(s, &s->parts[i], i < s->n_plain ? s->m : s->momentum, m);
+        if (i < s->n_plain) write_part(s, &s->parts[i], s->v, v);
+    }
 }

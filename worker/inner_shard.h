@@ -1,5 +1,6 @@
 /* One rank's part of the inner optimizer when ranks have memory of their own (worker/shard.h): moments of its shard and
- * the update of its shares of theta. Steps are submitted, not waited for. */
+ * the update of its shares of theta, or, with a deal (worker/shard_deal.h), of its pieces: matrices have a momentum
+ * alone. Steps are submitted, not waited for. */
 #ifndef WORKER_INNER_SHARD_H
 #define WORKER_INNER_SHARD_H
 
@@ -15,11 +16,16 @@ struct inner_shard {
     const struct shard_map *map;
     struct collective *coll;
     struct device *dev;
-    float *m, *v; /* [shard_floats], device; NULL without moments */
-    float *sums;  /* [ranks][n_buckets] sums of squares, device */
-    struct shard_part parts[SHARD_BUCKETS_MAX];
-    struct adamw_span *spans; /* of all parts */
+    bool moments;
+    float *m, *v;    /* device; NULL without moments, or where there are only matrices */
+    float *momentum; /* of matrices, device; NULL: none */
+    float *sums;     /* [ranks][slots] sums of squares, device; those that a rank has no part for stay 0 */
+    size_t slots;
+    struct shard_part *parts; /* n_plain of m and v, then those of the momentum */
+    size_t n_parts, n_plain;
+    struct adamw_span *spans; /* of the plain parts */
     size_t n_spans;
+    struct muon_plan *muon; /* NULL: no matrices */
 };
 
 /* Of rank coll->rank; map and coll are borrowed. */
@@ -27,6 +33,9 @@ enum status inner_shard_create(struct inner_shard **out, const struct shard_map 
                                const struct layout *layout, bool moments) MUST_CHECK;
 /* NULL is allowed. */
 void inner_shard_destroy(struct inner_shard *s);
+/* What it takes of the memory of `dev` as rank `rank`, moments and momentum, and beside them. */
+uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, bool moments);
+uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct device *dev);
 
 /* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
  * bits on every rank, for the parts are added in one order everywhere. */
@@ -34,7 +43,8 @@ enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *s
 /* Submit this rank's part of a step (inner_opt_apply_apart); scalars as in struct inner_opt_slice. */
 enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars,
                               float *theta, const float *grad, double lr) MUST_CHECK;
-/* Of the moments: into, or from, the host's whole vectors [n_params]; from NULL: zeros. The caller syncs. */
+/* Of the moments: into, or from, the host's whole vectors [n_params]; from NULL: zeros. v of matrices is left alone.
+ * The caller syncs. */
 void inner_shard_read(struct inner_shard *s, float *m, float *v);
 void inner_shard_write(struct inner_shard *s, const float *m, const float *v);
 

@@ -101,6 +101,11 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     r->apart = r->n_ranks > 1 && (!devices[0]->host_memory || c->apart);
     r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
     if (!r->apart) r->map.padded = r->layout->n_params;
+    if (r->apart && !c->eval_only && c->opt.kind == OPTIMIZER_MUON) {
+        if (shard_deal_make(&r->deal, &r->map, r->layout, c->family->hidden_blocks) != STATUS_OK)
+            return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
+        r->map.deal = &r->deal;
+    }
     if (make_params(r) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters and gradients%s",
                        (unsigned long long)r->layout->n_params, r->n_ranks > 1 ? " on every rank" : "");
@@ -159,6 +164,7 @@ void replica_destroy(struct replica *r)
     if (!r) return;
     ranks_stop(r);
     inner_opt_destroy(r->opt);
+    shard_deal_finish(&r->deal);
     if (r->group_open) collective_close(&r->ranks[0].coll);
     mem_free(r->host_values);
     for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family, i > 0 && !r->apart);

@@ -9,6 +9,7 @@
 #include "worker/batch.h"
 #include "worker/replica.h"
 #include "worker/replica_memory.h"
+#include "worker/shard_deal.h"
 #include "worker/shard_exchange.h"
 #include "worker/step_io.h"
 
@@ -50,6 +51,7 @@ struct replica {
     uint32_t seq, rows; /* rows: sequences of one rank in one micro-step */
     bool apart;         /* every rank has a theta of its own, and a shard of the optimizer (worker/shard.h) */
     struct shard_map map;
+    struct shard_deal deal; /* map.deal, for muon */
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
     const float *eval_of;    /* what evaluations are of: NULL, the live parameters; else eval_theta's, or these */

@@ -1,11 +1,25 @@
 #include "worker/replica_memory.h"
 
-#include "worker/shard.h"
+#include "worker/inner_shard.h"
+#include "worker/shard_deal.h"
 #include "worker/step_io.h"
 
+/* The optimizer of ranks that keep a theta each: of all of them where they are `here`, else of the one that takes
+ * most. */
+static void add_shards(uint64_t fixed[MEMORY_CLASSES], const struct shard_map *map, struct device *dev, uint32_t here,
+                       bool moments)
+{
+    for (int r = 0; r < (int)map->ranks; r++) {
+        uint64_t own = inner_shard_moment_bytes(map, r, moments), work = inner_shard_work_bytes(map, r, dev);
+        if (here == 1 && own + work < fixed[MEMORY_MOMENTS] + fixed[MEMORY_WORKSPACE]) continue;
+        fixed[MEMORY_MOMENTS] = here == 1 ? own : fixed[MEMORY_MOMENTS] + own;
+        fixed[MEMORY_WORKSPACE] = here == 1 ? work : fixed[MEMORY_WORKSPACE] + work;
+    }
+}
+
 /* Parameters, gradient and optimizer of the `here` ranks that share the memory. */
-static void add_vectors(struct memory_ask *ask, const struct replica_config *config, const struct layout *layout,
-                        uint32_t here)
+static enum status add_vectors(struct memory_ask *ask, const struct replica_config *config, const struct layout *layout,
+                               uint32_t here)
 {
     struct device *dev = ask->dev;
     uint64_t *fixed = ask->fixed;
@@ -15,14 +29,24 @@ static void add_vectors(struct memory_ask *ask, const struct replica_config *con
     fixed[MEMORY_PARAMS] = apart ? here * theta : theta;
     if (!dev->host_memory) fixed[MEMORY_PARAMS] += layout->n_params * sizeof(float);
     fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);
-    if (config->eval_only) return;
+    if (config->eval_only) return STATUS_OK;
     fixed[MEMORY_GRADIENT] = here * theta;
-    fixed[MEMORY_MOMENTS] = apart ? here * inner_opt_moment_bytes(&config->opt, shard_floats(&map))
-                                  : inner_opt_moment_bytes(&config->opt, layout->n_params);
     struct inner_opt_config opt = config->opt;
     opt.hidden_blocks = config->family->hidden_blocks;
-    fixed[MEMORY_WORKSPACE] = here * inner_opt_scalar_bytes() + inner_opt_matrix_bytes(&opt, layout, dev, (int)here);
-    if (apart) fixed[MEMORY_WORKSPACE] += (uint64_t)here * config->ranks * map.n_buckets * sizeof(float);
+    if (apart) {
+        struct shard_deal deal = {0};
+        if (opt.kind == OPTIMIZER_MUON) {
+            TRY(shard_deal_make(&deal, &map, layout, opt.hidden_blocks));
+            map.deal = &deal;
+        }
+        add_shards(fixed, &map, dev, here, opt.kind != OPTIMIZER_SGD);
+        shard_deal_finish(&deal);
+    } else {
+        fixed[MEMORY_MOMENTS] = inner_opt_moment_bytes(&opt, layout->n_params);
+        fixed[MEMORY_WORKSPACE] = inner_opt_matrix_bytes(&opt, layout, dev, (int)here);
+    }
+    fixed[MEMORY_WORKSPACE] += here * inner_opt_scalar_bytes();
+    return STATUS_OK;
 }
 
 enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
@@ -34,7 +58,8 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
                              .batch_size = config->batch_size, .batch_unit = config->ranks,
                              .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
                              .outer = dev->host_memory ? config->outer.host : config->outer.device};
-    add_vectors(&ask, config, layout, here);
+    if (add_vectors(&ask, config, layout, here) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory to plan the memory");
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
     if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
     dev->ops->memory(dev, &ask.free_bytes, &ask.total_bytes);

@@ -14,10 +14,13 @@ enum {
     SHARD_BUCKET_FLOATS = 8 << 20 /* unless that makes too many */
 };
 
+struct shard_deal;
+
 struct shard_map {
     uint64_t n_params, padded;
     uint64_t bucket; /* floats of each bucket but the last */
     uint32_t ranks, n_buckets;
+    const struct shard_deal *deal; /* not NULL: no equal shares, but these (worker/shard_deal.h); borrowed */
 };
 
 /* A share, without its padding. */

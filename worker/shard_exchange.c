@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "worker/shard_deal.h"
+
 /* Tickets: gradients of bucket b, then parameters of bucket b. */
 enum { THETA_TICKETS = SHARD_BUCKETS_MAX };
 _Static_assert(2 * SHARD_BUCKETS_MAX <= COLLECTIVE_TICKETS, "two tickets a bucket");
@@ -26,8 +28,14 @@ static void start_gradients(struct shard_exchange *x, uint32_t bucket)
     uint64_t floats = shard_bucket_floats(x->map, bucket);
     const struct collective_ops *ops = x->coll->ops;
     if (x->status != STATUS_OK) return;
-    x->status = x->whole ? ops->start_all_reduce(x->coll, grad, floats, bucket)
-                         : ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
+    const struct shard_deal *deal = x->map->deal;
+    if (x->whole)
+        x->status = ops->start_all_reduce(x->coll, grad, floats, bucket);
+    else if (deal)
+        x->status = ops->start_reduce(x->coll, x->grad, deal->parts + deal->first[bucket],
+                                      deal->first[bucket + 1] - deal->first[bucket], bucket);
+    else
+        x->status = ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
     x->n_started++;
 }
 
@@ -84,13 +92,24 @@ enum status shard_exchange_finish(struct shard_exchange *x, struct err *err)
     return STATUS_OK;
 }
 
+static enum status start_parameters(struct shard_exchange *x, uint32_t bucket)
+{
+    const struct shard_deal *deal = x->map->deal;
+    const struct collective_ops *ops = x->coll->ops;
+    uint64_t share = shard_bucket_floats(x->map, bucket) / x->map->ranks;
+    if (deal)
+        return ops->start_broadcast(x->coll, x->theta, deal->parts + deal->first[bucket],
+                                    deal->first[bucket + 1] - deal->first[bucket], THETA_TICKETS + bucket);
+    return ops->start_all_gather(x->coll, x->theta + shard_bucket_offset(x->map, bucket), share,
+                                 THETA_TICKETS + bucket);
+}
+
 enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
 {
     const struct shard_map *map = x->map;
     TRY(alone(x, err));
     for (uint32_t b = 0; b < map->n_buckets; b++) { /* in the order in which forward needs them */
-        uint64_t share = shard_bucket_floats(map, b) / map->ranks;
-        TRY(x->coll->ops->start_all_gather(x->coll, x->theta + shard_bucket_offset(map, b), share, THETA_TICKETS + b));
+        TRY(start_parameters(x, b));
         x->gathering[b] = true;
     }
     if (!x->warm) shard_exchange_settle(x);

@@ -12,7 +12,7 @@
 
 enum { RANKS_MAX = 64, POLL_NS = 2000000, POLLS_MAX = 30000 /* a minute: the ranks do not make the same calls */ };
 
-enum kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, BROADCAST };
+enum kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, REDUCE, BROADCAST };
 
 struct call {
     enum kind kind;
@@ -161,7 +161,8 @@ static void exchange(struct cuda_comm *c, const struct call *call)
     float *own = malloc((n ? n : 1) * sizeof *own);
     if (!own) abort();
     if (call->kind == REDUCE_SCATTER) sum(hall, mine, n, own);
-    if (call->kind == ALL_REDUCE) sum(hall, 0, n, own);
+    if (call->kind == ALL_REDUCE || (call->kind == REDUCE && call->root == c->rank)) sum(hall, 0, n, own);
+    if (call->kind == REDUCE && call->root != c->rank) poison(own, n); /* nor on what is another's */
     if (call->kind == BROADCAST) memcpy(own, hall->posted[call->root].buf, n * sizeof *own);
     for (int r = 0; r < hall->n_ranks && call->kind == ALL_GATHER; r++)
         if (r != c->rank) memcpy(call->buf + n * (size_t)r, hall->posted[r].buf + n * (size_t)r, n * sizeof *own);
@@ -169,7 +170,7 @@ static void exchange(struct cuda_comm *c, const struct call *call)
         poison(call->buf, n * (size_t)hall->n_ranks); /* nobody may count on the other shares */
         memcpy(call->buf + mine, own, n * sizeof *own);
     }
-    if ((call->kind == ALL_REDUCE || call->kind == BROADCAST) && meet(c, false))
+    if ((call->kind == ALL_REDUCE || call->kind == REDUCE || call->kind == BROADCAST) && meet(c, false))
         memcpy(call->buf, own, n * sizeof *own);
     free(own);
 }
@@ -208,7 +209,16 @@ void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
     submit(c, "all-reduce", (struct call){.kind = ALL_REDUCE, .buf = buf, .n = n});
 }
 
-void cuda_comm_broadcast(struct cuda_comm *c, float *buf, size_t n, int root)
+void cuda_comm_reduce(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
 {
-    submit(c, "broadcast", (struct call){.kind = BROADCAST, .buf = buf, .n = n, .root = root});
+    for (size_t i = 0; i < n_parts; i++)
+        submit(c, "reduce", (struct call){.kind = REDUCE, .buf = buf + parts[i].offset, .n = parts[i].n,
+                                          .root = parts[i].root});
+}
+
+void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
+{
+    for (size_t i = 0; i < n_parts; i++)
+        submit(c, "broadcast", (struct call){.kind = BROADCAST, .buf = buf + parts[i].offset, .n = parts[i].n,
+                                             .root = parts[i].root});
 }

@@ -20,9 +20,9 @@ run() { # folder settings...
 losses() { json lines "$1/metrics.jsonl" step step loss | awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' |
     sort -n; }
 
-same_as_cpu() { # folder
+same_as_cpu() { # folder [folder of the CPU's run]
     (($(losses "$1" | wc -l) == 10)) || fail "$1 has not 10 steps"
-    paste -d' ' <(losses cpu) <(losses "$1") | awk -v run="$1" '
+    paste -d' ' <(losses "${2:-cpu}") <(losses "$1") | awk -v run="$1" '
         { d = $2 - $4; if (d < 0) d = -d; if (d > most) most = d }
         END { printf "%s: losses differ from those of the CPU by at most %g\n", run, most; exit !(NR > 0 && most < 1e-4) }
     ' || fail "$1: the losses differ"
@@ -32,6 +32,11 @@ run cpu --train.devices=cpu
 run two --train.devices=cuda:2,0
 same_as_cpu two
 grep -q 'cuda:2,0 emulated' two/logs/worker-0.log || fail "worker-0 does not say which GPUs it uses"
+
+# Every matrix has one owner.
+run cpu-muon --train.devices=cpu --inner.optimizer=muon
+run muon --train.devices=cuda:0,1 --inner.optimizer=muon
+same_as_cpu muon cpu-muon
 
 # Stopped in its second round with two GPUs, continued with one, or the other way round.
 steps_reach() { (($(grep -c '"event":"step"' "$1/metrics.jsonl") >= $2)); }

@@ -37,8 +37,12 @@ atoll_planted_worker(count_not_restored test_late_steps worker/inner_opt.c
 # --- the memory plan
 atoll_planted_worker(copy_for_evaluation_forgotten test_memory_plan worker/replica_memory.c
     "if (!dev->host_memory) fixed[MEMORY_PARAMS] += layout->n_params * sizeof(float);" "")
-atoll_planted_worker(moments_of_a_shard_counted_whole test_memory_plan worker/replica_memory.c
-    "inner_opt_moment_bytes(&config->opt, shard_floats(&map))" "inner_opt_moment_bytes(&config->opt, layout->n_params)")
+atoll_planted_worker(moments_of_a_shard_counted_whole test_memory_plan worker/inner_shard.c
+    "(2 * plain_floats(map, rank)" "(2 * map->n_params")
+atoll_planted_worker(momentum_of_matrices_forgotten test_memory_plan worker/inner_shard.c
+    "+ matrix_floats(map, rank)) * sizeof" ") * sizeof")
+atoll_planted_worker(first_rank_planned_for_all test_memory_plan worker/replica_memory.c
+    "r < (int)map->ranks; r++" "r < 1; r++")
 atoll_planted_worker(gradients_of_other_ranks_forgotten test_memory_plan worker/replica_memory.c
     "= here * theta;" "= theta;")
 atoll_planted_worker(tentative_residual_forgotten test_memory_plan worker/outer_bytes.c

@@ -83,6 +83,28 @@ static float total(int i)
     return sum;
 }
 
+/* Odd parts of y to owners, beside an upload to x, and back to all; one part is nobody's business. */
+static enum status owners(struct rank *k)
+{
+    const struct collective_ops *ops = k->coll->ops;
+    size_t n = (size_t)rig.n * SHARE, bytes = n * sizeof(float);
+    const struct collective_part parts[] = {{.offset = 0, .n = 5, .root = rig.n - 1},
+                                            {.offset = 5, .n = SHARE, .root = 0},
+                                            {.offset = 6 + SHARE, .n = n - 6 - SHARE, .root = rig.n - 1}};
+    k->dev->ops->upload(k->dev, k->y, k->host, bytes);
+    TRY(ops->start_reduce(k->coll, k->y, parts, 3, 5));
+    k->dev->ops->upload(k->dev, k->x, k->host, bytes);
+    ops->wait(k->coll, 5);
+    TRY(ops->start_broadcast(k->coll, k->y, parts, 3, 5));
+    ops->wait(k->coll, 5);
+    float out[RANKS * SHARE];
+    k->dev->ops->download(k->dev, out, k->y, bytes);
+    TRY(k->dev->ops->sync(k->dev, &k->err));
+    for (int i = 0; i < (int)n; i++)
+        if (out[i] != (i == 5 + SHARE ? k->host[i] : total(i))) return STATUS_MISMATCH;
+    return STATUS_OK;
+}
+
 /* Reduce-scatter of x beside an upload to y, all-gather of x, all-reduce of y. */
 static enum status shards(struct rank *k)
 {
@@ -102,6 +124,7 @@ static enum status shards(struct rank *k)
     ops->wait(k->coll, 4);
     k->dev->ops->download(k->dev, k->back, k->y, bytes);
     TRY(ops->broadcast(k->coll, k->x, SHARE, rig.n - 1));
+    TRY(owners(k));
     TRY(k->dev->ops->sync(k->dev, &k->err));
     for (int i = 0; i < rig.n * SHARE; i++)
         if (k->back[i] != total(i)) return STATUS_MISMATCH;

@@ -55,7 +55,8 @@ static struct replica_config config_of(const char *device, uint32_t ranks)
                                    .threads = 1, .batch_size = BATCH, .grad_accum = 2, .seed = 5, .apart = true,
                                    .bucket = ranks == 3 ? 900 : strcmp(device, "cpu") ? 0 : 200, /* cut anywhere */
                                    .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                           .weight_decay = 0.1, .grad_clip = 0.5}};
+                                           .weight_decay = 0.1, .grad_clip = 0.5, .muon_momentum = 0.9,
+                                           .muon_steps = 2}};
 }
 
 static struct replica *open_replica(const struct replica_config *config)
@@ -199,12 +200,25 @@ static void test_gpus_sgd(void **state)
     check_training("cuda", OPTIMIZER_SGD, 1);
 }
 
-/* The image of the parameters follows those that come from other ranks. */
-static void test_gpus_bf16(void **state)
+/* Every matrix has one owner: no equal shares, pieces that buckets cut anywhere. */
+static void test_gpus_muon(void **state)
 {
     (void)state;
+    check_training("cuda", OPTIMIZER_MUON, 2);
+}
+
+static void test_cpu_muon(void **state)
+{
+    (void)state;
+    check_training("cpu", OPTIMIZER_MUON, 1);
+}
+
+/* The image of the parameters follows those that come from other ranks. */
+static void check_bf16(enum optimizer kind)
+{
     struct replica_config config = config_of("cuda", 1);
     config.bf16 = true;
+    config.opt.kind = kind;
     struct outcome one = train(&config);
     config.ranks = 2;
     struct outcome two = train(&config);
@@ -212,6 +226,18 @@ static void test_gpus_bf16(void **state)
     if (!(d < 1e-4 && g < 2e-3)) fail_msg("off by %g, moments by %g", d, g);
     drop(&one);
     drop(&two);
+}
+
+static void test_gpus_bf16(void **state)
+{
+    (void)state;
+    check_bf16(OPTIMIZER_ADAMW);
+}
+
+static void test_gpus_bf16_muon(void **state)
+{
+    (void)state;
+    check_bf16(OPTIMIZER_MUON);
 }
 
 static void test_cpu(void **state)
@@ -287,10 +313,10 @@ static void test_eval(void **state)
 }
 
 /* Saved by some ranks, continued by others. */
-static void test_other_number_of_ranks(void **state)
+static void check_other_number_of_ranks(enum optimizer kind)
 {
-    (void)state;
     struct replica_config config = config_of("cuda", 1);
+    config.opt.kind = kind;
     struct outcome one = train(&config);
     for (uint32_t ranks = 1; ranks <= 3; ranks += 2) { /* 1 and 4, 3 and 2 */
         struct outcome half = {0}, back = {0}, end = {0};
@@ -323,11 +349,23 @@ static void test_other_number_of_ranks(void **state)
     drop(&one);
 }
 
-/* A step whose gradient is not finite changes nothing, on any rank. */
-static void test_refused(void **state)
+static void test_other_number_of_ranks(void **state)
 {
     (void)state;
+    check_other_number_of_ranks(OPTIMIZER_ADAMW);
+}
+
+static void test_other_ranks_muon(void **state)
+{
+    (void)state;
+    check_other_number_of_ranks(OPTIMIZER_MUON);
+}
+
+/* A step whose gradient is not finite changes nothing, on any rank. */
+static void check_refused(enum optimizer kind)
+{
     struct replica_config config = config_of("cuda", 2);
+    config.opt.kind = kind;
     struct replica *r = open_replica(&config);
     struct outcome before = {0}, after = {0};
     steps(r, 0, 2, NULL);
@@ -344,6 +382,18 @@ static void test_refused(void **state)
     replica_destroy(r);
     drop(&before);
     drop(&after);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    check_refused(OPTIMIZER_ADAMW);
+}
+
+static void test_refused_muon(void **state)
+{
+    (void)state;
+    check_refused(OPTIMIZER_MUON);
 }
 
 /* At which operation it fails does not matter: one line with its name, and no wait. */
@@ -404,7 +454,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_gpus_bf16), cmocka_unit_test(test_cpu),     cmocka_unit_test(test_gradient),
         cmocka_unit_test(test_eval),    cmocka_unit_test(test_other_number_of_ranks),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_gpus_muon), cmocka_unit_test(test_cpu_muon),
+        cmocka_unit_test(test_gpus_bf16_muon), cmocka_unit_test(test_other_ranks_muon),
+        cmocka_unit_test(test_refused_muon),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted.sh */
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -29,6 +29,34 @@ static float value(int rank, int round, size_t i)
     return (float)((i * 2654435761u + (unsigned)(rank * 977 + round * 31)) % 10007) * (rank % 2 ? 1e-3f : 1.7f);
 }
 
+/* Parts of odd sizes to their owners, and back to all; a gap between them stays what it was. */
+static enum status owners(struct rank *r, int round)
+{
+    struct collective *coll = r->coll;
+    int last = coll->n_ranks - 1;
+    const struct collective_part parts[] = {{.offset = 1, .n = 17, .root = last},
+                                            {.offset = 18, .n = N / 3, .root = round % coll->n_ranks},
+                                            {.offset = N / 2, .n = N - N / 2, .root = last}};
+    for (size_t i = 0; i < N; i++) r->buf[i] = value(coll->rank, round, i);
+    TRY(coll->ops->start_reduce(coll, r->buf, parts, 3, 7));
+    coll->ops->wait(coll, 7);
+    for (int p = 0; p < 3; p++) /* what is not theirs they may forget */
+        if (parts[p].root != coll->rank)
+            memset(r->buf + parts[p].offset, 0xff, parts[p].n * sizeof *r->buf);
+    TRY(coll->ops->start_broadcast(coll, r->buf, parts, 3, 7));
+    coll->ops->wait(coll, 7);
+    for (size_t i = 0; i < N; i++) {
+        bool in = i > 0 && (i < 18 + N / 3 || i >= N / 2);
+        float want = value(in ? 0 : coll->rank, round, i);
+        for (int k = 1; in && k < coll->n_ranks; k++) want += value(k, round, i);
+        if (memcmp(&want, &r->buf[i], sizeof want) == 0) continue;
+        coll->ops->abort(coll);
+        return STATUS_MISMATCH;
+    }
+    for (size_t i = 0; i < N; i++) r->buf[i] = 0; /* the same on every rank */
+    return STATUS_OK;
+}
+
 static void *rank_sums(void *arg)
 {
     struct rank *r = arg;
@@ -49,6 +77,8 @@ static void *rank_sums(void *arg)
         }
         int root = round % coll->n_ranks;
         r->status = coll->ops->broadcast(coll, r->buf, N, root);
+        if (r->status != STATUS_OK) return NULL;
+        r->status = owners(r, round);
         if (r->status != STATUS_OK) return NULL;
         r->status = coll->ops->barrier(coll);
         if (r->status != STATUS_OK) return NULL;

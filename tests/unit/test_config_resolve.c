@@ -156,8 +156,10 @@ static void test_methods(void **state)
     assert_outer(OPTIMIZER_SGD, 0.1, 0.0);
     assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=muon"), STATUS_INVALID);
     assert_message("muon does not go with train.method ddp");
-    assert_int_equal(RESOLVE("inner.optimizer=muon", "train.devices=cuda:0,1"), STATUS_INVALID);
-    assert_message("muon takes whole matrices, but 2 GPUs");
+    assert_message("nearest: train.method local-sgd, train.sync_every 1");
+    assert_int_equal(RESOLVE("train.method=local-sgd", "train.sync_every=1", "inner.optimizer=muon"), STATUS_OK);
+    assert_int_equal(RESOLVE("inner.optimizer=muon", "train.devices=cuda:0,1"), STATUS_OK);
+    assert_int_equal(config.train.ranks, 2);
     assert_int_equal(RESOLVE("inner.optimizer=muon", "train.devices=cuda:1"), STATUS_OK);
     assert_int_equal(RESOLVE("inner.optimizer=muon", "train.devices=cpu", "train.ranks=2"), STATUS_OK);
     assert_int_equal(RESOLVE("train.method=async", "inner.optimizer=muon"), STATUS_OK);

@@ -13,7 +13,7 @@
 #include "worker/gpt2.h"
 #include "worker/outer_bytes.h"
 #include "worker/outer_loop_impl.h"
-#include "worker/replica_memory.h"
+#include "worker/replica_impl.h"
 
 enum { N_TOKENS = 4001, KIB = 1024, MIB = KIB * KIB };
 
@@ -92,6 +92,42 @@ static uint64_t took_of(struct replica *r, uint64_t before)
     uint64_t left, all;
     dev->ops->memory(dev, &left, &all);
     return before - left;
+}
+
+/* Owners of matrices take different amounts: the plan is that of the rank that takes most. */
+static void test_owners(void **state)
+{
+    (void)state;
+    uint64_t before = bare("cuda", 1);
+    setenv("ATOLL_EMULATED_GPUS", "4", 1);
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            uint64_t most = 0;
+            struct replica_config config = config_of("cuda", ranks, RECOMPUTE_NONE);
+            config.opt.kind = OPTIMIZER_MUON;
+            config.bf16 = bf16;
+            struct replica *r = make(&config);
+            for (uint32_t i = 0; i < ranks; i++) {
+                uint64_t left, all;
+                r->ranks[i].dev->ops->memory(r->ranks[i].dev, &left, &all);
+                if (before - left > most) most = before - left;
+            }
+            assert_int_equal(most, replica_memory(r)->total + sizeof(float)); /* by which they meet */
+            replica_destroy(r);
+        }
+    unsetenv("ATOLL_EMULATED_GPUS");
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) { /* in one memory: all of them */
+        struct replica_config config = config_of("cpu", ranks, RECOMPUTE_NONE);
+        config.opt.kind = OPTIMIZER_MUON;
+        config.apart = true;
+        config.threads = ranks;
+        size_t had = mem_live_bytes();
+        struct replica *r = make(&config);
+        size_t took = mem_live_bytes() - had - ranks * (size_t)bare("cpu", 1) - 2 * layout.n_params * sizeof(float);
+        uint64_t said = replica_memory(r)->total; /* beside it: where the host reads moments, tables and handles */
+        assert_true(said <= took && took - said < 128 * KIB);
+        replica_destroy(r);
+    }
 }
 
 static void test_device(void **state)
@@ -263,7 +299,8 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu),        cmocka_unit_test(test_device),         cmocka_unit_test(test_levels_by_room),
+        cmocka_unit_test(test_cpu),        cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_levels_by_room),
         cmocka_unit_test(test_outer_path), cmocka_unit_test(test_outer_left_out), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
