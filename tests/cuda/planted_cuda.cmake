@@ -1,6 +1,20 @@
-# Planted bugs: what the emulation is worth. Each entry makes test_cuda_kernels or another test with one line of one
-# source changed and runs the test that should notice: by a wrong number, or because the emulation stops it. Those at the
-# end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of them, by barriers.sh.
+# Planted bugs: what the emulation is worth. Each entry makes the program of parity/test_cuda_*.c that has the test which
+# should notice, with one line of one source changed: it notices by a wrong number, or because the emulation stops it.
+# Those at the end must be noticed by the checker (races.h). Missing barriers are planted one by one, all of them, by
+# barriers.sh.
+
+# Which programs have a test: planted_in_TEST.
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/parity/test_cuda_*.c)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
+foreach(source IN LISTS sources)
+    get_filename_component(program ${source} NAME_WE)
+    file(READ ${source} text)
+    string(REGEX MATCHALL "cmocka_unit_test\\([a-z0-9_]+" tests "${text}")
+    list(TRANSFORM tests REPLACE ".*\\(" "")
+    foreach(test IN LISTS tests)
+        list(APPEND planted_in_${test} ${program})
+    endforeach()
+endforeach()
 
 # name: of the bug; test: what should notice; source: what is changed; from, to: the line
 function(atoll_planted_cuda name test source from to)
@@ -19,13 +33,11 @@ function(atoll_planted_cuda name test source from to)
         set_property(SOURCE ${copy} APPEND PROPERTY COMPILE_OPTIONS ${checked_flags})
         set(library cuda_checked)
     endif()
-    set(program kernels)
-    if(source MATCHES "delta|muon|attn_graph|cudnn|stage")
-        set(program ${CMAKE_MATCH_0})
-    elseif(source MATCHES "\\.c$")
-        set(program bf16)
+    list(LENGTH planted_in_${test} programs)
+    if(NOT programs EQUAL 1)
+        message(FATAL_ERROR "${name} wants one program with ${test}, there are: ${planted_in_${test}}")
     endif()
-    atoll_planted_program(cuda ${name} test_cuda_${program} ${copy} ${library})
+    atoll_planted_program(cuda ${name} ${planted_in_${test}} ${copy} ${library})
 endfunction()
 
 # --- bf16: a vocabulary that is rounded up

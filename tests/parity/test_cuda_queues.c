@@ -154,7 +154,7 @@ static void test_await(void **state)
 }
 
 /* Memory is cleared on MAIN: another queue must know of that, too. Parts that do not touch do not clash. */
-static void test_parts(void **state)
+static void test_touching(void **state)
 {
     (void)state;
     open_rig(0);
@@ -196,7 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late),  cmocka_unit_test(test_events), cmocka_unit_test(test_recordings),
-        cmocka_unit_test(test_await), cmocka_unit_test(test_parts),  cmocka_unit_test(test_products),
+        cmocka_unit_test(test_await), cmocka_unit_test(test_touching), cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,232 @@
+/* Linear layers, head and attention of the CUDA device against the CPU's (tests/lib/device_pair.h): odd sizes around
+ * every block, outputs full of NaN beforehand; in fp32 and in bf16; and what is refused.
+ * ctest: labels=asan timeout=240 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_impl.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/lib/device_case.h"
+#include "tests/lib/device_pair.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* The slope of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back through it
+ * from a layer of ones. */
+static struct vec slope_of(const struct vec *aux, size_t n, size_t m)
+{
+    struct lin_shape probe = {.n = n, .k = m, .m = 1};
+    float *ones = mem_alloc(n > m ? n : m, sizeof *ones);
+    assert_non_null(ones);
+    for (size_t i = 0; i < (n > m ? n : m); i++) ones[i] = 1;
+    struct vec dy = vec_of(n, ones, true), w = vec_of(m, ones, false), slope = act_poisoned(n * m);
+    for (int d = 0; d < 2; d++) {
+        struct lin_plan *plan;
+        ON(d, params, w.at[d], m, 0, m);
+        assert_int_equal(ON(d, lin_plan, &probe, &plan), STATUS_OK);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], aux->at[d], slope.at[d], false);
+        assert_int_equal(ON(d, sync, NULL), STATUS_OK);
+        ON(d, plan_free, plan);
+    }
+    vec_free(&dy);
+    vec_free(&w);
+    mem_free(ones);
+    return slope;
+}
+
+static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
+{
+    struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE};
+    struct vec x = act_normal(n * k, 1, 1), w = vec_params(k * m + m, 2, 1 / sqrtf((float)k));
+    struct vec res = act_normal(n * m, 4, 1), y = act_poisoned(n * m), y2 = act_poisoned(n * m);
+    struct vec aux = act_poisoned(n * m), dy = act_normal(n * m, 5, 1), dx = act_poisoned(n * k);
+    struct vec dx2 = act_normal(n * k, 6, 1), again = act_poisoned(n * m);
+    struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m);
+    for (int d = 0; d < 2; d++) {
+        struct lin_plan *plan, *bare;
+        struct lin_shape with_bias = s;
+        const float *b = w.at[d] + k * m;
+        with_bias.bias = true;
+        assert_int_equal(ON(d, lin_plan, &with_bias, &plan), STATUS_OK);
+        assert_int_equal(ON(d, lin_plan, &s, &bare), STATUS_OK);
+        ON(d, lin_fwd, plan, x.at[d], w.at[d], b, NULL, y.at[d], act ? aux.at[d] : NULL);
+        if (act) ON(d, act_again, plan, aux.at[d], again.at[d]);
+        ON(d, lin_fwd, bare, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
+        if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b, res.at[d], res.at[d], NULL);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx.at[d], false);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx2.at[d], true);
+        ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], false);
+        ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], true);
+        ON(d, plan_free, bare);
+        ON(d, plan_free, plan);
+    }
+    float *first = vec_host(&y, 1), *second = vec_host(&again, 1);
+    if (act) case_equal("act_again", first, second, n * m);
+    mem_free(first);
+    mem_free(second);
+    vec_same("lin y", &y, tol(3e-6, act ? 8e-3 : 4e-3));
+    vec_same("lin y without bias", &y2, tol(3e-6, act ? 8e-3 : 4e-3));
+    vec_same("lin y onto the residual, in place", &res, tol(3e-6, 4e-3));
+    vec_same("lin dx", &dx, tol(3e-6, 4e-3));
+    vec_same("lin dx accumulated", &dx2, tol(3e-6, 4e-3));
+    vec_same("lin dw", &dw, 3e-6);
+    if (out_in) vec_free(&db);
+    else vec_same("lin db", &db, 3e-6);
+    if (act) {
+        struct vec slope = slope_of(&aux, n, m);
+        vec_same("gelu slope", &slope, tol(3e-6, 8e-3));
+    }
+    struct vec *rest[] = {&x, &w, &dy, &aux, &again};
+    for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
+}
+
+static void check_lin(void)
+{
+    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {14, 32, 32}, {65, 17, 33}, {130, 3, 257},
+                                      {5, 300, 70}, {517, 4, 8}, {9, 40, 24}};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, false);
+        lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, true);
+        lin_one(sizes[i][0], sizes[i][1], sizes[i][2], true, false);
+    }
+}
+
+static void head_one(size_t n, size_t c, size_t v, size_t rows)
+{
+    struct head_shape s = {.n = n, .c = c, .v = v};
+    struct vec x = act_normal(n * c, 1, 1), wte = vec_params(v * c, 2, 1), loss = vec_poisoned(n);
+    struct vec dx = act_poisoned(n * c), dwte = vec_poisoned(v * c), loss_only = vec_poisoned(n);
+    int32_t *targets = mem_alloc(n, sizeof *targets);
+    for (size_t r = 0; r < n; r++) targets[r] = r % 5 == 3 ? -1 : (int32_t)((7 * r + v - 1) % v);
+    struct vec ids = vec_of(n, (const float *)(const void *)targets, false);
+    cuda_of(pair.devs[1])->head_bytes = rows * ((v + 63) / 64 * 64) * pair.devs[1]->act_bytes;
+    for (int d = 0; d < 2; d++) {
+        const int32_t *t = (const int32_t *)(const void *)ids.at[d];
+        struct head_plan *plan, *infer;
+        struct head_shape only = s;
+        only.inference = true;
+        assert_int_equal(ON(d, head_plan, &s, &plan), STATUS_OK);
+        assert_int_equal(ON(d, head_plan, &only, &infer), STATUS_OK);
+        ON(d, head, plan, x.at[d], wte.at[d], t, 0.25f, loss.at[d], dx.at[d], dwte.at[d], false);
+        ON(d, head, plan, x.at[d], wte.at[d], t, 0.25f, loss.at[d], dx.at[d], dwte.at[d], true);
+        ON(d, head, infer, x.at[d], wte.at[d], t, 1, loss_only.at[d], NULL, NULL, false);
+    }
+    /* one class: the loss is zero and everything else rounding */
+    if (v > 1) vec_same("head dx", &dx, tol(1e-5, 1e-2));
+    else vec_free(&dx);
+    if (v > 1) vec_same("head dwte", &dwte, tol(1e-5, 1e-2));
+    else vec_free(&dwte);
+    vec_same("head loss", &loss, tol(1e-5, 5e-3));
+    vec_same("head loss alone", &loss_only, tol(1e-5, 5e-3));
+    vec_free(&x);
+    vec_free(&wte);
+    vec_free(&ids);
+    mem_free(targets);
+}
+
+static void check_head(void)
+{
+    head_one(1, 1, 1, 1);
+    head_one(5, 3, 2, 2);
+    head_one(9, 8, 255, 3);
+    head_one(7, 8, 256, 7);
+    head_one(11, 5, 257, 4);
+    head_one(6, 20, 1000, 100);
+}
+
+static void attn_one(size_t batch, size_t seq, size_t heads, size_t kv_heads, size_t head_dim, float sigma)
+{
+    struct attn_shape s = {.batch = batch, .seq = seq, .heads = heads, .head_dim = head_dim, .kv_heads = kv_heads};
+    size_t n = batch * seq * heads * head_dim, all = n + 2 * batch * seq * kv_heads * head_dim;
+    struct vec qkv = act_normal(all, 1, sigma), g = act_normal(n, 2, 1), o = act_poisoned(n), o2 = act_poisoned(n);
+    struct vec lse = vec_poisoned(batch * heads * seq), dqkv = act_poisoned(all);
+    for (int d = 0; d < 2; d++) {
+        struct attn_plan *plan, *infer;
+        struct attn_shape only = s;
+        only.inference = true;
+        assert_int_equal(ON(d, attn_plan, &s, &plan), STATUS_OK);
+        assert_int_equal(ON(d, attn_plan, &only, &infer), STATUS_OK);
+        ON(d, attn_fwd, plan, qkv.at[d], o.at[d], lse.at[d]);
+        ON(d, attn_fwd, infer, qkv.at[d], o2.at[d], NULL);
+        ON(d, attn_bwd, plan, qkv.at[d], o.at[d], lse.at[d], g.at[d], dqkv.at[d]);
+        ON(d, plan_free, plan);
+        ON(d, plan_free, infer);
+    }
+    vec_same("attn o", &o, tol(3e-6, 4e-3));
+    vec_same("attn o, inference", &o2, tol(3e-6, 4e-3));
+    vec_same("attn lse", &lse, 3e-6);
+    vec_same("attn dqkv", &dqkv, tol(2e-5, 1e-2));
+    vec_free(&qkv);
+    vec_free(&g);
+}
+
+static void check_attn(void)
+{
+    attn_one(1, 1, 1, 1, 1, 1);
+    attn_one(2, 3, 1, 1, 5, 1);
+    attn_one(1, 31, 2, 2, 8, 1);
+    attn_one(2, 33, 3, 3, 32, 1);
+    attn_one(1, 70, 1, 1, 40, 1);
+    attn_one(1, 41, 2, 2, 128, 1);
+    attn_one(1, 100, 1, 1, 64, 3); /* peaked scores */
+    attn_one(2, 11, 3, 1, 6, 1); /* shared keys and values */
+    attn_one(2, 35, 6, 2, 16, 1);
+}
+
+/* --- refusals ----------------------------------------------------------------------------------------------------- */
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct device *dev;
+    struct lin_plan *lin;
+    struct attn_plan *attn;
+    int count = 0;
+    assert_int_equal(atoll_cuda_plugin.count(&count, &err), STATUS_OK);
+    assert_int_equal(atoll_cuda_plugin.open(7, &dev, &err), STATUS_INVALID);
+    assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
+    assert_false(dev->host_memory);
+    assert_int_equal(dev->ops->lin_plan(dev, &(struct lin_shape){.n = 1, .m = 1}, &lin), STATUS_INVALID);
+    struct attn_shape wide = {.batch = 1, .seq = 1, .heads = 1, .head_dim = CUDA_ATTN_HEAD_MAX + 1};
+    assert_int_equal(dev->ops->attn_plan(dev, &wide, &attn), STATUS_UNSUPPORTED);
+    struct lin_shape shape = {.n = 1, .k = 1, .m = 1, .inference = true};
+    assert_int_equal(dev->ops->lin_plan(dev, &shape, &lin), STATUS_OK);
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
+    dev->ops->attn_fwd(dev, (struct attn_plan *)lin, NULL, NULL, NULL);
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "plan"));
+    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_STATE); /* too late */
+    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused, and the first error stays */
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
+    for (long nth = 1; nth <= 5; nth++) { /* each allocation of open fails once */
+        mem_fail_after(nth);
+        if (atoll_cuda_plugin.open(0, &dev, &err) == STATUS_OK) device_close(dev);
+        else assert_int_equal(err.code, STATUS_NOMEM);
+        mem_fail_after(0);
+        assert_int_equal(mem_live_bytes(), 0);
+    }
+}
+
+PAIR_TEST(lin)
+PAIR_TEST(head)
+PAIR_TEST(attn)
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lin), cmocka_unit_test(test_head), cmocka_unit_test(test_attn),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,102 @@
+/* Vectors, clipping and AdamW of the CUDA device against the CPU's (tests/lib/device_pair.h): odd sizes around every
+ * block, outputs full of NaN beforehand. ctest: labels=asan timeout=240 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "tests/lib/device_pair.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void check_vectors(void)
+{
+    static const size_t lengths[] = {1, 31, 255, 256, 257, 1000, 70001};
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        size_t n = lengths[i];
+        float half = 0.5f, none = 0;
+        struct vec x = vec_normal(n, 1, 1), y = vec_poisoned(n), sum = vec_poisoned(1), sumsq = vec_poisoned(1);
+        struct vec scale = vec_of(1, &half, false), zero = vec_of(1, &none, false);
+        for (int d = 0; d < 2; d++) {
+            ON(d, fill, y.at[d], n, 2);
+            ON(d, axpy, n, 3, x.at[d], y.at[d]);
+            ON(d, scale, n, -0.5f, y.at[d]);
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.75f, scale.at[d]);
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.5f, zero.at[d]); /* refused */
+            ON(d, sgd, n, y.at[d], x.at[d], 0.3f, 1, NULL);
+            ON(d, sum, n, y.at[d], sum.at[d]);
+            ON(d, sumsq, n, x.at[d], sumsq.at[d]);
+            ON(d, fill, y.at[d], 0, 1);
+        }
+        vec_same("sum", &sum, 1e-5);
+        vec_same("sumsq", &sumsq, 1e-6);
+        vec_same("fill, axpy, scale, sgd", &y, 1e-7);
+        vec_free(&x);
+        vec_free(&scale);
+        vec_free(&zero);
+    }
+}
+
+static void check_clip(void)
+{
+    static const float squares[] = {25, 0, NAN, INFINITY, 3e38f}, limits[] = {0, 1, 10, 1e-38f};
+    for (size_t i = 0; i < COUNT(squares); i++)
+        for (size_t j = 0; j < COUNT(limits); j++) {
+            struct vec sumsq = vec_of(1, &squares[i], false), scale = vec_poisoned(1), norm = vec_poisoned(1);
+            for (int d = 0; d < 2; d++) ON(d, clip_scale, sumsq.at[d], limits[j], scale.at[d], norm.at[d]);
+            float *n0 = vec_host(&norm, 0), *n1 = vec_host(&norm, 1);
+            float *s0 = vec_host(&scale, 0), *s1 = vec_host(&scale, 1);
+            assert_true(*s0 == *s1 && (*n0 == *n1 || (isnan(*n0) && isnan(*n1))) && (*s1 != 0) == !!isfinite(*n1));
+            void *host[] = {n0, n1, s0, s1};
+            for (size_t k = 0; k < 4; k++) mem_free(host[k]);
+            vec_free(&sumsq);
+            vec_free(&scale);
+            vec_free(&norm);
+        }
+}
+
+static void check_adamw(void)
+{
+    enum { N = 3000 };
+    const struct adamw_span spans[] = {{.offset = 0, .count = 1237, .decay = true},
+                                       {.offset = 1240, .count = 3, .decay = false},
+                                       {.offset = 1250, .count = N - 1250, .decay = true}};
+    const float half = 0.5f, none = 0;
+    struct vec theta = vec_normal(N, 1, 1), grad = vec_normal(N, 2, 1), m = vec_normal(N, 3, 0);
+    struct vec v = vec_normal(N, 3, 0), scale = vec_of(1, &half, false), zero = vec_of(1, &none, false);
+    struct vec steps = vec_normal(2, 1, 0), correct = vec_poisoned(2); /* steps: a uint64_t, 0 */
+    for (uint64_t step = 1; step <= 4; step++)
+        for (int d = 0; d < 2; d++) {
+            struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+                                    .step = step, .correct = step % 2 ? NULL : correct.at[d]};
+            ON(d, count_step, scale.at[d], 0.9f, 0.95f, (uint64_t *)(void *)steps.at[d], correct.at[d]);
+            ON(d, count_step, zero.at[d], 0.9f, 0.95f, (uint64_t *)(void *)steps.at[d], correct.at[d]);
+            ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, step == 3 ? NULL : scale.at[d]);
+            ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, zero.at[d]);
+        }
+    vec_same("corrections", &correct, 1e-7);
+    vec_free(&steps);
+    vec_same("adamw theta", &theta, 1e-7);
+    vec_same("adamw m", &m, 1e-7);
+    vec_same("adamw v", &v, 1e-7);
+    vec_free(&grad);
+    vec_free(&scale);
+    vec_free(&zero);
+}
+
+PAIR_TEST(vectors)
+PAIR_TEST(clip)
+PAIR_TEST(adamw)
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vectors), cmocka_unit_test(test_clip), cmocka_unit_test(test_adamw),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
