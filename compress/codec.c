@@ -293,6 +293,18 @@ enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers 
     return encode_either(codec, NULL, numbers, dst, cap, size_p);
 }
 
+enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t size, void *room)
+{
+    struct piece_shape shape;
+    struct piece_numbers numbers;
+    struct codec_view view;
+    if (!codec_pieces(codec, &shape, NULL)) return STATUS_INVALID;
+    TRY(codec_open(codec, src, size, NULL, &view));
+    memset(room, 0, pieces_lay_out(&shape, room, &numbers));
+    codec->value.stage->decode_pieces(&codec->value, view.payload, view.size, &numbers);
+    return STATUS_OK;
+}
+
 size_t codec_parts(const struct codec *codec)
 {
     const struct value_ctx *v = &codec->value;

@@ -125,6 +125,11 @@ bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct p
 enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers *numbers, uint8_t *dst, size_t cap,
                                 size_t *size_p) MUST_CHECK;
 
+/* The numbers of a payload, for a device that adds what they stand for (device.h, delta_add): those that encode made it
+ * of, but for `square`. `room`: as many bytes as pieces_lay_out says. INVALID as above; CORRUPT or NONFINITE as
+ * codec_decode; room is undefined then. */
+enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t size, void *room) MUST_CHECK;
+
 /* Bits per value that no coding of this payload's content goes below: for dense stages the entropy of the codes one by
  * one, without scales; for top-k log2 of the number of choices, and the value bits. 1-D tensors of stages that send
  * those as bf16 count 16 bits a value. */

@@ -184,6 +184,15 @@ static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct 
     return int8_check(ctx, dst, *size_p) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
 }
 
+static void int8_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                               const struct piece_numbers *numbers)
+{
+    size_t blocks = n_blocks(ctx);
+    (void)size;
+    for (size_t i = 0; i < blocks; i++) memcpy(&numbers->heads[i].scale[0], src + 4 * i, 4);
+    memcpy(numbers->bytes, src + 4 * blocks, ctx->n);
+}
+
 static size_t int8_align(const struct value_ctx *ctx)
 {
     return ctx->param[0];
@@ -220,4 +229,5 @@ const struct value_stage codec_int8 = {
     .decode_axpy = int8_decode_axpy,
     .pieces = int8_pieces,
     .encode_pieces = int8_encode_pieces,
+    .decode_pieces = int8_decode_pieces,
 };

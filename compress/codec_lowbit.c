@@ -207,6 +207,28 @@ static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struc
     return lowbit_check(ctx, dst, s.size) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
 }
 
+static void lowbit_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                                 const struct piece_numbers *numbers)
+{
+    const struct runs *runs = ctx->plan;
+    const struct sections s = sections_of(ctx, runs->total);
+    const uint8_t *head = src + s.heads;
+    struct piece_head *piece = numbers->heads;
+    (void)size;
+    memcpy(numbers->plain, src, 2 * runs->total.n_plain);
+    memcpy(numbers->bytes, src + s.codes, runs->total.code_bytes);
+    for (size_t r = 0; r < runs->n_runs; r++) {
+        const struct run *run = &runs->run[r];
+        size_t step = run->plain ? PIECE_PLAIN_MAX : s.block;
+        for (size_t i = run->from; i < run->to; i += step, piece++) {
+            if (run->plain) continue;
+            piece->scale[0] = head[0] | (s.format->head > 1 ? (uint32_t)head[1] << 8 : 0);
+            piece->scale[1] = s.format->head > 2 ? head[2] : 0;
+            head += s.format->head;
+        }
+    }
+}
+
 /* out = values, or out += *a * values. */
 static void walk(const struct value_ctx *ctx, const float *a, const uint8_t *src, struct codec_part part, float *out)
 {
@@ -264,7 +286,7 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
         .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
         .parts = lowbit_parts, .part = lowbit_part, .encode = lowbit_encode, .check = lowbit_check,                    \
         .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                             \
-        .pieces = lowbit_pieces, .encode_pieces = lowbit_encode_pieces,                                                \
+        .pieces = lowbit_pieces, .encode_pieces = lowbit_encode_pieces, .decode_pieces = lowbit_decode_pieces,         \
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");

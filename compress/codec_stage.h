@@ -78,6 +78,9 @@ struct value_stage {
     void (*pieces)(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces);
     enum status (*encode_pieces)(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
                                  size_t cap, size_t *size_p);
+    /* The way back, of a payload that passed `check`; the numbers are zeroed. NULL where `pieces` is. */
+    void (*decode_pieces)(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                          const struct piece_numbers *numbers);
     /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */
     enum status (*check)(const struct value_ctx *ctx, const uint8_t *src, size_t size);
     /* The values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. These run on

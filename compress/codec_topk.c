@@ -88,6 +88,7 @@ const struct value_stage codec_topk = {
     .encode = topk_encode,
     .pieces = topk_pieces,
     .encode_pieces = topk_encode_pieces,
+    .decode_pieces = topk_decode_pieces,
     .check = topk_check,
     .decode = topk_decode,
     .add = topk_add,

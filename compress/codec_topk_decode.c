@@ -293,3 +293,58 @@ void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size
     for (size_t i = 0; i < n; i += TOPK_LOOKS)
         put_payloads(weight ? WEIGH : AXPY, ctx, from + i, n - i < TOPK_LOOKS ? n - i : TOPK_LOOKS, part, acc, weight);
 }
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+
+/* The numbers of one payload, up to where they are written. */
+struct unmade {
+    const struct piece_numbers *numbers;
+    struct piece_head *head; /* of the next piece */
+    size_t chosen;           /* values of the chunks before */
+};
+
+static void unmake_chunk(struct unmade *u, enum topk_values kind, struct topk_stream *s, struct topk_slice *slice,
+                         const struct topk_item *item)
+{
+    struct piece_head *head = u->head++;
+    (void)topk_stream_chunk(s, kind, item);
+    head->scale[0] = s->scales.low;
+    head->scale[1] = s->scales.high;
+    while (s->left) {
+        topk_streams_read(&s, slice, 1, kind);
+        memcpy(u->numbers->index + u->chosen + head->n, slice->place, slice->n * sizeof *slice->place);
+        memcpy(u->numbers->code + u->chosen + head->n, slice->code, slice->n * sizeof *slice->code);
+        head->n += slice->n;
+    }
+    u->chosen += item->k;
+}
+
+void topk_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                        const struct piece_numbers *numbers)
+{
+    const struct topk_plan *plan = ctx->plan;
+    enum topk_values kind = (enum topk_values)ctx->param[TOPK_VALUES];
+    struct unmade u = {.numbers = numbers, .head = numbers->heads};
+    struct topk_walk walk = {.ctx = ctx};
+    struct topk_item item;
+    struct topk_looks looks;
+    struct topk_stream stream;
+    struct topk_slice slice;
+    uint32_t in_group = 0;
+    looks.n = 0;
+    memcpy(numbers->plain, src, 2 * plan->n_dense);
+    for (size_t group = 0; topk_next(&walk, &item);) {
+        if (!item.k) {
+            u.head += (item.length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
+            continue;
+        }
+        if (!in_group) {
+            size_t start = group_start(plan, src, size, group), end = group_start(plan, src, size, group + 1);
+            topk_looks_reserve(&looks, 1);
+            stream = topk_stream_of(src + start, end - start, &looks);
+            group++;
+        }
+        unmake_chunk(&u, kind, &stream, &slice, &item);
+        in_group = (in_group + 1) % topk_group_chunks(ctx);
+    }
+}

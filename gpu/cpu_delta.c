@@ -170,3 +170,33 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
         out.heads[i] = head;
     }
 }
+
+static void add_piece(enum piece_kind kind, const struct piece_range *piece, const struct piece_head *head,
+                      const struct piece_numbers *in, float *theta)
+{
+    unsigned mantissa = rule_mantissa(kind), bits = rule_code_bits(kind);
+    if (!piece->k) {
+        for (size_t i = 0; i < piece->length; i++) theta[i] = theta[i] + rule_bf16_value(in->plain[piece->out + i]);
+    } else if (kind <= PIECE_HALF) {
+        float scale = rule_scale(mantissa, head->scale[0]), scale1 = rule_scale(mantissa, head->scale[1]);
+        for (size_t i = 0; i < head->n; i++) {
+            float *to = &theta[in->index[piece->out + i]];
+            *to = *to + rule_chosen_value(kind, in->code[piece->out + i], scale, scale1);
+        }
+    } else {
+        struct rule_block b = rule_block_of_head(kind, head->scale);
+        for (size_t i = 0; i < piece->length; i++)
+            theta[i] = theta[i] + rule_code_value(kind, &b, rule_code_at(in->bytes + piece->out, bits, i));
+    }
+}
+
+void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta)
+{
+    const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
+    if (!p) return;
+    const struct piece_shape *shape = &p->as.delta.shape;
+    struct piece_numbers in;
+    pieces_lay_out(shape, numbers, &in);
+    for (size_t i = 0; i < shape->n_pieces; i++)
+        add_piece(shape->kind, &p->as.delta.pieces[i], &in.heads[i], &in, theta + p->as.delta.pieces[i].from);
+}

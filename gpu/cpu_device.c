@@ -336,6 +336,7 @@ static const struct device_ops cpu_ops = {
     .axpy = cpu_axpy,
     .scale = cpu_scale,
     .delta = cpu_delta,
+    .delta_add = cpu_delta_add,
 };
 
 static enum status cpu_fill_in(struct cpu_device *cpu, int threads)

@@ -118,5 +118,6 @@ void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
 void cpu_scale(struct device *dev, size_t n, float a, float *x);
 void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
                const float *residual, float *rest, void *numbers);
+void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);
 
 #endif

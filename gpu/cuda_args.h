@@ -262,6 +262,17 @@ struct cuda_delta_args {
 void cuda_delta_chunk(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* top-k: n_pieces blocks */
 void cuda_delta_block(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* ceil(n_pieces / 8) */
 
+/* --- cuda_delta_add.cu: ceil(n_pieces / CUDA_ROW_WARPS) ----------------------------------------------------------- */
+
+struct cuda_add_args {
+    enum piece_kind kind;
+    size_t n_pieces;
+    const struct piece_range *pieces;
+    struct piece_numbers in;
+    float *theta; /* at the fragment's first float */
+};
+void cuda_delta_add(const struct cuda_grid *grid, const struct cuda_add_args *a);
+
 #ifdef __cplusplus
 }
 #endif

@@ -440,6 +440,7 @@ static const struct device_ops cuda_ops = {
     .axpy = cuda_op_axpy,
     .scale = cuda_op_scale,
     .delta = cuda_op_delta,
+    .delta_add = cuda_op_delta_add,
 };
 
 static enum status cuda_open(int index, struct device **out, struct err *err)

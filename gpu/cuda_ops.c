@@ -350,3 +350,16 @@ void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const floa
     if (s->kind <= PIECE_HALF) LAUNCH_ARGS(cuda, cuda_delta_chunk, s->n_pieces, 1, &args);
     else LAUNCH_ARGS(cuda, cuda_delta_block, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, &args);
 }
+
+void cuda_op_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_DELTA);
+    if (!p) return;
+    const struct piece_shape *s = &p->as.delta.shape;
+    struct piece_numbers in;
+    pieces_lay_out(s, numbers, &in);
+    cuda_written(cuda, theta, s->n_values * sizeof *theta);
+    LAUNCH(cuda, cuda_delta_add, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, cuda_add_args, .kind = s->kind,
+           .n_pieces = s->n_pieces, .pieces = p->as.delta.pieces, .in = in, .theta = theta);
+}

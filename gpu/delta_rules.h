@@ -219,6 +219,28 @@ RULE struct rule_block rule_block_2bit(float low, float high)
     return b;
 }
 
+/* What its codes stand for, from its head. */
+RULE struct rule_block rule_block_of_head(enum piece_kind kind, const uint32_t scale[2])
+{
+    struct rule_block b;
+    memset(&b, 0, sizeof b);
+    if (kind == PIECE_INT8) {
+        b.high = rule_float(scale[0]);
+    } else if (kind == PIECE_E3M0) {
+        b.top = scale[0];
+    } else {
+        b.high = rule_e8m8(scale[0]);
+        b.low = b.high * ((float)scale[1] * 0x1p-8f);
+    }
+    return b;
+}
+
+/* Code i of a block's bytes. */
+RULE uint32_t rule_code_at(const uint8_t *bytes, unsigned bits, size_t i)
+{
+    return (uint32_t)bytes[i * bits / 8] >> i * bits % 8 & ((1u << bits) - 1);
+}
+
 /* The code of x in a block that is not zero; int8 in two's complement. Adding 1.5 * 2^23 leaves the nearest integer in
  * the low bits. */
 RULE uint32_t rule_code(enum piece_kind kind, const struct rule_block *b, float x)

@@ -269,6 +269,10 @@ struct device_ops {
      * part of such a piece is not written. */
     void (*delta)(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
                   float decay, const float *residual, float *rest, void *numbers);
+    /* The way back, of an update: theta += what the numbers of a payload (codec_decode_pieces) stand for, one fp32
+     * addition a value, bit for bit as the codec decodes and common/apply.h adds. What was not sent stays as it is.
+     * Device memory as above; the numbers are only read. */
+    void (*delta_add)(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);
 };
 
 /* Open a device by name: "cpu" with `threads` >= 1 compute threads, "cuda" or "cuda:N" (gpu/plugin.h: UNSUPPORTED, with

@@ -143,6 +143,17 @@ atoll_planted_cuda(last_byte_not_written test_blocks cuda_delta_block
 atoll_planted_cuda(a_bad_piece_is_sent test_not_finite cuda_delta_block
     "head.bad = most >= RULE_INFINITY;" "head.bad = 0;")
 
+atoll_planted_cuda(last_value_not_added test_add cuda_delta_add
+    "i < head->n; i += 32" "i + 1 < head->n; i += 32")
+atoll_planted_cuda(levels_exchanged test_add cuda_delta_add
+    "a->in.code[piece->out + i], scale, scale1" "a->in.code[piece->out + i], scale1, scale")
+atoll_planted_cuda(codes_of_a_byte_exchanged test_add cuda_delta_add
+    "rule_code_at(a->in.bytes + piece->out, bits, i)" "rule_code_at(a->in.bytes + piece->out, bits, bits < 8 ? i ^ 1 : i)")
+atoll_planted_cuda(plain_values_of_the_first_piece test_add cuda_delta_add
+    "a->in.plain[piece->out + i]" "a->in.plain[i]")
+atoll_planted_cuda(added_at_the_chunk_before test_add cuda_delta_add
+    "a->theta[piece->from + a->in.index[piece->out + i]]" "a->theta[a->in.index[piece->out + i]]")
+
 # --- between host and device
 atoll_planted_cuda(buffer_filled_while_it_is_on_its_way test_calls cuda_stage.c
     "return cuda_rt_await(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;" "return i;")

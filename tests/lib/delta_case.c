@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "common/apply.h"
 #include "common/mem.h"
 #include "common/rng.h"
 #include "compress/feedback.h"
@@ -195,5 +196,69 @@ void delta_case_check(struct device *dev, const char *spec, const struct codec_s
     mem_free(host);
     mem_free(payload);
     feedback_finish(&fb);
+    codec_destroy(codec);
+}
+
+/* ---- the way back ------------------------------------------------------------------------------------------------ */
+
+/* Zeros of both signs and denormals are among them. */
+static void fill_theta(float *theta, size_t n)
+{
+    delta_case_fill(DELTA_NORMAL, 21, theta, n);
+    for (size_t i = 0; i < n; i += 7) theta[i] = i % 2 ? 0.0f : -0.0f;
+    for (size_t i = 3; i < n; i += 11) theta[i] = copysignf(0x1p-140f, theta[i]);
+}
+
+static void add_on_device(struct device *dev, const struct codec *codec, const void *room, size_t bytes, float *theta,
+                          size_t n)
+{
+    const struct device_ops *ops = dev->ops;
+    struct piece_shape shape;
+    struct err err = {0};
+    struct delta_plan *plan = plan_for(dev, codec, &shape);
+    void *numbers = ops->alloc(dev, bytes);
+    assert_non_null(numbers);
+    ops->upload(dev, numbers, room, bytes);
+    float *there = upload(dev, theta, n);
+    ops->delta_add(dev, plan, numbers, there);
+    if (ops->fetch(dev, theta, there, n * sizeof *theta, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    ops->release(dev, there - LEAD);
+    ops->release(dev, numbers);
+    ops->plan_free(dev, plan);
+}
+
+void delta_case_add(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
+                    enum delta_values values)
+{
+    struct codec *codec = delta_case_codec(spec, spans, n_spans);
+    struct piece_shape shape;
+    struct piece_numbers numbers;
+    size_t n = codec_count(codec), cap = codec_bound(codec), size = 0, made = 0;
+    float *x = mem_alloc(3 * n, sizeof *x), *theta = x + n, *want = theta + n;
+    uint8_t *payload = mem_alloc(2, cap);
+    assert_true(codec_pieces(codec, &shape, NULL));
+    size_t bytes = pieces_lay_out(&shape, NULL, &numbers);
+    void *room = mem_alloc(1, bytes);
+    assert_true(x && payload && room);
+    memset(room, 0xff, bytes);
+    delta_case_fill(values, 5, x, n);
+    fill_theta(theta, n);
+    memcpy(want, theta, n * sizeof *theta);
+    assert_int_equal(codec_encode(codec, x, payload, cap, &size, NULL), STATUS_OK);
+    assert_int_equal(codec_decode_pieces(codec, payload, size, room), STATUS_OK);
+    pieces_lay_out(&shape, room, &numbers);
+    assert_int_equal(codec_encode_pieces(codec, &numbers, payload + cap, cap, &made), STATUS_OK);
+    if (made != size || memcmp(payload, payload + cap, size))
+        fail_msg("%s, values %d: the numbers of a payload make another one", spec, values);
+    add_on_device(dev, codec, room, bytes, theta, n);
+    assert_int_equal(codec_decode(codec, payload, size, x), STATUS_OK);
+    apply_update(want, false, x, n);
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&theta[i], &want[i], sizeof *want))
+            fail_msg("%s, values %d: theta %zu is off by something: %a, want %a", spec, values, i, (double)theta[i],
+                     (double)want[i]);
+    mem_free(room);
+    mem_free(payload);
+    mem_free(x);
     codec_destroy(codec);
 }

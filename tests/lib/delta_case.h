@@ -40,6 +40,11 @@ struct codec *delta_case_codec(const char *spec, const struct codec_span *spans,
 void delta_case_check(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
                       enum delta_values values, enum delta_call call);
 
+/* The way back: a payload's numbers, added to theta by the device, against codec_decode and apply_update. Fails the
+ * test where a bit of theta differs, or where the numbers make another payload. */
+void delta_case_add(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
+                    enum delta_values values);
+
 /* The numbers of the spans' fragment in host memory, from `dev`; mem_free(*room). */
 struct piece_numbers delta_case_numbers(struct device *dev, const struct codec *codec, const float *x, void **room);
 void delta_case_fill(enum delta_values values, uint64_t seed, float *x, size_t n);

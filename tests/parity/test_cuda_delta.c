@@ -61,6 +61,23 @@ static void test_blocks(void **state)
     each_case(specs, COUNT(specs));
 }
 
+/* Updates, on the device. */
+static void test_add(void **state)
+{
+    static const char *const specs[] = {
+        "topk:64/4096", "topk:200/4096+2bit", "topk:3/256+int8", "topk:30/1024+fp16+huff", "int8:100+lz4",
+        "int4:128",     "e3m0:64",            "2bit:8192",       "1bit:192+huff",          "int8"};
+    size_t n_spans;
+    const struct codec_span *spans = delta_case_spans(&n_spans);
+    (void)state;
+    for (size_t i = 0; i < COUNT(specs); i++)
+        for (int values = 0; values < DELTA_N; values++) {
+            struct device *dev = open_cuda((unsigned)values % 3);
+            delta_case_add(dev, specs[i], spans, n_spans, (enum delta_values)values);
+            close_cuda(dev);
+        }
+}
+
 /* Sums are added up as the format says, also where that shows. */
 static void test_order(void **state)
 {
@@ -134,6 +151,7 @@ static void test_refusals(void **state)
     assert_int_equal(dev->ops->delta_plan(dev, &shape, pieces, &plan), STATUS_NOMEM);
     assert_int_equal(dev->ops->lin_plan(dev, &(struct lin_shape){.n = 1, .k = 1, .m = 1}, &lin), STATUS_OK);
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
+    dev->ops->delta_add(dev, (struct delta_plan *)lin, NULL, NULL);
     dev->ops->delta(dev, (struct delta_plan *)lin, NULL, NULL, 0, NULL, NULL, NULL);
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     device_close(dev);
@@ -146,6 +164,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks),     cmocka_unit_test(test_blocks),   cmocka_unit_test(test_many_chosen),
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_refusals), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_add),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

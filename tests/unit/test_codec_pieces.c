@@ -37,6 +37,9 @@ static void test_same_bytes(void **state)
         for (int values = 0; values < DELTA_N; values++)
             for (int call = 0; call < DELTA_CALLS; call++)
                 delta_case_check(dev, specs[i], spans, n_spans, (enum delta_values)values, (enum delta_call)call);
+    for (size_t i = 0; i < COUNT(specs); i++)
+        for (int values = 0; values < DELTA_N; values++)
+            delta_case_add(dev, specs[i], spans, n_spans, (enum delta_values)values);
     delta_case_check(dev, "topk:32/256", spans, n_spans, DELTA_CHUNK_ORDER, DELTA_CALL_ALONE);
     delta_case_check(dev, "1bit:64", spans, n_spans, DELTA_BLOCK_ORDER, DELTA_CALL_ALONE);
     device_close(dev);
@@ -52,6 +55,8 @@ static void test_large(void **state)
     struct device *dev = open_cpu();
     delta_case_check(dev, "topk:64/4096", spans, 2, DELTA_NORMAL, DELTA_CALL);
     delta_case_check(dev, "int4", spans, 2, DELTA_NORMAL, DELTA_CALL);
+    delta_case_add(dev, "topk:64/4096", spans, 2, DELTA_NORMAL);
+    delta_case_add(dev, "topk:2000/4096+fp16", spans, 2, DELTA_NORMAL); /* more than one slice a chunk */
     device_close(dev);
 }
 
@@ -138,17 +143,19 @@ static void test_refusals(void **state)
 {
     struct piece_shape shape;
     struct piece_numbers none = {0};
-    uint8_t byte;
+    uint8_t byte = 0;
     size_t size;
     (void)state;
     struct codec *codec = delta_case_codec("bf16+lz4", span_pair, 2);
     assert_false(codec_pieces(codec, &shape, NULL));
     assert_int_equal(codec_encode_pieces(codec, &none, &byte, 1, &size), STATUS_INVALID);
+    assert_int_equal(codec_decode_pieces(codec, &byte, 1, &byte), STATUS_INVALID);
     codec_destroy(codec);
     static const char *const specs[] = {"topk:8/256", "int4", "int8"};
     for (size_t i = 0; i < COUNT(specs); i++) {
         struct broken b = broken_begin(specs[i]);
         assert_int_equal(codec_encode_pieces(b.codec, &b.numbers, &byte, 1, &size), STATUS_LIMIT);
+        assert_int_equal(codec_decode_pieces(b.codec, &byte, 1, b.room), STATUS_CORRUPT);
         broken_end(&b, STATUS_OK);
     }
 }
