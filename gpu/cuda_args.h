@@ -22,7 +22,7 @@ enum {
     CUDA_EMBED_ROWS = 16384, /* cuda_embed_word looks through so many tokens at most */
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
-    CUDA_SEGMENTS = 256,     /* a reduction to a scalar is cut into this many, whatever the device */
+    CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into this many, whatever the device */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
     CUDA_ATTN_HEAD_MAX = 128, /* columns of a head that fit its shared memory */
     CUDA_CHUNK_THREADS = 128, /* of the block that takes one chunk of top-k */
@@ -151,7 +151,7 @@ void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /*
 
 struct cuda_reduce_args {
     size_t n, segment; /* floats of one segment */
-    int square;
+    int square, wide;  /* wide: x begins at 16 bytes; segments are multiples of CUDA_WIDE */
     const float *x;
     double *sums; /* [CUDA_SEGMENTS] */
     float *out;

@@ -457,7 +457,8 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
         cuda->spans_device = cuda_rt_alloc(cuda->rt, CUDA_SPANS * sizeof *cuda->spans_device);
         cuda->spans = mem_alloc(CUDA_SPANS, sizeof *cuda->spans);
         if (!cuda->partials || !cuda->sums || !cuda->spans_device || !cuda->spans)
-            status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left", index, name);
+            status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left: see nvidia-smi who holds it, "
+                             "or take another in train.devices", index, name);
     }
     cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);

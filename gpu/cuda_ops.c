@@ -37,8 +37,10 @@ void cuda_op_scale(struct device *dev, size_t n, float a, float *x)
 
 static void reduce(struct cuda_device *cuda, size_t n, const float *x, bool square, float *out)
 {
-    LAUNCH(cuda, cuda_reduce, CUDA_SEGMENTS, 1, cuda_reduce_args, .n = n, .segment = blocks_of(n, CUDA_SEGMENTS),
-           .square = square, .x = x, .sums = cuda->sums);
+    bool wide = (uintptr_t)x % 16 == 0;
+    size_t segment = blocks_of(blocks_of(n, CUDA_SEGMENTS), CUDA_WIDE) * CUDA_WIDE;
+    LAUNCH(cuda, cuda_reduce, CUDA_SEGMENTS, 1, cuda_reduce_args, .n = n, .segment = segment, .square = square,
+           .wide = wide, .x = x, .sums = cuda->sums);
     LAUNCH(cuda, cuda_reduce_end, 1, 1, cuda_reduce_args, .sums = cuda->sums, .out = out);
 }
 

@@ -190,8 +190,10 @@ void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
 {
     void *p = NULL;
     cuda_rt_use(rt);
-    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
+    cudaError_t code = cudaMalloc(&p, bytes ? bytes : 1);
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError(); /* that there is no memory the caller reports; nothing sticks */
+        if (code != cudaErrorMemoryAllocation) check(rt, code, "an error from before, seen while taking memory");
         return NULL;
     }
     check(rt, cudaMemsetAsync(p, 0, bytes, rt->stream), "clearing memory");

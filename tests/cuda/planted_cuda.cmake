@@ -69,7 +69,9 @@ atoll_planted_cuda(last_column_not_summed test_norm cuda_norm
 atoll_planted_cuda(last_block_of_rows_too_long test_norm cuda_norm
     "end = row + a->block < a->n ? row + a->block : a->n;" "end = row + a->block;")
 atoll_planted_cuda(first_of_a_segment_left_out test_vectors cuda_loss
-    "size_t i = begin + threadIdx.x;" "size_t i = begin + 1 + threadIdx.x;")
+    "size_t i = begin + threadIdx.x * (size_t)WIDE;" "size_t i = begin + 1 + threadIdx.x * (size_t)WIDE;")
+atoll_planted_cuda(the_end_of_a_segment_left_out test_vectors cuda_loss
+    "i + k < end ? a->x[i + k] : 0.0f" "0.0f")
 atoll_planted_cuda(a_query_does_not_see_itself test_attn cuda_attention
     "if (key + lane > query ||" "if (key + lane >= query ||")
 atoll_planted_cuda(a_query_sees_the_next_key test_attn cuda_attention

@@ -244,10 +244,46 @@ static void test_refusals(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+/* The same numbers give the same bits wherever they lie: loads may be wide or not, the order is one. */
+static void test_sums_anywhere(void **state)
+{
+    enum { N = 20011 };
+    (void)state;
+    struct device *dev = NULL;
+    struct err err = {0};
+    float *values = case_normal(N, 5, 1), results[4] = {0};
+    double want[2] = {0, 0};
+    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    float *p = dev->ops->alloc(dev, (N + 1) * sizeof *p), *out = dev->ops->alloc(dev, sizeof results);
+    assert_true(p && out);
+    for (size_t i = 0; i < N; i++) {
+        want[0] += (double)values[i];
+        want[1] += (double)values[i] * (double)values[i];
+    }
+    for (size_t at = 0; at < 2; at++) {
+        dev->ops->upload(dev, p + at, values, N * sizeof *p);
+        dev->ops->sum(dev, N, p + at, out + 2 * at);
+        dev->ops->sumsq(dev, N, p + at, out + 2 * at + 1);
+        assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+    }
+    dev->ops->download(dev, results, out, sizeof results);
+    assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+    assert_memory_equal(results, results + 2, 2 * sizeof *results);
+    for (int i = 0; i < 2; i++) assert_true(fabs((double)results[i] - want[i]) < 1e-6 * want[1]);
+    dev->ops->release(dev, p);
+    dev->ops->release(dev, out);
+    device_close(dev);
+    mem_free(values);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_writers),
-                                       cmocka_unit_test(test_ranges), cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_ranges), cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_sums_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
