@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Settings and surroundings of a GPU that cannot work, one clear line for each and no crash; odd ones that can; and a run
+# that goes from the CPU to a GPU and back. The GPUs are emulated. ctest: timeout=170
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+make_data
+write_config run.yaml
+export ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so ATOLL_EMULATED_GPUS=3
+
+launch() { # folder settings...: ended with $status
+    local dir=$1
+    shift
+    status=0
+    timeout 60 "$BIN/atoll" launch run.yaml --workers 1 --dir "$dir" --train.max_steps=2 --train.sync_every=1 \
+        --inner.warmup_steps=0 "$@" >"$dir.log" 2>&1 || status=$?
+}
+
+refused() { # line settings...
+    local line=$1 name=wrong$((++wrong))
+    shift
+    launch "$name" "$@"
+    ((status == 1 || status == 2)) || fail "$*: ended with $status, expected 1 or 2"
+    grep -qE -- "$line" "$name.log" || fail "$*: no line \"$line\" in: $(<"$name.log")"
+    echo "$*: $(grep -hE -m 1 -- "$line" "$name.log")"
+}
+wrong=0
+
+refused 'train.devices: "cuda:0,0" names cuda:0 twice' --train.devices=cuda:0,0
+for text in 'cuda:' 'cuda:0-1' 'cuda:0, 1' 'cuda:0,' 'cuda:-1' 'gpu' 'CUDA' ' cuda' 'cpu,cuda' ''; do
+    refused 'train.devices: .* is not understood; allowed: auto, cpu, cuda' --train.devices="$text"
+done
+refused 'device "cuda:99999999999999999999" is unknown' --train.devices=cuda:99999999999999999999
+refused 'device cuda:9: ' --train.devices=cuda:9
+refused 'train.batch_size: 4 cannot be divided among train.ranks = 3; nearest: 3 or 6' --train.devices=cuda:0,1,2
+refused 'train.ranks: 3 does not go with the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
+refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
+refused 'heads of 256 columns, a GPU takes 128 at most: raise model.n_head' --train.devices=cuda --model.n_embd=256 \
+    --model.n_head=1
+export ATOLL_ATTENTION=fast
+refused 'ATOLL_ATTENTION is "fast": own, cudnn or exact are allowed' --train.devices=cuda --train.precision=bf16
+ATOLL_ATTENTION=cudnn
+refused 'no cuDNN; ATOLL_ATTENTION=own does without' --train.devices=cuda --train.precision=bf16
+unset ATOLL_ATTENTION
+ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
+
+# Sizes that no fast kernel takes.
+for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model.n_head=3 --model.vocab_size=257' \
+    '--model.n_embd=40 --train.batch_size=3'; do
+    # shellcheck disable=SC2086 # several settings
+    launch odd --train.devices=cuda --train.precision=bf16 $odd
+    ((status == 0)) || fail "$odd: ended with $status: $(tail -n 3 odd.log)"
+    grep -q 'attention by the own kernel, which is slower' odd/logs/worker-0.log || fail "$odd: no word about attention"
+    rm -rf odd
+done
+
+# One run, here and there.
+steps_reach() { (($(grep -c '"event":"step"' moved/metrics.jsonl) >= $1)); }
+mkdir moved
+touch moved/metrics.jsonl
+steps=0
+for device in cpu cuda:1 cpu; do
+    start moved.log "$BIN/atoll" launch run.yaml --workers 1 --dir moved --train.max_steps=100000 \
+        --train.devices="$device"
+    until_true 60 "steps on $device" steps_reach $((steps + 12))
+    kill -TERM "$pid"
+    code=0
+    wait "$pid" || code=$?
+    ended "$pid"
+    ((code == 75)) || fail "$device: ended with $code: $(tail -n 5 moved.log)"
+    steps=$(grep -c '"event":"step"' moved/metrics.jsonl)
+done
+json lines moved/metrics.jsonl step loss | awk '
+    NR == 1 { first = $1 }
+    { last = $1 }
+    END { printf "%d steps on CPU and GPU in turn: %g to %g\n", NR, first, last; exit !(last < first) }' ||
+    fail "the losses do not fall"
