@@ -272,8 +272,8 @@ static enum status cuda_attn_plan(struct device *dev, const struct attn_shape *s
 }
 
 /* Words whose logits are computed. In bf16 a few more than there are: fast kernels want sides of 16 bytes (cuBLAS,
- * "Tensor Core Usage"), and GPT-2 has 50257. The weights of those too many are what follows in the image, which is finite
- * (memory begins as zeros): their logits are never looked at, and the gradients of these are zero. */
+ * "Tensor Core Usage"), and GPT-2 has 50257. The weights of those too many are what follows in the image, which is
+ * finite (memory begins as zeros): their logits are never looked at, and the gradients of these are zero. */
 static size_t head_words(const struct cuda_device *cuda, const struct head_shape *s)
 {
     size_t words = blocks_of(s->v, CUDA_WIDE) * CUDA_WIDE;
