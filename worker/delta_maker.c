@@ -11,9 +11,9 @@ enum newest { NEWEST_BOTH, NEWEST_HOST, NEWEST_DEVICE };
 struct maker_fragment {
     struct delta_source source;
     struct piece_shape shape;
-    struct delta_plan *plan;
-    void *numbers, *host_numbers; /* device, pinned memory of the host */
-    size_t bytes;
+    struct delta_plan *plan, *down; /* down: NULL: updates come as floats; may be plan */
+    void *numbers, *host_numbers; /* device, pinned memory of the host; of deltas and of updates */
+    size_t bytes, down_bytes;
     struct piece_numbers made;
     double norm;
     enum newest newest;
@@ -32,28 +32,61 @@ struct delta_maker {
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
+/* Of a codec that has pieces. */
+static enum status cut(struct device *dev, const struct codec *codec, struct piece_shape *shape,
+                       struct delta_plan **plan)
+{
+    (void)codec_pieces(codec, shape, NULL);
+    struct piece_range *pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
+    if (!pieces) return STATUS_NOMEM;
+    (void)codec_pieces(codec, shape, pieces);
+    enum status status = dev->ops->delta_plan(dev, shape, pieces, plan);
+    mem_free(pieces);
+    return status;
+}
+
 static enum status make_plan(struct delta_maker *m, struct maker_fragment *f, struct err *err)
 {
     const char *spec = codec_spec(f->source.codec);
     if (!codec_pieces(f->source.codec, &f->shape, NULL))
         return err_set(err, STATUS_UNSUPPORTED, "codec.up %s has no form for devices", spec);
-    struct piece_range *pieces = mem_alloc(f->shape.n_pieces, sizeof *pieces);
-    if (!pieces) return err_set(err, STATUS_NOMEM, "no memory to cut a fragment for codec.up %s", spec);
-    (void)codec_pieces(f->source.codec, &f->shape, pieces);
-    enum status status = m->dev->ops->delta_plan(m->dev, &f->shape, pieces, &f->plan);
-    mem_free(pieces);
+    enum status status = cut(m->dev, f->source.codec, &f->shape, &f->plan);
     if (status == STATUS_UNSUPPORTED)
         return err_set(err, status, "codec.up %s takes too much at a time for %s", spec, m->dev->name);
     if (status != STATUS_OK) return err_set(err, status, "device %s: no plan for codec.up %s", m->dev->name, spec);
     return STATUS_OK;
 }
 
+bool delta_maker_takes(const struct codec *down, struct piece_shape *shape)
+{
+    struct piece_numbers unused;
+    return down && codec_pieces(down, shape, NULL) &&
+           pieces_lay_out(shape, NULL, &unused) < codec_count(down) * sizeof(float);
+}
+
+/* Where the device does not take it updates come as floats. */
+static enum status plan_down(struct delta_maker *m, struct maker_fragment *f)
+{
+    const struct codec *down = f->source.down;
+    struct piece_shape shape;
+    struct piece_numbers unused;
+    if (!delta_maker_takes(down, &shape)) return STATUS_OK;
+    f->down_bytes = pieces_lay_out(&shape, NULL, &unused);
+    f->down = f->plan;
+    if (!strcmp(codec_spec(down), codec_spec(f->source.codec))) return STATUS_OK;
+    f->down = NULL;
+    enum status status = cut(m->dev, down, &shape, &f->down);
+    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+}
+
 static enum status make_fragment(struct delta_maker *m, struct maker_fragment *f, struct err *err)
 {
     TRY(make_plan(m, f, err));
+    if (plan_down(m, f) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory to cut a fragment for codec.down");
     f->bytes = pieces_lay_out(&f->shape, NULL, &f->made);
-    f->numbers = m->dev->ops->alloc(m->dev, f->bytes);
-    f->host_numbers = m->dev->ops->host_alloc(m->dev, f->bytes);
+    size_t room = f->bytes > f->down_bytes ? f->bytes : f->down_bytes;
+    f->numbers = m->dev->ops->alloc(m->dev, room);
+    f->host_numbers = m->dev->ops->host_alloc(m->dev, room);
     f->newest = NEWEST_HOST;
     if (f->numbers && f->host_numbers) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the numbers of a delta (%.1f MB)", (double)f->bytes * 1e-6);
@@ -100,6 +133,7 @@ void delta_maker_destroy(struct delta_maker *m)
     if (!m) return;
     const struct device_ops *ops = m->dev->ops;
     for (uint32_t i = 0; i < m->n; i++) {
+        if (m->f[i].down != m->f[i].plan) ops->plan_free(m->dev, m->f[i].down);
         ops->plan_free(m->dev, m->f[i].plan);
         ops->release(m->dev, m->f[i].numbers);
         ops->host_release(m->dev, m->f[i].host_numbers);
@@ -120,6 +154,19 @@ void delta_maker_anchor(struct delta_maker *m, uint32_t i, const float *values, 
     m->dev->ops->send(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
     f->anchored = true; /* where that fails, so will delta_maker_make */
     f->hash = hash;
+}
+
+bool delta_maker_add(struct delta_maker *m, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
+                     uint64_t after)
+{
+    struct maker_fragment *f = &m->f[i];
+    const struct device_ops *ops = m->dev->ops;
+    if (!f->down || !f->anchored || f->hash != before) return false;
+    if (codec_decode_pieces(f->source.down, payload, size, f->host_numbers) != STATUS_OK) return false;
+    ops->send(m->dev, f->numbers, f->host_numbers, f->down_bytes);
+    ops->delta_add(m->dev, f->down, f->numbers, m->anchor + f->source.offset);
+    f->hash = after;
+    return true;
 }
 
 const float *delta_maker_base(const struct delta_maker *m)

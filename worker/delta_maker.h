@@ -7,6 +7,7 @@
  *     delta_maker_make       training is done: the numbers of all fragments; nothing is changed
  *     codec_encode_pieces    for each fragment, from delta_maker_numbers
  *     delta_maker_keep       all of them were encoded: what was not sent is the residual now
+ *     delta_maker_add        an update came: where its codec has the form its numbers go up, in place of the anchor
  *
  * A refused payload is put back by the host: delta_maker_read, feedback_rollback, delta_maker_written. */
 #ifndef WORKER_DELTA_MAKER_H
@@ -25,6 +26,7 @@ struct delta_maker;
 struct delta_source {
     uint64_t offset, count;
     const struct codec *codec;
+    struct codec *down;        /* of updates; NULL: other ones only */
     struct feedback *feedback; /* its residual: the host's copy, NULL when feedback is off */
 };
 
@@ -37,6 +39,13 @@ void delta_maker_destroy(struct delta_maker *maker);
 /* Training will start from `values` in fragment i (memory of the host). `hash` is hash64 of them: what the device has
  * by this hash does not go up again. Not between the begin of training and delta_maker_make. */
 void delta_maker_anchor(struct delta_maker *maker, uint32_t i, const float *values, uint64_t hash);
+/* Fragment i of the anchor, where it has the hash `before`, becomes `after` by an update's payload of codec `down`,
+ * which was decoded once without error: theta + x. False: the device cannot, or has other floats (delta_maker_anchor
+ * helps). When, as above; the numbers of the last make are gone. */
+bool delta_maker_add(struct delta_maker *maker, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
+                     uint64_t after);
+/* Whether updates of codec `down` (NULL: false) go up as numbers, which are fewer bytes than floats; their shape. */
+bool delta_maker_takes(const struct codec *down, struct piece_shape *shape);
 /* All fragments [n_params] as anchored, in the device's memory; as long as the maker. */
 const float *delta_maker_base(const struct delta_maker *maker);
 /* NONFINITE: theta or what is made of it holds NaN or infinity. */

@@ -1,12 +1,29 @@
 #include "worker/outer_bytes.h"
 
+#include <string.h>
+
 #include "common/mem.h"
 #include "compress/codec.h"
 #include "wire/msg.h"
 #include "wire/object.h"
+#include "worker/delta_maker.h"
 
 /* Beside theta: what an update says of the deltas that it names, in each fragment's object and once read. */
 enum { OBJECT_BYTES = WIRE_NAMED_MAX * 24, READ_BYTES = WIRE_NAMED_MAX * sizeof(struct update_named) };
+
+/* Tables of pieces of both ways, and room for the larger numbers. shape: up's. */
+static uint64_t device_bytes(const struct codec *up, const struct codec *down, const struct piece_shape *shape)
+{
+    struct piece_numbers unused;
+    struct piece_shape other;
+    uint64_t numbers = pieces_lay_out(shape, NULL, &unused), pieces = shape->n_pieces, room;
+    if (delta_maker_takes(down, &other)) {
+        room = pieces_lay_out(&other, NULL, &unused);
+        if (strcmp(codec_spec(up), codec_spec(down)) != 0) pieces += other.n_pieces;
+        if (room > numbers) numbers = room;
+    }
+    return numbers + pieces * sizeof(struct piece_range);
+}
 
 /* What one fragment's codecs and buffers take of the host, and its numbers of the device; *device is false from then on
  * if the codec has no form for devices. */
@@ -15,7 +32,6 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
 {
     struct codec *up = NULL, *down = NULL;
     struct piece_shape shape;
-    struct piece_numbers numbers;
     char spec[CONFIG_SPEC_MAX];
     size_t before = mem_live_bytes();
     enum status status = codec_create_for_fragment(&up, config_up_spec(config, i), layout, i, err);
@@ -25,8 +41,7 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
         o->host.messages += mem_live_bytes() - before + codec_bound(up) + (down ? codec_bound(down) : 0) +
                             OBJECT_BYTES;
         *device = *device && codec_pieces(up, &shape, NULL);
-        if (*device)
-            o->device.messages += pieces_lay_out(&shape, NULL, &numbers) + shape.n_pieces * sizeof(struct piece_range);
+        if (*device) o->device.messages += device_bytes(up, down, &shape);
     }
     codec_destroy(up);
     codec_destroy(down);

@@ -196,10 +196,10 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         drop_everything(loop, now_us);
         return;
     }
+    uint64_t before = f->hash;
     f->hash = hash;
     f->damaged = 0;
-    bool between = loop->sync.state == WORKER_SENDING || loop->sync.state == WORKER_WAITING;
-    if (between) outer_anchor(loop, i); /* on its way while other fragments are waited for */
+    outer_anchor_update(loop, i, before, &u);
     switch (sync_applied(&loop->sync, i, u.round, named_round(loop, &u), now_us)) {
     case SYNC_NAMED:
         feedback_commit(&f->fb);

@@ -16,6 +16,18 @@ void outer_anchor(struct outer_loop *loop, uint32_t fragment)
     if (loop->maker) delta_maker_anchor(loop->maker, fragment, loop->theta + f->offset, f->hash);
 }
 
+/* As numbers, where they are; else it is on its way while other fragments are waited for. Who is catching up has many
+ * updates before him, and sends what comes of them. */
+void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t before, const struct update *u)
+{
+    const struct outer_fragment *f = &loop->f[fragment];
+    enum worker_state state = loop->sync.state;
+    if (!loop->maker || state == WORKER_TRAINING) return;
+    bool numbers = f->down && u->form == UPDATE_INCREMENT && !strcmp(u->codec, codec_spec(f->down));
+    if (numbers && delta_maker_add(loop->maker, fragment, u->payload, u->payload_size, before, f->hash)) return;
+    if (state == WORKER_SENDING || state == WORKER_WAITING) outer_anchor(loop, fragment);
+}
+
 void outer_anchor_all(struct outer_loop *loop)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) outer_anchor(loop, i);

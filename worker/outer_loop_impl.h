@@ -96,6 +96,8 @@ void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint
 /* The device has this fragment of theta, or all of it, at the version held from now on, where there is a maker. Not
  * while it is training. */
 void outer_anchor(struct outer_loop *loop, uint32_t fragment);
+/* The fragment had the hash `before`, then this update was applied. */
+void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t before, const struct update *u);
 void outer_anchor_all(struct outer_loop *loop);
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
 /* fb.residual is the newest copy, or an error was logged. */

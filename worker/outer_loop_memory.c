@@ -85,7 +85,8 @@ static enum status maker_make(struct outer_loop *loop, struct err *err)
     if (!model->device || model->config->train.method == METHOD_DDP || loop->lossless) return STATUS_OK;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
-        sources[i] = (struct delta_source){.offset = f->offset, .count = f->count, .codec = f->up, .feedback = &f->fb};
+        sources[i] = (struct delta_source){
+            .offset = f->offset, .count = f->count, .codec = f->up, .down = f->down, .feedback = &f->fb};
     }
     enum status status =
         delta_maker_create(&loop->maker, model->device, model->device_theta, sources, loop->n_fragments, err);

@@ -156,6 +156,9 @@ atoll_planted_cuda(plain_values_of_the_first_piece test_add cuda_delta_add
 atoll_planted_cuda(added_at_the_chunk_before test_add cuda_delta_add
     "a->theta[piece->from + a->in.index[piece->out + i]]" "a->theta[a->in.index[piece->out + i]]")
 
+atoll_planted_cuda(image_not_told_of_what_is_sent test_writers cuda_stage.c
+    "cuda_written(cuda, dst, bytes);" "")
+
 # --- between host and device
 atoll_planted_cuda(buffer_filled_while_it_is_on_its_way test_calls cuda_stage.c
     "return cuda_rt_await(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;" "return i;")

@@ -31,6 +31,7 @@ assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["a
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1
+assert all(r["ms_up_as_floats"] > 0 and r["ms_up_as_numbers"] > 0 for r in sections["outer"]["delta"])
 assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
 PY
 

@@ -50,7 +50,8 @@ static unsigned long round_bytes(void)
 }
 
 static const char *const codecs[][2] = {
-    {"int8:256", "int8:256"}, {"topk:20/512", "int4"}, {"topk:8/256+2bit", "fp32"}, {"int4", "bf16"}};
+    {"int8:256", "int8:256"}, {"topk:20/512", "int4"}, {"topk:8/256+2bit", "fp32"},
+    {"int4", "bf16"},         {"int8", "topk:99/512"}, {"2bit", "topk:512/1024+fp16"}};
 
 static void test_rounds(void **state)
 {
@@ -65,10 +66,18 @@ static void test_rounds(void **state)
     }
 }
 
+/* The round in hand is thrown away, and the worker joins again. */
+static void fault(void)
+{
+    struct outer_result poisoned = {.tokens = 32, .steps = 4, .loss_sum = NAN, .compute_us = 1000};
+    log_set_level(LOG_ERROR - 1);
+    assert_int_equal(outer_loop_train_done(s->loop, &poisoned, s->now), STATUS_NONFINITE);
+    log_set_level(LOG_WARN);
+}
+
 /* Theta goes up once a round, and not at all where it has not changed. */
 static void test_emulated_bytes(void **state)
 {
-    struct outer_result poisoned = {.tokens = 32, .steps = 4, .loss_sum = NAN, .compute_us = 1000};
     (void)state;
     begin("int8:256", "fp32", 0);
     assert_true(scripted_until_training()); /* tables of plans have gone up */
@@ -77,11 +86,29 @@ static void test_emulated_bytes(void **state)
         scripted_train_done();
     }
     assert_int_equal(round_bytes(), SCRIPTED_N * sizeof(float));
-    log_set_level(LOG_ERROR - 1);
-    assert_int_equal(outer_loop_train_done(s->loop, &poisoned, s->now), STATUS_NONFINITE); /* joins again */
-    log_set_level(LOG_WARN);
+    fault();
     assert_int_equal(round_bytes(), 0);
     finish();
+}
+
+/* Of an update whose codec has the form its numbers, and nothing else; theta again when it was loaded anew. */
+static void test_emulated_numbers(void **state)
+{
+    static const char *const downs[] = {"int8:256", "int4", "topk:20/512", "topk:100/512+2bit+huff"};
+    (void)state;
+    for (unsigned i = 0; i < COUNT(downs); i++) {
+        begin("int8:256", downs[i], i);
+        assert_true(scripted_until_training());
+        assert_int_equal(round_bytes(), SCRIPTED_N * sizeof(float));
+        for (int round = 0; round < 3; round++) {
+            scripted_train_done();
+            unsigned long bytes = round_bytes();
+            if (!bytes || bytes > SCRIPTED_N * 13 / 10) fail_msg("%s: %lu bytes went up", downs[i], bytes);
+        }
+        fault();
+        assert_int_equal(round_bytes(), 0);
+        finish();
+    }
 }
 
 /* A hash that is wrong: everything is loaded anew, the same version too. */
@@ -137,6 +164,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_emulated_bytes),
+        cmocka_unit_test(test_emulated_numbers),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_kills),
     };
