@@ -216,16 +216,20 @@ struct cuda_muon_args {
     float mu, decay, step; /* decay: lr * weight_decay; step: what x is multiplied by */
     const float *scale, *grad;
     float *theta, *momentum;
-    float *x; /* [batch][rows * cols] */
+    void *x; /* [batch][rows * cols] */
+    int bf16; /* x is bf16 */
 };
 void cuda_muon_mix(const struct cuda_grid *grid, const struct cuda_muon_args *a);
 void cuda_muon_move(const struct cuda_grid *grid, const struct cuda_muon_args *a);
 
 struct cuda_muon_poly_args {
     size_t side;
-    int first;                 /* G is of a matrix that is not divided by its norm yet */
-    float *gram, *poly, *mult; /* [batch][side * side] */
-    float *inverse;            /* [batch], by cuda_muon_norm */
+    int first;      /* G is of a matrix that is not divided by its norm yet */
+    int bf16;       /* factors are bf16 */
+    float *gram;    /* [batch][side * side], as the three that follow */
+    void *factor;   /* G as a factor: gram itself where factors are fp32 */
+    void *poly, *mult;
+    float *inverse; /* [batch], by cuda_muon_norm */
 };
 void cuda_muon_norm(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* 1 by matrices */
 void cuda_muon_poly(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* of side * side elements */

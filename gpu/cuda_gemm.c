@@ -32,6 +32,22 @@ static size_t bytes_of(bool bf16)
     return bf16 ? 2 : sizeof(float);
 }
 
+static size_t products_of(const struct cuda_gemm_shape *s)
+{
+    return s->several ? s->several : 1;
+}
+
+static bool repeat(cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
+{
+    int32_t n = (int32_t)products_of(s);
+    int64_t elements = (int64_t)step;
+    return !s->several ||
+           (cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n) ==
+                CUBLAS_STATUS_SUCCESS &&
+            cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements,
+                                             sizeof elements) == CUBLAS_STATUS_SUCCESS);
+}
+
 /* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already.
  * The bias belongs to its rows then, as cuBLASLt has it. */
 static bool describe(struct cuda_gemm *g)
@@ -49,14 +65,17 @@ static bool describe(struct cuda_gemm *g)
            (!s->bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out) == CUBLAS_STATUS_SUCCESS) &&
            cublasLtMatrixLayoutCreate(&g->first, in, rows1, cols1, (int64_t)s->ldb) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutCreate(&g->second, in, rows2, cols2, (int64_t)s->lda) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->out, out, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS;
+           cublasLtMatrixLayoutCreate(&g->out, out, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS &&
+           repeat(g->first, s, s->step_b) && repeat(g->second, s, s->step_a) && repeat(g->out, s, s->step_c);
 }
 
 /* Whether rows begin at 16 bytes when matrices do. */
 static bool rows_aligned(const struct cuda_gemm_shape *s)
 {
     size_t in = bytes_of(s->bf16), out = bytes_of(s->bf16_out);
-    return s->lda * in % VECTOR_BYTES == 0 && s->ldb * in % VECTOR_BYTES == 0 && s->ldc * out % VECTOR_BYTES == 0;
+    return s->lda * in % VECTOR_BYTES == 0 && s->ldb * in % VECTOR_BYTES == 0 && s->ldc * out % VECTOR_BYTES == 0 &&
+           s->step_a * in % VECTOR_BYTES == 0 && s->step_b * in % VECTOR_BYTES == 0 &&
+           s->step_c * out % VECTOR_BYTES == 0;
 }
 
 /* The library's proposals for pointers so aligned, best guess first; their number. */
@@ -106,18 +125,21 @@ static cublasStatus_t multiply(struct cuda_rt *rt, const struct cuda_gemm *g, co
 /* What a product is called in the cache: all that the choice depends on. */
 static void key_of(const struct cuda_gemm_shape *s, enum alignment alignment, char key[ALGO_KEY_BYTES])
 {
-    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, s->lda, s->ldb, s->ldc,
-             s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32", s->bf16_out ? "bf16" : "fp32",
-             s->bias ? "+bias" : "", alignment == ALIGN_VECTOR ? "vector" : "element");
+    char several[24] = "";
+    if (s->several) snprintf(several, sizeof several, ",%zu", s->several); /* their steps follow from the rest */
+    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, several, s->lda,
+             s->ldb, s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
+             s->bf16_out ? "bf16" : "fp32", s->bias ? "+bias" : "", alignment == ALIGN_VECTOR ? "vector" : "element");
 }
 
 /* Operands to time a product with: no particular numbers, but none that a GPU is quick at. */
 static bool make_operands(struct cuda_rt *rt, const struct cuda_gemm_shape *s, void *operands[3],
                           struct cuda_gemm_call *call)
 {
-    size_t bytes[3] = {(s->a_trans ? s->k : s->m) * s->lda * bytes_of(s->bf16),
-                       (s->b_trans ? s->n : s->k) * s->ldb * bytes_of(s->bf16),
-                       (s->m + 1) * s->ldc * bytes_of(s->bf16_out)}; /* a row more: the bias */
+    size_t before = products_of(s) - 1; /* the last one */
+    size_t bytes[3] = {(before * s->step_a + (s->a_trans ? s->k : s->m) * s->lda) * bytes_of(s->bf16),
+                       (before * s->step_b + (s->b_trans ? s->n : s->k) * s->ldb) * bytes_of(s->bf16),
+                       (before * s->step_c + (s->m + 1) * s->ldc) * bytes_of(s->bf16_out)}; /* a row more: the bias */
     bool ok = true;
     for (int i = 0; i < 3; i++) { /* in the products' own stream, which waits for no other */
         ok = ok && cudaMalloc(&operands[i], bytes[i]) == cudaSuccess &&
@@ -207,7 +229,7 @@ static bool choose(struct cuda_rt *rt, struct cuda_gemm *g, enum alignment align
     if (!n) return false;
     /* Pointers that are not aligned are rare, and what is tiny is fast anyway. */
     timed = timed && n > 1 && (alignment == ALIGN_VECTOR || !rows_aligned(&g->shape)) &&
-            g->shape.m * g->shape.n * g->shape.k >= TIMED_MIN;
+            products_of(&g->shape) * g->shape.m * g->shape.n * g->shape.k >= TIMED_MIN;
     if (timed) at = fastest(rt, g, found, n);
     g->algo[alignment] = found[at < 0 ? 0 : at].algo;
     g->has[alignment] = true;

@@ -54,7 +54,8 @@ struct cuda_plan {
             struct cuda_muon_batch *batches;
             size_t n_batches;
             struct cuda_muon_place *places;           /* device memory, as all that follow */
-            float *x, *y, *gram, *poly, *mult, *inverse; /* of the largest batch */
+            float *gram, *inverse;         /* of the largest batch, as those that follow */
+            void *x, *y, *factor, *poly, *mult; /* bf16, or fp32 and factor is gram */
             size_t begin, end; /* all of them lie there in theta */
         } muon;
     } as;

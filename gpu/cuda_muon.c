@@ -63,20 +63,35 @@ static struct largest largest_of(const struct muon_matrix *matrices, size_t n, s
     return l;
 }
 
+/* Of what matrix products read. */
+static size_t element_bytes(const struct cuda_device *cuda)
+{
+    return cuda->bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
 size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
 {
     struct largest l = largest_of(matrices, n, cuda_of(dev)->muon_floats);
-    return n * sizeof(struct cuda_muon_place) + (2 * l.area + 3 * l.square + l.n) * sizeof(float);
+    size_t each = element_bytes(cuda_of(dev)), squares = cuda_of(dev)->bf16 ? 3 : 2; /* beside the one in fp32 */
+    return n * sizeof(struct cuda_muon_place) + (l.square + l.n) * sizeof(float) +
+           (2 * l.area + squares * l.square) * each;
 }
 
-static enum status make_gemms(struct cuda_rt *rt, struct cuda_muon_batch *b)
+/* All of a batch in one call. */
+static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *b)
 {
-    size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols);
-    bool tall = rows > cols;
+    size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols), area = rows * cols, square = side * side;
+    bool tall = rows > cols, bf16 = cuda->bf16;
+    struct cuda_rt *rt = cuda->rt;
     struct cuda_gemm_shape gram = {.m = side, .n = side, .k = tall ? rows : cols, .lda = cols, .ldb = cols,
-                                   .ldc = side, .a_trans = tall, .b_trans = !tall};
-    struct cuda_gemm_shape mult = {.m = side, .n = side, .k = side, .lda = side, .ldb = side, .ldc = side};
-    struct cuda_gemm_shape next = {.m = rows, .n = cols, .k = side, .lda = side, .ldb = cols, .ldc = cols};
+                                   .ldc = side, .a_trans = tall, .b_trans = !tall, .bf16 = bf16, .several = b->n,
+                                   .step_a = area, .step_b = area, .step_c = square};
+    struct cuda_gemm_shape mult = {.m = side, .n = side, .k = side, .lda = side, .ldb = side, .ldc = side,
+                                   .bf16 = bf16, .bf16_out = bf16, .several = b->n, .step_a = square,
+                                   .step_b = square, .step_c = square};
+    struct cuda_gemm_shape next = {.m = rows, .n = cols, .k = side, .lda = side, .ldb = cols, .ldc = cols,
+                                   .bf16 = bf16, .bf16_out = bf16, .several = b->n, .step_a = tall ? area : square,
+                                   .step_b = tall ? square : area, .step_c = area};
     TRY(cuda_rt_gemm_create(rt, &gram, &b->gram));
     TRY(cuda_rt_gemm_create(rt, &mult, &b->mult));
     return cuda_rt_gemm_create(rt, &next, &b->next);
@@ -123,16 +138,18 @@ enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, con
     plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
     if (!plan->as.muon.batches) return STATUS_NOMEM;
     TRY(upload_places(cuda, plan, matrices, n));
-    for (size_t i = 0; i < plan->as.muon.n_batches; i++) TRY(make_gemms(cuda->rt, &plan->as.muon.batches[i]));
+    for (size_t i = 0; i < plan->as.muon.n_batches; i++) TRY(make_gemms(cuda, &plan->as.muon.batches[i]));
     struct largest l = largest_of(matrices, n, cuda->muon_floats);
-    plan->as.muon.x = cuda_rt_alloc(cuda->rt, l.area * sizeof(float));
-    plan->as.muon.y = cuda_rt_alloc(cuda->rt, l.area * sizeof(float));
+    size_t each = element_bytes(cuda);
+    plan->as.muon.x = cuda_rt_alloc(cuda->rt, l.area * each);
+    plan->as.muon.y = cuda_rt_alloc(cuda->rt, l.area * each);
     plan->as.muon.gram = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
-    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
-    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
+    plan->as.muon.factor = cuda->bf16 ? cuda_rt_alloc(cuda->rt, l.square * each) : plan->as.muon.gram;
+    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, l.square * each);
+    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, l.square * each);
     plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, l.n * sizeof(float));
-    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.poly &&
-               plan->as.muon.mult && plan->as.muon.inverse;
+    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.factor &&
+               plan->as.muon.poly && plan->as.muon.mult && plan->as.muon.inverse;
     return all ? STATUS_OK : STATUS_NOMEM;
 }
 
@@ -147,6 +164,7 @@ void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
     cuda_rt_release(cuda->rt, plan->as.muon.places);
     cuda_rt_release(cuda->rt, plan->as.muon.x);
     cuda_rt_release(cuda->rt, plan->as.muon.y);
+    if (plan->as.muon.factor != plan->as.muon.gram) cuda_rt_release(cuda->rt, plan->as.muon.factor);
     cuda_rt_release(cuda->rt, plan->as.muon.gram);
     cuda_rt_release(cuda->rt, plan->as.muon.poly);
     cuda_rt_release(cuda->rt, plan->as.muon.mult);
@@ -156,29 +174,24 @@ void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
 /* The batch's matrices, in x, become orthogonal; returns which of the two buffers they end in. */
-static float *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, const struct cuda_muon_batch *b,
-                            uint32_t rounds)
+static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, const struct cuda_muon_batch *b,
+                           uint32_t rounds)
 {
-    size_t area = b->rows * b->cols, side = muon_side(b->rows, b->cols), square = side * side;
+    size_t side = muon_side(b->rows, b->cols);
     bool tall = b->rows > b->cols;
-    float *x = p->as.muon.x, *y = p->as.muon.y, *gram = p->as.muon.gram, *mult = p->as.muon.mult;
+    void *x = p->as.muon.x, *y = p->as.muon.y, *mult = p->as.muon.mult;
     for (uint32_t round = 0; round < rounds; round++) {
-        struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .gram = gram, .poly = p->as.muon.poly,
-                                           .mult = mult, .inverse = p->as.muon.inverse};
-        for (size_t i = 0; i < b->n; i++)
-            cuda_rt_gemm(cuda->rt, b->gram, &(struct cuda_gemm_call){.a = x + i * area, .b = x + i * area,
-                         .out = gram + i * square});
+        struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .bf16 = cuda->bf16,
+                                           .gram = p->as.muon.gram, .factor = p->as.muon.factor,
+                                           .poly = p->as.muon.poly, .mult = mult, .inverse = p->as.muon.inverse};
+        cuda_rt_gemm(cuda->rt, b->gram, &(struct cuda_gemm_call){.a = x, .b = x, .out = args.gram});
         if (args.first) LAUNCH_ARGS(cuda, cuda_muon_norm, 1, b->n, &args);
-        LAUNCH_ARGS(cuda, cuda_muon_poly, blocks_of(square, CUDA_BLOCK), b->n, &args);
-        for (size_t i = 0; i < b->n; i++)
-            cuda_rt_gemm(cuda->rt, b->mult, &(struct cuda_gemm_call){.a = gram + i * square,
-                         .b = args.poly + i * square, .c = mult + i * square, .out = mult + i * square});
-        for (size_t i = 0; i < b->n; i++) {
-            const float *in = x + i * area, *by = mult + i * square;
-            cuda_rt_gemm(cuda->rt, b->next, &(struct cuda_gemm_call){.a = tall ? in : by, .b = tall ? by : in,
-                         .out = y + i * area});
-        }
-        float *was = x;
+        LAUNCH_ARGS(cuda, cuda_muon_poly, blocks_of(side * side, CUDA_BLOCK), b->n, &args);
+        cuda_rt_gemm(cuda->rt, b->mult, &(struct cuda_gemm_call){.a = args.factor, .b = args.poly, .c = mult,
+                     .out = mult});
+        cuda_rt_gemm(cuda->rt, b->next, &(struct cuda_gemm_call){.a = tall ? x : mult, .b = tall ? mult : x,
+                     .out = y});
+        void *was = x;
         x = y;
         y = was;
     }
@@ -197,7 +210,8 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
         struct cuda_muon_args args = {.rows = b->rows, .cols = b->cols, .places = p->as.muon.places + b->first,
                                       .mu = h->momentum, .decay = h->lr * h->weight_decay,
                                       .step = -h->lr * muon_length(b->rows, b->cols), .scale = scale, .grad = grad,
-                                      .theta = theta, .momentum = momentum, .x = p->as.muon.x};
+                                      .theta = theta, .momentum = momentum, .x = p->as.muon.x,
+                                      .bf16 = cuda->bf16};
         size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
         LAUNCH_ARGS(cuda, cuda_muon_mix, blocks, b->n, &args);
         args.x = orthogonalize(cuda, p, b, h->steps);

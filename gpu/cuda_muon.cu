@@ -1,9 +1,10 @@
 /* Muon: what is not a matrix product. Row y of a grid is a matrix of the batch. */
+#include "gpu/cuda_act.h"
 #include "gpu/cuda_kernel.h"
 #include "gpu/muon_rules.h"
 
 /* Momentum, and X from it. A refused step leaves the momentum and makes an X of zeros. */
-KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
+ACT_KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.rows * a.cols;
     if (i >= n) return;
@@ -16,17 +17,17 @@ KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
         *momentum = m;
         x = fmaf(a.mu, m, g);
     }
-    a.x[blockIdx.y * n + i] = x;
+    act_store(a.x, blockIdx.y * n + i, bf16, 1, &x);
 }
 
-KERNEL(cuda_muon_move, cuda_muon_args, CUDA_BLOCK)
+ACT_KERNEL(cuda_muon_move, cuda_muon_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.rows * a.cols;
     if (i >= n || (a.scale && *a.scale == 0)) return;
     const struct cuda_muon_place *place = &a.places[blockIdx.y];
     size_t at = place->offset + i / a.cols * place->ld + i % a.cols;
     float keep = 1 - (place->decay ? a.decay : 0);
-    a.theta[at] = fmaf(a.step, a.x[blockIdx.y * n + i], a.theta[at] * keep);
+    a.theta[at] = fmaf(a.step, act_one(a.x, blockIdx.y * n + i, bf16), a.theta[at] * keep);
 }
 
 /* 1 / norm of X: the root of the trace of its Gram matrix. */
@@ -46,13 +47,15 @@ KERNEL(cuda_muon_norm, cuda_muon_poly_args, CUDA_BLOCK)
 }
 
 /* The same operations as the CPU's poly_thread. */
-KERNEL(cuda_muon_poly, cuda_muon_poly_args, CUDA_BLOCK)
+ACT_KERNEL(cuda_muon_poly, cuda_muon_poly_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.side * a.side, at = blockIdx.y * n + i;
     if (i >= n) return;
     float inverse = a.first ? a.inverse[blockIdx.y] : 1.0f, gram = a.gram[at] * (inverse * inverse);
     int diagonal = i / a.side == i % a.side;
-    a.gram[at] = gram;
-    a.poly[at] = MUON_C * inverse * gram + (diagonal ? MUON_B * inverse : 0.0f);
-    a.mult[at] = diagonal ? MUON_A * inverse : 0.0f;
+    float poly = MUON_C * inverse * gram + (diagonal ? MUON_B * inverse : 0.0f);
+    float mult = diagonal ? MUON_A * inverse : 0.0f;
+    act_store(a.factor, at, bf16, 1, &gram);
+    act_store(a.poly, at, bf16, 1, &poly);
+    act_store(a.mult, at, bf16, 1, &mult);
 }

@@ -17,12 +17,15 @@
 struct cuda_rt;
 struct cuda_gemm;
 
-/* OUT[m,n] = A[m,k] B[k,n] + C[m,n] + bias[n], all row-major with leading dimensions, sums in fp32. */
+/* OUT[m,n] = A[m,k] B[k,n] + C[m,n] + bias[n], all row-major with leading dimensions, sums in fp32. Several of one
+ * shape go together: the next one's operands begin step_a, step_b and step_c elements later. */
 struct cuda_gemm_shape {
     size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT */
     bool a_trans, b_trans;         /* stored [k,m], [n,k] */
     bool bf16, bf16_out;           /* A and B; OUT, C and bias. Not so: fp32 */
-    bool bias;                     /* there is one */
+    bool bias;                     /* there is one; not of several products */
+    size_t several;                /* products; 0: one */
+    size_t step_a, step_b, step_c; /* step_c: of C and OUT */
 };
 
 struct cuda_gemm_call {

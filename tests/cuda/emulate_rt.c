@@ -201,11 +201,13 @@ static double element(const void *p, size_t i, bool bf16)
     return bf16 ? (double)bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
 }
 
-static void run_gemm(struct cuda_rt *rt, const void *args)
+static const void *step(const void *p, size_t elements, bool bf16)
 {
-    const struct product *product = args;
-    const struct cuda_gemm_shape *s = &product->shape;
-    const struct cuda_gemm_call *call = &product->call;
+    return (const char *)p + elements * (bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
+{
     touch(rt, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda, s->bf16, false);
     touch(rt, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb, s->bf16, false);
     if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
@@ -223,6 +225,20 @@ static void run_gemm(struct cuda_rt *rt, const void *args)
             if (s->bf16_out) ((uint16_t *)call->out)[at] = bf16_of((float)sum);
             else ((float *)call->out)[at] = (float)sum;
         }
+}
+
+static void run_gemm(struct cuda_rt *rt, const void *args)
+{
+    const struct product *product = args;
+    const struct cuda_gemm_shape *s = &product->shape;
+    for (size_t i = 0; i < (s->several ? s->several : 1); i++) {
+        struct cuda_gemm_call call = product->call;
+        call.a = step(call.a, i * s->step_a, s->bf16);
+        call.b = step(call.b, i * s->step_b, s->bf16);
+        if (call.c) call.c = step(call.c, i * s->step_c, s->bf16_out);
+        call.out = (char *)call.out + i * s->step_c * (s->bf16_out ? sizeof(uint16_t) : sizeof(float));
+        run_one(rt, s, &call);
+    }
 }
 
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)

@@ -218,7 +218,7 @@ atoll_planted_cuda(trace_without_its_last_warps test_same cuda_muon
 atoll_planted_cuda(norm_of_the_first_matrix test_same cuda_muon
     "a.inverse[blockIdx.y] :" "a.inverse[0] :")
 atoll_planted_cuda(gram_not_normed test_golden cuda_muon
-    "a.gram[at] = gram;" "")
+    "act_store(a.factor, at, bf16, 1, &gram);" "")
 atoll_planted_cuda(quintic_of_another_slope test_golden cuda_muon
     "MUON_A * inverse :" "3.0f * inverse :")
 atoll_planted_cuda(longer_side_orthogonalized test_directions cuda_muon.c
@@ -228,7 +228,7 @@ atoll_planted_cuda(step_by_the_short_side test_golden cuda_muon.c
 atoll_planted_cuda(one_round_too_few test_golden cuda_muon.c
     "round < rounds; round++" "round + 1 < rounds; round++")
 atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
-    ".a = x + i * area, .b = x + i * area" ".a = x, .b = x")
+    ".step_a = area, .step_b = area, .step_c = square" ".step_c = square")
 
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(place_behind_its_end test_embed cuda_embed

@@ -16,6 +16,8 @@
 #include "tests/cuda/emulate.h"
 #include "tests/lib/muon_case.h"
 
+static bool bf16; /* what the device computes in */
+
 static void each(void (*check)(struct device *dev))
 {
     static const size_t floats[] = {CUDA_MUON_FLOATS, 1};
@@ -26,6 +28,7 @@ static void each(void (*check)(struct device *dev))
             emulate_order(order);
             if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
             ((struct cuda_device *)dev)->muon_floats = floats[i];
+            if (bf16) assert_int_equal(dev->ops->use_bf16(dev, NULL), STATUS_OK);
             check(dev);
             if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
             device_close(dev);
@@ -35,7 +38,7 @@ static void each(void (*check)(struct device *dev))
 
 static void check_golden(struct device *dev)
 {
-    muon_case_golden(dev, 1e-5);
+    muon_case_golden(dev, bf16 ? 5e-2 : 1e-5);
 }
 
 static void test_golden(void **state)
@@ -75,7 +78,7 @@ static void check_same(struct device *dev)
 {
     struct device *cpu;
     assert_int_equal(device_open("cpu", 1, &cpu, NULL), STATUS_OK);
-    muon_case_same(dev, cpu, 1e-5);
+    muon_case_same(dev, cpu, bf16 ? 2e-2 : 1e-5);
     device_close(cpu);
 }
 
@@ -83,6 +86,21 @@ static void test_same(void **state)
 {
     (void)state;
     each(check_same);
+}
+
+/* Products in bf16, momentum and parameters in fp32. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    bf16 = true;
+    first_bits = 0;
+    each(check_golden);
+    each(muon_case_directions);
+    each(check_same);
+    each(muon_case_edges);
+    each(check_bits);
+    bf16 = false;
+    first_bits = 0;
 }
 
 static void test_no_memory(void **state)
@@ -118,7 +136,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_bits),   cmocka_unit_test(test_same),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_same),       cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
