@@ -15,6 +15,7 @@ struct cpu_group {
     int n_ranks, waiting;
     unsigned turn;
     bool aborted;
+    struct err why; /* whole when aborted */
     struct {
         float *buf;
         size_t n;
@@ -37,13 +38,41 @@ static enum status cpu_barrier(struct collective *coll)
     return status;
 }
 
-static void cpu_abort(struct collective *coll)
+/* What computes ends: nothing to look after. */
+static void cpu_at_work(struct collective *coll, bool begins)
+{
+    (void)coll;
+    (void)begins;
+}
+
+static void cpu_abort(struct collective *coll, const struct err *why)
 {
     struct cpu_group *group = coll->group;
     pthread_mutex_lock(&group->lock);
+    if (!group->aborted && why && why->code != STATUS_CLOSED)
+        group->why = *why;
+    else if (!group->aborted)
+        err_set(&group->why, STATUS_CLOSED, "rank %d gave up", coll->rank);
     group->aborted = true;
     pthread_cond_broadcast(&group->turned);
     pthread_mutex_unlock(&group->lock);
+}
+
+static const struct err *cpu_failure(struct collective *coll)
+{
+    struct cpu_group *group = coll->group;
+    pthread_mutex_lock(&group->lock);
+    bool aborted = group->aborted;
+    pthread_mutex_unlock(&group->lock);
+    return aborted ? &group->why : NULL;
+}
+
+static enum status give_up(struct collective *coll, enum status status, const char *what)
+{
+    struct err why;
+    err_set(&why, status, "rank %d: %s: %s", coll->rank, what, status_text(status));
+    cpu_abort(coll, &why);
+    return status;
 }
 
 /* Show this rank's buffer to the others and see theirs. Lengths that differ are a defect of the caller: all give up. */
@@ -51,17 +80,12 @@ static enum status exchange(struct collective *coll, float *buf, size_t n)
 {
     struct cpu_group *group = coll->group;
     enum status status = coll->dev->ops->sync(coll->dev, NULL);
-    if (status != STATUS_OK) {
-        cpu_abort(coll);
-        return status;
-    }
+    if (status != STATUS_OK) return give_up(coll, status, "its device");
     group->posted[coll->rank].buf = buf;
     group->posted[coll->rank].n = n;
     TRY(cpu_barrier(coll));
     for (int r = 0; r < group->n_ranks; r++) {
-        if (group->posted[r].n == n) continue;
-        cpu_abort(coll);
-        return STATUS_INVALID;
+        if (group->posted[r].n != n) return give_up(coll, STATUS_INVALID, "lengths differ");
     }
     return STATUS_OK;
 }
@@ -162,10 +186,7 @@ static void cpu_wait(struct collective *coll, unsigned ticket)
 static enum status cpu_broadcast(struct collective *coll, float *buf, size_t n, int root)
 {
     struct cpu_group *group = coll->group;
-    if (root < 0 || root >= group->n_ranks) {
-        cpu_abort(coll);
-        return STATUS_INVALID;
-    }
+    if (root < 0 || root >= group->n_ranks) return give_up(coll, STATUS_INVALID, "no such root");
     TRY(exchange(coll, buf, n));
     if (coll->rank != root && n) memcpy(buf, group->posted[root].buf, n * sizeof *buf);
     return cpu_barrier(coll);
@@ -189,16 +210,19 @@ static const struct collective_ops cpu_collective = {
     .start_all_reduce = cpu_start_all_reduce,
     .wait = cpu_wait,
     .barrier = cpu_barrier,
+    .at_work = cpu_at_work,
     .abort = cpu_abort,
+    .failure = cpu_failure,
     .close = cpu_close,
 };
 
-enum status collective_open(struct device *const *devices, int n_ranks, struct collective *out, struct err *err)
+enum status collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
+                            struct collective *out, struct err *err)
 {
     if (n_ranks < 1 || n_ranks > COLLECTIVE_RANKS_MAX) {
         return err_set(err, STATUS_INVALID, "collective of %d ranks: want 1 to %d", n_ranks, COLLECTIVE_RANKS_MAX);
     }
-    if (n_ranks > 1 && devices[0]->ops->collective) return devices[0]->ops->collective(devices, n_ranks, out, err);
+    if (n_ranks > 1 && devices[0]->ops->collective) return devices[0]->ops->collective(devices, n_ranks, end, out, err);
     struct cpu_group *group = mem_alloc(1, sizeof *group);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;

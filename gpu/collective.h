@@ -3,7 +3,8 @@
  *
  * Every rank gets the same bits, whatever the timing; on the CPU sums are taken in rank order. A rank that fails calls
  * `abort`: every call of every rank, waiting or to come, then returns STATUS_CLOSED, and so does `sync` of a device
- * that waits for another's share. Nobody hangs. */
+ * that waits for another's share. Nobody hangs: between GPUs a watchdog sees to that (gpu/cuda_watchdog.h), which also
+ * gives up for a rank that does not come. */
 #ifndef GPU_COLLECTIVE_H
 #define GPU_COLLECTIVE_H
 
@@ -57,17 +58,25 @@ struct collective_ops {
     void (*wait)(struct collective *coll, unsigned ticket);
     /* Returns when every rank called it. */
     enum status (*barrier)(struct collective *coll) MUST_CHECK;
-    /* This rank gives up; any thread may call it, more than once. */
-    void (*abort)(struct collective *coll);
+    /* This rank begins a piece of work that needs the others, or has ended it: in between the watchdog expects it to
+     * get on. */
+    void (*at_work)(struct collective *coll, bool begins);
+    /* This rank gives up, because of *why (NULL, CLOSED: of no failure of its own); any thread may call it, more than
+     * once. */
+    void (*abort)(struct collective *coll, const struct err *why);
+    /* The first failure of any rank, or of none that could say so itself; NULL: none. Stays as it is up to `close`. */
+    const struct err *(*failure)(struct collective *coll);
     /* Frees the group; once, when no rank is inside a call. */
     void (*close)(struct collective *coll);
 };
 
 /* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed and costs nothing.
  * `out` is the caller's array, which stays; any of its handles closes the group, before the devices are. Where the
- * devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL). */
-enum status collective_open(struct device *const *devices, int n_ranks, struct collective *out,
-                            struct err *err) MUST_CHECK;
+ * devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL).
+ * `end`, which may be NULL, is the last resort where a GPU hangs in spite of all (gpu/cuda_watchdog.h): called with a
+ * line, from a thread of its own, even after the group was closed; it ends the process. */
+enum status collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
+                            struct collective *out, struct err *err) MUST_CHECK;
 void collective_close(struct collective *ranks);
 
 #endif

@@ -115,7 +115,8 @@ static inline struct cuda_device *cuda_of(struct device *dev)
 /* `plan`, or NULL where it is of another kind, which is an error of the device's. */
 const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind);
 /* See device.h; cuda_collective.c. */
-enum status cuda_collective_open(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
+enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
+                                 struct collective *out, struct err *err);
 /* cuda_muon.c: fill a plan of kind CUDA_PLAN_MUON, free what it holds. */
 enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
                            size_t n) MUST_CHECK;

@@ -1,5 +1,10 @@
 /* gpu/cuda_comm.h with NCCL, opened when several GPUs are asked for: programs start without it. Communicators do not
- * block (blocking = 0), so a call can be given up while it waits for a rank that is gone. */
+ * block (blocking = 0), so a call can be given up while it waits for a rank that is gone.
+ *
+ * About ncclCommAbort: it sets a flag that the kernels of one communicator read, so every communicator needs one.
+ * Another thread than the rank's may call it (well since 2.19.1, NVIDIA/nccl issue 992). In one process nothing is
+ * freed before the last communicator of a group is aborted, which then frees them all: ranks that are inside of a call
+ * come out of it before that (cuda_comm_abort). */
 #include "gpu/cuda_comm.h"
 
 #ifdef ATOLL_NCCL
@@ -14,7 +19,7 @@
 
 #include "common/mem.h"
 
-enum { VERSION_MIN = NCCL_VERSION(2, 18, 1), OPEN_SECONDS = 120, PAUSE_NS = 20000 };
+enum { VERSION_MIN = NCCL_VERSION(2, 19, 1), OPEN_SECONDS = 120, LEAVE_SECONDS = 5, PAUSE_NS = 20000 };
 
 /* The functions that are used, by the name that they have in the library. */
 struct nccl {
@@ -48,8 +53,10 @@ static struct {
 
 struct cuda_comm {
     struct cuda_rt *rt;
-    ncclComm_t comm; /* NULL after an abort */
+    ncclComm_t comm; /* NULL: not joined, or aborted */
     int rank;
+    pthread_mutex_t lock;
+    bool inside, ended; /* its rank is in a call with it; no more calls */
 };
 
 static enum status load_functions(void *object, struct nccl *f, struct err *err)
@@ -63,7 +70,7 @@ static enum status load_functions(void *object, struct nccl *f, struct err *err)
     _Static_assert(sizeof names / sizeof *names == sizeof *f / sizeof *slots, "a name for every function");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(slots[i] = dlsym(object, names[i])))
-            return err_set(err, STATUS_UNSUPPORTED, "NCCL: libnccl.so.2 has no %s: install NCCL 2.18 or newer, or "
+            return err_set(err, STATUS_UNSUPPORTED, "NCCL: libnccl.so.2 has no %s: install NCCL 2.19 or newer, or "
                            "start a worker for each GPU", names[i]);
     return STATUS_OK;
 }
@@ -83,7 +90,7 @@ static enum status load(struct nccl *f, struct err *err)
     TRY(load_functions(object, f, err));
     if (f->GetVersion(&version) != ncclSuccess || version < VERSION_MIN)
         return err_set(err, STATUS_UNSUPPORTED, "NCCL: libnccl.so.2 is version %d.%d, several GPUs in one worker need "
-                       "2.18 or newer: update it, or start a worker for each GPU", version / 10000,
+                       "2.19 or newer: update it, or start a worker for each GPU", version / 10000,
                        version % 10000 / 100);
     return STATUS_OK;
 }
@@ -97,13 +104,11 @@ static enum status load_once(struct err *err)
     return status;
 }
 
-static void fail(struct cuda_comm *c, ncclResult_t result)
+static void say(struct cuda_comm *c, ncclResult_t result, char what[300])
 {
-    char what[300];
-    const char *more = c->comm ? library.f.GetLastError(c->comm) : NULL;
-    snprintf(what, sizeof what, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
+    const char *more = library.f.GetLastError(c->comm);
+    snprintf(what, 300, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
              more ? more : "");
-    cuda_rt_fail(c->rt, STATUS_IO, what);
 }
 
 static void pause_briefly(void)
@@ -157,20 +162,14 @@ static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_com
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
     TRY(load_once(err));
-    enum status status = STATUS_OK;
     for (int r = 0; r < n; r++) {
         out[r] = mem_alloc(1, sizeof *out[r]);
-        if (!out[r])
-            status = STATUS_NOMEM;
-        else
-            *out[r] = (struct cuda_comm){.rt = ranks[r], .rank = r};
+        if (!out[r]) return err_set(err, STATUS_NOMEM, "NCCL: out of memory");
+        out[r]->rt = ranks[r];
+        out[r]->rank = r;
+        pthread_mutex_init(&out[r]->lock, NULL);
     }
-    status = status == STATUS_OK ? open_all(ranks, n, out, err) : err_set(err, status, "NCCL: out of memory");
-    for (int r = 0; r < n && status != STATUS_OK; r++) {
-        if (out[r]) cuda_comm_abort(out[r]);
-        mem_free(out[r]);
-    }
-    return status;
+    return open_all(ranks, n, out, err);
 }
 
 void cuda_comm_close(struct cuda_comm *c)
@@ -178,25 +177,68 @@ void cuda_comm_close(struct cuda_comm *c)
     if (!c) return;
     (void)cuda_rt_stream(c->rt, CUDA_COMM);
     if (c->comm) (void)library.f.CommDestroy(c->comm); /* all ranks have done all they were asked to */
+    pthread_mutex_destroy(&c->lock);
     mem_free(c);
 }
 
-bool cuda_comm_failed(struct cuda_comm *c)
+/* The rank may call into NCCL, up to `done`. */
+static bool begin(struct cuda_comm *c)
 {
-    ncclResult_t result = ncclSuccess;
-    if (!c->comm) return false;
-    if (library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) result = ncclInternalError;
-    if (result == ncclSuccess || result == ncclInProgress) return false;
-    fail(c, result);
-    return true;
+    pthread_mutex_lock(&c->lock);
+    bool may = !c->ended && c->comm;
+    c->inside = may;
+    pthread_mutex_unlock(&c->lock);
+    return may;
 }
 
-void cuda_comm_abort(struct cuda_comm *c)
+static bool is_inside(struct cuda_comm *c)
 {
-    if (!c->comm) return;
-    (void)cuda_rt_stream(c->rt, CUDA_COMM);
-    (void)library.f.CommAbort(c->comm);
-    c->comm = NULL;
+    pthread_mutex_lock(&c->lock);
+    bool inside = c->inside;
+    pthread_mutex_unlock(&c->lock);
+    return inside;
+}
+
+bool cuda_comm_failed(struct cuda_comm *c, struct err *why)
+{
+    char what[300];
+    ncclResult_t result = ncclSuccess;
+    pthread_mutex_lock(&c->lock);
+    if (!c->ended && c->comm && library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess)
+        result = ncclInternalError;
+    bool failed = result != ncclSuccess && result != ncclInProgress;
+    if (failed) say(c, result, what);
+    pthread_mutex_unlock(&c->lock);
+    if (failed) err_set(why, STATUS_IO, "%s: %s", cuda_rt_name(c->rt), what);
+    return failed;
+}
+
+static void abort_one(struct cuda_comm *c)
+{
+    if (c->comm) (void)library.f.CommAbort(c->comm);
+}
+
+/* The last one frees, so it is one whose rank is not inside, if there is one; and the others get time to come out. */
+void cuda_comm_abort(struct cuda_comm *const *comms, int n)
+{
+    int last = n - 1, inside = 0;
+    for (int r = 0; r < n; r++) {
+        pthread_mutex_lock(&comms[r]->lock);
+        comms[r]->ended = true;
+        pthread_mutex_unlock(&comms[r]->lock);
+    }
+    for (int r = n - 1; r >= 0; r--)
+        if (!is_inside(comms[r])) last = r;
+    for (int r = 0; r < n; r++)
+        if (r != last) abort_one(comms[r]);
+    for (long polls = LEAVE_SECONDS * (1000000000L / PAUSE_NS); polls; polls--) {
+        inside = 0;
+        for (int r = 0; r < n; r++) inside += r != last && is_inside(comms[r]);
+        if (!inside) break;
+        pause_briefly();
+    }
+    abort_one(comms[last]);
+    for (int r = 0; r < n; r++) comms[r]->comm = NULL;
 }
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
@@ -204,28 +246,33 @@ void cuda_comm_abort(struct cuda_comm *c)
 /* Enqueueing may be in progress for a while; a rank that does not come is waited for here, or on the device. */
 static void done(struct cuda_comm *c, ncclResult_t result)
 {
+    char what[300];
     result = settle(c, result, 0);
-    if (result != ncclSuccess) fail(c, result);
+    if (result != ncclSuccess) say(c, result, what);
+    pthread_mutex_lock(&c->lock);
+    c->inside = false;
+    pthread_mutex_unlock(&c->lock);
+    if (result != ncclSuccess) cuda_rt_fail(c->rt, STATUS_IO, what);
 }
 
 void cuda_comm_reduce_scatter(struct cuda_comm *c, float *buf, size_t share)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!c->comm || !share) return;
+    if (!share || !begin(c)) return;
     done(c, library.f.ReduceScatter(buf, buf + (size_t)c->rank * share, share, ncclFloat, ncclSum, c->comm, stream));
 }
 
 void cuda_comm_all_gather(struct cuda_comm *c, float *buf, size_t share)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!c->comm || !share) return;
+    if (!share || !begin(c)) return;
     done(c, library.f.AllGather(buf + (size_t)c->rank * share, buf, share, ncclFloat, c->comm, stream));
 }
 
 void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!c->comm || !n) return;
+    if (!n || !begin(c)) return;
     done(c, library.f.AllReduce(buf, buf, n, ncclFloat, ncclSum, c->comm, stream));
 }
 
@@ -234,10 +281,10 @@ void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
 static void group(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts, bool sum)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
-    if (!c->comm || !n_parts) return;
+    if (!n_parts || !begin(c)) return;
     ncclResult_t result = library.f.GroupStart();
     if (result != ncclSuccess) {
-        fail(c, result);
+        done(c, result);
         return;
     }
     for (size_t i = 0; i < n_parts; i++) {
@@ -278,15 +325,17 @@ void cuda_comm_close(struct cuda_comm *comm)
     (void)comm;
 }
 
-bool cuda_comm_failed(struct cuda_comm *comm)
+bool cuda_comm_failed(struct cuda_comm *comm, struct err *why)
 {
     (void)comm;
+    (void)why;
     return false;
 }
 
-void cuda_comm_abort(struct cuda_comm *comm)
+void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 {
-    (void)comm;
+    (void)comms;
+    (void)n;
 }
 
 void cuda_comm_reduce_scatter(struct cuda_comm *comm, float *buf, size_t share)

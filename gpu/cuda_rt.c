@@ -118,6 +118,7 @@ void cuda_rt_close(struct cuda_rt *rt)
 
 void cuda_rt_use(struct cuda_rt *rt)
 {
+    atomic_fetch_add_explicit(&rt->pulse.moves, 1, memory_order_relaxed);
     check(rt, cudaSetDevice(rt->index), "cannot be used");
 }
 
@@ -142,8 +143,11 @@ static void pause_briefly(int polls)
 
 bool cuda_rt_stopped(struct cuda_rt *rt)
 {
-    if (!rt->stopped || !rt->stopped(rt->stopped_ctx)) return false;
-    cuda_rt_fail(rt, STATUS_CLOSED, "stopped: another GPU of this worker failed");
+    char what[sizeof rt->error.msg];
+    const struct err *why = rt->stopped ? rt->stopped(rt->stopped_ctx) : NULL;
+    if (!why) return false;
+    snprintf(what, sizeof what, "stopped: %.400s", why->msg);
+    cuda_rt_fail(rt, STATUS_CLOSED, what);
     return true;
 }
 
@@ -156,14 +160,18 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
         check(rt, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream), what);
         return;
     }
+    atomic_fetch_add(&rt->pulse.waits, 1);
     for (int polls = 0; code == cudaErrorNotReady; polls++) {
         code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (code != cudaErrorNotReady) break;
         (void)cudaGetLastError(); /* "not ready" would be the next launch's error */
-        if (cuda_rt_stopped(rt)) return;
+        if (cuda_rt_stopped(rt)) break;
         pause_briefly(polls);
     }
-    check(rt, code, what);
+    atomic_fetch_sub(&rt->pulse.waits, 1);
+    atomic_fetch_add(&rt->pulse.moves, 1);
+    if (code == cudaSuccess) (void)cuda_rt_stopped(rt); /* an aborted collective ends well, too, and left nothing */
+    if (code != cudaErrorNotReady) check(rt, code, what);
 }
 
 static void wait_for_all(struct cuda_rt *rt)
@@ -293,10 +301,23 @@ enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }
 
-void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx)
+bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *e)
+{
+    if (cudaSetDevice(rt->index) != cudaSuccess) return false;
+    cudaError_t code = cudaEventQuery(e->event);
+    if (code != cudaSuccess) (void)cudaGetLastError(); /* this thread's */
+    return code == cudaSuccess;
+}
+
+void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), void *ctx)
 {
     rt->stopped = stopped;
     rt->stopped_ctx = ctx;
+}
+
+struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt)
+{
+    return &rt->pulse;
 }
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)

@@ -3,10 +3,11 @@
  *
  * Calls are asynchronous, in the order of their queue; calls that name none go to CUDA_MAIN. Queues run beside each
  * other: what one must not do before another is done needs an event between. The first error sticks and comes back from
- * cuda_rt_sync. One thread at a time calls into one runtime. */
+ * cuda_rt_sync. One thread at a time calls into one runtime, but for what says otherwise. */
 #ifndef GPU_CUDA_RT_H
 #define GPU_CUDA_RT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -77,11 +78,21 @@ void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event
 void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
 /* The host waits for the event alone; the first error since open, or OK. */
 enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *event, struct err *err) MUST_CHECK;
-/* Waits of the host ask `stopped` again and again and end when it is true (CLOSED sticks then): the GPU waits for
- * another one that will never come. NULL: they wait for the GPU alone. */
-void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx);
+/* By any thread: the host would not wait for the event now. */
+bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *event);
+/* Waits of the host ask `stopped` again and again and end when it says why (CLOSED sticks then): the GPU waits for
+ * another one that will never come. NULL: they wait for the GPU alone. Other calls may block in the library below
+ * (a full queue, memory that is not pinned) and do not ask. */
+void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), void *ctx);
 /* Asks it, for waits of the host that are not the runtime's own; true: end the wait, CLOSED sticks. */
 bool cuda_rt_stopped(struct cuda_rt *rt);
+
+/* What other threads may look at: */
+struct cuda_pulse {
+    atomic_ulong moves; /* calls that were begun, waits that are over */
+    atomic_int waits;   /* the host waits */
+};
+struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt);
 
 /* The queue as the runtime below knows it (cudaStream_t), for libraries that launch by themselves; the device is the
  * calling thread's after it. */

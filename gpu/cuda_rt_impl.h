@@ -16,8 +16,9 @@ struct cuda_rt {
     char name[112];                   /* "device cuda:1 NVIDIA H200" */
     cudaStream_t stream;              /* CUDA_MAIN */
     cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */
-    bool (*stopped)(void *ctx);
+    const struct err *(*stopped)(void *ctx);
     void *stopped_ctx;
+    struct cuda_pulse pulse;
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
     void *workspace; /* CUDA_WORKSPACE_BYTES */

@@ -112,7 +112,8 @@ struct device_ops {
     void (*close)(struct device *dev);
 
     /* Collectives between devices of this kind, see gpu/collective.h; NULL: their memory is the host's. */
-    enum status (*collective)(struct device *const *devices, int n_ranks, struct collective *out, struct err *err);
+    enum status (*collective)(struct device *const *devices, int n_ranks, void (*end)(const char *line),
+                              struct collective *out, struct err *err);
 
     /* Bytes of the device's memory that can still be had, and of all of it; 0: not known. */
     void (*memory)(struct device *dev, uint64_t *free_p, uint64_t *total_p);

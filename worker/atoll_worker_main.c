@@ -117,12 +117,21 @@ static enum status find_coordinator(const char *join, struct train_options *o, s
     }
 }
 
+/* A GPU that never answers keeps the threads that wait for it. Files are whole at any time, as for a worker that is
+ * killed. Without the log, whose lock one of those threads may hold. */
+static void end_here(const char *line)
+{
+    dprintf(STDERR_FILENO, "atoll: %s\n", line);
+    _exit(EXIT_FAILED);
+}
+
 static enum exit_code work(struct arguments *a, struct err *err)
 {
     static struct train_options o;
     struct worker_dir dir;
     o.local = &a->config;
     o.sources = &a->sources;
+    o.end = end_here;
     if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
     enum status status = find_coordinator(a->join, &o, err);
     if (status == STATUS_OK)

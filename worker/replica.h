@@ -44,6 +44,7 @@ struct replica_config {
     bool eval_only;       /* no gradients, no optimizer: replica_eval only */
     enum recompute recompute; /* of activations; the default is none */
     struct replica_outer outer;
+    void (*end)(const char *line); /* ends the process when one of several GPUs hangs for good (gpu/collective.h) */
     struct inner_opt_config opt;
 };
 

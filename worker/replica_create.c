@@ -110,7 +110,7 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters and gradients%s",
                        (unsigned long long)r->layout->n_params, r->n_ranks > 1 ? " on every rank" : "");
     for (int i = 0; i < r->n_ranks; i++) plan_stage(&r->ranks[i]);
-    TRY(collective_open(devices, r->n_ranks, colls, err));
+    TRY(collective_open(devices, r->n_ranks, c->end, colls, err));
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
     TRY(make_optimizer(r, devices, err));

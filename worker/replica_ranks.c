@@ -70,9 +70,14 @@ static enum status obey(struct rank *k)
 
 static void work(struct rank *k)
 {
+    const struct collective_ops *ops = k->coll.ops;
     k->err = (struct err){0};
+    ops->at_work(&k->coll, true);
     k->status = obey(k);
-    if (k->status != STATUS_OK) k->coll.ops->abort(&k->coll); /* the others must not wait for this rank's share */
+    ops->at_work(&k->coll, false);
+    if (k->status == STATUS_OK) return;
+    if (!k->err.msg[0]) err_set(&k->err, k->status, "rank %d: %s", k->index, status_text(k->status));
+    ops->abort(&k->coll, &k->err); /* the others must not wait for this rank's share */
 }
 
 static void *rank_main(void *arg)
@@ -111,20 +116,15 @@ static void give_order(struct replica *r, enum order order)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* The failure of the rank that failed first hand; CLOSED only says that another one did. */
-static enum status order_status(const struct replica *r, struct err *err)
+/* The failure that came first: one GPU that fails may take others with it. */
+static enum status order_status(struct replica *r, struct err *err)
 {
-    enum status closed = STATUS_OK;
-    for (int i = 0; i < r->n_ranks; i++) {
-        const struct rank *k = &r->ranks[i];
-        if (k->status == STATUS_CLOSED) closed = STATUS_CLOSED;
-        if (k->status == STATUS_OK || k->status == STATUS_CLOSED) continue;
-        if (!k->err.msg[0]) return err_set(err, k->status, "rank %d: %s", i, status_text(k->status));
-        return err_set(err, k->status, "%s%s", k->err.msg,
-                       r->apart ? "; the other ranks of this worker were stopped" : "");
-    }
-    if (closed == STATUS_OK) return STATUS_OK;
-    return err_set(err, closed, "the ranks of this worker gave up after an earlier failure: restart the worker");
+    struct collective *coll = &r->ranks[0].coll;
+    bool failed = false;
+    for (int i = 0; i < r->n_ranks; i++) failed = failed || r->ranks[i].status != STATUS_OK;
+    if (!failed) return STATUS_OK;
+    const struct err *why = coll->ops->failure(coll);
+    return err_set(err, why->code, "%s%s", why->msg, r->apart ? "; the other ranks of this worker were stopped" : "");
 }
 
 enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,

@@ -19,6 +19,7 @@ struct train_options {
     char address_file[CONFIG_PATH_MAX +
                       16]; /* where the join line may change (a run folder on this machine); "": never */
     char join[1024];       /* join line */
+    void (*end)(const char *line); /* replica.h */
 };
 
 /* Runs until the end; SIGINT and SIGTERM stop it after the inner step in hand. DONE: code is EXIT_DONE. Otherwise err

@@ -150,6 +150,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .grad_accum = c->train.grad_accum,
         .seed = c->run.seed,
         .recompute = c->train.recompute,
+        .end = t->options->end,
         .opt = inner_opt_config_of(c),
     };
     TRY(outer_bytes(&replica.outer, c, &t->layout, err));

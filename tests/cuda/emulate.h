@@ -6,8 +6,13 @@
  * orders, each as far as it can), barriers that not all threads reach. What it cannot see: speed, memory order between
  * blocks, cuBLASLt.
  *
- * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_FAIL=i:n makes device
- * i fail at its n-th operation, ATOLL_EMULATED_MEMORY=n gives each n bytes. */
+ * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_MEMORY=n gives each n
+ * bytes. What may go wrong or block on a GPU does so where it is told to:
+ * ATOLL_EMULATED_FAIL=i:n    device i fails at its n-th operation
+ * ATOLL_EMULATED_HANG=i:n    it never ends that operation, whatever is aborted (emulate_hangs_end)
+ * ATOLL_EMULATED_QUEUE=n     calls block while n operations or more wait in a device's queues
+ * ATOLL_EMULATED_PAGEABLE=1  copies block where host memory is not pinned
+ * ATOLL_EMULATED_ABORT=hangs to abort communicators never ends, and ends nothing */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
 
@@ -27,6 +32,8 @@ void emulate_queue_order(unsigned seed);
 unsigned long emulate_idle_waits(void);
 /* Bytes that came from the host to devices, all of them, since the program began. */
 unsigned long emulate_uploaded(void);
+/* What hangs goes on: operations of all devices, and aborts. */
+void emulate_hangs_end(void);
 /* What messages call this allocation of a device; `name` is kept. */
 void emulate_name(struct device *dev, const void *p, const char *name);
 

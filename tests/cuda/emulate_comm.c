@@ -1,6 +1,5 @@
 /* gpu/cuda_comm.h between emulated devices: every rank is a thread that comes here when its COMM queue is at the
- * operation, and waits for the others. Sums in rank order. */
-#include <errno.h>
+ * operation, and waits for the others, until its own communicator is aborted. Sums in rank order. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 #include "gpu/cuda_comm.h"
 #include "tests/cuda/emulate_impl.h"
 
-enum { RANKS_MAX = 64, POLL_NS = 2000000, POLLS_MAX = 30000 /* a minute: the ranks do not make the same calls */ };
+enum { RANKS_MAX = 64, POLL_NS = 2000000 };
 
 enum kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, REDUCE, BROADCAST };
 
@@ -33,7 +32,7 @@ struct cuda_comm {
     struct hall *hall;
     struct cuda_rt *rt;
     int rank;
-    bool aborted;
+    bool aborted; /* by the hall's lock */
 };
 
 struct job {
@@ -70,26 +69,43 @@ void cuda_comm_close(struct cuda_comm *c)
     mem_free(c);
 }
 
-bool cuda_comm_failed(struct cuda_comm *c)
+bool cuda_comm_failed(struct cuda_comm *c, struct err *why)
 {
     (void)c;
+    (void)why;
     return false;
 }
 
-void cuda_comm_abort(struct cuda_comm *c)
+static void abort_one(struct cuda_comm *c)
 {
+    pthread_mutex_lock(&c->hall->lock);
     c->aborted = true;
+    pthread_cond_broadcast(&c->hall->turned);
+    pthread_mutex_unlock(&c->hall->lock);
+}
+
+static bool is_aborted(struct cuda_comm *c)
+{
+    pthread_mutex_lock(&c->hall->lock);
+    bool aborted = c->aborted;
+    pthread_mutex_unlock(&c->hall->lock);
+    return aborted;
+}
+
+void cuda_comm_abort(struct cuda_comm *const *comms, int n)
+{
+    const char *hangs = getenv("ATOLL_EMULATED_ABORT");
+    if (hangs && *hangs) emulate_hang(comms[0]->rt, false);
+    for (int r = 0; r < n; r++) abort_one(comms[r]);
 }
 
 /* --- the meeting -------------------------------------------------------------------------------------------------- */
 
-/* True when all ranks are there; false: given up, or they never came. Who met once is there for the rest of the call:
- * others read its memory. */
+/* True when all ranks are there; false: aborted, or left, to be run again. Who met once is there for the rest of the
+ * call: others read its memory. */
 static bool meet(struct cuda_comm *c, bool may_stop)
 {
     struct hall *hall = c->hall;
-    int polls = 0;
-    bool stopped = false;
     pthread_mutex_lock(&hall->lock);
     unsigned turn = hall->turn;
     if (++hall->waiting == hall->n_ranks) {
@@ -97,7 +113,7 @@ static bool meet(struct cuda_comm *c, bool may_stop)
         hall->turn++;
         pthread_cond_broadcast(&hall->turned);
     }
-    while (hall->turn == turn && !stopped && polls++ < POLLS_MAX) {
+    while (hall->turn == turn && !(may_stop && (c->aborted || emulate_leave(c->rt)))) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += POLL_NS;
@@ -105,16 +121,12 @@ static bool meet(struct cuda_comm *c, bool may_stop)
             until.tv_sec++;
             until.tv_nsec -= 1000000000;
         }
-        if (pthread_cond_timedwait(&hall->turned, &hall->lock, &until) == ETIMEDOUT && hall->turn == turn)
-            stopped = may_stop && c->rt->stopped && c->rt->stopped(c->rt->stopped_ctx);
+        (void)pthread_cond_timedwait(&hall->turned, &hall->lock, &until);
     }
     bool met = hall->turn != turn;
     if (!met) hall->waiting--;
+    if (met) c->rt->left = false;
     pthread_mutex_unlock(&hall->lock);
-    if (!met)
-        cuda_rt_fail(c->rt, stopped ? STATUS_CLOSED : STATUS_STATE,
-                     stopped ? "stopped: another GPU of this worker failed"
-                             : "the other ranks did not make this call in a minute");
     return met;
 }
 
@@ -180,7 +192,7 @@ static void run(struct cuda_rt *rt, const void *args)
     const struct job *job = args;
     struct cuda_comm *c = job->comm;
     (void)rt;
-    if (c->aborted) return;
+    if (is_aborted(c)) return;
     touch(c, &job->call);
     c->hall->posted[c->rank] = job->call;
     if (!meet(c, true)) return;
@@ -191,7 +203,7 @@ static void run(struct cuda_rt *rt, const void *args)
 static void submit(struct cuda_comm *c, const char *name, struct call call)
 {
     struct job job = {.comm = c, .call = call};
-    if (!c->aborted) emulate_submit(c->rt, CUDA_COMM, name, run, &job, sizeof job);
+    if (!is_aborted(c)) emulate_submit(c->rt, CUDA_COMM, name, run, &job, sizeof job);
 }
 
 void cuda_comm_reduce_scatter(struct cuda_comm *c, float *buf, size_t share)

@@ -2,10 +2,14 @@
  * was submitted and when it runs), emulate_clock.c (who may touch what), emulate_comm.c (collectives).
  *
  * What is submitted is kept, and runs when the host waits for it: then, in an order that the seed chooses among all
- * that the events permit. One thread at a time uses one device. */
+ * that the events permit. One thread at a time uses one device.
+ *
+ * The host's thread is also the one that runs the device. Where a GPU would be left at work while the host's wait ends
+ * (cuda_rt_watch), the operation stays in its queue, to be waited for again; calls that block look at nothing. */
 #ifndef TESTS_CUDA_EMULATE_IMPL_H
 #define TESTS_CUDA_EMULATE_IMPL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,7 +58,7 @@ struct emulated_queue {
 };
 
 struct cuda_event {
-    uint64_t recorded, done; /* how often, submitted and run */
+    _Atomic uint64_t recorded, done; /* how often, submitted and run */
     struct emulated_clock clock;
 };
 
@@ -72,9 +76,20 @@ struct cuda_rt {
     enum cuda_queue running;    /* the operation that runs: its queue, name, clock */
     const char *running_name;
     struct emulated_clock running_clock;
-    uint64_t random, n_run, fail_at; /* fail_at: the operation that fails, counted from 1; 0: none */
-    bool (*stopped)(void *ctx);
+    uint64_t random, n_run;
+    uint64_t fail_at, hang_at; /* the operation that fails, hangs, counted from 1; 0: none */
+    unsigned hangs_ended;      /* how often, when it was opened */
+    size_t queue_max, n_queued; /* operations; queue_max 0: any number */
+    bool pageable_blocks;
+    struct emulated_pinned {
+        struct emulated_pinned *next;
+        char *p;
+        size_t bytes;
+    } *pinned;
+    struct cuda_pulse pulse;
+    const struct err *(*stopped)(void *ctx);
     void *stopped_ctx;
+    bool looks, left; /* this wait asks `stopped`; it was left before it was over */
 };
 
 /* The device whose kernel this thread runs, or NULL. */
@@ -96,8 +111,13 @@ void emulate_queues_finish(struct cuda_rt *rt);
 /* run(rt, copy of args) later. `name` is kept. */
 void emulate_submit(struct cuda_rt *rt, enum cuda_queue queue, const char *name,
                     void (*run)(struct cuda_rt *rt, const void *args), const void *args, size_t bytes);
-/* Everything runs. */
+/* Everything runs: a wait that may be left, and one that looks at nothing. */
 void emulate_drain(struct cuda_rt *rt);
+void emulate_block(struct cuda_rt *rt);
+/* In an operation that waits: true, leave it, the host's wait is over (noted). */
+bool emulate_leave(struct cuda_rt *rt);
+/* Hang until the first emulate_hangs_end after the device was opened or, with `leave`, the host's wait is left. */
+void emulate_hang(struct cuda_rt *rt, bool leave);
 
 /* The operation that runs reads or writes so many bytes of device memory (memory of the host is left out). A clash
  * with another queue fails the runtime, with a message that names both. */

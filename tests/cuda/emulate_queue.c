@@ -1,8 +1,10 @@
 /* What was submitted to an emulated device, and when it runs: not before the host waits, and then in an order that the
  * seed chooses among all that queues and events permit. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/mem.h"
 #include "gpu/cuda_kernel.h"
@@ -11,6 +13,7 @@
 
 static unsigned order_seed; /* of devices opened from now on */
 static atomic_ulong idle_waits;
+static atomic_uint hangs_ended;
 
 unsigned long emulate_idle_waits(void)
 {
@@ -33,6 +36,7 @@ void emulate_queue_order(unsigned seed)
 void emulate_queues_init(struct cuda_rt *rt)
 {
     const char *seed = getenv("ATOLL_EMULATED_SEED");
+    rt->hangs_ended = atomic_load(&hangs_ended);
     rt->random = seed && *seed ? strtoull(seed, NULL, 10) : order_seed;
     for (int q = 0; q < CUDA_QUEUES; q++) {
         rt->queues[q].id = (enum cuda_queue)q;
@@ -78,8 +82,13 @@ static struct emulated_op *append(struct cuda_rt *rt, enum cuda_queue queue, con
     op->clock = q->clock;
     *q->last = op;
     q->last = &op->next;
+    rt->n_queued++;
+    atomic_fetch_add(&rt->pulse.moves, 1);
     return op;
 }
+
+/* A queue of a GPU holds so many launches; the call for the next one returns when there is room. */
+static void make_room(struct cuda_rt *rt);
 
 void emulate_submit(struct cuda_rt *rt, enum cuda_queue queue, const char *name,
                     void (*run)(struct cuda_rt *rt, const void *args), const void *args, size_t bytes)
@@ -87,6 +96,7 @@ void emulate_submit(struct cuda_rt *rt, enum cuda_queue queue, const char *name,
     struct emulated_op *op = append(rt, queue, name, bytes);
     op->run = run;
     memcpy(op->args, args, bytes);
+    make_room(rt);
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
@@ -123,10 +133,47 @@ void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *
     emulate_clock_join(&rt->queues[queue].clock, &e->clock);
 }
 
-void cuda_rt_watch(struct cuda_rt *rt, bool (*stopped)(void *ctx), void *ctx)
+bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *e)
+{
+    (void)rt;
+    return atomic_load(&e->done) >= atomic_load(&e->recorded);
+}
+
+void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), void *ctx)
 {
     rt->stopped = stopped;
     rt->stopped_ctx = ctx;
+}
+
+struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt)
+{
+    return &rt->pulse;
+}
+
+void emulate_hangs_end(void)
+{
+    atomic_fetch_add(&hangs_ended, 1);
+}
+
+static bool stopped(struct cuda_rt *rt)
+{
+    char what[sizeof rt->error.msg];
+    const struct err *why = rt->stopped ? rt->stopped(rt->stopped_ctx) : NULL;
+    if (!why) return false;
+    snprintf(what, sizeof what, "stopped: %.400s", why->msg);
+    cuda_rt_fail(rt, STATUS_CLOSED, what);
+    return true;
+}
+
+bool emulate_leave(struct cuda_rt *rt)
+{
+    return rt->left = rt->looks && stopped(rt);
+}
+
+void emulate_hang(struct cuda_rt *rt, bool leave)
+{
+    while (atomic_load(&hangs_ended) == rt->hangs_ended && !(leave && emulate_leave(rt)))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
@@ -136,19 +183,25 @@ static bool may_run(const struct emulated_op *op)
     return op && (!op->wait || op->wait->done >= op->place);
 }
 
-/* A device that failed does nothing more, as a GPU whose context is lost. */
+/* A device that failed does nothing more, as a GPU whose context is lost; one that is only not waited for goes on. */
 static void run_op(struct cuda_rt *rt, const struct emulated_op *op, enum cuda_queue queue)
 {
     if (op->record) op->record->done = op->place;
-    if (!op->run || rt->error.code != STATUS_OK) return;
+    if (!op->run || (rt->error.code != STATUS_OK && rt->error.code != STATUS_CLOSED)) return;
     if (++rt->n_run == rt->fail_at) {
         cuda_rt_fail(rt, STATUS_IO, "a kernel failed: as the test wanted");
+        return;
+    }
+    if (rt->n_run == rt->hang_at) {
+        emulate_hang(rt, true);
+        rt->n_run -= rt->left; /* once more */
         return;
     }
     rt->running = queue;
     rt->running_name = op->name;
     rt->running_clock = op->clock;
     op->run(rt, op->args);
+    rt->n_run -= rt->left;
 }
 
 static void run_first(struct cuda_rt *rt, enum cuda_queue queue)
@@ -156,8 +209,10 @@ static void run_first(struct cuda_rt *rt, enum cuda_queue queue)
     struct emulated_queue *q = &rt->queues[queue];
     struct emulated_op *op = q->first;
     run_op(rt, op, queue);
+    if (rt->left) return;
     q->first = op->next;
     if (!q->first) q->last = &q->first;
+    rt->n_queued--;
     free(op);
 }
 
@@ -175,13 +230,47 @@ static enum cuda_queue choose(struct cuda_rt *rt)
     return may[(rt->random >> 33) % n];
 }
 
-void emulate_drain(struct cuda_rt *rt)
+/* Run what may be run until `most` operations are left. */
+static void run_down(struct cuda_rt *rt, size_t most, bool looks)
 {
     enum cuda_queue queue;
-    bool had = choose(rt) != CUDA_QUEUES;
+    rt->looks = looks;
+    rt->left = false;
     emulate_memory_open(rt);
-    while ((queue = choose(rt)) != CUDA_QUEUES) run_first(rt, queue);
+    while (!rt->left && rt->n_queued > most && (queue = choose(rt)) != CUDA_QUEUES) run_first(rt, queue);
     emulate_memory_close(rt);
+}
+
+static void make_room(struct cuda_rt *rt)
+{
+    if (rt->queue_max && rt->n_queued >= rt->queue_max) run_down(rt, rt->queue_max - 1, false);
+}
+
+void emulate_block(struct cuda_rt *rt)
+{
+    run_down(rt, 0, false);
+}
+
+static void wait_begins(struct cuda_rt *rt)
+{
+    atomic_fetch_add(&rt->pulse.waits, 1);
+}
+
+/* An aborted collective ends well, too, and left nothing. */
+static void wait_ends(struct cuda_rt *rt)
+{
+    if (!rt->left) (void)stopped(rt);
+    atomic_fetch_sub(&rt->pulse.waits, 1);
+    atomic_fetch_add(&rt->pulse.moves, 1);
+}
+
+void emulate_drain(struct cuda_rt *rt)
+{
+    bool had = choose(rt) != CUDA_QUEUES;
+    wait_begins(rt);
+    run_down(rt, 0, true);
+    wait_ends(rt);
+    if (rt->left) return;
     for (int q = 0; q < CUDA_QUEUES; q++) {
         if (rt->queues[q].first) cuda_rt_fail(rt, STATUS_STATE, "queues wait for each other");
         emulate_clock_join(&rt->host, &rt->queues[q].clock);
@@ -199,24 +288,28 @@ static bool holds(const struct emulated_queue *q, const struct cuda_event *e, ui
 /* Only what the event needs: an operation that nobody ordered before it is left undone. */
 static void run_until(struct cuda_rt *rt, const struct cuda_event *e, uint64_t place)
 {
-    while (e->done < place) {
+    while (e->done < place && !rt->left) {
         int q = 0;
         while (q < CUDA_QUEUES && !holds(&rt->queues[q], e, place)) q++;
         if (q == CUDA_QUEUES) return;
         struct emulated_op *op = rt->queues[q].first;
         if (op->wait && op->wait->done < op->place) run_until(rt, op->wait, op->place);
-        run_first(rt, (enum cuda_queue)q);
+        if (!rt->left) run_first(rt, (enum cuda_queue)q);
     }
 }
 
 enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
 {
     bool had = e->done < e->recorded;
+    rt->looks = true;
+    rt->left = false;
+    wait_begins(rt);
     emulate_memory_open(rt);
     run_until(rt, e, e->recorded);
     emulate_memory_close(rt);
+    wait_ends(rt);
     note_wait(rt, had);
-    emulate_clock_join(&rt->host, &e->clock);
+    if (!rt->left) emulate_clock_join(&rt->host, &e->clock);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }

@@ -14,10 +14,15 @@ struct cuda_gemm {
     struct cuda_gemm_shape shape;
 };
 
+static size_t number(const char *name, size_t unset)
+{
+    const char *set = getenv(name);
+    return set && *set ? (size_t)strtoull(set, NULL, 10) : unset;
+}
+
 static int gpus(void)
 {
-    const char *set = getenv("ATOLL_EMULATED_GPUS");
-    return set && *set ? atoi(set) : 1;
+    return (int)number("ATOLL_EMULATED_GPUS", 1);
 }
 
 enum status cuda_rt_count(int *count, struct err *err)
@@ -28,11 +33,11 @@ enum status cuda_rt_count(int *count, struct err *err)
 }
 
 /* "1:100": device 1 at its 100th operation. */
-static uint64_t fails_at(int index)
+static uint64_t at_operation(const char *name, int index)
 {
     int device = -1;
     unsigned long long at = 0;
-    const char *set = getenv("ATOLL_EMULATED_FAIL");
+    const char *set = getenv(name);
     return set && sscanf(set, "%d:%llu", &device, &at) == 2 && device == index ? at : 0;
 }
 
@@ -43,7 +48,10 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     rt->index = index;
-    rt->fail_at = fails_at(index);
+    rt->fail_at = at_operation("ATOLL_EMULATED_FAIL", index);
+    rt->hang_at = at_operation("ATOLL_EMULATED_HANG", index);
+    rt->queue_max = number("ATOLL_EMULATED_QUEUE", 0);
+    rt->pageable_blocks = number("ATOLL_EMULATED_PAGEABLE", 0);
     snprintf(name, name_size, "emulated on the CPU");
     snprintf(rt->name, sizeof rt->name, "device cuda:%d %s", index, name);
     emulate_queues_init(rt);
@@ -54,7 +62,7 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
 void cuda_rt_close(struct cuda_rt *rt)
 {
     if (!rt) return;
-    emulate_drain(rt);
+    emulate_block(rt);
     emulate_queues_finish(rt);
     emulate_memory_release_all(rt); /* a caller that did not release dies with the device */
     mem_free(rt);
@@ -79,6 +87,7 @@ void cuda_rt_release(struct cuda_rt *rt, void *p)
 {
     if (!p) return;
     emulate_drain(rt);
+    emulate_block(rt); /* memory is not freed while a GPU is at work */
     emulate_memory_release(rt, p);
 }
 
@@ -90,13 +99,29 @@ void emulate_name(struct device *dev, const void *p, const char *name)
 
 void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes)
 {
-    (void)rt;
-    return mem_alloc(1, bytes);
+    struct emulated_pinned *pinned = mem_alloc(1, sizeof *pinned);
+    void *p = pinned ? mem_alloc(1, bytes) : NULL;
+    if (!p) {
+        mem_free(pinned);
+        return NULL;
+    }
+    *pinned = (struct emulated_pinned){.next = rt->pinned, .p = p, .bytes = bytes};
+    rt->pinned = pinned;
+    return p;
 }
 
 void cuda_rt_host_release(struct cuda_rt *rt, void *p)
 {
-    if (p) emulate_drain(rt);
+    if (!p) return;
+    emulate_drain(rt);
+    emulate_block(rt);
+    for (struct emulated_pinned **at = &rt->pinned; *at; at = &(*at)->next) {
+        struct emulated_pinned *pinned = *at;
+        if (pinned->p != p) continue;
+        *at = pinned->next;
+        mem_free(pinned);
+        break;
+    }
     mem_free(p);
 }
 
@@ -105,6 +130,13 @@ static atomic_ulong uploaded;
 unsigned long emulate_uploaded(void)
 {
     return atomic_load(&uploaded);
+}
+
+static bool is_pinned(const struct cuda_rt *rt, const char *p)
+{
+    for (const struct emulated_pinned *pinned = rt->pinned; pinned; pinned = pinned->next)
+        if (p >= pinned->p && p < pinned->p + pinned->bytes) return true;
+    return false;
 }
 
 struct copy {
@@ -116,6 +148,7 @@ struct copy {
 static void run_copy(struct cuda_rt *rt, const void *args)
 {
     const struct copy *c = args;
+    if (rt->error.code != STATUS_OK) return; /* the host gave up, and its memory may be gone */
     emulate_touch(rt, c->src, c->bytes, false);
     emulate_touch(rt, c->dst, c->bytes, true);
     memcpy(c->dst, c->src, c->bytes);
@@ -133,6 +166,8 @@ void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const
     const struct copy copy = {dst, src, bytes};
     if (direction == CUDA_UPLOAD) atomic_fetch_add(&uploaded, bytes);
     if (bytes) emulate_submit(rt, queue, names[direction], run_copy, &copy, sizeof copy);
+    if (rt->pageable_blocks && direction != CUDA_INSIDE && !is_pinned(rt, direction == CUDA_UPLOAD ? src : dst))
+        emulate_block(rt);
 }
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)

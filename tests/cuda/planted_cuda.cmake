@@ -230,6 +230,26 @@ atoll_planted_cuda(one_round_too_few test_golden cuda_muon.c
 atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
     ".step_a = area, .step_b = area, .step_c = square" ".step_c = square")
 
+# --- several GPUs, one of which fails or hangs
+atoll_planted_cuda(own_communicator_aborted_only test_failed_beside_full_queues cuda_collective.c
+    "if (n) cuda_comm_abort(comms, n);" "if (n) cuda_comm_abort(comms, 1);")
+atoll_planted_cuda(failure_kept_for_itself test_failed_beside_copies_that_block cuda_collective.c
+    "cuda_watchdog_fail(group->watchdog, why);" "if (!group) cuda_watchdog_fail(group->watchdog, why);")
+atoll_planted_cuda(blamed_by_what_was_asked_of_it test_hung_gpu cuda_collective.c
+    "if (!ask) return asked;" "return asked;")
+atoll_planted_cuda(nobody_looks test_stays_away cuda_watchdog.c
+    "else if (w->timeout && idle" "else if (!w->timeout && idle")
+atoll_planted_cuda(last_failure_told test_failed_beside_full_queues cuda_watchdog.c
+    "if (atomic_load(&w->failed)) return;" "")
+atoll_planted_cuda(slow_taken_for_hung test_slow cuda_watchdog.c
+    "now == moves && w->watch.busy(w->watch.ctx)" "w->watch.busy(w->watch.ctx)")
+atoll_planted_cuda(idle_taken_for_hung test_slow cuda_watchdog.c
+    "now == moves && w->watch.busy(w->watch.ctx)" "now == moves")
+atoll_planted_cuda(aborted_by_who_should_look test_last_resort cuda_watchdog.c
+    "pthread_create(&thread, NULL, body, w) == 0" "false")
+atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
+    "if (w->watch.end) last_resort(w);" "")
+
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(place_behind_its_end test_embed cuda_embed
     "place ? word[k] + place[k] :" "place ? word[k] + place[k + 1] :" CHECKED)

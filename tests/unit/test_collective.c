@@ -50,7 +50,7 @@ static enum status owners(struct rank *r, int round)
         float want = value(in ? 0 : coll->rank, round, i);
         for (int k = 1; in && k < coll->n_ranks; k++) want += value(k, round, i);
         if (memcmp(&want, &r->buf[i], sizeof want) == 0) continue;
-        coll->ops->abort(coll);
+        coll->ops->abort(coll, NULL);
         return STATUS_MISMATCH;
     }
     for (size_t i = 0; i < N; i++) r->buf[i] = 0; /* the same on every rank */
@@ -71,7 +71,7 @@ static void *rank_sums(void *arg)
             for (int k = 1; i < n && k < coll->n_ranks; k++) want += value(k, round, i);
             if (memcmp(&want, &r->buf[i], sizeof want) != 0) {
                 r->status = STATUS_MISMATCH;
-                coll->ops->abort(coll);
+                coll->ops->abort(coll, NULL);
                 return NULL;
             }
         }
@@ -94,7 +94,7 @@ static void open_ranks(struct rank *ranks, struct collective *colls, int n)
         assert_int_equal(device_open("cpu", 1 + i % 2, &devices[i], NULL), STATUS_OK);
         ranks[i] = (struct rank){.dev = devices[i], .coll = &colls[i], .buf = mem_alloc(N, sizeof(float))};
     }
-    assert_int_equal(collective_open(devices, n, colls, NULL), STATUS_OK);
+    assert_int_equal(collective_open(devices, n, NULL, colls, NULL), STATUS_OK);
 }
 
 static void close_ranks(struct rank *ranks, struct collective *colls, int n)
@@ -139,8 +139,10 @@ static void test_abort(void **state)
     struct collective colls[RANKS];
     open_ranks(ranks, colls, RANKS);
     for (int i = 1; i < RANKS; i++) assert_int_equal(pthread_create(&ranks[i].thread, NULL, rank_waits, &ranks[i]), 0);
-    colls[0].ops->abort(&colls[0]);
-    colls[0].ops->abort(&colls[0]);
+    assert_null(colls[1].ops->failure(&colls[1]));
+    colls[0].ops->abort(&colls[0], &(struct err){STATUS_IO, "the first"});
+    colls[1].ops->abort(&colls[1], &(struct err){STATUS_NOMEM, "the second"});
+    assert_string_equal(colls[2].ops->failure(&colls[2])->msg, "the first");
     for (int i = 1; i < RANKS; i++) {
         pthread_join(ranks[i].thread, NULL);
         assert_int_equal(ranks[i].status, STATUS_CLOSED);
@@ -169,8 +171,8 @@ static void test_misuse(void **state)
         assert_true(ranks[i].status == STATUS_INVALID || ranks[i].status == STATUS_CLOSED);
     }
     close_ranks(ranks, colls, 2);
-    assert_int_equal(collective_open(NULL, 0, colls, &err), STATUS_INVALID);
-    assert_int_equal(collective_open(NULL, COLLECTIVE_RANKS_MAX + 1, colls, &err), STATUS_INVALID);
+    assert_int_equal(collective_open(NULL, 0, NULL, colls, &err), STATUS_INVALID);
+    assert_int_equal(collective_open(NULL, COLLECTIVE_RANKS_MAX + 1, NULL, colls, &err), STATUS_INVALID);
     collective_close(NULL);
 }
 

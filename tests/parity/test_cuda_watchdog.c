@@ -1,0 +1,339 @@
+/* What becomes of the emulated GPUs of one worker when one of them fails, hangs or never comes while the others are in
+ * calls that look at nothing: they come back, and the line says which one it was. Without the watchdog each of these
+ * would hang, and an alarm ends the test. ctest: labels=threads timeout=60 */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/mem.h"
+#include "gpu/collective.h"
+#include "gpu/cuda_plugin.h"
+#include "tests/cuda/emulate.h"
+
+enum { RANKS = 3, FLOATS = 60 };
+
+static unsigned hangs_after = 30; /* seconds */
+
+static struct rank {
+    struct collective *coll;
+    struct device *dev;
+    float *x;
+    float host[FLOATS]; /* not pinned */
+    enum status status;
+    struct err err;
+    pthread_t thread;
+} ranks[RANKS];
+static struct device *devices[RANKS];
+static struct collective colls[RANKS];
+
+static const char *const switches[] = {"ATOLL_EMULATED_FAIL", "ATOLL_EMULATED_HANG",  "ATOLL_EMULATED_QUEUE",
+                                       "ATOLL_EMULATED_PAGEABLE", "ATOLL_EMULATED_ABORT", "ATOLL_GPU_TIMEOUT",
+                                       "ATOLL_GPU_GRACE"};
+
+static char last_line[700];
+static atomic_bool last_called;
+
+static void last_resort(const char *line)
+{
+    snprintf(last_line, sizeof last_line, "%s", line);
+    atomic_store(&last_called, true);
+}
+
+/* name, value, ..., NULL: of switches */
+static void open_group(void (*end)(const char *line), ...)
+{
+    struct err err = {0};
+    va_list args;
+    alarm(hangs_after);
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) unsetenv(switches[i]);
+    setenv("ATOLL_EMULATED_GPUS", "3", 1);
+    va_start(args, end);
+    for (const char *name; (name = va_arg(args, const char *));) setenv(name, va_arg(args, const char *), 1);
+    va_end(args);
+    atomic_store(&last_called, false);
+    memset(ranks, 0, sizeof ranks);
+    for (int r = 0; r < RANKS; r++)
+        if (atoll_cuda_plugin.open(r, &devices[r], &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (collective_open(devices, RANKS, end, colls, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    for (int r = 0; r < RANKS; r++) {
+        struct rank *k = &ranks[r];
+        k->dev = devices[r];
+        k->coll = &colls[r];
+        k->x = k->dev->ops->alloc(k->dev, sizeof k->host);
+        for (int i = 0; i < FLOATS; i++) k->host[i] = (float)(r + 1);
+    }
+}
+
+static void close_group(void)
+{
+    collective_close(colls);
+    for (int r = 0; r < RANKS; r++) device_close(devices[r]);
+    alarm(0);
+}
+
+static void each(void *(*body)(void *rank))
+{
+    for (int r = 0; r < RANKS; r++) assert_int_equal(pthread_create(&ranks[r].thread, NULL, body, &ranks[r]), 0);
+    for (int r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
+}
+
+static void pass(unsigned ms)
+{
+    usleep(ms * 1000);
+}
+
+static void upload(struct rank *k)
+{
+    k->dev->ops->upload(k->dev, k->x, k->host, sizeof k->host);
+}
+
+/* Two collectives, and much that is submitted behind them. */
+static enum status step(struct rank *k)
+{
+    const struct collective_ops *ops = k->coll->ops;
+    upload(k);
+    for (unsigned ticket = 0; ticket < 2; ticket++) {
+        TRY(ops->start_all_reduce(k->coll, k->x, FLOATS, ticket));
+        ops->wait(k->coll, ticket);
+        for (int i = 0; i < 5; i++) upload(k);
+    }
+    return k->dev->ops->sync(k->dev, &k->err);
+}
+
+/* As worker/replica_ranks.c does it. */
+static void work(struct rank *k, enum status (*body)(struct rank *k))
+{
+    const struct collective_ops *ops = k->coll->ops;
+    ops->at_work(k->coll, true);
+    k->status = body(k);
+    ops->at_work(k->coll, false);
+    if (k->status != STATUS_OK) ops->abort(k->coll, &k->err);
+}
+
+static void *step_main(void *arg)
+{
+    work(arg, step);
+    return NULL;
+}
+
+static void said(const char *line, const char *what)
+{
+    if (!strstr(line, what)) fail_msg("\"%s\" does not say \"%s\"", line, what);
+}
+
+/* All others came back, and the first failure is the one that is told. */
+static void first_was(int failed, const char *what)
+{
+    for (int r = 0; r < RANKS; r++)
+        if (r != failed && ranks[r].status != STATUS_CLOSED)
+            fail_msg("rank %d: %s: %s", r, status_text(ranks[r].status), ranks[r].err.msg);
+    const struct err *why = colls[0].ops->failure(&colls[0]);
+    assert_non_null(why);
+    said(why->msg, "device cuda:1 emulated");
+    said(why->msg, what);
+    assert_ptr_equal(colls[2].ops->failure(&colls[2]), why);
+}
+
+static void test_failed_beside_full_queues(void **state)
+{
+    (void)state;
+    for (int at = 1; at <= 8; at++) { /* 8: the second collective */
+        char fails[16];
+        snprintf(fails, sizeof fails, "1:%d", at);
+        open_group(NULL, "ATOLL_EMULATED_FAIL", fails, "ATOLL_EMULATED_QUEUE", "3", NULL);
+        each(step_main);
+        first_was(1, "a kernel failed");
+        close_group();
+    }
+}
+
+static void test_failed_beside_copies_that_block(void **state)
+{
+    (void)state;
+    open_group(NULL, "ATOLL_EMULATED_FAIL", "1:2", "ATOLL_EMULATED_PAGEABLE", "1", NULL);
+    each(step_main);
+    first_was(1, "a kernel failed");
+    close_group();
+}
+
+/* Its thread does not submit what the others wait for. */
+static enum status nothing(struct rank *k)
+{
+    while (!k->coll->ops->failure(k->coll)) pass(10);
+    return STATUS_CLOSED;
+}
+
+static void *away_main(void *arg)
+{
+    struct rank *k = arg;
+    work(k, k->coll->rank == 1 ? nothing : step);
+    return NULL;
+}
+
+static void test_stays_away(void **state)
+{
+    (void)state;
+    static const char *const queues[] = {"0", "3"};
+    for (int i = 0; i < 2; i++) {
+        open_group(NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
+        each(away_main);
+        first_was(-1, "does not come to collective 0");
+        close_group();
+    }
+}
+
+/* All ranks submitted the same; it is the GPU that does not get to the second collective. */
+static void test_hung_gpu(void **state)
+{
+    (void)state;
+    open_group(NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
+    each(step_main);
+    first_was(-1, "does not come to collective 1");
+    emulate_hangs_end(); /* a true one would not let the device be closed */
+    close_group();
+}
+
+/* Between collectives: the others have ended. */
+static enum status alone(struct rank *k)
+{
+    upload(k);
+    return k->dev->ops->sync(k->dev, &k->err);
+}
+
+static void *alone_main(void *arg)
+{
+    work(arg, alone);
+    return NULL;
+}
+
+static void test_hung_alone(void **state)
+{
+    (void)state;
+    open_group(NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
+    each(alone_main);
+    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
+    said(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
+    assert_int_equal(ranks[1].status, STATUS_CLOSED);
+    emulate_hangs_end();
+    close_group();
+}
+
+/* Slow, but alive: it submits something now and then for longer than the limit, and rests for longer between. */
+static enum status slow(struct rank *k)
+{
+    for (int i = 0; i < 6; i++) {
+        pass(400);
+        upload(k);
+    }
+    return step(k);
+}
+
+static void *slow_main(void *arg)
+{
+    struct rank *k = arg;
+    work(k, k->coll->rank == 1 ? slow : step);
+    if (k->coll->rank == 1) pass(1500);
+    if (k->status == STATUS_OK) work(k, alone);
+    return NULL;
+}
+
+static void test_slow(void **state)
+{
+    (void)state;
+    open_group(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
+    each(slow_main);
+    for (int r = 0; r < RANKS; r++) assert_int_equal(ranks[r].status, STATUS_OK);
+    assert_null(colls[0].ops->failure(&colls[0]));
+    close_group();
+    pass(1200);
+    assert_false(atomic_load(&last_called));
+}
+
+static void *unhang_main(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&last_called)) pass(10);
+    emulate_hangs_end();
+    return NULL;
+}
+
+/* Nothing helps: aborting never ends, or the GPU does not, while a rank is in a call that blocks. */
+static void check_last_resort(const char *name, const char *value, const char *what)
+{
+    pthread_t unhang;
+    open_group(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_QUEUE", "3", name, value,
+               "ATOLL_EMULATED_FAIL", !strcmp(name, "ATOLL_EMULATED_ABORT") ? "1:2" : "", NULL);
+    pthread_create(&unhang, NULL, unhang_main, NULL);
+    each(step_main);
+    pthread_join(unhang, NULL);
+    close_group();
+    said(last_line, "device cuda:1 emulated");
+    said(last_line, what);
+    said(last_line, "it did not end by itself within 1 s");
+}
+
+static void test_last_resort(void **state)
+{
+    (void)state;
+    check_last_resort("ATOLL_EMULATED_ABORT", "hangs", "a kernel failed");
+    check_last_resort("ATOLL_EMULATED_HANG", "1:1", "does not come to collective 0");
+}
+
+/* All is closed in time, but the process stays: the last resort does, too. */
+static void test_resort_stays(void **state)
+{
+    (void)state;
+    open_group(last_resort, "ATOLL_EMULATED_FAIL", "1:1", "ATOLL_GPU_GRACE", "1", NULL);
+    each(step_main);
+    first_was(1, "a kernel failed");
+    close_group();
+    assert_false(atomic_load(&last_called));
+    while (!atomic_load(&last_called)) pass(10);
+    pass(100);
+}
+
+static void test_settings(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    open_group(NULL, NULL);
+    close_group();
+    for (int r = 0; r < RANKS; r++) assert_int_equal(atoll_cuda_plugin.open(r, &devices[r], NULL), STATUS_OK);
+    setenv("ATOLL_GPU_TIMEOUT", "soon", 1);
+    assert_int_equal(collective_open(devices, RANKS, NULL, colls, &err), STATUS_INVALID);
+    said(err.msg, "ATOLL_GPU_TIMEOUT=soon");
+    for (int r = 0; r < RANKS; r++) device_close(devices[r]);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return mem_live_bytes() ? -1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_failed_beside_full_queues),
+        cmocka_unit_test(test_failed_beside_copies_that_block),
+        cmocka_unit_test(test_stays_away),
+        cmocka_unit_test(test_hung_gpu),
+        cmocka_unit_test(test_hung_alone),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_last_resort),
+        cmocka_unit_test(test_resort_stays),
+        cmocka_unit_test(test_settings),
+    };
+    if (argc > 1) { /* tests/planted.sh */
+        cmocka_set_test_filter(argv[1]);
+        hangs_after = 6;
+    }
+    return cmocka_run_group_tests(tests, NULL, tear_down);
+}
