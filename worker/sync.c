@@ -1,5 +1,5 @@
-/* Connection, events of the work, and what follows from the state (sync_poll). Downloads and uploads of objects, which
- * are offsets and deadlines, are in worker/sync_flow.c. */
+/* Connection and events of the work. What follows from the state is in worker/sync_poll.c; downloads and uploads of
+ * objects, which are offsets and deadlines, are in worker/sync_flow.c. */
 #include "worker/sync.h"
 
 #include <stdio.h>
@@ -8,8 +8,6 @@
 #include "worker/sync_flow.h"
 
 enum {
-    RETRY_FIRST_US = 1000000,
-    RETRY_LAST_US = 10000000,
     REFUSED_WAIT_US = 5000000, /* "full", "stopping" and "name taken" are asked again after this */
     NAME_WAIT_LAST_US = 15000000,
     STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
@@ -171,7 +169,7 @@ void sync_rejoin(struct sync *s, uint64_t now_us)
     s->phase = SYNC_HELLO;
     s->session = 0;
     s->bind_due = false;
-    retry_start(s, now_us < s->joined_at + RETRY_FIRST_US ? s->joined_at + RETRY_FIRST_US : now_us);
+    retry_start(s, now_us < s->joined_at + SYNC_CONNECT_US ? s->joined_at + SYNC_CONNECT_US : now_us);
 }
 
 void sync_drop(struct sync *s, uint64_t now_us)
@@ -181,7 +179,7 @@ void sync_drop(struct sync *s, uint64_t now_us)
     s->holds = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, 0, now_us);
     sync_rejoin(s, now_us);
-    s->retry_at = now_us + ((uint64_t)RETRY_FIRST_US << s->drops);
+    s->retry_at = now_us + ((uint64_t)SYNC_CONNECT_US << s->drops);
     if (++s->drops > SYNC_DROPS_MAX)
         sync_fail(s, "the run's updates do not lead to the run's parameters on this machine, again and again: test its "
                      "memory, and use the same version of atoll on both sides");
@@ -270,11 +268,6 @@ void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t n
     settle(s);
 }
 
-static bool in_flight(const struct sync_fragment *f)
-{
-    return f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED;
-}
-
 enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
@@ -283,7 +276,7 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
     sync_flow_next(s, fragment, now_us);
     if (named_round != SYNC_NO_ROUND) {
         uint64_t known = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
-        if (in_flight(f) && named_round == s->round) {
+        if (sync_flow_pending(f) && named_round == s->round) {
             f->upload = SYNC_UPLOAD_NAMED;
             s->drops = 0;
             verdict = SYNC_NAMED;
@@ -292,7 +285,7 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
         }
     }
     /* Closed without us although our delta may be there: ask for the verdict. */
-    if (verdict != SYNC_NAMED && !s->async && in_flight(f) && round >= s->round) {
+    if (verdict != SYNC_NAMED && !s->async && sync_flow_pending(f) && round >= s->round) {
         f->passed = true;
         f->upload = SYNC_UPLOAD_OFFERED;
         f->up_at = now_us;
@@ -374,7 +367,7 @@ void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint
 
 void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us)
 {
-    if (m->fragment >= s->n_fragments || m->round != s->round || !in_flight(&s->f[m->fragment])) return;
+    if (m->fragment >= s->n_fragments || m->round != s->round || !sync_flow_pending(&s->f[m->fragment])) return;
     sync_flow_credit(s, m->fragment, m->have, m->upto, now_us);
     settle(s);
 }
@@ -382,11 +375,11 @@ void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us)
 bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
 {
     (void)now_us;
-    if (m->fragment >= s->n_fragments || m->round != s->round || !in_flight(&s->f[m->fragment])) return false;
+    if (m->fragment >= s->n_fragments || m->round != s->round || !sync_flow_pending(&s->f[m->fragment])) return false;
     s->f[m->fragment].upload = SYNC_UPLOAD_REJECTED;
     /* The coordinator never gave out this round, or lost it in a crash: no other fragment of it counts either. */
     for (uint32_t i = 0; i < s->n_fragments && m->code == REJECT_UNASSIGNED; i++) {
-        if (!in_flight(&s->f[i])) continue;
+        if (!sync_flow_pending(&s->f[i])) continue;
         s->f[i].upload = SYNC_UPLOAD_REJECTED;
         s->f[i].lost = true;
     }
@@ -481,117 +474,4 @@ void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us)
     s->done = s->leave_due = s->finished = true;
     snprintf(s->text, sizeof s->text, "%s", m->text);
     settle(s);
-}
-
-/* ---- what to do ---------------------------------------------------------------------------------------------------
- */
-
-/* Spread retries by up to a quarter, differently for each worker and each attempt. */
-static uint64_t jittered(const struct sync *s, uint64_t wait_us)
-{
-    uint64_t mixed = (s->jitter ^ s->retry_at) * 0x9e3779b97f4a7c15u;
-    return wait_us - wait_us / 8 + (mixed >> 33) % (wait_us / 4 + 1);
-}
-
-/* The earliest thing to do: its time (0: at once), UINT64_MAX when there is none. */
-static uint64_t next_action(const struct sync *s, struct sync_action *a)
-{
-    memset(a, 0, sizeof *a);
-    if (s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) {
-        a->type = s->phase == SYNC_HELLO ? SYNC_SEND_HELLO : SYNC_SEND_JOIN;
-        return s->retry_at;
-    }
-    if (s->phase != SYNC_JOINED) return UINT64_MAX;
-    if (s->leave_due) {
-        a->type = SYNC_SEND_LEAVE;
-        return 0;
-    }
-    if (s->bind_due) {
-        a->type = SYNC_SEND_BIND;
-        return 0;
-    }
-    if (s->eval.answer) {
-        a->type = SYNC_SEND_EVAL_RESULT;
-        return 0;
-    }
-    return s->done ? UINT64_MAX : sync_flow_action(s, a);
-}
-
-bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
-{
-    if (next_action(s, a) > now_us) return false;
-    switch (a->type) {
-    case SYNC_SEND_HELLO:
-    case SYNC_SEND_JOIN:
-        if (s->retry_wait)
-            s->retry_wait += s->retry_wait / 2;
-        else /* the first JOIN of a run is answered when its first snapshot is on disk */
-            s->retry_wait = s->phase == SYNC_JOINING ? 3 * RETRY_FIRST_US : RETRY_FIRST_US;
-        if (s->retry_wait > RETRY_LAST_US) s->retry_wait = RETRY_LAST_US;
-        s->retry_at = now_us + jittered(s, s->retry_wait);
-        break;
-    case SYNC_SEND_LEAVE:
-        s->leave_due = false;
-        s->phase = SYNC_STOPPED;
-        break;
-    case SYNC_SEND_BIND: s->bind_due = false; break;
-    case SYNC_SEND_EVAL_RESULT: s->eval.answer = false; break;
-    case SYNC_SEND_OFFER:
-    case SYNC_SEND_CHUNK:
-    case SYNC_SEND_GET: sync_flow_sent(s, a, now_us); break;
-    }
-    return true;
-}
-
-uint64_t sync_deadline_us(const struct sync *s)
-{
-    struct sync_action a;
-    return next_action(s, &a);
-}
-
-static void waits_for_upload(const struct sync *s, char *out, size_t cap)
-{
-    uint64_t held = 0, bytes = 0;
-    for (uint32_t i = 0; i < s->n_fragments; i++) {
-        if (s->f[i].upload == SYNC_UPLOAD_NONE) continue;
-        bytes += s->f[i].bytes;
-        held += in_flight(&s->f[i]) ? s->f[i].held : s->f[i].bytes;
-    }
-    snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)", (unsigned long long)s->round + 1,
-             (double)held / 1e6, (double)bytes / 1e6);
-}
-
-static void waits_for_download(const struct sync *s, char *out, size_t cap)
-{
-    for (uint32_t i = 0; i < s->n_fragments; i++) {
-        const struct sync_fragment *f = &s->f[i];
-        if (f->loading) {
-            snprintf(out, cap, "the snapshot of fragment %u at version %llu (%.1f of %.1f MB)", i,
-                     (unsigned long long)f->get_version, (double)f->have / 1e6, (double)f->total / 1e6);
-            return;
-        }
-        if (f->version < f->target) {
-            snprintf(out, cap, "updates of fragment %u (at version %llu of %llu)", i, (unsigned long long)f->version,
-                     (unsigned long long)f->target);
-            return;
-        }
-    }
-    snprintf(out, cap, "the versions it needs");
-}
-
-void sync_waits_for(const struct sync *s, char *out, size_t cap)
-{
-    out[0] = '\0';
-    if (s->phase != SYNC_JOINED) {
-        if (s->phase == SYNC_STOPPED) return;
-        snprintf(out, cap, "the coordinator%s%s", s->text[0] ? ": " : "", s->text);
-        return;
-    }
-    switch (s->state) {
-    case WORKER_CATCHING_UP: waits_for_download(s, out, cap); break;
-    case WORKER_READY: snprintf(out, cap, "work"); break;
-    case WORKER_SENDING: waits_for_upload(s, out, cap); break;
-    case WORKER_WAITING: snprintf(out, cap, "the update of round %llu", (unsigned long long)s->round + 1); break;
-    default: break;
-    }
 }

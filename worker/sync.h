@@ -27,6 +27,7 @@ enum {
     SYNC_GETS_MAX = 8,           /* fragments with an open GET */
     SYNC_RETRY_MIN_US = 2000000, /* silence before anything is sent again */
     SYNC_RETRY_MAX_US = 30000000,
+    SYNC_CONNECT_US = 1000000, /* HELLO and JOIN are sent again after this, then later and later */
     SYNC_DROPS_MAX = 5,
     SYNC_NAME_US = 90000000, /* a name that is still taken after this is another worker's */
 };

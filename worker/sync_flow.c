@@ -60,8 +60,7 @@ void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us)
     f->requested = f->have;
     f->get_at = now_us;
     f->get_wait = 0;
-    if (f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED)
-        sync_flow_offer(s, fragment, f->bytes, now_us);
+    if (sync_flow_pending(f)) sync_flow_offer(s, fragment, f->bytes, now_us);
 }
 
 bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version)

@@ -1,5 +1,5 @@
 /* The object transfers of the sync machine: what to ask for, what to offer, which bytes to send, and when silence means
- * that something was lost. Used by worker/sync.c only. */
+ * that something was lost. Used by worker/sync.c and sync_poll.c only. */
 #ifndef WORKER_SYNC_FLOW_H
 #define WORKER_SYNC_FLOW_H
 
@@ -16,6 +16,12 @@ void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* Upload: a payload of `bytes` is ready (0: nothing); credit for it came. */
 void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us);
 void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t upto, uint64_t now_us);
+
+/* A payload was offered, and neither an update nor a REJECT has answered it. */
+static inline bool sync_flow_pending(const struct sync_fragment *f)
+{
+    return f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED;
+}
 
 /* The earliest OFFER, CHUNK or GET and its time; UINT64_MAX: none. */
 uint64_t sync_flow_action(const struct sync *s, struct sync_action *a);
