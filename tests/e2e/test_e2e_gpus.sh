@@ -64,5 +64,15 @@ kill -TERM "$pid"
 wait "$pid" || true
 ended "$pid"
 
+# A GPU that hangs without an error, and does not let the worker close it.
+mkdir -p hung
+ATOLL_EMULATED_HANG=1:400 ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3 start hung.log "${command[@]}" --dir hung \
+    --train.devices=cuda:0,1,2 --train.batch_size=6
+until_true 60 "the line of the GPU that hangs" grep -rqE 'device cuda:1 emulated.*it did not end by itself within 3 s' hung/logs
+until_true 20 "the end of its worker" grep -q 'worker-0 ended with code 1' hung.log
+kill -TERM "$pid"
+wait "$pid" || true
+ended "$pid"
+
 ATOLL_EMULATED_NO_NCCL=1 "${command[@]}" --dir none --train.devices=cuda:0,1 >none.log 2>&1 && fail "a run without NCCL"
 grep -rhE -m 1 'NCCL' none.log none/logs | sed -n 1p | grep . || fail "no line about NCCL"
