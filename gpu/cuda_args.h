@@ -22,7 +22,7 @@ enum {
     CUDA_EMBED_ROWS = 16384, /* cuda_embed_word looks through so many tokens at most */
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
-    CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into this many, whatever the device */
+    CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into so many at most, by its length alone */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
     CUDA_ATTN_HEAD_MAX = 128, /* columns of a head that fit its shared memory */
     CUDA_CHUNK_THREADS = 128, /* of the block that takes one chunk of top-k */
@@ -150,13 +150,13 @@ struct cuda_xent_args {
 void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /* a block a row */
 
 struct cuda_reduce_args {
-    size_t n, segment; /* floats of one segment */
-    int square, wide;  /* wide: x begins at 16 bytes; segments are multiples of CUDA_WIDE */
+    size_t n, segment, segments; /* segment: floats of one; a block takes it in whole rounds */
+    int square, wide;  /* wide: x begins at 16 bytes */
     const float *x;
     double *sums; /* [CUDA_SEGMENTS] */
     float *out;
 };
-void cuda_reduce(const struct cuda_grid *grid, const struct cuda_reduce_args *a);     /* CUDA_SEGMENTS blocks */
+void cuda_reduce(const struct cuda_grid *grid, const struct cuda_reduce_args *a);     /* `segments` blocks */
 void cuda_reduce_end(const struct cuda_grid *grid, const struct cuda_reduce_args *a); /* 1 block */
 
 /* --- cuda_optim.cu ------------------------------------------------------------------------------------------------ */

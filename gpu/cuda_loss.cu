@@ -113,7 +113,7 @@ KERNEL(cuda_reduce_end, cuda_reduce_args, CUDA_BLOCK)
 {
     __shared__ double sums[WARPS];
     double sum = 0;
-    for (size_t i = threadIdx.x; i < CUDA_SEGMENTS; i += CUDA_BLOCK) sum += a.sums[i];
+    for (size_t i = threadIdx.x; i < a.segments; i += CUDA_BLOCK) sum += a.sums[i];
     sum = block_sum(sum, sums);
     if (threadIdx.x == 0) *a.out = (float)sum;
 }

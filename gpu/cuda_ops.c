@@ -38,10 +38,12 @@ void cuda_op_scale(struct device *dev, size_t n, float a, float *x)
 static void reduce(struct cuda_device *cuda, size_t n, const float *x, bool square, float *out)
 {
     bool wide = (uintptr_t)x % 16 == 0;
-    size_t segment = blocks_of(blocks_of(n, CUDA_SEGMENTS), CUDA_WIDE) * CUDA_WIDE;
-    LAUNCH(cuda, cuda_reduce, CUDA_SEGMENTS, 1, cuda_reduce_args, .n = n, .segment = segment, .square = square,
-           .wide = wide, .x = x, .sums = cuda->sums);
-    LAUNCH(cuda, cuda_reduce_end, 1, 1, cuda_reduce_args, .sums = cuda->sums, .out = out);
+    size_t segment = blocks_of(blocks_of(n, CUDA_SEGMENTS), CUDA_BLOCK * CUDA_WIDE) * CUDA_BLOCK * CUDA_WIDE;
+    size_t segments = n ? blocks_of(n, segment) : 0;
+    if (segments)
+        LAUNCH(cuda, cuda_reduce, segments, 1, cuda_reduce_args, .n = n, .segment = segment, .square = square,
+               .wide = wide, .x = x, .sums = cuda->sums);
+    LAUNCH(cuda, cuda_reduce_end, 1, 1, cuda_reduce_args, .segments = segments, .sums = cuda->sums, .out = out);
 }
 
 void cuda_op_sum(struct device *dev, size_t n, const float *x, float *out)
