@@ -18,25 +18,25 @@ atoll_planted_rank(gradients_not_waited_for test_gpus worker/shard_exchange
     "b++) x->coll->ops->wait(x->coll, b);" "b++) continue;")
 atoll_planted_rank(gradients_go_before_they_are_final test_gpus worker/shard_exchange
     "x->final[b] == shard_bucket_params(map, b) && x->warm" "x->final[b] == part && x->warm")
-atoll_planted_rank(norm_of_one_rank test_gpus worker/inner_shard
+atoll_planted_rank(norm_of_one_rank test_cpu worker/inner_shard
     "(size_t)s->map->ranks * s->slots, s->sums, sumsq" "s->slots, s->sums, sumsq")
 atoll_planted_rank(sums_not_waited_for test_gpus worker/inner_shard
     "s->coll->ops->wait(s->coll, COLLECTIVE_TICKETS - 1);" "")
 atoll_planted_rank(moments_in_another_place test_other_number_of_ranks worker/inner_shard
     "to + p->state, from + p->offset" "to + p->state, from + p->state")
-atoll_planted_rank(matrices_without_an_owner test_gpus_muon worker/inner_shard
+atoll_planted_rank(matrices_without_an_owner test_cpu_muon worker/inner_shard
     "if (!matrix_floats(s->map, s->coll->rank)) return STATUS_OK;" "if (s->coll->rank == 1) return STATUS_OK;")
-atoll_planted_rank(gradient_not_at_its_owner test_gpus_muon worker/shard_exchange
+atoll_planted_rank(gradient_not_at_its_owner test_cpu_muon worker/shard_exchange
     "deal->first[bucket], bucket);" "deal->first[bucket] - 1, bucket);")
-atoll_planted_rank(parameters_of_an_owner_not_sent test_gpus_muon worker/shard_exchange
+atoll_planted_rank(parameters_of_an_owner_not_sent test_cpu_muon worker/shard_exchange
     "deal->first[bucket], THETA_TICKETS + bucket);" "deal->first[bucket] - 1, THETA_TICKETS + bucket);")
-atoll_planted_rank(parameters_from_another_rank test_gpus_muon worker/shard_deal
+atoll_planted_rank(parameters_from_another_rank test_cpu_muon worker/shard_deal
     "at, .n = stop - at, .root = p->rank}" "at, .n = stop - at, .root = p->matrices ? 0 : p->rank}")
-atoll_planted_rank(momentum_of_another_matrix test_gpus_muon worker/shard_deal
+atoll_planted_rank(momentum_of_another_matrix test_cpu_muon worker/shard_deal
     "m->skipped = deal->pieces[piece].offset - deal->pieces[piece].state" "m->skipped = deal->pieces[piece].offset")
 atoll_planted_rank(momentum_saved_of_another_rank test_other_ranks_muon worker/inner_shard
     "from = i < s->n_plain ? s->m : s->momentum" "from = s->m")
-atoll_planted_rank(norm_without_matrices test_gpus_muon worker/inner_shard
+atoll_planted_rank(norm_without_matrices test_cpu_muon worker/inner_shard
     "for (size_t i = 0; i < s->n_parts; i++) ops->sumsq" "for (size_t i = 0; i < s->n_plain; i++) ops->sumsq")
 atoll_planted_rank(collectives_wait_for_nothing test_gpus gpu/cuda_collective
     "cuda_rt_wait(m->rt, CUDA_COMM, m->enter);" "")

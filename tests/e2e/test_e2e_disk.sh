@@ -12,7 +12,7 @@ source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-rounds=240
+rounds=100
 disk=$WORK/disk
 at_exit() { umount -l "$disk" 2>/dev/null || true; } # for cleanup
 
@@ -62,7 +62,7 @@ begin_launch() {
 }
 fill_in_time() {
     local run
-    until_true 30 "round $((trial * 24))" rounds_reach $((trial * 24)) disk/run
+    until_true 30 "round $((trial * 12))" rounds_reach $((trial * 12)) disk/run
     mapfile -t run < <(descendants "$pid")
     kill -STOP "${run[@]}" 2>/dev/null || return 1 # it does not end while the disk is being filled
     if rounds_reach $((rounds - 1)) disk/run; then
