@@ -4,7 +4,7 @@
 # configuration where warnings are errors, and fails the test elsewhere.
 
 # Sets `copy` to `source` with `from` turned into `to`, empty where there is no such line. test: what should notice, the
-# name of a test, empty for all of the program's. More arguments: CHECKED (planted.sh).
+# name of a test, empty for all of the program's. More arguments: CHECKED or WAITS (planted.sh).
 function(atoll_planted_copy suite name test source from to)
     set(path ${CMAKE_SOURCE_DIR}/${source})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})

@@ -1,25 +1,41 @@
 #!/usr/bin/env bash
-# planted.sh BIN SUITE NAME:TEST:[CHECKED]...: test TEST (all where it is empty) of every program BIN/planted_SUITE_NAME must
-# fail, with CHECKED by a word of the checker (tests/cuda/races.h), never for want of a file; prints how it noticed. A program
-# loads the plugin BIN/planted_SUITE_NAME.so where there is one.
+# planted.sh BIN SUITE NAME:TEST:[CHECKED|WAITS]...: test TEST (all where it is empty) of every program
+# BIN/planted_SUITE_NAME must fail, with CHECKED by a word of the checker (tests/cuda/races.h), never for want of a file;
+# prints how it noticed. Those that mostly wait (WAITS) do so all at a time. A program loads the plugin
+# BIN/planted_SUITE_NAME.so where there is one.
 set -euo pipefail
 
 bin=$1
 suite=$2
 shift 2
 missed=0
+waiting=$(mktemp -d)
+trap 'rm -rf "$waiting"' EXIT
+
+run_bug() { # name test: what it says, and in the last line how it ended
+    local program=$bin/planted_${suite}_$1 plugin=() ended=0
+    [[ ! -e $program.so ]] || plugin=(env "ATOLL_CUDA_PLUGIN=$program.so")
+    "${plugin[@]}" "$program" ${2:+"$2"} 2>&1 || ended=$?
+    ((ended != 142)) || printf '\n--- hung until its alarm'
+    printf '\n%s\n' "$ended"
+}
+
 for bug in "$@"; do
-    IFS=: read -r name test checked <<<"$bug"
-    program=$bin/planted_${suite}_$name
-    if [[ ! -x $program ]]; then
+    IFS=: read -r name test how <<<"$bug"
+    [[ $how != WAITS || ! -x $bin/planted_${suite}_$name ]] || run_bug "$name" "$test" >"$waiting/$name" 2>&1 &
+done
+wait
+for bug in "$@"; do
+    IFS=: read -r name test how <<<"$bug"
+    if [[ ! -x $bin/planted_${suite}_$name ]]; then
         echo "$name: no program: its line is gone, see tests/planted.cmake"
         missed=$((missed + 1))
         continue
     fi
-    plugin=()
-    [[ ! -e $program.so ]] || plugin=(env "ATOLL_CUDA_PLUGIN=$program.so")
-    said=$("${plugin[@]}" "$program" ${test:+"$test"} 2>&1) && ended=well || ended=badly
-    if [[ $ended == well || $said == *': No such file'* || ($checked == CHECKED && $said != *', code 0x'*) ]]; then
+    if [[ $how == WAITS ]]; then said=$(<"$waiting/$name"); else said=$(run_bug "$name" "$test"); fi
+    ended=${said##*$'\n'}
+    said=${said%$'\n'*}
+    if [[ $ended == 0 || $said == *': No such file'* || ($how == CHECKED && $said != *', code 0x'*) ]]; then
         printf '%-42s NOT NOTICED\n' "$name"
         missed=$((missed + 1))
     else

@@ -232,23 +232,23 @@ atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
 
 # --- several GPUs, one of which fails or hangs
 atoll_planted_cuda(own_communicator_aborted_only test_failed_beside_full_queues cuda_collective.c
-    "if (n) cuda_comm_abort(comms, n);" "if (n) cuda_comm_abort(comms, 1);")
+    "if (n) cuda_comm_abort(comms, n);" "if (n) cuda_comm_abort(comms, 1);" WAITS)
 atoll_planted_cuda(failure_kept_for_itself test_failed_beside_copies_that_block cuda_collective.c
-    "cuda_watchdog_fail(group->watchdog, why);" "if (!group) cuda_watchdog_fail(group->watchdog, why);")
+    "cuda_watchdog_fail(group->watchdog, why);" "if (!group) cuda_watchdog_fail(group->watchdog, why);" WAITS)
 atoll_planted_cuda(blamed_by_what_was_asked_of_it test_hung_gpu cuda_collective.c
-    "if (!ask) return asked;" "return asked;")
+    "if (!ask) return asked;" "return asked;" WAITS)
 atoll_planted_cuda(nobody_looks test_stays_away cuda_watchdog.c
-    "else if (w->timeout && idle" "else if (!w->timeout && idle")
+    "else if (w->timeout && idle" "else if (!w->timeout && idle" WAITS)
 atoll_planted_cuda(last_failure_told test_failed_beside_full_queues cuda_watchdog.c
-    "if (atomic_load(&w->failed)) return;" "")
+    "if (atomic_load(&w->failed)) return;" "" WAITS)
 atoll_planted_cuda(slow_taken_for_hung test_slow cuda_watchdog.c
-    "now == moves && w->watch.busy(w->watch.ctx)" "w->watch.busy(w->watch.ctx)")
+    "now == moves && w->watch.busy(w->watch.ctx)" "w->watch.busy(w->watch.ctx)" WAITS)
 atoll_planted_cuda(idle_taken_for_hung test_slow cuda_watchdog.c
-    "now == moves && w->watch.busy(w->watch.ctx)" "now == moves")
+    "now == moves && w->watch.busy(w->watch.ctx)" "now == moves" WAITS)
 atoll_planted_cuda(aborted_by_who_should_look test_last_resort cuda_watchdog.c
-    "pthread_create(&thread, NULL, body, w) == 0" "false")
+    "pthread_create(&thread, NULL, body, w) == 0" "false" WAITS)
 atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
-    "if (w->watch.end) last_resort(w);" "")
+    "if (w->watch.end) last_resort(w);" "" WAITS)
 
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(place_behind_its_end test_embed cuda_embed
