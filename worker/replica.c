@@ -101,30 +101,6 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     return in_host_memory(r, k->grad, r->host_values, grad, err);
 }
 
-/* Values of the host to a vector of this rank. `there`: its device has them already, here; NULL: it has not. */
-static void bring(struct rank *k, float *to, const float *values, const float *there)
-{
-    size_t bytes = k->replica->layout->n_params * sizeof *values;
-    if (there)
-        k->dev->ops->copy(k->dev, to, there, bytes);
-    else
-        k->dev->ops->send(k->dev, to, values, bytes);
-}
-
-enum status replica_eval_params_at(struct replica *r, const float *theta, const float *first, struct err *err)
-{
-    r->eval_of = theta;
-    if (!theta || !r->ranks[0].eval_theta) return STATUS_OK;
-    if (r->apart) TRY(ranks_quiet(r, err));
-    for (int i = 0; i < r->n_ranks; i++) bring(&r->ranks[i], r->ranks[i].eval_theta, theta, i == 0 ? first : NULL);
-    return STATUS_OK;
-}
-
-enum status replica_eval_params(struct replica *r, const float *theta, struct err *err)
-{
-    return replica_eval_params_at(r, theta, NULL, err);
-}
-
 enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t first, uint64_t count, double *loss_sum,
                          uint64_t *tokens, struct err *err)
 {
@@ -145,6 +121,9 @@ enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t f
     *tokens = count * r->seq;
     return STATUS_OK;
 }
+
+/* --- parameters, and what there is to know ------------------------------------------------------------------------ */
+
 float *replica_params(struct replica *r)
 {
     return r->ranks[0].theta;
@@ -153,8 +132,13 @@ float *replica_params(struct replica *r)
 enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
     if (r->apart) TRY(ranks_quiet(r, err));
-    for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++)
-        bring(&r->ranks[i], r->ranks[i].theta, values, i == 0 ? first : NULL);
+    for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++) {
+        struct rank *k = &r->ranks[i];
+        if (i == 0 && first)
+            k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
+        else
+            k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
+    }
     return STATUS_OK;
 }
 

@@ -103,14 +103,8 @@ enum status replica_flush(struct replica *replica, struct step_result *result, s
  * its norm is not finite. */
 enum status replica_gradient(struct replica *replica, const uint64_t *counters, size_t n, const float **grad,
                              struct step_result *result, struct err *err) MUST_CHECK;
-/* What evaluations are of from now on: theta [n_params], memory of the host that stays as it is until the last of them;
- * NULL, as at the beginning: the live parameters. What the device says. */
-enum status replica_eval_params(struct replica *replica, const float *theta, struct err *err) MUST_CHECK;
-/* The same with a copy in memory of the first device, or NULL: as replica_set_params_at. */
-enum status replica_eval_params_at(struct replica *replica, const float *theta, const float *first,
-                                   struct err *err) MUST_CHECK;
-/* Sum of losses over windows first .. first + count of `val`, in file order. The sum is taken in double in the order of
- * the windows; windows past the end are left out. */
+/* Sum of losses of the live parameters over windows first .. first + count of `val`, in file order. The sum is taken in
+ * double in the order of the windows; windows past the end are left out. */
 enum status replica_eval(struct replica *replica, const struct tokens *val, uint64_t first, uint64_t count,
                          double *loss_sum, uint64_t *tokens, struct err *err) MUST_CHECK;
 

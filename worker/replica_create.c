@@ -55,10 +55,8 @@ static enum status make_params(struct replica *r)
         const struct device_ops *ops = k->dev->ops;
         bool own = i == 0 || r->apart;
         k->theta = own ? ops->alloc(k->dev, r->map.padded * sizeof *k->theta) : r->ranks[0].theta;
-        if (!k->dev->host_memory) k->eval_theta = ops->alloc(k->dev, n * sizeof *k->eval_theta);
         if (!r->config.eval_only) k->grad = ops->alloc(k->dev, r->map.padded * sizeof *k->grad);
-        if (!k->theta || (!k->dev->host_memory && !k->eval_theta) || (!r->config.eval_only && !k->grad))
-            return STATUS_NOMEM;
+        if (!k->theta || (!r->config.eval_only && !k->grad)) return STATUS_NOMEM;
     }
     if (!r->ranks[0].dev->host_memory) r->host_values = mem_alloc(n, sizeof *r->host_values);
     return r->ranks[0].dev->host_memory || r->host_values ? STATUS_OK : STATUS_NOMEM;
@@ -147,7 +145,6 @@ static void rank_finish(struct rank *k, const struct model_family *family, bool 
         const struct device_ops *ops = k->dev->ops;
         family->destroy(k->model);
         ops->release(k->dev, k->grad);
-        ops->release(k->dev, k->eval_theta);
         if (!shared) ops->release(k->dev, k->theta);
         ops->release(k->dev, k->tokens);
         ops->release(k->dev, k->targets);

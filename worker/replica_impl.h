@@ -23,7 +23,6 @@ struct rank {
     struct collective coll;
     struct model *model;
     float *theta;                      /* [n_params], device: its own, or that of rank 0 (CPU devices share memory) */
-    float *eval_theta;                 /* what the caller wants evaluated; NULL: the device reads host memory */
     float *grad;                       /* [n_params], device */
     struct shard_exchange exchange;    /* where each rank has memory of its own */
     int32_t *tokens, *targets;         /* [rows*seq], device */
@@ -54,7 +53,6 @@ struct replica {
     struct shard_deal deal; /* map.deal, for muon */
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
-    const float *eval_of;    /* what evaluations are of: NULL, the live parameters; else eval_theta's, or these */
     /* Where the device's memory is not the host's, else NULL: */
     float *host_values; /* [n_params] parameters or gradient, as the caller asked for last */
     struct flight flight; /* the one that is not read yet */

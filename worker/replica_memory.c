@@ -27,7 +27,6 @@ static enum status add_vectors(struct memory_ask *ask, const struct replica_conf
     struct shard_map map = shard_map_make(layout->n_params, apart ? config->ranks : 1, config->bucket);
     uint64_t theta = (apart ? map.padded : layout->n_params) * sizeof(float);
     fixed[MEMORY_PARAMS] = apart ? here * theta : theta;
-    if (!dev->host_memory) fixed[MEMORY_PARAMS] += layout->n_params * sizeof(float);
     fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);
     if (config->eval_only) return STATUS_OK;
     fixed[MEMORY_GRADIENT] = here * theta;

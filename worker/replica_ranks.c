@@ -6,8 +6,6 @@
 static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool train)
 {
     struct replica *r = k->replica;
-    bool live = r->order != ORDER_EVAL || !r->eval_of;
-    const float *theta = live ? k->theta : k->eval_theta ? k->eval_theta : r->eval_of;
     struct model_hooks hooks = shard_exchange_hooks(&k->exchange, train && micro + 1 == r->config.grad_accum);
     const struct device_ops *ops = k->dev->ops;
     const struct step_slot *slot = &k->io.slots[r->slot];
@@ -18,8 +16,8 @@ static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool
                    k->scratch, &k->err));
     ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
     ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
-    r->config.family->run(k->model, theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
-                          r->apart && live ? &hooks : NULL);
+    r->config.family->run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
+                          r->apart ? &hooks : NULL);
     ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
     return STATUS_OK;
 }

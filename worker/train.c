@@ -166,7 +166,8 @@ static enum status evaluate(struct trainer *t, struct err *err)
     uint64_t tokens = 0, started = clock_monotonic_us();
     outer_loop_eval_begin(t->loop, started);
     const struct msg_eval task = *outer_loop_evaluation(t->loop);
-    TRY(replica_eval_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));
+    /* A round starts from what it is given: what the last one left is not needed any more. */
+    TRY(replica_set_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));
     for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
         double part = 0;
         uint64_t part_tokens = 0, n = task.count - at < EVAL_WINDOWS ? task.count - at : EVAL_WINDOWS;

@@ -59,6 +59,16 @@ launch b --codec.up=int8:64 --codec.down=int8:64
 [[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] || fail "the same run twice gives two thetas"
 echo "the same run again gives the same theta: $(json get a/summary.json theta_hash)"
 
+# Evaluations are of the run's parameters, not of what a worker has trained since: here the run's never change.
+for device in cpu cuda; do
+    ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so launch "still-$device" --train.max_steps=20 --train.eval_every=1 \
+        --codec.up=int8:64 --outer.learning_rate=1e-30 --train.devices="$device"
+    evals=$(json lines "still-$device/metrics.jsonl" eval loss | sed '$d') # the last one is of more windows
+    (($(wc -l <<<"$evals") >= 2 && $(sort -u <<<"$evals" | wc -l) == 1)) ||
+        fail "$device: validation losses of parameters that stay the same: ${evals//$'\n'/ }"
+done
+echo "validation is of the run's parameters"
+
 # A finished run stays finished.
 launch a --codec.up=int8:64 --codec.down=int8:64
 [[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] || fail "starting a finished run changed it"

@@ -35,8 +35,8 @@ atoll_planted_worker(count_not_restored test_late_steps worker/inner_opt.c
     "slice->dev->ops->upload(slice->dev, steps_of(slice), &opt->steps, sizeof opt->steps);" "")
 
 # --- the memory plan
-atoll_planted_worker(copy_for_evaluation_forgotten test_memory_plan worker/replica_memory.c
-    "if (!dev->host_memory) fixed[MEMORY_PARAMS] += layout->n_params * sizeof(float);" "")
+atoll_planted_worker(image_of_parameters_forgotten test_memory_plan worker/replica_memory.c
+    "fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);" "")
 atoll_planted_worker(moments_of_a_shard_counted_whole test_memory_plan worker/inner_shard.c
     "(2 * plain_floats(map, rank)" "(2 * map->n_params")
 atoll_planted_worker(momentum_of_matrices_forgotten test_memory_plan worker/inner_shard.c

@@ -198,7 +198,7 @@ static void evaluate(struct trainer *t)
     uint64_t tokens = 0;
     outer_loop_eval_begin(t->loop, now);
     const struct msg_eval *task = outer_loop_evaluation(t->loop);
-    assert_int_equal(replica_eval_params(t->replica, outer_loop_params(t->loop), NULL), STATUS_OK);
+    assert_int_equal(replica_set_params(t->replica, outer_loop_params(t->loop), NULL), STATUS_OK);
     assert_int_equal(replica_eval(t->replica, &t->val, task->start, task->count, &loss, &tokens, NULL), STATUS_OK);
     outer_loop_eval_done(t->loop, loss, tokens, now);
 }

@@ -260,7 +260,6 @@ static void test_eval(void **state)
         assert_true(fabs(got - want) < 1e-6 * want);
         assert_true(got / (double)tokens > 2 && got / (double)tokens < 5); /* untrained: about log(32) = 3.47 */
         double sum = 0;
-        assert_int_equal(replica_eval_params(r, replica_params(r), &err), STATUS_OK);
         for (uint64_t first = 0; first < windows; first += 37) {
             assert_int_equal(replica_eval(r, &data, first, 37, &part, &part_tokens, &err), STATUS_OK);
             sum += part;
