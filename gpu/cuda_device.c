@@ -301,15 +301,17 @@ static enum status head_gemms(struct cuda_device *cuda, const struct head_shape 
     return rest ? cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte_rest) : STATUS_OK;
 }
 
-/* Rows of one chunk of logits. Each takes *row_bytes and *ld numbers, a multiple of 64 as wide loads and fast matrix
- * products want it. */
+/* Rows of one chunk of logits: as few chunks of one size as there is room for, since each one reads and writes the
+ * gradient of all words (fp32: [derived] 1 GB each way with 128256 words of 2048). A row takes *row_bytes and *ld
+ * numbers, a multiple of 64 as wide loads and fast matrix products want it. */
 static size_t head_rows(const struct cuda_device *cuda, const struct head_shape *s, size_t *ld, size_t *row_bytes)
 {
     *ld = (s->v + 63) / 64 * 64;
     *row_bytes = *ld * cuda->base.act_bytes;
-    size_t rows = cuda->head_bytes / *row_bytes;
-    if (rows < 1) rows = 1;
-    return rows > s->n ? s->n : rows;
+    size_t most = cuda->head_bytes / *row_bytes ? cuda->head_bytes / *row_bytes : 1;
+    size_t rows = blocks_of(s->n, blocks_of(s->n, most));
+    size_t whole = blocks_of(rows, CUDA_HEAD_ROWS) * CUDA_HEAD_ROWS;
+    return whole <= most && whole < s->n ? whole : rows;
 }
 
 static size_t cuda_head_bytes(struct device *dev, const struct head_shape *shape)
@@ -443,15 +445,23 @@ static const struct device_ops cuda_ops = {
     .delta_add = cuda_op_delta_add,
 };
 
+static size_t head_room(struct cuda_rt *rt)
+{
+    uint64_t left, total;
+    cuda_rt_memory(rt, &left, &total);
+    size_t room = total / CUDA_HEAD_PART < CUDA_HEAD_BYTES_MAX ? (size_t)(total / CUDA_HEAD_PART) : CUDA_HEAD_BYTES_MAX;
+    return room > CUDA_HEAD_BYTES ? room : CUDA_HEAD_BYTES;
+}
+
 static enum status cuda_open(int index, struct device **out, struct err *err)
 {
     char name[64] = "";
     struct cuda_device *cuda = mem_alloc(1, sizeof *cuda);
     if (!cuda) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
-    cuda->head_bytes = CUDA_HEAD_BYTES;
     cuda->muon_floats = CUDA_MUON_FLOATS;
     enum status status = cuda_rt_open(index, &cuda->rt, name, sizeof name, err);
     if (status == STATUS_OK) {
+        cuda->head_bytes = head_room(cuda->rt);
         cuda->partials = cuda_rt_alloc(cuda->rt, CUDA_PARTIAL_FLOATS * sizeof *cuda->partials);
         cuda->sums = cuda_rt_alloc(cuda->rt, CUDA_SEGMENTS * sizeof *cuda->sums);
         cuda->spans_device = cuda_rt_alloc(cuda->rt, CUDA_SPANS * sizeof *cuda->spans_device);

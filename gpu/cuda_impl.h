@@ -10,7 +10,10 @@
 enum {
     CUDA_PARTIAL_FLOATS = 2 << 20, /* room for the partial sums of columns */
     CUDA_ROW_BLOCKS = 512,         /* at most; dw, db and bias gradients are summed over so many blocks of rows */
-    CUDA_HEAD_BYTES = 256 << 20,   /* logits kept at a time */
+    CUDA_HEAD_PART = 64,           /* logits kept at a time take this part of the GPU's memory, */
+    CUDA_HEAD_BYTES = 256 << 20,   /* but so much at least, */
+    CUDA_HEAD_BYTES_MAX = 1 << 30, /* and at most */
+    CUDA_HEAD_ROWS = 128,          /* they are cut into multiples of so many rows: tiles of matrix products */
     CUDA_MUON_FLOATS = 8 << 20,    /* matrices of one shape taken together, and at least one */
     CUDA_SPANS = 4096,             /* of theta that one launch of AdamW takes */
     CUDA_IMAGE_SLACK = 1 << 17     /* numbers behind the image, read where a vocabulary is rounded up */
@@ -91,7 +94,7 @@ struct cuda_device {
     struct cuda_plan *plans;
     float *partials;
     void *logits;
-    size_t logits_bytes, head_bytes; /* head_bytes: CUDA_HEAD_BYTES; tests take less, for more chunks */
+    size_t logits_bytes, head_bytes; /* head_bytes: at most; tests take less, for more chunks */
     size_t muon_floats;              /* CUDA_MUON_FLOATS; tests take less, for more batches */
     double *sums;                    /* [CUDA_SEGMENTS] */
 

@@ -139,6 +139,7 @@ static void check_head(void)
     head_one(7, 8, 256, 7);
     head_one(11, 5, 257, 4);
     head_one(6, 20, 1000, 100);
+    head_one(330, 3, 2, 300); /* cut at a multiple of 128 rows */
 }
 
 static void attn_one(size_t batch, size_t seq, size_t heads, size_t kv_heads, size_t head_dim, float sigma)
