@@ -86,6 +86,14 @@ DEVICE void act_store(void *p, size_t i, const int bf16, const int width, const 
     }
 }
 
+/* fp32 numbers that may lie anywhere in theta. One at a time, 32 lanes of a warp would each touch a sector of their own
+ * for 4 bytes of it, WIDE times over. */
+DEVICE void weights_load(const float *w, size_t i, const int width, float *out)
+{
+    if (width == WIDE && (uintptr_t)w % 16 == 0) act_load(w, i, 0, WIDE, out);
+    else UNROLL for (int k = 0; k < width; k++) out[k] = w[i + k];
+}
+
 DEVICE float act_one(const void *p, size_t i, const int bf16)
 {
     float x;

@@ -4,11 +4,11 @@
 DEVICE void embed_some(const struct cuda_embed_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width, row = i / a->c, column = i % a->c;
-    float x[WIDE];
+    float x[WIDE], place[WIDE] = {0};
     if (i >= a->n * a->c) return;
-    const float *word = a->wte + (size_t)a->tokens[row] * a->c + column;
-    const float *place = a->wpe ? a->wpe + row % a->seq * a->c + column : NULL;
-    UNROLL for (int k = 0; k < width; k++) x[k] = place ? word[k] + place[k] : word[k];
+    weights_load(a->wte, (size_t)a->tokens[row] * a->c + column, width, x);
+    if (a->wpe) weights_load(a->wpe, row % a->seq * a->c + column, width, place);
+    if (a->wpe) UNROLL for (int k = 0; k < width; k++) x[k] += place[k];
     act_store(a->out, i, bf16, width, x);
 }
 

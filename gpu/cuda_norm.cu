@@ -7,7 +7,7 @@ DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int w
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return; /* a whole warp */
     size_t base = row * a->c;
-    float x[WIDE], sum = 0, square = 0, inverse = 1.0f / (float)a->c;
+    float x[WIDE], w[WIDE], b[WIDE], sum = 0, square = 0, inverse = 1.0f / (float)a->c;
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         UNROLL for (int k = 0; k < width; k++) sum += x[k];
@@ -20,7 +20,9 @@ DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int w
     float rstd = 1.0f / sqrtf(warp_sum(square) * inverse + 1e-5f);
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
-        UNROLL for (int k = 0; k < width; k++) x[k] = fmaf((x[k] - mean) * rstd, a->w[i + k], a->b[i + k]);
+        weights_load(a->w, i, width, w);
+        weights_load(a->b, i, width, b);
+        UNROLL for (int k = 0; k < width; k++) x[k] = fmaf((x[k] - mean) * rstd, w[k], b[k]);
         act_store(a->y, base + i, bf16, width, x);
     }
     if (threadIdx.x % 32 == 0) {

@@ -6,7 +6,7 @@ DEVICE void rms_row(const struct cuda_rms_args *a, const int bf16, const int wid
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return; /* a whole warp */
     size_t base = row * a->c;
-    float x[WIDE], square = 0;
+    float x[WIDE], w[WIDE], square = 0;
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         UNROLL for (int k = 0; k < width; k++) square = fmaf(x[k], x[k], square);
@@ -14,7 +14,8 @@ DEVICE void rms_row(const struct cuda_rms_args *a, const int bf16, const int wid
     float rstd = 1.0f / sqrtf(warp_sum(square) / (float)a->c + a->eps);
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
-        UNROLL for (int k = 0; k < width; k++) x[k] *= rstd * a->w[i + k];
+        weights_load(a->w, i, width, w);
+        UNROLL for (int k = 0; k < width; k++) x[k] *= rstd * w[k];
         act_store(a->y, base + i, bf16, width, x);
     }
     if (threadIdx.x % 32 == 0) a->rstd_out[row] = rstd;

@@ -252,7 +252,7 @@ atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
 
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(place_behind_its_end test_embed cuda_embed
-    "place ? word[k] + place[k] :" "place ? word[k] + place[k + 1] :" CHECKED)
+    "row % a->seq * a->c + column, width, place" "row % a->seq * a->c + column + 1, width, place" CHECKED)
 atoll_planted_cuda(vector_before_its_begin test_vectors cuda_element
     "fmaf(a.alpha, a.x[i], a.y[i])" "fmaf(a.alpha, a.x[(ptrdiff_t)i - 1], a.y[i])" CHECKED)
 atoll_planted_cuda(all_threads_write_the_loss test_head cuda_loss

@@ -12,18 +12,19 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static void norm_one(size_t n, size_t c)
+/* weight: where it lies in theta, from 16 bytes. */
+static void norm_one(size_t n, size_t c, size_t weight)
 {
-    struct vec x = act_normal(n * c, 1, 2), w = vec_normal(c, 2, 1), b = vec_normal(c, 3, 1);
+    struct vec x = act_normal(n * c, 1, 2), w = vec_normal(c + weight, 2, 1), b = vec_normal(c, 3, 1);
     struct vec g = act_normal(n * c, 4, 1), y = act_poisoned(n * c), mean = vec_poisoned(n), rstd = vec_poisoned(n);
     struct vec dx = act_poisoned(n * c);
     struct vec dw = vec_poisoned(c), db = vec_poisoned(c), dres = act_normal(n * c, 5, 1);
     for (int d = 0; d < 2; d++) {
-        ON(d, norm_fwd, n, c, x.at[d], w.at[d], b.at[d], y.at[d], mean.at[d], rstd.at[d]);
-        ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d], mean.at[d], rstd.at[d], NULL, dx.at[d], dw.at[d], db.at[d],
-           false);
-        ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d], mean.at[d], rstd.at[d], dres.at[d], dres.at[d], dw.at[d],
-           db.at[d], true);
+        ON(d, norm_fwd, n, c, x.at[d], w.at[d] + weight, b.at[d], y.at[d], mean.at[d], rstd.at[d]);
+        ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d] + weight, mean.at[d], rstd.at[d], NULL, dx.at[d], dw.at[d],
+           db.at[d], false);
+        ON(d, norm_bwd, n, c, g.at[d], x.at[d], w.at[d] + weight, mean.at[d], rstd.at[d], dres.at[d], dres.at[d],
+           dw.at[d], db.at[d], true);
     }
     vec_same("norm y", &y, tol(2e-6, 4e-3));
     vec_same("norm mean", &mean, 1e-5);
@@ -43,7 +44,8 @@ static void check_norm(void)
 {
     static const size_t sizes[][2] = {{1, 1}, {3, 7}, {8, 32}, {9, 33}, {65, 31}, {130, 64}, {17, 257},
                                       {70, 300}, {601, 9}};
-    for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1]);
+    for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1], 0);
+    norm_one(5, 64, 1);
 }
 
 static void rms_one(size_t n, size_t c, float eps)
