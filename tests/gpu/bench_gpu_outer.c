@@ -59,7 +59,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
     o.bytes = pieces_lay_out(&shape, NULL, &laid);
     o.numbers = dev->ops->alloc(dev, o.bytes);
-    o.host = mem_alloc(1, o.bytes);
+    o.host = dev->ops->host_alloc(dev, o.bytes); /* as worker/delta_maker.c has it */
     if (!o.floats || !o.theta || !o.anchor || !o.residual || !o.rest || !pieces || !o.numbers || !o.host)
         return err_set(err, STATUS_NOMEM, "no memory for %zu parameters", n);
     (void)codec_pieces(codec, &shape, pieces);
@@ -75,7 +75,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
            sent * 1e3);
     mem_free(o.floats);
     mem_free(pieces);
-    mem_free(o.host);
+    dev->ops->host_release(dev, o.host);
     codec_destroy(codec);
     return STATUS_OK;
 }
