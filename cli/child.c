@@ -12,6 +12,7 @@
 
 #include "cli/terminal.h"
 #include "common/mem.h"
+#include "common/options.h"
 
 enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127 };
 
@@ -140,7 +141,17 @@ enum status child_start(struct child *child, uint64_t now_us, struct err *err)
     child->state = CHILD_RUNNING;
     child->started_us = now_us;
     child->line_used = 0;
+    child->error[0] = '\0';
     return STATUS_OK;
+}
+
+/* Every program says why it ends in one such line. */
+static void note_error(struct child *child)
+{
+    static const char mark[] = "atoll: ";
+    size_t skip = sizeof mark - 1;
+    if (child->line_used <= skip || memcmp(child->line, mark, skip) != 0) return;
+    snprintf(child->error, sizeof child->error, "%.*s", (int)(child->line_used - skip), child->line + skip);
 }
 
 /* A line that ends with '\r' is a progress bar: it lives on the terminal only, until the next line. */
@@ -152,6 +163,7 @@ static void emit(struct child *child, char ending)
         else
             terminal_line(child->prefix, child->line, child->line_used);
     }
+    if (ending != '\r') note_error(child);
     if (ending != '\r' && child->log_fd >= 0) {
         child->line[child->line_used] = '\n';
         ssize_t put = write(child->log_fd, child->line, child->line_used + 1);
@@ -213,6 +225,6 @@ const char *child_ending(int code, char *out, size_t cap)
     if (code > CODE_SIGNAL)
         snprintf(out, cap, "was killed by signal %d (%s)", code - CODE_SIGNAL, strsignal(code - CODE_SIGNAL));
     else
-        snprintf(out, cap, "ended with code %d", code);
+        snprintf(out, cap, "ended with code %d", code == EXIT_LASTING ? EXIT_FAILED : code);
     return out;
 }

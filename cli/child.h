@@ -12,7 +12,7 @@
 
 #include "common/status.h"
 
-enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096 };
+enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
 
 enum child_state {
     CHILD_IDLE,    /* not started yet */
@@ -38,6 +38,7 @@ struct child {
 
     char line[CHILD_LINE_MAX]; /* the unfinished line */
     size_t line_used;
+    char error[CHILD_ERROR_MAX]; /* what its last "atoll: ..." said, of this life; "": it said none */
 };
 
 /* Zeroes the child. */

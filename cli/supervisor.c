@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@ enum status supervisor_init(struct supervisor *s, struct err *err)
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return err_set(err, STATUS_IO, "cannot block signals: %s", strerror(errno));
+    setenv(EXIT_LASTING_ENV, "1", 1); /* children may tell what will pass from what will not */
     s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (s->signal_fd < 0) return err_set(err, STATUS_IO, "cannot read signals: %s", strerror(errno));
     return STATUS_OK;
@@ -108,21 +110,31 @@ static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
     stop_all(s, now_us);
 }
 
+/* What it said last, or where to look. */
+static const char *reason(const struct child *child, char *text, size_t cap)
+{
+    if (child->error[0])
+        snprintf(text, cap, "its error: %s", child->error);
+    else
+        snprintf(text, cap, "see its log");
+    return text;
+}
+
 /* A child failed: restart it after a pause, or give up. */
 static void on_failure(struct supervisor *s, struct child *child, uint64_t now_us)
 {
-    char how[64];
+    char how[64], text[CHILD_ERROR_MAX + 32];
     child_ending(child->code, how, sizeof how);
     bool quick = now_us - child->started_us < SHORT_LIFE_MS * (uint64_t)1000;
     child->failures = quick ? child->failures + 1 : 1;
     bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
     if (hopeless || s->restarts >= s->max_restarts) {
         if (hopeless)
-            say("%s %s right after its start, %u times in a row: giving up, see its log", child->name, how,
-                child->failures);
+            say("%s %s right after its start, %u times in a row: giving up, %s", child->name, how, child->failures,
+                reason(child, text, sizeof text));
         else
-            say("%s %s and all %" PRIu64 " restarts are used up: giving up, see its log", child->name, how,
-                s->max_restarts);
+            say("%s %s and all %" PRIu64 " restarts are used up: giving up, %s", child->name, how, s->max_restarts,
+                reason(child, text, sizeof text));
         worsen(s, EXIT_FAILED);
         stop_all(s, now_us);
         return;
@@ -133,8 +145,19 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     s->restarts++;
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_ms * 1000;
-    say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")", child->name, how,
-        (double)pause_ms / 1000, s->restarts, s->max_restarts);
+    say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s%s", child->name, how,
+        (double)pause_ms / 1000, s->restarts, s->max_restarts, child->error[0] ? "; " : "",
+        child->error[0] ? reason(child, text, sizeof text) : "");
+}
+
+/* Starting it again would end the same way. Of several that fail alike only the first has a line of its own. */
+static void on_lasting(struct supervisor *s, const struct child *child, uint64_t now_us)
+{
+    if (!s->stopping)
+        say("%s cannot run, and starting it again would not help: stopping%s%s", child->name,
+            child->error[0] ? ": " : ", see its log", child->error);
+    worsen(s, child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED);
+    stop_all(s, now_us);
 }
 
 static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
@@ -144,10 +167,8 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     if (child->code == EXIT_DONE || child->code == EXIT_RESUMABLE) {
         if (child->code == EXIT_RESUMABLE && !s->finished) worsen(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;
-    } else if (child->code == EXIT_USAGE) {
-        if (!s->stopping) say("%s refused its arguments or configuration: stopping", child->name);
-        worsen(s, EXIT_USAGE);
-        stop_all(s, now_us);
+    } else if (child->code == EXIT_USAGE || (child->code == EXIT_LASTING && !(s->finished && !coordinator))) {
+        on_lasting(s, child, now_us);
     } else if (!s->stopping && !(s->finished && !coordinator)) {
         on_failure(s, child, now_us);
     } else {

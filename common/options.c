@@ -153,9 +153,19 @@ void options_help(const struct options *o, FILE *out)
     fprintf(out, "  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
 }
 
+enum exit_code exit_code_of(enum status code)
+{
+    const char *supervised = getenv(EXIT_LASTING_ENV);
+    switch (code) {
+    case STATUS_OK: return EXIT_DONE;
+    case STATUS_INVALID: return EXIT_USAGE;
+    case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
+    default: return status_lasts(code) && supervised && *supervised ? EXIT_LASTING : EXIT_FAILED;
+    }
+}
+
 int options_fail(const char *program, const struct err *err)
 {
     fprintf(stderr, "%s: %s\n", program, err->msg[0] ? err->msg : status_text(err->code));
-    if (err->code == STATUS_INVALID) return EXIT_USAGE;
-    return err->code == STATUS_INTERRUPTED ? EXIT_RESUMABLE : EXIT_FAILED;
+    return (int)exit_code_of(err->code);
 }

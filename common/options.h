@@ -13,8 +13,11 @@
 
 enum { OPTIONS_SETTINGS_MAX = 128 };
 
-/* Exit codes of every program. */
-enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75 };
+/* Exit codes of every program. Between `atoll launch` and what it starts, and nowhere else, there is one more: a
+ * failure that starting again would only repeat (status_lasts). */
+enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_LASTING = 78 };
+/* Set by launch for its children, who may end with EXIT_LASTING then. */
+#define EXIT_LASTING_ENV "ATOLL_SUPERVISED"
 
 enum option_kind {
     OPTION_FLAG,  /* target: bool, set to true */
@@ -59,8 +62,10 @@ const char *options_nearest(const char *text, const char *const *names, size_t n
 bool options_count(const char *text, uint64_t *value);
 bool options_real(const char *text, double *value);
 
-/* Print "program: message" to stderr as the one line a user sees, and return the exit code that belongs to the error:
- * EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED. */
+/* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED, or EXIT_LASTING for
+ * whoever asked for it. */
+enum exit_code exit_code_of(enum status code);
+/* Print "program: message" to stderr as the one line a user sees, and return the exit code that belongs to it. */
 int options_fail(const char *program, const struct err *err);
 
 #endif

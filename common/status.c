@@ -14,6 +14,18 @@ const char *status_text(enum status code)
     return "unknown status";
 }
 
+bool status_lasts(enum status code)
+{
+    switch (code) {
+    case STATUS_INVALID:
+    case STATUS_CORRUPT:
+    case STATUS_MISMATCH:
+    case STATUS_UNSUPPORTED:
+    case STATUS_REFUSED: return true;
+    default: return false;
+    }
+}
+
 enum status err_set(struct err *err, enum status code, const char *fmt, ...)
 {
     if (err) {

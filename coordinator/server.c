@@ -236,10 +236,5 @@ enum exit_code server_run(const struct server_options *options, struct err *err)
     enum status status = start(&s, err);
     if (status == STATUS_OK) status = serve(&s, err);
     finish(&s);
-    switch (status) {
-    case STATUS_OK: return EXIT_DONE;
-    case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
-    case STATUS_INVALID: return EXIT_USAGE;
-    default: return EXIT_FAILED;
-    }
+    return exit_code_of(status);
 }

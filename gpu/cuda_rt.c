@@ -35,6 +35,13 @@ static void check(struct cuda_rt *rt, cudaError_t code, const char *what)
     err_set(&rt->error, status, "%s: %s: %s (%s)", rt->name, what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+/* Somebody has the GPU, or the machine is only starting: that may pass. */
+static enum status opening_failed(cudaError_t code)
+{
+    if (code == cudaErrorMemoryAllocation) return STATUS_NOMEM;
+    return code == cudaErrorDevicesUnavailable || code == cudaErrorSystemNotReady ? STATUS_IO : STATUS_UNSUPPORTED;
+}
+
 enum status cuda_rt_count(int *count, struct err *err)
 {
     int driver = 0, runtime = 0;
@@ -52,7 +59,7 @@ enum status cuda_rt_count(int *count, struct err *err)
     if (code == cudaSuccess || code == cudaErrorNoDevice)
         return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU (see nvidia-smi, CUDA_VISIBLE_DEVICES)"
                        ": train.devices=cpu does without");
-    return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
+    return err_set(err, opening_failed(code), "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
 }
 
 static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
@@ -83,7 +90,7 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     cudaError_t code = cudaGetDeviceProperties(&prop, index);
     if (code == cudaSuccess) code = cudaSetDevice(index);
     if (code != cudaSuccess)
-        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s", index, cudaGetErrorString(code));
+        return err_set(err, opening_failed(code), "device cuda:%d: %s", index, cudaGetErrorString(code));
     if (prop.major * 10 + prop.minor < CAPABILITY_MIN)
         return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, this build needs 8.0",
                        index, prop.name, prop.major, prop.minor);

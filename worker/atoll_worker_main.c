@@ -136,7 +136,7 @@ static enum exit_code work(struct arguments *a, struct err *err)
     enum status status = find_coordinator(a->join, &o, err);
     if (status == STATUS_OK)
         status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
-    if (status != STATUS_OK) return status == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
+    if (status != STATUS_OK) return exit_code_of(status);
     if (!o.name[0]) { /* --dir without --name: the folder tells workers of one host apart */
         const char *slash = strrchr(a->dir, '/');
         snprintf(o.name, sizeof o.name, "%.60s", slash && slash[1] ? slash + 1 : a->dir);

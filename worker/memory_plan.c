@@ -108,9 +108,11 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
     else
         snprintf(advice, sizeof advice, "not even train.batch_size=%" PRIu32 " fits: take a smaller model%s",
                  ask->batch_unit, less);
-    return err_set(err, STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %.2f GiB on %s at train.recompute=%s, and "
-                   "%.2f GiB are free: %s", ask->batch_size, gib(plan->total + plan->reserve), ask->dev->name,
-                   memory_level_name((enum recompute)last), gib(plan->free_bytes), advice);
+    bool never = plan->total + plan->reserve > plan->total_bytes;
+    return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %.2f GiB on %s "
+                   "at train.recompute=%s, and %.2f GiB are free: %s", ask->batch_size,
+                   gib(plan->total + plan->reserve), ask->dev->name, memory_level_name((enum recompute)last),
+                   gib(plan->free_bytes), advice);
 }
 
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,

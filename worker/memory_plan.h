@@ -39,7 +39,7 @@ struct memory_plan {
 };
 
 /* `want`: a level, or RECOMPUTE_AUTO for the first one that fits; the outer path, where optional, goes last. NOMEM: not
- * at all, with the largest train.batch_size that fits. */
+ * at all, with the largest train.batch_size that fits; UNSUPPORTED: nor would it if all the memory were free. */
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,
                              struct err *err) MUST_CHECK;
 

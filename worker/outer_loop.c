@@ -187,6 +187,12 @@ enum outer_want outer_loop_want(const struct outer_loop *loop)
     return OUTER_WAIT;
 }
 
+bool outer_loop_refused(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    return s->phase == SYNC_STOPPED && s->refused && s->refused != SYNC_FAILED_HERE;
+}
+
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
 {
     char what[WIRE_TEXT_MAX] = "";

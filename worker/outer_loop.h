@@ -109,6 +109,8 @@ uint64_t outer_loop_deadline_us(const struct outer_loop *loop);
 enum outer_want outer_loop_want(const struct outer_loop *loop);
 /* OUTER_WAIT: what for; OUTER_FAILED: why; OUTER_DONE: the coordinator's closing line. Valid until the next call. */
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
+/* OUTER_FAILED, and for good: it is the coordinator that does not want this worker. */
+bool outer_loop_refused(const struct outer_loop *loop);
 struct pulse *outer_loop_pulse(struct outer_loop *loop);
 
 /* NULL unless wanted or under way. */

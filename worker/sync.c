@@ -188,7 +188,7 @@ void sync_drop(struct sync *s, uint64_t now_us)
 void sync_fail(struct sync *s, const char *text)
 {
     s->phase = SYNC_STOPPED;
-    if (!s->refused) s->refused = UINT16_MAX;
+    if (!s->refused) s->refused = SYNC_FAILED_HERE;
     snprintf(s->text, sizeof s->text, "%s", text);
 }
 

@@ -33,6 +33,7 @@ enum {
 };
 
 #define SYNC_NO_ROUND UINT64_MAX
+#define SYNC_FAILED_HERE UINT16_MAX /* `refused`: not by the coordinator */
 
 enum sync_phase {
     SYNC_HELLO,       /* HELLO is sent until CONFIG comes */
@@ -111,7 +112,7 @@ struct sync {
 
     bool done, finished; /* DONE came; LEAVE(finished) to be sent */
     bool leave_due;
-    uint16_t refused;         /* code that stopped it; 0: none */
+    uint16_t refused;         /* code that stopped it, or SYNC_FAILED_HERE; 0: none */
     char text[WIRE_TEXT_MAX]; /* why it stopped, or the last refusal that is being retried */
     struct sync_fragment f[LAYOUT_FRAGMENTS_MAX];
 };

@@ -265,7 +265,8 @@ static enum status loop(struct trainer *t, struct err *err)
                 *err = t->host_err;
                 return t->host_err.code;
             }
-            return err_set(err, STATUS_REFUSED, "%s", outer_loop_text(t->loop, 0));
+            return err_set(err, outer_loop_refused(t->loop) ? STATUS_REFUSED : STATUS_STATE, "%s",
+                           outer_loop_text(t->loop, 0));
         }
         patience = (struct patience){0};
     }
@@ -303,7 +304,5 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
     outer_loop_destroy(t->loop);
     train_setup_finish(t);
     mem_free(t);
-    if (status == STATUS_OK) return EXIT_DONE;
-    if (status == STATUS_INTERRUPTED) return EXIT_RESUMABLE;
-    return status == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
+    return exit_code_of(status);
 }

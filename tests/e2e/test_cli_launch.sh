@@ -73,11 +73,13 @@ expect_success launch --quiet
 # A worker dies twice and is started again; the count reaches the summary.
 fresh killed
 # shellcheck disable=SC2016 # for the stub
-printf 'kill -9 $$\nexit 1\ntouch $STUB_DIR/finish\n' >"$STUB_DIR/plan-worker-0"
+printf 'kill -9 $$\necho "atoll: the GPU fell off"; exit 1\ntouch $STUB_DIR/finish\n' >"$STUB_DIR/plan-worker-0"
 expect_success launch
 expect_equal "starts of workers" "$(calls worker)" 4
 expect_equal restarts "$(restarts)" 2
-[[ $out == *"worker-0 was killed by signal 9 (Killed): starting it again in 0.25 s (restart 1 of 10)"* ]] || fail "said: $out"
+[[ $out == *"worker-0 was killed by signal 9 (Killed): starting it again in 0.25 s (restart 1 of 10)"$'\n'* ]] || fail "said: $out"
+[[ $out == *"worker-0 ended with code 1: starting it again in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
+    fail "said: $out"
 
 # The coordinator dies and comes back at its old address.
 fresh coordinator
@@ -100,16 +102,32 @@ expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 3
 [[ $out == *"all 1 restarts are used up"* ]] || fail "said: $out"
 fresh hopeless
-printf 'exit 1\nexit 1\nexit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
+printf 'exit 1\nexit 1\necho "atoll: no disk"; exit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
 run launch
+[[ $out == *"right after its start, 3 times in a row: giving up, its error: no disk"* ]] || fail "said: $out"
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 4
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still there"
 
+# What starting again would only repeat ends at once, with one line of launch and the code of any other failure. Workers
+# know that they may say so.
+fresh lasting
+# shellcheck disable=SC2016 # for the stub
+for i in 0 1; do
+    echo 'echo "atoll: no driver here"; [[ $ATOLL_SUPERVISED == 1 ]] && exit 78' >"$STUB_DIR/plan-worker-$i"
+done
+run launch
+expect_equal "exit code" "$code" 1
+expect_equal "starts of workers" "$(calls worker)" 2
+said=$(grep '^launch: ' <<<"$out")
+[[ $said == "launch: worker-"[01]" cannot run, and starting it again would not help: stopping: no driver here" ]] ||
+    fail "said: $said"
+
 # Wrong usage stops everything at once.
 fresh usage
-echo 'exit 2' >"$STUB_DIR/plan-worker-1"
+echo 'echo "atoll: no such key"; exit 2' >"$STUB_DIR/plan-worker-1"
 run launch
+[[ $out == *"launch: worker-1 cannot run, and starting it again would not help: stopping: no such key"* ]] || fail "said: $out"
 expect_equal "exit code" "$code" 2
 expect_equal "starts of workers" "$(calls worker)" 2
 

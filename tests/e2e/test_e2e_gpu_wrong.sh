@@ -22,6 +22,8 @@ refused() { # line settings...
     launch "$name" "$@"
     ((status == 1 || status == 2)) || fail "$*: ended with $status, expected 1 or 2"
     grep -qE -- "$line" "$name.log" || fail "$*: no line \"$line\" in: $(<"$name.log")"
+    [[ -n ${passing:-} ]] || ! grep -q 'starting it again in' "$name.log" ||
+        fail "$*: tried again what cannot pass: $(<"$name.log")"
     echo "$*: $(grep -hE -m 1 -- "$line" "$name.log")"
 }
 wrong=0
@@ -42,7 +44,9 @@ refused 'ATOLL_ATTENTION is "fast": own, cudnn or exact are allowed' --train.dev
 ATOLL_ATTENTION=cudnn
 refused 'no cuDNN; ATOLL_ATTENTION=own does without' --train.devices=cuda --train.precision=bf16
 unset ATOLL_ATTENTION
-ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
+ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: this build has no CUDA back end' \
+    --train.devices=cuda
+passing=1 ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
 
 # Sizes that no fast kernel takes.
 for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model.n_head=3 --model.vocab_size=257' \

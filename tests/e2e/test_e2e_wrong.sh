@@ -19,6 +19,7 @@ wrong() {
     [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
     [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
     grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
+    [[ -n ${passing:-} ]] || ! grep -qs 'starting it again in' out.txt || verdict+=" [tried again what cannot pass]"
     rm -rf never*
     rows=$((rows + 1))
     if [[ -n $verdict ]]; then
@@ -112,7 +113,7 @@ wrong 'run folder inside a file' 1 'text.txt' launch
 unset DIR
 limited() { (trap '' XFSZ && ulimit -f "$1" && shift && "$@"); }
 export -f limited
-wrong 'disk full, coordinator' 1 'write|space|large' limited 8 launch
+passing=1 wrong 'disk full, coordinator' 1 'write|space|large' limited 8 launch
 wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare full-data text.txt
 
 echo '--- what was left behind'
@@ -122,6 +123,8 @@ start half.log "$BIN/atoll" launch run.yaml --workers 1 --dir half --train.max_s
 until_true 20 "some rounds" grep -q '"round":20,' half/metrics.jsonl
 kill -TERM "$pid"
 finish "$pid" 20 75 "atoll launch after SIGTERM"
+wrong 'refused by the coordinator' 1 'data|tokens' env DIR=half bash -c 'launch "$@"' launch --train.max_steps=100000 \
+    --checkpoint.every=0 --data.train='other-data/train_*.bin'
 segments=(half/journal/*.log)
 segment=${segments[-1]}
 size=$(stat -c %s "$segment")
@@ -130,6 +133,8 @@ wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --di
 latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors
+wrong 'corrupt journal, launch' 1 'journal|00000' env DIR=half bash -c 'launch "$@"' launch --train.max_steps=100000 \
+    --checkpoint.every=0
 wrong 'model file cut short' 1 '^atoll: model/model.safetensors' "$BIN/atoll" generate model/ --tokens 5
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
