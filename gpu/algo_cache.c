@@ -2,16 +2,23 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "common/fileio.h"
 #include "common/mem.h"
 
-enum { FILE_MAX = 4 << 20, LINE_BYTES = ALGO_KEY_BYTES + ALGO_WORDS * 17 + 2 };
+enum {
+    FILE_MAX = 4 << 20,
+    LINE_BYTES = ALGO_KEY_BYTES + ALGO_WORDS * 17 + 4, /* without the kind */
+    LOCK_TRIES = 400,
+    LOCK_PAUSE_US = 5000,
+};
 
 static enum status keep(struct algo_cache *cache, const struct algo_choice *choice)
 {
@@ -52,24 +59,53 @@ static bool parse(const char *line, struct algo_choice *choice)
     return *line == '\0';
 }
 
-/* Lines of the file that `cache` has no choice for. */
+/* Waits for others, not for ever: lines are short, and a file system may have no locks. */
+static void lock(int fd, int how)
+{
+    for (int i = 0; i < LOCK_TRIES && flock(fd, how | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
+        usleep(LOCK_PAUSE_US);
+}
+
+/* Lines of this kind of GPU; whatever else the file holds is left out. */
+static enum status read_lines(struct algo_cache *cache, char *data, size_t size)
+{
+    struct algo_choice choice;
+    size_t kind = strlen(cache->kind);
+    for (char *line = data, *end = data + size, *next; line < end; line = next) {
+        char *stop = memchr(line, '\n', (size_t)(end - line));
+        next = stop ? stop + 1 : end;
+        if (!stop) break; /* whoever wrote it was stopped: its last word may be half of one */
+        *stop = '\0';
+        if (strncmp(line, cache->kind, kind) != 0 || line[kind] != ' ' || !parse(line + kind + 1, &choice)) continue;
+        TRY(keep(cache, &choice));
+    }
+    return STATUS_OK;
+}
+
 static enum status read_file(struct algo_cache *cache)
 {
     void *data = NULL;
     size_t size;
-    struct algo_choice choice;
-    uint64_t had[ALGO_WORDS];
-    if (!cache->path || file_read(cache->path, FILE_MAX, &data, &size, NULL) != STATUS_OK) return STATUS_OK;
-    enum status status = STATUS_OK;
-    char *rest = data;
-    for (char *line = strsep(&rest, "\n"); line && status == STATUS_OK; line = strsep(&rest, "\n"))
-        if (parse(line, &choice) && !algo_cache_find(cache, choice.key, had)) status = keep(cache, &choice);
+    int fd = cache->path ? open(cache->path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return STATUS_OK;
+    lock(fd, LOCK_SH);
+    enum status status = file_read(cache->path, FILE_MAX, &data, &size, NULL);
+    close(fd);
+    if (status != STATUS_OK) return status == STATUS_NOMEM ? status : STATUS_OK;
+    status = read_lines(cache, data, size);
     mem_free(data);
     return status;
 }
 
+/* Of a name what can stand in a file's name and before a blank. */
+static void plain(char *text)
+{
+    for (char *c = text; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '-' && *c != '.') *c = '-';
+}
+
 /* NULL, too, where there is no place. Makes the folder. */
-static char *place_of(const char *gpu, unsigned version)
+static char *place_of(const char *kind)
 {
     const char *set = getenv("ATOLL_ALGO_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char *path = mem_alloc(FILEIO_PATH_MAX, 1);
@@ -81,11 +117,9 @@ static char *place_of(const char *gpu, unsigned version)
     if (n > 0 && n < FILEIO_PATH_MAX && !set) {
         size_t used = (size_t)n;
         if (dir_make(path, NULL) == STATUS_OK)
-            n += snprintf(path + used, FILEIO_PATH_MAX - used, "/gemm-%s-%u.txt", gpu, version);
+            n += snprintf(path + used, FILEIO_PATH_MAX - used, "/gemm-%s.txt", kind);
         else
             n = -1;
-        for (char *c = path + used + 1; n > 0 && n < FILEIO_PATH_MAX && *c; c++)
-            if (!isalnum((unsigned char)*c) && *c != '-' && *c != '.') *c = '-';
     }
     if (n > 0 && n < FILEIO_PATH_MAX) return path;
     mem_free(path);
@@ -94,7 +128,10 @@ static char *place_of(const char *gpu, unsigned version)
 
 enum status algo_cache_open(struct algo_cache *cache, const char *gpu, unsigned version)
 {
-    *cache = (struct algo_cache){.path = place_of(gpu, version)};
+    *cache = (struct algo_cache){0};
+    snprintf(cache->kind, sizeof cache->kind, "%s-%u", gpu, version);
+    plain(cache->kind);
+    cache->path = place_of(cache->kind);
     enum status status = read_file(cache);
     if (status != STATUS_OK) algo_cache_close(cache);
     return status;
@@ -117,27 +154,32 @@ bool algo_cache_find(const struct algo_cache *cache, const char *key, uint64_t w
     return false;
 }
 
-/* Beside its place under a name of this thread's own, then renamed: two writers do not meet in one file. */
-static enum status write_file(const struct algo_cache *cache, struct err *err)
+/* One more line. After a line that was cut short a new one begins. */
+static enum status append(const char *path, char *line, size_t size, struct err *err)
 {
-    char own[FILEIO_PATH_MAX + 64];
-    char *text = mem_alloc(cache->n, LINE_BYTES);
-    size_t used = 0;
-    if (!text) return err_set(err, STATUS_NOMEM, "no memory for %s", cache->path);
-    for (size_t i = 0; i < cache->n; i++) { /* a line has room for the longest */
-        used += (size_t)snprintf(text + used, LINE_BYTES, "%s", cache->all[i].key);
-        for (int w = 0; w < ALGO_WORDS; w++)
-            used += (size_t)snprintf(text + used, 18, " %" PRIx64, cache->all[i].words[w]);
-        text[used++] = '\n';
-    }
-    snprintf(own, sizeof own, "%s.%ld.%p", cache->path, (long)getpid(), (const void *)cache);
-    enum status status = file_write(own, text, used, err);
-    mem_free(text);
-    if (status == STATUS_OK && rename(own, cache->path) != 0) {
-        status = err_set(err, STATUS_IO, "cannot rename %s: %s", own, strerror(errno));
-        (void)unlink(own);
-    }
-    return status;
+    char last = '\n';
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
+    lock(fd, LOCK_EX);
+    off_t end = lseek(fd, 0, SEEK_END);
+    bool good = end < FILE_MAX || ftruncate(fd, 0) == 0; /* nobody reads more: begin again */
+    if (end > 0 && end < FILE_MAX) good = pread(fd, &last, 1, end - 1) == 1;
+    const char *from = last == '\n' ? line + 1 : line;
+    size -= (size_t)(from - line);
+    good = good && write(fd, from, size) == (ssize_t)size;
+    int error = errno;
+    close(fd);
+    return good ? STATUS_OK : err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(error));
+}
+
+static enum status write_line(const struct algo_cache *cache, const struct algo_choice *choice, struct err *err)
+{
+    char line[ALGO_KIND_BYTES + LINE_BYTES];
+    size_t used = (size_t)snprintf(line, sizeof line, "\n%s %s", cache->kind, choice->key);
+    for (int w = 0; w < ALGO_WORDS; w++)
+        used += (size_t)snprintf(line + used, sizeof line - used, " %" PRIx64, choice->words[w]);
+    line[used++] = '\n';
+    return append(cache->path, line, used, err);
 }
 
 enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],
@@ -148,7 +190,7 @@ enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint
         return err_set(err, STATUS_LIMIT, "not the name of a matrix product: \"%s\"", key);
     snprintf(choice.key, sizeof choice.key, "%s", key);
     memcpy(choice.words, words, sizeof choice.words);
-    if (keep(cache, &choice) != STATUS_OK || read_file(cache) != STATUS_OK)
+    if (keep(cache, &choice) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the choice of an algorithm");
-    return cache->path ? write_file(cache, err) : STATUS_OK;
+    return cache->path ? write_line(cache, &choice, err) : STATUS_OK;
 }

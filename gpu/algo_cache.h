@@ -2,8 +2,11 @@
  * the product, kept in a text file, so that later runs start without timing and choose the same (another algorithm may
  * give other last bits).
  *
- * The file: $ATOLL_ALGO_CACHE, or atoll/gemm-GPU-VERSION.txt in $XDG_CACHE_HOME or ~/.cache; a line a product, its key
- * and eight hexadecimal words. Nothing is lost with it: whoever deletes it pays the timing once more. */
+ * The file: $ATOLL_ALGO_CACHE, or atoll/gemm-GPU-VERSION.txt in $XDG_CACHE_HOME or ~/.cache. A line is GPU-VERSION, the
+ * key of a product and eight hexadecimal words, so GPUs of several kinds may share a file that was named by hand: each
+ * reads its own lines. Of lines with the same key the last one holds. Lines are only ever added, one write under a lock
+ * each: threads, processes and machines that share the file lose nothing of each other. Nothing is lost with the file:
+ * whoever deletes it pays the timing once more. */
 #ifndef GPU_ALGO_CACHE_H
 #define GPU_ALGO_CACHE_H
 
@@ -13,7 +16,7 @@
 
 #include "common/status.h"
 
-enum { ALGO_KEY_BYTES = 96, ALGO_WORDS = 8 };
+enum { ALGO_KEY_BYTES = 96, ALGO_WORDS = 8, ALGO_KIND_BYTES = 288 };
 
 struct algo_choice {
     char key[ALGO_KEY_BYTES]; /* no blanks */
@@ -22,6 +25,7 @@ struct algo_choice {
 
 struct algo_cache {
     char *path; /* NULL: there is no place for a file, choices live as long as this */
+    char kind[ALGO_KIND_BYTES]; /* begins the lines that are read and written */
     struct algo_choice *all;
     size_t n, cap;
 };
@@ -32,9 +36,7 @@ enum status algo_cache_open(struct algo_cache *cache, const char *gpu, unsigned 
 void algo_cache_close(struct algo_cache *cache);
 /* Copies what is kept for `key` to words; false: nothing. */
 bool algo_cache_find(const struct algo_cache *cache, const char *key, uint64_t words[ALGO_WORDS]);
-/* Keep a choice, and write the file with what others may have added since. LIMIT: key too long; NOMEM, or what the file
- * system says: the choice holds for this process anyway. Threads and processes may do it at the same time: the last
- * one's file stands, whole. */
+/* Keep a choice, and add it to the file. LIMIT: key too long; NOMEM, IO: the choice holds for this process anyway. */
 enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],
                            struct err *err) MUST_CHECK;
 

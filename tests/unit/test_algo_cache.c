@@ -1,10 +1,13 @@
 /* Choices of algorithms: kept over a restart, by several at a time, and worth no more than they say. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -86,23 +89,74 @@ static void test_damaged(void **state)
         "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk "
         "1 2 3 4 5 6 7 8",
     };
-    char text[4096] = "good 1 2 3 4 5 6 7 ffffffffffffffff\n";
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        strcat(text, bad[i]);
-        strcat(text, "\n");
-    }
-    strcat(text, "last 1 2 3 4 5 6 7 8"); /* no end of line */
+    char text[4096] = "a-GPU-1 good 1 2 3 4 5 6 7 ffffffffffffffff\n";
+    size_t used = strlen(text);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 %s\n", bad[i]);
+    used += (size_t)snprintf(text + used, sizeof text - used, "k 1 2 3 4 5 6 7 8\n") + 1; /* of no GPU; then a NUL */
+    used += (size_t)snprintf(text + used, sizeof text - used, "\na-GPU-1 last 1 2 3 4 5 6 7 8\n");
+    used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 cut 1 2 3 4 5 6 7 8"); /* perhaps it was 80 */
     struct algo_cache cache;
     uint64_t words[ALGO_WORDS];
     struct err err = {0};
-    assert_int_equal(file_write(path, text, strlen(text), &err), STATUS_OK);
+    assert_int_equal(file_write(path, text, used, &err), STATUS_OK);
     assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
     assert_int_equal(cache.n, 2);
     assert_true(algo_cache_find(&cache, "good", words) && words[7] == UINT64_MAX && words[6] == 7);
     assert_true(algo_cache_find(&cache, "last", words) && words[7] == 8);
     assert_int_equal(algo_cache_put(&cache, "two words", words, &err), STATUS_LIMIT);
     assert_int_equal(algo_cache_put(&cache, "", words, &err), STATUS_LIMIT);
+    put(&cache, "after", 3); /* in a line of its own */
     algo_cache_close(&cache);
+    assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
+    assert_true(has(&cache, "after", 3) && cache.n <= 4);
+    algo_cache_close(&cache);
+}
+
+/* A file named by hand, for all GPUs of a machine and two releases of the library: nobody takes another's choice. */
+static void test_unlike(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gpu;
+        unsigned version;
+    } kinds[] = {
+        {"NVIDIA H100", 130100}, {"NVIDIA H100 PCIe", 130100}, {"NVIDIA A100", 130100}, {"NVIDIA H100", 130200}};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    struct algo_cache all[KINDS], cache;
+    for (uint64_t i = 0; i < KINDS; i++) {
+        assert_int_equal(algo_cache_open(&all[i], kinds[i].gpu, kinds[i].version), STATUS_OK);
+        assert_int_equal(all[i].n, 0);
+        put(&all[i], "m8,n8", i);
+    }
+    for (uint64_t i = 0; i < KINDS; i++) {
+        assert_true(has(&all[i], "m8,n8", i));
+        algo_cache_close(&all[i]);
+        assert_int_equal(algo_cache_open(&cache, kinds[i].gpu, kinds[i].version), STATUS_OK);
+        assert_true(cache.n == 1 && has(&cache, "m8,n8", i));
+        algo_cache_close(&cache);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* A file that has grown beyond what is read begins again, and does not grow for ever. */
+static void test_too_long(void **state)
+{
+    (void)state;
+    struct algo_cache cache;
+    struct err err = {0};
+    size_t size = (4 << 20) + 100;
+    char *text = mem_alloc(size, 1);
+    memset(text, 'x', size);
+    assert_int_equal(file_write(path, text, size, &err), STATUS_OK);
+    mem_free(text);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+        assert_true(has(&cache, "k", 1) == (i == 1));
+        if (i == 0) put(&cache, "k", 1);
+        algo_cache_close(&cache);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
 }
 
 static void test_places(void **state)
@@ -140,12 +194,14 @@ static void test_places(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
+enum { TOGETHER = 200 };
+
 static void *add_some(void *arg)
 {
     struct algo_cache cache;
     char key[32];
     assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < TOGETHER; i++) {
         snprintf(key, sizeof key, "t%d,%d", *(int *)arg, i);
         put(&cache, key, (uint64_t)i);
     }
@@ -153,7 +209,7 @@ static void *add_some(void *arg)
     return NULL;
 }
 
-/* Whoever writes last may miss another's newest line, but never half of one. */
+/* Ranks and workers that time at the same time lose no line and mix none. */
 static void test_together(void **state)
 {
     (void)state;
@@ -166,7 +222,7 @@ static void test_together(void **state)
     }
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
-    assert_true(cache.n >= 20 && cache.n <= 80);
+    assert_int_equal(cache.n, 4 * TOGETHER);
     for (size_t i = 0; i < cache.n; i++) {
         unsigned long long thread, nth;
         assert_int_equal(sscanf(cache.all[i].key, "t%llu,%llu", &thread, &nth), 2);
@@ -175,9 +231,32 @@ static void test_together(void **state)
     algo_cache_close(&cache);
 }
 
+/* One core may never stop a thread in the middle of a write: who has the lock is waited for. */
+static void test_lock(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    int name = 7;
+    struct stat st;
+    int fd = open(path, O_RDWR | O_CREAT, 0666);
+    assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    assert_int_equal(pthread_create(&thread, NULL, add_some, &name), 0);
+    usleep(100000);
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(st.st_size, 0);
+    close(fd);
+    pthread_join(thread, NULL);
+    struct algo_cache cache;
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    assert_int_equal(cache.n, TOGETHER);
+    algo_cache_close(&cache);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {TEST(test_restart), TEST(test_damaged), TEST(test_places), TEST(test_together)};
+    const struct CMUnitTest tests[] = {TEST(test_restart), TEST(test_damaged),  TEST(test_unlike),
+                                       TEST(test_places),  TEST(test_too_long), TEST(test_together),
+                                       TEST(test_lock)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
