@@ -18,6 +18,8 @@ enum {
     CUDA_BLOCK = 256,        /* threads of an elementwise block */
     CUDA_WIDE = 8,           /* numbers that a thread loads at a time: 16 bytes of bf16 */
     CUDA_COLUMN_THREADS = 128, /* of a block that sums columns over rows */
+    CUDA_BOTH_THREADS = 256, /* of a block of cuda_norm_both; of the short one half */
+    CUDA_BOTH_WIDE = 2,      /* wide loads of a row that each of them has at most */
     CUDA_COLUMN_GROUPS = 8,  /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
     CUDA_EMBED_ROWS = 16384, /* cuda_embed_word looks through so many tokens at most */
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
@@ -93,6 +95,26 @@ void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a)
 void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* the same */
 /* wide blocks of CUDA_COLUMN_THREADS over c, blocks of rows */
 void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a);
+
+/* --- cuda_norm_both.cu: blocks of rows; c a multiple of CUDA_WIDE, <= CUDA_BOTH_COLUMNS --------------------------- */
+
+enum {
+    CUDA_BOTH_COLUMNS = CUDA_BOTH_THREADS * CUDA_BOTH_WIDE * CUDA_WIDE,
+    CUDA_BOTH_SHORT = CUDA_BOTH_THREADS / 2 * CUDA_WIDE /* rows that half the threads take with one load each */
+};
+
+struct cuda_both_args {
+    size_t n, c, block; /* block: rows of one partial sum */
+    int bf16;
+    const void *x, *dy, *dres;
+    const float *w, *mean, *rstd; /* RMS norm has no mean */
+    void *dx;
+    float *partials; /* [blocks][2][c], dw then db; of RMS norm [blocks][c] */
+};
+void cuda_norm_both(const struct cuda_grid *grid, const struct cuda_both_args *a);
+void cuda_norm_both_short(const struct cuda_grid *grid, const struct cuda_both_args *a);
+void cuda_rms_both(const struct cuda_grid *grid, const struct cuda_both_args *a);
+void cuda_rms_both_short(const struct cuda_grid *grid, const struct cuda_both_args *a);
 
 struct cuda_columns_args {
     size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */

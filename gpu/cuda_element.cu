@@ -34,7 +34,8 @@ KERNEL(cuda_round, cuda_round_args, CUDA_BLOCK)
     else round_some(&a, 1);
 }
 
-/* The tanh form of GELU: 0.5 z (1 + tanh(u)), u = sqrt(2/pi) (z + 0.044715 z^3). */
+/* The tanh form of GELU, 0.5 z (1 + tanh(u)) with u = sqrt(2/pi) (z + 0.044715 z^3), is z s with s the logistic
+ * function of 2u: no branches, and exact where tanh is near -1. Slope: s + z s (1 - s) 2u'. */
 #define GELU_ROOT 0.79788456f
 #define GELU_CUBE 0.044715f
 
@@ -47,11 +48,11 @@ DEVICE void gelu_some(const struct cuda_gelu_args *a, const int bf16, const int 
     if (backward) act_load(a->y, i, bf16, width, y);
     UNROLL for (int k = 0; k < width; k++)
     {
-        float square = z[k] * z[k], t = tanhf(GELU_ROOT * fmaf(GELU_CUBE * square, z[k], z[k]));
+        float square = z[k] * z[k], s = logistic(2 * GELU_ROOT * fmaf(GELU_CUBE * square, z[k], z[k]), bf16);
         if (backward)
-            y[k] *= 0.5f * (1 + t) + 0.5f * z[k] * (1 - t * t) * GELU_ROOT * fmaf(3 * GELU_CUBE, square, 1);
+            y[k] *= fmaf(z[k] * s * (1 - s), 2 * GELU_ROOT * fmaf(3 * GELU_CUBE, square, 1), s);
         else
-            y[k] = 0.5f * z[k] * (1 + t);
+            y[k] = z[k] * s;
     }
     act_store(a->y, i, bf16, width, y);
 }

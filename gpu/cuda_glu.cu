@@ -1,11 +1,6 @@
 /* Gated units: rows of gate | up, silu(z) = z s with s the logistic function of z. */
 #include "gpu/cuda_act.h"
 
-DEVICE float logistic(float z)
-{
-    return 1.0f / (1.0f + expf(-z));
-}
-
 DEVICE void gate_some(const struct cuda_glu_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width;
@@ -14,7 +9,7 @@ DEVICE void gate_some(const struct cuda_glu_args *a, const int bf16, const int w
     float z[WIDE], up[WIDE];
     act_load(a->gu, at, bf16, width, z);
     act_load(a->gu, at + a->f, bf16, width, up);
-    UNROLL for (int k = 0; k < width; k++) z[k] = z[k] * logistic(z[k]) * up[k];
+    UNROLL for (int k = 0; k < width; k++) z[k] = z[k] * logistic(z[k], bf16) * up[k];
     act_store(a->h, i, bf16, width, z);
 }
 
@@ -36,7 +31,7 @@ DEVICE void gate_back(const struct cuda_glu_args *a, const int bf16, const int w
     act_load(a->dh, i, bf16, width, d);
     UNROLL for (int k = 0; k < width; k++)
     {
-        float s = logistic(z[k]), silu = z[k] * s;
+        float s = logistic(z[k], bf16), silu = z[k] * s;
         z[k] = d[k] * up[k] * fmaf(silu, 1.0f - s, s);
         up[k] = d[k] * silu;
     }

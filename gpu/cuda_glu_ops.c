@@ -16,11 +16,18 @@ void cuda_op_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, con
     size_t block = cuda_row_block(cuda, n, c);
     if (!block) return;
     size_t blocks = blocks_of(n, block);
-    LAUNCH(cuda, cuda_rms_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_rms_args, .n = n, .c = c,
-           .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .rstd = rstd, .partials = cuda->partials);
+    if (cuda_takes_both(c)) {
+        struct cuda_both_args args = {.n = n, .c = c, .block = block, .bf16 = cuda->bf16, .x = x, .dy = dy,
+                                      .dres = dres, .w = w, .rstd = rstd, .dx = dx, .partials = cuda->partials};
+        if (c <= CUDA_BOTH_SHORT) LAUNCH_ARGS(cuda, cuda_rms_both_short, blocks, 1, &args);
+        else LAUNCH_ARGS(cuda, cuda_rms_both, blocks, 1, &args);
+    } else {
+        LAUNCH(cuda, cuda_rms_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_rms_args, .n = n, .c = c,
+               .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .rstd = rstd, .partials = cuda->partials);
+        LAUNCH(cuda, cuda_rms_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_rms_args, .n = n, .c = c, .bf16 = cuda->bf16,
+               .dy = dy, .x = x, .w = w, .rstd = rstd, .dres = dres, .dx = dx);
+    }
     cuda_columns_sum(cuda, c, blocks, c, cuda->partials, dw, accumulate);
-    LAUNCH(cuda, cuda_rms_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_rms_args, .n = n, .c = c, .bf16 = cuda->bf16,
-           .dy = dy, .x = x, .w = w, .rstd = rstd, .dres = dres, .dx = dx);
 }
 
 void cuda_op_rope(struct device *dev, const struct rope_shape *s, const float *table, void *x, bool back)

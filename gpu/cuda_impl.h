@@ -170,6 +170,8 @@ void cuda_stage_finish(struct cuda_device *cuda);
 
 /* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide, noted. */
 size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats);
+/* Whether cuda_norm_both and cuda_rms_both take rows of c columns. */
+bool cuda_takes_both(size_t c);
 /* out[c] = or += the sum over `blocks` partial sums, `stride` floats apart. */
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate);

@@ -161,6 +161,11 @@ void cuda_op_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, con
            .x = x, .w = w, .b = b, .y = y, .mean_out = mean, .rstd_out = rstd);
 }
 
+bool cuda_takes_both(size_t c)
+{
+    return c % CUDA_WIDE == 0 && c <= CUDA_BOTH_COLUMNS;
+}
+
 void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
                       const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
                       bool accumulate)
@@ -169,13 +174,21 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
     size_t block = cuda_row_block(cuda, n, 2 * c);
     if (!block) return;
     size_t blocks = blocks_of(n, block);
-    LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
-           .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
-           .partials = cuda->partials);
+    if (cuda_takes_both(c)) {
+        struct cuda_both_args args = {.n = n, .c = c, .block = block, .bf16 = cuda->bf16, .x = x, .dy = dy,
+                                      .dres = dres, .w = w, .mean = mean, .rstd = rstd, .dx = dx,
+                                      .partials = cuda->partials};
+        if (c <= CUDA_BOTH_SHORT) LAUNCH_ARGS(cuda, cuda_norm_both_short, blocks, 1, &args);
+        else LAUNCH_ARGS(cuda, cuda_norm_both, blocks, 1, &args);
+    } else {
+        LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
+               .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
+               .partials = cuda->partials);
+        LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c,
+               .bf16 = cuda->bf16, .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
+    }
     cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials, dw, accumulate);
     cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
-    LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
-           .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
 }
 
 /* --- linear layers and head --------------------------------------------------------------------------------------- */

@@ -91,6 +91,20 @@ atoll_planted_cuda(a_block_looks_in_the_wrong_span test_adamw cuda_optim
 atoll_planted_cuda(slope_without_its_second_part test_lin cuda_element
     "fmaf(3 * GELU_CUBE, square, 1)" "fmaf(GELU_CUBE, square, 1)")
 
+# --- dx and the sums of columns with one look
+atoll_planted_cuda(sums_written_while_they_are_read test_norm cuda_norm_both
+    "turn ^= 1" "turn ^= 0" CHECKED)
+atoll_planted_cuda(sums_of_the_last_warp_forgotten test_norm cuda_norm_both
+    "warp < threads / 32; warp++" "warp < threads / 32 - 1; warp++")
+atoll_planted_cuda(later_columns_of_a_thread_added_to_its_first test_norm cuda_norm_both
+    "dw[l], db[l]," "dw[0], db[l],")
+atoll_planted_cuda(row_of_the_next_block_added test_norm cuda_norm_both
+    "if (row + r < end && first + l * across < a->c)
+                    both_look" "if (first + l * across < a->c)
+                    both_look")
+atoll_planted_cuda(mean_of_the_gradient_in_rms_norm test_llama cuda_norm_both
+    "if (!rms) *sum += dy[k];" "*sum += dy[k];")
+
 # --- Llama's operations
 atoll_planted_cuda(turned_the_other_way test_llama cuda_rope
     "-(y[k] * s)" "y[k] * s")

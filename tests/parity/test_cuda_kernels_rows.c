@@ -12,6 +12,9 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
+/* Around what each form of cuda_norm_both takes; several turns of a block; and the first rows that are too long. */
+static const size_t both_sizes[][2] = {{1300, 8}, {5, 1024}, {3, 1032}, {2, 2056}, {1, 4096}, {1, 4104}};
+
 /* weight: where it lies in theta, from 16 bytes. */
 static void norm_one(size_t n, size_t c, size_t weight)
 {
@@ -46,6 +49,7 @@ static void check_norm(void)
                                       {70, 300}, {601, 9}};
     for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1], 0);
     norm_one(5, 64, 1);
+    for (size_t i = 0; i < COUNT(both_sizes); i++) norm_one(both_sizes[i][0], both_sizes[i][1], i % 2);
 }
 
 static void rms_one(size_t n, size_t c, float eps)
@@ -101,6 +105,7 @@ static void check_llama(void)
     rms_one(9, 33, 0.1f);
     rms_one(100, 40, 1e-5f);
     rms_one(17, 264, 0.01f);
+    for (size_t i = 0; i < COUNT(both_sizes); i++) rms_one(both_sizes[i][0], both_sizes[i][1], 0.01f);
     rope_one(15, 5, 3, 6, 31);
     rope_one(10, 10, 5, 32, 224);
     rope_one(6, 3, 2, 16, 37); /* heads of whole loads in rows that are not */
