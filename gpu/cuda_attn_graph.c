@@ -134,8 +134,8 @@ void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape
 
     int p = op(&w, ATTN_MATMUL, q, k, inside(&w, ATTN_F32, t, t));
     p = op(&w, ATTN_MUL, p, scale, inside(&w, ATTN_F32, t, t));
-    p = causal(&w, p); /* before lse goes, as NVIDIA's front end has it: the order that the library is tested with */
     p = op(&w, ATTN_SUB, p, lse, inside(&w, ATTN_F32, t, t));
+    p = causal(&w, p); /* behind lse, as NVIDIA's front end of cuDNN 9.18 and newer has it (older ones: before) */
     p = op(&w, ATTN_EXP, p, -1, inside(&w, ATTN_F32, t, t));
     turned_product(&w, p, d_o, ATTN_DV);
 

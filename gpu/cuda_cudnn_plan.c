@@ -85,7 +85,6 @@ static desc tensor(struct cudnn_plan *p, int i)
     static const cudnnDataType_t types[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_INT32,
                                             CUDNN_DATA_BOOLEAN};
     const struct attn_graph_tensor *t = &p->graph.tensors[i];
-    const cudnnBackendTensorReordering_t tiles = CUDNN_TENSOR_REORDERING_F16x16;
     bool inside = t->role == ATTN_INSIDE, value = t->role == ATTN_VALUE;
     int64_t id = id_of(i), align = value ? sizeof(float) : 16;
     desc d = make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -96,8 +95,6 @@ static desc tensor(struct cudnn_plan *p, int i)
     set(p, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
     set(p, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside);
     set(p, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &value);
-    if (t->role == ATTN_DQ_SUM) /* kernels lay it out as they like, and NVIDIA's front end says so */
-        set(p, d, CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, 1, &tiles);
     return finish(p, d);
 }
 
