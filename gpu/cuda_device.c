@@ -25,11 +25,7 @@ const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan,
 static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     switch (plan->kind) {
-    case CUDA_PLAN_LIN:
-        cuda_rt_gemm_free(plan->as.lin.fwd);
-        cuda_rt_gemm_free(plan->as.lin.bwd_x);
-        cuda_rt_gemm_free(plan->as.lin.bwd_w);
-        break;
+    case CUDA_PLAN_LIN: cuda_lin_free(plan); break;
     case CUDA_PLAN_ATTN:
         cuda_rt_release(cuda->rt, plan->as.attn.dot);
         cuda_cudnn_attn_free(plan->as.attn.cudnn);
@@ -153,6 +149,7 @@ static enum status cuda_use_bf16(struct device *dev, struct err *err)
     struct cuda_device *cuda = cuda_of(dev);
     if (cuda->plans) return err_set(err, STATUS_STATE, "device %s: bf16 comes before the first plan", dev->name);
     if (cuda->bf16) return STATUS_OK;
+    TRY(cuda_epilogue_wish(&cuda->epilogue, err));
     TRY(open_attention(cuda, err));
     cuda->bf16 = true;
     dev->act_bytes = sizeof(uint16_t);
@@ -183,27 +180,6 @@ static void cuda_plan_free(struct device *dev, void *plan)
     }
 }
 
-static enum status lin_gemms(struct cuda_device *cuda, struct cuda_plan *plan)
-{
-    const struct lin_shape *s = &plan->as.lin.shape;
-    struct cuda_rt *rt = cuda->rt;
-    bool bf16 = cuda->bf16;
-    size_t ldw = s->out_in ? s->k : s->m;
-    struct cuda_gemm_shape fwd = {.m = s->n, .n = s->m, .k = s->k, .lda = s->k, .ldb = ldw, .b_trans = s->out_in,
-                                  .ldc = s->m, .bf16 = bf16, .bf16_out = bf16, .bias = s->bias};
-    struct cuda_gemm_shape bwd_x = {.m = s->n, .n = s->k, .k = s->m, .lda = s->m, .ldb = ldw, .b_trans = !s->out_in,
-                                    .ldc = s->k, .bf16 = bf16, .bf16_out = bf16};
-    struct cuda_gemm_shape bwd_w = {.m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m,
-                                    .ldc = s->m, .bf16 = bf16};
-    if (s->out_in) /* dw = dy^T x */
-        bwd_w = (struct cuda_gemm_shape){.m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k,
-                                         .ldc = s->k, .bf16 = bf16};
-    TRY(cuda_rt_gemm_create(rt, &fwd, &plan->as.lin.fwd));
-    if (s->inference) return STATUS_OK;
-    TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));
-    return cuda_rt_gemm_create(rt, &bwd_w, &plan->as.lin.bwd_w);
-}
-
 static enum status cuda_lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out)
 {
     if (!shape->n || !shape->k || !shape->m) return STATUS_INVALID;
@@ -211,7 +187,7 @@ static enum status cuda_lin_plan(struct device *dev, const struct lin_shape *sha
     if (!plan) return STATUS_NOMEM;
     plan->kind = CUDA_PLAN_LIN;
     plan->as.lin.shape = *shape;
-    TRY(plan_keep(cuda_of(dev), plan, lin_gemms(cuda_of(dev), plan)));
+    TRY(plan_keep(cuda_of(dev), plan, cuda_lin_fill(cuda_of(dev), plan)));
     *out = (struct lin_plan *)plan;
     return STATUS_OK;
 }

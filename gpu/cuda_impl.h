@@ -38,6 +38,7 @@ struct cuda_plan {
         struct {
             struct lin_shape shape;
             struct cuda_gemm *fwd, *bwd_x, *bwd_w;
+            struct cuda_gemm *bwd_x_slope, *bwd_w_sums; /* end in what else takes a kernel; NULL: that is as fast */
         } lin;
         struct {
             struct attn_shape shape;
@@ -106,6 +107,7 @@ struct cuda_device {
     size_t n_spans;
 
     struct cuda_stage stage;
+    enum cuda_epilogue epilogue;
     enum cuda_attention attention;
     struct cuda_cudnn *cudnn; /* NULL: the own kernel computes attention */
 };
@@ -176,6 +178,21 @@ bool cuda_takes_both(size_t c);
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate);
 
+/* --- cuda_lin.c: linear layers ------------------------------------------------------------------------------------ */
+
+/* What ATOLL_EPILOGUE says. INVALID, with one line, for another word. */
+enum status cuda_epilogue_wish(enum cuda_epilogue *out, struct err *err) MUST_CHECK;
+/* The products of a plan whose shape is known. NOMEM, UNSUPPORTED. */
+enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan) MUST_CHECK;
+void cuda_lin_free(struct cuda_plan *plan);
+void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                     const void *res, void *y, void *aux);
+void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
+void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
+                       const void *aux, void *dx, bool accumulate);
+void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
+                       float *db, bool accumulate);
+
 /* --- cuda_glu_ops.c: see device.h --------------------------------------------------------------------------------- */
 
 void cuda_op_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
@@ -198,13 +215,6 @@ void cuda_op_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, con
 void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
                       const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
                       bool accumulate);
-void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
-                     const void *res, void *y, void *aux);
-void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
-void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
-                       const void *aux, void *dx, bool accumulate);
-void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
-                       float *db, bool accumulate);
 void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
 void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
                       const float *lse, const void *d_o, void *dqkv);

@@ -24,7 +24,10 @@ struct cuda_gemm_shape {
     size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT */
     bool a_trans, b_trans;         /* stored [k,m], [n,k] */
     bool bf16, bf16_out;           /* A and B; OUT, C and bias. Not so: fp32 */
-    bool bias;                     /* there is one; not of several products */
+    /* What the product ends in, at most one of them, and then it is not one of several: */
+    bool bias;  /* bias[n] is added */
+    bool slope; /* OUT is multiplied by the slope of the tanh GELU at aux[m,n], whose rows and type are OUT's; no C */
+    bool sums;  /* sums[n] become those of B's columns; fp32, as OUT is */
     size_t several;                /* products; 0: one */
     size_t step_a, step_b, step_c; /* step_c: of C and OUT */
 };
@@ -33,7 +36,21 @@ struct cuda_gemm_call {
     const void *a, *b;
     const void *c; /* NULL: zero; may be out */
     void *out;
-    const void *bias;
+    const void *bias, *aux;
+    float *sums;
+};
+
+/* An operation, done on what `call` names by a product and whatever kernels that leaves to be done. */
+struct cuda_gemm_user {
+    void (*run)(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call);
+    void *ctx;
+};
+
+/* Products that end in a slope or in sums, in the place of a product and kernels (ATOLL_EPILOGUE). */
+enum cuda_epilogue {
+    CUDA_EPILOGUE_TIMED, /* not set, "timed": where that was faster */
+    CUDA_EPILOGUE_FUSED, /* "fused": where the library has such a product */
+    CUDA_EPILOGUE_APART  /* "apart": never */
 };
 
 enum cuda_direction { CUDA_UPLOAD, CUDA_DOWNLOAD, CUDA_INSIDE };
@@ -109,9 +126,17 @@ const char *cuda_rt_name(const struct cuda_rt *rt);
 /* Waits for all queues; the first error since open, or OK. */
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 
-/* UNSUPPORTED: no algorithm for the shape; NOMEM. */
+/* UNSUPPORTED: no algorithm for the shape; NOMEM. One that ends in a slope or in sums wants rows that begin at 16 bytes
+ * when matrices do. */
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape,
                                 struct cuda_gemm **out) MUST_CHECK;
+/* The product of `shape`, which ends in a slope or in sums, if it is to be used in the place of `apart`, the same
+ * without: TIMED, `user` was faster with it. *out stays NULL: it is not. NOMEM. */
+enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
+                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user,
+                              struct cuda_gemm **out) MUST_CHECK;
+/* Whether that product takes these operands: they begin at 16 bytes. NULL takes none. */
+bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call);
 void cuda_rt_gemm_free(struct cuda_gemm *gemm);
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call);
 

@@ -50,6 +50,8 @@ struct lin_shape {
     size_t n, k, m;   /* y[n,m] from x[n,k] */
     enum lin_act act; /* GELU: the tanh form, 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) */
     bool bias;        /* lin_fwd gets one, always; else never */
+    bool after_act;   /* an activation made x: lin_bwd_x gets its aux; a plan that does not say so takes one, too, but
+                       * may be slower */
     bool out_in;      /* w is [m,k] */
     bool inference;   /* only lin_fwd will be called */
 };

@@ -84,20 +84,21 @@ static size_t gpt2_memory(const struct model_config *config, size_t act_bytes, s
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
-static enum status plan_linear(struct model *m, size_t k, size_t out, enum lin_act act, struct lin_plan **plan)
+static enum status plan_linear(struct model *m, struct lin_shape shape, struct lin_plan **plan)
 {
-    struct lin_shape shape = {.n = m->d.n, .k = k, .m = out, .act = act, .bias = true,
-                              .inference = !(m->d.uses & MODEL_TRAIN)};
+    shape.n = m->d.n;
+    shape.bias = true;
+    shape.inference = !(m->d.uses & MODEL_TRAIN);
     return m->d.dev->ops->lin_plan(m->d.dev, &shape, plan);
 }
 
 static enum status make_plans(struct model *m)
 {
     size_t c = m->d.config.n_embd;
-    TRY(plan_linear(m, c, 3 * c, LIN_ACT_NONE, &m->plan_qkv));
-    TRY(plan_linear(m, c, c, LIN_ACT_NONE, &m->plan_proj));
-    TRY(plan_linear(m, c, 4 * c, LIN_ACT_GELU, &m->plan_fc));
-    return plan_linear(m, 4 * c, c, LIN_ACT_NONE, &m->plan_fcproj);
+    TRY(plan_linear(m, (struct lin_shape){.k = c, .m = 3 * c}, &m->plan_qkv));
+    TRY(plan_linear(m, (struct lin_shape){.k = c, .m = c}, &m->plan_proj));
+    TRY(plan_linear(m, (struct lin_shape){.k = c, .m = 4 * c, .act = LIN_ACT_GELU}, &m->plan_fc));
+    return plan_linear(m, (struct lin_shape){.k = 4 * c, .m = c, .after_act = true}, &m->plan_fcproj);
 }
 
 static void gpt2_destroy(struct model *m)

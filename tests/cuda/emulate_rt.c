@@ -1,4 +1,5 @@
 /* gpu/cuda_rt.h on the CPU, see emulate.h and emulate_impl.h. */
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,14 +205,40 @@ enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
 
 /* --- matrix products: plain loops, in the place of cuBLASLt ------------------------------------------------------- */
 
+static bool rows_aligned(const struct cuda_gemm_shape *s)
+{
+    size_t in = s->bf16 ? sizeof(uint16_t) : sizeof(float), out = s->bf16_out ? sizeof(uint16_t) : sizeof(float);
+    return (s->lda * in | s->ldb * in | s->ldc * out) % 16 == 0;
+}
+
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {
     (void)rt;
+    if ((shape->slope || shape->sums) && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
     g->shape = *shape;
     *out = g;
     return STATUS_OK;
+}
+
+/* There is no time here that a GPU would take: what is not asked for stays apart. */
+enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
+                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user, struct cuda_gemm **out)
+{
+    (void)apart;
+    (void)user;
+    if (wish != CUDA_EPILOGUE_FUSED) return STATUS_OK;
+    enum status status = cuda_rt_gemm_create(rt, shape, out);
+    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+}
+
+bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call)
+{
+    if (!fused) return false;
+    uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
+    all |= fused->shape.slope ? (uintptr_t)call->aux : (uintptr_t)call->sums;
+    return all % 16 == 0;
 }
 
 void cuda_rt_gemm_free(struct cuda_gemm *g)
@@ -241,12 +268,34 @@ static const void *step(const void *p, size_t elements, bool bf16)
     return (const char *)p + elements * (bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
+/* Of the tanh GELU, as the library has it. */
+static double slope(double z)
+{
+    const double root = 0.7978845608028654, cube = 0.044715;
+    double t = tanh(root * (z + cube * z * z * z));
+    return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * cube * z * z);
+}
+
+/* Of B's columns; what was there is overwritten. */
+static void column_sums(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
+{
+    touch(rt, call->sums, 1, s->n, s->n, false, true);
+    for (size_t j = 0; j < s->n; j++) {
+        double sum = 0;
+        for (size_t k = 0; k < s->k; k++)
+            sum += element(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
+        call->sums[j] = (float)sum;
+    }
+}
+
 static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
     touch(rt, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda, s->bf16, false);
     touch(rt, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb, s->bf16, false);
     if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
     if (s->bias) touch(rt, call->bias, 1, s->n, s->n, s->bf16_out, false);
+    if (s->slope) touch(rt, call->aux, s->m, s->n, s->ldc, s->bf16_out, false);
+    if (s->sums) column_sums(rt, s, call);
     touch(rt, call->out, s->m, s->n, s->ldc, s->bf16_out, true);
     for (size_t i = 0; i < s->m; i++)
         for (size_t j = 0; j < s->n; j++) {
@@ -257,6 +306,7 @@ static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const s
             size_t at = i * s->ldc + j;
             if (call->c) sum += element(call->c, at, s->bf16_out);
             if (s->bias) sum += element(call->bias, j, s->bf16_out);
+            if (s->slope) sum *= slope(element(call->aux, at, s->bf16_out));
             if (s->bf16_out) ((uint16_t *)call->out)[at] = bf16_of((float)sum);
             else ((float *)call->out)[at] = (float)sum;
         }
@@ -279,5 +329,7 @@ static void run_gemm(struct cuda_rt *rt, const void *args)
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
     struct product product = {.shape = g->shape, .call = *call};
+    if ((g->shape.slope || g->shape.sums) && !cuda_rt_gemm_takes(g, call))
+        cuda_rt_fail(rt, STATUS_INVALID, "a product that ends in more, of operands that it does not take");
     emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
 }

@@ -61,6 +61,20 @@ atoll_planted_cuda(stale_ranges_lost_when_there_are_many test_ranges cuda_image.
 atoll_planted_cuda(stale_range_a_number_short test_ranges cuda_image.c
     "end < offset + count ? end : offset + count" "end < offset + count ? end - 1 : offset + count")
 
+# --- bf16: products that end in more
+atoll_planted_cuda(slope_applied_twice test_lin_fused cuda_lin.c
+    "if (call->aux && gemm == user->plan->as.lin.bwd_x)" "if (call->aux)")
+atoll_planted_cuda(slope_of_neither test_lin cuda_lin.c
+    "if (call->aux && gemm == user->plan->as.lin.bwd_x)" "if (call->aux && gemm != user->plan->as.lin.bwd_x)")
+atoll_planted_cuda(bias_gradient_overwritten test_lin_fused cuda_lin.c
+    "cuda->partials, call->sums, true);" "cuda->partials, call->sums, false);")
+atoll_planted_cuda(bias_gradient_written_over test_lin_fused cuda_lin.c
+    "if (fused && accumulate) product.sums = cuda->partials;" "")
+atoll_planted_cuda(gradients_may_lie_anywhere test_lin_fused cuda_lin.c
+    "db && cuda_rt_gemm_takes(p->as.lin.bwd_w_sums, &call)" "db && p->as.lin.bwd_w_sums")
+atoll_planted_cuda(parameters_may_lie_anywhere test_lin_fused cuda_lin.c
+    "cuda_rt_gemm_takes(p->as.lin.bwd_x_slope, &call)" "p->as.lin.bwd_x_slope")
+
 # --- off by one
 atoll_planted_cuda(one_element_too_many test_vectors cuda_element
     "if (i < a.n) a.y[i] *= a.alpha;" "if (i <= a.n) a.y[i] *= a.alpha;")

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -43,11 +44,13 @@ static struct vec slope_of(const struct vec *aux, size_t n, size_t m)
 
 static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 {
-    struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE};
+    struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE,
+                          .after_act = true};
     struct vec x = act_normal(n * k, 1, 1), w = vec_params(k * m + m, 2, 1 / sqrtf((float)k));
     struct vec res = act_normal(n * m, 4, 1), y = act_poisoned(n * m), y2 = act_poisoned(n * m);
     struct vec aux = act_poisoned(n * m), dy = act_normal(n * m, 5, 1), dx = act_poisoned(n * k);
     struct vec dx2 = act_normal(n * k, 6, 1), again = act_poisoned(n * m);
+    struct vec z = act_normal(n * k, 7, 1), dz = act_poisoned(n * k);
     struct vec dw = vec_poisoned(k * m), db = vec_poisoned(m);
     for (int d = 0; d < 2; d++) {
         struct lin_plan *plan, *bare;
@@ -62,6 +65,7 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
         if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b, res.at[d], res.at[d], NULL);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx.at[d], false);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx2.at[d], true);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], z.at[d], dz.at[d], false);
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], false);
         ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw.at[d], out_in ? NULL : db.at[d], true);
         ON(d, plan_free, bare);
@@ -76,6 +80,7 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     vec_same("lin y onto the residual, in place", &res, tol(3e-6, 4e-3));
     vec_same("lin dx", &dx, tol(3e-6, 4e-3));
     vec_same("lin dx accumulated", &dx2, tol(3e-6, 4e-3));
+    vec_same("lin dx through an activation", &dz, tol(3e-6, 8e-3));
     vec_same("lin dw", &dw, 3e-6);
     if (out_in) vec_free(&db);
     else vec_same("lin db", &db, 3e-6);
@@ -83,7 +88,7 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
         struct vec slope = slope_of(&aux, n, m);
         vec_same("gelu slope", &slope, tol(3e-6, 8e-3));
     }
-    struct vec *rest[] = {&x, &w, &dy, &aux, &again};
+    struct vec *rest[] = {&x, &w, &dy, &aux, &again, &z};
     for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
 }
 
@@ -96,6 +101,43 @@ static void check_lin(void)
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, true);
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], true, false);
     }
+}
+
+/* Parameters and gradients one number later in their memory: where they lie nobody chooses. */
+static void lin_unaligned(size_t n, size_t k, size_t m)
+{
+    struct lin_shape s = {.n = n, .k = k, .m = m, .bias = true, .after_act = true};
+    size_t n_theta = 1 + k * m + m;
+    struct vec w = vec_params(n_theta, 2, 0.25f), x = act_normal(n * k, 1, 1), dy = act_normal(n * m, 5, 1);
+    struct vec z = act_normal(n * k, 7, 1), dz = act_poisoned(n * k), grad = vec_normal(n_theta, 8, 1);
+    for (int d = 0; d < 2; d++) {
+        struct lin_plan *plan;
+        float *dw = grad.at[d] + 1, *db = dw + k * m;
+        assert_int_equal(ON(d, lin_plan, &s, &plan), STATUS_OK);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d] + 1, z.at[d], dz.at[d], false);
+        ON(d, lin_bwd_w, plan, x.at[d], dy.at[d], dw, db, true);
+        ON(d, plan_free, plan);
+    }
+    vec_same("lin dx through an activation, not aligned", &dz, tol(3e-6, 8e-3));
+    vec_same("lin dw and db, not aligned", &grad, 3e-6);
+    struct vec *rest[] = {&w, &x, &dy, &z};
+    for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
+}
+
+/* The other way of going back, where the device has a choice. */
+static void check_lin_fused(void)
+{
+    if (!pair.bf16) return;
+    check_lin();
+    lin_unaligned(24, 16, 40);
+}
+
+static void test_lin_fused(void **state)
+{
+    (void)state;
+    setenv("ATOLL_EPILOGUE", "fused", 1);
+    pair_each(check_lin_fused);
+    unsetenv("ATOLL_EPILOGUE");
 }
 
 static void head_one(size_t n, size_t c, size_t v, size_t rows)
@@ -226,8 +268,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lin), cmocka_unit_test(test_head), cmocka_unit_test(test_attn),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lin),  cmocka_unit_test(test_lin_fused), cmocka_unit_test(test_head),
+        cmocka_unit_test(test_attn), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

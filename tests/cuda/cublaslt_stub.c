@@ -1,0 +1,236 @@
+#include "tests/cuda/cublaslt_stub.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct stub stub;
+
+uint16_t stub_bf16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+float stub_bf16_value(uint16_t half)
+{
+    float x;
+    uint32_t bits = (uint32_t)half << 16;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* --- the runtime: memory of the host, and a clock of its own ------------------------------------------------------ */
+
+struct CUevent_st {
+    float ms;
+};
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    *p = stub.no_memory ? NULL : calloc(bytes, 1);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
+{
+    (void)stream;
+    memset(p, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    *event = calloc(1, sizeof **event);
+    return *event ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    (void)stream;
+    event->ms = stub.now_ms;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    (void)event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    *ms = end->ms - begin->ms;
+    return cudaSuccess;
+}
+
+/* --- what a product is to do -------------------------------------------------------------------------------------- */
+
+struct matrix {
+    uint64_t rows, cols;
+    int64_t ld;
+    int32_t type;
+};
+
+/* Column-major, as stored. */
+static struct matrix matrix_of(cublasLtMatrixLayout_t layout)
+{
+    struct matrix m = {0};
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &m.rows, sizeof m.rows, NULL);
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &m.cols, sizeof m.cols, NULL);
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_LD, &m.ld, sizeof m.ld, NULL);
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, &m.type, sizeof m.type, NULL);
+    return m;
+}
+
+struct task {
+    uint32_t epilogue;
+    int32_t trans_a, trans_b, bias_type, aux_type;
+    void *bias, *aux;
+    int64_t aux_ld;
+};
+
+static struct task task_of(cublasLtMatmulDesc_t op)
+{
+    struct task t = {0};
+#define GET(what, field)                                                                                               \
+    (void)cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_##what, &t.field, sizeof t.field, NULL)
+    GET(EPILOGUE, epilogue);
+    GET(TRANSA, trans_a);
+    GET(TRANSB, trans_b);
+    GET(BIAS_POINTER, bias);
+    GET(BIAS_DATA_TYPE, bias_type);
+    GET(EPILOGUE_AUX_POINTER, aux);
+    GET(EPILOGUE_AUX_LD, aux_ld);
+    GET(EPILOGUE_AUX_DATA_TYPE, aux_type);
+#undef GET
+    return t;
+}
+
+/* What the documentation asks for. */
+static bool valid(const struct task *t, const struct matrix *d)
+{
+    bool vector = t->epilogue == CUBLASLT_EPILOGUE_BIAS || t->epilogue == CUBLASLT_EPILOGUE_BGRADA;
+    if (vector) return t->bias && (t->bias_type == -1 || t->bias_type == d->type);
+    if (t->epilogue == CUBLASLT_EPILOGUE_DGELU)
+        return t->aux && (uintptr_t)t->aux % 16 == 0 && t->aux_ld % 8 == 0 && t->aux_ld >= (int64_t)d->rows &&
+               (t->aux_type == -1 || t->aux_type == d->type);
+    return t->epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/* --- the library -------------------------------------------------------------------------------------------------- */
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wish, int most,
+                                              cublasLtMatmulHeuristicResult_t *found, int *n)
+{
+    struct task t = task_of(op);
+    struct matrix out = matrix_of(d);
+    (void)handle, (void)a, (void)b, (void)c, (void)wish;
+    *n = 0;
+    if (!valid(&t, &out)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (stub.unknown & t.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (; *n < most && *n < STUB_ALGORITHMS; ++*n) {
+        found[*n] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+        found[*n].algo.data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - *n); /* the fastest comes last */
+        found[*n].algo.data[1] = t.epilogue;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
+{
+    struct task t = task_of(op);
+    (void)handle, (void)a, (void)b, (void)c, (void)d;
+    *result = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+    return algo->data[1] == t.epilogue ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static double number(const void *p, size_t i, int32_t type)
+{
+    return type == CUDA_R_16BF ? (double)stub_bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
+}
+
+static void put(void *p, size_t i, int32_t type, double value)
+{
+    if (type == CUDA_R_16BF) ((uint16_t *)p)[i] = stub_bf16_of((float)value);
+    else ((float *)p)[i] = (float)value;
+}
+
+static double slope(double z)
+{
+    const double root = 0.7978845608028654, cube = 0.044715;
+    double t = tanh(root * (z + cube * z * z * z));
+    return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * cube * z * z);
+}
+
+/* Element (row, col) of op(M). */
+static double element(const void *p, const struct matrix *m, bool trans, size_t row, size_t col)
+{
+    size_t ld = (size_t)m->ld;
+    return number(p, trans ? row * ld + col : col * ld + row, m->type);
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_is, const void *b, cublasLtMatrixLayout_t b_is,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_is, void *d,
+                              cublasLtMatrixLayout_t d_is, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    struct task t = task_of(op);
+    struct matrix A = matrix_of(a_is), B = matrix_of(b_is), C = matrix_of(c_is), D = matrix_of(d_is);
+    size_t inner = t.trans_a == CUBLAS_OP_N ? A.cols : A.rows;
+    (void)handle, (void)workspace, (void)workspace_bytes, (void)stream;
+    if (!valid(&t, &D)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (stub.refused & t.epilogue || algo->data[1] != t.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    stub.products++;
+    stub.last = algo->data[0];
+    stub.now_ms += (t.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? stub.plain_ms : stub.end_ms) + (float)algo->data[0];
+    if (!stub.calculates) return CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < D.rows; i++) {
+        double all = 0;
+        for (size_t k = 0; k < inner; k++) all += element(a, &A, t.trans_a != CUBLAS_OP_N, i, k);
+        if (t.epilogue == CUBLASLT_EPILOGUE_BGRADA) put(t.bias, i, D.type, all);
+        for (size_t j = 0; j < D.cols; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < inner; k++)
+                sum += element(a, &A, t.trans_a != CUBLAS_OP_N, i, k) * element(b, &B, t.trans_b != CUBLAS_OP_N, k, j);
+            sum *= (double)*(const float *)alpha;
+            if (*(const float *)beta != 0) sum += (double)*(const float *)beta * element(c, &C, false, i, j);
+            if (t.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += number(t.bias, i, D.type);
+            if (t.epilogue == CUBLASLT_EPILOGUE_DGELU) sum *= slope(number(t.aux, j * (size_t)t.aux_ld + i, D.type));
+            put(d, j * (size_t)D.ld + i, D.type, sum);
+        }
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,30 @@
+/* cuBLASLt without a GPU, for tests of gpu/cuda_gemm*.c: descriptors and layouts are the true library's; what would
+ * need a device is here. A product reads what it is to do from those, as the library documents it (column-major), is
+ * done in plain loops or not at all, and takes the time that the test says. */
+#ifndef TESTS_CUDA_CUBLASLT_STUB_H
+#define TESTS_CUDA_CUBLASLT_STUB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { STUB_ALGORITHMS = 3 };
+
+struct stub {
+    bool calculates;      /* products are done */
+    unsigned unknown;     /* of such epilogues (cublasLtEpilogue_t, or'ed) the library proposes none */
+    unsigned refused;     /* those it proposes, and refuses when they are to run */
+    bool no_memory;       /* of the device */
+    float plain_ms, end_ms; /* of a product without epilogue, with one; algorithm i takes i ms more */
+    float now_ms;         /* time goes by in products, and in what the test adds */
+    size_t products;      /* run so far */
+    uint64_t last;        /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */
+};
+
+extern struct stub stub;
+
+/* gpu/cuda_act.h does not go with CUDA's own headers. */
+uint16_t stub_bf16_of(float x); /* finite */
+float stub_bf16_value(uint16_t half);
+
+#endif

@@ -1,0 +1,300 @@
+/* gpu/cuda_gemm.c and gpu/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU (cublaslt_stub.h): what is
+ * asked of the library is the product that cuda_rt.h promises; of two ways the faster one is taken, and found again. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <cublasLt.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_gemm_impl.h"
+#include "tests/cuda/cublaslt_stub.h"
+
+static _Alignas(256) char workspace[64];
+static struct cuda_rt rt;
+static char cache[] = "/tmp/atoll_cublaslt_XXXXXX";
+
+/* Of gpu/cuda_rt.c, which wants a device. */
+void cuda_rt_use(struct cuda_rt *r)
+{
+    (void)r;
+}
+
+void cuda_rt_fail(struct cuda_rt *r, enum status code, const char *what)
+{
+    if (r->error.code == STATUS_OK) err_set(&r->error, code, "%s", what);
+}
+
+/* A start of the program, with what the cache has. */
+static void start(void)
+{
+    algo_cache_close(&rt.algos);
+    rt = (struct cuda_rt){.workspace = workspace};
+    stub = (struct stub){.plain_ms = 10, .end_ms = 12};
+    assert_int_equal(algo_cache_open(&rt.algos, "a GPU", 1), STATUS_OK);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    int fd = mkstemp(cache);
+    if (fd < 0) return -1;
+    (void)close(fd);
+    (void)setenv("ATOLL_ALGO_CACHE", cache, 1);
+    (void)unsetenv("ATOLL_ALGO_TIMING");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    algo_cache_close(&rt.algos);
+    return unlink(cache) || mem_live_bytes();
+}
+
+/* --- what a product is -------------------------------------------------------------------------------------------- */
+
+/* So many numbers of `type`, none of which is another's neighbour by chance; aligned as a GPU's memory is. */
+static void *numbers(size_t n, bool bf16, unsigned seed)
+{
+    void *p = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) {
+        float x = (float)((i * 2654435761u + seed * 40503u) % 1009) / 504 - 1;
+        if (bf16) ((uint16_t *)p)[i] = stub_bf16_of(x);
+        else ((float *)p)[i] = x;
+    }
+    return p;
+}
+
+static double at(const void *p, size_t i, bool bf16)
+{
+    return bf16 ? (double)stub_bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
+}
+
+static double slope_at(double z)
+{
+    double h = 1e-5, y[2];
+    for (int i = 0; i < 2; i++) {
+        double x = i ? z + h : z - h;
+        y[i] = 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    }
+    return (y[1] - y[0]) / (2 * h);
+}
+
+static double sum_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call, size_t i, size_t j)
+{
+    double sum = 0;
+    for (size_t k = 0; k < s->k; k++)
+        sum += at(call->a, s->a_trans ? k * s->lda + i : i * s->lda + k, s->bf16) *
+               at(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
+    return sum;
+}
+
+/* One shape with one end; every leading dimension is longer than its rows. */
+static void product_one(struct cuda_gemm_shape s, bool accumulate)
+{
+    struct cuda_gemm *g = NULL;
+    s.m = 9, s.n = 24, s.k = 17;
+    s.lda = s.a_trans ? 16 : 32, s.ldb = s.b_trans ? 32 : 40, s.ldc = 48;
+    void *a = numbers(32 * s.lda, s.bf16, 1), *b = numbers(32 * s.ldb, s.bf16, 2);
+    void *out = numbers(s.m * s.ldc, s.bf16_out, 3), *had = numbers(s.m * s.ldc, s.bf16_out, 3);
+    void *aux = numbers(s.m * s.ldc, s.bf16_out, 4), *bias = numbers(s.n, s.bf16_out, 5);
+    float *sums = numbers(s.n, false, 6);
+    struct cuda_gemm_call call = {.a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux,
+                                  .sums = sums};
+    start();
+    stub.calculates = true;
+    assert_int_equal(cuda_rt_gemm_create(&rt, &s, &g), STATUS_OK);
+    cuda_rt_gemm(&rt, g, &call);
+    if (rt.error.code != STATUS_OK) fail_msg("%s", rt.error.msg);
+    for (size_t i = 0; i < s.m; i++)
+        for (size_t j = 0; j < s.ldc; j++) {
+            double want = j < s.n ? sum_of(&s, &call, i, j) : at(had, i * s.ldc + j, s.bf16_out);
+            if (j < s.n && accumulate) want += at(had, i * s.ldc + j, s.bf16_out);
+            if (j < s.n && s.bias) want += at(bias, j, s.bf16_out);
+            if (j < s.n && s.slope) want *= slope_at(at(aux, i * s.ldc + j, s.bf16_out));
+            double got = at(out, i * s.ldc + j, s.bf16_out);
+            if (!(fabs(got - want) <= (s.bf16_out ? 4e-3 : 1e-5) * (1 + fabs(want))))
+                fail_msg("%zu,%zu is %g, want %g", i, j, got, want);
+        }
+    for (size_t j = 0; s.sums && j < s.n; j++) {
+        double want = 0;
+        for (size_t k = 0; k < s.k; k++) want += at(b, s.b_trans ? j * s.ldb + k : k * s.ldb + j, s.bf16);
+        if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, want %g", j, (double)sums[j], want);
+    }
+    cuda_rt_gemm_free(g);
+    void *all[] = {a, b, out, had, aux, bias, sums};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    for (int trans = 0; trans < 4; trans++) {
+        struct cuda_gemm_shape s = {.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true};
+        product_one(s, true);
+        s.sums = true;
+        product_one(s, true);
+        product_one(s, false);
+        s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true, .bf16_out = true};
+        product_one(s, false);
+        s.bias = true;
+        product_one(s, false);
+        s.bias = false;
+        s.slope = true;
+        product_one(s, false);
+        s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bias = true};
+        product_one(s, true);
+    }
+}
+
+/* --- which way ---------------------------------------------------------------------------------------------------- */
+
+static const struct cuda_gemm_shape ends_in_slope = {.m = 1024, .n = 512, .k = 128, .lda = 128, .ldb = 128,
+                                                     .b_trans = true, .ldc = 512, .bf16 = true, .bf16_out = true,
+                                                     .slope = true};
+static const struct cuda_gemm_shape ends_in_sums = {.m = 512, .n = 128, .k = 1024, .lda = 512, .a_trans = true,
+                                                    .ldb = 128, .ldc = 128, .bf16 = true, .sums = true};
+
+struct kernel {
+    const struct cuda_gemm *apart;
+    float ms; /* of what follows a plain product */
+};
+
+static void run(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
+{
+    const struct kernel *kernel = ctx;
+    cuda_rt_gemm(&rt, gemm, call);
+    if (gemm == kernel->apart) stub.now_ms += kernel->ms;
+}
+
+/* Whether the product that ends in more is taken where a kernel would take so long; *timed: products were run. */
+static bool fuse(const struct cuda_gemm_shape *shape, enum cuda_epilogue wish, float ms, bool *timed)
+{
+    struct cuda_gemm_shape plain = *shape;
+    struct cuda_gemm *apart = NULL, *fused = NULL;
+    plain.slope = plain.sums = false;
+    assert_int_equal(cuda_rt_gemm_create(&rt, &plain, &apart), STATUS_OK);
+    struct kernel kernel = {apart, ms};
+    size_t before = stub.products;
+    assert_int_equal(cuda_rt_gemm_fuse(&rt, shape, wish, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
+                     STATUS_OK);
+    *timed = stub.products > before;
+    if (rt.error.code != STATUS_OK) fail_msg("%s", rt.error.msg);
+    bool taken = fused;
+    cuda_rt_gemm_free(fused);
+    cuda_rt_gemm_free(apart);
+    return taken;
+}
+
+static void forget(void)
+{
+    assert_int_equal(truncate(cache, 0), 0);
+    start();
+}
+
+static void check_faster(const struct cuda_gemm_shape *shape)
+{
+    bool timed;
+    forget();
+    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 and 2.5 against 12 */
+    assert_true(timed);
+    assert_false(stub.last); /* by the fastest algorithm */
+    start();
+    stub.end_ms = 100; /* another day: the choice stands */
+    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed));
+    assert_false(timed);
+    forget();
+    assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
+    assert_true(timed);
+    start();
+    stub.end_ms = 1;
+    assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
+    assert_false(timed);
+}
+
+static void test_faster(void **state)
+{
+    (void)state;
+    check_faster(&ends_in_slope);
+    check_faster(&ends_in_sums);
+}
+
+static void test_asked_for(void **state)
+{
+    (void)state;
+    bool timed;
+    forget();
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_APART, 100, &timed));
+    assert_false(timed);
+    assert_true(fuse(&ends_in_slope, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only its algorithm is chosen by time */
+    forget();
+    (void)setenv("ATOLL_ALGO_TIMING", "off", 1);
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(timed);
+    assert_true(fuse(&ends_in_slope, CUDA_EPILOGUE_FUSED, 0, &timed));
+    assert_false(timed);
+    (void)unsetenv("ATOLL_ALGO_TIMING");
+}
+
+/* The library has no such product, or only says so when it is to run; there is no room to time it; rows that begin
+ * anywhere. */
+static void test_apart(void **state)
+{
+    (void)state;
+    bool timed;
+    struct cuda_gemm_shape odd = ends_in_slope;
+    odd.ldc = 516;
+    const unsigned ends = CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_BGRADA;
+    forget();
+    stub.unknown = ends;
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_FUSED, 100, &timed));
+    forget();
+    stub.refused = ends;
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    forget();
+    stub.no_memory = true;
+    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    stub.no_memory = false; /* that is not remembered */
+    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
+}
+
+/* Operands that begin at 16 bytes only. */
+static void test_takes(void **state)
+{
+    (void)state;
+    struct cuda_gemm *g = NULL;
+    forget();
+    assert_int_equal(cuda_rt_gemm_create(&rt, &ends_in_slope, &g), STATUS_OK);
+    struct cuda_gemm_call call = {.a = workspace, .b = workspace + 16, .out = workspace, .aux = workspace + 32};
+    assert_true(cuda_rt_gemm_takes(g, &call));
+    assert_false(cuda_rt_gemm_takes(NULL, &call));
+    call.aux = workspace + 34;
+    assert_false(cuda_rt_gemm_takes(g, &call));
+    call.aux = workspace;
+    call.b = workspace + 2;
+    assert_false(cuda_rt_gemm_takes(g, &call));
+    cuda_rt_gemm(&rt, g, &call); /* and is refused */
+    assert_int_equal(rt.error.code, STATUS_UNSUPPORTED);
+    cuda_rt_gemm_free(g);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_faster),
+                                       cmocka_unit_test(test_asked_for), cmocka_unit_test(test_apart),
+                                       cmocka_unit_test(test_takes)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
