@@ -28,6 +28,11 @@ assert all(r["off"] <= r["allowed"] for r in sections["parity"]["table"])
 toy = sections["train"]["models"]["gpt2-toy"]["ours"]
 assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and abs(toy["planned_mb"] - toy["taken_mb"]) < 1e-3 and toy["flops_per_token"] > 0
 assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["attention"][0]["bwd_tflops"] > 0
+ends = sections["ceilings"]["ends"][0]
+for name in ("slope", "sums"):
+    assert ends[name]["apart_ms"] > 0 and ends[name]["fused_ms"] > 0 and ends[name]["repeats"] is True, ends
+    assert ends[name]["faster"] in ("apart", "fused") and ends[name]["chosen"] in ("apart", "either"), ends
+assert ends["slope"]["chosen"] == "apart" # the emulation times nothing, and the slope of the sum rounds otherwise
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1

@@ -1,6 +1,8 @@
 /* What one device does in a second: the measurements of tests/gpu/run. Each command prints JSON objects, one a line.
  *   bench_gpu info  DEVICE PRECISION
  *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w and both gradients
+ *   bench_gpu ends  DEVICE SECONDS N K M                  the way back through y[N,M] = gelu(z) w + b in bf16: product
+ *       and kernels apart, fused, and what the device chooses
  *   bench_gpu head  DEVICE PRECISION SECONDS N C V        losses of N rows and their gradients
  *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
  *   bench_gpu copy  DEVICE SECONDS MB
@@ -266,6 +268,7 @@ static enum status run(int argc, char **argv, struct device **dev, struct err *e
         TRY(bench_device(argv[2], argv[3], dev, err));
         return head(*dev, strtod(argv[4], NULL), argv + 5, err);
     }
+    if (!strcmp(what, "ends") && argc == 7) return bench_ends(argv[2], strtod(argv[3], NULL), argv + 4, err);
     if (!strcmp(what, "attn") && argc == 10) {
         TRY(bench_device(argv[2], argv[3], dev, err));
         return attn(*dev, strtod(argv[4], NULL), argv + 5, err);

@@ -15,6 +15,9 @@ void *bench_random(struct device *dev, size_t n, bool activation, float sigma) M
 enum status bench_time(struct device *dev, void (*once)(struct device *dev, void *ctx), void *ctx, double seconds,
                        double *each, struct err *err) MUST_CHECK;
 
+/* v: N K M, both ways back through a layer y[N,M] behind a GELU, in bf16: prints their line. Opens the device of that
+ * name by itself. */
+enum status bench_ends(const char *device, double seconds, char **v, struct err *err) MUST_CHECK;
 /* Of n parameters with one codec: prints its line. */
 enum status bench_delta(struct device *dev, double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
 /* v[n]: FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB, and perhaps RECOMPUTE; trains on the device of that name, the
