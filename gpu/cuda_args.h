@@ -23,6 +23,7 @@ enum {
     CUDA_COLUMN_GROUPS = 8,  /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
     CUDA_EMBED_ROWS = 16384, /* cuda_embed_word looks through so many tokens at most */
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
+    CUDA_XENT_THREADS = 512, /* of a block of the classifier */
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
     CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into so many at most, by its length alone */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */

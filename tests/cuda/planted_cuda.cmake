@@ -98,6 +98,10 @@ atoll_planted_cuda(partial_sums_of_a_group_forgotten test_norm cuda_norm
     "end = i + each < a.blocks ? i + each : a.blocks;" "end = i + each < a.blocks ? i + each : a.blocks - 1;")
 atoll_planted_cuda(logits_behind_the_last_one_count test_head cuda_loss
     "if (i + k >= a->v) x[k] = -INFINITY;" "")
+atoll_planted_cuda(a_second_load_of_the_same_logits test_head cuda_loss
+    "xent_load(a, base, i + XENT_STEP, bf16, x + WIDE);" "xent_load(a, base, i, bf16, x + WIDE);")
+atoll_planted_cuda(a_second_load_without_its_slope test_head cuda_loss
+    "if (j >= a->ld) break;" "if (j + WIDE >= a->ld) break;")
 atoll_planted_cuda(a_span_takes_the_first_element_of_the_next test_adamw cuda_optim
     "if (at >= span->count) continue;" "if (at > span->count) continue;")
 atoll_planted_cuda(a_block_looks_in_the_wrong_span test_adamw cuda_optim

@@ -181,6 +181,8 @@ static void check_head(void)
     head_one(7, 8, 256, 7);
     head_one(11, 5, 257, 4);
     head_one(6, 20, 1000, 100);
+    head_one(2, 3, 4159, 2); /* more words than a block loads at a time, and more than it does twice */
+    head_one(1, 2, 12301, 1);
     head_one(330, 3, 2, 300); /* cut at a multiple of 128 rows */
 }
 
