@@ -63,7 +63,8 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
         const char *why = dlerror();
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.300s; see LD_LIBRARY_PATH, or "
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.300s; name its folder in "
+                       "LD_LIBRARY_PATH (of the CUDA 13 toolkit, or nvidia/cu13/lib of Python's wheels), or "
                        "train.devices=cpu", strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
     }
     const struct cuda_plugin *plugin = dlsym(object, CUDA_PLUGIN_SYMBOL);

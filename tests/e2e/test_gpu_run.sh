@@ -20,7 +20,7 @@ sed 's/^/    /' "$WORK/run.log"
 python3 - "$WORK/results.json" <<'PY'
 import json, sys
 sections = json.load(open(sys.argv[1]))["sections"]
-assert list(sections) == ["info", "parity", "codecs", "runs", "precision", "memory", "ceilings", "train", "outer"], list(sections)
+assert list(sections) == ["info", "parity", "codecs", "runs", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
 assert all(s["ok"] for s in sections.values())
 rows = {(r["what"], r["allowed"]) for r in sections["parity"]["table"]}
 assert len(rows) > 25, len(rows)
@@ -55,7 +55,7 @@ grep -q 'ceilings: ok' "$WORK/broken.log" || fail "the section after it did not 
 mkdir "$WORK/odd"
 printf '#!/bin/sh\necho "{\\"device\\": 5, \\"note\\": 6}"\n' >"$WORK/odd/bench_gpu"
 printf '#!/bin/sh\nsleep 1000 &\necho $! >"%s"\nwait\n' "$WORK/left" >"$WORK/odd/gpu_kernels"
-cp "$WORK/odd/gpu_kernels" "$WORK/odd/gpu_muon"
+cp "$WORK/odd/gpu_kernels" "$WORK/odd/gpu_kernels_vectors"
 chmod +x "$WORK/odd"/*
 status=0
 python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 0.08 --out "$WORK/odd.json" \
@@ -64,6 +64,65 @@ python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 
 grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong kind passed"
 grep -q 'parity: FAILED' "$WORK/odd.log" || fail "a program that does not end passed"
 [[ -s $WORK/left ]] || fail "the program that does not end did not begin"
-state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: ended, its parent has not looked yet
-[[ -z $state || $state == Z ]] || fail "what it started is left"
+left_behind() {
+    local state
+    state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: ended, its parent has not looked yet
+    [[ -n $state && $state != Z ]]
+}
+! left_behind || fail "what it started is left"
+
+# Who stops it has what was done so far, and nothing is left.
+rm "$WORK/left"
+start "$WORK/term.log" python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity,ceilings --out "$WORK/term.json"
+until_true 20 "the program that does not end" test -s "$WORK/left"
+kill -TERM "$pid"
+finish "$pid" 20 1 "tests/gpu/run after SIGTERM"
+! left_behind || fail "what it started is left after SIGTERM"
+grep -q 'stopped by signal 15' "$WORK/term.json" || fail "it was stopped, and its results do not say so"
+! grep -q ceilings "$WORK/term.json" || fail "it went on after SIGTERM"
+
+# What a machine can lack: cmake; libcublasLt, which is looked for in wheels, too; and what a pack takes along.
+status=0
+python=$(python3 -c 'import sys; print(sys.executable)')
+mkdir "$WORK/path"
+PATH=$WORK/path ATOLL_BUILD=$WORK/none "$python" tests/gpu/run --emulated >"$WORK/cmake.log" 2>&1 || status=$?
+((status == 1)) || fail "without cmake: ended with $status, expected 1"
+grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.log" || fail "without cmake: $(<"$WORK/cmake.log")"
+mkdir -p "$WORK/venv/lib/python3.12/site-packages/nvidia/cu13/lib" "$WORK/venv/bin"
+python3 - "$WORK/venv" "$BIN" <<'PY'
+import importlib.machinery, importlib.util, os, sys, time
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader("gpu_run", "tests/gpu/run")
+run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
+loader.exec_module(run)
+
+folder, programs = sys.argv[1:]
+os.environ["VIRTUAL_ENV"] = folder
+wheel = folder + "/lib/python3.12/site-packages/nvidia/cu13/lib"
+assert wheel in run.library_folders("bin", {}), run.library_folders("bin", {})
+said = run.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
+assert "pip install nvidia-cublas" in said and "--with-cublas" in said and wheel in said, said
+assert not run.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
+
+plugin = programs + "/atoll_cuda.so"
+if os.path.exists(plugin):
+    assert not [name for name in run.linked(plugin, False) if "cublas" in name]
+    assert "libcublasLt.so.13" in run.linked(plugin, True)
+
+# One that hangs has three times its share, not all the time there is.
+one = run.Run.__new__(run.Run)
+one.until = one.deadline = one.item_until = time.monotonic() + 100
+entry, lefts = {"errors": []}, []
+def body(item):
+    lefts.append(one.left())
+    if item == 0:
+        raise run.OutOfTime("hangs")
+    return item
+one.each(entry, "items", range(10), body)
+assert 29 < lefts[0] < 31 and entry["items"] == list(range(1, 10)) and len(entry["errors"]) == 1, (lefts, entry)
+assert 99 < one.left() <= 100
+one.until = time.monotonic()
+one.each(entry, "items", range(3), body)
+assert entry["items"] == [] and "no time for 0, 1, 2" in entry["errors"][-1], entry
+PY
 echo ok
