@@ -36,6 +36,15 @@ static const struct budget gpt2_budget[] = {
     {NULL, 0, 0, 0, 0},
 };
 
+/* Where products end in the slope and in sums (gpu/cuda_lin.c): they read z, 8 C, for it. */
+static const struct budget fused_budget[] = {
+    {"cuda_norm_fwd", 4, 4, 0, 0},
+    {"cuda_norm_both_short", 12, 4, 0, 4},
+    {"cuda_gelu_fwd", 8, 8, 0, 0},
+    {"cuda_columns_end", 0, 0, 4, 0},
+    {NULL, 0, 0, 0, 0},
+};
+
 static const struct budget llama_budget[] = {
     {"cuda_rms_fwd", 4, 4, 0, 0},
     {"cuda_rms_both_short", 12, 4, 0, 2},
@@ -137,6 +146,14 @@ static void test_gpt2(void **state)
     check(&gpt2_family, gpt2_budget);
 }
 
+static void test_gpt2_fused(void **state)
+{
+    (void)state;
+    setenv("ATOLL_EPILOGUE", "fused", 1);
+    check(&gpt2_family, fused_budget);
+    unsetenv("ATOLL_EPILOGUE");
+}
+
 static void test_llama(void **state)
 {
     (void)state;
@@ -145,6 +162,7 @@ static void test_llama(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2), cmocka_unit_test(test_llama)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2), cmocka_unit_test(test_gpt2_fused),
+                                       cmocka_unit_test(test_llama)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
