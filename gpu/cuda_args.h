@@ -21,7 +21,7 @@ enum {
     CUDA_BOTH_THREADS = 256, /* of a block of cuda_norm_both; of the short one half */
     CUDA_BOTH_WIDE = 2,      /* wide loads of a row that each of them has at most */
     CUDA_COLUMN_GROUPS = 8,  /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
-    CUDA_EMBED_ROWS = 16384, /* cuda_embed_word looks through so many tokens at most */
+    CUDA_EMBED_ROWS = 8192, /* cuda_embed_sort compares each of so many tokens, at most, with all of them */
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
     CUDA_XENT_THREADS = 512, /* of a block of the classifier */
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
@@ -76,10 +76,13 @@ struct cuda_embed_args {
     const void *dout;
     void *out;
     float *dwte, *dwpe;
+    int32_t *order, *keys; /* [n] */
 };
 void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a);   /* n*c elements, wide */
 void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c, wide */
-void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* dwte; n blocks */
+void cuda_embed_sort(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* order, keys; ceil(n / 32) */
+/* dwte, behind cuda_embed_sort: ceil(n / CUDA_ROW_WARPS) by ceil(c / 32), wide */
+void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);
 
 /* --- cuda_norm.cu ------------------------------------------------------------------------------------------------- */
 

@@ -434,6 +434,7 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
     char name[64] = "";
     struct cuda_device *cuda = mem_alloc(1, sizeof *cuda);
     if (!cuda) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
+    cuda->embed_rows = CUDA_EMBED_ROWS;
     cuda->muon_floats = CUDA_MUON_FLOATS;
     enum status status = cuda_rt_open(index, &cuda->rt, name, sizeof name, err);
     if (status == STATUS_OK) {

@@ -1,6 +1,8 @@
 /* The embedding: rows of words and places, and their gradients without atomics. */
 #include "gpu/cuda_act.h"
 
+enum { WARPS = CUDA_BLOCK / 32, AT_ONCE = 8 /* rows whose loads are under way together */ };
+
 DEVICE void embed_some(const struct cuda_embed_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width, row = i / a->c, column = i % a->c;
@@ -37,27 +39,53 @@ ACT_KERNEL(cuda_embed_place, cuda_embed_args, CUDA_BLOCK)
     else place_some(&a, bf16, WIDE);
 }
 
-/* The block of the first row that holds a token adds all rows of that token, in order: no atomics, the same bits
- * always. All blocks read all tokens; they are few and stay in cache. */
-ACT_KERNEL(cuda_embed_word, cuda_embed_args, CUDA_BLOCK)
+/* order[]: the rows by their tokens, those of one token as they come; keys[]: the tokens then. The place of a row is
+ * how many others go before it: 32 rows a block, each warp counts in a part of them. */
+KERNEL(cuda_embed_sort, cuda_embed_args, CUDA_BLOCK)
 {
-    __shared__ unsigned match[CUDA_BLOCK / 32];
-    size_t first = blockIdx.x;
-    int32_t token = a.tokens[first];
-    int seen = 0;
-    for (size_t row = threadIdx.x; row < first; row += CUDA_BLOCK) seen |= a.tokens[row] == token;
-    if (__syncthreads_or(seen)) return;
-    float *word = a.dwte + (size_t)token * a.c;
-    for (size_t from = first; from < a.n; from += CUDA_BLOCK) {
-        size_t row = from + threadIdx.x;
-        unsigned lanes = __ballot_sync(FULL_WARP, row < a.n && a.tokens[row] == token);
-        if (threadIdx.x % 32 == 0) match[threadIdx.x / 32] = lanes;
-        __syncthreads();
-        for (unsigned warp = 0; warp < CUDA_BLOCK / 32; warp++)
-            for (unsigned left = match[warp]; left; left &= left - 1) {
-                size_t at = (from + warp * 32 + (unsigned)__ffs((int)left) - 1) * a.c;
-                for (size_t i = threadIdx.x; i < a.c; i += CUDA_BLOCK) word[i] += act_one(a.dout, at + i, bf16);
-            }
-        __syncthreads(); /* before match is written again */
-    }
+    __shared__ unsigned before[WARPS][32];
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = (unsigned)a.n, row = blockIdx.x * 32 + lane;
+    unsigned part = (n + WARPS - 1) / WARPS, at = warp * part, end = at + part < n ? at + part : n, place = 0;
+    int32_t token = row < n ? a.tokens[row] : 0;
+    for (; at < end; at++) place += a.tokens[at] < token + (at < row);
+    before[warp][lane] = place;
+    __syncthreads(); /* all parts are counted */
+    if (warp || row >= n) return;
+    for (unsigned w = 1; w < WARPS; w++) place += before[w][lane];
+    a.order[place] = (int32_t)row;
+    a.keys[place] = token;
+}
+
+/* sum[] plus the row at `place` of order[]. */
+DEVICE void add_row(const struct cuda_embed_args *a, size_t place, size_t column, const int bf16, const int width,
+                    float *sum)
+{
+    float x[WIDE];
+    act_load(a->dout, (size_t)a->order[place] * a->c + column, bf16, width, x);
+    UNROLL for (int k = 0; k < width; k++) sum[k] += x[k];
+}
+
+/* The first row of a token adds all of them, in order: no atomics, the same bits always. */
+DEVICE void add_rows(const struct cuda_embed_args *a, size_t place, const int bf16, const int width)
+{
+    size_t column = ((size_t)blockIdx.y * 32 + threadIdx.x % 32) * width;
+    int32_t token = a->keys[place];
+    float sum[WIDE] = {0}, was[WIDE];
+    if ((place && a->keys[place - 1] == token) || column >= a->c) return;
+    for (; place + AT_ONCE <= a->n && a->keys[place + AT_ONCE - 1] == token; place += AT_ONCE)
+        UNROLL for (int i = 0; i < AT_ONCE; i++) add_row(a, place + i, column, bf16, width, sum);
+    for (; place < a->n && a->keys[place] == token; place++) add_row(a, place, column, bf16, width, sum);
+    float *word = a->dwte + (size_t)token * a->c;
+    weights_load(word, column, width, was);
+    UNROLL for (int k = 0; k < width; k++) sum[k] += was[k];
+    if (width == WIDE && (uintptr_t)word % 16 == 0) act_store(word, column, 0, WIDE, sum);
+    else UNROLL for (int k = 0; k < width; k++) word[column + k] = sum[k];
+}
+
+ACT_KERNEL(cuda_embed_word, cuda_embed_args, CUDA_ROW_WARPS * 32)
+{
+    size_t place = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32;
+    if (place >= a.n) return;
+    if (a.c % WIDE) add_rows(&a, place, bf16, 1);
+    else add_rows(&a, place, bf16, WIDE);
 }

@@ -96,6 +96,7 @@ struct cuda_device {
     float *partials;
     void *logits;
     size_t logits_bytes, head_bytes; /* head_bytes: at most; tests take less, for more chunks */
+    size_t embed_rows;               /* CUDA_EMBED_ROWS; tests take less, for more parts */
     size_t muon_floats;              /* CUDA_MUON_FLOATS; tests take less, for more batches */
     double *sums;                    /* [CUDA_SEGMENTS] */
 

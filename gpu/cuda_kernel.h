@@ -86,7 +86,6 @@ unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line);
 unsigned cuda_emulated_add_u32(unsigned value, int line);
 unsigned cuda_emulated_max_u32(unsigned value, int line);
 unsigned cuda_emulated_ballot(int vote, int line);
-int cuda_emulated_any(int vote, int line);
 
 #define DEVICE static inline
 #define UNROLL
@@ -97,7 +96,6 @@ int cuda_emulated_any(int vote, int line);
 #define __shared__ static __attribute__((section("cuda_shared")))
 #endif
 #define __syncthreads() cuda_emulated_barrier(__FILE__, __LINE__)
-#define __syncthreads_or(vote) cuda_emulated_any((vote), __LINE__)
 #define __syncwarp() cuda_emulated_warp_barrier(__FILE__, __LINE__)
 #define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
 #define __shfl_xor_sync(mask, value, lanes)                                                                            \
@@ -109,7 +107,6 @@ int cuda_emulated_any(int vote, int line);
 #define __reduce_add_sync(mask, value) cuda_emulated_add_u32((value), __LINE__)
 #define __reduce_max_sync(mask, value) cuda_emulated_max_u32((value), __LINE__)
 #define __popc(word) ((unsigned)__builtin_popcount(word))
-#define __ffs(word) __builtin_ffs((int)(word))
 #define KERNEL(name, args, threads)                                                                                    \
     static void name##_kernel(const struct args a);                                                                    \
     static void name##_thread(const void *a)                                                                           \

@@ -122,6 +122,8 @@ void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const
            .bf16 = cuda->bf16, .tokens = tokens, .wte = wte, .wpe = wpe, .out = out);
 }
 
+_Static_assert(2 * CUDA_EMBED_ROWS <= CUDA_PARTIAL_FLOATS, "order and keys lie there");
+
 void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
                        float *dwte, float *dwpe, bool accumulate)
 {
@@ -130,12 +132,15 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
     if (dwpe)
         LAUNCH(cuda, cuda_embed_place, wide_blocks(places * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
                .c = c, .bf16 = cuda->bf16, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
-    /* Each token's block looks at all rows: in parts, so that the work stays proportional to the rows. */
-    for (size_t at = 0; at < n; at += CUDA_EMBED_ROWS) {
-        size_t rows = n - at < CUDA_EMBED_ROWS ? n - at : CUDA_EMBED_ROWS;
-        const char *part = (const char *)dout + at * c * dev->act_bytes;
-        LAUNCH(cuda, cuda_embed_word, rows, 1, cuda_embed_args, .n = rows, .c = c, .bf16 = cuda->bf16,
-               .tokens = tokens + at, .dout = part, .dwte = dwte);
+    /* Each token is compared with all: in parts, so that the work stays proportional to the rows. */
+    for (size_t at = 0; at < n; at += cuda->embed_rows) {
+        size_t rows = n - at < cuda->embed_rows ? n - at : cuda->embed_rows;
+        int32_t *order = (int32_t *)(void *)cuda->partials;
+        struct cuda_embed_args args = {.n = rows, .c = c, .bf16 = cuda->bf16, .tokens = tokens + at, .dwte = dwte,
+                                       .dout = (const char *)dout + at * c * dev->act_bytes, .order = order,
+                                       .keys = order + rows};
+        LAUNCH_ARGS(cuda, cuda_embed_sort, blocks_of(rows, 32), 1, &args);
+        LAUNCH_ARGS(cuda, cuda_embed_word, blocks_of(rows, CUDA_ROW_WARPS), wide_blocks(c, c, 32), &args);
     }
 }
 

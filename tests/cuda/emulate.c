@@ -305,22 +305,12 @@ void cuda_emulated_barrier(const char *file, int line)
     if (!is_left_out(file, line)) park(AT_BLOCK, true, line);
 }
 
-/* Values stay until all have read them, hence the second wait. */
-int cuda_emulated_any(int vote, int line)
-{
-    int any = 0;
-    emu.threads[emu.current].vote = vote != 0;
-    park(AT_BLOCK, true, line);
-    for (unsigned i = 0; i < emu.n; i++) any |= (int)emu.threads[i].vote;
-    park(AT_BLOCK, true, line);
-    return any;
-}
-
 void cuda_emulated_warp_barrier(const char *file, int line)
 {
     if (!is_left_out(file, line)) park(AT_WARP, true, line);
 }
 
+/* Values stay until all have read them, hence the second wait. */
 unsigned cuda_emulated_ballot(int vote, int line)
 {
     unsigned first = emu.current / LANES * LANES, votes = 0;

@@ -94,6 +94,12 @@ atoll_planted_cuda(last_key_without_its_own_query test_attn cuda_attention
     "if (query + lane >= key &&" "if (query + lane > key &&")
 atoll_planted_cuda(later_rows_of_a_place_forgotten test_embed cuda_embed
     "at += a->seq * a->c" "at += 2 * a->seq * a->c")
+atoll_planted_cuda(rows_of_a_token_behind_their_last test_embed cuda_embed
+    "a->keys[place + AT_ONCE - 1] == token" "a->keys[place] == token")
+atoll_planted_cuda(a_row_goes_before_itself test_embed cuda_embed
+    "(at < row)" "(at <= row)")
+atoll_planted_cuda(parts_of_rows_take_the_first_gradients test_embed cuda_ops.c
+    "(const char *)dout + at * c * dev->act_bytes" "dout")
 atoll_planted_cuda(partial_sums_of_a_group_forgotten test_norm cuda_norm
     "end = i + each < a.blocks ? i + each : a.blocks;" "end = i + each < a.blocks ? i + each : a.blocks - 1;")
 atoll_planted_cuda(logits_behind_the_last_one_count test_head cuda_loss
@@ -138,12 +144,12 @@ atoll_planted_cuda(a_sharing_head_forgotten test_attn cuda_attention
     "size_t head = shared * group;" "size_t head = shared * group + (group > 1);")
 
 # --- barriers, where only orders and NaN tell
-atoll_planted_cuda(list_written_while_it_is_read test_embed cuda_embed
-    "__syncthreads(); /* before match is written again */" "")
+atoll_planted_cuda(places_before_all_parts_are_counted test_embed cuda_embed
+    "__syncthreads(); /* all parts are counted */" "")
 atoll_planted_cuda(tile_loaded_while_it_is_read test_attn cuda_attention
     "__syncthreads(); /* before the tiles are loaded again */" "")
 atoll_planted_cuda(some_leave_before_a_barrier test_embed cuda_embed
-    "if (__syncthreads_or(seen)) return;" "if (seen) return;")
+    "int32_t token = row < n ? a.tokens[row] : 0;" "if (row >= n) return;\n    int32_t token = a.tokens[row];")
 
 # --- rules
 atoll_planted_cuda(refused_step_taken test_adamw cuda_optim
@@ -290,7 +296,7 @@ atoll_planted_cuda(vector_before_its_begin test_vectors cuda_element
 atoll_planted_cuda(all_threads_write_the_loss test_head cuda_loss
     "if (threadIdx.x == 0) a.loss[blockIdx.x] = lse - logit;" "a.loss[blockIdx.x] = lse - logit;" CHECKED)
 atoll_planted_cuda(all_blocks_add_to_a_word test_embed cuda_embed
-    "if (__syncthreads_or(seen)) return;" "(void)__syncthreads_or(seen);" CHECKED)
+    "(place && a->keys[place - 1] == token) || column" "column" CHECKED)
 atoll_planted_cuda(a_warp_writes_no_maximum test_chunks cuda_delta_chunk
     "if (threadIdx.x % 32 == 0) most[" "if (threadIdx.x % 64 == 0) most[" CHECKED)
 atoll_planted_cuda(counts_written_while_they_are_read test_chunks cuda_delta_chunk

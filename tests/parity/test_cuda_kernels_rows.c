@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "common/mem.h"
+#include "gpu/cuda_impl.h"
 #include "tests/lib/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -113,8 +114,10 @@ static void check_llama(void)
     glu_one(9, 64, 30);
 }
 
-static void embed_one(size_t n, size_t seq, size_t c, size_t v)
+/* In parts of so many rows. */
+static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows)
 {
+    cuda_of(pair.devs[1])->embed_rows = rows;
     struct vec wte = vec_normal(v * c, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = act_normal(n * c, 3, 1);
     struct vec out = act_poisoned(n * c), bare = act_poisoned(n * c);
     struct vec dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
@@ -142,12 +145,12 @@ static void embed_one(size_t n, size_t seq, size_t c, size_t v)
 
 static void check_embed(void)
 {
-    embed_one(1, 1, 1, 1);
-    embed_one(6, 3, 5, 2);
-    embed_one(5, 8, 3, 4); /* fewer rows than places */
-    embed_one(300, 100, 40, 7);
-    embed_one(600, 75, 270, 3);
-    embed_one(257, 257, 33, 500);
+    embed_one(1, 1, 1, 1, 8);
+    embed_one(6, 3, 5, 2, 8);
+    embed_one(5, 8, 3, 4, 8); /* fewer rows than places */
+    embed_one(300, 100, 40, 7, 1000);
+    embed_one(600, 75, 270, 3, 1000);
+    embed_one(257, 257, 33, 500, 100);
 }
 
 PAIR_TEST(norm)
