@@ -1,5 +1,5 @@
-/* Inside of the CUDA device: shared by cuda_device.c (life, memory, plans), cuda_image.c (parameters as bf16) and
- * cuda_ops.c (operations). */
+/* Inside of the CUDA device: shared by cuda_device.c (life, memory, plans), cuda_image.c (parameters as bf16),
+ * cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 

@@ -262,6 +262,33 @@ static void test_refusals(void **state)
     }
 }
 
+/* Each allocation of a plan with both ways fails once. */
+static void test_emulated_plans_without_memory(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct device *dev;
+    struct lin_shape s = {.n = 16, .k = 32, .m = 24, .bias = true, .after_act = true};
+    struct lin_plan *plan = NULL;
+    int failed = 0;
+    setenv("ATOLL_EPILOGUE", "fused", 1);
+    assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
+    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_OK);
+    for (long nth = 1; nth <= 20; nth++) {
+        mem_fail_after(nth);
+        enum status status = dev->ops->lin_plan(dev, &s, &plan);
+        mem_fail_after(0);
+        failed += status != STATUS_OK;
+        if (status == STATUS_OK) dev->ops->plan_free(dev, plan);
+        else assert_int_equal(status, STATUS_NOMEM);
+    }
+    assert_true(failed >= 6); /* the plan and its five products */
+    assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
+    device_close(dev);
+    unsetenv("ATOLL_EPILOGUE");
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
 PAIR_TEST(lin)
 PAIR_TEST(head)
 PAIR_TEST(attn)
@@ -270,8 +297,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lin),  cmocka_unit_test(test_lin_fused), cmocka_unit_test(test_head),
-        cmocka_unit_test(test_attn), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lin), cmocka_unit_test(test_head), cmocka_unit_test(test_attn),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_emulated_plans_without_memory),
+        cmocka_unit_test(test_lin_fused), /* the last one: on a GPU it asks most of the library */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
