@@ -1,6 +1,6 @@
 /* What becomes of the emulated GPUs of one worker when one of them fails, hangs or never comes while the others are in
  * calls that look at nothing: they come back, and the line says which one it was. Without the watchdog each of these
- * would hang, and an alarm ends the test. ctest: labels=threads timeout=60 */
+ * would hang, and an alarm ends the test. ctest: labels=threads timeout=60 waits=1 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* ctest: labels=threads
+/* ctest: labels=threads waits=1
  * What every transport must do, tried on ZeroMQ over loopback: order, both lanes, full queues, reconnects, keys. */
 #include <pthread.h>
 #include <setjmp.h>
