@@ -20,7 +20,7 @@ enum {
     CUDA_COLUMN_THREADS = 128, /* of a block that sums columns over rows */
     CUDA_BOTH_THREADS = 256, /* of a block of cuda_norm_both; of the short one half */
     CUDA_BOTH_WIDE = 2,      /* wide loads of a row that each of them has at most */
-    CUDA_COLUMN_GROUPS = 8,  /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
+    CUDA_COLUMN_GROUPS = 16, /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
     CUDA_EMBED_ROWS = 8192, /* cuda_embed_sort compares each of so many tokens, at most, with all of them */
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
     CUDA_XENT_THREADS = 512, /* of a block of the classifier */

@@ -192,8 +192,9 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
         LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c,
                .bf16 = cuda->bf16, .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
     }
-    cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials, dw, accumulate);
-    cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
+    bool together = db == dw + c; /* in GPT-2's layout */
+    cuda_columns_sum(cuda, together ? 2 * c : c, blocks, 2 * c, cuda->partials, dw, accumulate);
+    if (!together) cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */

@@ -100,6 +100,8 @@ atoll_planted_cuda(a_row_goes_before_itself test_embed cuda_embed
     "(at < row)" "(at <= row)")
 atoll_planted_cuda(parts_of_rows_take_the_first_gradients test_embed cuda_ops.c
     "(const char *)dout + at * c * dev->act_bytes" "dout")
+atoll_planted_cuda(one_sum_for_weights_and_biases test_model cuda_ops.c
+    "together ? 2 * c : c" "c")
 atoll_planted_cuda(partial_sums_of_a_group_forgotten test_norm cuda_norm
     "end = i + each < a.blocks ? i + each : a.blocks;" "end = i + each < a.blocks ? i + each : a.blocks - 1;")
 atoll_planted_cuda(logits_behind_the_last_one_count test_head cuda_loss
