@@ -43,18 +43,28 @@ KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
     size_t first = (blockIdx.x - span->block) * CUDA_BLOCK * CUDA_ADAMW_EACH + threadIdx.x;
     float keep = span->decay ? a.keep : 1.0f;
     float correct1 = a.correct ? a.correct[0] : a.correct1, correct2 = a.correct ? a.correct[1] : a.correct2;
+    float g[CUDA_ADAMW_EACH] = {0}, m[CUDA_ADAMW_EACH] = {0}, v[CUDA_ADAMW_EACH] = {0}, theta[CUDA_ADAMW_EACH] = {0};
+    UNROLL for (unsigned k = 0; k < CUDA_ADAMW_EACH; k++)
+    { /* all on their way before the first is needed: behind a store nothing is loaded early */
+        size_t at = first + k * CUDA_BLOCK, i = span->offset + at, j = i - span->skipped;
+        if (at >= span->count) continue;
+        g[k] = a.grad[i];
+        m[k] = a.m[j];
+        v[k] = a.v[j];
+        theta[k] = a.theta[i];
+    }
     UNROLL for (unsigned k = 0; k < CUDA_ADAMW_EACH; k++)
     {
         size_t at = first + k * CUDA_BLOCK, i = span->offset + at, j = i - span->skipped;
         if (at >= span->count) continue;
-        float g = a.grad[i] * scale;
-        float m = fmaf(a.beta1, a.m[j], (1 - a.beta1) * g);
-        float v = fmaf(a.beta2, a.v[j], (1 - a.beta2) * (g * g));
-        float step = m / (sqrtf(v * correct2) + a.eps);
-        float theta = fmaf(-a.lr * correct1, step, a.theta[i] * keep);
-        a.theta[i] = theta;
-        a.m[j] = m;
-        a.v[j] = v;
-        if (a.image) a.image[i] = bf16_of(theta);
+        g[k] *= scale;
+        m[k] = fmaf(a.beta1, m[k], (1 - a.beta1) * g[k]);
+        v[k] = fmaf(a.beta2, v[k], (1 - a.beta2) * (g[k] * g[k]));
+        float step = m[k] / (sqrtf(v[k] * correct2) + a.eps);
+        theta[k] = fmaf(-a.lr * correct1, step, theta[k] * keep);
+        a.theta[i] = theta[k];
+        a.m[j] = m[k];
+        a.v[j] = v[k];
+        if (a.image) a.image[i] = bf16_of(theta[k]);
     }
 }
