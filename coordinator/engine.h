@@ -25,7 +25,7 @@ enum engine_event_kind {
     ENGINE_EVENT_LEAVE,
     ENGINE_EVENT_EVICT,
     ENGINE_EVENT_FAULT,      /* text says what */
-    ENGINE_EVENT_RESTART,    /* this engine continues a run found in the store */
+    ENGINE_EVENT_RESTART,    /* this engine continues a run found in the store, with `round` rounds done */
     ENGINE_EVENT_STEP,       /* one inner step of one worker */
     ENGINE_EVENT_UPDATE,     /* one fragment took an outer step */
     ENGINE_EVENT_ROUND,      /* a round is over, its evaluation included */

@@ -129,7 +129,12 @@ void engine_emit_restart(struct engine *e)
                 (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
-    engine_emit_text(e, ENGINE_EVENT_RESTART, NULL, text);
+    struct engine_event event;
+    engine_event_init(&event, ENGINE_EVENT_RESTART);
+    event.text = text;
+    event.round = e->ledger.modelled ? round_done(r) : 0;
+    event.rounds = round_total(r);
+    engine_emit(e, &event);
 }
 
 /* --- status ------------------------------------------------------------------------------------------------------- */

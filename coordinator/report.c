@@ -14,7 +14,7 @@
 #include "common/json_file.h"
 #include "common/log.h"
 
-enum { BAR_WIDTH = 30 };
+enum { BAR_WIDTH = 30, TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
 
 /* Every line is an object: what a crash left of the last one goes. */
 static void drop_torn_line(FILE *file)
@@ -24,6 +24,35 @@ static void drop_torn_line(FILE *file)
     while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
     if (keep < end && ftruncate(fileno(file), keep))
         log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
+}
+
+/* The last round that the file tells of; 0: none. Read from its end, for steps make it long. */
+static uint64_t last_round(FILE *file)
+{
+    static const char mark[] = "\"event\":\"round\"", key[] = "\"round\":";
+    char data[TAIL_BYTES + LINE_BYTES + 1];
+    if (fseek(file, 0, SEEK_END)) return 0;
+    for (long end = ftell(file); end > 0; end -= TAIL_BYTES) {
+        long from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
+        if (fseek(file, from, SEEK_SET)) return 0;
+        size_t size = fread(data, 1, sizeof data - 1, file); /* a line that begins before `end` is whole */
+        data[size] = '\0';
+        const char *last = NULL;
+        for (const char *at = data; (at = strstr(at, mark)) && at < data + (end - from); at++) last = at;
+        const char *number = last ? strstr(last, key) : NULL;
+        if (number) return strtoull(number + sizeof key - 1, NULL, 10);
+    }
+    return 0;
+}
+
+/* What was told of and then lost (a full disk, a power cut; journal.sync: snapshot) is done again. */
+static void say_done_again(struct report *r, uint64_t done)
+{
+    if (r->rounds_there <= done) return;
+    char first[32] = "";
+    if (r->rounds_there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
+    report_line(r, "round%s %llu %s already in metrics.jsonl, but the journal was not yet safe on the disk: done "
+                "again, and written there again", first, (unsigned long long)r->rounds_there, first[0] ? "are" : "is");
 }
 
 enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
@@ -36,6 +65,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
     r->metrics = fopen(path, "a+e");
     if (!r->metrics) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(r->metrics);
+    r->rounds_there = last_round(r->metrics);
     fseek(r->metrics, 0, SEEK_END);
     return STATUS_OK;
 }
@@ -259,7 +289,10 @@ void report_event(struct report *r, const struct engine_event *e)
     case ENGINE_EVENT_FAULT:
         report_line(r, "%s%s%s", e->worker ? e->worker : "", e->worker ? ": " : "", e->text);
         break;
-    case ENGINE_EVENT_RESTART: report_line(r, "%s", e->text); break;
+    case ENGINE_EVENT_RESTART:
+        report_line(r, "%s", e->text);
+        say_done_again(r, e->round);
+        break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", e->text); break;
     case ENGINE_EVENT_EVAL: /* shown in the line of its round */
     case ENGINE_EVENT_DONE:

@@ -18,6 +18,7 @@ struct report {
                                     ATOLL_PROGRESS_BAR and takes what ends with \r as one */
     bool bar_shown;
     bool failed;                 /* a write failed */
+    uint64_t rounds_there;       /* the last round in metrics.jsonl when it was opened; 0: none */
     uint64_t up, down;           /* bytes on the socket, of this process */
     uint64_t line_up, line_down; /* as of the last round line */
     double round_s;              /* smoothed seconds of a round */

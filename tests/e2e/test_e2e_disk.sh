@@ -72,6 +72,16 @@ fill_in_time() {
     fill_disk
     kill -CONT "${run[@]}"
 }
+# Rounds that were told of, lost and done again: the log says which, and it does not where there are none.
+said_done_again() { # log metrics
+    local want said
+    want=$(json lines "$2" round round | awk '$1 <= last { print $1, last } { last = $1 }')
+    ((trial == 1)) || [[ -n $want ]] || fail "no round was done again"
+    said=$(sed -nE 's/^rounds? ([0-9]+)( to ([0-9]+))? (is|are) already in metrics.jsonl, .*/\1 \3/p' "$1" |
+        awk '{ print $1, (NF > 1 ? $2 : $1) }')
+    [[ $said == "$want" ]] || fail "done again: \"$want\" by metrics.jsonl, \"$said\" by the log"
+    echo "done again after the full disk: ${want:-none}"
+}
 for trial in 1 2 3; do
     storm begin_launch fill_in_time
     node_pid=()
@@ -80,8 +90,11 @@ for trial in 1 2 3; do
     round=$(rounds_done disk/run)
     ((round < rounds)) || fail "the disk was full too late: $round rounds of $rounds were done"
     free_disk
+    # As if the rounds that it told of last had not reached the disk.
+    ((trial == 1)) || printf '{"time":1,"event":"round","round":%d}\n' $((round + trial)) >>disk/run/metrics.jsonl
     launch full disk/run
     finish "$pid" 60 0 "the run with room again"
+    said_done_again full.log disk/run/metrics.jsonl
     theta=$(json get disk/run/summary.json theta_hash)
     [[ $theta == "$calm" ]] || fail "trial $trial: theta is $theta after the full disk and $calm without"
     [[ $(json get disk/run/summary.json tokens) == "$(json get calm/summary.json tokens)" ]] ||

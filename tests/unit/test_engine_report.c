@@ -47,6 +47,7 @@ static void test_restart_names_the_missing(void **state)
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     rig_restart(&rig, false, 0);
+    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
     assert_string_equal(rig.event_text[rig.n_events - 1],
                         "continuing the run found in its folder at round 1 of 3; whoever is not back within 30 s "
                         "(coordinator.evict_after_s) is left out: worker-0, worker-1");
