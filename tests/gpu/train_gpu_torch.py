@@ -1,4 +1,4 @@
-"""PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, flash attention, fused AdamW,
+"""PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, its fastest attention, fused AdamW,
 clipping. Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
 Speaks as bench_gpu does: a line about itself, then for each step count on standard input a line with tokens per
 second and loss."""
