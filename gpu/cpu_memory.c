@@ -1,16 +1,18 @@
 #include "gpu/cpu_memory.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_BYTES = 256 };
+enum { LINE_BYTES = 256, GROUP_BYTES = 1024, PATH_BYTES = GROUP_BYTES + 256 };
 
 /* "MemAvailable:   12345 kB": what could be given without swapping, caches included. */
-static void of_machine(uint64_t *free_p, uint64_t *total_p)
+static void of_machine(const char *root, uint64_t *free_p, uint64_t *total_p)
 {
-    char line[LINE_BYTES];
+    char line[LINE_BYTES], path[PATH_BYTES];
     unsigned long long kib;
-    FILE *f = fopen("/proc/meminfo", "re");
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    FILE *f = fopen(path, "re");
     if (!f) return;
     while (fgets(line, sizeof line, f)) {
         if (sscanf(line, "MemTotal: %llu", &kib) == 1) *total_p = (uint64_t)kib << 10;
@@ -46,22 +48,85 @@ static uint64_t files_in(const char *path)
     return sum;
 }
 
+/* Where a version of control groups is mounted, and what its files are called. */
+struct kind {
+    const char *mount, *limit, *used;
+};
+
+/* One group: its limit counts where it is less than the `machine` has, and what is left of it also where a group
+ * inside has a smaller one. */
+static void of_group(const struct kind *kind, const char *root, const char *group, uint64_t machine, uint64_t *free_p,
+                     uint64_t *total_p)
+{
+    char folder[PATH_BYTES], path[PATH_BYTES + 64];
+    snprintf(folder, sizeof folder, "%s%s%s", root, kind->mount, group);
+    snprintf(path, sizeof path, "%s/%s", folder, kind->limit);
+    uint64_t limit = number_in(path);
+    if (!limit || limit >= machine) return;
+    snprintf(path, sizeof path, "%s/%s", folder, kind->used);
+    uint64_t used = number_in(path);
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    uint64_t files = files_in(path);
+    used -= files < used ? files : used;
+    uint64_t left = limit > used ? limit - used : 0;
+    if (limit < *total_p) *total_p = limit;
+    if (left < *free_p) *free_p = left;
+}
+
+/* Of the group and of all that it lies in: each has a limit of its own. In a container the path may be that of the
+ * host, of which only the last part is to be seen, at the root. */
+static void of_groups(const struct kind *kind, const char *root, char *group, uint64_t machine, uint64_t *free_p,
+                      uint64_t *total_p)
+{
+    for (;;) {
+        size_t length = strlen(group);
+        while (length && group[length - 1] == '/') group[--length] = '\0';
+        of_group(kind, root, group, machine, free_p, total_p);
+        char *slash = strrchr(group, '/');
+        if (!slash) return;
+        *slash = '\0';
+    }
+}
+
+/* This process's group of version 2 ("0::/PATH"), or of the memory controller of version 1 ("4:memory:/PATH", perhaps
+ * "4:cpu,memory:/PATH"); "": the root, also where nothing is known. */
+static void group_of(const char *root, bool second, char group[GROUP_BYTES])
+{
+    char line[GROUP_BYTES], path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(path, "re");
+    group[0] = '\0';
+    if (!f) return;
+    while (fgets(line, sizeof line, f)) {
+        char *names = strchr(line, ':'), *at = names ? strchr(names + 1, ':') : NULL;
+        if (!at) continue;
+        *at++ = '\0';
+        at[strcspn(at, "\n")] = '\0';
+        bool memory = false;
+        char *rest = names + 1;
+        for (char *name = strsep(&rest, ","); name; name = strsep(&rest, ",")) memory |= !strcmp(name, "memory");
+        if (second ? !strncmp(line, "0:", 2) && !names[1] : memory) snprintf(group, GROUP_BYTES, "%s", at);
+    }
+    (void)fclose(f);
+}
+
+void cpu_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
+{
+    static const struct kind kinds[] = {
+        {"/sys/fs/cgroup", "memory.max", "memory.current"},
+        {"/sys/fs/cgroup/unified", "memory.max", "memory.current"},
+        {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}};
+    char group[GROUP_BYTES];
+    *free_p = *total_p = 0;
+    of_machine(root, free_p, total_p);
+    const uint64_t machine = *total_p;
+    for (int i = 0; i < 3; i++) {
+        group_of(root, i < 2, group);
+        of_groups(&kinds[i], root, group, machine, free_p, total_p);
+    }
+}
+
 void cpu_memory(uint64_t *free_p, uint64_t *total_p)
 {
-    /* Of the group at the root of what this process sees: in a container its own. Version 2, then 1. */
-    static const char *const limits[][3] = {
-        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
-        {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-         "/sys/fs/cgroup/memory/memory.stat"}};
-    *free_p = *total_p = 0;
-    of_machine(free_p, total_p);
-    for (int i = 0; i < 2; i++) {
-        uint64_t limit = number_in(limits[i][0]), used = number_in(limits[i][1]);
-        if (!limit || !*total_p || limit >= *total_p) continue; /* none, or one beyond the machine */
-        uint64_t files = files_in(limits[i][2]);
-        used -= files < used ? files : used;
-        uint64_t left = limit > used ? limit - used : 0;
-        *total_p = limit;
-        if (left < *free_p) *free_p = left;
-    }
+    cpu_memory_in("", free_p, total_p);
 }

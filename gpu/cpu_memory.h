@@ -4,8 +4,11 @@
 
 #include <stdint.h>
 
-/* *free_p of *total_p bytes: of the machine, or of the control group that this process is confined to, whichever has
- * less left. What cannot be read is 0, both of them when nothing can. */
+/* *free_p of *total_p bytes: of the machine, or of the control groups (version 2, or 1) that this process is in, from
+ * its own up to the root of what it sees: whichever has least left, and the least limit. What cannot be read is 0, both
+ * of them when nothing can. */
 void cpu_memory(uint64_t *free_p, uint64_t *total_p);
+/* The same with /proc and /sys under `root` (tests): at most 200 bytes. */
+void cpu_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p);
 
 #endif
