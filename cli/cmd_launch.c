@@ -25,6 +25,8 @@
 #include "common/mem.h"
 #include "common/options.h"
 #include "coordinator/settings.h"
+#include "gpu/cpu_memory.h"
+#include "worker/memory_plan.h"
 
 struct launch {
     const char *config_path, *dir, *resume;
@@ -170,6 +172,18 @@ static void announce_terminal(void)
     if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
 }
 
+/* Each worker would plan with all the memory there is (worker/memory_plan.h). */
+static void announce_workers(const struct launch *l)
+{
+    char text[32];
+    uint64_t free_bytes, total;
+    cpu_memory(&free_bytes, &total);
+    snprintf(text, sizeof text, "%" PRIu64, l->n_workers);
+    setenv(MEMORY_WORKERS_ENV, text, 1);
+    snprintf(text, sizeof text, "%" PRIu64, free_bytes);
+    setenv(MEMORY_HOST_ENV, text, 1);
+}
+
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
 /* summary.json is the coordinator's; only the supervisor knows how often something was restarted. */
@@ -230,6 +244,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
     announce_terminal();
+    announce_workers(l);
     TRY(supervisor_init(s, err));
     TRY(supervisor_run(s, err));
     unlink(l->address); /* nobody listens there any more */

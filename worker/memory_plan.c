@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
@@ -17,6 +18,25 @@ const char *memory_level_name(enum recompute level)
 {
     static const char *const names[] = {"none", "act", "norm", "block", "auto"};
     return names[level];
+}
+
+/* A whole number in the environment; 0: none. */
+static uint64_t number_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : 0;
+}
+
+void memory_ask_share(struct memory_ask *ask)
+{
+    uint64_t workers = number_of(MEMORY_WORKERS_ENV), host = number_of(MEMORY_HOST_ENV);
+    if (workers < 2 || workers > UINT32_MAX || !ask->free_bytes) return;
+    ask->workers = (uint32_t)workers;
+    ask->total_bytes /= workers;
+    /* What is free now is less the later a worker starts; its part is not: one that is started again finds its own. */
+    uint64_t part = ask->dev->host_memory && host && host / workers < ask->total_bytes ? host / workers
+                                                                                      : ask->total_bytes;
+    if (part < ask->free_bytes) ask->free_bytes = part;
 }
 
 static uint64_t sum_of(const uint64_t bytes[MEMORY_CLASSES])
@@ -108,11 +128,13 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
     else
         snprintf(advice, sizeof advice, "not even train.batch_size=%" PRIu32 " fits: take a smaller model%s",
                  ask->batch_unit, less);
+    char others[64] = "";
+    if (ask->workers > 1) snprintf(others, sizeof others, " for each of %" PRIu32 " workers", ask->workers);
     bool never = plan->total + plan->reserve > plan->total_bytes;
     return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %.2f GiB on %s "
-                   "at train.recompute=%s, and %.2f GiB are free: %s", ask->batch_size,
+                   "at train.recompute=%s, and %.2f GiB are free%s: %s", ask->batch_size,
                    gib(plan->total + plan->reserve), ask->dev->name, memory_level_name((enum recompute)last),
-                   gib(plan->free_bytes), advice);
+                   gib(plan->free_bytes), others, advice);
 }
 
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,

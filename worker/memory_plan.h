@@ -27,7 +27,16 @@ struct memory_ask {
     uint32_t batch_size, batch_unit; /* train.batch_size, and by how much it can change: the worker's ranks */
     unsigned uses;     /* model.h, without a level */
     uint64_t free_bytes, total_bytes; /* of the memory; 0: not known, everything fits */
+    uint32_t workers; /* that share the memory, which free and total are one worker's part of; 0 or 1: it is alone */
 };
+
+/* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
+ * how many they are and what the host had free before the first one was started; of a GPU's memory, which several of
+ * them may be on, each takes the same part. */
+#define MEMORY_WORKERS_ENV "ATOLL_WORKERS_HERE"
+#define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
+/* Cut free_bytes, total_bytes and workers of `ask` down to this worker's part, where there are others. */
+void memory_ask_share(struct memory_ask *ask);
 
 struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];

@@ -53,6 +53,8 @@ atoll_planted_worker(batch_too_small test_memory_plan worker/memory_plan.c
     "while (high - low > 1)" "while (high - low > 2)")
 atoll_planted_worker(batch_too_large test_memory_plan worker/memory_plan.c
     "return low * ask->batch_unit;" "return high * ask->batch_unit;")
+atoll_planted_worker(memory_of_other_workers_taken test_memory_plan worker/replica_memory.c
+    "if (!config->eval_only) memory_ask_share" "if (config->eval_only) memory_ask_share")
 atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
     "(layers - 1) * (two.used" "(layers - 2) * (two.used")
 

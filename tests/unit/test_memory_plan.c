@@ -199,6 +199,45 @@ static void test_never_fits(void **state)
     device_close(ask.dev);
 }
 
+/* Two workers on one machine: each plans with its half, of a GPU's memory as of what the host had free when they were
+ * started; the line that refuses says so. */
+static void test_share(void **state)
+{
+    (void)state;
+    const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
+    struct memory_ask ask = {.family = config.family, .model = &config.model, .seq = config.model.block_size,
+                             .ranks = 1, .batch_size = 4, .batch_unit = 1, .uses = MODEL_LOSS | MODEL_TRAIN};
+    struct memory_plan plan;
+    struct err err = {0};
+    static const struct {
+        const char *workers, *host;
+        uint64_t free, part, total; /* of 1000 bytes */
+    } cases[] = {
+        {"", "", 900, 900, 1000},    {"1", "100", 900, 900, 1000}, {"x", "1", 900, 900, 1000}, {"4", "", 900, 250, 250},
+        {"2", "800", 800, 400, 500}, {"2", "800", 300, 300, 500},  {"2", "5000", 900, 500, 500},
+    };
+    assert_int_equal(device_open("cpu", 1, &ask.dev, &err), STATUS_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ask.free_bytes = cases[i].free;
+        ask.total_bytes = 1000;
+        setenv(MEMORY_WORKERS_ENV, cases[i].workers, 1);
+        setenv(MEMORY_HOST_ENV, cases[i].host, 1);
+        memory_ask_share(&ask);
+        assert_int_equal(ask.free_bytes, cases[i].part);
+        assert_int_equal(ask.total_bytes, cases[i].total);
+    }
+    assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "are free for each of 2 workers: "));
+    device_close(ask.dev);
+    setenv(MEMORY_WORKERS_ENV, "3", 1);
+    struct replica_config on_gpu = config_of("cuda", 1, RECOMPUTE_NONE);
+    struct replica *r = make(&on_gpu);
+    assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3);
+    replica_destroy(r);
+    unsetenv(MEMORY_WORKERS_ENV);
+    unsetenv(MEMORY_HOST_ENV);
+}
+
 /* The emulated device has less and less: auto goes down the levels, each as soon as the one before does not fit, and
  * what it chose can be made. Then it refuses, and the batch that it names fits, and one more does not. */
 static void test_levels_by_room(void **state)
@@ -324,7 +363,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cpu),        cmocka_unit_test(test_owners),
-        cmocka_unit_test(test_device),         cmocka_unit_test(test_never_fits), cmocka_unit_test(test_levels_by_room),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_never_fits), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_levels_by_room),
         cmocka_unit_test(test_outer_path), cmocka_unit_test(test_outer_left_out), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
