@@ -21,6 +21,7 @@
 #include "common/layout.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "tests/bench/machine.h"
 #include "worker/gpt2.h"
 #include "worker/model.h"
 #include "worker/worker_state.h"
@@ -288,21 +289,6 @@ static void print_head(const struct bench *b)
     print_peer("zstd -1 of the fp32", &b->zstd);
 }
 
-static json_t *machine(void)
-{
-    char line[256], model[200] = "unknown";
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    int cores = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        cores += !strncmp(line, "processor", 9);
-        const char *colon = strchr(line, ':');
-        if (colon && !strncmp(line, "model name", 10))
-            snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-    }
-    if (f) fclose(f);
-    return json_pack("{s:s,s:i}", "cpu", model, "cores", cores);
-}
-
 static void dump(const struct bench *b, const char *path)
 {
     struct err err = {0};
@@ -366,7 +352,7 @@ int main(int argc, char **argv)
     } else {
         load(&b, torch, json, append);
         measure_all(&b, specs);
-        json_t *out = json_pack("{s:s,s:o,s:o}", "name", "codec", "machine", machine(), "rows", b.rows);
+        json_t *out = json_pack("{s:s,s:o,s:o}", "name", "codec", "machine", machine_json(), "rows", b.rows);
         if (json) must(json_file_write(json, out, JSON_INDENT(2) | JSON_REAL_PRECISION(6), &err), &err);
         json_decref(out);
     }

@@ -24,6 +24,7 @@
 #include "common/rng.h"
 #include "compress/merge.h"
 #include "coordinator/outer_state.h"
+#include "tests/bench/machine.h"
 
 enum { RUNS_MAX = 1000, RUNS_MIN = 3, WORKERS_MAX = 256, SHIFT = 4099 };
 
@@ -261,21 +262,6 @@ static void bench_one(struct bench *b, const char *up, const char *down, const c
     finish(b);
 }
 
-static json_t *machine(void)
-{
-    char line[256], model[200] = "unknown";
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    int cores = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        cores += !strncmp(line, "processor", 9);
-        const char *colon = strchr(line, ':');
-        if (colon && !strncmp(line, "model name", 10))
-            snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-    }
-    if (f) fclose(f);
-    return json_pack("{s:s,s:i}", "cpu", model, "cores", cores);
-}
-
 static void bench_all(struct bench *b, uint64_t threads)
 {
     static const char *const dense[] = {"fp32", "bf16", "int8:256"};
@@ -327,7 +313,7 @@ int main(int argc, char **argv)
     } else {
         bench_all(&b, threads);
     }
-    json_t *out = json_pack("{s:s,s:o,s:o}", "name", "merge", "machine", machine(), "rows", b.rows);
+    json_t *out = json_pack("{s:s,s:o,s:o}", "name", "merge", "machine", machine_json(), "rows", b.rows);
     if (json && (!out || json_dump_file(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(6))))
         die("cannot write the rows");
     json_decref(out);

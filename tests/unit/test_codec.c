@@ -1,6 +1,5 @@
 /* What every codec promises, on every kind of input and size: bounds, losslessness or a bounded error, the same bytes
  * from every instruction set, axpy equal to decode, refusal of NaN with its index, no allocation once created. */
-#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,9 +12,8 @@
 
 #include "common/layout.h"
 #include "common/mem.h"
-#include "common/rng.h"
 #include "compress/codec.h"
-#include "compress/codec_simd.h"
+#include "tests/lib/codec_case.h"
 
 static const char *const specs[] = {"fp32",     "bf16",     "int8",        "int8:16",     "int8:65536",
                                     "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
@@ -33,29 +31,9 @@ static struct codec *make(const char *spec, size_t n)
     return codec;
 }
 
-enum kind { NORMAL, ZEROS, SPARSE, DENORMAL, HUGE_VALUES, MIXED, CONSTANT, THRESHOLD, ANY_BITS, N_KINDS };
-
 static void fill(enum kind kind, float *x, size_t n)
 {
-    rng_normal_fill(5, RNG_TEST, 1u << 20, 1e-3f, x, n);
-    for (size_t i = 0; i < n; i++) {
-        uint64_t r = rng_u64(6, RNG_TEST, i);
-        uint32_t bits = (uint32_t)r;
-        switch (kind) {
-        case ZEROS: x[i] = i & 1 ? -0.0f : 0.0f; break;
-        case SPARSE: x[i] = r % 50 ? 0.0f : x[i]; break;
-        case DENORMAL: x[i] *= 1e-36f; break;
-        case HUGE_VALUES: x[i] = r & 1 ? FLT_MAX : r & 2 ? -FLT_MAX : x[i] * 1e38f; break;
-        case MIXED: x[i] = ldexpf(x[i], (int)(r % 200) - 100); break;
-        case CONSTANT: x[i] = -0.3f; break;
-        case THRESHOLD: x[i] = ldexpf(x[i], -109); break; /* around the smallest block int8 sends */
-        case ANY_BITS:
-            if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0x807fffffu;
-            memcpy(&x[i], &bits, 4);
-            break;
-        default: break;
-        }
-    }
+    codec_case_fill(kind, 5, -109, x, n);
 }
 
 /* The codec's promise for one value; `largest` is the largest magnitude of its block (or of more). */
@@ -87,51 +65,15 @@ static size_t block_of(const char *spec)
 static void check_round_trip(const char *spec, size_t n, const float *x)
 {
     struct codec *codec = make(spec, n);
-    size_t bound = codec_bound(codec), size = 0, again = 0, block = block_of(spec);
-    uint8_t *bytes = mem_alloc(1, bound + 1), *second = mem_alloc(1, bound);
-    float *decoded = mem_alloc(n, sizeof *decoded), *acc = mem_alloc(n, sizeof *acc),
-          *plain = mem_alloc(n, sizeof *plain);
-    mem_fail_after(1); /* whoever allocates from here on fails */
-    bytes[bound] = 0x5a;
-    assert_int_equal(codec_encode(codec, x, bytes, bound, &size, NULL), STATUS_OK);
-    assert_int_equal(bytes[bound], 0x5a);
-    assert_in_range(size, 1, bound);
-    assert_int_equal(codec_decode(codec, bytes, size, decoded), STATUS_OK);
+    size_t block = block_of(spec);
+    float *decoded = mem_alloc(n, sizeof *decoded);
+    (void)codec_case_round_trip(codec, n, x, decoded);
     for (size_t from = 0; from < n; from += block) {
         float largest = 0;
         for (size_t i = from; i < n && i < from + block; i++) largest = fmaxf(largest, fabsf(x[i]));
         for (size_t i = from; i < n && i < from + block; i++) check_error(spec, x[i], decoded[i], largest);
     }
-    for (int simd = CODEC_SIMD_PLAIN; simd <= CODEC_SIMD_AVX512; simd++) {
-        codec_simd_limit((enum codec_simd)simd);
-        memset(second, 0xee, bound);
-        assert_int_equal(codec_encode(codec, x, second, bound, &again, NULL), STATUS_OK);
-        assert_int_equal(again, size);
-        assert_memory_equal(second, bytes, size);
-        memset(acc, 0xee, n * sizeof *acc);
-        assert_int_equal(codec_decode(codec, bytes, size, acc), STATUS_OK);
-        assert_memory_equal(acc, decoded, n * sizeof *acc);
-        for (size_t i = 0; i < n; i++) plain[i] = acc[i] = (float)i - 7.25f;
-        const float a = simd ? -0.3f : 0.7f;
-        for (size_t i = 0; i < n; i++) {
-            volatile float product = a * decoded[i]; /* two roundings, whatever the compiler thinks */
-            plain[i] = plain[i] + product;
-        }
-        assert_int_equal(codec_decode_axpy(codec, a, bytes, size, acc), STATUS_OK);
-        assert_memory_equal(acc, plain, n * sizeof *acc);
-    }
-    /* Any alignment of bytes. */
-    memmove(bytes + 1, bytes, size);
-    assert_int_equal(codec_decode(codec, bytes + 1, size, acc), STATUS_OK);
-    assert_memory_equal(acc, decoded, n * sizeof *acc);
-    assert_int_equal(codec_encode(codec, x, bytes + 1, bound, &again, NULL), STATUS_OK);
-    assert_memory_equal(bytes + 1, second, size);
-    mem_fail_after(0);
-    mem_free(plain);
-    mem_free(acc);
     mem_free(decoded);
-    mem_free(second);
-    mem_free(bytes);
     codec_destroy(codec);
 }
 

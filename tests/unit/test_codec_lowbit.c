@@ -1,6 +1,5 @@
 /* fp16 and the dense low-bit codecs: int4, e3m0, 2bit, 1bit. Every instruction set against the plain definition, the
  * formats of docs/codecs.md to the byte, errors on noise, hostile payloads. */
-#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,30 +17,11 @@
 #include "compress/codec_simd.h"
 #include "compress/half.h"
 #include "compress/lowbit.h"
-
-enum kind { NORMAL, ZEROS, SPARSE, DENORMAL, HUGE_VALUES, MIXED, CONSTANT, THRESHOLD, ANY_BITS, N_KINDS };
+#include "tests/lib/codec_case.h"
 
 static void fill(enum kind kind, uint64_t seed, float *x, size_t n)
 {
-    rng_normal_fill(seed, RNG_TEST, 1u << 20, 1e-3f, x, n);
-    for (size_t i = 0; i < n; i++) {
-        uint64_t r = rng_u64(seed + 1, RNG_TEST, i);
-        uint32_t bits = (uint32_t)r;
-        switch (kind) {
-        case ZEROS: x[i] = i & 1 ? -0.0f : 0.0f; break;
-        case SPARSE: x[i] = r % 50 ? 0.0f : x[i]; break;
-        case DENORMAL: x[i] *= 1e-36f; break;
-        case HUGE_VALUES: x[i] = r & 1 ? FLT_MAX : r & 2 ? -FLT_MAX : x[i] * 1e38f; break;
-        case MIXED: x[i] = ldexpf(x[i], (int)(r % 200) - 100); break;
-        case CONSTANT: x[i] = -0.3f; break;
-        case THRESHOLD: x[i] = ldexpf(x[i], -100); break; /* around the smallest block that is sent */
-        case ANY_BITS:
-            if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0x807fffffu;
-            memcpy(&x[i], &bits, 4);
-            break;
-        default: break;
-        }
-    }
+    codec_case_fill(kind, seed, -100, x, n);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------
@@ -208,44 +188,11 @@ static void check_parts(struct codec *codec)
 static void check_round_trip(const char *spec, size_t n, const float *x)
 {
     struct codec *codec = make_mixed(spec, n);
-    size_t bound = codec_bound(codec), size = 0, again = 0;
-    uint8_t *bytes = mem_alloc(1, bound + 1), *second = mem_alloc(1, bound);
-    float *decoded = mem_alloc(n, 4), *acc = mem_alloc(n, 4), *plain = mem_alloc(n, 4);
+    float *decoded = mem_alloc(n, sizeof *decoded);
     check_parts(codec);
-    mem_fail_after(1); /* whoever allocates from here on fails */
-    bytes[bound] = 0x5a;
-    codec_simd_limit(CODEC_SIMD_PLAIN);
-    assert_int_equal(codec_encode(codec, x, bytes, bound, &size, NULL), STATUS_OK);
-    assert_int_equal(bytes[bound], 0x5a);
-    assert_int_equal(size, bound);
-    assert_int_equal(codec_decode(codec, bytes, size, decoded), STATUS_OK);
+    assert_int_equal(codec_case_round_trip(codec, n, x, decoded), codec_bound(codec));
     for (size_t i = 0; i < n; i++) assert_true(isfinite(decoded[i]));
-    for (int level = CODEC_SIMD_PLAIN; level <= CODEC_SIMD_AVX512; level++) {
-        codec_simd_limit((enum codec_simd)level);
-        memset(second, 0xee, bound);
-        assert_int_equal(codec_encode(codec, x, second, bound, &again, NULL), STATUS_OK);
-        assert_int_equal(again, size);
-        assert_memory_equal(second, bytes, size);
-        memset(acc, 0xee, n * 4);
-        assert_int_equal(codec_decode(codec, bytes, size, acc), STATUS_OK);
-        assert_memory_equal(acc, decoded, n * 4);
-        const float a = level ? 0.3f : 0.7f;
-        for (size_t i = 0; i < n; i++) {
-            volatile float product = a * decoded[i]; /* two roundings, whatever the compiler thinks */
-            plain[i] = acc[i] = (float)i - 7.25f;
-            plain[i] = plain[i] + product;
-        }
-        assert_int_equal(codec_decode_axpy(codec, a, bytes, size, acc), STATUS_OK);
-        assert_memory_equal(acc, plain, n * 4);
-    }
-    for (size_t cap = 0; cap < size; cap += 1 + size / 5)
-        assert_int_equal(codec_encode(codec, x, second, cap, &again, NULL), STATUS_LIMIT);
-    mem_fail_after(0);
-    mem_free(plain);
-    mem_free(acc);
     mem_free(decoded);
-    mem_free(second);
-    mem_free(bytes);
     codec_destroy(codec);
 }
 
