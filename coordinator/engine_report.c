@@ -132,8 +132,11 @@ void engine_emit_restart(struct engine *e)
     struct engine_event event;
     engine_event_init(&event, ENGINE_EVENT_RESTART);
     event.text = text;
-    event.round = e->ledger.modelled ? round_done(r) : 0;
-    event.rounds = round_total(r);
+    event.round = 0;
+    if (e->ledger.modelled) { /* else nobody has joined yet, and how many rounds there are is not known */
+        event.round = round_done(r);
+        event.rounds = round_total(r);
+    }
     engine_emit(e, &event);
 }
 

@@ -37,6 +37,19 @@ static void test_loss_after_divergence(void **state)
     rig_close(&rig);
 }
 
+/* Killed before anybody joined: how many rounds there will be is not known yet. */
+static void test_restart_before_the_first_worker(void **state)
+{
+    (void)state;
+    const char *const settings[] = {NULL};
+    rig_open(&rig, settings);
+    rig_restart(&rig, false, 0);
+    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig_close(&rig);
+}
+
 /* A run that is continued says at once whom it waits for and how long. */
 static void test_restart_names_the_missing(void **state)
 {
@@ -68,6 +81,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_after_divergence),
+        cmocka_unit_test(test_restart_before_the_first_worker),
         cmocka_unit_test(test_restart_names_the_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
