@@ -20,12 +20,13 @@ run() { # folder settings...
 losses() { json lines "$1/metrics.jsonl" step step loss | awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' |
     sort -n; }
 
-same_as_cpu() { # folder [folder of the CPU's run]
-    (($(losses "$1" | wc -l) == 10)) || fail "$1 has not 10 steps"
-    paste -d' ' <(losses "${2:-cpu}") <(losses "$1") | awk -v run="$1" '
-        { d = $2 - $4; if (d < 0) d = -d; if (d > most) most = d }
-        END { printf "%s: losses differ from those of the CPU by at most %g\n", run, most; exit !(NR > 0 && most < 1e-4) }
-    ' || fail "$1: the losses differ"
+same_as_cpu() { # folder [folder of the CPU's run [steps that must be there]]
+    local least=${3:-10}
+    join <(losses "${2:-cpu}" | sort) <(losses "$1" | sort) | awk -v run="$1" -v least="$least" '
+        { d = $2 - $3; if (d < 0) d = -d; if (d > most) most = d; n++ }
+        END { printf "%s: losses of %d steps differ from those of the CPU by at most %g\n", run, n, most
+              exit !(n >= least && most < 1e-4) }
+    ' || fail "$1: the losses differ, or there are less than $least steps"
 }
 
 run cpu --train.devices=cpu
@@ -51,7 +52,7 @@ for order in 'cuda:0,1 cuda:1' 'cuda cuda:0,2'; do
     ended "$pid"
     ((code == 75 || code == 0)) || fail "stopped: ended with $code"
     run stopped --train.devices="$second"
-    same_as_cpu stopped
+    same_as_cpu stopped cpu 8 # nobody is told of the steps that end when the coordinator is gone already
 done
 
 # A GPU that fails in the middle of a step.

@@ -5,13 +5,13 @@ set -euo pipefail
 
 compiler=("${CC:-cc}" -std=c11 -D_GNU_SOURCE -DATOLL_VERSION='"0"' -Wall -Wextra -Werror -I. -fsyntax-only -x c -)
 bad=0
+cuda=yes
+echo '#include <cublasLt.h>' | "${compiler[@]}" 2>/dev/null || cuda=
 while read -r header; do
-    if grep -q '^#include <cublasLt.h>' "$header" && ! echo '#include <cublasLt.h>' | "${compiler[@]}" 2>/dev/null; then
-        continue
-    fi
-    echo "#include \"$header\"" | "${compiler[@]}" || {
-        echo "$header does not compile alone"
-        bad=1
-    }
+    said=$(echo "#include \"$header\"" | "${compiler[@]}" 2>&1) && continue
+    [[ -z $cuda && $said == *'fatal error: '*cublasLt.h* ]] && continue
+    echo "$said"
+    echo "$header does not compile alone"
+    bad=1
 done < <(find common compress wire gpu worker coordinator cli tests -name '*.h' ! -name '*_body.h' ! -path 'gpu/vec_*' | sort)
 exit $bad
