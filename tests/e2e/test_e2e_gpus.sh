@@ -20,13 +20,12 @@ run() { # folder settings...
 losses() { json lines "$1/metrics.jsonl" step step loss | awk '{ loss[$1] = $2 } END { for (s in loss) print s, loss[s] }' |
     sort -n; }
 
-same_as_cpu() { # folder [folder of the CPU's run [steps that must be there]]
-    local least=${3:-10}
-    join <(losses "${2:-cpu}" | sort) <(losses "$1" | sort) | awk -v run="$1" -v least="$least" '
-        { d = $2 - $3; if (d < 0) d = -d; if (d > most) most = d; n++ }
-        END { printf "%s: losses of %d steps differ from those of the CPU by at most %g\n", run, n, most
-              exit !(n >= least && most < 1e-4) }
-    ' || fail "$1: the losses differ, or there are less than $least steps"
+same_as_cpu() { # folder [folder of the CPU's run]
+    (($(losses "$1" | wc -l) == 10)) || fail "$1 has not 10 steps"
+    paste -d' ' <(losses "${2:-cpu}") <(losses "$1") | awk -v run="$1" '
+        { d = $2 - $4; if (d < 0) d = -d; if (d > most) most = d }
+        END { printf "%s: losses differ from those of the CPU by at most %g\n", run, most; exit !(NR > 0 && most < 1e-4) }
+    ' || fail "$1: the losses differ"
 }
 
 run cpu --train.devices=cpu
@@ -40,19 +39,25 @@ run muon --train.devices=cuda:0,1 --inner.optimizer=muon
 same_as_cpu muon cpu-muon
 
 # Stopped in its second round with two GPUs, continued with one, or the other way round.
-steps_reach() { (($(grep -c '"event":"step"' "$1/metrics.jsonl") >= $2)); }
-for order in 'cuda:0,1 cuda:1' 'cuda cuda:0,2'; do
-    read -r first second <<<"$order"
+stop_in_second_round() { # devices
+    local code=0
     rm -rf stopped
-    start stopped.log "${command[@]}" --dir stopped --train.devices="$first"
-    until_true 60 "six steps" steps_reach stopped 6
+    start stopped.log "${command[@]}" --dir stopped --train.devices="$1"
+    until_true 60 "six steps" grep -qs ' step      6 ' stopped/logs/worker-0.log # metrics come later
     kill -TERM "$pid"
-    code=0
     wait "$pid" || code=$?
     ended "$pid"
     ((code == 75 || code == 0)) || fail "stopped: ended with $code"
+    # A busy machine came too late: the round was over, and of its last steps the coordinator, gone before, is not told.
+    ! grep -q ' step     10 ' stopped/logs/worker-0.log
+}
+for order in 'cuda:0,1 cuda:1' 'cuda cuda:0,2'; do
+    read -r first second <<<"$order"
+    stopped=
+    for _ in 1 2 3 4 5; do stop_in_second_round "$first" && stopped=yes && break; done
+    [[ -n $stopped ]] || fail "five times it was over before it could be stopped"
     run stopped --train.devices="$second"
-    same_as_cpu stopped cpu 8 # nobody is told of the steps that end when the coordinator is gone already
+    same_as_cpu stopped
 done
 
 # A GPU that fails in the middle of a step.
