@@ -99,7 +99,7 @@ loader.exec_module(run)
 folder, programs = sys.argv[1:]
 os.environ["VIRTUAL_ENV"] = folder
 wheel = folder + "/lib/python3.12/site-packages/nvidia/cu13/lib"
-assert wheel in run.library_folders("bin", {}), run.library_folders("bin", {})
+assert wheel in run.cuda_folders("bin", {}), run.cuda_folders("bin", {})
 said = run.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
 assert "pip install nvidia-cublas" in said and "--with-cublas" in said and wheel in said, said
 assert not run.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
