@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,12 +85,19 @@ void report_bytes(struct report *r, uint64_t up, uint64_t down)
     r->down = down;
 }
 
+/* What was cut short stays the end of the file, where the next start drops it: with room again the rest of the buffer
+ * would go behind it, and half a line stand in the middle. */
+static void give_up(struct report *r)
+{
+    r->failed = errno ? errno : EIO;
+    __fpurge(r->metrics);
+}
+
 enum status report_flush(struct report *r, struct err *err)
 {
     fflush(r->out);
-    if (fflush(r->metrics) || ferror(r->metrics) || r->failed)
-        return err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(errno));
-    return STATUS_OK;
+    if (!r->failed && fflush(r->metrics)) give_up(r);
+    return r->failed ? err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(r->failed)) : STATUS_OK;
 }
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
@@ -269,16 +277,16 @@ static void write_metrics(struct report *r, const struct engine_event *e)
         put_count(o, "delivered", e->delivered);
         put_text(o, "slowest", e->slowest);
     }
-    if (json_dumpf(o, r->metrics, JSON_COMPACT | JSON_REAL_PRECISION(13)) || fputc('\n', r->metrics) == EOF)
-        r->failed = true;
-    json_decref(o);
+    bool good = !json_dumpf(o, r->metrics, JSON_COMPACT | JSON_REAL_PRECISION(13)) && fputc('\n', r->metrics) != EOF;
     /* Rounds are looked at while the run goes on; steps may wait in the buffer. */
-    if (e->kind != ENGINE_EVENT_STEP) fflush(r->metrics);
+    if (good && e->kind != ENGINE_EVENT_STEP) good = !fflush(r->metrics);
+    if (!good) give_up(r);
+    json_decref(o);
 }
 
 void report_event(struct report *r, const struct engine_event *e)
 {
-    write_metrics(r, e);
+    if (!r->failed) write_metrics(r, e);
     switch (e->kind) {
     case ENGINE_EVENT_ROUND: round_line(r, e); break;
     case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", e->worker, e->text); break;

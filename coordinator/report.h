@@ -17,7 +17,7 @@ struct report {
     bool bar;                    /* a progress bar is drawn: for a terminal, or for atoll launch, which says so in
                                     ATOLL_PROGRESS_BAR and takes what ends with \r as one */
     bool bar_shown;
-    bool failed;                 /* a write failed */
+    int failed;                  /* errno of the write that failed, after which metrics.jsonl gets no more; 0: none */
     uint64_t rounds_there;       /* the last round in metrics.jsonl when it was opened; 0: none */
     uint64_t up, down;           /* bytes on the socket, of this process */
     uint64_t line_up, line_down; /* as of the last round line */
