@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "common/float_bits.h"
+
 struct reader reader_of(const void *data, size_t size)
 {
     return (struct reader){.data = data, .size = size};
@@ -70,10 +72,7 @@ uint64_t get_u64(struct reader *r)
 
 float get_f32(struct reader *r)
 {
-    uint32_t bits = get_u32(r);
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
+    return float_of_bits(get_u32(r));
 }
 
 double get_f64(struct reader *r)
@@ -136,9 +135,7 @@ void put_u64(struct writer *w, uint64_t v)
 
 void put_f32(struct writer *w, float v)
 {
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    put_u32(w, bits);
+    put_u32(w, float_bits(v));
 }
 
 void put_f64(struct writer *w, double v)

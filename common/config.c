@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/bytes.h"
+#include "common/codec_spec.h"
 #include "common/config_keys.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -246,34 +247,6 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
     return differing;
 }
 
-/* Length of the byte stage that `spec` begins with; 0: of none. */
-static size_t byte_stage(const char *spec)
-{
-    static const char *const stages[] = {"+lz4", "+huff", "+skip"};
-    for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
-        if (!strncmp(spec, stages[i], strlen(stages[i]))) return strlen(stages[i]);
-    return 0;
-}
-
-bool config_codec_staged(const char *spec)
-{
-    while ((spec = strchr(spec, '+')) && !byte_stage(spec)) spec++;
-    return spec != NULL;
-}
-
-bool config_codec_lossless(const char *spec)
-{
-    if (strncmp(spec, "fp32", 4)) return false;
-    for (spec += 4; *spec; spec += byte_stage(spec))
-        if (!byte_stage(spec)) return false;
-    return true;
-}
-
-bool config_codec_sparse(const char *spec)
-{
-    return !strncmp(spec, "topk", 4) && strspn(spec + 4, "abcdefghijklmnopqrstuvwxyz") == 0;
-}
-
 /* "union", or "union+VALUES": the values, or NULL. */
 static const char *union_values(const char *spec)
 {
@@ -303,34 +276,34 @@ enum config_down config_down_of(const struct config *config, uint32_t fragment)
 {
     enum config_down down = config_down(config);
     bool merged = down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO;
-    return merged && !config_codec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
+    return merged && !codec_spec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
 }
 
-void config_down_spec(const struct config *config, uint32_t fragment, char out[CONFIG_SPEC_MAX])
+void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX])
 {
     bool plain = config_down(config) == CONFIG_DOWN_CODEC;
     switch (config_down_of(config, fragment)) {
     case CONFIG_DOWN_CODEC:
-        snprintf(out, CONFIG_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
+        snprintf(out, CODEC_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
         break;
     case CONFIG_DOWN_RELAY: out[0] = 0; break;
     /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
     case CONFIG_DOWN_UNION:
-        snprintf(out, CONFIG_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
+        snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
         break;
-    case CONFIG_DOWN_AUTO: snprintf(out, CONFIG_SPEC_MAX, "topk:4095/4096+sign"); break;
+    case CONFIG_DOWN_AUTO: snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096+sign"); break;
     }
 }
 
 bool config_update_replaces(const struct config *config)
 {
     bool relay = config_down(config) == CONFIG_DOWN_RELAY;
-    return config_codec_lossless(relay ? config->codec.up : config->codec.down);
+    return codec_spec_lossless(relay ? config->codec.up : config->codec.down);
 }
 
 bool config_error_feedback(const struct config *config, const char *spec)
 {
-    if (config->codec.error_feedback == CHOICE_AUTO) return !config_codec_lossless(spec);
+    if (config->codec.error_feedback == CHOICE_AUTO) return !codec_spec_lossless(spec);
     return config->codec.error_feedback == CHOICE_ON;
 }
 

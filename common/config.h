@@ -11,9 +11,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/codec_spec.h"
 #include "common/status.h"
 
-enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_SPEC_MAX = 64, CONFIG_TEXT_MAX = 65536 };
+enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_TEXT_MAX = 65536 };
 
 enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
@@ -47,7 +48,7 @@ struct config {
         /* llama alone; resolved, n_kv_head and ffn are not 0 there. gpt2 leaves all six as they are by default. */
         uint32_t n_kv_head, ffn;
         double rope_theta, norm_eps;
-        char rope_scaling[CONFIG_SPEC_MAX]; /* none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (common/rope_scaling.h) */
+        char rope_scaling[CONFIG_NAME_MAX]; /* none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (common/rope_scaling.h) */
         enum choice_auto tie_embeddings; /* the output layer is the token embedding */
         char init_from[CONFIG_PATH_MAX]; /* scratch, or a Hugging Face folder (coordinator's machine) */
     } model;
@@ -86,8 +87,8 @@ struct config {
         double momentum_spread;  /* c of delayed Nesterov (async) */
     } outer;
     struct {
-        char up[CONFIG_SPEC_MAX], down[CONFIG_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
-        char embeddings[CONFIG_SPEC_MAX]; /* of deltas of the embeddings' own fragment: same (as up), or a spec */
+        char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
+        char embeddings[CODEC_SPEC_MAX]; /* of deltas of the embeddings' own fragment: same (as up), or a spec */
         enum choice_auto error_feedback;                 /* auto = on for lossy codecs */
     } codec;
     struct {
@@ -150,9 +151,6 @@ uint64_t config_shared_hash(const struct config *config);
 int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap);
 
 /* Helpers every reader of the configuration uses. */
-bool config_codec_lossless(const char *spec);          /* the spec is fp32, possibly with byte stages after it */
-bool config_codec_sparse(const char *spec);            /* deltas leave out coordinates: topk */
-bool config_codec_staged(const char *spec);            /* byte stages follow the values */
 /* codec.embeddings is a spec of its own. */
 bool config_embeddings_differ(const struct config *config);
 /* The codec of a fragment's deltas: codec.up, or codec.embeddings. */
@@ -163,7 +161,7 @@ enum config_down config_down(const struct config *config);
 enum config_down config_down_of(const struct config *config, uint32_t fragment);
 /* The codec of a fragment's updates that are not relayed: codec.down; for union (and auto) top-k without a limit. ""
  * for relay. */
-void config_down_spec(const struct config *config, uint32_t fragment, char out[CONFIG_SPEC_MAX]);
+void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX]);
 /* Updates carry the new parameters instead of increments (enum update_form). */
 bool config_update_replaces(const struct config *config);
 bool config_error_feedback(const struct config *config, const char *spec);

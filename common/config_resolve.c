@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/codec_spec.h"
 #include "common/log.h"
 
 /* A method chosen on the command line must not be run with another method's outer optimizer from the file: keys that
@@ -81,13 +82,13 @@ static enum status resolve_method(const struct config_resolve *r)
 static enum status resolve_embeddings(const struct config_resolve *r)
 {
     const struct config *c = r->config;
-    bool lossless = config_codec_lossless(c->codec.up);
+    bool lossless = codec_spec_lossless(c->codec.up);
     if (!strcmp(c->codec.embeddings, "same")) return STATUS_OK;
     if (!config_embeddings_differ(c))
         return err_set(r->err, STATUS_INVALID,
                        "codec.embeddings: %.60s is for a fragment of their own: set train.embedding_fragment to on, or "
                        "write same", c->codec.embeddings);
-    if (config_codec_lossless(c->codec.embeddings) == lossless) return STATUS_OK;
+    if (codec_spec_lossless(c->codec.embeddings) == lossless) return STATUS_OK;
     return err_set(r->err, STATUS_INVALID,
                    "codec.embeddings: %.60s does not go with codec.up, %.60s: both lose something or neither does; "
                    "nearest: %s",
@@ -97,7 +98,7 @@ static enum status resolve_embeddings(const struct config_resolve *r)
 /* A sparse codec whose payload cannot be merged where it lies. */
 static bool sparse_in_stages(const char *spec)
 {
-    return config_codec_sparse(spec) && config_codec_staged(spec);
+    return codec_spec_sparse(spec) && codec_spec_staged(spec);
 }
 
 /* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
@@ -105,7 +106,7 @@ static bool sparse_in_stages(const char *spec)
 static enum status resolve_down(const struct config_resolve *r)
 {
     struct config *c = r->config;
-    bool sparse = config_codec_sparse(c->codec.up), async = c->train.method == METHOD_ASYNC;
+    bool sparse = codec_spec_sparse(c->codec.up), async = c->train.method == METHOD_ASYNC;
     enum config_down down = config_down(c);
     if (down == CONFIG_DOWN_CODEC) return STATUS_OK;
     if (down == CONFIG_DOWN_AUTO && (!sparse || async)) {
@@ -142,7 +143,7 @@ static enum status resolve_down(const struct config_resolve *r)
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
 static enum status resolve_merge(const struct config_resolve *r)
 {
-    bool sparse = config_codec_sparse(config_up_spec(r->config, 0)) || config_codec_sparse(r->config->codec.up);
+    bool sparse = codec_spec_sparse(config_up_spec(r->config, 0)) || codec_spec_sparse(r->config->codec.up);
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
 }
 

@@ -8,10 +8,10 @@
 #include "compress/codec_stage.h"
 #include "compress/payload_entropy.h"
 
-static const struct value_stage *const value_stages[] = {&codec_fp32, &codec_bf16, &codec_fp16, &codec_int8,
-                                                         &codec_int4, &codec_e3m0, &codec_2bit, &codec_1bit,
-                                                         &codec_topk};
-static const struct byte_stage *const byte_stages[] = {&codec_huff, &codec_lz4, &codec_skip};
+#define VALUE_STAGE(name, lossless, sparse) &codec_##name,
+static const struct value_stage *const value_stages[] = {CODEC_VALUE_STAGES(VALUE_STAGE)};
+#define BYTE_STAGE(name) &codec_##name,
+static const struct byte_stage *const byte_stages[] = {CODEC_BYTE_STAGES(BYTE_STAGE)};
 
 enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };
 
@@ -106,6 +106,15 @@ enum status codec_spec_check(const char *spec, struct err *err)
 {
     struct codec codec;
     return parse_spec(&codec, spec, err);
+}
+
+struct codec_traits codec_spec_traits(const char *spec)
+{
+    struct codec codec;
+    struct codec_traits traits = {0};
+    if (parse_spec(&codec, spec, NULL) == STATUS_OK && codec.value.stage->traits)
+        codec.value.stage->traits(&codec.value, &traits);
+    return traits;
 }
 
 /* Spans lie end to end from 0 and are as large as they say; returns the floats in all, 0 when they do not. */
@@ -226,12 +235,12 @@ size_t codec_bound(const struct codec *codec)
 
 bool codec_lossless(const struct codec *codec)
 {
-    return codec->value.stage->lossless;
+    return codec_spec_lossless(codec->spec);
 }
 
 bool codec_sparse(const struct codec *codec)
 {
-    return codec->value.stage->sparse;
+    return codec_spec_sparse(codec->spec);
 }
 
 float codec_feedback_decay(const struct codec *codec)

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/codec_spec.h"
 #include "common/pieces.h"
 #include "common/status.h"
 
@@ -39,10 +40,19 @@ void codec_destroy(struct codec *codec);
 /* Check a spec without building it. */
 enum status codec_spec_check(const char *spec, struct err *err) MUST_CHECK;
 
+/* What follows from a spec's parameters. */
+struct codec_traits {
+    uint32_t period;   /* top-k: a coordinate is sent once in so many payloads, about; 0: in each */
+    uint32_t zeroless; /* values of a block whose zeros come back as noise, unless it has nothing else; 0: as zeros */
+};
+
+/* All 0 for a spec that codec_spec_check refuses. */
+struct codec_traits codec_spec_traits(const char *spec);
+
 const char *codec_spec(const struct codec *codec); /* canonical form */
 size_t codec_count(const struct codec *codec);     /* floats */
 size_t codec_bound(const struct codec *codec);     /* largest encoding of any input, bytes */
-bool codec_lossless(const struct codec *codec);    /* decode(encode(x)) == x bit for bit */
+bool codec_lossless(const struct codec *codec);    /* codec_spec_lossless */
 /* Error-feedback decay the literature advises for this codec: 1 for dense quantizers, 0.95 for top-k. */
 float codec_feedback_decay(const struct codec *codec);
 

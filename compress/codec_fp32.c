@@ -58,7 +58,6 @@ const struct value_stage codec_fp32 = {
     .name = "fp32",
     .usage = "fp32",
     .help = "32 bits a value, lossless",
-    .lossless = true,
     .feedback_decay = 1.0f,
     .width = 4,
     .parse = fp32_parse,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/float_bits.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
 
@@ -48,14 +49,12 @@ static size_t int8_bound(const struct value_ctx *ctx)
 /* Scale of a block and the factor its values are multiplied by; both 0 when it is sent as zeros. */
 static inline void block_scale(uint32_t absmax_bits, float *scale, float *factor)
 {
-    float absmax;
-    memcpy(&absmax, &absmax_bits, 4);
+    float absmax = float_of_bits(absmax_bits);
     *scale = *factor = 0.0f;
     if (absmax < ABSMAX_MIN) return;
     *scale = absmax / 127.0f;
     *factor = 127.0f / absmax;
-    uint32_t bits;
-    memcpy(&bits, scale, 4);
+    uint32_t bits = float_bits(*scale);
     if (bits > SCALE_MAX_BITS) bits = SCALE_MAX_BITS; /* FLT_MAX / 127 rounds up */
     memcpy(scale, &bits, 4);
 }
@@ -69,19 +68,14 @@ CODEC_SIMD_BODY encode_body(const float *restrict x, size_t n, size_t block, uin
         size_t count = n - from < block ? n - from : block;
         uint32_t absmax = 0;
         for (size_t i = 0; i < count; i++) {
-            uint32_t bits;
-            memcpy(&bits, x + from + i, 4);
-            bits &= 0x7fffffffu;
+            uint32_t bits = float_bits(x[from + i]) & 0x7fffffffu;
             absmax = bits > absmax ? bits : absmax;
         }
         float scale, factor;
         block_scale(absmax, &scale, &factor);
         memcpy(scales, &scale, 4);
         for (size_t i = 0; i < count; i++) {
-            float shifted = x[from + i] * factor + 0x1.8p23f;
-            uint32_t bits;
-            memcpy(&bits, &shifted, 4);
-            codes[from + i] = (uint8_t)bits;
+            codes[from + i] = (uint8_t)float_bits(x[from + i] * factor + 0x1.8p23f);
         }
     }
 }

@@ -1,5 +1,5 @@
 /* What a codec is made of. A new value stage (top-k, int4, ...) or byte stage (rANS, ...) is one file with one static
- * table, listed in codec.c.
+ * table, listed in common/codec_spec.h.
  *
  * A chain is one value stage and up to CODEC_STAGES_MAX - 1 byte stages. Sizes, scratch memory and parameters are fixed
  * when the codec is created; encode and decode allocate nothing. Untrusted bytes are met in this order: each byte stage
@@ -12,13 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/codec_spec.h"
 #include "common/status.h"
 #include "compress/codec.h"
 
 /* Arrays of values go in and out by memcpy; a big-endian machine would need byte swaps here. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are little-endian");
 
-enum { CODEC_STAGES_MAX = 4, CODEC_SPEC_MAX = 64, CODEC_PART = 1 << 17 };
+enum { CODEC_STAGES_MAX = 4, CODEC_PART = 1 << 17 };
 
 struct value_stage;
 
@@ -48,7 +49,6 @@ struct value_ctx {
 
 struct value_stage {
     const char *name, *usage, *help;
-    bool lossless, sparse; /* sparse: a payload may leave out coordinates */
     float feedback_decay;
     uint8_t width; /* bytes of one element of the payload: byte stages group bytes of the same significance by it */
     /* Where a payload changes its nature (scales, then codes); out->width is set already. NULL: nowhere. */
@@ -56,6 +56,8 @@ struct value_stage {
     /* Read the text after ':' (NULL when there is none), set ctx->param and write the canonical spec, at most
      * CODEC_SPEC_MAX bytes. INVALID: err says what is allowed. */
     enum status (*parse)(struct value_ctx *ctx, const char *args, char *canonical, struct err *err);
+    /* What follows from the parameters; NULL: nothing. */
+    void (*traits)(const struct value_ctx *ctx, struct codec_traits *out);
     /* A word after '+' that follows the stage and `nth` of its modifiers: change ctx->param and rewrite the canonical
      * spec; false when it is none of the stage's, or no other may follow. NULL: no modifiers. */
     bool (*modify)(struct value_ctx *ctx, const char *word, unsigned nth, char *canonical);
@@ -110,9 +112,12 @@ struct byte_stage {
     void (*reshape)(const uint8_t *out, size_t size, struct payload_shape *shape);
 };
 
-extern const struct value_stage codec_fp32, codec_bf16, codec_fp16, codec_int8;
-extern const struct value_stage codec_int4, codec_e3m0, codec_2bit, codec_1bit;
-extern const struct value_stage codec_topk;
-extern const struct byte_stage codec_lz4, codec_huff, codec_skip;
+/* codec_fp32 and so on. */
+#define VALUE_STAGE(name, lossless, sparse) extern const struct value_stage codec_##name;
+#define BYTE_STAGE(name) extern const struct byte_stage codec_##name;
+CODEC_VALUE_STAGES(VALUE_STAGE)
+CODEC_BYTE_STAGES(BYTE_STAGE)
+#undef VALUE_STAGE
+#undef BYTE_STAGE
 
 #endif

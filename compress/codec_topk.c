@@ -59,6 +59,11 @@ static bool topk_modify(struct value_ctx *ctx, const char *word, unsigned nth, c
     return false;
 }
 
+static void topk_traits(const struct value_ctx *ctx, struct codec_traits *out)
+{
+    out->period = ctx->param[TOPK_CHUNK] / ctx->param[TOPK_K];
+}
+
 /* The 1-D tensors come first. n_plain stays 0: topk_bound_bits counts them. */
 static void topk_shape(const struct value_ctx *ctx, struct payload_shape *out)
 {
@@ -72,10 +77,10 @@ const struct value_stage codec_topk = {
     .name = "topk",
     .usage = "topk:K/CHUNK[+VALUES]",
     .help = "the K largest of each CHUNK (256 to 65536) values; VALUES: sign (default), 2bit, int8, fp16; 1-D as bf16",
-    .sparse = true,
     .feedback_decay = 0.95f,
     .width = 1,
     .parse = topk_parse,
+    .traits = topk_traits,
     .modify = topk_modify,
     .plan = topk_plan_size,
     .prepare = topk_prepare,

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/float_bits.h"
 #include "compress/bits.h"
 #include "compress/codec_stage.h"
 
@@ -106,23 +107,9 @@ uint32_t topk_scales_size(const struct topk_form *form, uint32_t previous, struc
 enum status topk_get_scales(struct bit_reader *r, const struct topk_form *form, uint32_t previous,
                             struct topk_scales *scales);
 
-static inline float topk_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-static inline uint32_t topk_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
 static inline float topk_scale(const struct topk_form *form, uint32_t code)
 {
-    return topk_float(code << (23 - form->mantissa));
+    return float_of_bits(code << (23 - form->mantissa));
 }
 
 /* ---- the payload ------------------------------------------------------------------------------------------------- */

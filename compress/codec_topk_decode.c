@@ -156,7 +156,7 @@ static inline float value_of(enum topk_values kind, float scale, uint32_t code)
     if (kind == TOPK_INT8)
         x = (float)(magnitude + 1) * (scale * 0x1p-7f); /* exact: 8 bits times 8 bits */
     else
-        x = topk_float(magnitude << 13) * 0x1p112f * scale; /* fp16 to fp32, then a power of two: exact */
+        x = float_of_bits(magnitude << 13) * 0x1p112f * scale; /* fp16 to fp32, then a power of two: exact */
     return code & 1 ? -x : x;
 }
 

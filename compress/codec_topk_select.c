@@ -20,7 +20,7 @@ static const uint32_t MAGNITUDE = 0x7fffffffu;
 static uint64_t mask_plain(const float *x, uint32_t least)
 {
     uint64_t mask = 0;
-    for (unsigned i = 0; i < BLOCK; i++) mask |= (uint64_t)((topk_bits(x[i]) & MAGNITUDE) >= least) << i;
+    for (unsigned i = 0; i < BLOCK; i++) mask |= (uint64_t)((float_bits(x[i]) & MAGNITUDE) >= least) << i;
     return mask;
 }
 
@@ -56,11 +56,11 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static inline uint
     for (; from + BLOCK <= length; from += BLOCK)                                                                      \
         for (uint64_t mask = mask_of(x + from, least); mask; mask &= mask - 1) {                                       \
             size_t i = from + (size_t)__builtin_ctzll(mask);                                                           \
-            s->bits[n] = topk_bits(x[i]) & MAGNITUDE;                                                                  \
+            s->bits[n] = float_bits(x[i]) & MAGNITUDE;                                                                 \
             s->index[n++] = (uint16_t)i;                                                                               \
         }                                                                                                              \
     for (; from < length; from++) {                                                                                    \
-        s->bits[n] = topk_bits(x[from]) & MAGNITUDE;                                                                   \
+        s->bits[n] = float_bits(x[from]) & MAGNITUDE;                                                                  \
         s->index[n] = (uint16_t)from;                                                                                  \
         n += s->bits[n] >= least;                                                                                      \
     }                                                                                                                  \
@@ -111,7 +111,7 @@ collect_many_avx512(struct topk_select *s, const float *x, size_t length, uint32
         index = _mm512_add_epi32(index, step);
     }
     for (; from < length; from++) {
-        s->bits[n] = topk_bits(x[from]) & MAGNITUDE;
+        s->bits[n] = float_bits(x[from]) & MAGNITUDE;
         s->index[n] = (uint16_t)from;
         n += s->bits[n] >= least;
     }
@@ -157,7 +157,7 @@ CODEC_SIMD_VARIANTS(bisect, (const uint32_t *restrict bits, size_t n, size_t k, 
 static uint32_t sure_guess(uint32_t *bins, const float *x, size_t length, size_t k)
 {
     memset(bins, 0, TOPK_BINS * sizeof *bins);
-    for (size_t i = 0; i < length; i++) bins[(topk_bits(x[i]) & MAGNITUDE) >> 20]++;
+    for (size_t i = 0; i < length; i++) bins[(float_bits(x[i]) & MAGNITUDE) >> 20]++;
     size_t above = 0;
     for (uint32_t bin = TOPK_BINS; bin-- > 1;) {
         above += bins[bin];

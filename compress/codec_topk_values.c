@@ -48,12 +48,12 @@ CODEC_SIMD_BODY add_up_body(const uint32_t *restrict magnitude, size_t n, uint32
     for (size_t i = 0; i < whole; i += LANES)
         for (size_t k = 0; k < LANES; k++) {
             uint32_t bits = magnitude[i + k], some = bits > split ? bits : 0;
-            all[k] += (double)topk_float(bits);
-            above[k] += (double)topk_float(some);
+            all[k] += (double)float_of_bits(bits);
+            above[k] += (double)float_of_bits(some);
         }
     for (size_t i = whole; i < n; i++) {
-        all[0] += (double)topk_float(magnitude[i]);
-        above[0] += magnitude[i] > split ? (double)topk_float(magnitude[i]) : 0;
+        all[0] += (double)float_of_bits(magnitude[i]);
+        above[0] += magnitude[i] > split ? (double)float_of_bits(magnitude[i]) : 0;
     }
     for (size_t i = 0; i < n; i++) {
         most = magnitude[i] > most ? magnitude[i] : most;
@@ -75,7 +75,7 @@ static void add_in_order(const uint32_t *magnitude, size_t n, uint32_t split, st
     s->all = s->above = 0;
     double below = 0;
     for (size_t i = 0; i < n; i++) {
-        double x = (double)topk_float(magnitude[i]);
+        double x = (double)float_of_bits(magnitude[i]);
         s->all += x;
         if (magnitude[i] > split)
             s->above += x;
@@ -106,14 +106,14 @@ static float mean_of(const uint32_t *magnitude, size_t n)
 
 static inline uint16_t sign_of(const float *x, uint16_t index)
 {
-    return (uint16_t)(topk_bits(x[index]) >> 31);
+    return (uint16_t)(float_bits(x[index]) >> 31);
 }
 
 static struct topk_scales quantize_sign(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
                                         uint16_t *codes)
 {
     for (size_t i = 0; i < n; i++) codes[i] = sign_of(x, index[i]);
-    return (struct topk_scales){.low = round_code(&topk_forms[TOPK_SIGN], topk_bits(mean_of(magnitude, n)))};
+    return (struct topk_scales){.low = round_code(&topk_forms[TOPK_SIGN], float_bits(mean_of(magnitude, n)))};
 }
 
 /* Two classes, split at the mean; each one's mean is its level. */
@@ -121,11 +121,11 @@ static struct topk_scales quantize_2bit(const float *x, const uint16_t *index, c
                                         uint16_t *codes)
 {
     const struct topk_form *form = &topk_forms[TOPK_2BIT];
-    uint32_t split = topk_bits(mean_of(magnitude, n));
+    uint32_t split = float_bits(mean_of(magnitude, n));
     for (size_t i = 0; i < n; i++) codes[i] = (uint16_t)(sign_of(x, index[i]) | (magnitude[i] > split) << 1);
     struct sums sums = sums_of(magnitude, n, split);
-    struct topk_scales s = {.low = round_code(form, topk_bits((float)(sums.below / (double)(n - sums.count))))};
-    s.high = sums.count ? round_code(form, topk_bits((float)(sums.above / (double)sums.count))) : s.low;
+    struct topk_scales s = {.low = round_code(form, float_bits((float)(sums.below / (double)(n - sums.count))))};
+    s.high = sums.count ? round_code(form, float_bits((float)(sums.above / (double)sums.count))) : s.low;
     return s;
 }
 
@@ -144,7 +144,7 @@ static struct topk_scales quantize_int8(const float *x, const uint16_t *index, c
     if (s.low < topk_scale_least(form)) return s;
     float scale = topk_scale(form, s.low);
     for (size_t i = 0; i < n; i++) {
-        float m = nearbyintf(topk_float(magnitude[i]) / scale * 128.0f);
+        float m = nearbyintf(float_of_bits(magnitude[i]) / scale * 128.0f);
         m = m < 1.0f ? 1.0f : m > 128.0f ? 128.0f : m;
         codes[i] = (uint16_t)(sign_of(x, index[i]) | ((unsigned)m - 1) << 1);
     }
@@ -158,7 +158,7 @@ static uint32_t half_of(uint32_t magnitude, uint32_t exponent)
     if (moved < (100 << 23)) return 1;
     uint32_t bits = (uint32_t)moved, half;
     if (bits < (113u << 23)) /* denormal: a step of 2^-24 is the last bit of numbers between 1/2 and 1 */
-        half = topk_bits(topk_float(bits) + 0.5f) - topk_bits(0.5f);
+        half = float_bits(float_of_bits(bits) + 0.5f) - float_bits(0.5f);
     else
         half = ((bits + 0xfffu + (bits >> 13 & 1)) >> 13) - (112u << 10);
     return half < 1 ? 1 : half > 0x3fff ? 0x3fff : half;

@@ -2,20 +2,17 @@
 
 #include <string.h>
 
+#include "common/float_bits.h"
 #include "compress/codec_simd.h"
 
 static inline __attribute__((always_inline)) float bf16_value(uint16_t half)
 {
-    uint32_t bits = (uint32_t)half << 16;
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
+    return float_of_bits((uint32_t)half << 16);
 }
 
 static inline __attribute__((always_inline)) uint16_t bf16_of(float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
+    uint32_t bits = float_bits(x);
     uint32_t up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16; /* ties go to the even neighbour */
     up -= (up & 0x7fffu) == 0x7f80u;                         /* infinity: one step back */
     return (uint16_t)up;
@@ -25,29 +22,19 @@ static inline __attribute__((always_inline)) uint16_t bf16_of(float x)
  * a choice would become a branch, and the loop would not be vectorized. */
 static inline __attribute__((always_inline)) float fp16_value(uint16_t half)
 {
-    uint32_t rest = half & 0x7fffu, normal = (rest << 13) + (112u << 23), denormal;
-    float small = (float)(int32_t)rest * 0x1p-24f;
-    memcpy(&denormal, &small, 4);
+    uint32_t rest = half & 0x7fffu, normal = (rest << 13) + (112u << 23);
+    uint32_t denormal = float_bits((float)(int32_t)rest * 0x1p-24f);
     uint32_t which = 0u - (rest < 0x0400u);
-    uint32_t bits = (denormal & which) | (normal & ~which) | (uint32_t)(half & 0x8000u) << 16;
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
+    return float_of_bits((denormal & which) | (normal & ~which) | (uint32_t)(half & 0x8000u) << 16);
 }
 
 /* Added to 0.5, a number below 2^-14 is rounded to a multiple of 2^-24, an fp16 denormal, in the low bits. */
 static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
 {
-    uint32_t bits, denormal;
-    memcpy(&bits, &x, 4);
-    uint32_t rest = bits & 0x7fffffffu;
+    uint32_t bits = float_bits(x), rest = bits & 0x7fffffffu;
     uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1)) >> 13;
     normal = normal < (143u << 10) ? normal - (112u << 10) : 0x7bffu; /* 2^16 and above: 65504 */
-    float small;
-    memcpy(&small, &rest, 4);
-    small = small + 0.5f;
-    memcpy(&denormal, &small, 4);
-    denormal -= 0x3f000000u;
+    uint32_t denormal = float_bits(float_of_bits(rest) + 0.5f) - 0x3f000000u;
     return (uint16_t)((rest < 0x38800000u ? denormal : normal) | (bits >> 16 & 0x8000u));
 }
 

@@ -3,6 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "common/float_bits.h"
+
 #define SCALE_MIN 0x1p-110f
 enum {
     SCALE_MIN_BITS = (127 - 110) << 23,
@@ -13,20 +15,6 @@ enum {
     E3M0_MIN = 127 - 110,
     E3M0_MAX = 254,
 };
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
 
 static inline uint32_t get16(const uint8_t *p)
 {
@@ -41,17 +29,17 @@ static inline void put16(uint8_t *p, uint32_t v)
 
 static inline float e8m8_value(uint32_t v)
 {
-    return float_of(v << 15);
+    return float_of_bits(v << 15);
 }
 
 static uint32_t e8m8_up(float x)
 {
-    return (bits_of(x) + 0x7fffu) >> 15;
+    return (float_bits(x) + 0x7fffu) >> 15;
 }
 
 static uint32_t e8m8_nearest(float x)
 {
-    uint32_t bits = bits_of(x);
+    uint32_t bits = float_bits(x);
     return (bits + 0x3fffu + (bits >> 15 & 1)) >> 15;
 }
 
@@ -77,7 +65,7 @@ static void int4_encode(const struct lowbit *kernels, const float *x, size_t n, 
         send_zeros(&lowbit_int4, n, head, codes);
         return;
     }
-    uint32_t scale = e8m8_up(float_of(most) / 7.0f);
+    uint32_t scale = e8m8_up(float_of_bits(most) / 7.0f);
     if (scale > INT4_MAX) scale = INT4_MAX;
     put16(head, scale);
     kernels->pack_int4(x, n, 1.0f / e8m8_value(scale), codes);
@@ -122,7 +110,7 @@ static void e3m0_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
 {
     for (uint32_t code = 0; code < LOWBIT_LEVELS; code++) {
         uint32_t exponent = head[0] && code & 7 ? head[0] - 7u + (code & 7) : 0;
-        levels[code] = float_of(exponent << 23 | (code & 8) << 28);
+        levels[code] = float_of_bits(exponent << 23 | (code & 8) << 28);
     }
 }
 

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "common/float_bits.h"
 #include "compress/codec_simd.h"
 #include "compress/lowbit.h"
 
@@ -7,23 +8,18 @@ enum { LANES = 16 };
 
 static inline uint32_t magnitude_bits(float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits & 0x7fffffffu;
+    return float_bits(x) & 0x7fffffffu;
 }
 
 static inline float magnitude(float x)
 {
-    uint32_t bits = magnitude_bits(x);
-    memcpy(&x, &bits, 4);
-    return x < LOWBIT_SUM_MAX ? x : LOWBIT_SUM_MAX;
+    float most = float_of_bits(magnitude_bits(x));
+    return most < LOWBIT_SUM_MAX ? most : LOWBIT_SUM_MAX;
 }
 
 static inline uint8_t sign_of(float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return (uint8_t)(bits >> 31);
+    return (uint8_t)(float_bits(x) >> 31);
 }
 
 static uint32_t absmax(const float *x, size_t n)
@@ -69,9 +65,7 @@ static void pack_int4(const float *x, size_t n, float factor, uint8_t *codes)
 {
     memset(codes, 0, (n + 1) / 2);
     for (size_t i = 0; i < n; i++) {
-        float shifted = x[i] * factor + 0x1.8p23f;
-        uint32_t bits;
-        memcpy(&bits, &shifted, 4);
+        uint32_t bits = float_bits(x[i] * factor + 0x1.8p23f);
         codes[i / 2] |= (uint8_t)((bits & 15) << i % 2 * 4);
     }
 }

@@ -255,12 +255,9 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
 CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        float by;
-        memcpy(&bits, &weight[i], sizeof bits);
+        uint32_t bits = float_bits(weight[i]);
         bits |= (uint32_t)-(bits == 0) & 0x3f800000u; /* 0 becomes 1.0 */
-        memcpy(&by, &bits, sizeof by);
-        acc[i] = acc[i] / by;
+        acc[i] = acc[i] / float_of_bits(bits);
     }
 }
 CODEC_SIMD_VARIANTS(divide, (float *restrict acc, const float *restrict weight, size_t n), (acc, weight, n))

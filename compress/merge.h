@@ -22,9 +22,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "common/config.h"
+#include "common/float_bits.h"
 #include "common/status.h"
 #include "compress/codec.h"
 
@@ -34,9 +34,7 @@ struct pool;
 /* Is this decoded or merged value that of a coordinate which no payload carried? */
 static inline bool merge_left_out(float value)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits == 0x80000000u;
+    return float_bits(value) == 0x80000000u;
 }
 
 /* One worker's delta of the fragment. */

@@ -74,7 +74,7 @@ static enum status init_fits(const struct engine *e, struct err *err)
         return err_set(err, STATUS_MISMATCH, "%.300s has tie_word_embeddings %s: set model.tie_embeddings=%s", path,
                        hf.tied ? "true" : "false", hf.tied ? "on" : "off");
     struct rope_scaling ours;
-    char theirs[CONFIG_SPEC_MAX], text[CONFIG_SPEC_MAX];
+    char theirs[CONFIG_NAME_MAX], text[CONFIG_NAME_MAX];
     TRY(rope_scaling_parse(&ours, c->model.rope_scaling, err));
     rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
     if (hf.rope_theta > 0 && strcmp(theirs, rope_scaling_text(&ours, text, sizeof text)) != 0)

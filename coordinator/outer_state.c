@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "common/codec_spec.h"
 #include "common/hash.h"
 #include "common/hf_folder.h"
 #include "common/mem.h"
@@ -21,7 +22,7 @@ uint8_t outer_delta_form(const struct config *config)
 {
     if (config->train.method == METHOD_DDP) return DELTA_GRADIENT;
     bool barrier = config->train.method != METHOD_ASYNC;
-    return barrier && config_codec_lossless(config->codec.up) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
+    return barrier && codec_spec_lossless(config->codec.up) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
 }
 
 uint8_t outer_update_form(const struct config *config)
@@ -51,7 +52,7 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     struct outer_fragment *frag = &s->fragments[f];
     size_t count = s->layout->fragments[f].count;
     TRY(codec_create_for_fragment(&frag->up, config_up_spec(c, f), s->layout, f, err));
-    char spec[CONFIG_SPEC_MAX];
+    char spec[CODEC_SPEC_MAX];
     config_down_spec(c, f, spec);
     if (spec[0]) TRY(codec_create_for_fragment(&frag->down, spec, s->layout, f, err));
     bool keep = frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/codec_spec.h"
 #include "common/columns.h"
 #include "common/fileio.h"
 #include "common/json_file.h"
@@ -191,7 +192,7 @@ static void round_rest(const struct report *r, const struct engine_event *e, con
              isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
              !chosen                          ? ""
              : !strcmp(e->codec, "relay")     ? "  down by relay"
-             : config_codec_sparse(e->codec) ? "  down by union"
+             : codec_spec_sparse(e->codec) ? "  down by union"
                                               : "",
              e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
 }

@@ -1,6 +1,5 @@
 #include "coordinator/settings.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "common/log.h"
@@ -18,7 +17,7 @@ static enum status read_all(struct config *config, struct config_sources *source
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return err_prefix(err, "codec.up");
     if (config_embeddings_differ(config) && codec_spec_check(config->codec.embeddings, err) != STATUS_OK)
         return err_prefix(err, "codec.embeddings");
-    char down[CONFIG_SPEC_MAX];
+    char down[CODEC_SPEC_MAX];
     config_down_spec(config, 1, down); /* what fragment 0 may have instead was checked */
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return err_prefix(err, "codec.down");
     return STATUS_OK;
@@ -30,37 +29,24 @@ enum status settings_read(struct config *config, struct config_sources *sources,
     return read_all(config, sources, path, options, err) == STATUS_OK ? STATUS_OK : (err->code = STATUS_INVALID);
 }
 
-/* Values that topk passes over for each it sends, about: a coordinate is sent once in so many rounds. 0: no topk. */
-static uint32_t topk_period(const char *spec)
-{
-    unsigned k, chunk;
-    return sscanf(spec, "topk:%u/%u", &k, &chunk) == 2 && k ? chunk / k : 0;
-}
-
-/* 1bit and 2bit have no zero: a row that nobody touched stays one only where it has blocks to itself. */
-static bool blurs_rows(const char *spec, uint32_t row)
-{
-    unsigned block = 256, bits;
-    return sscanf(spec, "%1ubit:%u", &bits, &block) >= 1 && bits <= 2 && strncmp(spec + 1, "bit", 3) == 0 && block &&
-           row % block != 0;
-}
-
 static void warn_of_embeddings(const struct config *c)
 {
     const char *spec = c->codec.embeddings;
+    struct codec_traits traits = codec_spec_traits(spec);
     uint32_t rounds = c->train.max_steps / c->train.sync_every;
     if (!config_embeddings_differ(c)) return;
-    if (rounds < topk_period(spec))
+    if (rounds < traits.period)
         log_warn("codec.embeddings: %s sends a coordinate about once in %u rounds, and this run has %u", spec,
-                 topk_period(spec), rounds);
-    if (blurs_rows(spec, c->model.n_embd))
+                 traits.period, rounds);
+    /* A row that nobody touched stays one only where it has blocks to itself. */
+    if (traits.zeroless && c->model.n_embd % traits.zeroless)
         log_warn("codec.embeddings: blocks of %s reach over rows of %u: those that no step touched come out as noise",
                  spec, c->model.n_embd);
 }
 
 void settings_warn(const struct config *c)
 {
-    uint32_t rounds = c->train.max_steps / c->train.sync_every, period = topk_period(c->codec.up);
+    uint32_t rounds = c->train.max_steps / c->train.sync_every, period = codec_spec_traits(c->codec.up).period;
     warn_of_embeddings(c);
     if (c->inner.warmup_steps >= c->train.max_steps)
         log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",

@@ -1,9 +1,9 @@
 #include "worker/activations.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #include "common/mem.h"
+#include "compress/half.h"
 
 void *carve_take(struct carve *carve, size_t bytes)
 {
@@ -19,13 +19,8 @@ void *carve_layer(struct carve *carve, size_t l, bool kept, void *of_first, size
 
 void activations_widen(const void *in, size_t act_bytes, size_t n, float *out)
 {
-    if (act_bytes == sizeof(float)) {
+    if (act_bytes == sizeof(float))
         memcpy(out, in, n * sizeof *out);
-        return;
-    }
-    const uint16_t *half = in; /* bf16: the upper half of a float */
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)half[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
+    else
+        bf16_widen(in, n, out);
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/codec_spec.h"
 #include "common/mem.h"
 #include "compress/codec.h"
 #include "wire/msg.h"
@@ -32,7 +33,7 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
 {
     struct codec *up = NULL, *down = NULL;
     struct piece_shape shape;
-    char spec[CONFIG_SPEC_MAX];
+    char spec[CODEC_SPEC_MAX];
     size_t before = mem_live_bytes();
     enum status status = codec_create_for_fragment(&up, config_up_spec(config, i), layout, i, err);
     config_down_spec(config, i, spec);
@@ -53,7 +54,7 @@ enum status outer_bytes(struct replica_outer *out, const struct config *config, 
 {
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
     bool feedback = config_error_feedback(config, config->codec.up);
-    bool device = config->train.method != METHOD_DDP && !config_codec_lossless(config->codec.up);
+    bool device = config->train.method != METHOD_DDP && !codec_spec_lossless(config->codec.up);
     *out = (struct replica_outer){.device.optional = true};
     for (uint32_t i = 0; i < layout->n_fragments; i++) {
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/codec_spec.h"
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -24,7 +25,7 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     f->offset = layout->fragments[i].offset;
     f->count = layout->fragments[i].count;
     TRY(codec_create_for_fragment(&f->up, config_up_spec(config, i), layout, i, err));
-    char down[CONFIG_SPEC_MAX];
+    char down[CODEC_SPEC_MAX];
     config_down_spec(config, i, down);
     if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
     if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
@@ -102,7 +103,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     const struct layout *layout = loop->model.layout;
     uint64_t largest = 0;
     loop->async = config->train.method == METHOD_ASYNC;
-    loop->lossless = config_codec_lossless(config->codec.up);
+    loop->lossless = codec_spec_lossless(config->codec.up);
     loop->feedback = config_error_feedback(config, config->codec.up);
     loop->relays = config_down(config) == CONFIG_DOWN_RELAY || config_down(config) == CONFIG_DOWN_AUTO;
     loop->n_params = layout->n_params;

@@ -64,7 +64,7 @@ static enum status measure_codecs(struct sizes *s, const struct config *c, const
         struct codec *up, *down;
         size_t before = mem_live_bytes();
         TRY(codec_create_for_fragment(&up, config_up_spec(c, f), layout, f, err));
-        char spec[CONFIG_SPEC_MAX];
+        char spec[CODEC_SPEC_MAX];
         config_down_spec(c, f, spec);
         TRY(codec_create_for_fragment(&down, spec[0] ? spec : config_up_spec(c, f), layout, f, err));
         s->codecs += mem_live_bytes() - before;

@@ -305,7 +305,7 @@ void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level
     uint8_t payload[PAYLOAD_MAX];
     size_t size = payload_of(r, fragment, level, payload);
     bool ddp = r->config.train.method == METHOD_DDP, async = r->config.train.method == METHOD_ASYNC;
-    bool lossless = config_codec_lossless(r->config.codec.up);
+    bool lossless = codec_spec_lossless(r->config.codec.up);
     *m = (struct msg){
         .type = MSG_OFFER,
         .offer = {.session = w->session, .round = w->task.round, .fragment = fragment, .steps = w->task.steps,

@@ -80,7 +80,7 @@ enum status check_log_init(struct simcheck *c, struct err *err)
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         struct check_log *log = &c->logs[f];
         TRY(codec_create_for_fragment(&log->up, config_up_spec(&c->config, f), &c->layout, f, err));
-        char down[CONFIG_SPEC_MAX];
+        char down[CODEC_SPEC_MAX];
         config_down_spec(&c->config, f, down);
         if (down[0]) TRY(codec_create_for_fragment(&log->down, down, &c->layout, f, err));
         struct check_version *v = log_grow(c, f);
@@ -136,7 +136,7 @@ static bool predictable(const struct simcheck *c)
 {
     enum config_down down = config_down(&c->config);
     if (c->ddp || c->config.outer.optimizer == OPTIMIZER_ADAMW) return false;
-    if (down != CONFIG_DOWN_RELAY && !config_codec_lossless(c->config.codec.down) &&
+    if (down != CONFIG_DOWN_RELAY && !codec_spec_lossless(c->config.codec.down) &&
         !config_error_feedback(&c->config, c->config.codec.down))
         return false;
     return c->barrier || (c->config.outer.buffer > 0 && c->config.outer.staleness_power == 0.0);

@@ -44,7 +44,7 @@ static bool plan_codecs(struct plan *p)
     static const char *const down[] = {"fp32", "fp32", "int8:32", "int8:16", "fp32+lz4", "bf16", "topk:128/256+int8"};
     static const char *const special[] = {"relay", "auto", "union", "union+int8"};
     const char *mine = up[draw(p, 8)];
-    bool sparse = config_codec_sparse(mine), is_special = draw(p, 2);
+    bool sparse = codec_spec_sparse(mine), is_special = draw(p, 2);
     uint64_t which = p->barrier ? draw(p, sparse ? 4 : 2) : 1 + draw(p, sparse ? 3 : 1);
     p->up = mine;
     set(p, "codec.up=%s", mine);
@@ -93,7 +93,7 @@ static void plan_embeddings(struct plan *p)
     static const char *const lossless[] = {"same", "fp32+skip"};
     uint64_t r = rng_u64(p->seed, RNG_TEST + 8, 0);
     if (r % 3) return;
-    bool lossy_up = p->up && !config_codec_lossless(p->up);
+    bool lossy_up = p->up && !codec_spec_lossless(p->up);
     set(p, "train.embedding_fragment=on");
     set(p, "codec.embeddings=%s", lossy_up ? lossy[r / 3 % 4] : lossless[r / 3 % 2]);
 }

@@ -63,7 +63,7 @@ static enum status worker_on_config(void *ctx, const char *text, struct outer_mo
     w->velocity = mem_alloc(n, sizeof(float));
     w->gradient = mem_alloc(n, sizeof(double));
     if (!w->theta || !w->anchor || !w->velocity || !w->gradient) return STATUS_NOMEM;
-    bool lossless = w->config.train.method == METHOD_DDP || config_codec_lossless(w->config.codec.up);
+    bool lossless = w->config.train.method == METHOD_DDP || codec_spec_lossless(w->config.codec.up);
     if (w->client % 2 && !lossless) TRY(device_open("cpu", 1, &w->device, err));
     *model = (struct outer_model){
         .config = &w->config,

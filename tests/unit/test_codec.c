@@ -295,6 +295,72 @@ static void test_specs(void **state)
     assert_non_null(strstr(text, "lz4"));
 }
 
+/* How many coordinates of the payload of x[n], one part, are carried. */
+static size_t carried(struct codec *codec, const float *x, size_t n)
+{
+    struct codec_view view;
+    size_t size, bound = codec_bound(codec), count = 0;
+    uint8_t *bytes = mem_alloc(bound, 1);
+    float *acc = mem_alloc(n, sizeof *acc), *weight = mem_alloc(n, sizeof *weight);
+    assert_int_equal(codec_encode(codec, x, bytes, bound, &size, NULL), STATUS_OK);
+    assert_int_equal(codec_open(codec, bytes, size, NULL, &view), STATUS_OK);
+    assert_int_equal(codec_parts(codec), 1);
+    codec_view_axpy_weigh(&view, 0, 1, acc, weight);
+    for (size_t i = 0; i < n; i++) count += weight[i] > 0;
+    mem_free(bytes);
+    mem_free(acc);
+    mem_free(weight);
+    return count;
+}
+
+/* What is said of a spec before there is a codec is what the codec then does. */
+static void test_said_of_specs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec;
+        bool lossless, sparse, staged;
+        struct codec_traits traits;
+    } said[] = {{"fp32", .lossless = true},
+                {"fp32+skip+huff+lz4", .lossless = true, .staged = true},
+                {.spec = "bf16"},
+                {"fp16+lz4", .staged = true},
+                {.spec = "int8:64"},
+                {.spec = "int4"},
+                {.spec = "e3m0:128"},
+                {"2bit", .traits.zeroless = 256},
+                {"1bit:64+huff", .staged = true, .traits.zeroless = 64},
+                {"topk:64/4096", .sparse = true, .traits.period = 64},
+                {"topk:16/512+2bit+lz4", .sparse = true, .staged = true, .traits.period = 32}};
+    enum { N = 8192 };
+    float *x = mem_alloc(N, sizeof *x), *back = mem_alloc(N, sizeof *back);
+    for (size_t k = 0; k < sizeof said / sizeof *said; k++) {
+        const char *spec = said[k].spec;
+        struct codec *codec = make(spec, N);
+        struct codec_traits traits = codec_spec_traits(spec);
+        assert_int_equal(codec_spec_lossless(spec), said[k].lossless);
+        assert_int_equal(codec_spec_sparse(spec), said[k].sparse);
+        assert_int_equal(codec_spec_staged(spec), said[k].staged);
+        assert_int_equal(traits.period, said[k].traits.period);
+        assert_int_equal(traits.zeroless, said[k].traits.zeroless);
+
+        fill(NORMAL, x, N);
+        (void)codec_case_round_trip(codec, N, x, back);
+        assert_int_equal(!memcmp(x, back, N * sizeof *x), said[k].lossless);
+        assert_int_equal(carried(codec, x, N), traits.period ? N / traits.period : N);
+        memset(x + 32, 0, (N - 32) * sizeof *x); /* one block that is not all zero */
+        (void)codec_case_round_trip(codec, N, x, back);
+        for (size_t i = 32; i < N; i++)
+            if ((back[i] != 0) != (i < traits.zeroless)) fail_msg("%s: 0 became %a at %zu", spec, back[i], i);
+        codec_destroy(codec);
+    }
+    mem_free(x);
+    mem_free(back);
+    assert_false(codec_spec_lossless("") || codec_spec_lossless("fp32x") || codec_spec_sparse("relay") ||
+                 codec_spec_staged("int8:256") || codec_spec_staged("topk:64/4096+2bit"));
+    assert_int_equal(codec_spec_traits("topk:64/100").period, 0);
+}
+
 static void test_spans(void **state)
 {
     (void)state;
@@ -353,7 +419,8 @@ int main(void)
         cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_int8_definition),
         cmocka_unit_test(test_bf16_rounding),   cmocka_unit_test(test_limit),
         cmocka_unit_test(test_nonfinite_input), cmocka_unit_test(test_lz4_pays_or_costs_nothing),
-        cmocka_unit_test(test_specs),           cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_specs),           cmocka_unit_test(test_said_of_specs),
+        cmocka_unit_test(test_spans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -275,7 +275,7 @@ static void test_cross_checks(void **state)
 static void test_down(void **state)
 {
     (void)state;
-    char spec[CONFIG_SPEC_MAX];
+    char spec[CODEC_SPEC_MAX];
     assert_int_equal(RESOLVE("codec.up=int8"), STATUS_OK);
     assert_int_equal(config.merge.rule, MERGE_MEAN);
     assert_int_equal(RESOLVE("codec.up=topk:64/4096+sign"), STATUS_OK);
@@ -353,7 +353,7 @@ static void test_embeddings(void **state)
         {"topk:9/256", "auto", "topk:4/256", "topk:4/256", "topk:4095/4096+sign", "topk:4095/4096+sign",
          CONFIG_DOWN_AUTO, MERGE_CONTRIBUTORS},
     };
-    char up[80], down[80], own[80], spec[CONFIG_SPEC_MAX];
+    char up[80], down[80], own[80], spec[CODEC_SPEC_MAX];
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         snprintf(up, sizeof up, "codec.up=%s", good[i].up);
         snprintf(down, sizeof down, "codec.down=%s", good[i].down);
