@@ -52,7 +52,7 @@ static inline enum model_recompute model_recompute_of(unsigned uses)
     return (enum model_recompute)(uses >> 8);
 }
 
-struct model; /* each family has its own */
+struct model; /* the family's own */
 
 /* What a caller wants to hear while `run` submits operations, for instance to move parameters and gradients between
  * devices beside them. Ranges of theta come in any order and size; either function may be NULL. */

@@ -9,14 +9,18 @@ function(atoll_planted_worker name test source from to)
 endfunction()
 
 # --- recompute
-atoll_planted_worker(activation_not_made_again test_recompute worker/gpt2.c
-    "if (level >= MODEL_AGAIN_ACT) ops->act_again(m->d.dev, m->plan_fc, b->aux, b->h);" "")
-atoll_planted_worker(second_norm_not_made_again test_recompute worker/gpt2.c
-    "ops->norm_fwd(m->d.dev, n, c, b->xm, P(GPT2_LN2_W), P(GPT2_LN2_B), b->y2, b->mean2, b->rstd2);\n#undef P" "#undef P")
-atoll_planted_worker(block_not_made_again test_recompute worker/gpt2.c
-    "block_forward(m, l, theta, NULL);" "")
-atoll_planted_worker(last_block_made_again_only test_recompute worker/gpt2.c
-    "if (l + 1 == m->d.config.n_layer) return;" "if (l == 0) return;")
+atoll_planted_worker(activation_not_made_again test_recompute worker/decoder_pass.c
+    "if (level >= MODEL_AGAIN_ACT) act_again(m, b);" "")
+atoll_planted_worker(gated_units_not_made_again test_recompute worker/decoder_pass.c
+    "static void act_again(struct model *m, const struct block_acts *b)\n{"
+    "static void act_again(struct model *m, const struct block_acts *b)\n{\n    if (m->kind.gated) return;")
+atoll_planted_worker(second_norm_not_made_again test_recompute worker/decoder_pass.c
+    "if (level < MODEL_AGAIN_NORM) return;\n    norm_forward(m, theta + m->kind.norm1, b->x, b->y1, &b->stats1);\n    norm_forward(m, theta + m->kind.norm2, b->xm, b->y2, &b->stats2);"
+    "if (level < MODEL_AGAIN_NORM) return;\n    norm_forward(m, theta + m->kind.norm1, b->x, b->y1, &b->stats1);")
+atoll_planted_worker(block_not_made_again test_recompute worker/decoder_pass.c
+    "block_forward(m, b, theta, NULL);" "")
+atoll_planted_worker(last_block_made_again_only test_recompute worker/decoder_pass.c
+    "if (l + 1 < m->config.n_layer) block_again" "if (l + 1 == m->config.n_layer) block_again")
 atoll_planted_worker(nothing_forgotten test_recompute worker/activations.c
     "l && !kept ? of_first : carve_take" "l && !kept && 0 ? of_first : carve_take")
 
@@ -56,6 +60,6 @@ atoll_planted_worker(batch_too_large test_memory_plan worker/memory_plan.c
 atoll_planted_worker(memory_of_other_workers_taken test_memory_plan worker/replica_memory.c
     "if (!config->eval_only) memory_ask_share" "if (config->eval_only) memory_ask_share")
 atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
-    "(layers - 1) * (two.used" "(layers - 2) * (two.used")
+    "(config->n_layer - 1) * (two.used" "(config->n_layer - 2) * (two.used")
 
 atoll_planted_test(worker)

@@ -1,5 +1,5 @@
 /* train.recompute changes memory and time, not a bit of losses and gradients: every level on every instruction-set
- * level; and the bytes that a level keeps of a layer are those of the tables in worker/gpt2.c and worker/llama.c. */
+ * level; and the bytes that a level keeps of a layer are those of the table in worker/decoder_impl.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
