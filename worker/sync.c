@@ -1,11 +1,12 @@
 /* Connection and events of the work. What follows from the state is in worker/sync_poll.c; downloads and uploads of
- * objects, which are offsets and deadlines, are in worker/sync_flow.c. */
+ * objects, which are offsets and deadlines, are in worker/sync_flow.c; evaluations in worker/sync_eval.c. */
 #include "worker/sync.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/sync_flow.h"
+#include "worker/sync_impl.h"
 
 enum {
     REFUSED_WAIT_US = 5000000, /* "full", "stopping" and "name taken" are asked again after this */
@@ -49,8 +50,7 @@ static bool behind(const struct sync *s)
     return false;
 }
 
-/* Derive the state that no event sets by itself. Training and evaluating end by their own events only. */
-static void settle(struct sync *s)
+void sync_settle(struct sync *s)
 {
     bool sending = false, waiting = false;
     if (s->done) {
@@ -159,7 +159,7 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
         else
             sync_flow_load(s, i, w->snapshot[i].version, now_us);
     }
-    settle(s);
+    sync_settle(s);
     return true;
 }
 
@@ -265,7 +265,7 @@ void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t n
     sync_flow_next(s, fragment, now_us);
     for (uint32_t i = 0; i < s->n_fragments; i++) all = all && !s->f[i].loading;
     s->holds = all;
-    settle(s);
+    sync_settle(s);
 }
 
 enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round, uint64_t now_us)
@@ -290,7 +290,7 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
         f->upload = SYNC_UPLOAD_OFFERED;
         f->up_at = now_us;
     }
-    settle(s);
+    sync_settle(s);
     return verdict;
 }
 
@@ -331,7 +331,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     s->has_task = true;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
-    settle(s); /* READY at exactly these versions, however far the run has come */
+    sync_settle(s); /* READY at exactly these versions, however far the run has come */
     return true;
 }
 
@@ -354,7 +354,7 @@ void sync_train_abandon(struct sync *s, uint64_t now_us)
     if (s->state != WORKER_TRAINING) return;
     s->round = SYNC_NO_ROUND;
     s->state = WORKER_READY;
-    settle(s);
+    sync_settle(s);
 }
 
 void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us)
@@ -362,14 +362,14 @@ void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint
     s->round = round;
     s->state = WORKER_SENDING;
     for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_offer(s, i, bytes[i], now_us);
-    settle(s);
+    sync_settle(s);
 }
 
 void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us)
 {
     if (m->fragment >= s->n_fragments || m->round != s->round || !sync_flow_pending(&s->f[m->fragment])) return;
     sync_flow_credit(s, m->fragment, m->have, m->upto, now_us);
-    settle(s);
+    sync_settle(s);
 }
 
 bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
@@ -383,7 +383,7 @@ bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
         s->f[i].upload = SYNC_UPLOAD_REJECTED;
         s->f[i].lost = true;
     }
-    settle(s);
+    sync_settle(s);
     return true;
 }
 
@@ -398,80 +398,11 @@ bool sync_take_lost(struct sync *s, uint32_t *fragment_p)
     return false;
 }
 
-/* ---- evaluation and end -------------------------------------------------------------------------------------------
- */
-
-static bool same_eval(const struct msg_eval *a, const struct msg_eval *b)
-{
-    return a->eval_id == b->eval_id && a->start == b->start && a->count == b->count &&
-           a->n_fragments == b->n_fragments && !memcmp(a->versions, b->versions, a->n_fragments * sizeof *a->versions);
-}
-
-static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
-{
-    struct sync_eval *e = &s->eval;
-    e->pending = e->running = false;
-    e->answer = true;
-    e->result = (struct msg_eval_result){.eval_id = e->task.eval_id,
-                                         .start = e->task.start,
-                                         .count = e->task.count,
-                                         .loss_sum = loss_sum,
-                                         .tokens = tokens};
-}
-
-void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
-{
-    (void)now_us;
-    struct sync_eval *e = &s->eval;
-    if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done || e->running) return;
-    if (same_eval(&e->task, m)) {
-        e->answer = e->answer || (!e->pending && e->result.eval_id == m->eval_id);
-        return;
-    }
-    e->task = *m;
-    e->pending = true;
-    /* With a barrier an evaluation comes between rounds: a task from before it missed its round. */
-    for (uint32_t i = 0; i < s->n_fragments && s->has_task && !s->async; i++)
-        s->has_task = s->task.versions[i] >= m->versions[i];
-    bool past = s->state == WORKER_TRAINING;
-    for (uint32_t i = 0; i < s->n_fragments; i++) {
-        past = past || (s->holds && s->f[i].version > m->versions[i]);
-        if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
-    }
-    if (past) answer_eval(s, 0, 0);
-    settle(s);
-}
-
-bool sync_wants_eval(const struct sync *s)
-{
-    if (s->phase == SYNC_STOPPED || !s->eval.pending || !s->holds) return false;
-    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED) return false;
-    for (uint32_t i = 0; i < s->n_fragments; i++)
-        if (s->f[i].version != s->eval.task.versions[i]) return false;
-    return true;
-}
-
-void sync_eval_begin(struct sync *s, uint64_t now_us)
-{
-    (void)now_us;
-    s->eval.pending = false;
-    s->eval.running = true;
-    s->state = WORKER_EVALUATING;
-}
-
-void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, uint64_t now_us)
-{
-    (void)now_us;
-    if (s->state == WORKER_EVALUATING) s->state = WORKER_READY;
-    if (s->eval.running) answer_eval(s, loss_sum, tokens);
-    settle(s);
-}
-
 void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us)
 {
     (void)now_us;
     if (s->phase != SYNC_JOINED || s->done) return;
     s->done = s->leave_due = s->finished = true;
     snprintf(s->text, sizeof s->text, "%s", m->text);
-    settle(s);
+    sync_settle(s);
 }

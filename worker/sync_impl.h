@@ -1,0 +1,10 @@
+/* Inside worker/sync. */
+#ifndef WORKER_SYNC_IMPL_H
+#define WORKER_SYNC_IMPL_H
+
+#include "worker/sync.h"
+
+/* Derive the state that no event sets by itself. Training and evaluating end by their own events only. */
+void sync_settle(struct sync *s);
+
+#endif
