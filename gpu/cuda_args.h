@@ -33,6 +33,13 @@ enum {
     CUDA_CHOSEN_MAX = 1024    /* of them sent: their magnitudes lie in shared memory */
 };
 
+/* A line of the list that cuda_rt.c loads when a GPU is opened, a section of the plugin. bytes: of shared memory, that
+ * come with the launch. */
+struct cuda_known_kernel {
+    const void *kernel;
+    size_t bytes;
+};
+
 struct cuda_grid {
     unsigned x, y;
     void *stream;

@@ -35,8 +35,13 @@
 
 #define DEVICE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+/* Puts the kernel, launched with `bytes` of shared memory, on the list of struct cuda_known_kernel. */
+#define KNOWN_KERNEL(kernel, bytes)                                                                                    \
+    __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
+        (const void *)kernel, (bytes)};
 #define KERNEL(name, args, threads)                                                                                    \
     static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a);               \
+    KNOWN_KERNEL(name##_kernel, 0)                                                                                     \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
         name##_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);                       \
@@ -52,6 +57,8 @@
     {                                                                                                                  \
         name##_body(a, 1);                                                                                             \
     }                                                                                                                  \
+    KNOWN_KERNEL(name##_fp32_kernel, 0)                                                                                \
+    KNOWN_KERNEL(name##_bf16_kernel, 0)                                                                                \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
         if (a->bf16)                                                                                                   \

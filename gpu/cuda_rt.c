@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "common/mem.h"
+#include "gpu/cuda_args.h"
 
 enum {
     CAPABILITY_MIN = 80, /* Ampere: the oldest this build has code for */
@@ -62,9 +63,27 @@ enum status cuda_rt_count(int *count, struct err *err)
     return err_set(err, opening_failed(code), "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
 }
 
+/* The driver loads a kernel when it is wanted first, and may wait for the GPU then. Where that waits in a collective
+ * for another GPU, whose thread wants to load a kernel, too, nobody comes on (CUDA C++ Programming Guide, "Lazy
+ * Loading", "Concurrent Execution"). So all of them are loaded before there is work; and code that the GPU cannot run
+ * is noticed. */
+static void load_kernels(struct cuda_rt *rt)
+{
+    extern struct cuda_known_kernel __start_atoll_kernels[] __attribute__((visibility("hidden")));
+    extern struct cuda_known_kernel __stop_atoll_kernels[] __attribute__((visibility("hidden")));
+    struct cudaFuncAttributes attributes;
+    for (struct cuda_known_kernel *k = __start_atoll_kernels; k < __stop_atoll_kernels; k++) {
+        check(rt, cudaFuncGetAttributes(&attributes, k->kernel), "cannot load the kernels of this build");
+        if (!k->bytes) continue; /* more than 48 KB must be asked for */
+        check(rt, cudaFuncSetAttribute(k->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k->bytes),
+              "cannot give kernels the shared memory that they want");
+    }
+}
+
 static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
 {
     TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
+    load_kernels(rt);
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
     for (int i = 0; i < DEVICE_MARKS; i++) /* who waits sleeps: other threads of this machine have work, too */
         check(rt, cudaEventCreateWithFlags(&rt->marks[i], cudaEventDisableTiming | cudaEventBlockingSync),

@@ -12,4 +12,4 @@ for arch in $archs; do
 done
 cmake --preset gpus -DATOLL_WERROR=ON >/dev/null
 cmake --build --preset gpus -j "$(nproc)"
-bash tests/cuda/test_cuda_resources.sh build/gpus/cuda "$archs"
+bash tests/cuda/test_cuda_resources.sh build/gpus/cuda "$archs" build/gpus/bin/atoll_cuda.so

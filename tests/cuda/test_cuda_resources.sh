@@ -1,11 +1,12 @@
 # What ptxas said while the CUDA back end was built ($1: folder of *.ptxas): every kernel was compiled for every
-# architecture ($2), none spills or uses a stack, and each keeps to its line of registers.txt. Skipped where there is no
-# CUDA build.
+# architecture ($2), none spills or uses a stack, each keeps to its line of registers.txt, and the plugin ($3) has it on
+# the list of those to load at the start. Skipped where there is no CUDA build.
 # shellcheck shell=bash
 set -euo pipefail
 
 logs=$1
 archs=$2
+plugin=$3
 budget=tests/cuda/registers.txt
 compgen -G "$logs/*.ptxas" >/dev/null || exit 77
 # An ACT_KERNEL is two: fp32 and bf16.
@@ -59,5 +60,11 @@ awk -v archs="$archs" -v budget="$budget" '
             }
         exit bad
     }' "$budget" "$logs"/*.ptxas || status=1
+
+listed=$((0x$(readelf -SW "$plugin" | sed -nE 's/.* atoll_kernels +PROGBITS +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+) .*/\1/p') / 16))
+if ((listed != $(wc -l <<<"$kernels"))); then
+    echo "$plugin loads $listed kernels at the start, not $(wc -l <<<"$kernels"): does a macro that defines some lack KNOWN_KERNEL?"
+    status=1
+fi
 ((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs, no spills"
 exit $status
