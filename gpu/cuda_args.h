@@ -28,6 +28,7 @@ enum {
     CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into so many at most, by its length alone */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
     CUDA_ATTN_HEAD_MAX = 128, /* columns of a head that fit its shared memory */
+    CUDA_ATTN_TILE = 128,    /* the same of attention on tensor cores, and the threads of such a block */
     CUDA_CHUNK_THREADS = 128, /* of the block that takes one chunk of top-k */
     CUDA_CHUNK_MAX = 4096,    /* values of a chunk: 32 in the registers of each thread */
     CUDA_CHOSEN_MAX = 1024    /* of them sent: their magnitudes lie in shared memory */
@@ -284,6 +285,19 @@ void cuda_attn_fwd(const struct cuda_grid *grid, const struct cuda_attn_args *a)
 void cuda_attn_dot(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_bwd_q(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_bwd_kv(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+
+/* --- cuda_attn_fwd.cu, cuda_attn_bwd.cu: bf16 whose rows begin at 16 bytes, head_dim a multiple of CUDA_WIDE and at
+ * most the number in the name: ceil(seq / CUDA_ATTN_TILE) by batch*heads blocks, bwd_kv batch*kv_heads ------------- */
+
+void cuda_attn_fwd_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_fwd_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+/* ceil(seq / (CUDA_BLOCK / 8)), _128: / 16, by batch*heads */
+void cuda_attn_dot_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_dot_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_bwd_q_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_bwd_q_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_bwd_kv_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+void cuda_attn_bwd_kv_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 
 /* --- cuda_delta_chunk.cu, cuda_delta_block.cu --------------------------------------------------------------------- */
 

@@ -2,7 +2,8 @@
  * CUDA_ATTN_ROWS rows of one head, a warp each, and walks over the other side in tiles of 32 rows that all its warps
  * share: lanes are rows of the tile while dot products are taken, and columns of the head while products are summed.
  * The softmax is taken on the way (Milakov and Gimelshein, arXiv 1805.02867), backward recomputes it from the stored
- * log-sum-exp (Dao et al., arXiv 2205.14135). The fast path will be cuDNN's. */
+ * log-sum-exp (Dao et al., arXiv 2205.14135). For fp32, and bf16 heads whose rows tensor cores cannot load
+ * (gpu/cuda_attn_fwd.cu). */
 #include "gpu/cuda_act.h"
 
 enum {

@@ -35,6 +35,7 @@
 
 #define DEVICE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
 /* Puts the kernel, launched with `bytes` of shared memory, on the list of struct cuda_known_kernel. */
 #define KNOWN_KERNEL(kernel, bytes)                                                                                    \
     __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
@@ -96,6 +97,7 @@ unsigned cuda_emulated_ballot(int vote, int line);
 
 #define DEVICE static inline
 #define UNROLL
+#define UNROLL_4
 /* A section of its own: the emulation fills it with NaN before every block, as nothing initialises shared memory. */
 #if defined(__SANITIZE_ADDRESS__)
 #define __shared__ static

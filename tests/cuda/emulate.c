@@ -9,6 +9,7 @@
 #include <ucontext.h>
 
 #include "gpu/cuda_kernel.h"
+#include "tests/cuda/emulate_impl.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -78,7 +79,7 @@ extern char shared_begin[] __asm__("__start_cuda_shared");
 extern char shared_end[] __asm__("__stop_cuda_shared");
 static char shared_none[16] __attribute__((section("cuda_shared"), used));
 
-static _Noreturn void broken(const char *what, int line)
+_Noreturn void emulate_broken(const char *what, int line)
 {
     fprintf(stderr, "%s, line %d: block %u,%u thread %u: %s\n", emu.name, line, blockIdx.x, blockIdx.y, threadIdx.x,
             what);
@@ -186,7 +187,7 @@ static int fiber_take(void)
     if (emu.n_idle) return emu.idle[--emu.n_idle];
     int fiber = emu.n_fibers++;
     emu.stacks[fiber] = malloc(STACK_BYTES);
-    if (!emu.stacks[fiber]) broken("no memory for its stack", 0);
+    if (!emu.stacks[fiber]) emulate_broken("no memory for its stack", 0);
     struct context *context = &emu.contexts[fiber];
     ucontext_t *whole = &context->whole;
     context->stack = emu.stacks[fiber];
@@ -223,10 +224,10 @@ static bool release(unsigned first, unsigned last, enum state state)
         if (emu.threads[i].state == state) line = emu.threads[i].line;
     }
     if (!waiting) return false;
-    if (done) broken("some threads have ended, others wait for them", line);
+    if (done) emulate_broken("some threads have ended, others wait for them", line);
     if (waiting < last - first) return false;
     for (unsigned i = first; i < last; i++) {
-        if (emu.threads[i].line != line) broken("threads wait at different barriers", line);
+        if (emu.threads[i].line != line) emulate_broken("threads wait at different barriers", line);
         emu.threads[i].state = READY;
     }
     if (emulate_watch && emu.threads[first].orders) emulate_watch->met(first, last);
@@ -268,9 +269,10 @@ static void run_block(unsigned index)
             while (run_warp(at) && release(warp, warp + LANES, AT_WARP)) continue;
         }
         for (unsigned i = 0; i < emu.n; i++) done += emu.threads[i].state == DONE;
-        if (done == emu.n) return;
-        if (!release(0, emu.n, AT_BLOCK)) broken("threads wait for each other", emu.threads[0].line);
+        if (done == emu.n) break;
+        if (!release(0, emu.n, AT_BLOCK)) emulate_broken("threads wait for each other", emu.threads[0].line);
     }
+    emulate_copies_end(emu.n);
 }
 
 void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, size_t args_bytes,
@@ -283,7 +285,7 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     emu.n = threads;
     gridDim = (struct emulated_index){x, y, 1};
     blockDim = (struct emulated_index){threads, 1, 1};
-    if (!x || !y || threads > THREADS_MAX || threads % LANES) broken("not a grid that a GPU would take", 0);
+    if (!x || !y || threads > THREADS_MAX || threads % LANES) emulate_broken("not a grid that a GPU would take", 0);
     if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
     for (unsigned block = 0; block < x * y; block++) {
         blockIdx = (struct emulated_index){block % x, block / x, 0};
@@ -308,6 +310,16 @@ void cuda_emulated_barrier(const char *file, int line)
 void cuda_emulated_warp_barrier(const char *file, int line)
 {
     if (!is_left_out(file, line)) park(AT_WARP, true, line);
+}
+
+unsigned emulate_thread(void)
+{
+    return emu.current;
+}
+
+void emulate_meet(int line)
+{
+    park(AT_WARP, false, line);
 }
 
 /* Values stay until all have read them, hence the second wait. */

@@ -124,4 +124,15 @@ void emulate_hang(struct cuda_rt *rt, bool leave);
 void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write);
 void emulate_clock_join(struct emulated_clock *to, const struct emulated_clock *other);
 
+/* --- emulate.c, for emulate_mma.c --------------------------------------------------------------------------------- */
+
+/* The thread of the block that runs. */
+unsigned emulate_thread(void);
+/* Wait for the other lanes; orders no memory. */
+void emulate_meet(int line);
+/* The kernel is wrong: end the process with a message. */
+_Noreturn void emulate_broken(const char *what, int line);
+/* In emulate_mma.c: a block of so many threads has ended. */
+void emulate_copies_end(unsigned threads);
+
 #endif

@@ -236,6 +236,7 @@ static void run_down(struct cuda_rt *rt, size_t most, bool looks)
     enum cuda_queue queue;
     rt->looks = looks;
     rt->left = false;
+    if (rt->n_queued <= most) return; /* to open and close all memory takes long */
     emulate_memory_open(rt);
     while (!rt->left && rt->n_queued > most && (queue = choose(rt)) != CUDA_QUEUES) run_first(rt, queue);
     emulate_memory_close(rt);
@@ -304,9 +305,11 @@ enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *
     rt->looks = true;
     rt->left = false;
     wait_begins(rt);
-    emulate_memory_open(rt);
-    run_until(rt, e, e->recorded);
-    emulate_memory_close(rt);
+    if (had) {
+        emulate_memory_open(rt);
+        run_until(rt, e, e->recorded);
+        emulate_memory_close(rt);
+    }
     wait_ends(rt);
     note_wait(rt, had);
     if (!rt->left) emulate_clock_join(&rt->host, &e->clock);

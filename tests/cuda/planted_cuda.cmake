@@ -145,6 +145,91 @@ atoll_planted_cuda(keys_of_the_next_head test_attn cuda_attention
 atoll_planted_cuda(a_sharing_head_forgotten test_attn cuda_attention
     "size_t head = shared * group;" "size_t head = shared * group + (group > 1);")
 
+# --- attention on tensor cores. What a header does is changed in front of it.
+atoll_planted_cuda(tiles_a_query_does_not_see_itself test_attn_tiles cuda_attn_fwd
+    "TILES, n, (int)(key - first)" "TILES, n, (int)(key - first) + 1")
+atoll_planted_cuda(tiles_a_query_sees_the_next_key test_attn_tiles cuda_attn_fwd
+    "TILES, n, (int)(key - first)" "TILES, n, (int)(key - first) - 1")
+atoll_planted_cuda(diagonal_not_masked_in_time test_attn_tiles cuda_attn_fwd
+    "key + columns > first + 1" "key > first")
+atoll_planted_cuda(diagonal_not_looked_at test_attn_tiles cuda_attn_fwd
+    "key < first + ROWS &&" "key < first &&")
+atoll_planted_cuda(sum_not_brought_to_the_new_top test_attn_tiles cuda_attn_fwd
+    "soft->sum[row] *= keep[row];" "")
+atoll_planted_cuda(outputs_not_brought_to_the_new_top test_attn_tiles cuda_attn_fwd
+    "out[m * n_out + i][j] *= keep[2 * m + j / 2];" "(void)out;")
+atoll_planted_cuda(outputs_brought_to_the_top_of_other_rows test_attn_tiles cuda_attn_fwd
+    "keep[2 * m + j / 2];" "keep[2 * m];")
+atoll_planted_cuda(only_the_last_row_moves test_attn_tiles cuda_attn_fwd
+    "moved |= top" "moved = top")
+atoll_planted_cuda(top_of_a_part_of_the_row test_attn_tiles cuda_attn_fwd
+    "for (unsigned lanes = 1; lanes < 4; lanes *= 2) top" "for (unsigned lanes = 1; lanes < 2; lanes *= 2) top")
+atoll_planted_cuda(sum_of_a_part_of_the_row test_attn_tiles cuda_attn_fwd
+    "for (unsigned lanes = 1; lanes < 4; lanes *= 2) sum" "for (unsigned lanes = 1; lanes < 2; lanes *= 2) sum")
+atoll_planted_cuda(lse_of_the_unscaled_top test_attn_tiles cuda_attn_fwd
+    "fmaf(soft->top[row], a->scale, logf(sum))" "soft->top[row] + logf(sum)")
+atoll_planted_cuda(lse_of_other_rows test_attn_tiles cuda_attn_fwd
+    "unsigned query = first + row_of(row / 2, row % 2);" "unsigned query = first + row_of(row / 2, row % 2 == 0);")
+atoll_planted_cuda(tiles_keys_of_another_head test_attn_tiles cuda_attn_fwd
+    "query_head / (heads / (unsigned)a->kv_heads)" "query_head % (unsigned)a->kv_heads")
+atoll_planted_cuda(queries_not_waited_for test_attn_tiles cuda_attn_fwd
+    "copy_wait(1);" "")
+atoll_planted_cuda(queries_and_more_on_their_way test_attn_tiles cuda_attn_fwd
+    "lane_of());\n    copy_commit();" "lane_of());")
+atoll_planted_cuda(tiles_not_waited_for test_attn_tiles cuda_attn_fwd
+    "copy_wait(0);" "copy_wait(1);")
+atoll_planted_cuda(one_tile_for_both_steps test_attn_tiles cuda_attn_fwd
+    "next = stage == stages ? stages + 2 * tile : stages;" "next = stages;")
+atoll_planted_cuda(tail_not_zeroed test_attn_tiles cuda_attn_fwd
+    "#include \"gpu/cuda_attn_tile.h\""
+    "#include \"gpu/cuda_mma.h\"\n#define copy_16(s, at, from, filled) copy_16(s, at, from, 16)\n#include \"gpu/cuda_attn_tile.h\"")
+atoll_planted_cuda(pairs_turned test_attn_tiles cuda_attn_fwd
+    "#include \"gpu/cuda_attn_tile.h\""
+    "#include \"gpu/cuda_mma.h\"\n#define bf16_pair(low, high) bf16_pair(high, low)\n#include \"gpu/cuda_attn_tile.h\"")
+atoll_planted_cuda(values_not_transposed test_attn_tiles cuda_attn_fwd
+    "#include \"gpu/cuda_attn_tile.h\""
+    "#include \"gpu/cuda_mma.h\"\n#define columns_load rows_load\n#include \"gpu/cuda_attn_tile.h\"")
+atoll_planted_cuda(fragments_of_the_wrong_rows test_attn_tiles cuda_attn_fwd
+    "#include \"gpu/cuda_attn_tile.h\""
+    "#include \"gpu/cuda_mma.h\"\n#define mma(sum, a, b0, b1) mma(sum, a, b1, b0)\n#include \"gpu/cuda_attn_tile.h\"")
+atoll_planted_cuda(dot_of_half_a_row test_attn_tiles cuda_attn_bwd
+    "apart = lanes / 2;" "apart = lanes / 4;")
+atoll_planted_cuda(dot_of_narrow_rows test_attn_tiles cuda_attn_bwd
+    "row_dot(&a, 16);" "row_dot(&a, 8);")
+atoll_planted_cuda(dq_without_the_own_key test_attn_tiles cuda_attn_bwd
+    "Q_TILES, n, (int)(key - first)" "Q_TILES, n, (int)(key - first) + 1")
+atoll_planted_cuda(dq_with_the_next_key test_attn_tiles cuda_attn_bwd
+    "Q_TILES, n, (int)(key - first)" "Q_TILES, n, (int)(key - first) - 1")
+atoll_planted_cuda(dq_with_lse_in_nats test_attn_tiles cuda_attn_bwd
+    "stat[0] * LOG2_E;" "stat[0];")
+atoll_planted_cuda(dq_without_dot test_attn_tiles cuda_attn_bwd
+    "= -stat[1];" "= 0 * stat[1];")
+atoll_planted_cuda(dq_of_another_head test_attn_tiles cuda_attn_bwd
+    "query_head / (heads / kv_heads)" "query_head % kv_heads")
+atoll_planted_cuda(dq_without_the_last_tile test_attn_tiles cuda_attn_bwd
+    "key < end; key += columns" "key + columns < end; key += columns")
+atoll_planted_cuda(dk_without_the_own_query test_attn_tiles cuda_attn_bwd
+    "(int)(first - query)" "(int)(first - query) + 1")
+atoll_planted_cuda(dk_with_the_query_before test_attn_tiles cuda_attn_bwd
+    "(int)(first - query)" "(int)(first - query) - 1")
+atoll_planted_cuda(dk_with_the_diagonal_too_late test_attn_tiles cuda_attn_bwd
+    "first + rows > query + 1" "first > query")
+atoll_planted_cuda(dk_without_dot test_attn_tiles cuda_attn_bwd
+    "= -dot[j % 2]" "= 0 * dot[j % 2]")
+atoll_planted_cuda(dk_of_the_first_sharing_head test_attn_tiles cuda_attn_bwd
+    "t.head++, t.query = from;" "t.head += 2, t.query = from;")
+atoll_planted_cuda(dk_with_lse_of_another_head test_attn_tiles cuda_attn_bwd
+    "(sequence * a->heads + t.head) * a->seq" "(sequence * a->heads) * a->seq")
+atoll_planted_cuda(dv_scaled test_attn_tiles cuda_attn_bwd
+    "scale[row] = 1;" "scale[row] = a->scale;")
+atoll_planted_cuda(dk_of_tiles_on_their_way test_attn_tiles cuda_attn_bwd
+    "copy_wait(0);" "copy_wait(1);")
+atoll_planted_cuda(dk_of_a_tile_too_late test_attn_tiles cuda_attn_bwd
+    "query + columns > first &&" "query > first &&")
+atoll_planted_cuda(dk_with_queries_behind_the_last test_attn_tiles cuda_attn_bwd
+    "#include \"gpu/cuda_attn_tile.h\""
+    "#include \"gpu/cuda_mma.h\"\n#define copy_16(s, at, from, filled) copy_16(s, at, from, 16)\n#include \"gpu/cuda_attn_tile.h\"")
+
 # --- barriers, where only orders and NaN tell
 atoll_planted_cuda(places_before_all_parts_are_counted test_embed cuda_embed
     "__syncthreads(); /* all parts are counted */" "")

@@ -10,7 +10,7 @@ plugin=$3
 budget=tests/cuda/registers.txt
 compgen -G "$logs/*.ptxas" >/dev/null || exit 77
 # An ACT_KERNEL is two: fp32 and bf16.
-kernels=$(sed -nE 's/^KERNEL\(([a-z0-9_]+),.*/\1/p; s/^ACT_KERNEL\(([a-z0-9_]+),.*/\1_fp32\n\1_bf16/p' gpu/cuda_*.cu | sort)
+kernels=$(sed -nE 's/^(MMA_)?KERNEL\(([a-z0-9_]+),.*/\2/p; s/^ACT_KERNEL\(([a-z0-9_]+),.*/\1_fp32\n\1_bf16/p' gpu/cuda_*.cu | sort)
 status=0
 
 # Both lists name the same kernels.
