@@ -72,10 +72,14 @@ int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_a
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, in},
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out},
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out}};
+    /* Where the sum over k is cut into parts these may be bf16 otherwise, or summed in it. */
+    uint32_t parts = g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
     int n = 0, good = 0;
     if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS) return 0;
     bool ok = cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS;
+                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &parts,
+                                                   sizeof parts) == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < 4; i++)
         ok = ok && cublasLtMatmulPreferenceSetAttribute(wish, aligned[i].what, &aligned[i].bytes,
                                                         sizeof aligned[i].bytes) == CUBLAS_STATUS_SUCCESS;

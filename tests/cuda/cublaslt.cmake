@@ -27,6 +27,9 @@ atoll_planted_cublaslt(sums_go_to_the_bias test_products cuda_gemm
     "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->sums" "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias")
 atoll_planted_cublaslt(operands_not_exchanged test_products cuda_gemm
     "call->b, g->first, call->a, g->second" "call->a, g->first, call->b, g->second")
+atoll_planted_cublaslt(parts_summed_in_bf16 test_products cuda_gemm
+    "g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK"
+    "CUBLASLT_REDUCTION_SCHEME_MASK")
 atoll_planted_cublaslt(slower_form_taken test_faster cuda_gemm_time
     "least[1] < least[0] ? FORM_FUSED : FORM_APART" "least[1] < least[0] ? FORM_APART : FORM_FUSED")
 atoll_planted_cublaslt(kernel_not_timed test_faster cuda_gemm_time

@@ -154,8 +154,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 {
     struct task t = task_of(op);
     struct matrix out = matrix_of(d);
-    (void)handle, (void)a, (void)b, (void)c, (void)wish;
+    size_t size = sizeof stub.schemes;
+    (void)handle, (void)a, (void)b, (void)c;
     *n = 0;
+    if (cublasLtMatmulPreferenceGetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &stub.schemes,
+                                             sizeof stub.schemes, &size) != CUBLAS_STATUS_SUCCESS)
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (!valid(&t, &out)) return CUBLAS_STATUS_INVALID_VALUE;
     if (stub.unknown & t.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *n < most && *n < STUB_ALGORITHMS; ++*n) {

@@ -17,6 +17,7 @@ struct stub {
     bool no_memory;       /* of the device */
     float plain_ms, end_ms; /* of a product without epilogue, with one; algorithm i takes i ms more */
     float now_ms;         /* time goes by in products, and in what the test adds */
+    uint32_t schemes;     /* of the last proposals: how parts of a sum may meet (cublasLtReductionScheme_t) */
     size_t products;      /* run so far */
     uint64_t last;        /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */
 };
