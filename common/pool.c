@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -151,6 +152,13 @@ int pool_threads(const struct pool *pool)
     return pool->threads;
 }
 
+int pool_cores(int most)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > most ? most : n;
+}
+
 void pool_run(struct pool *pool, pool_fn fn, void *ctx)
 {
     unsigned csr = set_floats(pool);
@@ -175,4 +183,27 @@ void pool_share(size_t count, size_t grain, int thread, int threads, size_t *beg
     size_t first = grains * t / n * grain, last = grains * (t + 1) / n * grain;
     *begin = first < count ? first : count;
     *end = last < count ? last : count;
+}
+
+struct copy {
+    char *dst;
+    const char *src;
+    size_t bytes;
+};
+
+static void copy_share(void *ctx, int thread, int threads)
+{
+    const struct copy *c = ctx;
+    size_t begin, end;
+    pool_share(c->bytes, POOL_COPY_BYTES, thread, threads, &begin, &end);
+    if (begin < end) memcpy(c->dst + begin, c->src + begin, end - begin);
+}
+
+void pool_copy(struct pool *pool, void *dst, const void *src, size_t bytes)
+{
+    struct copy job = {.dst = dst, .src = src, .bytes = bytes};
+    if (pool && bytes > POOL_COPY_BYTES)
+        pool_run(pool, copy_share, &job);
+    else if (bytes)
+        memcpy(dst, src, bytes);
 }

@@ -1,12 +1,12 @@
 #include "coordinator/outer_state.h"
 
-#include <sched.h>
 #include <string.h>
 
 #include "common/codec_spec.h"
 #include "common/hash.h"
 #include "common/hf_folder.h"
 #include "common/mem.h"
+#include "common/pool.h"
 #include "common/schedule.h"
 #include "compress/codec.h"
 #include "coordinator/outer_opt.h"
@@ -39,11 +39,7 @@ static bool delayed_apart(const struct config *c)
 /* Cores this process may use, unless somebody says otherwise. */
 static int threads_of(const struct config *config)
 {
-    cpu_set_t set;
-    if (config->coordinator.threads) return (int)config->coordinator.threads;
-    if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    int n = CPU_COUNT(&set);
-    return n < 1 ? 1 : n > THREADS_AUTO_MAX ? THREADS_AUTO_MAX : n;
+    return config->coordinator.threads ? (int)config->coordinator.threads : pool_cores(THREADS_AUTO_MAX);
 }
 
 static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)

@@ -97,10 +97,11 @@ static enum status cpu_sync(struct device *dev, struct err *err)
     return err_set(err, cpu->error.code, "%s", cpu->error.msg);
 }
 
-static enum status cpu_stage_plan(struct device *dev, size_t bytes)
+static enum status cpu_stage_plan(struct device *dev, size_t bytes, struct pool *pool)
 {
     (void)dev;
     (void)bytes;
+    (void)pool;
     return STATUS_OK;
 }
 

@@ -86,6 +86,7 @@ struct cuda_stage {
     void *buffer[CUDA_STAGE_BUFFERS]; /* pinned */
     struct cuda_event *through[CUDA_STAGE_BUFFERS]; /* the buffer's last copy, of COPY */
     struct cuda_event *enter, *leave; /* from MAIN to COPY, and back */
+    struct pool *pool; /* copies; may be NULL */
     int turn;
 };
 
@@ -164,7 +165,7 @@ void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t off
 
 /* --- cuda_stage.c: see device.h ----------------------------------------------------------------------------------- */
 
-enum status cuda_op_stage_plan(struct device *dev, size_t bytes);
+enum status cuda_op_stage_plan(struct device *dev, size_t bytes, struct pool *pool);
 void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes);
 enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t bytes, struct err *err);
 void cuda_stage_finish(struct cuda_device *cuda);

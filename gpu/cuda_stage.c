@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "common/pool.h"
+
 void cuda_stage_finish(struct cuda_device *cuda)
 {
     struct cuda_stage *s = &cuda->stage;
@@ -16,7 +18,7 @@ void cuda_stage_finish(struct cuda_device *cuda)
     *s = (struct cuda_stage){.bytes = 0};
 }
 
-static enum status make(struct cuda_device *cuda, size_t bytes)
+static enum status make(struct cuda_device *cuda, size_t bytes, struct pool *pool)
 {
     struct cuda_stage *s = &cuda->stage;
     TRY(cuda_rt_event_create(cuda->rt, &s->enter));
@@ -27,14 +29,15 @@ static enum status make(struct cuda_device *cuda, size_t bytes)
         if (!s->buffer[i]) return STATUS_NOMEM;
     }
     s->bytes = bytes;
+    s->pool = pool;
     return STATUS_OK;
 }
 
-enum status cuda_op_stage_plan(struct device *dev, size_t bytes)
+enum status cuda_op_stage_plan(struct device *dev, size_t bytes, struct pool *pool)
 {
     struct cuda_device *cuda = cuda_of(dev);
     if (cuda->stage.bytes || !bytes) return STATUS_OK;
-    enum status status = make(cuda, bytes);
+    enum status status = make(cuda, bytes, pool);
     if (status != STATUS_OK) cuda_stage_finish(cuda);
     return status;
 }
@@ -77,7 +80,7 @@ void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes)
         size_t n = piece(s, bytes, at);
         int i = take(cuda);
         if (i < 0) return;
-        memcpy(s->buffer[i], (const char *)src + at, n);
+        pool_copy(s->pool, s->buffer[i], (const char *)src + at, n);
         cuda_rt_copy_on(cuda->rt, CUDA_COPY, (char *)dst + at, s->buffer[i], n, CUDA_UPLOAD);
         cuda_rt_record(cuda->rt, CUDA_COPY, s->through[i]);
     }
@@ -111,7 +114,7 @@ enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t
         size_t n = piece(s, bytes, at);
         next = at + n < bytes ? submit(cuda, src, bytes, at + n) : -1;
         TRY(cuda_rt_await(cuda->rt, s->through[now], err));
-        memcpy((char *)dst + at, s->buffer[now], n);
+        pool_copy(s->pool, (char *)dst + at, s->buffer[now], n);
     }
     return cuda_rt_await(cuda->rt, s->enter, err); /* the error of a piece that was not submitted */
 }

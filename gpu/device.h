@@ -33,6 +33,7 @@
 
 struct collective;
 struct device_ops;
+struct pool;
 
 struct device {
     const struct device_ops *ops;
@@ -132,8 +133,10 @@ struct device_ops {
      * when there is none. host_release: NULL is allowed. */
     void *(*host_alloc)(struct device *dev, size_t bytes);
     void (*host_release)(struct device *dev, void *p);
-    /* Room for send and fetch, taken once: two pinned buffers of so many bytes. NOMEM: they go without, and wait. */
-    enum status (*stage_plan)(struct device *dev, size_t bytes) MUST_CHECK;
+    /* Room for send and fetch, taken once: two pinned buffers of so many bytes. The threads of `pool` copy from and to
+     * them; it is the caller's, who lends it as long as the device lives and uses it in the thread that calls send and
+     * fetch only. NULL: that thread copies alone. NOMEM: they go without buffers, and wait. */
+    enum status (*stage_plan)(struct device *dev, size_t bytes, struct pool *pool) MUST_CHECK;
     /* As upload, but host_src may change as soon as the call returns. The host waits for buffers only: the last pieces
      * may be on their way still. */
     void (*send)(struct device *dev, void *dst, const void *host_src, size_t bytes);

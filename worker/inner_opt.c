@@ -276,10 +276,8 @@ bool inner_opt_finish(struct inner_opt *opt, float norm)
 
 static enum status read_apart(struct inner_opt *opt, struct err *err)
 {
-    for (int r = 0; opt->host && r < opt->n_slices; r++) {
-        inner_shard_read(opt->slices[r].shard, opt->host, opt->host + opt->n_params);
-        TRY(opt->slices[r].dev->ops->sync(opt->slices[r].dev, err));
-    }
+    for (int r = 0; opt->host && r < opt->n_slices; r++)
+        TRY(inner_shard_read(opt->slices[r].shard, opt->host, opt->host + opt->n_params, err));
     return STATUS_OK;
 }
 
@@ -292,8 +290,9 @@ enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float
         v = opt->host + opt->n_params;
     }
     if (opt->host && opt->m) {
-        dev->ops->download(dev, opt->host, opt->m, opt->n_params * sizeof *opt->host);
-        dev->ops->download(dev, opt->host + opt->n_params, opt->v, opt->n_params * sizeof *opt->host);
+        size_t bytes = opt->n_params * sizeof *opt->host;
+        TRY(dev->ops->fetch(dev, opt->host, opt->m, bytes, err));
+        TRY(dev->ops->fetch(dev, opt->host + opt->n_params, opt->v, bytes, err));
     }
     TRY(opt->slices[0].shard ? read_apart(opt, err) : dev->ops->sync(dev, err));
     *m_p = m;
@@ -304,7 +303,7 @@ enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float
 static void write_one(const struct inner_opt *opt, float *to, const void *from)
 {
     struct device *dev = opt->slices[0].dev;
-    if (to && from) dev->ops->upload(dev, to, from, opt->n_params * sizeof *to);
+    if (to && from) dev->ops->send(dev, to, from, opt->n_params * sizeof *to);
     if (to && !from) dev->ops->fill(dev, to, opt->n_params, 0.0f);
 }
 

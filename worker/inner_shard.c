@@ -190,14 +190,18 @@ enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_conf
 
 /* --- saved states ------------------------------------------------------------------------------------------------- */
 
-void inner_shard_read(struct inner_shard *s, float *m, float *v)
+enum status inner_shard_read(struct inner_shard *s, float *m, float *v, struct err *err)
 {
+    const struct device_ops *ops = s->dev->ops;
     for (size_t i = 0; i < s->n_parts; i++) {
         const struct shard_part *p = &s->parts[i];
         const float *from = i < s->n_plain ? s->m : s->momentum;
-        s->dev->ops->download(s->dev, m + p->offset, from + p->state, p->count * sizeof *m);
-        if (i < s->n_plain) s->dev->ops->download(s->dev, v + p->offset, s->v + p->state, p->count * sizeof *v);
+        size_t bytes = p->count * sizeof *m;
+        if (!bytes) continue;
+        TRY(ops->fetch(s->dev, m + p->offset, from + p->state, bytes, err));
+        if (i < s->n_plain) TRY(ops->fetch(s->dev, v + p->offset, s->v + p->state, bytes, err));
     }
+    return STATUS_OK;
 }
 
 /* from[n_params] is the host's, or NULL: zeros. */
@@ -205,7 +209,7 @@ static void write_part(struct inner_shard *s, const struct shard_part *p, float 
 {
     if (!p->count) return;
     if (from)
-        s->dev->ops->upload(s->dev, to + p->state, from + p->offset, p->count * sizeof *to);
+        s->dev->ops->send(s->dev, to + p->state, from + p->offset, p->count * sizeof *to);
     else
         s->dev->ops->fill(s->dev, to + p->state, p->count, 0.0f);
 }

@@ -44,8 +44,8 @@ enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *s
 enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars,
                               float *theta, const float *grad, double lr) MUST_CHECK;
 /* Of the moments: into, or from, the host's whole vectors [n_params]; from NULL: zeros. v of matrices is left alone.
- * The caller syncs. */
-void inner_shard_read(struct inner_shard *s, float *m, float *v);
+ * What was read is there when the call returns; what is written the host may change then, and errors come from sync. */
+enum status inner_shard_read(struct inner_shard *s, float *m, float *v, struct err *err) MUST_CHECK;
 void inner_shard_write(struct inner_shard *s, const float *m, const float *v);
 
 #endif

@@ -131,15 +131,14 @@ float *replica_params(struct replica *r)
 
 enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
+    struct rank *k = &r->ranks[0];
     if (r->apart) TRY(ranks_quiet(r, err));
-    for (int i = 0; i == 0 || (r->apart && i < r->n_ranks); i++) {
-        struct rank *k = &r->ranks[i];
-        if (i == 0 && first)
-            k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
-        else
-            k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
-    }
-    return STATUS_OK;
+    if (first)
+        k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
+    else
+        k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
+    /* From GPU to GPU: over the bus it would be once more for each. */
+    return r->apart ? ranks_spread(r, err) : STATUS_OK;
 }
 
 enum status replica_set_params(struct replica *r, const float *values, struct err *err)

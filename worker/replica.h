@@ -28,6 +28,7 @@ struct replica_outer {
 };
 
 struct memory_plan;
+struct pool;
 
 struct replica_config {
     const struct model_family *family;
@@ -46,6 +47,7 @@ struct replica_config {
     struct replica_outer outer;
     void (*end)(const char *line); /* ends the process when one of several GPUs hangs for good (gpu/collective.h) */
     struct inner_opt_config opt;
+    struct pool *pool; /* the caller's, for copies between host and GPU (device.h, stage_plan); may be NULL */
 };
 
 struct replica;
@@ -72,8 +74,8 @@ void replica_destroy(struct replica *replica);
 float *replica_params(struct replica *replica);
 /* From, or to, memory of the host; *values stays valid until the next call. What the device says. */
 enum status replica_set_params(struct replica *replica, const float *values, struct err *err) MUST_CHECK;
-/* From memory of the host to the ranks that have no copy of it: `first` is one in memory of the first device (not the
- * live parameters), which stays as it is while the device reads it; NULL: there is none. */
+/* The same where the first device has a copy in memory of its own: `first` (not the live parameters), which stays as it
+ * is while the device reads it; NULL: there is none. */
 enum status replica_set_params_at(struct replica *replica, const float *values, const float *first,
                                   struct err *err) MUST_CHECK;
 enum status replica_get_params(struct replica *replica, const float **values, struct err *err) MUST_CHECK;

@@ -78,8 +78,8 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
 /* What parameters go through on their way to a device, and back. */
 static void plan_stage(const struct rank *k)
 {
-    size_t theta = k->replica->layout->n_params * sizeof(float);
-    if (k->dev->ops->stage_plan(k->dev, theta < STAGE_BYTES ? theta : STAGE_BYTES) != STATUS_OK)
+    size_t theta = k->replica->layout->n_params * sizeof(float), bytes = theta < STAGE_BYTES ? theta : STAGE_BYTES;
+    if (k->dev->ops->stage_plan(k->dev, bytes, k->replica->config.pool) != STATUS_OK)
         log_warn("%s: no pinned memory for transfers: they are slower", k->dev->name);
 }
 

@@ -53,6 +53,7 @@ static enum status obey(struct rank *k)
     case ORDER_SYNC:
         if (r->apart) shard_exchange_settle(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
+    case ORDER_SPREAD: return shard_exchange_spread(&k->exchange, &k->err);
     case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
@@ -133,6 +134,12 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     r->n_counters = n;
     r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
     give_order(r, order);
+    return order_status(r, err);
+}
+
+enum status ranks_spread(struct replica *r, struct err *err)
+{
+    give_order(r, ORDER_SPREAD);
     return order_status(r, err);
 }
 

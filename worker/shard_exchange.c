@@ -104,18 +104,35 @@ static enum status start_parameters(struct shard_exchange *x, uint32_t bucket)
                                  THETA_TICKETS + bucket);
 }
 
-enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
+static enum status start_copy(struct shard_exchange *x, uint32_t bucket)
 {
-    const struct shard_map *map = x->map;
+    const struct collective_part part = {.offset = shard_bucket_offset(x->map, bucket),
+                                         .n = shard_bucket_params(x->map, bucket)};
+    return x->coll->ops->start_broadcast(x->coll, x->theta, &part, 1, THETA_TICKETS + bucket);
+}
+
+static enum status gather(struct shard_exchange *x, enum status (*start)(struct shard_exchange *x, uint32_t bucket),
+                          struct err *err)
+{
     TRY(alone(x, err));
-    for (uint32_t b = 0; b < map->n_buckets; b++) { /* in the order in which forward needs them */
-        TRY(start_parameters(x, b));
+    for (uint32_t b = 0; b < x->map->n_buckets; b++) { /* in the order in which forward needs them */
+        TRY(start(x, b));
         x->gathering[b] = true;
     }
     if (!x->warm) shard_exchange_settle(x);
-    TRY(alone(x, err));
+    return alone(x, err);
+}
+
+enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
+{
+    TRY(gather(x, start_parameters, err));
     x->warm = true;
     return STATUS_OK;
+}
+
+enum status shard_exchange_spread(struct shard_exchange *x, struct err *err)
+{
+    return gather(x, start_copy, err);
 }
 
 void shard_exchange_settle(struct shard_exchange *x)

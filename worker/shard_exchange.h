@@ -36,6 +36,8 @@ enum status shard_exchange_finish(struct shard_exchange *x, struct err *err) MUS
 /* After the rank's shares of theta changed: they go to the others, theirs come. Until `settle`, or the hooks' `needs`,
  * nothing but these may touch theta. */
 enum status shard_exchange_gather(struct shard_exchange *x, struct err *err) MUST_CHECK;
+/* The same after rank 0 alone was given a theta: it goes to all others. */
+enum status shard_exchange_spread(struct shard_exchange *x, struct err *err) MUST_CHECK;
 /* What is submitted to the device from now on finds theta whole. Nothing to do: costs nothing. */
 void shard_exchange_settle(struct shard_exchange *x);
 

@@ -31,6 +31,7 @@ struct trainer {
     struct config_sources sources;
     struct layout layout;
     struct tokens train, val;
+    struct pool *pool; /* copies, and what updates and deltas take of the host */
     struct replica *replica;
     struct lr_schedule schedule;
     char model_text[MODEL_TEXT_MAX];

@@ -5,6 +5,8 @@
 
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/pool.h"
+#include "gpu/plugin.h"
 #include "worker/memory_plan.h"
 #include "worker/outer_bytes.h"
 #include "worker/train_impl.h"
@@ -20,6 +22,7 @@ void train_setup_init(struct trainer *t, const struct train_options *options)
 void train_setup_finish(struct trainer *t)
 {
     replica_destroy(t->replica);
+    pool_destroy(t->pool);
     tokens_close(&t->train);
     tokens_close(&t->val);
     layout_finish(&t->layout);
@@ -128,6 +131,21 @@ static enum status open_data(struct trainer *t, struct err *err)
     return STATUS_OK;
 }
 
+/* Threads of the outer step, which has the machine's cores while nothing is trained. Of a CPU those that the user gave;
+ * beside a GPU a few more, for what goes up and down: eight come near to what the bus takes. Their floats are not
+ * flushed: theta must be everybody's, to the bit. */
+static enum status make_pool(struct trainer *t, struct err *err)
+{
+    enum { BESIDE_A_GPU = 8 };
+    const char *devices = t->config.train.devices;
+    int threads = (int)t->config.train.threads;
+    bool gpu = !strncmp(devices, "cuda", 4) || (!strcmp(devices, "auto") && plugin_cuda_count() > 0);
+    if (gpu && threads < BESIDE_A_GPU) threads = pool_cores(BESIDE_A_GPU);
+    if (threads > POOL_THREADS_MAX) threads = POOL_THREADS_MAX;
+    if (pool_create(threads, POOL_FLOATS_EXACT, &t->pool) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "cannot start %d threads: lower train.threads", threads);
+}
+
 static enum status make_model(struct trainer *t, struct err *err)
 {
     const struct config *c = &t->config;
@@ -139,6 +157,7 @@ static enum status make_model(struct trainer *t, struct err *err)
     TRY(model_cut(family, c, &t->layout, err));
     if (family->config_json(&model, t->model_text, sizeof t->model_text) != STATUS_OK)
         return err_set(err, STATUS_LIMIT, "config.json of the model is too long");
+    TRY(make_pool(t, err));
     struct replica_config replica = {
         .family = family,
         .model = model,
@@ -152,6 +171,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .recompute = c->train.recompute,
         .end = t->options->end,
         .opt = inner_opt_config_of(c),
+        .pool = t->pool,
     };
     TRY(outer_bytes(&replica.outer, c, &t->layout, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));

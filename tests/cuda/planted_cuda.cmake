@@ -297,6 +297,10 @@ atoll_planted_cuda(one_buffer_for_both_pieces test_calls cuda_stage.c
     "(i + 1) % CUDA_STAGE_BUFFERS" "i")
 atoll_planted_cuda(last_piece_as_long_as_the_others test_calls cuda_stage.c
     "bytes - at < s->bytes ? bytes - at : s->bytes" "s->bytes")
+atoll_planted_cuda(pieces_sent_from_the_first_place test_emulated_threads cuda_stage.c
+    "s->buffer[i], (const char *)src + at, n)" "s->buffer[i], (const char *)src, n)")
+atoll_planted_cuda(pieces_fetched_to_the_first_place test_emulated_threads cuda_stage.c
+    "pool_copy(s->pool, (char *)dst + at," "pool_copy(s->pool, (char *)dst,")
 atoll_planted_cuda(host_waits_for_every_piece test_emulated_beside cuda_stage.c
     "int i = take(cuda);\n        if (i < 0) return;" "if (cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return;\n        int i = take(cuda);")
 

@@ -14,6 +14,10 @@ endfunction()
 
 atoll_planted_rank(parameters_not_waited_for test_gpus worker/shard_exchange
     "x->coll->ops->wait(x->coll, THETA_TICKETS + b);" "")
+atoll_planted_rank(theta_of_the_first_rank_only test_gpus worker/replica
+    "return r->apart ? ranks_spread(r, err) : STATUS_OK;" "return STATUS_OK;")
+atoll_planted_rank(last_bucket_not_spread test_gpus worker/shard_exchange
+    ".n = shard_bucket_params(x->map, bucket)}" ".n = shard_bucket_params(x->map, bucket) * (bucket + 1 < x->map->n_buckets)}")
 atoll_planted_rank(gradients_not_waited_for test_gpus worker/shard_exchange
     "b++) x->coll->ops->wait(x->coll, b);" "b++) continue;")
 atoll_planted_rank(gradients_go_before_they_are_final test_gpus worker/shard_exchange

@@ -66,7 +66,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     TRY(dev->ops->delta_plan(dev, &shape, pieces, &o.plan));
     TRY(bench_time(dev, delta, &o, seconds, &alone, err));
     TRY(bench_time(dev, delta_and_download, &o, seconds, &whole, err));
-    TRY(dev->ops->stage_plan(dev, STAGE_BYTES));
+    TRY(dev->ops->stage_plan(dev, STAGE_BYTES, NULL));
     TRY(bench_time(dev, add, &o, seconds, &added, err)); /* of the numbers that came */
     TRY(bench_time(dev, send, &o, seconds, &sent, err));
     printf("{\"codec\": \"%s\", \"params\": %zu, \"gb_s\": %.6g, \"ms\": %.6g, \"ms_with_download\": %.6g, "

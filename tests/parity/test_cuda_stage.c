@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "common/mem.h"
+#include "common/pool.h"
 #include "common/rng.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulate.h"
@@ -34,7 +35,7 @@ static void open_rig(unsigned seed, size_t stage)
     struct err err = {0};
     emulate_queue_order(seed);
     if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, stage), STATUS_OK);
+    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, stage, NULL), STATUS_OK);
     rig.x = rig.dev->ops->alloc(rig.dev, sizeof rig.want_x);
     rig.y = rig.dev->ops->alloc(rig.dev, sizeof rig.want_y);
     assert_true(rig.x && rig.y);
@@ -138,18 +139,53 @@ static void test_emulated_memory(void **state)
     long nth = 0;
     while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once; then it goes without */
         mem_fail_after(++nth);
-        status = rig.dev->ops->stage_plan(rig.dev, 400);
+        status = rig.dev->ops->stage_plan(rig.dev, 400, NULL);
         mem_fail_after(0);
         send_range(rig.x, rig.want_x, 0, N);
         fetch_range(rig.x, rig.want_x, 0, N);
     }
     assert_int_equal(status, STATUS_OK);
     assert_true(nth > 6);
-    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, 1 << 20), STATUS_OK); /* stays as it is */
+    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, 1 << 20, NULL), STATUS_OK); /* stays as it is */
     assert_int_equal(rig.dev->ops->fetch(rig.dev, rig.host, rig.x, 0, &err), STATUS_OK);
     rig.dev->ops->send(rig.dev, rig.x, rig.host, 0);
     fetch_range(rig.x, rig.want_x, 0, N);
     close_rig();
+}
+
+/* Pieces long enough for several threads: what was sent, to the last byte, though the host's memory changes at once. */
+static void test_emulated_threads(void **state)
+{
+    enum { LONG = 5 * POOL_COPY_BYTES / 4 + 3, THREADS = 3 };
+    struct err err = {0};
+    struct pool *pool;
+    float *host = mem_alloc(LONG + 1, sizeof *host);
+    (void)state;
+    assert_non_null(host);
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        emulate_queue_order(seed);
+        if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        size_t stage = 2 * POOL_COPY_BYTES + 20 * (seed % 2);
+        assert_int_equal(rig.dev->ops->stage_plan(rig.dev, stage, seed < SEEDS / 2 ? pool : NULL), STATUS_OK);
+        float *device = rig.dev->ops->alloc(rig.dev, LONG * sizeof *device);
+        assert_non_null(device);
+        for (size_t i = 0; i < LONG; i++) host[i] = (float)(i % 65521) + (float)seed;
+        rig.dev->ops->send(rig.dev, device, host, LONG * sizeof *host);
+        memset(host, 0xff, LONG * sizeof *host);
+        rig.dev->ops->scale(rig.dev, LONG, 2, device);
+        host[LONG] = -1;
+        if (rig.dev->ops->fetch(rig.dev, host, device, LONG * sizeof *host, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        for (size_t i = 0; i < LONG; i++)
+            if (host[i] != 2 * ((float)(i % 65521) + (float)seed))
+                fail_msg("seed %u, element %zu of %d: %g", seed, i, LONG, (double)host[i]);
+        assert_true(host[LONG] == -1);
+        rig.dev->ops->release(rig.dev, device);
+        device_close(rig.dev);
+    }
+    pool_destroy(pool);
+    mem_free(host);
+    assert_int_equal(mem_live_bytes(), 0);
 }
 
 /* A device that fails anywhere: nobody waits for ever, and the error comes out. */
@@ -179,6 +215,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_emulated_beside),
         cmocka_unit_test(test_emulated_memory),
+        cmocka_unit_test(test_emulated_threads),
         cmocka_unit_test(test_emulated_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,8 @@ static void begin(const char *up, const char *down, unsigned seed)
     struct device *dev = NULL;
     emulate_queue_order(seed);
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    if (seed) assert_int_equal(dev->ops->stage_plan(dev, 4 * SCRIPTED_N / 5), STATUS_OK); /* else it goes without */
+    if (seed) /* else it goes without */
+        assert_int_equal(dev->ops->stage_plan(dev, 4 * SCRIPTED_N / 5, NULL), STATUS_OK);
     scripted_begin_on(up, down, dev);
 }
 

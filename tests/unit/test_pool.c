@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -56,6 +57,35 @@ static void test_shares(void **state)
             }
 }
 
+/* Around the sizes where a thread more takes part: every byte once, none behind the end. */
+static void test_copies(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    size_t most = (size_t)(THREADS + 2) * POOL_COPY_BYTES;
+    uint8_t *from = mem_alloc(1, most + 1), *to = mem_alloc(1, most + 1);
+    assert_non_null(from);
+    assert_non_null(to);
+    for (size_t i = 0; i <= most; i++) from[i] = (uint8_t)(1 + i % 251);
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (int parts = 0; parts <= THREADS + 1; parts++)
+        for (int more = -1; more <= 1; more++) {
+            if (!parts && more < 0) continue;
+            size_t n = (size_t)parts * POOL_COPY_BYTES + (size_t)(more + 1) - 1;
+            for (int alone = 0; alone < 2; alone++) {
+                memset(to, 0, most + 1);
+                pool_copy(alone ? NULL : pool, to, from, n);
+                assert_memory_equal(to, from, n);
+                assert_int_equal(to[n], 0);
+            }
+        }
+    pool_destroy(pool);
+    mem_free(from);
+    mem_free(to);
+    assert_int_equal(mem_live_bytes(), 0);
+    assert_true(pool_cores(2) >= 1 && pool_cores(2) <= 2);
+}
+
 static void nothing(void *ctx, int thread, int threads)
 {
     (void)ctx, (void)thread, (void)threads;
@@ -101,6 +131,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_thread_runs_every_job),
         cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_more_threads_than_cores),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
