@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/pool.h"
 #include "worker/outer_loop_impl.h"
 
 enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_setup *setup, uint64_t now_us)
@@ -252,7 +253,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
-    if (loop->base != loop->theta) memcpy(loop->base, loop->theta, loop->n_params * sizeof *loop->base);
+    if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
     outer_anchor_all(loop);
     refresh_pulse(loop);
 }

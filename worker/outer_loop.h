@@ -29,6 +29,7 @@
 
 struct outer_loop; /* opaque */
 struct device;
+struct pool;
 
 /* A piece of a file to be written: borrowed bytes. */
 struct outer_part {
@@ -61,6 +62,7 @@ struct outer_model {
      * device and codec can (outer_loop_on_device). Used inside train_begin, train_done and what saves. */
     struct device *device;
     const float *device_theta; /* [n_params] */
+    struct pool *pool; /* threads for what updates and deltas take of the host; NULL: the caller's alone */
 };
 
 struct outer_setup {

@@ -2,11 +2,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/apply.h"
 #include "common/hash.h"
 #include "common/log.h"
 #include "compress/relay.h"
 #include "worker/outer_loop_impl.h"
+#include "worker/outer_move.h"
 
 enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is loaded anew */
 
@@ -121,7 +121,7 @@ static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
     log_debug("loaded fragment %u at version %" PRIu64, i, head.version);
 }
 
-/* The deltas themselves: merge them as the coordinator did, and take its step. Floats as below. */
+/* The deltas themselves: merge them as the coordinator did; its step is still to be taken. */
 static enum status merge_relayed(struct outer_loop *loop, const struct outer_fragment *f, uint32_t i,
                                  const struct update *u)
 {
@@ -131,27 +131,40 @@ static enum status merge_relayed(struct outer_loop *loop, const struct outer_fra
     for (uint32_t k = 0; k < u->n_named; k++) loop->weights[k] = loop->deltas[k].tokens = u->named[k].tokens;
     TRY(merge_start(&merge, &loop->merger, loop->model.layout, i, f->up, theta, loop->scratch, loop->weights,
                     u->n_named));
-    TRY(relay_merge(&merge, loop->deltas));
-    apply_sgd(theta, loop->scratch, f->count, loop->model.config->outer.learning_rate, loop->lossless,
-              u->form == UPDATE_INCREMENT);
-    return STATUS_OK;
+    return relay_merge(&merge, loop->deltas);
 }
 
-/* Decode and check the assembled update without changing anything; the decoded floats are in scratch. */
-static const char *decode_update(struct outer_loop *loop, uint32_t i, struct update *u)
+static bool is_relayed(const struct outer_loop *loop, const struct update *u)
+{
+    return loop->relays && !strcmp(u->codec, "relay");
+}
+
+/* Check the assembled update without changing anything: it is open in *view, or if relayed merged in scratch. */
+static const char *open_update(struct outer_loop *loop, uint32_t i, struct update *u, struct codec_view *view)
 {
     struct outer_fragment *f = &loop->f[i];
     const struct sync_fragment *sf = &loop->sync.f[i];
     if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK)
         return "the update is malformed";
     if (u->fragment != i || u->version != sf->version + 1) return "the update is another one than was asked for";
-    bool relayed = loop->relays && !strcmp(u->codec, "relay");
+    bool relayed = is_relayed(loop, u);
     if (!relayed && (!f->down || strcmp(u->codec, codec_spec(f->down)) != 0))
         return "the update's codec is not the run's codec.down";
     enum status status = relayed ? merge_relayed(loop, f, i, u)
-                                 : codec_decode(f->down, u->payload, u->payload_size, loop->scratch);
+                                 : codec_open(f->down, u->payload, u->payload_size, NULL, view);
     if (status == STATUS_NONFINITE) return "the update holds NaN or infinity";
     return status == STATUS_OK ? NULL : "the update's payload is malformed";
+}
+
+static void move_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
+{
+    const struct outer_fragment *f = &loop->f[i];
+    const struct outer_move_sgd step = {.lr = loop->model.config->outer.learning_rate, .parameters = loop->lossless,
+                                        .increment = u->form == UPDATE_INCREMENT};
+    if (is_relayed(loop, u))
+        outer_move_step(loop->model.pool, &step, loop->scratch, loop->theta + f->offset, f->count);
+    else
+        outer_move_view(loop->model.pool, view, u->form == UPDATE_PARAMETERS, loop->theta + f->offset);
 }
 
 static uint64_t named_round(const struct outer_loop *loop, const struct update *u)
@@ -180,13 +193,14 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
 {
     struct outer_fragment *f = &loop->f[i];
     struct update u;
+    struct codec_view view;
     uint64_t started = outer_stopwatch(loop);
-    const char *wrong = decode_update(loop, i, &u);
+    const char *wrong = open_update(loop, i, &u, &view);
     if (wrong) {
         damaged(loop, i, wrong, now_us);
         return;
     }
-    apply_update(loop->theta + f->offset, u.form == UPDATE_PARAMETERS, loop->scratch, f->count);
+    move_theta(loop, i, &u, &view);
     uint64_t hash = hash64(loop->theta + f->offset, f->count * sizeof(float));
     if (hash != u.theta_hash) {
         log_error("fragment %u at version %" PRIu64 " has hash %016" PRIx64 ", the run has %016" PRIx64

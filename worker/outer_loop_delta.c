@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/pool.h"
 #include "compress/codec_simd.h"
 #include "worker/outer_loop_impl.h"
 
@@ -121,7 +122,6 @@ static double make_delta(const struct outer_loop *loop, const struct outer_fragm
 
 static void encoded(struct outer_fragment *f, double norm)
 {
-    f->payload_crc = crc32c(0, f->payload, f->payload_size);
     f->norm = (float)norm;
     f->pending = true;
 }
@@ -132,28 +132,47 @@ static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const fl
     double norm = make_delta(loop, f, values + f->offset);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
     TRY(feedback_encode(&f->fb, f->up, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
+    f->payload_crc = crc32c(0, f->payload, f->payload_size);
     encoded(f, norm);
     return STATUS_OK;
+}
+
+struct encoding {
+    struct outer_loop *loop;
+    double norm[LAYOUT_FRAGMENTS_MAX];
+    enum status status[LAYOUT_FRAGMENTS_MAX];
+};
+
+/* Fragments have codecs of their own: each thread takes some. */
+static void encode_some(void *ctx, int thread, int threads)
+{
+    struct encoding *e = ctx;
+    for (uint32_t i = (uint32_t)thread; i < e->loop->n_fragments; i += (uint32_t)threads) {
+        struct outer_fragment *f = &e->loop->f[i];
+        const struct piece_numbers *numbers = delta_maker_numbers(e->loop->maker, i, &e->norm[i]);
+        e->status[i] = f->fb.pending ? STATUS_STATE : isfinite((float)e->norm[i]) ? STATUS_OK : STATUS_NONFINITE;
+        if (e->status[i] != STATUS_OK) continue;
+        e->status[i] = codec_encode_pieces(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
+        if (e->status[i] == STATUS_OK) f->payload_crc = crc32c(0, f->payload, f->payload_size);
+    }
 }
 
 /* The payloads of all fragments from numbers that the device made; residuals change when the last one is there. */
 static enum status encode_made(struct outer_loop *loop)
 {
-    double norm[LAYOUT_FRAGMENTS_MAX];
+    struct encoding e = {.loop = loop};
     struct err err = {0};
     enum status status = delta_maker_make(loop->maker, &err);
     if (status != STATUS_OK && status != STATUS_NONFINITE) log_error("%s", err.msg);
-    for (uint32_t i = 0; status == STATUS_OK && i < loop->n_fragments; i++) {
-        struct outer_fragment *f = &loop->f[i];
-        const struct piece_numbers *numbers = delta_maker_numbers(loop->maker, i, &norm[i]);
-        if (f->fb.pending) return STATUS_STATE;
-        if (!isfinite((float)norm[i])) return STATUS_NONFINITE;
-        status = codec_encode_pieces(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
-    }
-    if (status != STATUS_OK) return status;
+    TRY(status);
+    if (loop->model.pool)
+        pool_run(loop->model.pool, encode_some, &e);
+    else
+        encode_some(&e, 0, 1);
+    for (uint32_t i = 0; i < loop->n_fragments; i++) TRY(e.status[i]);
     delta_maker_keep(loop->maker);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
-        encoded(&loop->f[i], norm[i]);
+        encoded(&loop->f[i], e.norm[i]);
         loop->f[i].fb.pending = true;
     }
     return STATUS_OK;

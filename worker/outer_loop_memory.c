@@ -62,7 +62,7 @@ static enum status merger_make(struct outer_loop *loop, struct err *err)
         if (merge_part_max(loop->f[i].up) > part_max) part_max = merge_part_max(loop->f[i].up);
     loop->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->deltas);
     loop->weights = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->weights);
-    enum status status = merger_init(&loop->merger, loop->model.config, loop->lossless, NULL, part_max);
+    enum status status = merger_init(&loop->merger, loop->model.config, loop->lossless, loop->model.pool, part_max);
     return loop->deltas && loop->weights && status == STATUS_OK
                ? STATUS_OK
                : err_set(err, STATUS_NOMEM, "no memory to merge relayed deltas");
@@ -219,7 +219,7 @@ void outer_save(struct outer_loop *loop, uint64_t round)
     for (uint32_t i = 0; i < loop->n_fragments; i++)
         if (loop->f[i].pending)
             body[n++] = (struct outer_part){.data = loop->f[i].payload, .size = loop->f[i].payload_size};
-    size_t head = saved_state_head(&loop->saved, body, n, loop->saved_head);
+    size_t head = saved_state_head(&loop->saved, body, n, loop->model.pool, loop->saved_head);
     parts[0] = (struct outer_part){.data = loop->saved_head, .size = head};
     if (loop->setup.save(loop->setup.storage_ctx, parts, n + 1, &err) == STATUS_OK) {
         loop->saved_round = round;

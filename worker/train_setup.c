@@ -243,6 +243,7 @@ enum status train_on_config(void *ctx, const char *text, struct outer_model *mod
         .ranks = t->config.train.ranks,
         .devices = t->devices,
         .model_config = t->model_text,
+        .pool = t->pool,
     };
     if (!replica_device(t->replica)->host_memory && !replica_memory(t->replica)->outer_left_out) {
         model->device = replica_device(t->replica);

@@ -9,12 +9,13 @@
 #include "common/bytes.h"
 #include "common/fileio.h"
 #include "common/hash.h"
+#include "common/pool.h"
 
 #define MAGIC 0x5453574c4c4f5441u /* "ATOLLWST" */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats of the body are written as they lie in memory");
 
-enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48 };
+enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48, CRC_GRAIN = 64 << 10 };
 
 static size_t head_bytes(uint32_t n_fragments)
 {
@@ -29,14 +30,42 @@ static uint32_t head_crc(const uint8_t *head, size_t size)
     return crc32c(crc, head + CRC_AT + 4, size - CRC_AT - 4);
 }
 
-size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, uint8_t *dst)
+struct crc_job {
+    const struct outer_part *part;
+    uint32_t crc[POOL_THREADS_MAX];
+    size_t size[POOL_THREADS_MAX];
+};
+
+static void crc_share(void *ctx, int thread, int threads)
 {
-    uint32_t body_crc = 0;
-    uint64_t body_size = 0;
+    struct crc_job *job = ctx;
+    size_t begin, end;
+    pool_share(job->part->size, CRC_GRAIN, thread, threads, &begin, &end);
+    job->size[thread] = end - begin;
+    job->crc[thread] = crc32c(0, (const uint8_t *)job->part->data + begin, end - begin);
+}
+
+static uint32_t body_crc_of(const struct outer_part *body, size_t n_body, struct pool *pool)
+{
+    uint32_t crc = 0;
     for (size_t i = 0; i < n_body; i++) {
-        body_crc = crc32c(body_crc, body[i].data, body[i].size);
-        body_size += body[i].size;
+        struct crc_job job = {.part = &body[i]};
+        if (!pool || body[i].size <= CRC_GRAIN) {
+            crc = crc32c(crc, body[i].data, body[i].size);
+            continue;
+        }
+        pool_run(pool, crc_share, &job);
+        for (int t = 0; t < pool_threads(pool); t++) crc = crc32c_join(crc, job.crc[t], job.size[t]);
     }
+    return crc;
+}
+
+size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, struct pool *pool,
+                        uint8_t *dst)
+{
+    uint32_t body_crc = body_crc_of(body, n_body, pool);
+    uint64_t body_size = 0;
+    for (size_t i = 0; i < n_body; i++) body_size += body[i].size;
     size_t size = head_bytes(s->n_fragments);
     memset(dst, 0, size);
     struct writer w = writer_of(dst, size);

@@ -51,8 +51,10 @@ struct saved_state {
 enum { SAVED_HEAD_MAX = 192 + LAYOUT_FRAGMENTS_MAX * 48 };
 
 /* Encode the head for a body made of these parts, in order: dst[SAVED_HEAD_MAX]; returns its length. The body's length
- * and order are the caller's duty (decode checks them). */
-size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, uint8_t *dst);
+ * and order are the caller's duty (decode checks them). The threads of `pool` take the body's checksum; NULL: the
+ * caller alone. */
+size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, struct pool *pool,
+                        uint8_t *dst);
 /* Only the head: cheap, for the run id. */
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
 /* Everything, both CRCs included. data must be aligned to 4 bytes. CORRUPT (with a reason) or UNSUPPORTED (another

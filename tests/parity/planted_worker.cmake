@@ -8,6 +8,22 @@ function(atoll_planted_worker name test source from to)
     endif()
 endfunction()
 
+# --- an update on theta, by several threads
+atoll_planted_worker(part_moved_twice test_outer_move worker/outer_move.c
+    "i = first; i < end; i++" "i = first ? first - 1 : 0; i < end; i++")
+atoll_planted_worker(last_part_not_moved test_outer_move worker/outer_move.c
+    "i = first; i < end; i++" "i = first; i + 1 < end || (thread + 1 < threads && i < end); i++")
+atoll_planted_worker(parameters_added test_outer_move worker/outer_move.c
+    "if (job->replace)" "if (0)")
+atoll_planted_worker(last_floats_not_stepped test_outer_move worker/outer_move.c
+    "end - at < STEP_FLOATS ? end - at : STEP_FLOATS" "end - at < STEP_FLOATS ? end - at - 1 : STEP_FLOATS")
+
+# --- checksums of a saved state, by several threads
+atoll_planted_worker(checksum_without_the_last_share test_worker_state worker/worker_state.c
+    "t < pool_threads(pool); t++" "t + 1 < pool_threads(pool); t++")
+atoll_planted_worker(checksums_not_joined test_worker_state worker/worker_state.c
+    "crc = crc32c_join(crc, job.crc[t], job.size[t]);" "crc = job.crc[t];")
+
 # --- recompute
 atoll_planted_worker(activation_not_made_again test_recompute worker/decoder_pass.c
     "if (level >= MODEL_AGAIN_ACT) act_again(m, b);" "")

@@ -23,9 +23,9 @@ atoll_planted(senders_not_counted compress/merge.c
 atoll_planted(norms_not_clipped compress/merge.c
     "median > 0 && *at > median ? median / *at : 1"
     "median < 0 ? 0 : 1")
-atoll_planted(relayed_step_forgotten worker/outer_loop_apply.c
-    "apply_sgd(theta, loop->scratch,"
-    "if (0) apply_sgd(theta, loop->scratch,")
+atoll_planted(relayed_step_forgotten worker/outer_move.c
+    "apply_sgd(job->theta + at,"
+    "if (0) apply_sgd(job->theta + at,")
 atoll_planted(own_delta_sent_back coordinator/engine_data.c
     "s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};"
     "(void)0;")

@@ -14,6 +14,7 @@
 
 #include "common/fileio.h"
 #include "common/hash.h"
+#include "common/pool.h"
 #include "worker/worker_state.h"
 
 enum { N = 50, INNER = 24, PAYLOAD = 17 };
@@ -60,7 +61,7 @@ static size_t make(uint8_t salt)
     body[1] = (struct outer_part){.data = residual, .size = sizeof residual};
     body[2] = (struct outer_part){.data = inner, .size = sizeof inner};
     body[3] = (struct outer_part){.data = payload, .size = sizeof payload};
-    parts[0] = (struct outer_part){.data = head, .size = saved_state_head(&state_in, body, 4, head)};
+    parts[0] = (struct outer_part){.data = head, .size = saved_state_head(&state_in, body, 4, NULL, head)};
     size_t size = 0;
     for (int i = 0; i < 5; i++) {
         memcpy(whole + size, parts[i].data, parts[i].size);
@@ -135,7 +136,7 @@ static void test_contradictions_are_refused(void **unused)
         if (i == 4) state_in.has_residual = false;
         if (i == 5) state_in.n_params = N - 1;
         if (i == 6) state_in.inner_size = INNER + 1;
-        size_t head_size = saved_state_head(&state_in, parts + 1, 4, whole);
+        size_t head_size = saved_state_head(&state_in, parts + 1, 4, NULL, whole);
         assert_int_equal(head_size, parts[0].size);
         assert_int_equal(decode(size), STATUS_CORRUPT);
     }
@@ -279,6 +280,24 @@ static void test_failed_save_keeps_what_was(void **unused)
     assert_true(theta[0] == 0.0f);
 }
 
+/* By several threads: the same head, around the sizes where one more takes part. */
+static void test_crc_by_threads(void **state)
+{
+    enum { GRAIN = 64 << 10, THREADS = 3 };
+    static uint8_t big[4 * GRAIN + 9], alone[SAVED_HEAD_MAX], shared[SAVED_HEAD_MAX];
+    struct pool *pool;
+    (void)state;
+    for (size_t i = 0; i < sizeof big; i++) big[i] = (uint8_t)(i * i >> 7);
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (size_t n = GRAIN - 1; n < sizeof big; n += n % 3 ? 1 + GRAIN / 2 : 7919) {
+        struct outer_part body[] = {{big, n}, {big + 5, 100}, {big + 3, GRAIN + 1}, {big, 0}};
+        size_t size = saved_state_head(&state_in, body, 4, NULL, alone);
+        assert_int_equal(saved_state_head(&state_in, body, 4, pool, shared), size);
+        assert_memory_equal(alone, shared, size);
+    }
+    pool_destroy(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_every_flipped_bit_is_seen),
         cmocka_unit_test(test_every_torn_end_is_seen),
         cmocka_unit_test(test_contradictions_are_refused),
+        cmocka_unit_test(test_crc_by_threads),
         cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, teardown_dir),
