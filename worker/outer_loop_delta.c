@@ -222,6 +222,18 @@ static uint8_t form_of(const struct outer_loop *loop)
     return loop->lossless && !loop->async ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
 }
 
+
+/* Updates that came while it trained moved theta away from the device's anchor, which is free now: it follows while the
+ * deltas are on their way, and what comes from here on goes up as numbers again. */
+static void send_ahead(struct outer_loop *loop)
+{
+    enum worker_state state = loop->sync.state;
+    if (!loop->async || (state != WORKER_SENDING && state != WORKER_WAITING)) return;
+    uint64_t started = outer_stopwatch(loop);
+    outer_anchor_all(loop);
+    loop->running.apply_s += (double)(outer_stopwatch(loop) - started) / 1e6;
+}
+
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result, uint64_t now_us)
 {
     if (loop->sync.state != WORKER_TRAINING) return STATUS_OK; /* revoked meanwhile */
@@ -249,5 +261,6 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
         loop->delivered_us = 0;
     }
     outer_loop_tick(loop, now_us);
+    send_ahead(loop);
     return status;
 }

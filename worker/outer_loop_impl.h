@@ -48,7 +48,7 @@ struct outer_loop {
     uint64_t n_params;
     uint32_t n_fragments;
     float *theta;   /* (n_params): the log's parameters at the versions held */
-    float *base;    /* (n_params): what training started from; barrier: theta itself */
+    float *base;    /* (n_params): what training started from; barrier, or with a maker: theta itself */
     float *scratch; /* (largest fragment) */
     struct delta_maker *maker; /* NULL: deltas are made in host memory */
     uint8_t *layout_bytes;

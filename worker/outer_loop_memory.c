@@ -115,14 +115,16 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     if (loop->relays) TRY(merger_make(loop, err));
     TRY(layout_bytes_init(loop, err));
     loop->theta = mem_alloc(loop->n_params, sizeof *loop->theta);
-    loop->base = loop->async ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
     loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
     loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
     loop->parts = mem_alloc(OUTER_PARTS_MAX + 1 + 3 * (size_t)loop->n_fragments, sizeof *loop->parts);
     loop->saved_head = mem_alloc(1, SAVED_HEAD_MAX);
-    if (!loop->theta || !loop->base || !loop->scratch || !loop->named || !loop->parts || !loop->saved_head)
-        return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
-    return maker_make(loop, err);
+    bool all = loop->theta && loop->scratch && loop->named && loop->parts && loop->saved_head;
+    if (all) TRY(maker_make(loop, err));
+    /* Updates that come while it trains move theta: what it started from is kept, by the maker where there is one. */
+    loop->base = loop->async && !loop->maker ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
+    if (all && loop->base) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
 }
 
 void outer_memory_finish(struct outer_loop *loop)

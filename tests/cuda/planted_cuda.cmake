@@ -304,6 +304,20 @@ atoll_planted_cuda(pieces_fetched_to_the_first_place test_emulated_threads cuda_
 atoll_planted_cuda(host_waits_for_every_piece test_emulated_beside cuda_stage.c
     "int i = take(cuda);\n        if (i < 0) return;" "if (cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return;\n        int i = take(cuda);")
 
+# --- the anchor on the device, over whole rounds
+function(atoll_planted_theta name test source from to)
+    atoll_planted_copy(cuda ${name} ${test} ${source} "${from}" "${to}")
+    if(copy)
+        atoll_planted_program(cuda ${name} test_cuda_theta ${copy} cuda_emulated)
+    endif()
+endfunction()
+atoll_planted_theta(update_added_to_an_older_anchor test_emulated_async worker/delta_maker.c
+    "f->hash != before) return false;" "0) return false;")
+atoll_planted_theta(update_moves_what_training_started_from test_emulated_async worker/outer_loop_delta.c
+    "if (!loop->maker || state == WORKER_TRAINING) return;" "if (!loop->maker) return;")
+atoll_planted_theta(anchor_left_behind test_emulated_async worker/outer_loop_delta.c
+    "    send_ahead(loop);\n" "")
+
 # --- the graphs for cuDNN
 atoll_planted_cuda(keys_are_values test_graphs cuda_attn_graph
     "case ATTN_DK: return shape->heads" "case ATTN_DK: return 0 * shape->heads")

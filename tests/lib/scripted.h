@@ -60,6 +60,8 @@ extern struct scripted scripted;
 void scripted_begin(const char *codec);
 /* With these codecs; device: NULL, or one that makes the deltas, which stays the caller's. */
 void scripted_begin_on(const char *codec_up, const char *codec_down, struct device *device);
+/* The same with method async: updates (scripted_publish, without its delta) may come while it trains. */
+void scripted_begin_async(const char *codec_up, const char *codec_down, struct device *device);
 void scripted_end(void);
 void scripted_worker_up(void);
 void scripted_worker_kill(void);

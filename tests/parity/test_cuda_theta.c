@@ -20,7 +20,8 @@
 
 static struct scripted *const s = &scripted;
 
-static void begin(const char *up, const char *down, unsigned seed)
+static void begin_with(void (*start)(const char *, const char *, struct device *), const char *up, const char *down,
+                       unsigned seed)
 {
     struct err err = {0};
     struct device *dev = NULL;
@@ -28,7 +29,12 @@ static void begin(const char *up, const char *down, unsigned seed)
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     if (seed) /* else it goes without */
         assert_int_equal(dev->ops->stage_plan(dev, 4 * SCRIPTED_N / 5, NULL), STATUS_OK);
-    scripted_begin_on(up, down, dev);
+    start(up, down, dev);
+}
+
+static void begin(const char *up, const char *down, unsigned seed)
+{
+    begin_with(scripted_begin_on, up, down, seed);
 }
 
 static void finish(void)
@@ -112,6 +118,45 @@ static void test_emulated_numbers(void **state)
     }
 }
 
+/* Others' updates while it trains: what it started from stays on the device, and a copy on the host is not needed.
+ * Floats go up once, when it has trained; the update of its own delta follows as numbers. */
+static void test_emulated_async(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 4; seed++) {
+        begin_with(scripted_begin_async, "int8:256", seed % 2 ? "int8:256" : "topk:20/512", seed);
+        scripted_rounds(2);
+        assert_true(outer_loop_on_device(s->loop) && s->loop->base == s->loop->theta);
+        for (int round = 0; round < 3; round++) {
+            assert_true(scripted_until_training());
+            scripted_train();
+            for (int k = 0; k < 2; k++)
+                for (uint32_t f = 0; f < SCRIPTED_F; f++) {
+                    scripted_publish(f, false);
+                    if (round < 2 || f) scripted_pass(200000); /* else it comes later */
+                }
+            unsigned long before = emulate_uploaded();
+            s->hold_merge = true;
+            scripted_train_done();
+            unsigned long floats = emulate_uploaded() - before - SCRIPTED_N * sizeof(float); /* less those trained */
+            assert_int_equal(floats, SCRIPTED_N * sizeof(float));
+            s->hold_merge = false;
+            before = emulate_uploaded();
+            assert_true(scripted_until_training());
+            assert_true(emulate_uploaded() - before < SCRIPTED_N * 14 / 10);
+        }
+        scripted_train();
+        scripted_publish(0, false);
+        scripted_pass(200000);
+        fault();
+        scripted_publish(0, false); /* its numbers are for another anchor */
+        assert_true(scripted_until_training());
+        scripted_train();
+        scripted_check_theta();
+        finish();
+    }
+}
+
 /* A hash that is wrong: everything is loaded anew, the same version too. */
 static void test_faults(void **state)
 {
@@ -166,6 +211,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_emulated_bytes),
         cmocka_unit_test(test_emulated_numbers),
+        cmocka_unit_test(test_emulated_async),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_kills),
     };

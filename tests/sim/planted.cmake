@@ -92,9 +92,6 @@ atoll_planted(poison_kept worker/outer_loop_delta.c
 atoll_planted(anchor_of_the_first_round_kept worker/delta_maker.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
-atoll_planted(update_added_to_an_older_anchor worker/delta_maker.c
-    "f->hash != before) return false;"
-    "0) return false;")
 atoll_planted(put_back_on_the_host_only worker/outer_loop_delta.c
     "if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);"
     "")
