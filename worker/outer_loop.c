@@ -33,6 +33,14 @@ void outer_loop_destroy(struct outer_loop *loop)
     mem_free(loop);
 }
 
+double outer_waited(struct outer_loop *loop, uint64_t since_us, uint64_t now_us)
+{
+    double span = now_us > since_us ? (double)(now_us - since_us) / 1e6 : 0, applied = loop->applied_s;
+    loop->applied_s = loop->running.apply_s;
+    span -= loop->applied_s - applied;
+    return span > 0 ? span : 0;
+}
+
 uint64_t outer_stopwatch(const struct outer_loop *loop)
 {
     return loop->setup.stopwatch_us ? loop->setup.stopwatch_us() : 0;
@@ -117,7 +125,7 @@ static void note_delivered(struct outer_loop *loop, uint64_t now_us)
 {
     if (loop->sync.state != WORKER_WAITING || loop->delivered_us) return;
     loop->delivered_us = now_us;
-    loop->running.send_s = (double)(now_us - loop->sent_us) / 1e6;
+    loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
 }
 
 static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint64_t now_us)

@@ -92,10 +92,17 @@ struct outer_setup {
 
 enum outer_want { OUTER_WAIT, OUTER_TRAIN, OUTER_EVAL, OUTER_DONE, OUTER_FAILED };
 
-/* Seconds of the round that ended last; round UINT64_MAX: none yet. */
+/* Seconds of the round that ended last; round UINT64_MAX: none yet. They do not overlap, and all that the caller's
+ * thread does from one round's begin to the next one's is in one of them, but for evaluations, the wait for an
+ * assignment, and what steps and the outer loop's own messages leave between them. What a device does by itself beside
+ * the host, such as copies on their way when the first step is submitted, shows in compute_s. */
 struct outer_times {
     uint64_t round;
-    double compute_s, compress_s, send_s, wait_s, apply_s;
+    double compute_s;  /* steps */
+    double compress_s; /* deltas made, encoded and saved, parameters fetched for that */
+    double send_s;     /* until all of them were delivered */
+    double wait_s;     /* until the update of the last one was there */
+    double apply_s;    /* updates applied, while it trained, too; and parameters put where they are trained */
 };
 
 enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_setup *setup, uint64_t now_us) MUST_CHECK;
@@ -139,6 +146,8 @@ struct outer_result {
     uint32_t steps;
     double loss_sum; /* nats, summed over tokens */
     uint64_t compute_us;
+    uint64_t place_us; /* from train_begin until the parameters lay where they are trained */
+    uint64_t fetch_us; /* until `values` were there, after the last step */
 };
 
 /* Makes the deltas, saves the worker's state, offers them. NONFINITE: values hold NaN or infinity: nothing is sent, the

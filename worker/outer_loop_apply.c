@@ -182,11 +182,11 @@ static void note_round_end(struct outer_loop *loop, uint64_t now_us)
 {
     if (loop->sync.round != SYNC_NO_ROUND || loop->running.round == SYNC_NO_ROUND) return;
     if (loop->delivered_us)
-        loop->running.wait_s = (double)(now_us - loop->delivered_us) / 1e6;
+        loop->running.wait_s = outer_waited(loop, loop->delivered_us, now_us);
     else
-        loop->running.send_s = (double)(now_us - loop->sent_us) / 1e6;
+        loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
     loop->times = loop->running;
-    loop->running.round = SYNC_NO_ROUND;
+    loop->running = (struct outer_times){.round = SYNC_NO_ROUND};
 }
 
 static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t now_us)
@@ -194,7 +194,8 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     struct outer_fragment *f = &loop->f[i];
     struct update u;
     struct codec_view view;
-    uint64_t started = outer_stopwatch(loop);
+    uint64_t started = outer_stopwatch(loop), took;
+    enum worker_state state = loop->sync.state;
     const char *wrong = open_update(loop, i, &u, &view);
     if (wrong) {
         damaged(loop, i, wrong, now_us);
@@ -226,8 +227,10 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         break;
     case SYNC_NOT_MINE: break;
     }
-    loop->running.apply_s += (double)(outer_stopwatch(loop) - started) / 1e6;
-    note_round_end(loop, now_us);
+    took = outer_stopwatch(loop) - started;
+    bool of_round = state == WORKER_TRAINING || state == WORKER_SENDING || state == WORKER_WAITING;
+    if (of_round) loop->running.apply_s += (double)took / 1e6; /* who catches up has no round yet */
+    note_round_end(loop, now_us + took);
 }
 
 void outer_apply_ready(struct outer_loop *loop, uint64_t now_us)

@@ -222,6 +222,19 @@ static uint8_t form_of(const struct outer_loop *loop)
     return loop->lossless && !loop->async ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
 }
 
+static void note_ready(struct outer_loop *loop, const struct outer_result *result, uint64_t round, uint64_t took_us,
+                       uint64_t now_us)
+{
+    struct outer_times *t = &loop->running;
+    t->round = round;
+    t->compute_s = (double)result->compute_us / 1e6;
+    t->compress_s = (double)(result->fetch_us + took_us) / 1e6;
+    t->apply_s += (double)result->place_us / 1e6;
+    t->send_s = t->wait_s = 0;
+    loop->applied_s = t->apply_s;
+    loop->sent_us = now_us + took_us;
+    loop->delivered_us = 0;
+}
 
 /* Updates that came while it trained moved theta away from the device's anchor, which is free now: it follows while the
  * deltas are on their way, and what comes from here on goes up as numbers again. */
@@ -255,10 +268,7 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
         if (outer_save_due(loop, round)) outer_save(loop, round);
         for (uint32_t i = 0; i < loop->n_fragments; i++) bytes[i] = loop->f[i].payload_size;
         sync_work_ready(&loop->sync, round, bytes, now_us);
-        loop->running = (struct outer_times){.round = round, .compute_s = (double)result->compute_us / 1e6};
-        loop->running.compress_s = (double)(outer_stopwatch(loop) - started) / 1e6;
-        loop->sent_us = now_us;
-        loop->delivered_us = 0;
+        note_ready(loop, result, round, outer_stopwatch(loop) - started, now_us);
     }
     outer_loop_tick(loop, now_us);
     send_ahead(loop);

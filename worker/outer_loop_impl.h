@@ -70,10 +70,12 @@ struct outer_loop {
 
     uint64_t saved_round; /* of the newest save; SYNC_NO_ROUND: none */
     bool save_failed;     /* said once */
+    bool save_slow;       /* the same */
     uint32_t faults;      /* non-finite results in a row */
 
     struct outer_times times, running; /* of the round that ended, of the one under way */
     uint64_t sent_us, delivered_us;
+    double applied_s; /* running.apply_s when its deltas were ready, then delivered */
 
     struct saved_state saved; /* scratch of save and restore */
     struct msg out;           /* the message being sent */
@@ -81,6 +83,8 @@ struct outer_loop {
 };
 
 uint64_t outer_stopwatch(const struct outer_loop *loop);
+/* Seconds from since_us to now_us, less those in which updates were applied since this was asked last. */
+double outer_waited(struct outer_loop *loop, uint64_t since_us, uint64_t now_us);
 enum status outer_send(struct outer_loop *loop, enum wire_lane lane);
 /* Everything that is due. */
 void outer_send_due(struct outer_loop *loop, uint64_t now_us);

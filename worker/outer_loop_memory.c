@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +14,8 @@ enum {
     UPDATE_HEAD_MAX = 512,
     DDP_SAVE_ROUNDS = 50, /* a round of ddp is one step: its residual is worth a save only now and then */
 };
+#define SAVE_SHARE 0.005 /* what the outer path may take of the time */
+#define SAVE_SLOW_S 1.0
 
 /* ---- allocation ---------------------------------------------------------------------------------------------------
  */
@@ -195,6 +198,21 @@ static void describe(struct outer_loop *loop, uint64_t round)
     }
 }
 
+/* Nothing is trained meanwhile: what it costs is said once where it is more than SAVE_SHARE of the rounds. */
+static void note_save(struct outer_loop *loop, size_t n_parts, uint64_t took_us)
+{
+    uint64_t bytes = 0, every = loop->model.config->checkpoint.worker_every;
+    double rounds_us = (double)every * (double)loop->compute_us, took = (double)took_us * 1e-6;
+    if (loop->save_slow || !loop->compute_us || loop->model.config->train.method == METHOD_DDP) return;
+    if (took < SAVE_SLOW_S || (double)took_us < SAVE_SHARE * rounds_us) return;
+    for (size_t i = 0; i < n_parts; i++) bytes += loop->parts[i].size;
+    log_info("saving this worker's state (%.2f GB) took %.1f s, %.1f %% of the training between two saves; "
+             "checkpoint.worker_every: %.0f would bring it below %.1f %%", (double)bytes * 1e-9, took,
+             100 * took / (rounds_us * 1e-6 + took), ceil(took / (SAVE_SHARE * 1e-6 * (double)loop->compute_us)),
+             100 * SAVE_SHARE);
+    loop->save_slow = true;
+}
+
 void outer_save(struct outer_loop *loop, uint64_t round)
 {
     struct outer_part *parts = loop->parts, *body = parts + 1;
@@ -202,6 +220,7 @@ void outer_save(struct outer_loop *loop, uint64_t round)
     struct err err = {0};
     size_t n = 0;
     if (!loop->setup.save) return;
+    uint64_t started = outer_stopwatch(loop);
     describe(loop, round);
     for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++) {
         if (outer_residual_read(loop, i) == STATUS_OK) continue;
@@ -226,6 +245,7 @@ void outer_save(struct outer_loop *loop, uint64_t round)
     if (loop->setup.save(loop->setup.storage_ctx, parts, n + 1, &err) == STATUS_OK) {
         loop->saved_round = round;
         loop->save_failed = false;
+        note_save(loop, n + 1, outer_stopwatch(loop) - started);
         return;
     }
     if (!loop->save_failed) log_error("%s: if this worker dies now, its optimizer state is lost", err.msg);

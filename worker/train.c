@@ -134,25 +134,31 @@ static enum status train_steps(struct trainer *t, const float **grad_p, bool *do
 static enum status train_round(struct trainer *t, struct err *err)
 {
     bool done;
-    outer_loop_train_begin(t->loop, clock_monotonic_us());
+    uint64_t begun = clock_monotonic_us();
+    outer_loop_train_begin(t->loop, begun);
     uint32_t steps = outer_loop_assignment(t->loop)->steps;
     const float *params = outer_loop_params(t->loop), *grad = NULL;
     TRY(replica_set_params_at(t->replica, params, outer_loop_device_params(t->loop), err));
+    uint64_t placed = clock_monotonic_us();
     if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
     t->loss_sum = 0;
     t->tokens = t->compute_us = 0;
     TRY(train_steps(t, &grad, &done, err));
     TRY(last_step(t, err));
     if (!done) return STATUS_OK;
+    uint64_t trained = clock_monotonic_us();
     if (!grad && !outer_loop_on_device(t->loop)) TRY(replica_get_params(t->replica, &params, err));
+    uint64_t now = clock_monotonic_us();
     struct outer_result result = {
         .values = grad ? grad : params,
         .tokens = t->tokens,
         .steps = steps,
         .loss_sum = t->loss_sum,
         .compute_us = t->compute_us,
+        .place_us = placed - begun,
+        .fetch_us = now - trained,
     };
-    enum status status = outer_loop_train_done(t->loop, &result, clock_monotonic_us());
+    enum status status = outer_loop_train_done(t->loop, &result, now);
     train_send_metrics(t, true, clock_monotonic_us());
     return status == STATUS_NONFINITE ? STATUS_OK : status; /* reported and handled inside */
 }

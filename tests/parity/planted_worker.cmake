@@ -24,6 +24,14 @@ atoll_planted_worker(checksum_without_the_last_share test_worker_state worker/wo
 atoll_planted_worker(checksums_not_joined test_worker_state worker/worker_state.c
     "crc = crc32c_join(crc, job.crc[t], job.size[t]);" "crc = job.crc[t];")
 
+# --- times of a round
+atoll_planted_worker(sending_counts_compression test_outer_loop worker/outer_loop_delta.c
+    "loop->sent_us = now_us + took_us;" "loop->sent_us = now_us;")
+atoll_planted_worker(waiting_counts_updates test_outer_loop worker/outer_loop.c
+    "span -= loop->applied_s - applied;" "(void)applied;")
+atoll_planted_worker(last_update_not_counted test_outer_loop worker/outer_loop_apply.c
+    "note_round_end(loop, now_us + took);" "loop->running.apply_s -= (double)took / 1e6, note_round_end(loop, now_us);")
+
 # --- recompute
 atoll_planted_worker(activation_not_made_again test_recompute worker/decoder_pass.c
     "if (level >= MODEL_AGAIN_ACT) act_again(m, b);" "")

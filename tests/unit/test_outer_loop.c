@@ -416,6 +416,45 @@ static void test_no_allocation_after_the_layout_is_known(void **state)
     scripted_check_theta();
 }
 
+/* Work takes time: every second look at the clock, the one behind it, finds it later. */
+enum { WORK_US = 200000, IDLE_US = 50000 };
+
+static uint64_t slow_stopwatch(void)
+{
+    static bool behind;
+    behind = !behind;
+    return s->now += behind ? 0 : WORK_US;
+}
+
+/* What the parts of a round say adds up to what it took: nothing is left out, and nothing counted twice. */
+static void test_times_add_up(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    s->loop->setup.stopwatch_us = slow_stopwatch;
+    for (int round = 1; round < 4; round++) {
+        assert_true(scripted_until_training());
+        scripted_train();
+        s->hold_merge = round == 2;
+        uint64_t begun = s->now;
+        scripted_train_done();
+        if (s->hold_merge) scripted_pass(3000000); /* delivered long before */
+        for (uint32_t f = 0; f < SCRIPTED_F && s->hold_merge; f++) scripted_publish(f, true);
+        s->hold_merge = false;
+        while (outer_loop_times(s->loop)->round != (uint64_t)round && s->now < begun + 100000000) scripted_pass(1);
+        const struct outer_times *t = outer_loop_times(s->loop);
+        double took = (double)(s->now - begun) * 1e-6, said = t->compress_s + t->send_s + t->wait_s + t->apply_s;
+        assert_true(fabs(t->compute_s - 1e-3) < 1e-9);
+        assert_true(fabs(t->compress_s - 2 * WORK_US * 1e-6) < 1e-9); /* encoded and saved */
+        assert_true(fabs(t->apply_s - SCRIPTED_F * WORK_US * 1e-6) < 1e-9);
+        if (round == 2) assert_true(t->wait_s > 2);
+        if (said > took + 1e-9 || said < took - 2.5e-6 * IDLE_US)
+            fail_msg("round %d took %.3f s: compress %.3f, send %.3f, wait %.3f, apply %.3f", round, took,
+                     t->compress_s, t->send_s, t->wait_s, t->apply_s);
+    }
+}
+
 static void test_out_of_memory_at_config(void **state)
 {
     (void)state;
@@ -455,6 +494,7 @@ int main(void)
         cmocka_unit_test_teardown(test_evaluation_and_end, end),
         cmocka_unit_test_teardown(test_bad_network, end),
         cmocka_unit_test_teardown(test_no_allocation_after_the_layout_is_known, end),
+        cmocka_unit_test_teardown(test_times_add_up, end),
         cmocka_unit_test_teardown(test_out_of_memory_at_config, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
