@@ -5,6 +5,7 @@
 
 #include "common/hash.h"
 #include "common/mem.h"
+#include "common/pool.h"
 #include "common/rng.h"
 
 enum { FRAGMENT_SMALL = 4 << 20, FRAGMENT_LARGE = 32 << 20, FRAGMENTS_USUAL = 8 };
@@ -165,17 +166,45 @@ uint64_t layout_hash(const struct layout *layout)
     return acc;
 }
 
+enum {
+    FILL_SHARED = 1 << 22, /* numbers that more than one thread is worth starting for; a normal one takes 20 ns */
+    FILL_THREADS = 32,
+    FILL_GRAIN = 4096 /* of one tensor; whole blocks of random numbers */
+};
+
+struct fill {
+    const struct layout *layout;
+    const struct fragment *fragment;
+    uint64_t seed;
+    float *theta;
+};
+
+/* A share of every tensor. */
+static void fill_share(void *ctx, int thread, int threads)
+{
+    const struct fill *fill = ctx;
+    const struct fragment *f = fill->fragment;
+    for (uint32_t i = f->first_tensor; i < f->first_tensor + f->n_tensors; i++) {
+        const struct tensor *t = &fill->layout->tensors[i];
+        float *out = fill->theta + (t->offset - f->offset);
+        size_t begin, end;
+        pool_share(t->count, FILL_GRAIN, thread, threads, &begin, &end);
+        if (t->init == LAYOUT_INIT_NORMAL)
+            rng_normal_fill(fill->seed, RNG_INIT, ((uint64_t)i << 40) + begin / RNG_NORMALS, t->sigma, out + begin,
+                            end - begin);
+        else
+            for (size_t k = begin; k < end; k++) out[k] = t->init == LAYOUT_INIT_ONES ? 1.0f : 0.0f;
+    }
+}
+
 void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta)
 {
-    const struct fragment *f = &layout->fragments[fragment];
-    for (uint32_t i = f->first_tensor; i < f->first_tensor + f->n_tensors; i++) {
-        const struct tensor *t = &layout->tensors[i];
-        float *out = theta + (t->offset - f->offset);
-        if (t->init == LAYOUT_INIT_NORMAL)
-            rng_normal_fill(seed, RNG_INIT, (uint64_t)i << 40, t->sigma, out, t->count);
-        else
-            for (uint64_t k = 0; k < t->count; k++) out[k] = t->init == LAYOUT_INIT_ONES ? 1.0f : 0.0f;
-    }
+    struct fill fill = {layout, &layout->fragments[fragment], seed, theta};
+    int threads = fill.fragment->count < FILL_SHARED ? 1 : pool_cores(FILL_THREADS);
+    struct pool *pool = NULL;
+    if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &pool) == STATUS_OK) pool_run(pool, fill_share, &fill);
+    else fill_share(&fill, 0, 1); /* without threads it only takes longer */
+    pool_destroy(pool);
 }
 
 uint64_t layout_theta_hash(const struct layout *layout, const float *theta)

@@ -62,7 +62,8 @@ void layout_encode(const struct layout *layout, struct writer *w);
 /* Fills an initialised layout; checks every limit before it allocates. */
 enum status layout_decode(struct layout *layout, struct reader *r) MUST_CHECK;
 
-/* theta_0 of fragment f: theta is the fragment's `count` floats. Depends on (seed, tensor index, element) only. */
+/* theta_0 of fragment f: theta is the fragment's `count` floats. Depends on (seed, tensor index, element) only; a large
+ * one is made on all cores that the process may use. */
 void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta);
 
 /* hash64 of each fragment's floats, combined in fragment order: the run's theta_hash. */

@@ -36,17 +36,17 @@ double rng_uniform(uint64_t seed, uint32_t stream, uint64_t counter)
 
 void rng_normal_fill(uint64_t seed, uint32_t stream, uint64_t counter0, float sigma, float *out, size_t n)
 {
-    for (size_t i = 0; i < n; i += 4) {
+    for (size_t i = 0; i < n; i += RNG_NORMALS) {
         uint32_t b[4];
-        float z[4];
-        rng_block(seed, stream, counter0 + i / 4, b);
-        for (int j = 0; j < 4; j += 2) {
+        float z[RNG_NORMALS];
+        rng_block(seed, stream, counter0 + i / RNG_NORMALS, b);
+        for (int j = 0; j < RNG_NORMALS; j += 2) {
             double u = ((double)b[j] + 0.5) * 0x1p-32, v = (double)b[j + 1] * 0x1p-32;
             double r = sqrt(-2.0 * log(u)), a = 6.283185307179586 * v;
             z[j] = (float)(r * cos(a));
             z[j + 1] = (float)(r * sin(a));
         }
-        for (size_t j = 0; j < 4 && i + j < n; j++) out[i + j] = sigma * z[j];
+        for (size_t j = 0; j < RNG_NORMALS && i + j < n; j++) out[i + j] = sigma * z[j];
     }
 }
 

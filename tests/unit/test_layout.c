@@ -294,6 +294,32 @@ static void test_fill(void **state)
     layout_finish(&layout);
 }
 
+/* A fragment that threads share: the bits of one that makes it alone, where tensors end anywhere. */
+static void test_fill_shared(void **state)
+{
+    (void)state;
+    struct layout layout;
+    layout_init(&layout);
+    assert_int_equal(layout_add(&layout, "odd", 1, (uint64_t[]){4099}, LAYOUT_INIT_NORMAL, 1, true), STATUS_OK);
+    assert_int_equal(layout_add(&layout, "one", 1, (uint64_t[]){1}, LAYOUT_INIT_NORMAL, 1, true), STATUS_OK);
+    assert_int_equal(layout_add(&layout, "ones", 1, (uint64_t[]){3000017}, LAYOUT_INIT_ONES, 0, true), STATUS_OK);
+    assert_int_equal(layout_add(&layout, "wide", 2, (uint64_t[]){1301, 1303}, LAYOUT_INIT_NORMAL, 0.02f, true),
+                     STATUS_OK);
+    assert_int_equal(layout_split(&layout, 1), STATUS_OK);
+    float *theta = mem_alloc(layout.n_params, sizeof *theta), *alone = mem_alloc(layout.n_params, sizeof *alone);
+    assert_true(theta && alone && layout.n_params > 1 << 22);
+    layout_fill(&layout, 0, 42, theta);
+    for (uint32_t i = 0; i < layout.n_tensors; i++) {
+        const struct tensor *t = &layout.tensors[i];
+        rng_normal_fill(42, RNG_INIT, (uint64_t)i << 40, t->sigma, alone + t->offset, t->count);
+        for (uint64_t k = 0; t->init == LAYOUT_INIT_ONES && k < t->count; k++) alone[t->offset + k] = 1;
+    }
+    assert_memory_equal(theta, alone, layout.n_params * sizeof *theta);
+    mem_free(theta);
+    mem_free(alone);
+    layout_finish(&layout);
+}
+
 static void test_hash(void **state)
 {
     (void)state;
@@ -321,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_split_by_size), cmocka_unit_test(test_split_apart),
         cmocka_unit_test(test_split_apart_by_size),
         cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_fill),  cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_fill_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
