@@ -41,7 +41,7 @@ struct engine_event {
     const char *worker; /* name, or NULL */
     const char *text;   /* or NULL */
     uint64_t step, round, rounds, version, fragment, tokens;
-    double loss, val_loss, lr, grad_norm, tokens_per_s;
+    double loss, val_loss, lr, grad_norm, tokens_per_s, tflops;
     uint64_t bytes_up, bytes_down; /* of that worker process */
     double compute_s, compress_s, send_s, wait_s, apply_s;
     double round_s;

@@ -1,3 +1,4 @@
+#include "common/model_flops.h"
 #include "coordinator/engine_impl.h"
 
 /* Merged ones, and those of steps reported since by members whose rounds are not merged yet. */
@@ -35,7 +36,10 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         event.loss = (double)step->loss;
         event.lr = (double)step->lr;
         event.grad_norm = (double)step->grad_norm;
-        if (step->step_us) event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
+        if (step->step_us) {
+            event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
+            event.tflops = event.tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
+        }
         if (last) {
             event.bytes_up = m->bytes_up;
             event.bytes_down = m->bytes_down;

@@ -261,6 +261,7 @@ static void write_metrics(struct report *r, const struct engine_event *e)
     put_real(o, "lr", e->lr);
     put_real(o, "grad_norm", e->grad_norm);
     put_real(o, "tokens_per_s", e->tokens_per_s);
+    put_real(o, "tflops", e->tflops);
     put_count(o, "bytes_up", e->kind == ENGINE_EVENT_ROUND ? r->up : e->bytes_up);
     put_count(o, "bytes_down", e->kind == ENGINE_EVENT_ROUND ? r->down : e->bytes_down);
     put_text(o, "codec", e->codec);

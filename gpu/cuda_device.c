@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "gpu/cuda_peak.h"
 #include "gpu/cuda_plugin.h"
 
 static void head_gemms_free(struct cuda_head_gemms *g)
@@ -152,6 +153,7 @@ static enum status cuda_use_bf16(struct device *dev, struct err *err)
     TRY(cuda_epilogue_wish(&cuda->epilogue, err));
     TRY(open_attention(cuda, err));
     cuda->bf16 = true;
+    dev->peak_flops = cuda_peak_bf16(dev->name);
     dev->act_bytes = sizeof(uint16_t);
     return STATUS_OK;
 }

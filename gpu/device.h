@@ -40,6 +40,8 @@ struct device {
     size_t act_bytes; /* size of one activation element */
     int threads;      /* CPU threads it computes with; 1 for a GPU */
     bool host_memory; /* alloc gives memory that the host may use, too, and operations take host memory */
+    double peak_flops; /* FLOP/s of the data sheet for products in its precision; 0: not known. Complete before the
+                        * first plan */
     char name[96];    /* "cpu avx512 x2": for logs */
     char note[200];   /* for logs: what would be faster, and why it is not; complete when all plans are made. After an
                        * UNSUPPORTED plan: why */

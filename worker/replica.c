@@ -177,6 +177,17 @@ uint32_t replica_seq(const struct replica *r)
     return r->seq;
 }
 
+double replica_peak_flops(const struct replica *r)
+{
+    double sum = 0;
+    for (int k = 0; k < r->n_ranks; k++) {
+        double peak = r->ranks[k].dev->peak_flops;
+        if (!(peak > 0)) return 0;
+        sum += peak;
+    }
+    return sum;
+}
+
 const char *replica_device_name(const struct replica *r)
 {
     return r->names;

@@ -81,6 +81,8 @@ enum status replica_set_params_at(struct replica *replica, const float *values, 
 enum status replica_get_params(struct replica *replica, const float **values, struct err *err) MUST_CHECK;
 /* The one whose memory they are. */
 struct device *replica_device(struct replica *replica);
+/* device.peak_flops of all ranks together; 0: of one it is not known. */
+double replica_peak_flops(const struct replica *replica);
 uint64_t replica_n_params(const struct replica *replica);
 /* Windows in the training set: an epoch. 0 without one. */
 uint64_t replica_epoch_samples(const struct replica *replica);

@@ -11,7 +11,7 @@
 #include "worker/replica.h"
 #include "worker/train.h"
 
-enum { MODEL_TEXT_MAX = 8192 };
+enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96 };
 
 /* Steps that were not taken since it was last said. */
 struct skip_log {
@@ -67,6 +67,8 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 
 /* A step was skipped for its gradient: a warning for the first, then one with a count every half a minute. */
 void train_note_skip(struct skip_log *log, double position, uint64_t now_us);
+/* "1234 tok/s  5.678 TFLOP/s", with "  MFU 45.6 %" behind it where the peak is known (not 0). */
+void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
 /* One step is done: a step line now and then, a record for METRICS. */
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);
 /* Send METRICS when the last are a second old (or there is no room), at once with `force`. */

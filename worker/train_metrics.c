@@ -1,9 +1,11 @@
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/model_flops.h"
 #include "worker/train_impl.h"
 
 enum { METRICS_US = 1000000, SKIP_LINE_US = 30000000 };
@@ -30,6 +32,16 @@ void train_note_skip(struct skip_log *log, double position, uint64_t now_us)
     log->count = 0;
 }
 
+void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops)
+{
+    double flops = tokens_per_s * flops_per_token;
+    bool small = flops < 1e12;
+    int n = snprintf(out, SPEED_MAX, "%8.0f tok/s  %.4g %cFLOP/s", tokens_per_s, flops * (small ? 1e-9 : 1e-12),
+                     small ? 'G' : 'T');
+    if (peak_flops > 0 && n < SPEED_MAX)
+        snprintf(out + n, SPEED_MAX - (size_t)n, "  MFU %.1f %%", 100 * flops / peak_flops);
+}
+
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
     struct msg_metrics *m = &t->metrics;
@@ -48,9 +60,11 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
-    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s", note->position + 1,
-             note->round + 1, loss, note->lr, result->grad_norm,
-             result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0);
+    char speed[SPEED_MAX];
+    double rate = result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0;
+    train_speed_text(speed, rate, model_flops_per_token(&t->config), replica_peak_flops(t->replica));
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %s", note->position + 1,
+             note->round + 1, loss, note->lr, result->grad_norm, speed);
 }
 
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)

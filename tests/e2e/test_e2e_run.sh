@@ -32,7 +32,7 @@ echo "summary.json has what the contract says"
 json lines a/metrics.jsonl round round version tokens bytes_up bytes_down wait_s >rounds.txt
 (($(wc -l <rounds.txt) == 12)) || fail "12 round lines in metrics.jsonl, not $(wc -l <rounds.txt)"
 ! grep -q -- '-' rounds.txt || fail "a round line lacks a field: $(grep -m 1 -- '-' rounds.txt)"
-json lines a/metrics.jsonl step worker step round tokens loss lr grad_norm tokens_per_s >steps.txt
+json lines a/metrics.jsonl step worker step round tokens loss lr grad_norm tokens_per_s tflops >steps.txt
 (($(wc -l <steps.txt) == 120)) || fail "120 step lines in metrics.jsonl, not $(wc -l <steps.txt)"
 (($(json lines a/metrics.jsonl join worker | sort -u | wc -l) == 2)) || fail "two workers joined"
 (($(json lines a/metrics.jsonl eval loss | wc -l) >= 3)) || fail "evaluations"

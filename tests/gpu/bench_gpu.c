@@ -248,8 +248,9 @@ static enum status info(struct device *dev)
 {
     uint64_t left = 0, total = 0;
     dev->ops->memory(dev, &left, &total);
-    printf("{\"device\": \"%s\", \"note\": \"%s\", \"act_bytes\": %zu, \"memory_gb\": %.6g, \"free_gb\": %.6g}\n",
-           dev->name, dev->note, dev->act_bytes, (double)total * 1e-9, (double)left * 1e-9);
+    printf("{\"device\": \"%s\", \"note\": \"%s\", \"act_bytes\": %zu, \"memory_gb\": %.6g, \"free_gb\": %.6g, "
+           "\"peak_tflops\": %.6g}\n",
+           dev->name, dev->note, dev->act_bytes, (double)total * 1e-9, (double)left * 1e-9, dev->peak_flops * 1e-12);
     return STATUS_OK;
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/mem.h"
+#include "common/model_flops.h"
 #include "common/rng.h"
 #include "tests/gpu/bench_gpu.h"
 #include "worker/memory_plan.h"
@@ -24,13 +25,12 @@ struct job {
     struct replica *replica;
 };
 
-/* Multiply-adds of one token, times 2, forward and backward: matrix products of the layers and the head, and causal
- * attention counted once, as llm.c counts. */
 static double flops_per_token(const struct model_config *c)
 {
-    double width = c->n_embd, layers = c->n_layer, products = 12 * width * width;
-    if (c->ffn) products = width * (2 * width + 2 * width * c->n_kv_head / c->n_head + 3.0 * c->ffn);
-    return 6 * (layers * products + (double)c->vocab_size * width) + 6 * layers * width * (double)c->block_size;
+    const struct config config = {.model = {.n_layer = c->n_layer, .n_head = c->n_head, .n_embd = c->n_embd,
+                                            .block_size = c->block_size, .vocab_size = c->vocab_size,
+                                            .n_kv_head = c->n_kv_head, .ffn = c->ffn}};
+    return model_flops_per_token(&config);
 }
 
 static enum status parse(struct job *j, const char *device, const char *precision, int n, char **v, struct err *err)

@@ -13,6 +13,7 @@
 #include "common/rng.h"
 #include "gpu/cuda_act.h"
 #include "gpu/cuda_impl.h"
+#include "gpu/cuda_peak.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/lib/device_case.h"
 #include "worker/gpt2.h"
@@ -298,12 +299,37 @@ static void test_sums_anywhere(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
+/* The peak that MFU is of: whole words of the name, variants apart, and no guess. */
+static void test_peaks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double tflops;
+    } peaks[] = {{"cuda:0 NVIDIA H200 bf16, cuDNN 9.19", 989.4}, {"NVIDIA H100 80GB HBM3", 989.4},
+                 {"NVIDIA H100 PCIe", 756}, {"NVIDIA H100 NVL", 835.5}, {"NVIDIA H200 NVL", 835.5},
+                 {"NVIDIA GH200 480GB", 989.4}, {"NVIDIA A100-SXM4-80GB", 312}, {"NVIDIA A10", 125}, {"NVIDIA L4", 121},
+                 {"NVIDIA L40S", 362}, {"NVIDIA GeForce RTX 4090", 165.2}, {"NVIDIA RTX A6000", 154.8},
+                 {"NVIDIA H20", 148}, {"NVIDIA B200", 2250}, {"NVIDIA GeForce RTX 4090 Laptop GPU", 0},
+                 {"NVIDIA GeForce RTX 4090 D", 0}, {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0}, {"NVIDIA RTX A4000", 0},
+                 {"NVIDIA A10G", 0}, {"Tesla T4", 0}, {"", 0}};
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        if (fabs(cuda_peak_bf16(peaks[i].name) * 1e-12 - peaks[i].tflops) > 1e-6)
+            fail_msg("%s: %g", peaks[i].name, cuda_peak_bf16(peaks[i].name));
+    struct device *dev;
+    struct err err;
+    assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
+    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_OK);
+    assert_true(dev->peak_flops == 0); /* what is emulated has none */
+    device_close(dev);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_model_fused),
                                        cmocka_unit_test(test_writers),
                                        cmocka_unit_test(test_ranges), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_sums_anywhere)};
+                                       cmocka_unit_test(test_sums_anywhere), cmocka_unit_test(test_peaks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,79 @@
+/* FLOP a token, against the matrices that a layout really has; and how a step line says the speed. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/config.h"
+#include "common/config_keys.h"
+#include "common/model_flops.h"
+#include "worker/model.h"
+#include "worker/train_impl.h"
+
+/* 6 for each number of each matrix but those that are only looked up in, and attention's 6 L C T. */
+static void check(const char *const *flags)
+{
+    struct config config;
+    struct config_sources sources;
+    struct layout layout;
+    struct err err;
+    config_defaults(&config, &sources);
+    for (; *flags; flags++) assert_int_equal(config_set(&config, &sources, *flags, CONFIG_FLAG, &err), STATUS_OK);
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
+    const struct model_family *family = model_family_find(config.model.family);
+    const struct model_config model = model_config_of(&config);
+    layout_init(&layout);
+    assert_int_equal(family->layout(&model, &layout, &err), STATUS_OK);
+    uint64_t weights = 0;
+    for (uint32_t i = 0; i < layout.n_tensors; i++) {
+        const struct tensor *t = &layout.tensors[i];
+        bool words = !strcmp(t->name, "wte.weight") || !strcmp(t->name, "model.embed_tokens.weight");
+        if (t->ndim < 2 || !strcmp(t->name, "wpe.weight")) continue;
+        if (words && layout_find(&layout, "lm_head.weight") >= 0) continue;
+        weights += t->count;
+    }
+    uint64_t attention = (uint64_t)config.model.n_layer * config.model.n_embd * config.model.block_size;
+    assert_true(model_flops_per_token(&config) == 6.0 * (double)(weights + attention));
+    layout_finish(&layout);
+}
+#define CHECK(...) check((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_families(void **state)
+{
+    (void)state;
+    CHECK("model.preset=gpt2");
+    CHECK("model.preset=d4", "model.vocab_size=300", "model.block_size=17");
+    CHECK("model.preset=llama-1b");
+    CHECK("model.preset=llama-8b");
+    CHECK("model.family=llama", "model.n_head=6", "model.n_embd=48", "model.n_kv_head=2");
+}
+
+static void test_words(void **state)
+{
+    (void)state;
+    char text[SPEED_MAX];
+    train_speed_text(text, 468000, 803e6, 989.4e12); /* llm.c on an H100: 376 TFLOP/s, 38 % */
+    assert_string_equal(text, "  468000 tok/s  375.8 TFLOP/s  MFU 38.0 %");
+    train_speed_text(text, 468000, 803e6, 0);
+    assert_string_equal(text, "  468000 tok/s  375.8 TFLOP/s");
+    train_speed_text(text, 5000, 1.5e6, 0);
+    assert_string_equal(text, "    5000 tok/s  7.5 GFLOP/s");
+    train_speed_text(text, 0, 1.5e6, 0);
+    assert_string_equal(text, "       0 tok/s  0 GFLOP/s");
+    train_speed_text(text, 1e300, 1e300, 1e-300); /* nonsense stays inside of the line */
+    assert_true(strlen(text) < SPEED_MAX);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
