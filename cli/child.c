@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -122,9 +124,13 @@ enum status child_start(struct child *child, uint64_t now_us, struct err *err)
         close(out[0]), close(out[1]);
         return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
     }
+    char value[16];
+    snprintf(value, sizeof value, "%" PRIu32, child->env_value);
+    if (child->env_name) setenv(child->env_name, value, 1); /* here, where that is safe */
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) become(child, parent, out[1], result[1]);
     int error = errno;
+    if (child->env_name) unsetenv(child->env_name);
     close(out[1]), close(result[1]);
     if (pid > 0) error = exec_result(result[0]);
     close(result[0]);

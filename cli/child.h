@@ -26,6 +26,8 @@ struct child {
     char prefix[32]; /* before its lines on the terminal: "[w3] " */
     bool shown;      /* its lines appear on the terminal */
 
+    const char *env_name; /* a variable of its own in its environment; NULL: none */
+    uint32_t env_value;
     char *argv[CHILD_ARGS_MAX + 1]; /* owned; argv[0] is the program's path */
     size_t argc;
 

@@ -20,6 +20,7 @@
 #include "common/config.h"
 #include "common/config_keys.h"
 #include "common/fileio.h"
+#include "common/gpu_share.h"
 #include "common/json_file.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -160,7 +161,7 @@ static enum status worker_build(struct launch *l, size_t i)
     TRY(child_arg(child, "%s", child->name));
     for (int k = 0; k < config_keys_count; k++) {
         const struct config_key *key = &config_keys[k];
-        if (!key->local || l->sources.of[k] == CONFIG_DEFAULT || !strcmp(key->section, "coordinator")) continue;
+        if (!key->local || l->sources.of[k] <= CONFIG_PRESET || !strcmp(key->section, "coordinator")) continue;
         TRY(child_arg(child, "--%s.%s=%s", key->section, key->key, config_value_text(&l->config, k, value)));
     }
     return STATUS_OK;
@@ -172,14 +173,21 @@ static void announce_terminal(void)
     if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
 }
 
-/* Each worker would plan with all the memory there is (worker/memory_plan.h). */
+/* Each worker would take all GPUs (common/gpu_share.h), and whoever checks the settings would think so. */
 static void announce_workers(const struct launch *l)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, l->n_workers);
+    setenv(WORKERS_HERE_ENV, text, 1);
+    unsetenv(WORKER_INDEX_ENV);
+}
+
+/* Each worker would plan with all the memory there is (worker/memory_plan.h). */
+static void announce_memory(void)
 {
     char text[32];
     uint64_t free_bytes, total;
     cpu_memory(&free_bytes, &total);
-    snprintf(text, sizeof text, "%" PRIu64, l->n_workers);
-    setenv(MEMORY_WORKERS_ENV, text, 1);
     snprintf(text, sizeof text, "%" PRIu64, free_bytes);
     setenv(MEMORY_HOST_ENV, text, 1);
 }
@@ -221,6 +229,8 @@ static enum status children_build(struct launch *l, const struct options *o, str
         snprintf(name, sizeof name, "worker-%zu", s->n_workers);
         snprintf(prefix, sizeof prefix, "[w%zu] ", s->n_workers);
         child_init(&s->workers[s->n_workers], name, prefix, !l->quiet);
+        s->workers[s->n_workers].env_name = WORKER_INDEX_ENV;
+        s->workers[s->n_workers].env_value = (uint32_t)s->n_workers;
     }
     enum status status = coordinator_build(l, o);
     for (size_t i = 0; i < s->n_workers && status == STATUS_OK; i++) status = worker_build(l, i);
@@ -235,6 +245,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
 {
     struct supervisor *s = &l->supervisor;
     log_set_level(LOG_ERROR); /* the coordinator reads the same configuration and warns about it */
+    announce_workers(l);
     TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
     TRY(init_find(l, err));
     TRY(find_programs(l, err));
@@ -244,7 +255,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
     announce_terminal();
-    announce_workers(l);
+    announce_memory();
     TRY(supervisor_init(s, err));
     TRY(supervisor_run(s, err));
     unlink(l->address); /* nobody listens there any more */
@@ -295,6 +306,7 @@ int cmd_launch(int argc, char **argv)
         .program = "atoll launch",
         .usage = "CONFIG --workers N --dir RUN [options]",
         .about = "Run a coordinator and N workers on this machine, restart what dies, stop all on Ctrl-C.\n"
+                 "GPUs (train.devices auto, cuda, a list) are dealt out: each worker has its own if there are enough.\n"
                  "Output also goes to RUN/logs/. Exit code: 0 done, 75 stopped and resumable, 2 usage, 1 failure.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,

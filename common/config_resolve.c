@@ -1,11 +1,11 @@
 /* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
 #include "common/config_resolve.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/codec_spec.h"
+#include "common/gpu_share.h"
 #include "common/log.h"
 
 /* A method chosen on the command line must not be run with another method's outer optimizer from the file: keys that
@@ -147,34 +147,13 @@ static enum status resolve_merge(const struct config_resolve *r)
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
 }
 
-/* auto | cpu | cuda | cuda:0,1 */
-static bool devices_ok(const char *text)
-{
-    if (!strcmp(text, "auto") || !strcmp(text, "cpu") || !strcmp(text, "cuda")) return true;
-    if (strncmp(text, "cuda:", 5)) return false;
-    bool digit = false;
-    for (const char *p = text + 5; *p; p++) {
-        if (*p == ',' && !digit) return false;
-        if (*p != ',' && !isdigit((unsigned char)*p)) return false;
-        digit = *p != ',';
-    }
-    return digit;
-}
-
 /* cuda:0,1 is a rank for each GPU of the list. */
 static enum status resolve_ranks(const struct config_resolve *r)
 {
     const struct config *c = r->config;
-    uint32_t n = 0;
-    if (!devices_ok(c->train.devices))
-        return err_set(r->err, STATUS_INVALID,
-                       "train.devices: \"%s\" is not understood; allowed: auto, cpu, cuda, cuda:0,1", c->train.devices);
-    if (strncmp(c->train.devices, "cuda:", 5)) return STATUS_OK;
-    for (const char *at = c->train.devices + 4; at; at = strchr(at + 1, ','), n++)
-        for (const char *other = strchr(at + 1, ','); other; other = strchr(other + 1, ','))
-            if (strtoul(at + 1, NULL, 10) == strtoul(other + 1, NULL, 10))
-                return err_set(r->err, STATUS_INVALID, "train.devices: \"%s\" names cuda:%lu twice", c->train.devices,
-                               strtoul(at + 1, NULL, 10));
+    uint32_t n = gpu_share_listed(c->train.devices);
+    TRY(gpu_share_check(c->train.devices, r->err));
+    if (!n) return STATUS_OK;
     TRY(config_derive_u32(r, AT(train.ranks), n));
     if (c->train.ranks == n) return STATUS_OK;
     return err_set(r->err, STATUS_INVALID,

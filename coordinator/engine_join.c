@@ -329,6 +329,7 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     }
     memcpy(s->uuid, m->uuid, WIRE_UUID);
     memcpy(s->name, m->name, sizeof s->name);
+    memcpy(s->devices, m->devices, sizeof s->devices);
     s->control = peer;
     s->joined_us = s->heard_us = e->now_us;
     return s;

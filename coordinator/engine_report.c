@@ -169,6 +169,7 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
         json_object_set_new(o, "tokens", json_integer((json_int_t)m->tokens));
         json_object_set_new(o, "steps_merged", json_integer((json_int_t)m->steps));
     }
+    if (s) json_object_set_new(o, "devices", json_string(s->devices));
     return o;
 }
 

@@ -25,6 +25,7 @@ struct session {
     uint64_t id; /* random; 0: slot is free */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
+    char devices[WIRE_NAME_MAX]; /* what it computes on, as it said */
     uint32_t member; /* id of its place, SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk; /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;

@@ -2,8 +2,23 @@
 
 #include <string.h>
 
+#include "common/gpu_share.h"
 #include "common/log.h"
 #include "compress/codec.h"
+
+/* As one of the workers of `atoll launch` will: a list of GPUs may be for several, and the batch size is one worker's.
+ * What the configuration says stays as it was written. */
+static enum status resolve(struct config *config, struct config_sources *sources, struct err *err)
+{
+    struct gpu_share share;
+    char devices[sizeof config->train.devices];
+    memcpy(devices, config->train.devices, sizeof devices);
+    gpu_share_here(&share);
+    TRY(gpu_share_take(&share, gpu_share_listed(devices), 0, config, sources, err));
+    TRY(config_resolve(config, sources, err));
+    memcpy(config->train.devices, devices, sizeof devices);
+    return STATUS_OK;
+}
 
 static enum status read_all(struct config *config, struct config_sources *sources, const char *path,
                             const struct options *options, struct err *err)
@@ -13,7 +28,7 @@ static enum status read_all(struct config *config, struct config_sources *source
     TRY(config_env(config, sources, err));
     for (size_t i = 0; i < options->n_settings; i++)
         TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
-    TRY(config_resolve(config, sources, err));
+    TRY(resolve(config, sources, err));
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return err_prefix(err, "codec.up");
     if (config_embeddings_differ(config) && codec_spec_check(config->codec.embeddings, err) != STATUS_OK)
         return err_prefix(err, "codec.embeddings");

@@ -12,7 +12,9 @@
 
 struct cuda_comm;
 
-/* out[0..n-1] over ranks[0..n-1], from one thread. UNSUPPORTED with one line: no NCCL, or too old; IO: what it says.
+/* UNSUPPORTED with one line: no NCCL, or too old. */
+enum status cuda_comm_check(struct err *err) MUST_CHECK;
+/* out[0..n-1] over ranks[0..n-1], from one thread. UNSUPPORTED as above; IO: what it says.
  * After a failure, too, those that are not NULL are the caller's to abort and close. */
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err) MUST_CHECK;
 /* Of all, from one thread; after an abort, too. NULL is allowed. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "gpu/cuda_comm.h"
 #include "gpu/cuda_peak.h"
 #include "gpu/cuda_plugin.h"
 
@@ -463,5 +464,6 @@ __attribute__((visibility("default"))) const struct cuda_plugin atoll_cuda_plugi
     .version = ATOLL_VERSION,
     .device_bytes = sizeof(struct device) + sizeof(struct device_ops),
     .count = cuda_rt_count,
+    .together = cuda_comm_check,
     .open = cuda_open,
 };

@@ -159,6 +159,11 @@ static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_com
                    result == ncclInProgress ? "no answer" : library.f.GetErrorString(result));
 }
 
+enum status cuda_comm_check(struct err *err)
+{
+    return load_once(err);
+}
+
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
     TRY(load_once(err));
@@ -311,13 +316,18 @@ void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collectiv
 
 #else /* built without nccl.h */
 
+enum status cuda_comm_check(struct err *err)
+{
+    return err_set(err, STATUS_UNSUPPORTED, "NCCL: this build has none (nccl.h was not found): install NCCL and build "
+                   "again, or start a worker for each GPU");
+}
+
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
     (void)ranks;
     (void)n;
     (void)out;
-    return err_set(err, STATUS_UNSUPPORTED, "NCCL: this build has none (nccl.h was not found): install NCCL and build "
-                   "again, or start a worker for each GPU");
+    return cuda_comm_check(err);
 }
 
 void cuda_comm_close(struct cuda_comm *comm)

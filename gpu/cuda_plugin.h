@@ -13,6 +13,8 @@ struct cuda_plugin {
     /* Usable GPUs of this machine; UNSUPPORTED with one line when there are none. */
     enum status (*count)(int *count, struct err *err) MUST_CHECK;
     enum status (*open)(int index, struct device **out, struct err *err) MUST_CHECK;
+    /* Whether GPUs can work together as ranks of one worker; UNSUPPORTED with one line: no NCCL. */
+    enum status (*together)(struct err *err) MUST_CHECK;
 };
 
 extern const struct cuda_plugin atoll_cuda_plugin;

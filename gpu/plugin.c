@@ -99,6 +99,12 @@ int plugin_cuda_count(void)
     return plugin && plugin->count(&count, NULL) == STATUS_OK ? count : 0;
 }
 
+enum status plugin_cuda_together(struct err *err)
+{
+    const struct cuda_plugin *plugin = loaded(err);
+    return plugin ? plugin->together(err) : STATUS_UNSUPPORTED;
+}
+
 enum status plugin_cuda_open(int index, struct device **out, struct err *err)
 {
     struct err why = {0};

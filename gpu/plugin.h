@@ -14,6 +14,9 @@ bool plugin_cuda_likely(void);
 /* GPUs that could be opened; 0: none, or no plugin. Loads it. */
 int plugin_cuda_count(void);
 
+/* Whether several GPUs can be ranks of one worker; what the plugin says where they cannot. Loads it. */
+enum status plugin_cuda_together(struct err *err) MUST_CHECK;
+
 /* Open GPU `index`. UNSUPPORTED, with one line that says what is missing or too old (plugin, library, driver, device);
  * INVALID: no such GPU. Loads the plugin on first use, for good; threads may call at the same time. */
 enum status plugin_cuda_open(int index, struct device **out, struct err *err) MUST_CHECK;

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/gpu_share.h"
+
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
 
@@ -20,18 +22,21 @@ const char *memory_level_name(enum recompute level)
     return names[level];
 }
 
-/* A whole number in the environment; 0: none. */
-static uint64_t number_of(const char *name)
+/* Bytes, as launch says; 0: nobody said. */
+static uint64_t bytes_of(const char *name)
 {
     const char *text = getenv(name);
     return text && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : 0;
 }
 
-void memory_ask_share(struct memory_ask *ask)
+void memory_ask_share(struct memory_ask *ask, uint32_t sharers)
 {
-    uint64_t workers = number_of(MEMORY_WORKERS_ENV), host = number_of(MEMORY_HOST_ENV);
-    if (workers < 2 || workers > UINT32_MAX || !ask->free_bytes) return;
-    ask->workers = (uint32_t)workers;
+    struct gpu_share here;
+    gpu_share_here(&here);
+    uint32_t workers = ask->dev->host_memory ? here.workers : sharers;
+    uint64_t host = bytes_of(MEMORY_HOST_ENV);
+    if (workers < 2 || !ask->free_bytes) return;
+    ask->workers = workers;
     ask->total_bytes /= workers;
     /* What is free now is less the later a worker starts; its part is not: one that is started again finds its own. */
     uint64_t part = ask->dev->host_memory && host && host / workers < ask->total_bytes ? host / workers

@@ -31,12 +31,11 @@ struct memory_ask {
 };
 
 /* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
- * how many they are and what the host had free before the first one was started; of a GPU's memory, which several of
- * them may be on, each takes the same part. */
-#define MEMORY_WORKERS_ENV "ATOLL_WORKERS_HERE"
+ * how many they are (common/gpu_share.h), and what the host had free before the first one was started. */
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
-/* Cut free_bytes, total_bytes and workers of `ask` down to this worker's part, where there are others. */
-void memory_ask_share(struct memory_ask *ask);
+/* Cut free_bytes, total_bytes and workers of `ask` down to this worker's part, where there are others: all of them for
+ * the host's memory, the `sharers` of its GPUs for theirs (0: it is alone). */
+void memory_ask_share(struct memory_ask *ask, uint32_t sharers);
 
 struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];

@@ -44,6 +44,7 @@ struct replica_config {
     uint64_t bucket;      /* floats that such ranks send at a time; 0: the default (worker/shard.h) */
     bool eval_only;       /* no gradients, no optimizer: replica_eval only */
     enum recompute recompute; /* of activations; the default is none */
+    uint32_t sharers;     /* workers that `atoll launch` put on these GPUs, itself one of them; 0 or 1: it is alone */
     struct replica_outer outer;
     void (*end)(const char *line); /* ends the process when one of several GPUs hangs for good (gpu/collective.h) */
     struct inner_opt_config opt;

@@ -62,6 +62,6 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
     if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
     dev->ops->memory(dev, &ask.free_bytes, &ask.total_bytes);
-    if (!config->eval_only) memory_ask_share(&ask);
+    if (!config->eval_only) memory_ask_share(&ask, config->sharers);
     return memory_plan_make(plan, &ask, config->recompute, err);
 }

@@ -6,6 +6,7 @@
 #include "common/layout.h"
 #include "common/schedule.h"
 #include "common/tokens.h"
+#include "worker/device_share.h"
 #include "worker/link.h"
 #include "worker/outer_loop.h"
 #include "worker/replica.h"
@@ -29,6 +30,7 @@ struct trainer {
     const struct train_options *options;
     struct config config; /* shared keys of the run, local keys of this machine */
     struct config_sources sources;
+    struct gpu_share share; /* its GPUs of this machine's */
     struct layout layout;
     struct tokens train, val;
     struct pool *pool; /* copies, and what updates and deltas take of the host */

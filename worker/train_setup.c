@@ -89,6 +89,7 @@ static enum status read_config(struct trainer *t, const char *text, struct err *
     t->config = *t->options->local;
     t->sources = *t->options->sources;
     TRY(config_parse(&t->config, &t->sources, text, strlen(text), "configuration of the run", CONFIG_COORDINATOR, err));
+    TRY(device_share_take(&t->share, &t->config, &t->sources, err));
     return config_resolve(&t->config, &t->sources, err);
 }
 
@@ -169,6 +170,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .grad_accum = c->train.grad_accum,
         .seed = c->run.seed,
         .recompute = c->train.recompute,
+        .sharers = t->share.sharers,
         .end = t->options->end,
         .opt = inner_opt_config_of(c),
         .pool = t->pool,

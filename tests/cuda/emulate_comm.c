@@ -40,10 +40,15 @@ struct job {
     struct call call;
 };
 
-enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
+enum status cuda_comm_check(struct err *err)
 {
     const char *missing = getenv("ATOLL_EMULATED_NO_NCCL");
-    if (missing && *missing) return err_set(err, STATUS_UNSUPPORTED, "NCCL: none, as the test wanted");
+    return missing && *missing ? err_set(err, STATUS_UNSUPPORTED, "NCCL: none, as the test wanted") : STATUS_OK;
+}
+
+enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
+{
+    TRY(cuda_comm_check(err));
     struct hall *hall = mem_alloc(1, sizeof *hall);
     if (!hall || n > RANKS_MAX) return err_set(err, STATUS_NOMEM, "out of memory");
     pthread_mutex_init(&hall->lock, NULL);

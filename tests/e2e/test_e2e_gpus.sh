@@ -51,7 +51,7 @@ stop_in_second_round() { # devices
     # A busy machine came too late: the round was over, and of its last steps the coordinator, gone before, is not told.
     ! grep -q ' step     10 ' stopped/logs/worker-0.log
 }
-for order in 'cuda:0,1 cuda:1' 'cuda cuda:0,2'; do
+for order in 'cuda:0,1 cuda:1' 'cuda:1 cuda:0,2'; do
     read -r first second <<<"$order"
     stopped=
     for _ in 1 2 3 4 5; do stop_in_second_round "$first" && stopped=yes && break; done

@@ -87,3 +87,17 @@ atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
     "(config->n_layer - 1) * (two.used" "(config->n_layer - 2) * (two.used")
 
 atoll_planted_test(worker)
+
+# --- GPUs of several workers
+atoll_planted_worker(neighbours_of_another_part test_gpu_share common/gpu_share.c
+    "mine * (s->workers <= parts ? gpus / s->workers : ranks)" "mine * ranks")
+atoll_planted_worker(every_worker_the_first_gpu test_gpu_share common/gpu_share.c
+    "mine = s->index % parts" "mine = s->index % parts * 0")
+atoll_planted_worker(sharers_rounded_down test_gpu_share common/gpu_share.c
+    "(s->workers - 1 - mine) / parts + 1" "s->workers / parts")
+atoll_planted_worker(part_that_does_not_divide_the_batch test_gpu_share common/gpu_share.c
+    "while (batch_size % ranks) ranks--;" "")
+atoll_planted_worker(chosen_ranks_forgotten test_gpu_share common/gpu_share.c
+    "chosen ? config->train.ranks : most" "most")
+atoll_planted_worker(all_workers_counted_on_each_gpu test_memory_plan worker/memory_plan.c
+    "ask->dev->host_memory ? here.workers : sharers" "here.workers")

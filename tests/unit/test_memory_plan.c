@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "common/gpu_share.h"
 #include "common/mem.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
@@ -220,21 +221,22 @@ static void test_share(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ask.free_bytes = cases[i].free;
         ask.total_bytes = 1000;
-        setenv(MEMORY_WORKERS_ENV, cases[i].workers, 1);
+        setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(MEMORY_HOST_ENV, cases[i].host, 1);
-        memory_ask_share(&ask);
+        memory_ask_share(&ask, 0);
         assert_int_equal(ask.free_bytes, cases[i].part);
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "are free for each of 2 workers: "));
     device_close(ask.dev);
-    setenv(MEMORY_WORKERS_ENV, "3", 1);
+    setenv(WORKERS_HERE_ENV, "6", 1); /* of which three are on this GPU */
     struct replica_config on_gpu = config_of("cuda", 1, RECOMPUTE_NONE);
+    on_gpu.sharers = 3;
     struct replica *r = make(&on_gpu);
     assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3);
     replica_destroy(r);
-    unsetenv(MEMORY_WORKERS_ENV);
+    unsetenv(WORKERS_HERE_ENV);
     unsetenv(MEMORY_HOST_ENV);
 }
 

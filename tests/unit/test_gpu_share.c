@@ -1,0 +1,181 @@
+/* GPUs dealt among the workers of one machine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/config_keys.h"
+#include "common/gpu_share.h"
+
+enum { MOST = 12 };
+
+static struct gpu_share deal(uint32_t workers, uint32_t index, uint32_t gpus, uint32_t ranks, uint32_t batch)
+{
+    struct gpu_share s = {.workers = workers, .index = index};
+    if (!gpu_share_deal(&s, gpus, ranks, batch)) s.gpus = 0;
+    return s;
+}
+
+/* For any numbers: neighbours that are there, all workers alike, nobody on half of another's, everything counted. */
+static void check(uint32_t workers, uint32_t gpus, uint32_t ranks, uint32_t batch)
+{
+    uint32_t on[MOST] = {0}, idle = 0;
+    struct gpu_share all[MOST];
+    for (uint32_t i = 0; i < workers; i++) {
+        struct gpu_share *s = &all[i];
+        *s = deal(workers, i, gpus, ranks, batch);
+        assert_int_equal(s->gpus, ranks <= gpus ? gpus : 0);
+        if (!s->gpus) continue;
+        assert_true(s->ranks > 0 && s->first + s->ranks <= gpus && s->ranks == all[0].ranks);
+        assert_true(ranks ? s->ranks == ranks : batch % s->ranks == 0);
+        for (uint32_t g = 0; g < s->ranks; g++) on[s->first + g]++;
+    }
+    if (!all[0].gpus) return;
+    for (uint32_t g = 0; g < gpus; g++) idle += on[g] == 0;
+    for (uint32_t i = 0; i < workers; i++) {
+        assert_int_equal(all[i].idle, idle);
+        for (uint32_t g = 0; g < all[i].ranks; g++) assert_int_equal(on[all[i].first + g], all[i].sharers);
+        if (workers * all[i].ranks <= gpus) assert_int_equal(all[i].sharers, 1);
+        if (!ranks && !batch && workers <= gpus) assert_int_equal(idle, gpus % workers);
+        if (workers >= gpus && !ranks) assert_int_equal(idle, 0);
+    }
+}
+
+static void test_rules(void **state)
+{
+    (void)state;
+    for (uint32_t workers = 1; workers < MOST; workers++)
+        for (uint32_t gpus = 1; gpus < MOST; gpus++)
+            for (uint32_t ranks = 0; ranks < MOST; ranks++)
+                for (uint32_t batch = 0; batch < MOST; batch++) check(workers, gpus, ranks, batch);
+    assert_false(gpu_share_deal(&(struct gpu_share){0}, 4, 0, 4)); /* by hand */
+    assert_int_equal(deal(2, 0, 0, 0, 4).gpus, 0);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t workers, index, gpus, ranks, batch, first, has, sharers;
+    } cases[] = {
+        {2, 0, 4, 0, 16, 0, 2, 1}, {2, 1, 4, 0, 16, 2, 2, 1}, /* equal parts */
+        {4, 0, 2, 0, 16, 0, 1, 2}, {4, 1, 2, 0, 16, 1, 1, 2}, {4, 2, 2, 0, 16, 0, 1, 2}, /* in turn */
+        {3, 1, 2, 0, 16, 1, 1, 1}, {3, 2, 2, 0, 16, 0, 1, 2}, /* uneven: one has its own */
+        {3, 2, 4, 0, 16, 2, 1, 1}, /* the fourth is idle */
+        {2, 1, 6, 0, 16, 3, 2, 1}, /* 3 each would not divide 16: still each in its half */
+        {2, 1, 6, 0, 3, 3, 3, 1},  {2, 1, 8, 1, 16, 4, 1, 1}, {3, 2, 4, 2, 16, 0, 2, 2}, {1, 0, 8, 0, 16, 0, 8, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gpu_share s = deal(cases[i].workers, cases[i].index, cases[i].gpus, cases[i].ranks, cases[i].batch);
+        assert_int_equal(s.first, cases[i].first);
+        assert_int_equal(s.ranks, cases[i].has);
+        assert_int_equal(s.sharers, cases[i].sharers);
+    }
+}
+
+struct taken {
+    struct config config;
+    enum status status;
+    struct err err;
+    struct gpu_share share;
+};
+
+static struct taken take(uint32_t workers, uint32_t index, const char *devices, uint32_t gpus, uint32_t ranks)
+{
+    static struct taken t;
+    struct config_sources sources;
+    char setting[96];
+    t = (struct taken){.share = {.workers = workers, .index = index}};
+    config_defaults(&t.config, &sources);
+    snprintf(setting, sizeof setting, "train.devices=%s", devices);
+    assert_int_equal(config_set(&t.config, &sources, setting, CONFIG_FLAG, &t.err), STATUS_OK);
+    snprintf(setting, sizeof setting, "train.ranks=%u", ranks);
+    if (ranks) assert_int_equal(config_set(&t.config, &sources, setting, CONFIG_FLAG, &t.err), STATUS_OK);
+    uint32_t listed = gpu_share_listed(devices);
+    t.status = gpu_share_take(&t.share, listed ? listed : gpus, 0, &t.config, &sources, &t.err);
+    return t;
+}
+
+static void test_settings(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t workers, index;
+        const char *devices;
+        uint32_t gpus, ranks;
+        const char *mine;
+        uint32_t has;
+    } cases[] = {
+        {2, 1, "auto", 4, 0, "cuda:2,3", 2},
+        {2, 0, "cuda", 4, 0, "cuda:0,1", 2},
+        {2, 1, "cuda:3,5,0,1", 0, 0, "cuda:0,1", 2},
+        {2, 1, "cuda:3,1", 0, 0, "cuda:1", 1},
+        {5, 3, "cuda:3,1", 0, 0, "cuda:1", 1},
+        {2, 1, "cuda:0,1,2,3", 0, 4, "cuda:0,1,2,3", 4}, /* wanted on all of them */
+        {2, 1, "cuda", 1, 0, "cuda", 1},   /* one GPU: as ever, with auto's way out to the CPU */
+        {2, 1, "auto", 0, 0, "auto", 1},   /* none */
+        {2, 1, "cpu", 0, 0, "cpu", 1},
+        {2, 1, "auto", 2, 3, "auto", 3},   /* ranks of threads, then */
+        {0, 0, "cuda", 4, 0, "cuda", 1},   /* by hand */
+        {0, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1},
+        {1, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1}, /* its ranks follow from the list */
+        {1, 0, "cuda", 4, 1, "cuda:0", 1},
+        {1, 0, "auto", 2, 0, "cuda:0,1", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct taken t = take(cases[i].workers, cases[i].index, cases[i].devices, cases[i].gpus, cases[i].ranks);
+        if (t.status != STATUS_OK) fail_msg("%s", t.err.msg);
+        assert_string_equal(t.config.train.devices, cases[i].mine);
+        assert_int_equal(t.config.train.ranks, cases[i].has);
+    }
+    struct taken t = take(2, 0, "auto", 64, 32);
+    assert_int_equal(t.status, STATUS_INVALID);
+    assert_non_null(strstr(t.err.msg, "32 GPUs are too many for one worker"));
+    assert_int_equal(take(2, 1, "cuda:0,1,0", 0, 0).status, STATUS_INVALID);
+    assert_int_equal(take(2, 1, "cuda:0,,1", 0, 0).status, STATUS_INVALID);
+}
+
+static void test_environment(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *workers, *index;
+        uint32_t n, i;
+    } cases[] = {{"", "", 0, 0}, {"3", "2", 3, 2}, {"3", "3", 3, 0}, {"x", "1", 0, 0}, {"3", "", 3, 0},
+                 {"99999999999", "1", 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gpu_share s;
+        setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
+        setenv(WORKER_INDEX_ENV, cases[i].index, 1);
+        gpu_share_here(&s);
+        assert_int_equal(s.workers, cases[i].n);
+        assert_int_equal(s.index, cases[i].i);
+    }
+    unsetenv(WORKERS_HERE_ENV);
+    unsetenv(WORKER_INDEX_ENV);
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    char text[128];
+    struct gpu_share s = deal(2, 1, 4, 0, 16);
+    assert_string_equal(gpu_share_text(&s, "cuda:2,3", text, sizeof text),
+                        "2 workers on 4 GPUs: this one has cuda:2,3");
+    s = deal(4, 1, 1, 0, 16);
+    assert_string_equal(gpu_share_text(&s, "it", text, sizeof text),
+                        "4 workers on 1 GPU: this one has it, shared with 3 more");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rules), cmocka_unit_test(test_places), cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_environment), cmocka_unit_test(test_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

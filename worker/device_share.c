@@ -1,0 +1,54 @@
+#include "worker/device_share.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/config_keys.h"
+#include "common/log.h"
+#include "gpu/plugin.h"
+
+static uint32_t gpus_of(const struct config *c)
+{
+    uint32_t listed = gpu_share_listed(c->train.devices);
+    int count = listed || !strcmp(c->train.devices, "cpu") ? 0 : plugin_cuda_count();
+    return listed ? listed : count > 0 ? (uint32_t)count : 0;
+}
+
+/* Why GPUs are idle. alone: why no worker has two, or NULL. */
+static void warn_of_idle(const struct gpu_share *s, const struct config *c, bool chosen, const char *alone)
+{
+    char why[320];
+    uint32_t part = s->gpus / s->workers;
+    if (chosen)
+        snprintf(why, sizeof why, "train.ranks=%u", s->ranks);
+    else if (alone)
+        snprintf(why, sizeof why, "%.300s", alone);
+    else if (s->ranks < part)
+        snprintf(why, sizeof why, "train.batch_size=%u cannot be divided by %u", c->train.batch_size, part);
+    else
+        snprintf(why, sizeof why, "a number of workers that divides %u uses all", s->gpus);
+    log_warn("%u of %u GPUs have nothing to do: %u worker%s with %u each; %s", s->idle, s->gpus, s->workers,
+             s->workers > 1 ? "s" : "", s->ranks, why);
+}
+
+enum status device_share_take(struct gpu_share *share, struct config *config, struct config_sources *sources,
+                              struct err *err)
+{
+    char text[256], asked[CONFIG_NAME_MAX];
+    struct err alone = {0};
+    gpu_share_here(share);
+    if (!share->workers) return STATUS_OK;
+    TRY(gpu_share_check(config->train.devices, err));
+    memcpy(asked, config->train.devices, sizeof asked);
+    bool chosen = sources->of[config_key_at(offsetof(struct config, train.ranks))] > CONFIG_PRESET;
+    uint32_t gpus = gpus_of(config);
+    /* Nobody asked for several GPUs in one worker: where they cannot work together, one does. */
+    bool several = gpus / share->workers > 1 && !chosen && !gpu_share_listed(asked);
+    bool one = several && plugin_cuda_together(&alone) != STATUS_OK;
+    TRY(gpu_share_take(share, gpus, one ? 1 : 0, config, sources, err));
+    if (share->gpus < 2 && share->sharers < 2) return STATUS_OK;
+    const char *mine = share->gpus > 1 ? config->train.devices : "it";
+    log_info("%s", gpu_share_text(share, mine, text, sizeof text));
+    if (share->idle && share->index == 0) warn_of_idle(share, config, chosen, one ? alone.msg : NULL);
+    return STATUS_OK;
+}
