@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/launch_memory.h"
 #include "cli/run_folder.h"
 #include "cli/supervisor.h"
 #include "cli/terminal.h"
@@ -26,8 +27,6 @@
 #include "common/mem.h"
 #include "common/options.h"
 #include "coordinator/settings.h"
-#include "gpu/cpu_memory.h"
-#include "worker/memory_plan.h"
 
 struct launch {
     const char *config_path, *dir, *resume;
@@ -182,16 +181,6 @@ static void announce_workers(const struct launch *l)
     unsetenv(WORKER_INDEX_ENV);
 }
 
-/* Each worker would plan with all the memory there is (worker/memory_plan.h). */
-static void announce_memory(void)
-{
-    char text[32];
-    uint64_t free_bytes, total;
-    cpu_memory(&free_bytes, &total);
-    snprintf(text, sizeof text, "%" PRIu64, free_bytes);
-    setenv(MEMORY_HOST_ENV, text, 1);
-}
-
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
 /* summary.json is the coordinator's; only the supervisor knows how often something was restarted. */
@@ -255,7 +244,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
     announce_terminal();
-    announce_memory();
+    launch_memory_announce(&l->config, (uint32_t)l->n_workers);
     TRY(supervisor_init(s, err));
     TRY(supervisor_run(s, err));
     unlink(l->address); /* nobody listens there any more */

@@ -262,6 +262,12 @@ enum config_down config_down(const struct config *config)
     return union_values(spec) ? CONFIG_DOWN_UNION : CONFIG_DOWN_CODEC;
 }
 
+bool config_may_relay(const struct config *config)
+{
+    enum config_down down = config_down(config);
+    return down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+}
+
 bool config_embeddings_differ(const struct config *config)
 {
     return config->train.embedding_fragment == CHOICE_ON && strcmp(config->codec.embeddings, "same") != 0;

@@ -156,6 +156,8 @@ bool config_embeddings_differ(const struct config *config);
 /* The codec of a fragment's deltas: codec.up, or codec.embeddings. */
 const char *config_up_spec(const struct config *config, uint32_t fragment);
 enum config_down config_down(const struct config *config);
+/* Updates may travel as the deltas themselves: relay, or auto where that is smaller. */
+bool config_may_relay(const struct config *config);
 /* Of one fragment: as the run, but dense deltas make no union, so that embeddings with a dense codec beside a sparse
  * codec.up go down by a codec, too, which is theirs. */
 enum config_down config_down_of(const struct config *config, uint32_t fragment);

@@ -42,26 +42,39 @@ static int threads_of(const struct config *config)
     return config->coordinator.threads ? (int)config->coordinator.threads : pool_cores(THREADS_AUTO_MAX);
 }
 
-static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
+/* A fragment's updates leave something behind that later ones carry. */
+static bool keeps_residual(const struct outer_state *s, const struct outer_fragment *frag)
+{
+    const struct config *c = s->config;
+    return frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
+}
+
+/* Both codecs, and what they want of the buffers. */
+static enum status init_codecs(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
 {
     const struct config *c = s->config;
     struct outer_fragment *frag = &s->fragments[f];
-    size_t count = s->layout->fragments[f].count;
     TRY(codec_create_for_fragment(&frag->up, config_up_spec(c, f), s->layout, f, err));
     char spec[CODEC_SPEC_MAX];
     config_down_spec(c, f, spec);
     if (spec[0]) TRY(codec_create_for_fragment(&frag->down, spec, s->layout, f, err));
-    bool keep = frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
-    /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
-    float decay = config_down_of(c, f) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
-    if (feedback_init(&frag->residual, count, decay, keep) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
     size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
     if (up > *part_max) *part_max = up;
     if (down > *part_max) *part_max = down;
     if (codec_bound(frag->up) > s->delta_cap) s->delta_cap = codec_bound(frag->up);
     if (frag->down && codec_bound(frag->down) > s->payload_cap) s->payload_cap = codec_bound(frag->down);
     return STATUS_OK;
+}
+
+static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
+{
+    struct outer_fragment *frag = &s->fragments[f];
+    size_t count = s->layout->fragments[f].count;
+    TRY(init_codecs(s, f, part_max, err));
+    /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
+    float decay = config_down_of(s->config, f) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
+    if (feedback_init(&frag->residual, count, decay, keeps_residual(s, frag)) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
 }
 
 static enum status init_merger(struct outer_state *s, size_t part_max, struct err *err)
@@ -77,16 +90,29 @@ static enum status init_merger(struct outer_state *s, size_t part_max, struct er
                                                          : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
 }
 
-/* Deltas read back together share one walk over the accumulator: all that max_workers can send, as far as GATHER_BYTES
- * go, but at least one. */
-static size_t gather_cap(const struct outer_state *s)
+/* One delta, opened. */
+static size_t opened_bytes(const struct outer_state *s)
 {
     size_t room = 0;
     for (uint32_t f = 0; f < s->layout->n_fragments; f++)
         if (codec_open_room(s->fragments[f].up) > room) room = codec_open_room(s->fragments[f].up);
-    size_t one = s->delta_cap + room + 2 * MEM_ALIGN, all = one * s->config->coordinator.max_workers;
+    return s->delta_cap + room + 2 * MEM_ALIGN;
+}
+
+/* Deltas read back together share one walk over the accumulator: all that max_workers can send, as far as GATHER_BYTES
+ * go, but at least one. An update is no longer than the larger of both. */
+static size_t payload_bytes(const struct outer_state *s)
+{
+    size_t one = opened_bytes(s), all = one * s->config->coordinator.max_workers;
     size_t cap = all < GATHER_BYTES ? all : GATHER_BYTES;
-    return OBJECT_HEAD_MAX + (cap > one ? cap : one);
+    if (cap < one) cap = one;
+    return OBJECT_HEAD_MAX + (cap > s->payload_cap ? cap : s->payload_cap);
+}
+
+/* State of the outer optimizer: vectors beside theta. */
+static uint64_t vectors_of(const struct config *c)
+{
+    return c->outer.optimizer == OPTIMIZER_ADAMW || delayed_apart(c) ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
 }
 
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
@@ -101,30 +127,58 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
         TRY(init_fragment(s, f, &part_max, err));
     }
     TRY(init_merger(s, part_max, err));
-    bool two = config->outer.optimizer == OPTIMIZER_ADAMW || delayed_apart(config);
+    uint64_t vectors = vectors_of(config);
     s->theta = mem_alloc(n, sizeof *s->theta);
     s->acc = mem_alloc(largest, sizeof *s->acc);
-    if (config->outer.optimizer != OPTIMIZER_SGD) s->m = mem_alloc(n, sizeof *s->m);
-    if (two) s->v = mem_alloc(n, sizeof *s->v);
-    s->payload_cap += OBJECT_HEAD_MAX;
-    if (s->payload_cap < gather_cap(s)) s->payload_cap = gather_cap(s);
+    if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);
+    if (vectors > 1) s->v = mem_alloc(n, sizeof *s->v);
+    s->payload_cap = payload_bytes(s);
     s->payload = mem_alloc(1, s->payload_cap);
-    bool all = s->theta && s->acc && s->payload && (s->m || config->outer.optimizer == OPTIMIZER_SGD) &&
-               (s->v || !two);
+    bool all = s->theta && s->acc && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
     return all ? STATUS_OK
                : err_set(err, STATUS_NOMEM, "no memory for the state of %zu parameters (about %zu MiB)", n,
                          n * 16 >> 20);
 }
 
+/* Deltas of a round lie in memory together: senders are counted, or deltas are the update (coordinator/gather.c). */
+static bool wants_all(const struct config *c, uint32_t f)
+{
+    if (c->train.method == METHOD_ASYNC) return false;
+    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(config_up_spec(c, f)));
+}
+
+enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
+                              uint32_t workers, struct err *err)
+{
+    struct outer_state s = {.config = config, .layout = layout};
+    size_t before = mem_live_bytes(), largest = 0, part_max = 0;
+    enum status status = STATUS_OK;
+    uint64_t floats = layout->n_params * (1 + vectors_of(config)), deltas = 0;
+    s.fragments = mem_alloc(layout->n_fragments, sizeof *s.fragments);
+    if (!s.fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
+    for (uint32_t f = 0; f < layout->n_fragments && status == STATUS_OK; f++) {
+        if (layout->fragments[f].count > largest) largest = layout->fragments[f].count;
+        status = init_codecs(&s, f, &part_max, err);
+        if (status == STATUS_OK && keeps_residual(&s, &s.fragments[f])) floats += layout->fragments[f].count;
+        if (wants_all(config, f)) deltas = workers;
+    }
+    if (status == STATUS_OK) {
+        uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
+        floats += largest + 2 * (uint64_t)threads_of(config) * part_max;
+        *bytes = mem_live_bytes() - before + floats * sizeof(float) + (together > payload ? together : payload) +
+                 WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens);
+    }
+    outer_state_finish(&s);
+    return status;
+}
+
 enum status outer_state_reserve(struct outer_state *s, size_t bytes)
 {
     if (bytes <= s->payload_cap) return STATUS_OK;
-    uint8_t *larger = mem_alloc(1, bytes);
-    if (!larger) return STATUS_NOMEM;
-    mem_free(s->payload);
-    s->payload = larger;
-    s->payload_cap = bytes;
-    return STATUS_OK;
+    mem_free(s->payload); /* before, not after: never both */
+    s->payload = mem_alloc(1, bytes);
+    s->payload_cap = s->payload ? bytes : 0;
+    return s->payload ? STATUS_OK : STATUS_NOMEM;
 }
 
 void outer_state_finish(struct outer_state *s)

@@ -60,6 +60,9 @@ struct outer_step {
 /* Allocates everything. theta is zero. Both codecs of every fragment are made here: INVALID names a bad spec. */
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err) MUST_CHECK;
+/* What it will take, outer_state_reserve for the deltas of `workers` included. Codecs are made to ask them, no more. */
+enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
+                              uint32_t workers, struct err *err) MUST_CHECK;
 /* Accepts a zeroed struct. */
 void outer_state_finish(struct outer_state *s);
 /* theta_0: from the layout's rules and the seed, or from a Hugging Face folder (init_dir not NULL). */

@@ -61,7 +61,7 @@ bool delta_maker_takes(const struct codec *down, struct piece_shape *shape)
 {
     struct piece_numbers unused;
     return down && codec_pieces(down, shape, NULL) &&
-           pieces_lay_out(shape, NULL, &unused) < codec_count(down) * sizeof(float);
+           4 * pieces_lay_out(shape, NULL, &unused) <= 3 * codec_count(down) * sizeof(float);
 }
 
 /* Where the device does not take it updates come as floats. */
@@ -76,7 +76,9 @@ static enum status plan_down(struct delta_maker *m, struct maker_fragment *f)
     if (!strcmp(codec_spec(down), codec_spec(f->source.codec))) return STATUS_OK;
     f->down = NULL;
     enum status status = cut(m->dev, down, &shape, &f->down);
-    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+    if (status != STATUS_UNSUPPORTED) return status;
+    f->down_bytes = 0;
+    return STATUS_OK;
 }
 
 static enum status make_fragment(struct delta_maker *m, struct maker_fragment *f, struct err *err)

@@ -26,7 +26,7 @@ struct delta_maker;
 struct delta_source {
     uint64_t offset, count;
     const struct codec *codec;
-    struct codec *down;        /* of updates; NULL: other ones only */
+    struct codec *down;        /* of updates; NULL: all are relayed deltas */
     struct feedback *feedback; /* its residual: the host's copy, NULL when feedback is off */
 };
 
@@ -44,7 +44,8 @@ void delta_maker_anchor(struct delta_maker *maker, uint32_t i, const float *valu
  * helps). When, as above; the numbers of the last make are gone. */
 bool delta_maker_add(struct delta_maker *maker, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
                      uint64_t after);
-/* Whether updates of codec `down` (NULL: false) go up as numbers, which are fewer bytes than floats; their shape. */
+/* Whether updates of codec `down` (NULL: false) go up as numbers, and in which shape. They do where that is at least a
+ * quarter fewer bytes than floats; room for what a union may hold would be more. */
 bool delta_maker_takes(const struct codec *down, struct piece_shape *shape);
 /* All fragments [n_params] as anchored, in the device's memory; as long as the maker. */
 const float *delta_maker_base(const struct delta_maker *maker);

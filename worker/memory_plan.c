@@ -29,19 +29,29 @@ static uint64_t bytes_of(const char *name)
     return text && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : 0;
 }
 
+/* An equal part of what the coordinator leaves; at least a byte: 0 is "not known". */
+static uint64_t part_of(uint64_t bytes, uint64_t coordinator, uint32_t workers)
+{
+    uint64_t part = bytes > coordinator ? (bytes - coordinator) / workers : 0;
+    return part ? part : 1;
+}
+
 void memory_ask_share(struct memory_ask *ask, uint32_t sharers)
 {
     struct gpu_share here;
     gpu_share_here(&here);
     uint32_t workers = ask->dev->host_memory ? here.workers : sharers;
-    uint64_t host = bytes_of(MEMORY_HOST_ENV);
-    if (workers < 2 || !ask->free_bytes) return;
+    uint64_t host = bytes_of(MEMORY_HOST_ENV), coordinator = bytes_of(MEMORY_COORDINATOR_ENV);
+    if (!ask->dev->host_memory || !workers) coordinator = 0;
+    if (!ask->free_bytes || (workers < 2 && !coordinator)) return;
     ask->workers = workers;
-    ask->total_bytes /= workers;
+    ask->coordinator = coordinator;
+    ask->total_bytes = part_of(ask->total_bytes, coordinator, workers);
+    if (ask->free_bytes > ask->total_bytes) ask->free_bytes = ask->total_bytes;
+    if (!host || !ask->dev->host_memory) return;
     /* What is free now is less the later a worker starts; its part is not: one that is started again finds its own. */
-    uint64_t part = ask->dev->host_memory && host && host / workers < ask->total_bytes ? host / workers
-                                                                                      : ask->total_bytes;
-    if (part < ask->free_bytes) ask->free_bytes = part;
+    uint64_t part = part_of(host, coordinator, workers);
+    if (ask->free_bytes > part) ask->free_bytes = part;
 }
 
 static uint64_t sum_of(const uint64_t bytes[MEMORY_CLASSES])
@@ -133,13 +143,14 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
     else
         snprintf(advice, sizeof advice, "not even train.batch_size=%" PRIu32 " fits: take a smaller model%s",
                  ask->batch_unit, less);
-    char others[64] = "";
+    char others[96] = "", beside[48] = "";
+    if (ask->coordinator) snprintf(beside, sizeof beside, " beside %.2f GiB of the coordinator", gib(ask->coordinator));
     if (ask->workers > 1) snprintf(others, sizeof others, " for each of %" PRIu32 " workers", ask->workers);
     bool never = plan->total + plan->reserve > plan->total_bytes;
     return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %.2f GiB on %s "
-                   "at train.recompute=%s, and %.2f GiB are free%s: %s", ask->batch_size,
+                   "at train.recompute=%s, and %.2f GiB are free%s%s: %s", ask->batch_size,
                    gib(plan->total + plan->reserve), ask->dev->name, memory_level_name((enum recompute)last),
-                   gib(plan->free_bytes), others, advice);
+                   gib(plan->free_bytes), others, beside, advice);
 }
 
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,

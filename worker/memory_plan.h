@@ -27,14 +27,17 @@ struct memory_ask {
     uint32_t batch_size, batch_unit; /* train.batch_size, and by how much it can change: the worker's ranks */
     unsigned uses;     /* model.h, without a level */
     uint64_t free_bytes, total_bytes; /* of the memory; 0: not known, everything fits */
+    uint64_t coordinator; /* bytes that the coordinator beside them has of it, or will have: no part of either */
     uint32_t workers; /* that share the memory, which free and total are one worker's part of; 0 or 1: it is alone */
 };
 
 /* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
- * how many they are (common/gpu_share.h), and what the host had free before the first one was started. */
+ * how many they are (common/gpu_share.h), what the host had free before the first one was started, and what their
+ * coordinator, which runs beside them, takes of that. */
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
-/* Cut free_bytes, total_bytes and workers of `ask` down to this worker's part, where there are others: all of them for
- * the host's memory, the `sharers` of its GPUs for theirs (0: it is alone). */
+#define MEMORY_COORDINATOR_ENV "ATOLL_COORDINATOR_BYTES"
+/* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
+ * workers: all of them for the host's memory, the `sharers` of its GPUs for theirs (0: it is alone). */
 void memory_ask_share(struct memory_ask *ask, uint32_t sharers);
 
 struct memory_plan {

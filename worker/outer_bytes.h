@@ -7,8 +7,9 @@
 #include "common/status.h"
 #include "worker/replica.h"
 
-/* For a layout cut into fragments. Codecs are made and thrown away; what they say, or NOMEM. */
+/* For a layout cut into fragments. `workers`: those whose deltas one update may relay, as many as are known of; 0: this
+ * one. Codecs are made and thrown away; what they say, or NOMEM. */
 enum status outer_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
-                        struct err *err) MUST_CHECK;
+                        uint32_t workers, struct err *err) MUST_CHECK;
 
 #endif

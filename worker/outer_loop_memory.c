@@ -108,7 +108,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->async = config->train.method == METHOD_ASYNC;
     loop->lossless = codec_spec_lossless(config->codec.up);
     loop->feedback = config_error_feedback(config, config->codec.up);
-    loop->relays = config_down(config) == CONFIG_DOWN_RELAY || config_down(config) == CONFIG_DOWN_AUTO;
+    loop->relays = config_may_relay(config);
     loop->n_params = layout->n_params;
     loop->n_fragments = layout->n_fragments;
     for (uint32_t i = 0; i < layout->n_fragments; i++) {

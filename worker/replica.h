@@ -42,6 +42,7 @@ struct replica_config {
     uint64_t seed;        /* of the sample order */
     bool apart;           /* ranks keep a theta each, as several GPUs do, even where they could share memory */
     uint64_t bucket;      /* floats that such ranks send at a time; 0: the default (worker/shard.h) */
+    bool gradients;       /* replica_gradient is what will be called, not replica_train_step */
     bool eval_only;       /* no gradients, no optimizer: replica_eval only */
     enum recompute recompute; /* of activations; the default is none */
     uint32_t sharers;     /* workers that `atoll launch` put on these GPUs, itself one of them; 0 or 1: it is alone */

@@ -19,20 +19,26 @@ static enum status check_config(const struct replica_config *c, struct err *err)
     return STATUS_OK;
 }
 
-static enum status rank_init(struct replica *r, int index, struct err *err)
+static enum status rank_open(struct replica *r, int index, struct err *err)
 {
     struct rank *k = &r->ranks[index];
     const struct replica_config *c = &r->config;
     uint32_t threads = c->threads / c->ranks + ((uint32_t)index < c->threads % c->ranks);
     char device[DEVICE_NAME_BYTES];
-    size_t count = (size_t)r->rows * r->seq;
     k->replica = r;
     k->index = index;
     TRY(device_open(device_of_rank(c->device, index, r->n_ranks, device), threads ? (int)threads : 1, &k->dev, err));
     if (c->bf16 && !k->dev->host_memory) TRY(k->dev->ops->use_bf16(k->dev, err));
     if (c->bf16 && k->dev->host_memory && k->dev->ops->use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
         log_warn("train.precision: bf16 is computed in fp32 on %s", k->dev->name);
-    if (index == 0) TRY(replica_memory_plan(&r->memory, c, r->layout, k->dev, err)); /* all ranks are alike */
+    return STATUS_OK;
+}
+
+static enum status rank_init(struct replica *r, int index, struct err *err)
+{
+    struct rank *k = &r->ranks[index];
+    const struct replica_config *c = &r->config;
+    size_t count = (size_t)r->rows * r->seq;
     unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);
     TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, uses, &k->model, err));
     const struct device_ops *ops = k->dev->ops;
@@ -83,36 +89,59 @@ static void plan_stage(const struct rank *k)
         log_warn("%s: no pinned memory for transfers: they are slower", k->dev->name);
 }
 
+/* How theta is cut among ranks that have one each. */
+static enum status make_map(struct replica *r)
+{
+    const struct replica_config *c = &r->config;
+    r->apart = r->n_ranks > 1 && (!r->ranks[0].dev->host_memory || c->apart);
+    r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
+    if (!r->apart) r->map.padded = r->layout->n_params;
+    if (!r->apart || c->eval_only || c->opt.kind != OPTIMIZER_MUON) return STATUS_OK;
+    TRY(shard_deal_make(&r->deal, &r->map, r->layout, c->family->hidden_blocks));
+    r->map.deal = &r->deal;
+    return STATUS_OK;
+}
+
+/* The group of ranks and their threads. Of a GPU's memory its library takes buffers that nobody knows the size of, most
+ * at the first collectives: these come before the plan, which finds what is left. */
+static enum status join(struct replica *r, struct device *const *devices, struct err *err)
+{
+    struct collective colls[COLLECTIVE_RANKS_MAX];
+    uint64_t before, after, all;
+    devices[0]->ops->memory(devices[0], &before, &all);
+    TRY(collective_open(devices, r->n_ranks, r->config.end, colls, err));
+    r->group_open = true;
+    for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
+    TRY(ranks_start(r, err));
+    if (!r->apart || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
+    TRY(ranks_meet(r, err));
+    devices[0]->ops->memory(devices[0], &after, &all);
+    log_info("the GPUs of this worker have met: for that %.0f MiB went of %s",
+             before > after ? (double)(before - after) / (1 << 20) : 0.0, devices[0]->name);
+    return STATUS_OK;
+}
+
 static enum status fill(struct replica *r, const struct tokens *train, struct err *err)
 {
     const struct replica_config *c = &r->config;
     struct device *devices[COLLECTIVE_RANKS_MAX];
-    struct collective colls[COLLECTIVE_RANKS_MAX];
     r->eval_counters = mem_alloc(c->batch_size, sizeof *r->eval_counters);
     if (!r->eval_counters) return err_set(err, STATUS_NOMEM, "no memory for the batch");
     if (!c->eval_only) TRY(batch_source_init(&r->train, train, r->seq, c->model.vocab_size, c->seed, false, err));
     for (int i = 0; i < r->n_ranks; i++) {
-        TRY(rank_init(r, i, err));
+        TRY(rank_open(r, i, err));
         devices[i] = r->ranks[i].dev;
     }
     (void)device_names(devices, r->n_ranks, r->names);
-    r->apart = r->n_ranks > 1 && (!devices[0]->host_memory || c->apart);
-    r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
-    if (!r->apart) r->map.padded = r->layout->n_params;
-    if (r->apart && !c->eval_only && c->opt.kind == OPTIMIZER_MUON) {
-        if (shard_deal_make(&r->deal, &r->map, r->layout, c->family->hidden_blocks) != STATUS_OK)
-            return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-        r->map.deal = &r->deal;
-    }
+    if (make_map(r) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
+    TRY(join(r, devices, err));
+    TRY(replica_memory_plan(&r->memory, c, r->layout, devices, err));
+    for (int i = 0; i < r->n_ranks; i++) TRY(rank_init(r, i, err));
     if (make_params(r) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters and gradients%s",
                        (unsigned long long)r->layout->n_params, r->n_ranks > 1 ? " on every rank" : "");
     for (int i = 0; i < r->n_ranks; i++) plan_stage(&r->ranks[i]);
-    TRY(collective_open(devices, r->n_ranks, c->end, colls, err));
-    r->group_open = true;
-    for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
-    TRY(make_optimizer(r, devices, err));
-    return ranks_start(r, err);
+    return make_optimizer(r, devices, err);
 }
 
 enum status replica_create(struct replica **out, const struct replica_config *config, const struct layout *layout,

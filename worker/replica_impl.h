@@ -16,6 +16,7 @@
 /* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
 enum order {
     ORDER_NONE,
+    ORDER_MEET,
     ORDER_STEP,
     ORDER_GRADIENT,
     ORDER_EVAL,
@@ -96,6 +97,8 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
                         const uint64_t *counters, size_t n, struct err *err) MUST_CHECK;
 /* Wait until all ranks did what the slot's order said. */
 enum status ranks_reached(struct replica *r, int slot, struct err *err) MUST_CHECK;
+/* The first collectives, before anything else is done: what they take of the devices' memory is taken. */
+enum status ranks_meet(struct replica *r, struct err *err) MUST_CHECK;
 /* Theta of rank 0 goes to all others; what they are ordered next finds it. */
 enum status ranks_spread(struct replica *r, struct err *err) MUST_CHECK;
 /* Nothing is under way on any device, and the caller may use them all. */

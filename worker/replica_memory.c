@@ -48,9 +48,23 @@ static enum status add_vectors(struct memory_ask *ask, const struct replica_conf
     return STATUS_OK;
 }
 
-enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
-                                const struct layout *layout, struct device *dev, struct err *err)
+/* What is free where least is. */
+static void ask_devices(struct memory_ask *ask, struct device *const *devices, uint32_t n)
 {
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t left, all;
+        devices[i]->ops->memory(devices[i], &left, &all);
+        if (i && left >= ask->free_bytes) continue;
+        ask->dev = devices[i];
+        ask->free_bytes = left;
+        ask->total_bytes = all;
+    }
+}
+
+enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
+                                const struct layout *layout, struct device *const *devices, struct err *err)
+{
+    struct device *dev = devices[0];
     uint32_t here = dev->host_memory ? config->ranks : 1, accum = config->eval_only ? 1 : config->grad_accum;
     size_t seq = config->model.block_size;
     struct memory_ask ask = {.family = config->family, .model = &config->model, .dev = dev, .seq = seq, .ranks = here,
@@ -61,7 +75,7 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
         return err_set(err, STATUS_NOMEM, "no memory to plan the memory");
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
     if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
-    dev->ops->memory(dev, &ask.free_bytes, &ask.total_bytes);
+    ask_devices(&ask, devices, dev->host_memory ? 1 : config->ranks);
     if (!config->eval_only) memory_ask_share(&ask, config->sharers);
     return memory_plan_make(plan, &ask, config->recompute, err);
 }

@@ -6,9 +6,9 @@
 #include "worker/memory_plan.h"
 #include "worker/replica.h"
 
-/* For a rank on `dev`, or, where ranks share the host's memory, for all of them; nothing of the replica has been
- * allocated yet. NOMEM: it does not fit. */
+/* For each rank of devices[0 .. config->ranks-1], as on the one that has least free; or, where ranks share the host's
+ * memory, for all of them. Nothing of the replica has been allocated yet. NOMEM: it does not fit. */
 enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
-                                const struct layout *layout, struct device *dev, struct err *err) MUST_CHECK;
+                                const struct layout *layout, struct device *const *devices, struct err *err) MUST_CHECK;
 
 #endif

@@ -45,14 +45,26 @@ static enum status step_of_order(struct rank *k)
     return r->apart ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
 }
 
+static enum status meet(struct rank *k)
+{
+    struct replica *r = k->replica;
+    const struct device_ops *ops = k->dev->ops;
+    float *buf = ops->alloc(k->dev, shard_bucket_floats(&r->map, 0) * sizeof *buf);
+    if (!buf) return err_set(&k->err, STATUS_NOMEM, "%s: no memory for a bucket of gradients", k->dev->name);
+    enum status status = shard_exchange_meet(&r->map, &k->coll, buf, r->config.gradients, &k->err);
+    ops->release(k->dev, buf);
+    return status;
+}
+
 static enum status obey(struct rank *k)
 {
     struct replica *r = k->replica;
     switch (r->order) {
     case ORDER_REACH: return k->dev->ops->reached(k->dev, r->slot, &k->err);
     case ORDER_SYNC:
-        if (r->apart) shard_exchange_settle(&k->exchange);
+        if (r->apart && k->exchange.map) shard_exchange_settle(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
+    case ORDER_MEET: return meet(k);
     case ORDER_SPREAD: return shard_exchange_spread(&k->exchange, &k->err);
     case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
@@ -134,6 +146,12 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     r->n_counters = n;
     r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
     give_order(r, order);
+    return order_status(r, err);
+}
+
+enum status ranks_meet(struct replica *r, struct err *err)
+{
+    give_order(r, ORDER_MEET);
     return order_status(r, err);
 }
 

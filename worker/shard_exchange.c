@@ -130,6 +130,28 @@ enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
     return STATUS_OK;
 }
 
+enum status shard_exchange_meet(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
+                                struct err *err)
+{
+    enum { COPY = 1, SUMS, KINDS };
+    struct shard_exchange x;
+    struct device *dev = coll->dev;
+    shard_exchange_init(&x, map, coll, buf, buf);
+    shard_exchange_begin(&x, whole);
+    TRY(dev->ops->sync(dev, err));
+    start_gradients(&x, 0);
+    TRY(x.status);
+    coll->ops->wait(coll, 0);
+    for (int kind = 0; kind < KINDS && !whole; kind++) {
+        TRY(dev->ops->sync(dev, err));
+        TRY(kind == COPY   ? start_copy(&x, 0)
+            : kind == SUMS ? coll->ops->start_all_gather(coll, buf, 1, THETA_TICKETS)
+                           : start_parameters(&x, 0));
+        coll->ops->wait(coll, THETA_TICKETS);
+    }
+    return dev->ops->sync(dev, err);
+}
+
 enum status shard_exchange_spread(struct shard_exchange *x, struct err *err)
 {
     return gather(x, start_copy, err);

@@ -169,13 +169,14 @@ static enum status make_model(struct trainer *t, struct err *err)
         .batch_size = c->train.batch_size,
         .grad_accum = c->train.grad_accum,
         .seed = c->run.seed,
+        .gradients = c->train.method == METHOD_DDP,
         .recompute = c->train.recompute,
         .sharers = t->share.sharers,
         .end = t->options->end,
         .opt = inner_opt_config_of(c),
         .pool = t->pool,
     };
-    TRY(outer_bytes(&replica.outer, c, &t->layout, err));
+    TRY(outer_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
     if (!t->counters) return err_set(err, STATUS_NOMEM, "no memory for %u samples", replica_step_samples(t->replica));

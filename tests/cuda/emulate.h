@@ -8,7 +8,8 @@
  * memory order between blocks, cuBLASLt.
  *
  * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_MEMORY=n gives each n
- * bytes. What may go wrong or block on a GPU does so where it is told to:
+ * bytes (n,m: the first n, the others m); ATOLL_EMULATED_NCCL_MEMORY=n of them go at a communicator's first call. What
+ * may go wrong or block on a GPU does so where it is told to:
  * ATOLL_EMULATED_FAIL=i:n    device i fails at its n-th operation
  * ATOLL_EMULATED_HANG=i:n    it never ends that operation, whatever is aborted (emulate_hangs_end)
  * ATOLL_EMULATED_QUEUE=n     calls block while n operations or more wait in a device's queues

@@ -33,6 +33,8 @@ struct cuda_comm {
     struct cuda_rt *rt;
     int rank;
     bool aborted; /* by the hall's lock */
+    bool met;     /* made its first call */
+    void *buffers;
 };
 
 struct job {
@@ -66,6 +68,7 @@ void cuda_comm_close(struct cuda_comm *c)
 {
     if (!c) return;
     emulate_drain(c->rt);
+    emulate_memory_release(c->rt, c->buffers);
     if (--c->hall->refs == 0) { /* one thread closes all */
         pthread_cond_destroy(&c->hall->turned);
         pthread_mutex_destroy(&c->hall->lock);
@@ -205,9 +208,20 @@ static void run(struct cuda_rt *rt, const void *args)
     (void)meet(c, false); /* nobody goes on while others read its memory */
 }
 
+/* What the library takes for itself when it is used first: ATOLL_EMULATED_NCCL_MEMORY bytes. */
+static void take_buffers(struct cuda_comm *c)
+{
+    const char *set = getenv("ATOLL_EMULATED_NCCL_MEMORY");
+    if (c->met || !set || !*set) return;
+    c->met = true;
+    c->buffers = emulate_memory_alloc(c->rt, (size_t)strtoull(set, NULL, 10));
+    if (!c->buffers) cuda_rt_fail(c->rt, STATUS_NOMEM, "NCCL: out of memory");
+}
+
 static void submit(struct cuda_comm *c, const char *name, struct call call)
 {
     struct job job = {.comm = c, .call = call};
+    take_buffers(c);
     if (!is_aborted(c)) emulate_submit(c->rt, CUDA_COMM, name, run, &job, sizeof job);
 }
 

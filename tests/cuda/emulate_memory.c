@@ -28,16 +28,16 @@ void emulate_memory_close(struct cuda_rt *rt)
     if (--rt->opened == 0) protect(rt, PROT_NONE);
 }
 
-/* ATOLL_EMULATED_MEMORY: bytes of each device. */
-static uint64_t capacity(void)
+/* ATOLL_EMULATED_MEMORY: bytes of each device, or "first,others". */
+static uint64_t capacity(const struct cuda_rt *rt)
 {
-    const char *set = getenv("ATOLL_EMULATED_MEMORY");
-    return set && *set ? strtoull(set, NULL, 10) : UINT64_C(1) << 40;
+    const char *set = getenv("ATOLL_EMULATED_MEMORY"), *others = set && rt->index ? strchr(set, ',') : NULL;
+    return set && *set ? strtoull(others ? others + 1 : set, NULL, 10) : UINT64_C(1) << 40;
 }
 
 void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p)
 {
-    *total_p = *free_p = capacity();
+    *total_p = *free_p = capacity(rt);
     for (const struct emulated_block *b = rt->blocks; b; b = b->next) *free_p -= b->bytes;
 }
 

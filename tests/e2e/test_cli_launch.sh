@@ -23,7 +23,7 @@ STUB
 cat >bin/atoll-worker <<'STUB'
 #!/bin/bash
 printf 'worker %s\n' "$*" >>"$STUB_LOG"
-echo "$ATOLL_WORKERS_HERE $ATOLL_HOST_FREE" >"$STUB_DIR/memory"
+echo "$ATOLL_WORKERS_HERE $ATOLL_HOST_FREE $ATOLL_COORDINATOR_BYTES" >"$STUB_DIR/memory"
 while (($#)); do [[ $1 == --name ]] && name=$2; shift; done
 trap 'exit 75' TERM
 echo $$ >"$STUB_DIR/$name.pid"
@@ -68,7 +68,7 @@ grep -q "^coordinator run.yaml --dir $rundir --inner.learning_rate=0.5 --coordin
 grep -q "^worker --join $rundir --dir $rundir/workers/worker-1 --name worker-1 --data.train=some/train_\*.bin --data.val=some/val_\*.bin --train.threads=2\$" "$STUB_LOG" ||
     fail "a worker was called otherwise: $(<"$STUB_LOG")"
 expect_equal restarts "$(restarts)" 0
-[[ $(<"$STUB_DIR/memory") =~ ^2\ [1-9][0-9]{6,}$ ]] || fail "workers were told of the memory: $(<"$STUB_DIR/memory")"
+[[ $(<"$STUB_DIR/memory") =~ ^2\ [1-9][0-9]{6,}\ [1-9][0-9]{7,}$ ]] || fail "workers were told of the memory: $(<"$STUB_DIR/memory")"
 expect_success launch --quiet
 [[ $out == *"round 1"* && $out != *"[w0]"* ]] || fail "--quiet said: $out"
 

@@ -75,6 +75,14 @@ atoll_planted_worker(gradients_of_other_ranks_forgotten test_memory_plan worker/
     "= here * theta;" "= theta;")
 atoll_planted_worker(tentative_residual_forgotten test_memory_plan worker/outer_bytes.c
     "feedback ? 2 * theta : 0" "feedback ? theta : 0")
+atoll_planted_worker(relayed_deltas_forgotten test_memory_plan worker/outer_bytes.c
+    "coded > deltas ? coded : deltas" "coded")
+atoll_planted_worker(coordinator_forgotten test_memory_plan worker/memory_plan.c
+    "part_of(host, coordinator, workers)" "part_of(host, 0, workers)")
+atoll_planted_worker(collectives_after_the_plan test_memory_plan worker/replica_create.c
+    "TRY(ranks_meet(r, err));" "")
+atoll_planted_worker(first_gpu_planned_for_all test_memory_plan worker/replica_memory.c
+    "if (i && left >= ask->free_bytes) continue;" "if (i) continue;")
 atoll_planted_worker(a_level_left_out test_memory_plan worker/memory_plan.c
     "level <= last; level++" "level <= last; level += 2")
 atoll_planted_worker(batch_too_small test_memory_plan worker/memory_plan.c

@@ -169,6 +169,34 @@ static void test_device(void **state)
     replica_destroy(r);
 }
 
+/* NCCL's buffers come off before the plan is made, and the GPU that has least free counts. */
+static void test_several(void **state)
+{
+    (void)state;
+    static const char *const memory[] = {"50000000,40000000", "40000000,50000000"};
+    setenv("ATOLL_EMULATED_GPUS", "2", 1);
+    for (int kind = 0; kind < 6; kind++) {
+        struct replica_config config = config_of("cuda:0,1", 2, RECOMPUTE_NONE);
+        config.gradients = kind == 2;
+        config.opt.kind = kind == 1 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+        if (kind == 4) config.eval_only = true;
+        if (kind == 5) config.batch_size = 2;
+        setenv("ATOLL_EMULATED_MEMORY", memory[kind % 2], 1);
+        setenv("ATOLL_EMULATED_NCCL_MEMORY", "0", 1);
+        struct replica *r = make(&config);
+        uint64_t without = replica_memory(r)->free_bytes;
+        assert_in_range(without, 30000000, 40000000); /* a device takes some for itself */
+        replica_destroy(r);
+        setenv("ATOLL_EMULATED_NCCL_MEMORY", "1000000", 1);
+        r = make(&config);
+        assert_int_equal(replica_memory(r)->free_bytes, config.eval_only ? without : without - 1000000);
+        replica_destroy(r);
+    }
+    unsetenv("ATOLL_EMULATED_GPUS");
+    unsetenv("ATOLL_EMULATED_MEMORY");
+    unsetenv("ATOLL_EMULATED_NCCL_MEMORY");
+}
+
 static void give(uint64_t room)
 {
     char text[32];
@@ -211,11 +239,13 @@ static void test_share(void **state)
     struct memory_plan plan;
     struct err err = {0};
     static const struct {
-        const char *workers, *host;
+        const char *workers, *host, *coordinator;
         uint64_t free, part, total; /* of 1000 bytes */
     } cases[] = {
-        {"", "", 900, 900, 1000},    {"1", "100", 900, 900, 1000}, {"x", "1", 900, 900, 1000}, {"4", "", 900, 250, 250},
-        {"2", "800", 800, 400, 500}, {"2", "800", 300, 300, 500},  {"2", "5000", 900, 500, 500},
+        {"", "", "100", 900, 900, 1000},    {"1", "100", "", 900, 900, 1000},  {"x", "1", "100", 900, 900, 1000},
+        {"4", "", "", 900, 250, 250},       {"2", "800", "", 800, 400, 500},   {"2", "800", "0", 300, 300, 500},
+        {"1", "800", "100", 800, 700, 900}, {"2", "800", "2000", 800, 1, 1},   {"2", "", "100", 800, 450, 450},
+        {"2", "5000", "", 900, 500, 500},   {"2", "800", "100", 800, 350, 450},
     };
     assert_int_equal(device_open("cpu", 1, &ask.dev, &err), STATUS_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -223,12 +253,13 @@ static void test_share(void **state)
         ask.total_bytes = 1000;
         setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(MEMORY_HOST_ENV, cases[i].host, 1);
+        setenv(MEMORY_COORDINATOR_ENV, cases[i].coordinator, 1);
         memory_ask_share(&ask, 0);
         assert_int_equal(ask.free_bytes, cases[i].part);
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "are free for each of 2 workers: "));
+    assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 0.00 GiB of the coordinator: "));
     device_close(ask.dev);
     setenv(WORKERS_HERE_ENV, "6", 1); /* of which three are on this GPU */
     struct replica_config on_gpu = config_of("cuda", 1, RECOMPUTE_NONE);
@@ -238,6 +269,7 @@ static void test_share(void **state)
     replica_destroy(r);
     unsetenv(WORKERS_HERE_ENV);
     unsetenv(MEMORY_HOST_ENV);
+    unsetenv(MEMORY_COORDINATOR_ENV);
 }
 
 /* The emulated device has less and less: auto goes down the levels, each as soon as the one before does not fit, and
@@ -294,17 +326,27 @@ static struct config run_config(const char *up, enum train_method method)
     return config;
 }
 
-/* The outer path: what outer_memory_init takes. */
+/* Updates that hold the deltas of three workers, each as long as can be. */
+static void fill_with_deltas(struct outer_loop *loop)
+{
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        assert_true(outer_object_room(f, WIRE_NAMED_MAX * (size_t)24 + 3 * (f->payload_cap + sizeof(uint64_t))));
+    }
+}
+
+/* The outer path: what outer_memory_init takes, and relayed deltas later. */
 static void test_outer_path(void **state)
 {
     (void)state;
-    static const char *const codecs[] = {"int8:256", "topk:64/4096", "fp32"};
-    for (size_t c = 0; c < 3; c++)
+    static const char *const codecs[] = {"int8:256", "topk:64/4096", "fp32", "int4", "topk:64/4096"};
+    for (size_t c = 0; c < 5; c++)
         for (int on_device = 0; on_device < 2; on_device++) {
             struct config config = run_config(codecs[c], c ? METHOD_DILOCO : METHOD_ASYNC);
+            if (c > 2) snprintf(config.codec.down, sizeof config.codec.down, "%s", c == 3 ? "relay" : "auto");
             struct replica_config rc = config_of(on_device ? "cuda" : "cpu", 1, RECOMPUTE_AUTO);
             struct err err = {0};
-            if (outer_bytes(&rc.outer, &config, &layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            if (outer_bytes(&rc.outer, &config, &layout, 3, &err) != STATUS_OK) fail_msg("%s", err.msg);
             uint64_t bare_left = bare(rc.device, 2);
             struct replica *r = make(&rc);
             struct outer_loop *loop = mem_alloc(1, sizeof *loop);
@@ -315,6 +357,7 @@ static void test_outer_path(void **state)
                 loop->model.device_theta = replica_params(r);
             }
             if (outer_memory_init(loop, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            if (c > 2) fill_with_deltas(loop);
             if (on_device) {
                 assert_int_equal(replica_memory(r)->total, took_of(r, bare_left));
             } else {
@@ -336,7 +379,7 @@ static void test_outer_left_out(void **state)
     struct config config = run_config("int8:256", METHOD_DILOCO);
     struct replica_config rc = config_of("cuda", 1, RECOMPUTE_BLOCK);
     struct err err = {0};
-    assert_int_equal(outer_bytes(&rc.outer, &config, &layout, &err), STATUS_OK);
+    assert_int_equal(outer_bytes(&rc.outer, &config, &layout, 1, &err), STATUS_OK);
     struct replica *r = make(&rc);
     assert_false(replica_memory(r)->outer_left_out);
     uint64_t want = replica_memory(r)->total - rc.outer.device.residual;
@@ -364,8 +407,8 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu),        cmocka_unit_test(test_owners),
-        cmocka_unit_test(test_device),         cmocka_unit_test(test_never_fits), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_cpu),        cmocka_unit_test(test_owners),     cmocka_unit_test(test_device),
+        cmocka_unit_test(test_several),    cmocka_unit_test(test_never_fits), cmocka_unit_test(test_share),
         cmocka_unit_test(test_levels_by_room),
         cmocka_unit_test(test_outer_path), cmocka_unit_test(test_outer_left_out), cmocka_unit_test(test_text),
     };

@@ -59,6 +59,46 @@ static void world_close(struct world *w)
     layout_finish(&w->layout);
 }
 
+/* What was planned is what was taken: of every kind of configuration, and with the deltas of a round together. */
+static void check_bytes(const char *const *settings, bool together, unsigned threads)
+{
+    static struct world w;
+    struct err err = {0};
+    uint64_t alone, many;
+    world_open(&w, settings, threads);
+    outer_state_finish(&w.outer);
+    assert_int_equal(outer_state_bytes(&alone, &w.config, &w.layout, 1, &err), STATUS_OK);
+    assert_int_equal(outer_state_bytes(&many, &w.config, &w.layout, 500, &err), STATUS_OK);
+    size_t before = mem_live_bytes();
+    assert_int_equal(outer_state_init(&w.outer, &w.config, &w.layout, &err), STATUS_OK);
+    size_t took = mem_live_bytes() - before, pool = threads > 1 ? 16384 : 0;
+    if (took < alone || took > alone + pool) fail_msg("%s: took %zu, planned %zu", *settings, took, (size_t)alone);
+    assert_int_equal(many > alone, together);
+    world_close(&w);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    static const char *const plain[] = {"outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL},
+                            *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
+                            *const ddp[] = {"train.method=ddp", NULL},
+                            *const spread[] = {"train.method=async", "outer.momentum_spread=0.5", NULL},
+                            *const async_topk[] = {"train.method=async", "codec.up=topk:64/4096", NULL},
+                            *const topk[] = {"codec.up=topk:64/4096", "outer.optimizer=sgd", "codec.down=union", NULL},
+                            *const relay[] = {"codec.up=int8", "outer.optimizer=sgd", "codec.down=relay", NULL};
+    for (unsigned threads = LEAST; threads <= MOST; threads++) {
+        unsigned n = threads == LEAST ? 1 : threads;
+        check_bytes(plain, false, n);
+        check_bytes(diloco, false, n);
+        check_bytes(ddp, false, n);
+        check_bytes(spread, false, n);
+        check_bytes(async_topk, false, n);
+        check_bytes(topk, true, n);
+        check_bytes(relay, true, n);
+    }
+}
+
 static enum status take(struct world *w, uint64_t version, size_t *size_p)
 {
     struct outer_step step = {.version = version,
@@ -153,6 +193,7 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_any_number_of_threads),
         cmocka_unit_test(test_nan_is_found),

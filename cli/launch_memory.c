@@ -1,0 +1,43 @@
+#include "cli/launch_memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/layout.h"
+#include "coordinator/outer_state.h"
+#include "gpu/cpu_memory.h"
+#include "wire/backlog.h"
+#include "worker/memory_plan.h"
+#include "worker/model.h"
+
+/* Its numbers, and the most it queues for all workers together. */
+static enum status coordinator_bytes(uint64_t *bytes, const struct config *config, uint32_t workers)
+{
+    const struct model_family *family = model_family_find(config->model.family);
+    struct model_config model = model_config_of(config);
+    struct layout layout;
+    layout_init(&layout);
+    enum status status = family ? family->layout(&model, &layout, NULL) : STATUS_UNSUPPORTED;
+    if (status == STATUS_OK) status = model_cut(family, config, &layout, NULL);
+    if (status == STATUS_OK) status = outer_state_bytes(bytes, config, &layout, workers, NULL);
+    if (status == STATUS_OK) *bytes += BACKLOG_BYTES;
+    layout_finish(&layout);
+    return status;
+}
+
+static void announce(const char *name, uint64_t bytes)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, bytes);
+    setenv(name, text, 1);
+}
+
+void launch_memory_announce(const struct config *config, uint32_t workers)
+{
+    uint64_t free_bytes, total, coordinator;
+    cpu_memory(&free_bytes, &total);
+    if (coordinator_bytes(&coordinator, config, workers) != STATUS_OK) coordinator = 0;
+    announce(MEMORY_HOST_ENV, free_bytes);
+    announce(MEMORY_COORDINATOR_ENV, coordinator);
+}
