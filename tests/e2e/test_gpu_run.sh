@@ -37,8 +37,21 @@ assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections[
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1
 assert all(r["ms_up_as_floats"] > 0 and r["ms_up_as_numbers"] > 0 for r in sections["outer"]["delta"])
-assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
+assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30_of_large_steps"]["gpt2-toy"] < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
 PY
+
+# A second go adds to what the first one wrote, but never to what another device did.
+again() {
+    python3 tests/gpu/run --emulated --bin "$BIN" --only memory --out "$WORK/results.json" >"$WORK/again.log" 2>&1 ||
+        fail "a second go failed: $(<"$WORK/again.log")"
+    python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))["sections"])' "$WORK/results.json"
+}
+sed -i 's/"planned_mb"/"first_go"/' "$WORK/results.json"
+[[ $(again) == "info parity codecs runs ceilings memory train outer precision peers" ]] || fail "a second go lost sections"
+grep -q '"planned_mb"' "$WORK/results.json" || fail "the section was not done again"
+grep -q '"first_go"' "$WORK/results.json" || fail "another section was"
+sed -i 's/"device": "[^"]*"/"device": "another"/' "$WORK/results.json"
+[[ $(again) == "info memory" ]] || fail "figures of two devices stand in one file"
 
 # A section that fails is said and recorded, and the rest goes on.
 mkdir "$WORK/bin"
@@ -104,6 +117,13 @@ said = run.advice(["x: libcublasLt.so.13: cannot open shared object file"], [whe
 assert "pip install nvidia-cublas" in said and "--with-cublas" in said and wheel in said, said
 assert not run.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
 
+headers = folder + "/lib/python3.12/site-packages/nvidia/cudnn"
+os.makedirs(headers + "/include")
+open(headers + "/include/cudnn_backend.h", "w").close()
+assert run.cudnn_home() == {"CUDNN_HOME": headers}, run.cudnn_home()
+wants = run.linked(programs + "/atoll-worker", False)
+assert "libzmq.so.5" in wants and not [name for name in wants if name.startswith(("libc.", "libstdc++", "libresolv"))], wants
+
 plugin = programs + "/atoll_cuda.so"
 if os.path.exists(plugin):
     assert not [name for name in run.linked(plugin, False) if "cublas" in name]
@@ -125,4 +145,6 @@ one.until = time.monotonic()
 one.each(entry, "items", range(3), body)
 assert entry["items"] == [] and "no time for 0, 1, 2" in entry["errors"][-1], entry
 PY
+mkdir -p "$WORK/carried/bin" "$WORK/carried/lib"
+[[ $(python3 tests/gpu/run --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] || fail "--libraries: not of the pack"
 echo ok

@@ -25,4 +25,18 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
 enum status bench_train_steps(struct device *dev, const char *name, const char *precision, int n, char **v,
                               struct err *err) MUST_CHECK;
 
+/* The host's part (bench_gpu_host.c): in, what the caller has; out, seconds for all of it. */
+struct bench_host {
+    struct codec *codec;
+    struct pool *pool;
+    const struct piece_numbers *numbers;
+    void *room; /* for numbers, where a device takes them from */
+    float *theta;
+    uint8_t *payload; /* while it runs */
+    size_t size;
+    uint64_t sum; /* of what nobody else looks at */
+    double encode_s, move_s, hash_s, decode_s, crc_s; /* move_s: by all threads; crc_s: of theta */
+};
+enum status bench_host_run(struct bench_host *h, double seconds, struct err *err) MUST_CHECK;
+
 #endif

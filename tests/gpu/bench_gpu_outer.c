@@ -1,12 +1,16 @@
 /* The outer path: one pass over theta, anchor and residual, and the numbers of it brought to the host; the next round's
- * theta brought up, as floats, and as an update's numbers that are added there. */
+ * theta brought up, as floats, and as an update's numbers that are added there; and the host's part between.
+ * ms_round is the sum of what a round waits for, network and disk left out: bytes of the numbers are made by one thread
+ * here, by one for each fragment in a worker, so it is an upper bound. ms_save is what a saved state takes before it
+ * goes to the disk: residual and two moments brought down, checksums of these and theta. */
 #include <stdio.h>
 
 #include "common/mem.h"
+#include "common/pool.h"
 #include "compress/codec.h"
 #include "tests/gpu/bench_gpu.h"
 
-enum { STAGE_BYTES = 32 << 20 }; /* as in worker/replica_create.c */
+enum { STAGE_BYTES = 32 << 20, THREADS = 8 }; /* as in worker/replica_create.c, train_setup.c */
 
 struct outer {
     struct delta_plan *plan;
@@ -36,6 +40,19 @@ static void send(struct device *dev, void *ctx)
     dev->ops->send(dev, o->anchor, o->floats, o->n * sizeof *o->floats);
 }
 
+static void fetch(struct device *dev, void *ctx)
+{
+    struct outer *o = ctx;
+    enum status ignored = dev->ops->fetch(dev, o->floats, o->theta, o->n * sizeof *o->floats, NULL);
+    (void)ignored; /* bench_time's sync has it, too */
+}
+
+static void place(struct device *dev, void *ctx)
+{
+    struct outer *o = ctx;
+    dev->ops->copy(dev, o->rest, o->anchor, o->n * sizeof *o->anchor);
+}
+
 static void add(struct device *dev, void *ctx)
 {
     struct outer *o = ctx;
@@ -49,11 +66,12 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     struct codec *codec;
     struct piece_shape shape;
     struct piece_numbers laid;
+    struct pool *pool;
     struct outer o = {.n = n,
                       .floats = mem_alloc(n, sizeof(float)),
                       .theta = bench_random(dev, n, false, 1), .anchor = bench_random(dev, n, false, 1),
                       .residual = bench_random(dev, n, false, 0.1f), .rest = bench_random(dev, n, false, 1)};
-    double alone, whole, sent, added;
+    double alone, whole, sent, added, fetched, placed;
     TRY(codec_create(&codec, spec, &span, 1, err));
     if (!codec_pieces(codec, &shape, NULL)) return err_set(err, STATUS_UNSUPPORTED, "%s has no form for devices", spec);
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
@@ -66,13 +84,26 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     TRY(dev->ops->delta_plan(dev, &shape, pieces, &o.plan));
     TRY(bench_time(dev, delta, &o, seconds, &alone, err));
     TRY(bench_time(dev, delta_and_download, &o, seconds, &whole, err));
-    TRY(dev->ops->stage_plan(dev, STAGE_BYTES, NULL));
+    TRY(pool_create(pool_cores(THREADS), POOL_FLOATS_EXACT, &pool));
+    TRY(dev->ops->stage_plan(dev, STAGE_BYTES, pool));
     TRY(bench_time(dev, add, &o, seconds, &added, err)); /* of the numbers that came */
     TRY(bench_time(dev, send, &o, seconds, &sent, err));
+    TRY(bench_time(dev, place, &o, seconds, &placed, err));
+    TRY(bench_time(dev, fetch, &o, seconds, &fetched, err));
+    pieces_lay_out(&shape, o.host, &laid);
+    struct bench_host host = {.codec = codec, .pool = pool, .numbers = &laid, .theta = o.floats, .room = o.host};
+    TRY(bench_host_run(&host, seconds, err));
+    double host_s = host.encode_s + host.move_s + host.hash_s + host.decode_s;
     printf("{\"codec\": \"%s\", \"params\": %zu, \"gb_s\": %.6g, \"ms\": %.6g, \"ms_with_download\": %.6g, "
-           "\"numbers_mb\": %.6g, \"ms_up_as_numbers\": %.6g, \"ms_up_as_floats\": %.6g}\n",
+           "\"numbers_mb\": %.6g, \"ms_up_as_numbers\": %.6g, \"ms_up_as_floats\": %.6g, \"ms_down_as_floats\": %.6g, "
+           "\"threads\": %d, \"ms_encode\": %.6g, \"ms_apply\": %.6g, \"ms_hash\": %.6g, \"ms_decode\": %.6g, "
+           "\"ms_place\": %.6g, \"ms_round\": %.6g, \"ms_save\": %.6g}\n",
            spec, n, 16e-9 * (double)n / alone, alone * 1e3, whole * 1e3, (double)o.bytes * 1e-6, added * 1e3,
-           sent * 1e3);
+           sent * 1e3, fetched * 1e3, pool_threads(pool), host.encode_s * 1e3, host.move_s * 1e3, host.hash_s * 1e3,
+           host.decode_s * 1e3, placed * 1e3, (whole + host_s + added + placed) * 1e3,
+           (3 * fetched + 4 * host.crc_s) * 1e3);
+    TRY(dev->ops->sync(dev, err));
+    pool_destroy(pool);
     mem_free(o.floats);
     mem_free(pieces);
     dev->ops->host_release(dev, o.host);

@@ -1,5 +1,6 @@
-"""PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, its fastest attention, fused AdamW,
-clipping. Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
+"""PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, activations and norms in bf16,
+its fastest attention, fused AdamW, clipping; the batch in parts where memory is short.
+Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
 Speaks as bench_gpu does: a line about itself, then for each step count on standard input a line with tokens per
 second and loss."""
 
@@ -18,14 +19,29 @@ def attend(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
+class Norm(nn.Module):
+    """In bf16 with sums in fp32, as ours: autocast would take its fp32 list's, with twice the bytes both ways."""
+
+    def __init__(self, width, rms):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = None if rms else nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            if self.bias is None:
+                return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-5)
+            return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), self.bias.to(x.dtype), 1e-5)
+
+
 class Gpt2Block(nn.Module):
     def __init__(self, s):
         super().__init__()
         self.heads = s.heads
-        self.ln_1 = nn.LayerNorm(s.width)
+        self.ln_1 = Norm(s.width, False)
         self.attn = nn.Linear(s.width, 3 * s.width)
         self.proj = nn.Linear(s.width, s.width)
-        self.ln_2 = nn.LayerNorm(s.width)
+        self.ln_2 = Norm(s.width, False)
         self.fc = nn.Linear(s.width, 4 * s.width)
         self.out = nn.Linear(4 * s.width, s.width)
 
@@ -46,10 +62,10 @@ class LlamaBlock(nn.Module):
     def __init__(self, s):
         super().__init__()
         self.heads, self.kv, self.hd = s.heads, s.kv, s.width // s.heads
-        self.norm_1 = nn.RMSNorm(s.width, eps=1e-5)
+        self.norm_1 = Norm(s.width, True)
         self.qkv = nn.Linear(s.width, (s.heads + 2 * s.kv) * self.hd, bias=False)
         self.proj = nn.Linear(s.width, s.width, bias=False)
-        self.norm_2 = nn.RMSNorm(s.width, eps=1e-5)
+        self.norm_2 = Norm(s.width, True)
         self.gate_up = nn.Linear(s.width, 2 * s.ffn, bias=False)
         self.down = nn.Linear(s.ffn, s.width, bias=False)
 
@@ -70,7 +86,7 @@ class Model(nn.Module):
         self.wte = nn.Embedding(s.vocab, s.width)
         self.wpe = nn.Embedding(s.seq, s.width) if self.gpt2 else None
         self.blocks = nn.ModuleList((Gpt2Block if self.gpt2 else LlamaBlock)(s) for _ in range(s.layers))
-        self.norm = nn.LayerNorm(s.width) if self.gpt2 else nn.RMSNorm(s.width, eps=1e-5)
+        self.norm = Norm(s.width, not self.gpt2)
         angles = torch.outer(torch.arange(s.seq), 10000 ** (-torch.arange(0, s.width // s.heads, 2) / (s.width // s.heads)))
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
@@ -82,6 +98,7 @@ class Model(nn.Module):
         x = self.wte(tokens)
         if self.gpt2:
             x = x + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        x = x.to(torch.bfloat16)  # as ours: autocast alone leaves what runs past the blocks in fp32, which is slower
         for block in self.blocks:
             x = block(x, (self.cos, self.sin))
         logits = F.linear(self.norm(x), self.wte.weight)
@@ -103,6 +120,52 @@ def attention_of(device):
     return lambda: sdpa_kernel(order, set_priority=True)
 
 
+class Side:
+    """One step, in as few parts of the batch as there is memory for."""
+
+    def __init__(self, model, compiled, opt, x, y, device):
+        self.model, self.compiled, self.opt, self.x, self.y, self.device = model, compiled, opt, x, y, device
+        self.attention, self.used, self.parts, self.forward = attention_of(device), "by priority", 1, compiled()
+
+    def step(self):
+        self.opt.zero_grad(set_to_none=True)
+        total = 0
+        for x, y in zip(self.x.chunk(self.parts), self.y.chunk(self.parts)):
+            with torch.autocast(self.device, torch.bfloat16), self.attention():
+                loss = self.forward(x, y) / self.parts
+            loss.backward()
+            total = total + loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.opt.step()
+        return total
+
+    def attempt(self):
+        """"", or why the first step did not work."""
+        try:
+            self.step()
+        except torch.cuda.OutOfMemoryError:
+            return "memory"
+        except RuntimeError:
+            if self.device != "cuda" or self.used != "by priority":
+                raise
+            return "attention"
+        return ""
+
+    def settle(self):
+        while why := self.attempt():
+            if why == "attention":
+                self.used, self.attention = "flash alone", lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION])
+            elif self.parts < len(self.x):
+                self.parts *= 2
+            else:
+                raise SystemExit("out of memory with one sequence")
+            self.opt.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            if self.forward is not self.model:
+                torch._dynamo.reset()
+                self.forward = self.compiled()
+
+
 class Shape:
     def __init__(self, words):
         self.family = words[0]
@@ -121,35 +184,18 @@ def main():
     plain = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     opt = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
-    forward = torch.compile(model) if kind == "compile" else model
+    compiled = (lambda: torch.compile(model, dynamic=False)) if kind == "compile" else lambda: model
     data = torch.randint(0, shape.vocab, (shape.batch, shape.seq + 1), device=device)
     x, y = data[:, :-1].contiguous(), data[:, 1:].contiguous()
-    attention = attention_of(device)
-
-    def step():
-        opt.zero_grad(set_to_none=True)
-        with torch.autocast(device, torch.bfloat16), attention():
-            loss = forward(x, y)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        opt.step()
-        return loss
-
-    used = "by priority"
-    try:
-        step()
-    except RuntimeError:
-        if device != "cuda":
-            raise
-        used = "flash alone"
-        attention = lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION])
-        step()
-    about = {"torch": torch.__version__, "attention": used, "params": sum(p.numel() for p in model.parameters())}
+    side = Side(model, compiled, opt, x, y, device)
+    side.settle()
+    about = {"torch": torch.__version__, "attention": side.used, "micro_steps": side.parts,
+             "params": sum(p.numel() for p in model.parameters())}
     print(json.dumps(about), flush=True)
     for line in sys.stdin:
         count, start, loss = int(line), time.perf_counter(), None
         for _ in range(count):
-            loss = step()
+            loss = side.step()
         value = loss.item()  # waits for everything
         rate = count * x.numel() / (time.perf_counter() - start)
         print(json.dumps({"tokens_per_s": rate, "loss": value}), flush=True)

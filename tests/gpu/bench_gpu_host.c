@@ -1,0 +1,69 @@
+/* The host's part of the outer path, by the functions that a worker calls: bytes of a delta's numbers, an update on
+ * theta and its hash, the numbers of that update for the device. */
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/mem.h"
+#include "tests/gpu/bench_gpu.h"
+#include "worker/outer_move.h"
+
+enum { TIMES_MAX = 50 };
+
+/* The fastest of several; *each in seconds. */
+static enum status fastest(enum status (*once)(struct bench_host *h), struct bench_host *h, double seconds,
+                           double *each)
+{
+    uint64_t until = clock_monotonic_us() + (uint64_t)(seconds * 1e6);
+    *each = 1e9;
+    for (int i = 0; i < TIMES_MAX && (i < 2 || clock_monotonic_us() < until); i++) {
+        uint64_t begun = clock_monotonic_us();
+        TRY(once(h));
+        double took = (double)(clock_monotonic_us() - begun) * 1e-6;
+        if (took < *each) *each = took;
+    }
+    return STATUS_OK;
+}
+
+static enum status encode(struct bench_host *h)
+{
+    TRY(codec_encode_pieces(h->codec, h->numbers, h->payload, codec_bound(h->codec), &h->size));
+    h->sum = crc32c(0, h->payload, h->size);
+    return STATUS_OK;
+}
+
+static enum status move(struct bench_host *h)
+{
+    struct codec_view view;
+    TRY(codec_open(h->codec, h->payload, h->size, NULL, &view));
+    outer_move_view(h->pool, &view, false, h->theta);
+    return STATUS_OK;
+}
+
+static enum status hash(struct bench_host *h)
+{
+    h->sum += hash64(h->theta, codec_count(h->codec) * sizeof *h->theta);
+    return STATUS_OK;
+}
+
+static enum status decode(struct bench_host *h)
+{
+    return codec_decode_pieces(h->codec, h->payload, h->size, h->room);
+}
+
+static enum status check(struct bench_host *h)
+{
+    h->sum += crc32c(0, h->theta, codec_count(h->codec) * sizeof *h->theta);
+    return STATUS_OK;
+}
+
+enum status bench_host_run(struct bench_host *h, double seconds, struct err *err)
+{
+    h->payload = mem_alloc(1, codec_bound(h->codec));
+    if (!h->payload) return err_set(err, STATUS_NOMEM, "no memory for a payload");
+    enum status status = fastest(encode, h, seconds, &h->encode_s);
+    if (status == STATUS_OK) status = fastest(move, h, seconds, &h->move_s);
+    if (status == STATUS_OK) status = fastest(hash, h, seconds, &h->hash_s);
+    if (status == STATUS_OK) status = fastest(decode, h, seconds, &h->decode_s);
+    if (status == STATUS_OK) status = fastest(check, h, seconds, &h->crc_s);
+    mem_free(h->payload);
+    return status == STATUS_OK ? status : err_set(err, status, "the codec refuses its own numbers");
+}
