@@ -26,11 +26,18 @@ static void key_of(const struct cuda_gemm_shape *s, const char *kind, char key[A
              s->bf16_out ? "bf16" : "fp32", end, kind);
 }
 
-/* ATOLL_ALGO_TIMING=off takes the library's guess and leaves products and kernels apart. */
+enum status cuda_gemm_timing(bool *out, struct err *err)
+{
+    const char *set = getenv("ATOLL_ALGO_TIMING");
+    *out = !set || !*set || !strcmp(set, "on");
+    if (*out || !strcmp(set, "off")) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "ATOLL_ALGO_TIMING is \"%.40s\": on or off are allowed", set);
+}
+
 static bool may_time(void)
 {
-    const char *timing = getenv("ATOLL_ALGO_TIMING");
-    return !timing || strcmp(timing, "off") != 0;
+    bool timing;
+    return cuda_gemm_timing(&timing, NULL) == STATUS_OK && timing;
 }
 
 static bool worth_timing(const struct cuda_gemm_shape *s)

@@ -6,6 +6,7 @@
 
 #include "common/mem.h"
 #include "gpu/cuda_args.h"
+#include "gpu/cuda_gemm_impl.h"
 
 enum {
     CAPABILITY_MIN = 80, /* Ampere: the oldest this build has code for */
@@ -82,6 +83,8 @@ static void load_kernels(struct cuda_rt *rt)
 
 static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
 {
+    bool timing;
+    TRY(cuda_gemm_timing(&timing, err)); /* a wrong word is said now, not when the first product is made */
     TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
     load_kernels(rt);
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");

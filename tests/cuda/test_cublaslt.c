@@ -247,6 +247,22 @@ static void test_asked_for(void **state)
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
 
+/* What ATOLL_ALGO_TIMING may say; another word is no wish, and a device does not open with it. */
+static void test_timing_words(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"on", "", "off", "of", "OFF", "0"};
+    for (int i = 0; i < 6; i++) {
+        bool timing;
+        struct err err = {.code = STATUS_OK};
+        (void)setenv("ATOLL_ALGO_TIMING", words[i], 1);
+        assert_int_equal(cuda_gemm_timing(&timing, &err), i < 3 ? STATUS_OK : STATUS_INVALID);
+        if (i < 3) assert_int_equal(timing, i < 2);
+        else assert_non_null(strstr(err.msg, "on or off are allowed"));
+    }
+    (void)unsetenv("ATOLL_ALGO_TIMING");
+}
+
 /* The library has no such product, or only says so when it is to run; there is no room to time it; rows that begin
  * anywhere. */
 static void test_apart(void **state)
@@ -296,7 +312,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_faster),
-                                       cmocka_unit_test(test_asked_for), cmocka_unit_test(test_apart),
+                                       cmocka_unit_test(test_asked_for), cmocka_unit_test(test_timing_words),
+                                       cmocka_unit_test(test_apart),
                                        cmocka_unit_test(test_takes)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
