@@ -18,7 +18,7 @@
 
 enum { BAR_WIDTH = 30, TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
 
-/* Every line is an object: what a crash left of the last one goes. */
+/* Every line is an object: what a crash or a full disk left of the last one goes. */
 static void drop_torn_line(FILE *file)
 {
     if (fseek(file, 0, SEEK_END)) return;
@@ -72,32 +72,40 @@ enum status report_open(struct report *r, const struct config *config, const cha
     return STATUS_OK;
 }
 
-void report_close(struct report *r)
-{
-    if (r->bar_shown) fputs("\r\033[K", r->out);
-    r->bar_shown = false;
-    if (r->metrics) fclose(r->metrics);
-    r->metrics = NULL;
-}
-
 void report_bytes(struct report *r, uint64_t up, uint64_t down)
 {
     r->up = up;
     r->down = down;
 }
 
-/* What was cut short stays the end of the file, where the next start drops it: with room again the rest of the buffer
- * would go behind it, and half a line stand in the middle. */
+/* C leaves open whether a flush that failed keeps the rest, and how much of it was written. Half a line goes at once,
+ * whoever reads the file next; if that fails too, the next start drops it. */
 static void give_up(struct report *r)
 {
     r->failed = errno ? errno : EIO;
     __fpurge(r->metrics);
+    drop_torn_line(r->metrics);
+}
+
+static void flush_metrics(struct report *r)
+{
+    if (!r->failed && fflush(r->metrics)) give_up(r);
+}
+
+void report_close(struct report *r)
+{
+    if (r->bar_shown) fputs("\r\033[K", r->out);
+    r->bar_shown = false;
+    if (!r->metrics) return;
+    flush_metrics(r);
+    fclose(r->metrics);
+    r->metrics = NULL;
 }
 
 enum status report_flush(struct report *r, struct err *err)
 {
     fflush(r->out);
-    if (!r->failed && fflush(r->metrics)) give_up(r);
+    flush_metrics(r);
     return r->failed ? err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(r->failed)) : STATUS_OK;
 }
 

@@ -1,5 +1,6 @@
-# Planted bugs: what tests are worth. A list (sim/planted.cmake, cuda/planted_*.cmake, parity/planted_worker.cmake) makes
-# programs of the true sources with one line of one source changed, in the build folder: the tree has no hooks for this.
+# Planted bugs: what tests are worth. A list (sim/planted.cmake, cuda/planted_*.cmake, parity/planted_worker.cmake,
+# unit/planted_coordinator.cmake) makes programs of the true sources with one line of one source changed, in the build
+# folder: the tree has no hooks for this.
 # test_SUITE_planted (planted.sh) runs them and fails when a bug gets through. A line that is gone stops the
 # configuration where warnings are errors, and fails the test elsewhere.
 
@@ -33,6 +34,14 @@ endfunction()
 function(atoll_planted_program suite name main copy)
     add_executable(planted_${suite}_${name} $<TARGET_OBJECTS:${main}> ${copy})
     target_link_libraries(planted_${suite}_${name} PRIVATE ${test_lib} ${ARGN} ${all_libraries} PkgConfig::CMOCKA)
+endfunction()
+
+# A bug that any test of `main` may notice.
+function(atoll_planted_bug suite name main source from to)
+    atoll_planted_copy(${suite} ${name} "" ${source} "${from}" "${to}")
+    if(copy)
+        atoll_planted_program(${suite} ${name} ${main} ${copy})
+    endif()
 endfunction()
 
 function(atoll_planted_test suite)

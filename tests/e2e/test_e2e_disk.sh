@@ -90,6 +90,7 @@ for trial in 1 2 3; do
     round=$(rounds_done disk/run)
     ((round < rounds)) || fail "the disk was full too late: $round rounds of $rounds were done"
     free_disk
+    json lines disk/run/metrics.jsonl || fail "a full disk left half a line in metrics.jsonl"
     # As if the rounds that it told of last had not reached the disk.
     ((trial == 1)) || printf '{"time":1,"event":"round","round":%d}\n' $((round + trial)) >>disk/run/metrics.jsonl
     launch full disk/run

@@ -2,10 +2,7 @@
 
 # name: of the bug; test: the program that should notice; source: what is changed; from, to: the line
 function(atoll_planted_worker name test source from to)
-    atoll_planted_copy(worker ${name} "" ${source} "${from}" "${to}")
-    if(copy)
-        atoll_planted_program(worker ${name} ${test} ${copy})
-    endif()
+    atoll_planted_bug(worker ${name} ${test} ${source} "${from}" "${to}")
 endfunction()
 
 # --- an update on theta, by several threads

@@ -4,10 +4,7 @@ target_link_libraries(planted_sim PRIVATE ${test_lib})
 
 # name: of the program; source: what is changed; from, to: the line
 function(atoll_planted name source from to)
-    atoll_planted_copy(sim ${name} "" ${source} "${from}" "${to}")
-    if(copy)
-        atoll_planted_program(sim ${name} planted_sim ${copy})
-    endif()
+    atoll_planted_bug(sim ${name} planted_sim ${source} "${from}" "${to}")
 endfunction()
 
 # --- merging

@@ -1,0 +1,190 @@
+/* metrics.jsonl when the disk fills up or the coordinator is killed: whole lines only, for whoever reads it or goes on
+ * with it. A limit on the size of files stands in for the disk: a write stops there in the middle. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "common/config.h"
+#include "common/fileio.h"
+#include "coordinator/report.h"
+
+static char folder[64], path[FILEIO_PATH_MAX];
+static struct config config;
+static struct report report;
+static FILE *lines; /* nobody reads them */
+
+static int begin(void **state)
+{
+    (void)state;
+    struct config_sources sources;
+    config_defaults(&config, &sources);
+    signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
+    lines = fopen("/dev/null", "w");
+    snprintf(folder, sizeof folder, "/tmp/atoll-report-XXXXXX");
+    if (!lines || !mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    fclose(lines);
+    return dir_remove_flat(folder, NULL) != STATUS_OK;
+}
+
+static void open_report(void)
+{
+    struct err err = {0};
+    if (report_open(&report, &config, folder, lines, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void tell(enum engine_event_kind kind, uint64_t round)
+{
+    report_event(&report, &(struct engine_event){.kind = kind, .worker = "w0", .text = "a line of some length",
+                                                 .round = round, .rounds = 1000, .loss = 1, .val_loss = 1});
+}
+
+static size_t size_of_file(void)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return (size_t)st.st_size;
+}
+
+/* Room for files of `bytes`; SIZE_MAX: for all. */
+static void set_room(size_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes == SIZE_MAX ? limit.rlim_max : bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* How many lines the file has, all of them whole, and which round the last of them tells of. */
+static size_t whole_lines(uint64_t *round)
+{
+    char line[1024];
+    size_t n = 0;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        json_t *o = strchr(line, '\n') ? json_loads(line, 0, NULL) : NULL;
+        if (!o) fail_msg("line %zu is not a whole one: %s", n + 1, line);
+        *round = (uint64_t)json_integer_value(json_object_get(o, "round"));
+        json_decref(o);
+        n++;
+    }
+    fclose(file);
+    return n;
+}
+
+/* Room runs out `room` bytes behind the line of the first round, while `steps` steps are told of and the round that
+ * ends them; then there is room again. Only lines that fitted stay. */
+static void fill_up(size_t room, uint64_t steps)
+{
+    struct err err = {0};
+    uint64_t last = 0;
+    open_report();
+    tell(ENGINE_EVENT_ROUND, 1);
+    size_t before = size_of_file();
+    set_room(before + room);
+    for (uint64_t i = 0; i < steps; i++) tell(ENGINE_EVENT_STEP, 2);
+    tell(ENGINE_EVENT_ROUND, 2);
+    assert_int_equal(report_flush(&report, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, strerror(EFBIG)));
+    size_t n = whole_lines(&last);
+    assert_in_range(n, 1, steps + 1);
+    set_room(SIZE_MAX);
+    tell(ENGINE_EVENT_ROUND, 3);
+    assert_int_equal(report_flush(&report, &err), STATUS_IO); /* the run ends for it */
+    report_close(&report);
+    assert_int_equal(whole_lines(&last), n);
+
+    open_report();
+    assert_int_equal(report.rounds_there, 1);
+    tell(ENGINE_EVENT_ROUND, 4);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    report_close(&report);
+    assert_int_equal(whole_lines(&last), n + 1);
+    assert_int_equal(last, 4);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* The line itself is cut. */
+static void test_one_line(void **state)
+{
+    (void)state;
+    fill_up(10, 0);
+}
+
+/* Steps wait in the buffer until a round's line, or until it is full. */
+static void test_more_than_a_buffer(void **state)
+{
+    (void)state;
+    fill_up(10, 7);
+    fill_up(300, 7);
+    fill_up(4096 + 10, 200);
+    fill_up(10, 200);
+}
+
+/* Steps that nobody flushed go to the file when it is closed. */
+static void test_at_the_end(void **state)
+{
+    (void)state;
+    uint64_t last = 0;
+    open_report();
+    tell(ENGINE_EVENT_ROUND, 1);
+    set_room(size_of_file() + 10);
+    tell(ENGINE_EVENT_STEP, 2);
+    report_close(&report);
+    set_room(SIZE_MAX);
+    assert_int_equal(whole_lines(&last), 1);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* A process that is killed leaves half a line behind. */
+static void test_killed(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    uint64_t last = 0;
+    open_report();
+    tell(ENGINE_EVENT_ROUND, 7);
+    report_close(&report);
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    assert_true(fputs("{\"time\":1,\"event\":\"round\",\"round\":8", file) > 0);
+    assert_int_equal(fclose(file), 0);
+
+    open_report();
+    assert_int_equal(report.rounds_there, 7);
+    tell(ENGINE_EVENT_ROUND, 8);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    report_close(&report);
+    assert_int_equal(whole_lines(&last), 2);
+    assert_int_equal(last, 8);
+    assert_int_equal(unlink(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_more_than_a_buffer),
+        cmocka_unit_test(test_at_the_end),
+        cmocka_unit_test(test_killed),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
