@@ -18,7 +18,7 @@ static void emit(void *ctx, const char *text, size_t size)
 int cmd_generate(int argc, char **argv)
 {
     uint64_t n_tokens = 256, seed = 1, threads = 1;
-    struct generate_options options = {.temperature = 0.8};
+    struct generate_options options = {.temperature = 0.8, .on_cpu = "--device cpu"};
     const struct option_spec specs[] = {
         {"prompt", OPTION_TEXT, &options.prompt, "TEXT", "what the text starts with (a line break)"},
         {"tokens", OPTION_COUNT, &n_tokens, "N", "tokens to make (256)"},

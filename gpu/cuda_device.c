@@ -211,8 +211,8 @@ static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct attn_shape *s = &plan->as.attn.shape;
     if (s->head_dim > CUDA_ATTN_HEAD_MAX) {
-        snprintf(cuda->base.note, sizeof cuda->base.note, "heads of %zu columns, a GPU takes %d at most: raise "
-                 "model.n_head, or train.devices=cpu", s->head_dim, CUDA_ATTN_HEAD_MAX);
+        snprintf(cuda->base.note, sizeof cuda->base.note, "heads of %zu columns (n_embd / n_head), a GPU takes "
+                 "%d at most", s->head_dim, CUDA_ATTN_HEAD_MAX);
         return STATUS_UNSUPPORTED;
     }
     if (s->inference) return STATUS_OK;
@@ -448,7 +448,7 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
         cuda->spans = mem_alloc(CUDA_SPANS, sizeof *cuda->spans);
         if (!cuda->partials || !cuda->sums || !cuda->spans_device || !cuda->spans)
             status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left: see nvidia-smi who holds it, "
-                             "or take another in train.devices", index, name);
+                             "or take another GPU", index, name);
     }
     cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);

@@ -53,14 +53,13 @@ enum status cuda_rt_count(int *count, struct err *err)
     (void)cudaRuntimeGetVersion(&runtime);
     if (!driver)
         return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
-                       "newer, or train.devices=cpu", runtime / 1000, runtime % 1000 / 10);
+                       "newer", runtime / 1000, runtime % 1000 / 10);
     if (code == cudaErrorInsufficientDriver)
         return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
-                       "update the driver, or train.devices=cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
-                       runtime % 1000 / 10);
+                       "update the driver", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (code == cudaSuccess || code == cudaErrorNoDevice)
-        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU (see nvidia-smi, CUDA_VISIBLE_DEVICES)"
-                       ": train.devices=cpu does without");
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and "
+                       "CUDA_VISIBLE_DEVICES");
     return err_set(err, opening_failed(code), "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
 }
 

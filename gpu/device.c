@@ -14,7 +14,7 @@ static enum status open_auto(int threads, struct device **out, struct err *err)
     struct err why = {0};
     if (!plugin_cuda_likely()) return cpu_open(threads, out, err);
     if (plugin_cuda_open(0, out, &why) == STATUS_OK) return STATUS_OK;
-    log_info("train.devices auto takes the CPU: %s", why.msg);
+    log_info("device auto: the CPU is taken: %s", why.msg);
     return cpu_open(threads, out, err);
 }
 
@@ -34,6 +34,14 @@ enum status device_open(const char *name, int threads, struct device **out, stru
     if (strcmp(name, "auto") == 0) return open_auto(threads, out, err);
     if (strncmp(name, "cuda", 4) == 0 && (name[4] == 0 || name[4] == ':')) return open_cuda(name + 4, out, err);
     return err_set(err, STATUS_INVALID, "device \"%s\" is unknown: use auto, cpu or cuda", name);
+}
+
+enum status device_advise(enum status status, const char *name, const char *cpu, struct err *err)
+{
+    if (!err || !cpu || status != STATUS_UNSUPPORTED || strncmp(name, "cuda", 4) != 0) return status;
+    size_t used = strlen(err->msg);
+    snprintf(err->msg + used, sizeof err->msg - used, "; %s does without", cpu);
+    return status;
 }
 
 /* The rank-th number of a list "0,1,2". */

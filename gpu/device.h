@@ -287,6 +287,10 @@ struct device_ops {
  * a line that says what is missing). "auto" is the best there is: a GPU, or the CPU with a line in the log.
  * ATOLL_CPU=portable|avx2|avx512 forces an instruction-set level of "cpu". */
 enum status device_open(const char *name, int threads, struct device **out, struct err *err) MUST_CHECK;
+/* After `status` of what was tried with device `name`: where a GPU cannot be used (UNSUPPORTED) err goes on with
+ * "; CPU does without". cpu: how the caller's user asks for the CPU ("train.devices=cpu", "--device cpu"), which no
+ * device knows; NULL: nothing is advised. Returns status. */
+enum status device_advise(enum status status, const char *name, const char *cpu, struct err *err) MUST_CHECK;
 enum { DEVICE_NAME_BYTES = 96 };
 /* The name that rank `rank` of `ranks` opens, of what train.devices says: its number of the list "cuda:0,1"; with
  * several ranks "cuda" is GPU `rank`, and "auto" too where there are enough, else "cpu". Returns out. */

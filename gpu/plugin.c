@@ -56,16 +56,16 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     TRY(plugin_path(path, sizeof path, err));
     if (access(path, R_OK) != 0)
         return err_set(err, STATUS_UNSUPPORTED, "CUDA: no %s: this build has no CUDA back end; install the CUDA "
-                       "toolkit and build again, or train.devices=cpu", path);
+                       "toolkit and build again", path);
     if (!has_driver())
         return err_set(err, STATUS_UNSUPPORTED, "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): "
-                       "install one, or train.devices=cpu");
+                       "install one");
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
         const char *why = dlerror();
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.300s; name its folder in "
-                       "LD_LIBRARY_PATH (of the CUDA 13 toolkit, or nvidia/cu13/lib of Python's wheels), or "
-                       "train.devices=cpu", strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
+        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.280s; name its folder in "
+                       "LD_LIBRARY_PATH (of the CUDA 13 toolkit, or nvidia/cu13/lib of Python's wheels)",
+                       strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
     }
     const struct cuda_plugin *plugin = dlsym(object, CUDA_PLUGIN_SYMBOL);
     const char *version = plugin && plugin->version ? plugin->version : "";

@@ -14,6 +14,7 @@ struct generator {
     const struct model_family *family;
     const struct model_config *config;
     struct device *dev;
+    const char *on_cpu; /* as in generate_options */
     struct model *model;
     size_t seq;        /* of `model` */
     float *theta;      /* [n_params], device */
@@ -48,7 +49,8 @@ static enum status need_length(struct generator *g, size_t n, struct err *err)
     g->family->destroy(g->model);
     g->model = NULL;
     g->seq = seq;
-    return g->family->create(g->config, g->dev, 1, seq, MODEL_LOGITS, &g->model, err);
+    return device_advise(g->family->create(g->config, g->dev, 1, seq, MODEL_LOGITS, &g->model, err), g->dev->name,
+                         g->on_cpu, err);
 }
 
 static enum status next_token(struct generator *g, double temperature, double u, int32_t *out, struct err *err)
@@ -91,14 +93,17 @@ static enum status take_prompt(struct generator *g, const char *prompt, struct e
 static enum status set_up(struct generator *g, const float *theta, uint64_t n_params, const char *prompt,
                           const struct generate_options *o, struct err *err)
 {
-    TRY(device_open(o->device ? o->device : "auto", o->threads > 0 ? o->threads : 1, &g->dev, err));
+    const char *device = o->device ? o->device : "auto";
+    g->on_cpu = o->on_cpu;
+    TRY(device_advise(device_open(device, o->threads > 0 ? o->threads : 1, &g->dev, err), device, o->on_cpu, err));
     g->theta = g->dev->ops->alloc(g->dev, n_params * sizeof *g->theta);
     g->tokens = g->dev->ops->alloc(g->dev, g->config->block_size * sizeof *g->tokens);
     g->window = mem_alloc(g->config->block_size, sizeof *g->window);
     g->text = mem_alloc(strlen(prompt) + o->n_tokens, sizeof *g->text);
     g->logits = mem_alloc(g->config->vocab_size, sizeof *g->logits);
     if (!g->theta || !g->tokens || !g->window || !g->text || !g->logits)
-        return err_set(err, STATUS_NOMEM, "no memory for a model of %llu parameters", (unsigned long long)n_params);
+        return err_set(err, STATUS_NOMEM, "no memory for a model of %llu parameters on %s",
+                       (unsigned long long)n_params, g->dev->name);
     g->dev->ops->upload(g->dev, g->theta, theta, n_params * sizeof *g->theta);
     TRY(g->dev->ops->sync(g->dev, err));
     return take_prompt(g, prompt, err);

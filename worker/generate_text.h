@@ -17,6 +17,7 @@ struct generate_options {
     double temperature;  /* 0: always the likeliest token */
     uint64_t seed;
     const char *device;  /* device_open name; NULL: auto */
+    const char *on_cpu;  /* device_advise's: what is said to have the CPU */
     int threads;         /* 0: 1 */
 };
 

@@ -34,6 +34,7 @@ struct replica_config {
     const struct model_family *family;
     struct model_config model;
     const char *device;   /* device_open name of each rank: "auto", "cpu", ... */
+    const char *on_cpu;   /* device_advise's: what is said to have the CPU */
     bool bf16;            /* where the device can: activations and products in bf16 */
     uint32_t ranks;       /* >= 1 */
     uint32_t threads;     /* compute threads of all ranks together; >= 1, each rank gets at least one */

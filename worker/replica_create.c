@@ -27,7 +27,8 @@ static enum status rank_open(struct replica *r, int index, struct err *err)
     char device[DEVICE_NAME_BYTES];
     k->replica = r;
     k->index = index;
-    TRY(device_open(device_of_rank(c->device, index, r->n_ranks, device), threads ? (int)threads : 1, &k->dev, err));
+    (void)device_of_rank(c->device, index, r->n_ranks, device);
+    TRY(device_advise(device_open(device, threads ? (int)threads : 1, &k->dev, err), device, c->on_cpu, err));
     if (c->bf16 && !k->dev->host_memory) TRY(k->dev->ops->use_bf16(k->dev, err));
     if (c->bf16 && k->dev->host_memory && k->dev->ops->use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
         log_warn("train.precision: bf16 is computed in fp32 on %s", k->dev->name);
@@ -40,7 +41,8 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     const struct replica_config *c = &r->config;
     size_t count = (size_t)r->rows * r->seq;
     unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);
-    TRY(c->family->create(&c->model, k->dev, r->rows, r->seq, uses, &k->model, err));
+    TRY(device_advise(c->family->create(&c->model, k->dev, r->rows, r->seq, uses, &k->model, err), k->dev->name,
+                      c->on_cpu, err));
     const struct device_ops *ops = k->dev->ops;
     k->tokens = ops->alloc(k->dev, count * sizeof *k->tokens);
     k->targets = ops->alloc(k->dev, count * sizeof *k->targets);

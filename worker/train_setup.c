@@ -144,7 +144,8 @@ static enum status make_pool(struct trainer *t, struct err *err)
     if (gpu && threads < BESIDE_A_GPU) threads = pool_cores(BESIDE_A_GPU);
     if (threads > POOL_THREADS_MAX) threads = POOL_THREADS_MAX;
     if (pool_create(threads, POOL_FLOATS_EXACT, &t->pool) == STATUS_OK) return STATUS_OK;
-    return err_set(err, STATUS_NOMEM, "cannot start %d threads: lower train.threads", threads);
+    return err_set(err, STATUS_NOMEM, "cannot start %d threads: %s", threads,
+                   threads > (int)t->config.train.threads ? "see ulimit -u" : "lower train.threads");
 }
 
 static enum status make_model(struct trainer *t, struct err *err)
@@ -163,6 +164,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .family = family,
         .model = model,
         .device = c->train.devices,
+        .on_cpu = "train.devices=cpu",
         .bf16 = c->train.precision == PRECISION_BF16,
         .ranks = c->train.ranks,
         .threads = c->train.threads,

@@ -37,16 +37,39 @@ refused 'device cuda:9: ' --train.devices=cuda:9
 refused 'train.batch_size: 4 cannot be divided among train.ranks = 3; nearest: 3 or 6' --train.devices=cuda:0,1,2
 refused 'train.ranks: 3 does not go with the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
 refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
-refused 'heads of 256 columns, a GPU takes 128 at most: raise model.n_head' --train.devices=cuda --model.n_embd=256 \
-    --model.n_head=1
+wide='--model.n_embd=256 --model.n_head=1'
+# shellcheck disable=SC2086 # two settings
+refused 'heads of 256 columns .n_embd / n_head., a GPU takes 128 at most; train.devices=cpu does without' \
+    --train.devices=cuda $wide
 export ATOLL_ATTENTION=fast
 refused 'ATOLL_ATTENTION is "fast": own, cudnn or exact are allowed' --train.devices=cuda --train.precision=bf16
 ATOLL_ATTENTION=cudnn
 refused 'no cuDNN; ATOLL_ATTENTION=own does without' --train.devices=cuda --train.precision=bf16
 unset ATOLL_ATTENTION
-ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: this build has no CUDA back end' \
+ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: .*; train.devices=cpu does without' \
     --train.devices=cuda
 passing=1 ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
+
+# What `atoll generate` advises is what it takes.
+generate() { # line run options...
+    local line=$1 code=0
+    shift
+    "$BIN/atoll" generate "$@" --tokens 2 >generate.log 2>&1 || code=$?
+    ((code == 1 || code == 2)) || fail "generate $*: ended with $code, expected 1 or 2"
+    grep -qE -- "$line" generate.log || fail "generate $*: no line \"$line\" in: $(<generate.log)"
+    if grep 'train\.' generate.log; then fail "generate $*: advises what it does not take"; fi
+    echo "generate $*: $(grep -hE -- "$line" generate.log)"
+}
+# shellcheck disable=SC2086
+launch wide --train.devices=cpu $wide
+((status == 0)) || fail "$wide: ended with $status: $(tail -n 3 wide.log)"
+generate 'heads of 256 columns .*; --device cpu does without$' wide --device cuda
+ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; --device cpu does without$' wide --device cuda
+generate 'device cuda:9: this machine has 3: cuda:0 to cuda:2$|cuda:9: the emulation has 3' wide --device cuda:9
+generate 'device "gpu" is unknown: use auto, cpu or cuda$' wide --device gpu
+ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: see nvidia-smi who holds it, or take another GPU' wide --device cuda
+[[ -e /proc/driver/nvidia/version ]] ||
+    ATOLL_CUDA_PLUGIN='' generate 'CUDA: no .*; --device cpu does without$' wide --device cuda:0
 
 # Sizes that no fast kernel takes.
 for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model.n_head=3 --model.vocab_size=257' \

@@ -213,8 +213,16 @@ static void test_refusals(void **state)
     assert_int_equal(device_open("tpu", 1, &dev, &err), STATUS_INVALID);
     assert_int_equal(device_open("cpu", 0, &dev, &err), STATUS_INVALID);
     setenv("ATOLL_CPU", "sse9", 1);
-    assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(device_advise(device_open("cpu", 1, &dev, &err), "cpu", "--device cpu", &err), STATUS_UNSUPPORTED);
+    assert_null(strstr(err.msg, "--device")); /* it is the CPU that cannot */
     unsetenv("ATOLL_CPU");
+    enum status status = err_set(&err, STATUS_UNSUPPORTED, "no driver");
+    assert_int_equal(device_advise(status, "cuda:1", NULL, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(device_advise(status, "cuda:1", "--device cpu", &err), STATUS_UNSUPPORTED);
+    assert_string_equal(err.msg, "no driver; --device cpu does without");
+    status = err_set(&err, STATUS_NOMEM, "no memory");
+    assert_int_equal(device_advise(status, "cuda", "--device cpu", &err), STATUS_NOMEM);
+    assert_string_equal(err.msg, "no memory");
     for (long nth = 1; nth <= 5; nth++) { /* every allocation of open may fail */
         size_t live = mem_live_bytes();
         mem_fail_after(nth);
