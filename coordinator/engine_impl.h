@@ -2,6 +2,7 @@
  *
  *     engine.c         create, recover, dispatch, time, what happens after every event (engine_pump)
  *     engine_join.c    HELLO, JOIN, BIND, HEARTBEAT, LEAVE, eviction
+ *     engine_model.c   the first JOIN: the run's model
  *     engine_metrics.c METRICS
  *     engine_work.c    opening rounds, closing fragments, checkpoints, the end
  *     engine_data.c    deltas in, objects out
@@ -115,6 +116,11 @@ const char *engine_evict_rule(const struct engine *e); /* where that number come
 /* After a change of work, evaluation or state: may its member be given work? */
 void engine_refresh_ready(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
+
+/* --- engine_model.c --- */
+/* The run's model becomes what `m` brings, with the first checkpoint. What cannot start a run is refused: OK, and the
+ * ledger is still without a model. */
+enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
 
 /* --- engine_metrics.c --- */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);

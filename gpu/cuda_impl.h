@@ -1,5 +1,5 @@
-/* Inside of the CUDA device: shared by cuda_device.c (life, memory, plans), cuda_image.c (parameters as bf16),
- * cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
+/* Inside of the CUDA device: shared by cuda_device.c (life, memory), cuda_plans.c (plans), cuda_image.c (parameters
+ * as bf16), cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 
@@ -119,16 +119,11 @@ static inline struct cuda_device *cuda_of(struct device *dev)
     return (struct cuda_device *)dev;
 }
 
-/* `plan`, or NULL where it is of another kind, which is an error of the device's. */
-const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind);
+/* Says in the device's note why attention is not cuDNN's. */
+void cuda_slow_attention(struct cuda_device *cuda, const char *why);
 /* See device.h; cuda_collective.c. */
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                                  struct collective *out, struct err *err);
-/* cuda_muon.c: fill a plan of kind CUDA_PLAN_MUON, free what it holds. */
-enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
-                           size_t n) MUST_CHECK;
-void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
-size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
 
 static inline size_t blocks_of(size_t n, size_t each)
 {
@@ -151,6 +146,32 @@ static inline size_t wide_blocks(size_t n, size_t c, size_t threads)
 /* With the arguments that follow, a struct initialiser. */
 #define LAUNCH(cuda, kernel, x, y, args_type, ...)                                                                     \
     LAUNCH_ARGS(cuda, kernel, x, y, (&(struct args_type){__VA_ARGS__}))
+
+/* --- cuda_plans.c ------------------------------------------------------------------------------------------------- */
+
+/* `plan`, or NULL where it is of another kind, which is an error of the device's. */
+const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind);
+/* All of them, when the device is closed. */
+void cuda_plans_free(struct cuda_device *cuda);
+enum status cuda_op_lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out);
+enum status cuda_op_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out);
+enum status cuda_op_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out);
+enum status cuda_op_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
+                               struct delta_plan **out);
+enum status cuda_op_muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n, struct muon_plan **out);
+void cuda_op_plan_free(struct device *dev, void *plan);
+size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape);
+size_t cuda_head_bytes(struct device *dev, const struct head_shape *shape);
+
+/* --- cuda_muon.c -------------------------------------------------------------------------------------------------- */
+
+/* Fill a plan of kind CUDA_PLAN_MUON, free what it holds. */
+enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                           size_t n) MUST_CHECK;
+void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
+size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
+void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+                  const struct muon_hyper *hyper, const float *scale);
 
 /* --- cuda_image.c ------------------------------------------------------------------------------------------------- */
 
@@ -227,8 +248,6 @@ void cuda_op_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
-void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
-                  const struct muon_hyper *hyper, const float *scale);
 void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
                         float *correct);
 void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,

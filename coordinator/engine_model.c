@@ -1,0 +1,140 @@
+/* The first JOIN defines the model: its layout, its data and theta_0 become the run's. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/fileio.h"
+#include "common/hash.h"
+#include "common/hf_folder.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "coordinator/engine_impl.h"
+
+/* What the shapes of its tensors do not show of a model, but its outputs do. A folder without config.json says nothing
+ * of it. */
+static enum status init_fits(const struct engine *e, struct err *err)
+{
+    const struct config *c = &e->config;
+    char path[FILEIO_PATH_MAX];
+    struct hf_config hf;
+    snprintf(path, sizeof path, "%s/config.json", e->init_dir);
+    if (!file_exists(path)) return STATUS_OK;
+    TRY(hf_config_load(&hf, e->init_dir, err));
+    if (strcmp(hf.model_type, c->model.family) != 0)
+        return err_set(err, STATUS_MISMATCH, "%.300s is a %s, and model.family is %s", path, hf.model_type,
+                       c->model.family);
+    if (hf.n_head != c->model.n_head)
+        return err_set(err, STATUS_MISMATCH, "%.300s has %u heads, and model.n_head is %u", path, hf.n_head,
+                       c->model.n_head);
+    if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
+        return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, and model.rope_theta is %g", path,
+                       hf.rope_theta, c->model.rope_theta);
+    if (hf.tied != (c->model.tie_embeddings == CHOICE_ON)) /* its lm_head would be left out, or is missing */
+        return err_set(err, STATUS_MISMATCH, "%.300s has tie_word_embeddings %s: set model.tie_embeddings=%s", path,
+                       hf.tied ? "true" : "false", hf.tied ? "on" : "off");
+    struct rope_scaling ours;
+    char theirs[CONFIG_NAME_MAX], text[CONFIG_NAME_MAX];
+    TRY(rope_scaling_parse(&ours, c->model.rope_scaling, err));
+    rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
+    if (hf.rope_theta > 0 && strcmp(theirs, rope_scaling_text(&ours, text, sizeof text)) != 0)
+        return err_set(err, STATUS_MISMATCH, "%.300s has positions for model.rope_scaling: %s, which is %s", path,
+                       theirs, c->model.rope_scaling);
+    if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
+        return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, and model.norm_eps is %g", path, hf.norm_eps,
+                       c->model.norm_eps);
+    return STATUS_OK;
+}
+
+/* Hashes of theta_0, made in a buffer of its own. */
+static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
+                                  struct err *err)
+{
+    float *theta = mem_alloc(layout->n_params, sizeof *theta);
+    if (!theta)
+        return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
+    enum status status = e->init_dir ? init_fits(e, err) : STATUS_OK;
+    if (e->init_dir && status == STATUS_OK) status = hf_folder_load(e->init_dir, layout, theta, err);
+    if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: starting again would not help */
+        err_prefix(err, "model.init_from");
+        status = err->code = STATUS_INVALID;
+    }
+    model->n_hashes = layout->n_fragments;
+    for (uint32_t f = 0; status == STATUS_OK && f < layout->n_fragments; f++) {
+        const struct fragment *frag = &layout->fragments[f];
+        if (!e->init_dir) layout_fill(layout, f, e->config.run.seed, theta + frag->offset);
+        model->hashes[f] = hash64(theta + frag->offset, frag->count * sizeof *theta);
+    }
+    mem_free(theta);
+    return status;
+}
+
+static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout, struct err *err)
+{
+    struct record_model model = {
+        .train_hash = m->train_hash, .val_hash = m->val_hash, .train_samples = m->train_samples,
+        .val_samples = m->val_samples, .sample_tokens = m->sample_tokens, .layout = m->layout,
+        .layout_size = m->layout_size, .model_config = m->model_config, .model_config_size = strlen(m->model_config)};
+    TRY(initial_hashes(e, layout, &model, err));
+    size_t size = record_model_size(&model);
+    uint8_t *body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    struct writer w = writer_of(body, size);
+    record_model_encode(&model, &w);
+    enum status status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
+    mem_free(body);
+    return status;
+}
+
+/* Bytes of this machine's memory. */
+static double machine_memory(void)
+{
+    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* False, with the worker refused, when what it brings cannot start a run. */
+static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
+{
+    if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
+        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+    else if (16.0 * (double)layout->n_params > machine_memory())
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need about "
+                      "%.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
+                      16.0 * (double)layout->n_params / 0x1p30, machine_memory() / 0x1p30);
+    else if (m->sample_tokens != e->config.model.block_size)
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' cuts samples of %u tokens, model.block_size is %u", m->name,
+                      m->sample_tokens, e->config.model.block_size);
+    else if (!m->train_samples)
+        engine_refuse(e, peer, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
+                      m->sample_tokens);
+    else
+        return true;
+    return false;
+}
+
+enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    struct layout layout;
+    struct reader r = reader_of(m->layout, m->layout_size);
+    layout_init(&layout);
+    enum status status = layout_decode(&layout, &r);
+    if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
+    if (status == STATUS_NOMEM) return err_set(err, status, "no memory for the layout");
+    if (status != STATUS_OK) {
+        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+        layout_finish(&layout);
+        return STATUS_OK;
+    }
+    if (first_join_fits(e, peer, m, &layout)) {
+        status = write_model(e, m, &layout, err);
+        uint32_t n = layout.n_fragments;
+        if (status == STATUS_OK && session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
+            status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+        if (status == STATUS_OK) status = engine_checkpoint(e, err);
+        if (status == STATUS_OK)
+            log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",
+                     (unsigned long long)layout.n_params, layout.n_tensors, n, n > 1 ? "s" : "",
+                     (unsigned long long)m->train_samples);
+    }
+    layout_finish(&layout);
+    return status;
+}
