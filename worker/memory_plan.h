@@ -33,9 +33,10 @@ struct memory_ask {
 
 /* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
  * how many they are (common/gpu_share.h), what the host had free before the first one was started, and what their
- * coordinator, which runs beside them, takes of that. */
+ * coordinator, which runs beside them, takes of that. No name may begin with a section of the configuration: such a
+ * variable is taken for a misspelt key. */
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
-#define MEMORY_COORDINATOR_ENV "ATOLL_COORDINATOR_BYTES"
+#define MEMORY_COORDINATOR_ENV "ATOLL_HOST_COORDINATOR"
 /* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
  * workers: all of them for the host's memory, the `sharers` of its GPUs for theirs (0: it is alone). */
 void memory_ask_share(struct memory_ask *ask, uint32_t sharers);

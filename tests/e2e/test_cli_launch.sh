@@ -23,7 +23,7 @@ STUB
 cat >bin/atoll-worker <<'STUB'
 #!/bin/bash
 printf 'worker %s\n' "$*" >>"$STUB_LOG"
-echo "$ATOLL_WORKERS_HERE $ATOLL_HOST_FREE $ATOLL_COORDINATOR_BYTES" >"$STUB_DIR/memory"
+echo "$ATOLL_WORKERS_HERE $ATOLL_HOST_FREE $ATOLL_HOST_COORDINATOR" >"$STUB_DIR/memory"
 while (($#)); do [[ $1 == --name ]] && name=$2; shift; done
 trap 'exit 75' TERM
 echo $$ >"$STUB_DIR/$name.pid"

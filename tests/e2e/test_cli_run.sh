@@ -69,6 +69,7 @@ for ((steps = 300; ; steps *= 4)); do
     start calm.log launch calm
     finish "$pid" 150 0 "atoll launch"
     orderly calm.log
+    if grep -rh 'names no configuration key' calm.log calm/logs; then fail "a variable of launch's own is taken for a key"; fi
     stopped && killed && break
     signal_workers CONT
     finish "$pid" 100 0 "a run that was over too soon"
