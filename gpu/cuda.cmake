@@ -7,6 +7,7 @@ set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the last also as PTX, for newer ones")
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
+set(ATOLL_CUDA_OLDEST 12.0) # toolkit; Debian 13 and Ubuntu 24.04 have a package of 12
 set(ATOLL_CUDA_BUILT OFF)
 set(ATOLL_CUDNN_BUILT OFF)
 
@@ -25,6 +26,13 @@ function(atoll_cuda_find)
         return()
     endif()
     file(REAL_PATH ${ATOLL_NVCC} nvcc)
+    execute_process(COMMAND ${ATOLL_NVCC} --version OUTPUT_VARIABLE said ERROR_QUIET)
+    string(REGEX MATCH "release ([0-9.]+)" said "${said}")
+    set(version "${CMAKE_MATCH_1}")
+    if(NOT version OR version VERSION_LESS ATOLL_CUDA_OLDEST)
+        set(ATOLL_CUDA_MISSING "${nvcc} is of CUDA ${version}, older than ${ATOLL_CUDA_OLDEST}" PARENT_SCOPE)
+        return()
+    endif()
     get_filename_component(toolkit ${nvcc} DIRECTORY)
     get_filename_component(toolkit ${toolkit} DIRECTORY)
     find_path(ATOLL_CUDA_INCLUDE cublasLt.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include)
@@ -77,10 +85,12 @@ function(atoll_cuda_object source)
     if(ATOLL_WERROR)
         set(warnings --Werror all-warnings -Xcompiler -Werror)
     endif()
-    # --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project.
+    # --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project. Nothing of
+    # C++'s library: nvcc's may be another than that of cc, which links.
+    set(host -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
     set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d -std=c++17 -O3 --fmad=false
         -I${CMAKE_SOURCE_DIR} ${codes} -gencode arch=compute_${newest},code=compute_${newest}
-        -Xcompiler -fPIC,-Wall,-Wextra,-fvisibility=hidden ${warnings} -Xptxas --warn-on-spills,-Werror,-v)
+        -Xcompiler ${host} ${warnings} -Xptxas --warn-on-spills,-Werror,-v)
     list(JOIN command " " line)
     add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
         COMMAND sh -c "${line} >${log} 2>&1 || { cat ${log}; rm -f ${object}; exit 1; }"
@@ -104,8 +114,7 @@ function(atoll_cuda_plugin)
         target_compile_definitions(atoll_cuda PRIVATE ATOLL_CUDNN)
         target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDNN_INCLUDE})
     endif()
-    target_link_libraries(atoll_cuda PRIVATE ${ATOLL_CUDA_CUDART} ${ATOLL_CUDA_CUBLASLT}
-        -Wl,-Bstatic stdc++ -Wl,-Bdynamic m dl rt Threads::Threads) # stdc++: guards in what nvcc makes of a launch
+    target_link_libraries(atoll_cuda PRIVATE ${ATOLL_CUDA_CUDART} ${ATOLL_CUDA_CUBLASLT} m dl rt Threads::Threads)
     target_link_options(atoll_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
     set_target_properties(atoll_cuda PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
                           LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})

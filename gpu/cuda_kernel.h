@@ -40,12 +40,20 @@
 #define KNOWN_KERNEL(kernel, bytes)                                                                                    \
     __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
         (const void *)kernel, (bytes)};
+/* By the runtime's function rather than by <<< >>>, whose code wants C++'s library (guards of static variables). What
+ * goes wrong is asked for by cudaGetLastError. */
+static inline void kernel_launch(const void *kernel, const struct cuda_grid *grid, unsigned threads, size_t bytes,
+                                 const void *args)
+{
+    void *all[] = {(void *)args};
+    (void)cudaLaunchKernel(kernel, dim3(grid->x, grid->y), dim3(threads), all, bytes, (cudaStream_t)grid->stream);
+}
 #define KERNEL(name, args, threads)                                                                                    \
     static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a);               \
     KNOWN_KERNEL(name##_kernel, 0)                                                                                     \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
-        name##_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);                       \
+        kernel_launch((const void *)name##_kernel, grid, (threads), 0, a);                                             \
     }                                                                                                                  \
     static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a)
 #define ACT_KERNEL(name, args, threads)                                                                                \
@@ -62,10 +70,8 @@
     KNOWN_KERNEL(name##_bf16_kernel, 0)                                                                                \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
-        if (a->bf16)                                                                                                   \
-            name##_bf16_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);              \
-        else                                                                                                           \
-            name##_fp32_kernel<<<dim3(grid->x, grid->y), (threads), 0, (cudaStream_t)grid->stream>>>(*a);              \
+        const void *kernel = a->bf16 ? (const void *)name##_bf16_kernel : (const void *)name##_fp32_kernel;            \
+        kernel_launch(kernel, grid, (threads), 0, a);                                                                  \
     }                                                                                                                  \
     DEVICE void name##_body(const struct args a, const int bf16)
 

@@ -35,7 +35,7 @@ struct shared {
     KNOWN_KERNEL(name##_kernel, bytes)                                                                                 \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
-        name##_kernel<<<dim3(grid->x, grid->y), (threads), (bytes), (cudaStream_t)grid->stream>>>(*a);                 \
+        kernel_launch((const void *)name##_kernel, grid, (threads), (bytes), a);                                       \
     }                                                                                                                  \
     DEVICE void name##_body(const struct args a, const struct shared s)
 

@@ -10,6 +10,7 @@
 
 enum {
     CAPABILITY_MIN = 80, /* Ampere: the oldest this build has code for */
+    OLDEST_TOOLKIT = 12000, /* 1000 times the major version: ATOLL_CUDA_OLDEST of gpu/cuda.cmake */
     GRID_X_MAX = 0x7fffffff,
     GRID_Y_MAX = 65535,
     POLLS_MAX = 1000, /* without a pause: a few microseconds each */
@@ -56,7 +57,8 @@ enum status cuda_rt_count(int *count, struct err *err)
                        "newer", runtime / 1000, runtime % 1000 / 10);
     if (code == cudaErrorInsufficientDriver)
         return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
-                       "update the driver", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+                       "update the driver%s", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+                       driver >= OLDEST_TOOLKIT ? ", or build with a toolkit of its version" : "");
     if (code == cudaSuccess || code == cudaErrorNoDevice)
         return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and "
                        "CUDA_VISIBLE_DEVICES");

@@ -64,7 +64,8 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
         const char *why = dlerror();
         return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.280s; name its folder in "
-                       "LD_LIBRARY_PATH (of the CUDA 13 toolkit, or nvidia/cu13/lib of Python's wheels)",
+                       "LD_LIBRARY_PATH (of the CUDA toolkit that it was built with, or nvidia/.../lib of Python's "
+                       "wheels)",
                        strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
     }
     const struct cuda_plugin *plugin = dlsym(object, CUDA_PLUGIN_SYMBOL);

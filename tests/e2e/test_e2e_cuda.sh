@@ -37,7 +37,8 @@ refused several 'device cuda:1: the emulation has 1'
 unset ATOLL_CUDA_PLUGIN
 if [[ ! -e /proc/driver/nvidia/version ]]; then
     launch driverless --train.devices=cuda
-    refused driverless 'CUDA: no (NVIDIA driver|.*atoll_cuda.so)'
+    # Without a driver, without its module (only its library is there), or without a plugin.
+    refused driverless 'CUDA: (no NVIDIA driver|the NVIDIA driver shows no GPU|no .*atoll_cuda.so)'
     launch auto
     ((status == 0)) || fail "auto without a GPU ended with $status"
 fi
