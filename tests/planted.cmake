@@ -7,6 +7,9 @@
 # Sets `copy` to `source` with `from` turned into `to`, empty where there is no such line. test: what should notice, the
 # name of a test, empty for all of the program's. More arguments: CHECKED or WAITS (planted.sh).
 function(atoll_planted_copy suite name test source from to)
+    if(TEST test_${suite}_planted)
+        message(FATAL_ERROR "${name} is planted behind atoll_planted_test(${suite}): nobody would run it")
+    endif()
     set(path ${CMAKE_SOURCE_DIR}/${source})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
     set_property(DIRECTORY APPEND PROPERTY planted_${suite} ${name}:${test}:${ARGN})

@@ -91,8 +91,6 @@ atoll_planted_worker(memory_of_other_workers_taken test_memory_plan worker/repli
 atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
     "(config->n_layer - 1) * (two.used" "(config->n_layer - 2) * (two.used")
 
-atoll_planted_test(worker)
-
 # --- GPUs of several workers
 atoll_planted_worker(neighbours_of_another_part test_gpu_share common/gpu_share.c
     "mine * (s->workers <= parts ? gpus / s->workers : ranks)" "mine * ranks")
@@ -106,3 +104,5 @@ atoll_planted_worker(chosen_ranks_forgotten test_gpu_share common/gpu_share.c
     "chosen ? config->train.ranks : most" "most")
 atoll_planted_worker(all_workers_counted_on_each_gpu test_memory_plan worker/memory_plan.c
     "ask->dev->host_memory ? here.workers : sharers" "here.workers")
+
+atoll_planted_test(worker)
