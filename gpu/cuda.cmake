@@ -92,8 +92,9 @@ function(atoll_cuda_object source)
         -I${CMAKE_SOURCE_DIR} ${codes} -gencode arch=compute_${newest},code=compute_${newest}
         -Xcompiler ${host} ${warnings} -Xptxas --warn-on-spills,-Werror,-v)
     list(JOIN command " " line)
+    set(without "to build without the CUDA back end: cmake -DATOLL_CUDA=OFF ${CMAKE_BINARY_DIR}, then again")
     add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
-        COMMAND sh -c "${line} >${log} 2>&1 || { cat ${log}; rm -f ${object}; exit 1; }"
+        COMMAND sh -c "${line} >${log} 2>&1 || { cat ${log}; echo '${without}'; rm -f ${object}; exit 1; }"
         COMMENT "Building CUDA object cuda/${name}.o" VERBATIM)
     set(objects ${objects} ${object} PARENT_SCOPE)
 endfunction()
