@@ -78,13 +78,11 @@ struct cuda_image {
     size_t n_stale;
 };
 
-enum { CUDA_STAGE_BUFFERS = 2 };
-
 /* The way of the host's memory that is not pinned. */
 struct cuda_stage {
     size_t bytes; /* of each buffer; 0: there are none */
-    void *buffer[CUDA_STAGE_BUFFERS]; /* pinned */
-    struct cuda_event *through[CUDA_STAGE_BUFFERS]; /* the buffer's last copy, of COPY */
+    void *buffer[DEVICE_STAGES]; /* pinned */
+    struct cuda_event *through[DEVICE_STAGES]; /* the buffer's last copy, of COPY */
     struct cuda_event *enter, *leave; /* from MAIN to COPY, and back */
     struct pool *pool; /* copies; may be NULL */
     int turn;

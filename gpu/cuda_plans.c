@@ -247,4 +247,3 @@ enum status cuda_op_muon_plan(struct device *dev, const struct muon_matrix *matr
     *out = (struct muon_plan *)plan;
     return STATUS_OK;
 }
-

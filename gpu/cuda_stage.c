@@ -11,7 +11,7 @@ void cuda_stage_finish(struct cuda_device *cuda)
     struct cuda_stage *s = &cuda->stage;
     cuda_rt_event_free(cuda->rt, s->enter);
     cuda_rt_event_free(cuda->rt, s->leave);
-    for (int i = 0; i < CUDA_STAGE_BUFFERS; i++) {
+    for (int i = 0; i < DEVICE_STAGES; i++) {
         cuda_rt_event_free(cuda->rt, s->through[i]);
         cuda_rt_host_release(cuda->rt, s->buffer[i]);
     }
@@ -23,7 +23,7 @@ static enum status make(struct cuda_device *cuda, size_t bytes, struct pool *poo
     struct cuda_stage *s = &cuda->stage;
     TRY(cuda_rt_event_create(cuda->rt, &s->enter));
     TRY(cuda_rt_event_create(cuda->rt, &s->leave));
-    for (int i = 0; i < CUDA_STAGE_BUFFERS; i++) {
+    for (int i = 0; i < DEVICE_STAGES; i++) {
         TRY(cuda_rt_event_create(cuda->rt, &s->through[i]));
         s->buffer[i] = cuda_rt_host_alloc(cuda->rt, bytes);
         if (!s->buffer[i]) return STATUS_NOMEM;
@@ -54,7 +54,7 @@ static int take(struct cuda_device *cuda)
 {
     struct cuda_stage *s = &cuda->stage;
     int i = s->turn;
-    s->turn = (i + 1) % CUDA_STAGE_BUFFERS;
+    s->turn = (i + 1) % DEVICE_STAGES;
     return cuda_rt_await(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;
 }
 

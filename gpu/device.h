@@ -112,6 +112,8 @@ struct muon_hyper {
 
 /* Places in the queue that can be waited for at one time. */
 enum { DEVICE_MARKS = 4 };
+/* Pinned buffers that send and fetch go through in turn. */
+enum { DEVICE_STAGES = 2 };
 
 struct device_ops {
     void (*close)(struct device *dev);
@@ -135,9 +137,9 @@ struct device_ops {
      * when there is none. host_release: NULL is allowed. */
     void *(*host_alloc)(struct device *dev, size_t bytes);
     void (*host_release)(struct device *dev, void *p);
-    /* Room for send and fetch, taken once: two pinned buffers of so many bytes. The threads of `pool` copy from and to
-     * them; it is the caller's, who lends it as long as the device lives and uses it in the thread that calls send and
-     * fetch only. NULL: that thread copies alone. NOMEM: they go without buffers, and wait. */
+    /* Room for send and fetch, taken once: DEVICE_STAGES pinned buffers of so many bytes. The threads of `pool` copy
+     * from and to them; it is the caller's, who lends it as long as the device lives and uses it in the thread that
+     * calls send and fetch only. NULL: that thread copies alone. NOMEM: they go without buffers, and wait. */
     enum status (*stage_plan)(struct device *dev, size_t bytes, struct pool *pool) MUST_CHECK;
     /* As upload, but host_src may change as soon as the call returns. The host waits for buffers only: the last pieces
      * may be on their way still. */

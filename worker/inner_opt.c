@@ -20,6 +20,11 @@ uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t 
     return config->kind != OPTIMIZER_SGD ? 2 * n_params * sizeof(float) : 0;
 }
 
+uint64_t inner_opt_host_bytes(const struct inner_opt_config *config, uint64_t n_params)
+{
+    return config->unread ? 0 : inner_opt_moment_bytes(config, n_params);
+}
+
 uint64_t inner_opt_scalar_bytes(void)
 {
     return SCALARS * sizeof(float);
@@ -114,14 +119,21 @@ static enum status make_slices(struct inner_opt *opt, const struct layout *layou
     return status;
 }
 
+/* Where the moments are read to. */
+static bool make_host(struct inner_opt *opt)
+{
+    uint64_t bytes = inner_opt_host_bytes(&opt->config, opt->n_params);
+    if (bytes) opt->host = mem_alloc(1, bytes);
+    return !bytes || opt->host;
+}
+
 static enum status fill(struct inner_opt *opt, const struct layout *layout, struct device *const *devices)
 {
     TRY(make_slices(opt, layout, devices));
     if (opt->config.kind == OPTIMIZER_SGD) return STATUS_OK;
     opt->m = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
     opt->v = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
-    if (!devices[0]->host_memory) opt->host = mem_alloc(opt->n_params, 2 * sizeof *opt->host);
-    return opt->m && opt->v && (opt->host || devices[0]->host_memory) ? STATUS_OK : STATUS_NOMEM;
+    return opt->m && opt->v && (devices[0]->host_memory || make_host(opt)) ? STATUS_OK : STATUS_NOMEM;
 }
 
 static enum status check(const struct inner_opt_config *config, struct err *err)
@@ -167,8 +179,7 @@ static enum status fill_apart(struct inner_opt *opt, const struct layout *layout
         if (!slice->scalars) return STATUS_NOMEM;
         TRY(inner_shard_create(&slice->shard, map, colls[r], layout, opt->moments));
     }
-    if (opt->moments) opt->host = mem_alloc(opt->n_params, 2 * sizeof *opt->host);
-    return opt->host || !opt->moments ? STATUS_OK : STATUS_NOMEM;
+    return make_host(opt) ? STATUS_OK : STATUS_NOMEM;
 }
 
 enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
@@ -285,6 +296,8 @@ enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float
 {
     struct device *dev = opt->slices[0].dev;
     const float *m = opt->m, *v = opt->v;
+    if (opt->moments && !opt->host && !(m && dev->host_memory))
+        return err_set(err, STATUS_STATE, "the inner optimizer was made without room to read its moments");
     if (opt->host) {
         m = opt->host;
         v = opt->host + opt->n_params;

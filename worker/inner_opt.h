@@ -27,6 +27,7 @@ struct inner_opt_config {
     double muon_momentum;
     uint32_t muon_steps;            /* >= 1 */
     hidden_blocks_fn hidden_blocks; /* of the model family, for muon */
+    bool unread; /* nobody calls inner_opt_read: the host needs no room for moments that a GPU has */
 };
 
 struct collective;
@@ -51,7 +52,7 @@ struct inner_opt {
     /* [n_params] moments in device memory of slice 0; NULL with SGD. Of muon's matrices m is the momentum and v stays
      * zero. */
     float *m, *v;
-    float *host;      /* [2 n_params] where they are read to; NULL when the host sees the device's memory anyway */
+    float *host;      /* [2 n_params] where they are read to; NULL: the host sees the device's memory, or `unread` */
     bool moments;     /* there are some: in m and v, or dealt to the slices' shards */
     uint64_t steps;   /* taken, as far as finished; after changing it: inner_opt_write */
     uint64_t skipped; /* refused because the gradient was not finite */
@@ -66,6 +67,8 @@ struct inner_opt_config inner_opt_config_of(const struct config *config);
  * worker/inner_shard.h. */
 uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params);
 uint64_t inner_opt_scalar_bytes(void);
+/* Of the host's memory where that of the devices is not it: the moments, where they are read. */
+uint64_t inner_opt_host_bytes(const struct inner_opt_config *config, uint64_t n_params);
 /* What muon works in on a device like `dev`, all of its n_ranks ranks together; config->hidden_blocks is set. 0 for
  * others. */
 uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const struct layout *layout, struct device *dev,

@@ -16,6 +16,7 @@ enum memory_class {
     MEMORY_ACTIVATIONS,
     MEMORY_LOGITS,
     MEMORY_WORKSPACE,   /* of attention, tokens, losses, sums */
+    MEMORY_PINNED,      /* of the host, beside a GPU: what goes up and down */
     MEMORY_CLASSES
 };
 

@@ -13,7 +13,7 @@ static const char *const class_names[MEMORY_CLASSES] = {
     [MEMORY_PARAMS] = "parameters",   [MEMORY_IMAGE] = "their bf16 image", [MEMORY_GRADIENT] = "gradient",
     [MEMORY_MOMENTS] = "moments",     [MEMORY_ANCHOR] = "anchor",          [MEMORY_RESIDUAL] = "residual",
     [MEMORY_MESSAGES] = "messages",   [MEMORY_ACTIVATIONS] = "activations", [MEMORY_LOGITS] = "logits",
-    [MEMORY_WORKSPACE] = "workspace",
+    [MEMORY_WORKSPACE] = "workspace",  [MEMORY_PINNED] = "pinned buffers",
 };
 
 const char *memory_level_name(enum recompute level)
@@ -36,19 +36,19 @@ static uint64_t part_of(uint64_t bytes, uint64_t coordinator, uint32_t workers)
     return part ? part : 1;
 }
 
-void memory_ask_share(struct memory_ask *ask, uint32_t sharers)
+void memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers)
 {
     struct gpu_share here;
     gpu_share_here(&here);
-    uint32_t workers = ask->dev->host_memory ? here.workers : sharers;
+    uint32_t workers = of_host ? here.workers : sharers;
     uint64_t host = bytes_of(MEMORY_HOST_ENV), coordinator = bytes_of(MEMORY_COORDINATOR_ENV);
-    if (!ask->dev->host_memory || !workers) coordinator = 0;
+    if (!of_host || !workers) coordinator = 0;
     if (!ask->free_bytes || (workers < 2 && !coordinator)) return;
     ask->workers = workers;
     ask->coordinator = coordinator;
     ask->total_bytes = part_of(ask->total_bytes, coordinator, workers);
     if (ask->free_bytes > ask->total_bytes) ask->free_bytes = ask->total_bytes;
-    if (!host || !ask->dev->host_memory) return;
+    if (!host || !of_host) return;
     /* What is free now is less the later a worker starts; its part is not: one that is started again finds its own. */
     uint64_t part = part_of(host, coordinator, workers);
     if (ask->free_bytes > part) ask->free_bytes = part;
@@ -128,10 +128,20 @@ static double gib(uint64_t bytes)
     return (double)bytes / (1 << 30);
 }
 
+/* "2.00 GiB are free for each of 4 workers beside 1.00 GiB of the coordinator" */
+static const char *free_text(const struct memory_ask *ask, char *out, size_t cap)
+{
+    char others[48] = "", beside[48] = "";
+    if (ask->coordinator) snprintf(beside, sizeof beside, " beside %.2f GiB of the coordinator", gib(ask->coordinator));
+    if (ask->workers > 1) snprintf(others, sizeof others, " for each of %" PRIu32 " workers", ask->workers);
+    snprintf(out, cap, "%.2f GiB are free%s%s", gib(ask->free_bytes), others, beside);
+    return out;
+}
+
 static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want, int last,
                           struct err *err)
 {
-    char advice[160];
+    char advice[160], room[160];
     uint32_t batch = largest_batch(plan, ask, (enum model_recompute)last);
     uint64_t bytes[MEMORY_CLASSES];
     plan->total = count(ask, ask->batch_size, (enum model_recompute)last, !ask->outer.optional, bytes);
@@ -143,14 +153,38 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
     else
         snprintf(advice, sizeof advice, "not even train.batch_size=%" PRIu32 " fits: take a smaller model%s",
                  ask->batch_unit, less);
-    char others[96] = "", beside[48] = "";
-    if (ask->coordinator) snprintf(beside, sizeof beside, " beside %.2f GiB of the coordinator", gib(ask->coordinator));
-    if (ask->workers > 1) snprintf(others, sizeof others, " for each of %" PRIu32 " workers", ask->workers);
     bool never = plan->total + plan->reserve > plan->total_bytes;
     return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %.2f GiB on %s "
-                   "at train.recompute=%s, and %.2f GiB are free%s%s: %s", ask->batch_size,
-                   gib(plan->total + plan->reserve), ask->dev->name, memory_level_name((enum recompute)last),
-                   gib(plan->free_bytes), others, beside, advice);
+                   "at train.recompute=%s, and %s: %s", ask->batch_size, gib(plan->total + plan->reserve),
+                   ask->dev->name, memory_level_name((enum recompute)last), free_text(ask, room, sizeof room), advice);
+}
+
+/* The line for what does not fit beside a GPU: the figures, and what would help. */
+static enum status refuse_host(const struct memory_plan *plan, const struct memory_ask *ask, struct err *err)
+{
+    char advice[160], room[160], what[256];
+    uint64_t fit = plan->free_bytes * (ask->workers > 1 ? ask->workers : 1) / plan->total;
+    uint64_t moments = plan->bytes[MEMORY_MOMENTS];
+    if (fit)
+        snprintf(advice, sizeof advice, "start %" PRIu64 " worker%s on this machine (train.ranks gives one several "
+                 "GPUs)", fit, fit > 1 ? "s" : "");
+    else if (plan->total - moments <= plan->free_bytes)
+        snprintf(advice, sizeof advice, "checkpoint.worker_every=0 takes %.2f GiB less: nothing is saved of a worker",
+                 gib(moments));
+    else
+        snprintf(advice, sizeof advice, "take a smaller model, or a machine with more memory");
+    bool never = plan->total > plan->total_bytes;
+    return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "beside %s a worker needs %.2f GiB of the host's "
+                   "memory, and %s: %s (%s)", ask->dev->name, gib(plan->total), free_text(ask, room, sizeof room),
+                   advice, memory_plan_text(plan, what, sizeof what));
+}
+
+enum status memory_plan_host(struct memory_plan *plan, const struct memory_ask *ask, struct err *err)
+{
+    *plan = (struct memory_plan){.free_bytes = ask->free_bytes, .total_bytes = ask->total_bytes};
+    for (int i = 0; i < MEMORY_CLASSES; i++) plan->bytes[i] = ask->fixed[i];
+    plan->total = sum_of(plan->bytes);
+    return fits(plan, plan->total) ? STATUS_OK : refuse_host(plan, ask, err);
 }
 
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,

@@ -38,8 +38,8 @@ struct memory_ask {
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
 #define MEMORY_COORDINATOR_ENV "ATOLL_HOST_COORDINATOR"
 /* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
- * workers: all of them for the host's memory, the `sharers` of its GPUs for theirs (0: it is alone). */
-void memory_ask_share(struct memory_ask *ask, uint32_t sharers);
+ * workers: all of them where the memory is the host's, else the `sharers` of its GPUs (0: it is alone). */
+void memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers);
 
 struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];
@@ -54,6 +54,10 @@ struct memory_plan {
  * at all, with the largest train.batch_size that fits; UNSUPPORTED: nor would it if all the memory were free. */
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,
                              struct err *err) MUST_CHECK;
+
+/* What a worker takes of the host's memory beside its GPUs: the sum of ask->fixed, and whether that fits; of `ask` dev,
+ * fixed and what there is of the memory are set. NOMEM, UNSUPPORTED: as above, with the parts, and what would help. */
+enum status memory_plan_host(struct memory_plan *plan, const struct memory_ask *ask, struct err *err) MUST_CHECK;
 
 /* "parameters 474 MiB, gradient 474 MiB, ..., total 3.1 of 139.8 GiB free": classes that are not empty. Returns out. */
 const char *memory_plan_text(const struct memory_plan *plan, char *out, size_t cap);

@@ -15,8 +15,9 @@ enum { OBJECT_BYTES = WIRE_NAMED_MAX * 24, READ_BYTES = WIRE_NAMED_MAX * sizeof(
 /* And where updates are relayed deltas: these, and what each weighs. */
 enum { MERGE_BYTES = WIRE_NAMED_MAX * (sizeof(struct merge_delta) + sizeof(uint64_t)) };
 
-/* Tables of pieces of both ways, and room for the larger numbers. shape: up's. */
-static uint64_t device_bytes(const struct codec *up, const struct codec *down, const struct piece_shape *shape)
+/* Tables of pieces of both ways, and *numbers_p: room for the larger numbers. shape: up's. */
+static uint64_t table_bytes(const struct codec *up, const struct codec *down, const struct piece_shape *shape,
+                            uint64_t *numbers_p)
 {
     struct piece_numbers unused;
     struct piece_shape other;
@@ -26,7 +27,8 @@ static uint64_t device_bytes(const struct codec *up, const struct codec *down, c
         if (strcmp(codec_spec(up), codec_spec(down)) != 0) pieces += other.n_pieces;
         if (room > numbers) numbers = room;
     }
-    return numbers + pieces * sizeof(struct piece_range);
+    *numbers_p = numbers;
+    return pieces * sizeof(struct piece_range);
 }
 
 /* The update of a fragment while it is put together: in the run's codec, or the deltas themselves. relayed: of how many
@@ -54,7 +56,11 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
         o->host.messages += mem_live_bytes() - before + codec_bound(up) + update_bytes(up, down, relayed);
         if (relayed && merge_part_max(up) > *part_max) *part_max = merge_part_max(up);
         *device = *device && codec_pieces(up, &shape, NULL);
-        if (*device) o->device.messages += device_bytes(up, down, &shape);
+        if (*device) {
+            uint64_t numbers, tables = table_bytes(up, down, &shape, &numbers);
+            o->device.messages += tables + numbers;
+            o->pinned += numbers;
+        }
     }
     codec_destroy(up);
     codec_destroy(down);
@@ -75,12 +81,13 @@ enum status outer_bytes(struct replica_outer *out, const struct config *config, 
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
         TRY(add_fragment(out, config, layout, i, relayed, &part_max, &device, err));
     }
-    out->host.anchor = config->train.method == METHOD_ASYNC ? 2 * theta : theta;
+    out->base = config->train.method == METHOD_ASYNC ? theta : 0;
+    out->host.anchor = theta + out->base;
     out->host.residual = feedback ? theta : 0;
     out->host.messages += largest * sizeof(float) + READ_BYTES;
     if (relays) out->host.messages += MERGE_BYTES + 2 * part_max * sizeof(float); /* merger_init */
     out->device.anchor = device ? theta : 0;
     out->device.residual = device && feedback ? 2 * theta : 0;
-    if (!device) out->device.messages = 0;
+    if (!device) out->device.messages = out->pinned = 0;
     return STATUS_OK;
 }

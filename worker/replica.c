@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "common/clock.h"
+#include "common/mem.h"
 #include "worker/replica_impl.h"
 
 /* Sequence by sequence in the order of the counters, so the sum does not depend on the number of ranks. */
@@ -26,14 +27,16 @@ static enum status check_counters(const struct replica *r, size_t n, struct err 
     return STATUS_OK;
 }
 
-/* Values of device memory, for the host: in place, or copied to `mirror`. */
-static enum status in_host_memory(struct replica *r, const float *values, float *mirror, const float **out,
-                                  struct err *err)
+/* Values of device memory, for the host: in place, or copied. */
+static enum status in_host_memory(struct replica *r, const float *values, const float **out, struct err *err)
 {
     struct device *dev = r->ranks[0].dev;
-    *out = mirror ? mirror : values;
-    if (!mirror) return STATUS_OK;
-    return dev->ops->fetch(dev, mirror, values, r->layout->n_params * sizeof *mirror, err);
+    *out = values;
+    if (dev->host_memory) return STATUS_OK;
+    if (!r->host_values) r->host_values = mem_alloc(r->layout->n_params, sizeof *r->host_values);
+    if (!r->host_values) return err_set(err, STATUS_NOMEM, "no memory for the parameters beside %s", dev->name);
+    *out = r->host_values;
+    return dev->ops->fetch(dev, r->host_values, values, r->layout->n_params * sizeof *values, err);
 }
 
 /* Wait for a flight and read what it left. */
@@ -98,7 +101,7 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
                                    .tokens = (uint64_t)n * r->seq, .grad_norm = sqrt(*norm)};
     result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
     if (!isfinite(result->grad_norm)) return err_set(err, STATUS_NONFINITE, "the gradient is not finite");
-    return in_host_memory(r, k->grad, r->host_values, grad, err);
+    return in_host_memory(r, k->grad, grad, err);
 }
 
 enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t first, uint64_t count, double *loss_sum,
@@ -149,7 +152,7 @@ enum status replica_set_params(struct replica *r, const float *values, struct er
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
     if (r->apart) TRY(ranks_quiet(r, err));
-    return in_host_memory(r, r->ranks[0].theta, r->host_values, values, err);
+    return in_host_memory(r, r->ranks[0].theta, values, err);
 }
 
 struct device *replica_device(struct replica *r)
@@ -196,6 +199,11 @@ const char *replica_device_name(const struct replica *r)
 const struct memory_plan *replica_memory(const struct replica *r)
 {
     return &r->memory;
+}
+
+const struct memory_plan *replica_host_memory(const struct replica *r)
+{
+    return r->ranks[0].dev->host_memory ? NULL : &r->host;
 }
 
 struct inner_opt *replica_optimizer(struct replica *r)

@@ -8,7 +8,8 @@
  * A GPU is kept at work: a step is submitted as a whole and nobody waits for it. Its losses are read when the next one
  * has been submitted, or at replica_flush. A CPU has done the step when the call returns.
  *
- * Not thread-safe: one thread calls, the ranks work inside the call. Nothing is allocated after creation. */
+ * Not thread-safe: one thread calls, the ranks work inside the call. Nothing is allocated after creation, but room for
+ * values that were to stay on the GPU and are asked for all the same. */
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
 
@@ -22,9 +23,11 @@
 #include "worker/memory_class.h"
 #include "worker/model.h"
 
-/* What the outer path will want: of the host's memory, and of a device that makes deltas. */
+/* What the outer path will want: of the host's memory, and of a device that makes deltas. Where one does, the host is
+ * spared `base` of host.anchor and gives `pinned` more. */
 struct replica_outer {
     struct memory_outer host, device;
+    uint64_t base, pinned;
 };
 
 struct memory_plan;
@@ -96,6 +99,8 @@ uint32_t replica_seq(const struct replica *replica);
 const char *replica_device_name(const struct replica *replica);
 /* What was planned at creation; valid as long as the replica. */
 const struct memory_plan *replica_memory(const struct replica *replica);
+/* The same of the host's memory beside GPUs; NULL where the devices' memory is the host's. */
+const struct memory_plan *replica_host_memory(const struct replica *replica);
 
 /* One optimizer step on the samples with these global counters (worker/batch.h); n = replica_step_samples, or fewer at
  * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not

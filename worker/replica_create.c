@@ -3,8 +3,6 @@
 #include "common/log.h"
 #include "common/mem.h"
 
-enum { STAGE_BYTES = 32 << 20 }; /* of each pinned buffer, at most */
-
 static enum status check_config(const struct replica_config *c, struct err *err)
 {
     if (!c->ranks || c->ranks > COLLECTIVE_RANKS_MAX)
@@ -66,8 +64,9 @@ static enum status make_params(struct replica *r)
         if (!r->config.eval_only) k->grad = ops->alloc(k->dev, r->map.padded * sizeof *k->grad);
         if (!k->theta || (!r->config.eval_only && !k->grad)) return STATUS_NOMEM;
     }
-    if (!r->ranks[0].dev->host_memory) r->host_values = mem_alloc(n, sizeof *r->host_values);
-    return r->ranks[0].dev->host_memory || r->host_values ? STATUS_OK : STATUS_NOMEM;
+    if (!r->host.bytes[MEMORY_PARAMS]) return STATUS_OK; /* nobody will ask for them */
+    r->host_values = mem_alloc(n, sizeof *r->host_values);
+    return r->host_values ? STATUS_OK : STATUS_NOMEM;
 }
 
 static enum status make_optimizer(struct replica *r, struct device *const *devices, struct err *err)
@@ -86,7 +85,7 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
 /* What parameters go through on their way to a device, and back. */
 static void plan_stage(const struct rank *k)
 {
-    size_t theta = k->replica->layout->n_params * sizeof(float), bytes = theta < STAGE_BYTES ? theta : STAGE_BYTES;
+    size_t bytes = replica_stage_bytes(k->replica->layout->n_params);
     if (k->dev->ops->stage_plan(k->dev, bytes, k->replica->config.pool) != STATUS_OK)
         log_warn("%s: no pinned memory for transfers: they are slower", k->dev->name);
 }
@@ -138,6 +137,7 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     if (make_map(r) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
     TRY(join(r, devices, err));
     TRY(replica_memory_plan(&r->memory, c, r->layout, devices, err));
+    if (!devices[0]->host_memory) TRY(replica_host_plan(&r->host, c, r->layout, devices, &r->memory, err));
     for (int i = 0; i < r->n_ranks; i++) TRY(rank_init(r, i, err));
     if (make_params(r) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters and gradients%s",

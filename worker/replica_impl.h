@@ -64,10 +64,11 @@ struct replica {
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
     /* Where the device's memory is not the host's, else NULL: */
-    float *host_values; /* [n_params] parameters or gradient, as the caller asked for last */
+    float *host_values; /* [n_params] parameters or gradient, as the caller asked for last; not before it does where
+                         * deltas are to be made by the device */
     struct flight flight; /* the one that is not read yet */
     uint64_t done_us;     /* when the last step was seen to be over */
-    struct memory_plan memory;
+    struct memory_plan memory, host; /* host: beside GPUs */
     char names[DEVICE_NAME_BYTES]; /* of the devices */
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];

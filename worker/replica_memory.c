@@ -1,8 +1,17 @@
 #include "worker/replica_memory.h"
 
+#include "gpu/cpu_memory.h"
 #include "worker/inner_shard.h"
 #include "worker/shard_deal.h"
 #include "worker/step_io.h"
+
+enum { STAGE_BYTES = 32 << 20 }; /* at most */
+
+size_t replica_stage_bytes(uint64_t n_params)
+{
+    uint64_t theta = n_params * sizeof(float);
+    return theta < STAGE_BYTES ? (size_t)theta : STAGE_BYTES;
+}
 
 /* The optimizer of ranks that keep a theta each: of all of them where they are `here`, else of the one that takes
  * most. */
@@ -76,6 +85,27 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
     if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
     ask_devices(&ask, devices, dev->host_memory ? 1 : config->ranks);
-    if (!config->eval_only) memory_ask_share(&ask, config->sharers);
+    if (!config->eval_only) memory_ask_share(&ask, dev->host_memory, config->sharers);
     return memory_plan_make(plan, &ask, config->recompute, err);
+}
+
+enum status replica_host_plan(struct memory_plan *plan, const struct replica_config *config,
+                              const struct layout *layout, struct device *const *devices,
+                              const struct memory_plan *device, struct err *err)
+{
+    const struct replica_outer *outer = &config->outer;
+    bool maker = outer->device.anchor && !device->outer_left_out; /* deltas are made on the GPU */
+    size_t tokens = config->batch_size / config->ranks * (size_t)config->model.block_size;
+    uint64_t each = DEVICE_STAGES * replica_stage_bytes(layout->n_params) +
+                    step_io_bytes(devices[0], tokens, config->eval_only ? 1 : config->grad_accum);
+    struct memory_ask ask = {.dev = devices[0]};
+    ask.fixed[MEMORY_PARAMS] = maker ? 0 : layout->n_params * sizeof(float);
+    ask.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
+    ask.fixed[MEMORY_ANCHOR] = outer->host.anchor - (maker ? outer->base : 0);
+    ask.fixed[MEMORY_RESIDUAL] = outer->host.residual;
+    ask.fixed[MEMORY_MESSAGES] = outer->host.messages;
+    ask.fixed[MEMORY_PINNED] = config->ranks * each + (maker ? outer->pinned : 0);
+    cpu_memory(&ask.free_bytes, &ask.total_bytes);
+    if (!config->eval_only) memory_ask_share(&ask, true, 0);
+    return memory_plan_host(plan, &ask, err);
 }

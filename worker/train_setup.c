@@ -178,6 +178,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .opt = inner_opt_config_of(c),
         .pool = t->pool,
     };
+    replica.opt.unread = c->train.method == METHOD_DDP || !c->checkpoint.worker_every; /* only saves read it */
     TRY(outer_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
@@ -193,7 +194,8 @@ static enum status make_model(struct trainer *t, struct err *err)
     return STATUS_OK;
 }
 
-static void describe_memory(const struct memory_plan *plan, enum recompute wanted)
+/* host: beside a GPU, or NULL. */
+static void describe_memory(const struct memory_plan *plan, const struct memory_plan *host, enum recompute wanted)
 {
     char text[512];
     const uint64_t *levels = plan->levels;
@@ -202,6 +204,7 @@ static void describe_memory(const struct memory_plan *plan, enum recompute wante
              memory_level_name((enum recompute)plan->level), wanted == RECOMPUTE_AUTO ? " (auto)" : "",
              (double)levels[MODEL_KEEP_ALL] / (1 << 20), (double)levels[MODEL_AGAIN_ACT] / (1 << 20),
              (double)levels[MODEL_AGAIN_NORM] / (1 << 20), (double)levels[MODEL_AGAIN_BLOCK] / (1 << 20));
+    if (host) log_info("memory of the host, in MiB: %s", memory_plan_text(host, text, sizeof text));
     if (plan->outer_left_out) log_info("no room for anchor and residual on the device: the host keeps them");
 }
 
@@ -216,7 +219,7 @@ static void describe(const struct trainer *t)
              c->codec.down);
     log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
              c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
-    describe_memory(replica_memory(t->replica), c->train.recompute);
+    describe_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);
     if (*replica_device(t->replica)->note) log_warn("%s: %s", t->devices, replica_device(t->replica)->note);
     if (!replica_device(t->replica)->host_memory && c->train.precision == PRECISION_FP32)
         log_info("train.precision is fp32, which leaves the GPU's tensor cores idle: they are for bf16, which the "

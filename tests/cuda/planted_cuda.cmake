@@ -294,7 +294,7 @@ atoll_planted_cuda(copies_overtake_the_work_before test_calls cuda_stage.c
 atoll_planted_cuda(work_does_not_wait_for_copies test_calls cuda_stage.c
     "cuda_rt_wait(cuda->rt, CUDA_MAIN, s->leave);" "")
 atoll_planted_cuda(one_buffer_for_both_pieces test_calls cuda_stage.c
-    "(i + 1) % CUDA_STAGE_BUFFERS" "i")
+    "(i + 1) % DEVICE_STAGES" "i")
 atoll_planted_cuda(last_piece_as_long_as_the_others test_calls cuda_stage.c
     "bytes - at < s->bytes ? bytes - at : s->bytes" "s->bytes")
 atoll_planted_cuda(pieces_sent_from_the_first_place test_emulated_threads cuda_stage.c

@@ -49,13 +49,15 @@ if grep 'tensor cores' cpu/logs/worker-0.log; then fail "a CPU has none of those
 export ATOLL_CUDA_PLUGIN=$emulated
 llama='--model.family=llama --model.n_layer=2 --model.n_kv_head=1 --model.block_size=16 --model.tie_embeddings=off'
 llama+=' --train.method=local-sgd --train.max_steps=4 --train.sync_every=2 --train.grad_accum=2 --train.batch_size=2'
-for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8' '--inner.optimizer=muon' \
+for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8 --checkpoint.worker_every=0' '--inner.optimizer=muon' \
     "$llama --train.recompute=block --train.embedding_fragment=on"; do
     rm -rf cuda
     # shellcheck disable=SC2086 # no setting at all, the first time
     launch cuda --train.devices=cuda $settings
     ((status == 0)) || fail "the run on CUDA $settings ended with $status: $(tail -n 3 cuda.log)"
     grep -q 'cuda:0 emulated' cuda/logs/worker-0.log || fail "worker-0 does not say that it uses the device"
+    grep -q 'memory of the host, in MiB: .*anchor .*, pinned buffers .* free' cuda/logs/worker-0.log ||
+        fail "worker-0 does not say what it takes of the host's memory"
     grep -q 'fp32, which leaves the GPU' cuda/logs/worker-0.log || fail "worker-0 does not say what fp32 leaves idle"
     if grep 'deltas are made by the CPU' cuda/logs/worker-0.log; then fail "$settings: not by the device"; fi
     if [[ $settings ]]; then

@@ -8,8 +8,11 @@
 
 #include <cmocka.h>
 
+#include "common/codec_spec.h"
 #include "common/gpu_share.h"
 #include "common/mem.h"
+#include "gpu/cuda_impl.h"
+#include "tests/cuda/emulate_impl.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/outer_bytes.h"
@@ -55,6 +58,12 @@ static struct replica *make(const struct replica_config *config)
     return r;
 }
 
+/* Of what is left after what the device took for itself, or of all there is. */
+static bool lacks(enum status status)
+{
+    return status == STATUS_NOMEM || status == STATUS_UNSUPPORTED;
+}
+
 /* A device without anything on it. */
 static uint64_t bare(const char *device, int threads)
 {
@@ -93,6 +102,87 @@ static uint64_t took_of(struct replica *r, uint64_t before)
     uint64_t left, all;
     dev->ops->memory(dev, &left, &all);
     return before - left;
+}
+
+/* Pinned memory of its GPUs, which the plugin counts for itself. */
+static size_t pinned_of(const struct replica *r)
+{
+    size_t sum = 0;
+    for (int i = 0; i < r->n_ranks; i++)
+        for (const struct emulated_pinned *p = cuda_of(r->ranks[i].dev)->rt->pinned; p; p = p->next) sum += p->bytes;
+    return sum;
+}
+
+/* Beside GPUs: what is planned of the host's memory is taken, pinned memory too, but for tables and handles. */
+static void test_host(void **state)
+{
+    (void)state;
+    setenv("ATOLL_EMULATED_GPUS", "2", 1);
+    for (int kind = 0; kind < 8; kind++) {
+        bool unread = kind / 2 == 1;
+        struct replica_config config = config_of("cuda", kind % 2 ? 2 : 1, RECOMPUTE_AUTO);
+        config.opt.kind = kind / 2 == 2 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+        config.opt.unread = unread;
+        config.eval_only = kind / 2 == 3;
+        config.grad_accum = 64;
+        size_t before = mem_live_bytes();
+        struct replica *r = make(&config);
+        const struct memory_plan *plan = replica_host_memory(r);
+        size_t took = mem_live_bytes() - before + pinned_of(r);
+        assert_int_equal(plan->bytes[MEMORY_PINNED], pinned_of(r));
+        if (plan->total > took || took - plan->total > 128 * KIB)
+            fail_msg("%d: %zu taken, planned %llu", kind, took, (unsigned long long)plan->total);
+        const float *m, *v;
+        bool moments = config.opt.kind == OPTIMIZER_ADAMW && !config.eval_only;
+        assert_true((plan->bytes[MEMORY_MOMENTS] > 0) == (moments && !unread));
+        if (moments) assert_int_equal(inner_opt_read(replica_optimizer(r), &m, &v, NULL), unread ? STATUS_STATE : 0);
+        replica_destroy(r);
+    }
+    unsetenv("ATOLL_EMULATED_GPUS");
+    struct replica_config config = config_of("cpu", 1, RECOMPUTE_AUTO);
+    struct replica *r = make(&config);
+    assert_null(replica_host_memory(r));
+    replica_destroy(r);
+}
+
+/* A worker beside others, with so much of the host for all of them; what is said. */
+static void host_case(uint64_t host, const char *workers, uint64_t coordinator, const char *says)
+{
+    struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
+    struct replica *r = NULL;
+    struct err err = {0};
+    char text[2][32];
+    snprintf(text[0], sizeof text[0], "%llu", (unsigned long long)host);
+    snprintf(text[1], sizeof text[1], "%llu", (unsigned long long)coordinator);
+    setenv(MEMORY_HOST_ENV, text[0], 1);
+    setenv(MEMORY_COORDINATOR_ENV, text[1], 1);
+    setenv(WORKERS_HERE_ENV, workers, 1);
+    enum status status = replica_create(&r, &config, &layout, &data, &err);
+    unsetenv(WORKERS_HERE_ENV);
+    unsetenv(MEMORY_HOST_ENV);
+    unsetenv(MEMORY_COORDINATOR_ENV);
+    if (status == STATUS_OK) replica_destroy(r);
+    if (!says && status != STATUS_OK) fail_msg("%s", err.msg);
+    if (says && (!lacks(status) || !strstr(err.msg, says))) fail_msg("no \"%s\" in: %s", says, err.msg);
+}
+
+/* The host's memory is short: one line before anything is trained, and it says what would do. */
+static void test_host_short(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
+    struct replica *r = make(&config);
+    const struct memory_plan plan = *replica_host_memory(r);
+    uint64_t moments = plan.bytes[MEMORY_MOMENTS];
+    replica_destroy(r);
+    host_case(plan.total * 3, "3", 0, NULL);
+    host_case(plan.total * 3 - 3, "3", 0, "start 2 workers on this machine");
+    host_case(plan.total * 3, "3", plan.total + 1, "start 1 worker on this machine");
+    host_case(plan.total * 3, "2", plan.total, NULL);
+    host_case(plan.total, "1", 1, "checkpoint.worker_every=0 takes 0.00 GiB less");
+    host_case(plan.total - moments, "2", 0, "take a smaller model");
+    host_case(plan.total - 1, "1", 1, "pinned buffers");
+    host_case(plan.total * 2 - 2, "2", 0, "GiB are free for each of 2 workers: ");
 }
 
 /* Owners of matrices take different amounts: the plan is that of the rank that takes most. */
@@ -204,12 +294,6 @@ static void give(uint64_t room)
     setenv("ATOLL_EMULATED_MEMORY", text, 1);
 }
 
-/* Of what is left after what the device took for itself, or of all there is. */
-static bool lacks(enum status status)
-{
-    return status == STATUS_NOMEM || status == STATUS_UNSUPPORTED;
-}
-
 /* What others hold may come free; what the device has not will not. */
 static void test_never_fits(void **state)
 {
@@ -254,13 +338,15 @@ static void test_share(void **state)
         setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(MEMORY_HOST_ENV, cases[i].host, 1);
         setenv(MEMORY_COORDINATOR_ENV, cases[i].coordinator, 1);
-        memory_ask_share(&ask, 0);
+        memory_ask_share(&ask, true, 0);
         assert_int_equal(ask.free_bytes, cases[i].part);
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 0.00 GiB of the coordinator: "));
     device_close(ask.dev);
+    unsetenv(MEMORY_HOST_ENV);
+    unsetenv(MEMORY_COORDINATOR_ENV);
     setenv(WORKERS_HERE_ENV, "6", 1); /* of which three are on this GPU */
     struct replica_config on_gpu = config_of("cuda", 1, RECOMPUTE_NONE);
     on_gpu.sharers = 3;
@@ -268,8 +354,6 @@ static void test_share(void **state)
     assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3);
     replica_destroy(r);
     unsetenv(WORKERS_HERE_ENV);
-    unsetenv(MEMORY_HOST_ENV);
-    unsetenv(MEMORY_COORDINATOR_ENV);
 }
 
 /* The emulated device has less and less: auto goes down the levels, each as soon as the one before does not fit, and
@@ -348,6 +432,7 @@ static void test_outer_path(void **state)
             struct err err = {0};
             if (outer_bytes(&rc.outer, &config, &layout, 3, &err) != STATUS_OK) fail_msg("%s", err.msg);
             uint64_t bare_left = bare(rc.device, 2);
+            size_t all = mem_live_bytes();
             struct replica *r = make(&rc);
             struct outer_loop *loop = mem_alloc(1, sizeof *loop);
             loop->model = (struct outer_model){.config = &config, .layout = &layout};
@@ -360,6 +445,14 @@ static void test_outer_path(void **state)
             if (c > 2) fill_with_deltas(loop);
             if (on_device) {
                 assert_int_equal(replica_memory(r)->total, took_of(r, bare_left));
+                size_t host = mem_live_bytes() - all + pinned_of(r);
+                uint64_t planned = replica_host_memory(r)->total;
+                assert_int_equal(replica_host_memory(r)->bytes[MEMORY_PINNED], pinned_of(r));
+                const float *values; /* are there all the same, if the device does not make the deltas after all */
+                assert_int_equal(replica_host_memory(r)->bytes[MEMORY_PARAMS] > 0, codec_spec_lossless(codecs[c]));
+                assert_int_equal(replica_get_params(r, &values, &err), STATUS_OK);
+                if (planned > host + 16 * KIB || host > planned + 256 * KIB)
+                    fail_msg("%s: %zu of the host, planned %llu", codecs[c], host, (unsigned long long)planned);
             } else {
                 const struct memory_outer *o = &rc.outer.host;
                 double took = (double)(mem_live_bytes() - before);
@@ -409,7 +502,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cpu),        cmocka_unit_test(test_owners),     cmocka_unit_test(test_device),
         cmocka_unit_test(test_several),    cmocka_unit_test(test_never_fits), cmocka_unit_test(test_share),
-        cmocka_unit_test(test_levels_by_room),
+        cmocka_unit_test(test_levels_by_room), cmocka_unit_test(test_host), cmocka_unit_test(test_host_short),
         cmocka_unit_test(test_outer_path), cmocka_unit_test(test_outer_left_out), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
