@@ -59,6 +59,8 @@ DEVICE void act_load(const void *p, size_t i, const int bf16, const int width, f
         out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
         return;
     }
+#else
+    if (width == WIDE) cuda_emulated_wide((const char *)p + i * (bf16 ? sizeof(uint16_t) : sizeof(float)));
 #endif
     for (int k = 0; k < width; k++)
         out[k] = bf16 ? bf16_value(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
@@ -79,6 +81,8 @@ DEVICE void act_store(void *p, size_t i, const int bf16, const int width, const 
         *(float4 *)((float *)p + i + 4) = make_float4(in[4], in[5], in[6], in[7]);
         return;
     }
+#else
+    if (width == WIDE) cuda_emulated_wide((const char *)p + i * (bf16 ? sizeof(uint16_t) : sizeof(float)));
 #endif
     for (int k = 0; k < width; k++) {
         if (bf16) ((uint16_t *)p)[i + k] = bf16_of(in[k]);

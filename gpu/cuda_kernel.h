@@ -100,6 +100,8 @@ unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line);
 unsigned cuda_emulated_add_u32(unsigned value, int line);
 unsigned cuda_emulated_max_u32(unsigned value, int line);
 unsigned cuda_emulated_ballot(int vote, int line);
+/* p is read or written 16 bytes at a time: a GPU takes no other place for that. */
+void cuda_emulated_wide(const void *p);
 
 #define DEVICE static inline
 #define UNROLL

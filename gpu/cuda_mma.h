@@ -239,6 +239,7 @@ DEVICE void shared_put(struct shared s, unsigned at, uint32_t x)
 
 DEVICE void shared_to_device(struct shared s, unsigned at, void *to)
 {
+    cuda_emulated_wide(to);
     memcpy(to, cuda_emulated_shared(s, at, 16, __LINE__), 16);
 }
 

@@ -333,6 +333,11 @@ unsigned cuda_emulated_ballot(int vote, int line)
     return votes;
 }
 
+void cuda_emulated_wide(const void *p)
+{
+    if ((uintptr_t)p % 16 != 0) emulate_broken("16 bytes at a place that is not aligned to them", 0);
+}
+
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line)
 {
     emu.threads[emu.current].value = value;

@@ -117,6 +117,20 @@ atoll_planted_cuda(a_block_looks_in_the_wrong_span test_adamw cuda_optim
 atoll_planted_cuda(slope_without_its_second_part test_lin cuda_element
     "fmaf(3 * GELU_CUBE, square, 1)" "fmaf(GELU_CUBE, square, 1)")
 
+# --- 16 bytes at a time, where a GPU stops and a CPU does not
+atoll_planted_cuda(weights_may_lie_anywhere test_norm cuda_norm
+    "weights_load(a->w, i, width, w);" "act_load(a->w, i, 0, width, w);")
+atoll_planted_cuda(words_may_lie_anywhere test_embed cuda_embed
+    "if (width == WIDE && (uintptr_t)word % 16 == 0) act_store" "if (width == WIDE) act_store")
+atoll_planted_cuda(sums_of_what_lies_anywhere test_vectors cuda_ops.c
+    "bool wide = (uintptr_t)x % 16 == 0;" "bool wide = true;")
+atoll_planted_cuda(odd_rows_turned_wide test_llama cuda_glu_ops.c
+    "half % CUDA_WIDE == 0 && s->ld % CUDA_WIDE == 0" "half % CUDA_WIDE == 0")
+atoll_planted_cuda(rows_of_logits_anywhere test_head cuda_plans.c
+    "*ld = (s->v + 63) / 64 * 64;" "*ld = (s->v + 1) / 2 * 2;")
+atoll_planted_cuda(ranges_rounded_from_anywhere test_ranges cuda_image.c
+    "(begin | n) % CUDA_WIDE ? 1" "n % CUDA_WIDE ? 1")
+
 # --- dx and the sums of columns with one look
 atoll_planted_cuda(sums_written_while_they_are_read test_norm cuda_norm_both
     "turn ^= 1" "turn ^= 0" CHECKED)

@@ -114,23 +114,24 @@ static void check_llama(void)
     glu_one(9, 64, 30);
 }
 
-/* In parts of so many rows. */
-static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows)
+/* In parts of so many rows. weight: where the words lie in theta and its gradient, from 16 bytes. */
+static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows, size_t weight)
 {
     cuda_of(pair.devs[1])->embed_rows = rows;
-    struct vec wte = vec_normal(v * c, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = act_normal(n * c, 3, 1);
+    struct vec wte = vec_normal(v * c + weight, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = act_normal(n * c, 3, 1);
     struct vec out = act_poisoned(n * c), bare = act_poisoned(n * c);
-    struct vec dwte = vec_normal(v * c, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
+    struct vec dwte = vec_normal(v * c + weight, 4, 1), dwpe = vec_normal(seq * c, 5, 0);
     int32_t *tokens = mem_alloc(n, sizeof *tokens);
     for (size_t r = 0; r < n; r++) tokens[r] = (int32_t)((r * r + 3 * r) % v);
     struct vec ids = vec_of(n, (const float *)(const void *)tokens, false);
     for (int d = 0; d < 2; d++) {
         const int32_t *t = (const int32_t *)(const void *)ids.at[d];
-        ON(d, embed_fwd, n, seq, c, t, wte.at[d], wpe.at[d], out.at[d]);
-        ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], false);
-        ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], dwpe.at[d], true);
-        ON(d, embed_fwd, n, seq, c, t, wte.at[d], NULL, bare.at[d]);
-        ON(d, embed_bwd, n, seq, c, t, dout.at[d], dwte.at[d], NULL, false);
+        float *words = wte.at[d] + weight, *d_words = dwte.at[d] + weight;
+        ON(d, embed_fwd, n, seq, c, t, words, wpe.at[d], out.at[d]);
+        ON(d, embed_bwd, n, seq, c, t, dout.at[d], d_words, dwpe.at[d], false);
+        ON(d, embed_bwd, n, seq, c, t, dout.at[d], d_words, dwpe.at[d], true);
+        ON(d, embed_fwd, n, seq, c, t, words, NULL, bare.at[d]);
+        ON(d, embed_bwd, n, seq, c, t, dout.at[d], d_words, NULL, false);
     }
     vec_same("embed out without positions", &bare, tol(1e-7, 4e-3));
     vec_same("embed out", &out, tol(1e-7, 4e-3));
@@ -145,12 +146,13 @@ static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows)
 
 static void check_embed(void)
 {
-    embed_one(1, 1, 1, 1, 8);
-    embed_one(6, 3, 5, 2, 8);
-    embed_one(5, 8, 3, 4, 8); /* fewer rows than places */
-    embed_one(300, 100, 40, 7, 1000);
-    embed_one(600, 75, 270, 3, 1000);
-    embed_one(257, 257, 33, 500, 100);
+    embed_one(1, 1, 1, 1, 8, 0);
+    embed_one(6, 3, 5, 2, 8, 0);
+    embed_one(5, 8, 3, 4, 8, 0); /* fewer rows than places */
+    embed_one(300, 100, 40, 7, 1000, 0);
+    embed_one(30, 10, 40, 7, 1000, 1);
+    embed_one(600, 75, 270, 3, 1000, 0);
+    embed_one(257, 257, 33, 500, 100, 0);
 }
 
 PAIR_TEST(norm)

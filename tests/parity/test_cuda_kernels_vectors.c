@@ -20,7 +20,7 @@ static void check_vectors(void)
         size_t n = lengths[i];
         float half = 0.5f, none = 0;
         struct vec x = vec_normal(n, 1, 1), y = vec_poisoned(n), sum = vec_poisoned(1), sumsq = vec_poisoned(1);
-        struct vec scale = vec_of(1, &half, false), zero = vec_of(1, &none, false);
+        struct vec scale = vec_of(1, &half, false), zero = vec_of(1, &none, false), later = vec_poisoned(1);
         for (int d = 0; d < 2; d++) {
             ON(d, fill, y.at[d], n, 2);
             ON(d, axpy, n, 3, x.at[d], y.at[d]);
@@ -30,10 +30,12 @@ static void check_vectors(void)
             ON(d, sgd, n, y.at[d], x.at[d], 0.3f, 1, NULL);
             ON(d, sum, n, y.at[d], sum.at[d]);
             ON(d, sumsq, n, x.at[d], sumsq.at[d]);
+            ON(d, sumsq, n - 1, x.at[d] + 1, later.at[d]); /* not from 16 bytes */
             ON(d, fill, y.at[d], 0, 1);
         }
         vec_same("sum", &sum, 1e-5);
         vec_same("sumsq", &sumsq, 1e-6);
+        vec_same("sumsq", &later, 1e-6);
         vec_same("fill, axpy, scale, sgd", &y, 1e-7);
         vec_free(&x);
         vec_free(&scale);
