@@ -8,7 +8,9 @@
 
 static enum status load(struct cudnn_lib *lib, const char *path, struct err *err)
 {
-    lib->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    /* Devices are closed and opened again; the library stays, as atoll_cuda.so does (gpu/plugin.c): the CUDA runtime
+     * in it does not like to go. */
+    lib->object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib->object) {
         const char *why = dlerror();
         return err_set(err, STATUS_UNSUPPORTED, "cuDNN cannot be loaded (%.200s): install cuDNN 9, or name its file in "

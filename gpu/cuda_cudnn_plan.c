@@ -69,6 +69,8 @@ static enum status refused(const struct cudnn_lib *lib, cudnnStatus_t status, co
 {
     char more[256] = "";
     lib->last_error(more, sizeof more);
+    for (char *c = more; *c; c++) /* one line */
+        if ((unsigned char)*c < ' ') *c = ' ';
     return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu.%zu: %s: %s %.200s", lib->number / 10000,
                    lib->number / 100 % 100, lib->number % 100, what, lib->status_text(status), more);
 }
