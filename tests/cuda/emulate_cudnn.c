@@ -21,7 +21,8 @@ struct cudnn_kernel {
 
 enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name, size_t name_size, struct err *err)
 {
-    if (!getenv("ATOLL_EMULATE_CUDNN")) return err_set(err, STATUS_UNSUPPORTED, "the emulation has no cuDNN");
+    if (!getenv("ATOLL_EMULATE_CUDNN")) /* with quotes, as libraries speak */
+        return err_set(err, STATUS_UNSUPPORTED, "\"libcudnn.so.9\": the emulation has no cuDNN");
     struct cudnn_rt *dnn = mem_alloc(1, sizeof *dnn);
     if (!dnn) return err_set(err, STATUS_NOMEM, "no memory for cuDNN");
     dnn->rt = rt;

@@ -24,7 +24,7 @@ refused() { # name line
 
 launch own
 ((status == 0)) || fail "without cuDNN: ended with $status: $(tail -n 3 own.log)"
-grep -h 'own kernel, which is slower: the emulation has no cuDNN' own/logs/worker-0.log || fail "no line about cuDNN"
+grep -h 'own kernel, which is slower: "libcudnn.so.9": the emulation has no cuDNN' own/logs/worker-0.log || fail "no line about cuDNN"
 export ATOLL_EMULATE_CUDNN=1
 for wish in '' cudnn exact; do
     rm -rf cudnn

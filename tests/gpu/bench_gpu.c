@@ -87,6 +87,17 @@ enum status bench_time(struct device *dev, void (*once)(struct device *dev, void
     return STATUS_OK;
 }
 
+const char *bench_text(const char *text, char out[BENCH_TEXT])
+{
+    size_t n = 0;
+    for (; *text && n + 2 < BENCH_TEXT; text++) {
+        if (*text == '"' || *text == '\\') out[n++] = '\\';
+        out[n++] = (unsigned char)*text < ' ' ? ' ' : *text;
+    }
+    out[n] = '\0';
+    return out;
+}
+
 /* --- matrix products ---------------------------------------------------------------------------------------------- */
 
 struct gemm {
@@ -195,6 +206,7 @@ static enum status attn(struct device *dev, double seconds, char **v, struct err
     struct attn a = {.qkv = bench_random(dev, n * row, true, 1), .o = bench_random(dev, n * c, true, 1),
                      .d_o = bench_random(dev, n * c, true, 1), .dqkv = bench_random(dev, n * row, true, 1),
                      .lse = bench_random(dev, n * s.heads, false, 1)};
+    char note[BENCH_TEXT];
     double fwd, bwd;
     double flops = 2.0 * (double)n * (double)s.seq * (double)c * 1e-12; /* causal: half of 4 B H T T hd */
     if (!a.qkv || !a.o || !a.d_o || !a.dqkv || !a.lse) return err_set(err, STATUS_NOMEM, "no memory for attention");
@@ -204,7 +216,7 @@ static enum status attn(struct device *dev, double seconds, char **v, struct err
     TRY(bench_time(dev, attn_bwd, &a, seconds, &bwd, err));
     printf("{\"batch\": %zu, \"seq\": %zu, \"heads\": %zu, \"kv_heads\": %zu, \"head_dim\": %zu, \"fwd_tflops\": %.6g, "
            "\"bwd_tflops\": %.6g, \"us_per_token\": %.6g, \"note\": \"%s\"}\n", s.batch, s.seq, s.heads, s.kv_heads,
-           s.head_dim, flops / fwd, 2.5 * flops / bwd, (fwd + bwd) / (double)n * 1e6, dev->note);
+           s.head_dim, flops / fwd, 2.5 * flops / bwd, (fwd + bwd) / (double)n * 1e6, bench_text(dev->note, note));
     return STATUS_OK;
 }
 
@@ -262,10 +274,12 @@ static enum status copies(struct device *dev, double seconds, char **v, struct e
 static enum status info(struct device *dev)
 {
     uint64_t left = 0, total = 0;
+    char name[BENCH_TEXT], note[BENCH_TEXT];
     dev->ops->memory(dev, &left, &total);
     printf("{\"device\": \"%s\", \"note\": \"%s\", \"act_bytes\": %zu, \"memory_gb\": %.6g, \"free_gb\": %.6g, "
            "\"peak_tflops\": %.6g}\n",
-           dev->name, dev->note, dev->act_bytes, (double)total * 1e-9, (double)left * 1e-9, dev->peak_flops * 1e-12);
+           bench_text(dev->name, name), bench_text(dev->note, note), dev->act_bytes, (double)total * 1e-9,
+           (double)left * 1e-9, dev->peak_flops * 1e-12);
     return STATUS_OK;
 }
 

@@ -15,6 +15,10 @@ void *bench_random(struct device *dev, size_t n, bool activation, float sigma) M
 enum status bench_time(struct device *dev, void (*once)(struct device *dev, void *ctx), void *ctx, double seconds,
                        double *each, struct err *err) MUST_CHECK;
 
+/* `text` as it may stand between the quotes of JSON: libraries say what they like, in several lines. Returns out. */
+enum { BENCH_TEXT = 512 };
+const char *bench_text(const char *text, char out[BENCH_TEXT]);
+
 /* v: N K M, both ways back through a layer y[N,M] behind a GELU, in bf16: prints their line. Opens the device of that
  * name by itself. */
 enum status bench_ends(const char *device, double seconds, char **v, struct err *err) MUST_CHECK;

@@ -127,7 +127,7 @@ static enum status answer(struct job *j, long count, struct err *err)
 
 static enum status serve(struct job *j, struct device *dev, struct err *err)
 {
-    char line[64];
+    char line[64], name[BENCH_TEXT], note[BENCH_TEXT];
     uint64_t before = 0, after = 0, total = 0;
     struct step_result result;
     dev->ops->memory(dev, &before, &total);
@@ -141,9 +141,9 @@ static enum status serve(struct job *j, struct device *dev, struct err *err)
     at->ops->memory(at, &after, &total);
     printf("{\"device\": \"%s\", \"note\": \"%s\", \"params\": %llu, \"flops_per_token\": %.0f, \"recompute\": \"%s\", "
            "\"planned_mb\": %.6g, \"taken_mb\": %.6g, \"used_gb\": %.6g}\n",
-           at->name, at->note, (unsigned long long)j->layout.n_params, flops_per_token(&j->config.model),
-           memory_level_name((enum recompute)(RECOMPUTE_NONE + (int)plan->level)), (double)plan->total * 1e-6,
-           (double)(before - after) * 1e-6, (double)(total - after) * 1e-9);
+           bench_text(at->name, name), bench_text(at->note, note), (unsigned long long)j->layout.n_params,
+           flops_per_token(&j->config.model), memory_level_name((enum recompute)(RECOMPUTE_NONE + (int)plan->level)),
+           (double)plan->total * 1e-6, (double)(before - after) * 1e-6, (double)(total - after) * 1e-9);
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) TRY(answer(j, strtol(line, NULL, 10), err));
     return STATUS_OK;
