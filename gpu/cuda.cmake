@@ -70,6 +70,10 @@ function(atoll_cudnn_find)
     endif()
 endfunction()
 
+# Of all kernels. --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project
+# (tests/cuda/test_cuda_rounding.sh looks).
+set(cuda_flags -std=c++17 -O3 --fmad=false -I${CMAKE_SOURCE_DIR})
+
 # One object from one .cu, added to `objects`. A spilled register is an error; what ptxas says goes to cuda/NAME.ptxas
 # for tests/cuda.
 function(atoll_cuda_object source)
@@ -85,12 +89,11 @@ function(atoll_cuda_object source)
     if(ATOLL_WERROR)
         set(warnings --Werror all-warnings -Xcompiler -Werror)
     endif()
-    # --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project. Nothing of
-    # C++'s library: nvcc's may be another than that of cc, which links.
+    # Nothing of C++'s library: nvcc's may be another than that of cc, which links.
     set(host -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
-    set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d -std=c++17 -O3 --fmad=false
-        -I${CMAKE_SOURCE_DIR} ${codes} -gencode arch=compute_${newest},code=compute_${newest}
-        -Xcompiler ${host} ${warnings} -Xptxas --warn-on-spills,-Werror,-v)
+    set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d ${cuda_flags} ${codes}
+        -gencode arch=compute_${newest},code=compute_${newest} -Xcompiler ${host} ${warnings}
+        -Xptxas --warn-on-spills,-Werror,-v)
     list(JOIN command " " line)
     set(without "to build without the CUDA back end: cmake -DATOLL_CUDA=OFF ${CMAKE_BINARY_DIR}, then again")
     add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
