@@ -77,12 +77,33 @@ python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 
 grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong kind passed"
 grep -q 'parity: FAILED' "$WORK/odd.log" || fail "a program that does not end passed"
 [[ -s $WORK/left ]] || fail "the program that does not end did not begin"
+grep -q 'gpu_kernels_vectors: out of time' "$WORK/odd.json.failed" || fail "nobody can read what failed"
 left_behind() {
     local state
     state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: ended, its parent has not looked yet
     [[ -n $state && $state != Z ]]
 }
 ! left_behind || fail "what it started is left"
+
+# Called from another folder, with names as they are there; and where nothing can be written.
+mkdir -p "$WORK/here/bin"
+printf '#!/bin/sh\necho "{\\"device\\": \\"none\\", \\"note\\": \\"\\", \\"peak_tflops\\": 0}"\n' >"$WORK/here/bin/bench_gpu"
+cat >"$WORK/here/bin/gpu_one" <<'SH'
+#!/bin/sh
+printf 'sums\t1e-7\t1e-6\n' >>"$ATOLL_CASE_LOG"
+SH
+for name in kernels_vectors kernels_rows kernels_layers muon recompute; do
+    cp "$WORK/here/bin/gpu_one" "$WORK/here/bin/gpu_$name"
+done
+chmod +x "$WORK/here/bin"/*
+root=$PWD
+(cd "$WORK/here" && python3 "$root/tests/gpu/run" --emulated --bin bin --only parity --out results.json) >"$WORK/here.log" 2>&1 ||
+    fail "called from another folder: $(<"$WORK/here.log")"
+grep -q '"what": "sums"' "$WORK/here/results.json" || fail "called from another folder: comparisons are lost"
+status=0
+python3 tests/gpu/run --emulated --bin "$WORK/here/bin" --out "$WORK/here/results.json/no" >"$WORK/write.log" 2>&1 || status=$?
+((status == 1)) || fail "nowhere to write: ended with $status, expected 1"
+grep -q 'cannot write .*name another file with --out' "$WORK/write.log" || fail "nowhere to write: $(<"$WORK/write.log")"
 
 # Who stops it has what was done so far, and nothing is left.
 rm "$WORK/left"
@@ -103,7 +124,7 @@ PATH=$WORK/path ATOLL_BUILD=$WORK/none "$python" tests/gpu/run --emulated >"$WOR
 grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.log" || fail "without cmake: $(<"$WORK/cmake.log")"
 mkdir -p "$WORK/venv/lib/python3.12/site-packages/nvidia/cu13/lib" "$WORK/venv/bin"
 python3 - "$WORK/venv" "$BIN" <<'PY'
-import importlib.machinery, importlib.util, os, sys, time
+import argparse, importlib.machinery, importlib.util, os, sys, time
 sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader("gpu_run", "tests/gpu/run")
 run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
@@ -129,6 +150,19 @@ plugin = programs + "/atoll_cuda.so"
 if os.path.exists(plugin):
     assert not [name for name in run.linked(plugin, False) if "cublas" in name]
     assert [name for name in run.linked(plugin, True) if name.startswith("libcublasLt.so.")]
+
+    # A pack has all that its programs read, too: carried to a machine with nothing else, they compare.
+    run.BUILD = folder + "/packed"
+    os.makedirs(run.BUILD)
+    os.symlink(programs, run.BUILD + "/bin")
+    run.pack(False)
+    carried = folder + "/elsewhere"
+    os.rename(run.BUILD + "/gpu/pack", carried)
+    args = argparse.Namespace(emulated=True, bin=carried + "/bin", out=folder + "/pack.json", minutes=1, only=None)
+    os.symlink(programs + "/atoll_cuda_emulated.so", carried + "/bin/atoll_cuda_emulated.so")
+    other = run.Run(args)
+    assert other.cwd == carried, other.cwd
+    other.call([carried + "/bin/gpu_muon", "test_golden"])
 
 # One that hangs has three times its share, not all the time there is.
 one = run.Run.__new__(run.Run)
