@@ -91,12 +91,25 @@ int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_a
     return good;
 }
 
+/* The bias, at 16 bytes: the library is told how its operands are aligned, but not how a bias is, and may propose a
+ * kernel that loads 16 bytes of it (pytorch/pytorch pull request 194497: "misaligned address", after which a GPU does
+ * nothing more). NULL: it is too long for that, or could not be copied. */
+static const void *bias_of(struct cuda_rt *rt, const struct cuda_gemm *g, const void *bias)
+{
+    size_t bytes = g->shape.n * gemm_number_bytes(g->shape.bf16_out);
+    char *place = (char *)rt->workspace + CUDA_WORKSPACE_BYTES;
+    if ((uintptr_t)bias % GEMM_VECTOR_BYTES == 0) return bias;
+    if (bytes > CUDA_BIAS_BYTES) return NULL;
+    return cudaMemcpyAsync(place, bias, bytes, cudaMemcpyDeviceToDevice, rt->stream) == cudaSuccess ? place : NULL;
+}
+
 cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulAlgo_t *algo,
                                   const struct cuda_gemm_call *call)
 {
     const float one = 1, zero = 0;
-    cublasStatus_t blas = CUBLAS_STATUS_SUCCESS;
-    if (g->shape.bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias);
+    const void *bias = g->shape.bias ? bias_of(rt, g, call->bias) : NULL;
+    cublasStatus_t blas = g->shape.bias && !bias ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    if (bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     if (g->shape.sums) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->sums);
     if (g->shape.slope) blas = SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);
     if (blas != CUBLAS_STATUS_SUCCESS) return blas;
@@ -141,8 +154,7 @@ void cuda_rt_gemm_free(struct cuda_gemm *g)
 
 static bool call_aligned(const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
-    uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out |
-                    (uintptr_t)call->bias;
+    uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
     if (g->shape.slope) all |= (uintptr_t)call->aux;
     if (g->shape.sums) all |= (uintptr_t)call->sums;
     return all % GEMM_VECTOR_BYTES == 0;

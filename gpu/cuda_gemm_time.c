@@ -143,13 +143,12 @@ static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key
     return g->has[alignment] = true;
 }
 
-/* Proposals and checks take what goes into the end of a product to be as aligned as its pointer is: for them, and never
- * read, one that is just so aligned. */
-static bool align_end(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_alignment alignment)
+/* Proposals and checks want a pointer for what goes into the end of a product, which always begins at 16 bytes: for
+ * them, and never read, one that does. */
+static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
-    const void *at = (char *)rt->workspace +
-                     (alignment == GEMM_VECTOR ? GEMM_VECTOR_BYTES : gemm_number_bytes(s->bf16_out));
+    const void *at = rt->workspace;
     return (!(s->bias || s->sums) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
            (!s->slope || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
@@ -161,7 +160,7 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
     char key[ALGO_KEY_BYTES];
     bool timed = may_time();
     int at = -1;
-    if (!align_end(rt, g, alignment)) return false;
+    if (!point_end(rt, g)) return false;
     key_of(&g->shape, alignment == GEMM_VECTOR ? "vector" : "element", key);
     if (timed && choose_kept(rt, g, key, alignment)) return true;
     int n = cuda_gemm_propose(rt, g, alignment, found);

@@ -92,7 +92,7 @@ static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
     for (int i = 0; i < DEVICE_MARKS; i++) /* who waits sleeps: other threads of this machine have work, too */
         check(rt, cudaEventCreateWithFlags(&rt->marks[i], cudaEventDisableTiming | cudaEventBlockingSync),
               "cannot make an event");
-    check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES), "no memory for cuBLASLt's workspace");
+    check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES), "no memory for cuBLASLt's workspace");
     if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
     cublasStatus_t blas = cublasLtCreate(&rt->blas);
     if (blas != CUBLAS_STATUS_SUCCESS)

@@ -9,7 +9,10 @@
 #include "gpu/cuda_rt.h"
 #include "gpu/device.h"
 
-enum { CUDA_WORKSPACE_BYTES = 32 << 20 }; /* Hopper's best algorithms need as much */
+enum {
+    CUDA_WORKSPACE_BYTES = 32 << 20, /* Hopper's best algorithms need as much */
+    CUDA_BIAS_BYTES = 1 << 20        /* behind it: a bias on its way into a product */
+};
 
 struct cuda_rt {
     int index;
@@ -21,7 +24,7 @@ struct cuda_rt {
     struct cuda_pulse pulse;
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
-    void *workspace; /* CUDA_WORKSPACE_BYTES */
+    void *workspace; /* CUDA_WORKSPACE_BYTES, and CUDA_BIAS_BYTES */
     struct algo_cache algos;
     struct err error; /* the first one; code OK: none */
 };

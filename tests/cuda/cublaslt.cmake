@@ -25,6 +25,10 @@ atoll_planted_cublaslt(sums_of_the_other_operand test_products cuda_gemm
     "CUBLASLT_EPILOGUE_BGRADA" "CUBLASLT_EPILOGUE_BGRADB")
 atoll_planted_cublaslt(sums_go_to_the_bias test_products cuda_gemm
     "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->sums" "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias")
+atoll_planted_cublaslt(bias_read_where_it_lies test_products cuda_gemm
+    "if ((uintptr_t)bias % GEMM_VECTOR_BYTES == 0) return bias;" "if (bias) return bias;")
+atoll_planted_cublaslt(half_of_the_bias test_products cuda_gemm
+    "cudaMemcpyAsync(place, bias, bytes," "cudaMemcpyAsync(place, bias, bytes / 2,")
 atoll_planted_cublaslt(operands_not_exchanged test_products cuda_gemm
     "call->b, g->first, call->a, g->second" "call->a, g->first, call->b, g->second")
 atoll_planted_cublaslt(parts_summed_in_bf16 test_products cuda_gemm

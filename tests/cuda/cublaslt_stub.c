@@ -48,6 +48,14 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
     return cudaSuccess;
 }
 
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    (void)stream;
+    if (kind != cudaMemcpyDeviceToDevice) return cudaErrorInvalidValue;
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     (void)stream;
@@ -133,11 +141,11 @@ static struct task task_of(cublasLtMatmulDesc_t op)
     return t;
 }
 
-/* What the documentation asks for. */
+/* What the documentation asks for, and of a bias what kernels do. */
 static bool valid(const struct task *t, const struct matrix *d)
 {
     bool vector = t->epilogue == CUBLASLT_EPILOGUE_BIAS || t->epilogue == CUBLASLT_EPILOGUE_BGRADA;
-    if (vector) return t->bias && (t->bias_type == -1 || t->bias_type == d->type);
+    if (vector) return t->bias && (uintptr_t)t->bias % 16 == 0 && (t->bias_type == -1 || t->bias_type == d->type);
     if (t->epilogue == CUBLASLT_EPILOGUE_DGELU)
         return t->aux && (uintptr_t)t->aux % 16 == 0 && t->aux_ld % 8 == 0 && t->aux_ld >= (int64_t)d->rows &&
                (t->aux_type == -1 || t->aux_type == d->type);

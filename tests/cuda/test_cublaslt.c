@@ -17,7 +17,7 @@
 #include "gpu/cuda_gemm_impl.h"
 #include "tests/cuda/cublaslt_stub.h"
 
-static _Alignas(256) char workspace[64];
+static _Alignas(256) char workspace[CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES];
 static struct cuda_rt rt;
 static char cache[] = "/tmp/atoll_cublaslt_XXXXXX";
 
@@ -98,15 +98,17 @@ static double sum_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_cal
     return sum;
 }
 
-/* One shape with one end; every leading dimension is longer than its rows. */
-static void product_one(struct cuda_gemm_shape s, bool accumulate)
+/* One shape with one end; every leading dimension is longer than its rows. later: where the bias lies, in numbers from
+ * 16 bytes. */
+static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
 {
     struct cuda_gemm *g = NULL;
     s.m = 9, s.n = 24, s.k = 17;
     s.lda = s.a_trans ? 16 : 32, s.ldb = s.b_trans ? 32 : 40, s.ldc = 48;
     void *a = numbers(32 * s.lda, s.bf16, 1), *b = numbers(32 * s.ldb, s.bf16, 2);
     void *out = numbers(s.m * s.ldc, s.bf16_out, 3), *had = numbers(s.m * s.ldc, s.bf16_out, 3);
-    void *aux = numbers(s.m * s.ldc, s.bf16_out, 4), *bias = numbers(s.n, s.bf16_out, 5);
+    void *aux = numbers(s.m * s.ldc, s.bf16_out, 4), *biases = numbers(s.n + later, s.bf16_out, 5);
+    const char *bias = (const char *)biases + later * gemm_number_bytes(s.bf16_out);
     float *sums = numbers(s.n, false, 6);
     struct cuda_gemm_call call = {.a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux,
                                   .sums = sums};
@@ -133,7 +135,7 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate)
         if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, want %g", j, (double)sums[j], want);
     }
     cuda_rt_gemm_free(g);
-    void *all[] = {a, b, out, had, aux, bias, sums};
+    void *all[] = {a, b, out, had, aux, biases, sums};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -142,19 +144,21 @@ static void test_products(void **state)
     (void)state;
     for (int trans = 0; trans < 4; trans++) {
         struct cuda_gemm_shape s = {.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true};
-        product_one(s, true);
+        product_one(s, true, 0);
         s.sums = true;
-        product_one(s, true);
-        product_one(s, false);
+        product_one(s, true, 0);
+        product_one(s, false, 0);
         s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true, .bf16_out = true};
-        product_one(s, false);
+        product_one(s, false, 0);
         s.bias = true;
-        product_one(s, false);
+        product_one(s, false, 0);
+        product_one(s, false, 1);
         s.bias = false;
         s.slope = true;
-        product_one(s, false);
+        product_one(s, false, 0);
         s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bias = true};
-        product_one(s, true);
+        product_one(s, true, 0);
+        product_one(s, true, 3);
     }
 }
 
