@@ -20,17 +20,19 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* The slope of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back through it
- * from a layer of ones. */
+ * from a layer of ones, in the first of eight columns. */
 static struct vec slope_of(const struct vec *aux, size_t n, size_t m)
 {
-    struct lin_shape probe = {.n = n, .k = m, .m = 1};
-    float *ones = mem_alloc(n > m ? n : m, sizeof *ones);
+    struct lin_shape probe = {.n = n, .k = m, .m = 8};
+    size_t most = (n > m ? n : m) * probe.m;
+    float *ones = mem_alloc(most, sizeof *ones);
     assert_non_null(ones);
-    for (size_t i = 0; i < (n > m ? n : m); i++) ones[i] = 1;
-    struct vec dy = vec_of(n, ones, true), w = vec_of(m, ones, false), slope = act_poisoned(n * m);
+    for (size_t i = 0; i < most; i += probe.m) ones[i] = 1;
+    struct vec dy = vec_of(n * probe.m, ones, true), w = vec_of(m * probe.m, ones, false), slope = act_poisoned(n * m);
     for (int d = 0; d < 2; d++) {
         struct lin_plan *plan;
-        ON(d, params, w.at[d], m, 0, m);
+        assert_int_equal(ON(d, params_plan, m * probe.m), STATUS_OK);
+        ON(d, params, w.at[d], m * probe.m, 0, m * probe.m);
         assert_int_equal(ON(d, lin_plan, &probe, &plan), STATUS_OK);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], aux->at[d], slope.at[d], false);
         assert_int_equal(ON(d, sync, NULL), STATUS_OK);
@@ -94,8 +96,9 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 
 static void check_lin(void)
 {
-    static const size_t sizes[][3] = {{1, 1, 1}, {3, 5, 2}, {14, 32, 32}, {65, 17, 33}, {130, 3, 257},
-                                      {5, 300, 70}, {517, 4, 8}, {9, 40, 24}};
+    /* Those that models have come first, that a library refuses no other before they were compared. */
+    static const size_t sizes[][3] = {{14, 32, 32}, {9, 40, 24}, {517, 4, 8}, {65, 17, 33}, {130, 3, 257},
+                                      {5, 300, 70}, {3, 5, 2}, {1, 1, 1}};
     for (size_t i = 0; i < COUNT(sizes); i++) {
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, false);
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, true);
@@ -175,12 +178,12 @@ static void head_one(size_t n, size_t c, size_t v, size_t rows)
 
 static void check_head(void)
 {
-    head_one(1, 1, 1, 1);
-    head_one(5, 3, 2, 2);
-    head_one(9, 8, 255, 3);
     head_one(7, 8, 256, 7);
-    head_one(11, 5, 257, 4);
+    head_one(9, 8, 255, 3);
     head_one(6, 20, 1000, 100);
+    head_one(11, 5, 257, 4);
+    head_one(5, 3, 2, 2);
+    head_one(1, 1, 1, 1);
     head_one(2, 3, 4159, 2); /* more words than a block loads at a time, and more than it does twice */
     head_one(1, 2, 12301, 1);
     head_one(330, 3, 2, 300); /* cut at a multiple of 128 rows */
