@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,22 +20,23 @@ enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 256 << 10 };
 
 enum state { FRESH, READY, AT_BLOCK, AT_WARP, DONE };
 
-/* makecontext begins a fiber; from then on jumps switch, which unlike swapcontext make no system call. AddressSanitizer
- * is told of them and keeps `fake`; its own _longjmp would make system calls and forget about the stack's arrays. */
-#if defined(__SANITIZE_ADDRESS__)
-struct jump {
-    void *to[5];
-};
-#define JUMP_SET(jump) __builtin_setjmp((jump).to)
-#define JUMP(jump) __builtin_longjmp((jump).to, 1)
-#define JUMPS __attribute__((noinline, no_sanitize_address))
-#else
+/* makecontext begins a fiber; from then on jumps switch, which unlike swapcontext make no system call: the compiler's
+ * own, a few instructions. AddressSanitizer is told of them and keeps `fake`; ThreadSanitizer has to see the C
+ * library's. */
+#if defined(__SANITIZE_THREAD__)
 struct jump {
     jmp_buf to;
 };
 #define JUMP_SET(jump) _setjmp((jump).to)
 #define JUMP(jump) _longjmp((jump).to, 1)
 #define JUMPS
+#else
+struct jump {
+    void *to[5];
+};
+#define JUMP_SET(jump) __builtin_setjmp((jump).to)
+#define JUMP(jump) __builtin_longjmp((jump).to, 1)
+#define JUMPS __attribute__((noinline, no_sanitize_address))
 #endif
 
 struct context {
@@ -46,13 +48,9 @@ struct context {
     void *fake;
 };
 
-/* One emulated thread: a fiber from its first barrier on. */
-struct thread {
-    enum state state;
-    int line;      /* of the barrier it waits at */
-    bool orders;   /* that barrier orders memory, too */
-    int fiber;     /* index; valid unless FRESH or DONE */
-    unsigned vote; /* what it brought to the barrier */
+/* What a lane brings to the others of its warp. */
+struct brought {
+    unsigned word;
     double value;
 };
 
@@ -62,9 +60,16 @@ static struct {
     void (*body)(const void *args);
     const void *args;
     unsigned n, current, seed, order[THREADS_MAX];
-    unsigned next, end; /* places in the order: of the warp's first FRESH thread, after the warp */
-    struct thread threads[THREADS_MAX];
-    struct context scheduler, contexts[THREADS_MAX];
+    unsigned next, end; /* places in the order: of the warp's next thread, after the warp */
+    /* of each thread, which is a fiber from its first barrier on */
+    uint8_t state[THREADS_MAX];
+    int fiber[THREADS_MAX];   /* index; valid unless FRESH or DONE */
+    int line[THREADS_MAX];    /* of the barrier it waits at */
+    bool orders[THREADS_MAX]; /* that barrier orders memory, too */
+    /* Two places by turns: a lane that brings its next value cannot be in the way of one that still reads the last. */
+    struct brought brought[2][THREADS_MAX];
+    uint8_t turn[THREADS_MAX];
+    struct context scheduler, contexts[THREADS_MAX], *left;
     char *stacks[THREADS_MAX];
     int idle[THREADS_MAX], n_idle, n_fibers;
 } emu = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -91,13 +96,13 @@ void emulate_order(unsigned seed)
     emu.seed = seed;
 }
 
-/* Of AddressSanitizer: the stack changes, has changed. Fibers switch to the scheduler and back only. */
+/* Of AddressSanitizer: the stack changes, has changed. Only of the scheduler's it is not known where it lies. */
 static void leave(struct context *from, const struct context *to)
 {
+    emu.left = from;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_bytes);
 #else
-    (void)from;
     (void)to;
 #endif
 }
@@ -107,7 +112,7 @@ static void arrive(struct context *at)
 #if defined(__SANITIZE_ADDRESS__)
     struct context other;
     __sanitizer_finish_switch_fiber(at->fake, &other.stack, &other.stack_bytes);
-    if (at == &emu.scheduler) return;
+    if (emu.left != &emu.scheduler) return;
     emu.scheduler.stack = other.stack;
     emu.scheduler.stack_bytes = other.stack_bytes;
 #else
@@ -153,7 +158,7 @@ static void enter(unsigned thread)
 {
     emu.current = thread;
     threadIdx.x = thread;
-    if (emulate_watch) emulate_watch->run(emu.stacks[emu.threads[thread].fiber], STACK_BYTES);
+    if (emulate_watch) emulate_watch->run(emu.stacks[emu.fiber[thread]], STACK_BYTES);
 }
 
 static void stop(void)
@@ -161,26 +166,7 @@ static void stop(void)
     if (emulate_watch) emulate_watch->run(NULL, 0);
 }
 
-/* A fiber takes fresh threads one after another; only a thread that waits keeps it. */
-static void fiber_main(void)
-{
-    arrive(&emu.contexts[emu.threads[emu.current].fiber]);
-    for (;;) {
-        int fiber = emu.threads[emu.current].fiber;
-        for (;;) {
-            emu.body(emu.args);
-            stop();
-            emu.threads[emu.current].state = DONE;
-            if (emu.next >= emu.end) break;
-            unsigned thread = emu.order[emu.next++];
-            emu.threads[thread].fiber = fiber;
-            emu.threads[thread].state = READY;
-            enter(thread);
-        }
-        emu.idle[emu.n_idle++] = fiber;
-        switch_to(&emu.contexts[fiber], &emu.scheduler);
-    }
-}
+static void fiber_main(void);
 
 static int fiber_take(void)
 {
@@ -189,88 +175,104 @@ static int fiber_take(void)
     emu.stacks[fiber] = malloc(STACK_BYTES);
     if (!emu.stacks[fiber]) emulate_broken("no memory for its stack", 0);
     struct context *context = &emu.contexts[fiber];
-    ucontext_t *whole = &context->whole;
-    context->stack = emu.stacks[fiber];
-    context->stack_bytes = STACK_BYTES;
-    getcontext(whole);
-    whole->uc_stack.ss_sp = emu.stacks[fiber];
-    whole->uc_stack.ss_size = STACK_BYTES;
-    makecontext(whole, fiber_main, 0);
+    getcontext(&context->whole);
+    context->stack = context->whole.uc_stack.ss_sp = emu.stacks[fiber];
+    context->stack_bytes = context->whole.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&context->whole, fiber_main, 0);
     return fiber;
 }
 
-/* Wait; the scheduler goes on with this thread when all it waits for are there. */
-static struct thread *park(enum state state, bool orders, int line)
+/* Enters the warp's next thread that can run and gives where to switch to, the scheduler where there is none. */
+static struct context *next_of_warp(void)
+{
+    while (emu.next < emu.end) {
+        unsigned thread = emu.order[emu.next++];
+        if (emu.state[thread] == FRESH) {
+            emu.fiber[thread] = fiber_take();
+            emu.state[thread] = READY;
+        } else if (emu.state[thread] != READY) {
+            continue;
+        }
+        enter(thread);
+        return &emu.contexts[emu.fiber[thread]];
+    }
+    return &emu.scheduler;
+}
+
+/* A fiber takes fresh threads one after another; only a thread that waits keeps it. */
+static void fiber_main(void)
+{
+    arrive(&emu.contexts[emu.fiber[emu.current]]);
+    for (;;) {
+        int fiber = emu.fiber[emu.current];
+        emu.body(emu.args);
+        stop();
+        emu.state[emu.current] = DONE;
+        emu.idle[emu.n_idle++] = fiber; /* the next fresh thread takes it at once */
+        struct context *next = next_of_warp();
+        if (next != &emu.contexts[fiber]) switch_to(&emu.contexts[fiber], next);
+    }
+}
+
+/* Wait; it goes on when all that it waits for are there. */
+static void park(enum state state, bool orders, int line)
 {
     unsigned me = emu.current;
-    struct thread *t = &emu.threads[me];
     stop();
-    t->state = state;
-    t->orders = orders;
-    t->line = line;
-    switch_to(&emu.contexts[t->fiber], &emu.scheduler);
-    enter(me);
-    return t;
+    emu.state[me] = (uint8_t)state;
+    emu.orders[me] = orders;
+    emu.line[me] = line;
+    switch_to(&emu.contexts[emu.fiber[me]], next_of_warp());
+}
+
+static unsigned count(unsigned first, unsigned last, enum state state)
+{
+    unsigned n = 0;
+    for (unsigned i = first; i < last; i++) n += emu.state[i] == state;
+    return n;
 }
 
 /* Release threads first .. last if all of them wait as `state` says; some that wait while others ended never will. */
 static bool release(unsigned first, unsigned last, enum state state)
 {
-    unsigned waiting = 0, done = 0;
-    int line = 0;
-    for (unsigned i = first; i < last; i++) {
-        waiting += emu.threads[i].state == state;
-        done += emu.threads[i].state == DONE;
-        if (emu.threads[i].state == state) line = emu.threads[i].line;
-    }
+    unsigned waiting = count(first, last, state), at = first;
     if (!waiting) return false;
-    if (done) emulate_broken("some threads have ended, others wait for them", line);
+    while (emu.state[at] != state) at++;
+    if (count(first, last, DONE)) emulate_broken("some threads have ended, others wait for them", emu.line[at]);
     if (waiting < last - first) return false;
-    for (unsigned i = first; i < last; i++) {
-        if (emu.threads[i].line != line) emulate_broken("threads wait at different barriers", line);
-        emu.threads[i].state = READY;
-    }
-    if (emulate_watch && emu.threads[first].orders) emulate_watch->met(first, last);
+    for (unsigned i = first; i < last; i++)
+        if (emu.line[i] != emu.line[first]) emulate_broken("threads wait at different barriers", emu.line[i]);
+    memset(emu.state + first, READY, last - first);
+    if (emulate_watch && emu.orders[first]) emulate_watch->met(first, last);
     return true;
 }
 
-/* Run those of a warp that can, `at` its place in the order; false: none could. */
+/* Run those of a warp that can, one after another, `at` its place in the order; false: none could. */
 static bool run_warp(unsigned at)
 {
-    bool any = false;
+    emu.next = at;
     emu.end = at + LANES;
-    for (unsigned i = at; i < emu.end; i++) {
-        struct thread *t = &emu.threads[emu.order[i]];
-        if (t->state == FRESH) {
-            emu.next = i + 1;
-            t->fiber = fiber_take();
-            t->state = READY;
-        } else if (t->state != READY) {
-            continue;
-        }
-        any = true;
-        enter(emu.order[i]);
-        switch_to(&emu.scheduler, &emu.contexts[t->fiber]);
-    }
-    return any;
+    struct context *first = next_of_warp();
+    if (first == &emu.scheduler) return false;
+    switch_to(&emu.scheduler, first);
+    return true;
 }
 
 /* Every warp as far as it can before the next one moves, so that a missing barrier has the worst of consequences. */
 static void run_block(unsigned index)
 {
     make_order(index);
-    for (unsigned i = 0; i < emu.n; i++) emu.threads[i] = (struct thread){.state = FRESH};
+    memset(emu.state, FRESH, emu.n);
+    memset(emu.turn, 0, emu.n);
     memset(shared_begin, 0xff, (size_t)(shared_end - shared_begin));
     if (emulate_watch) emulate_watch->block();
     for (;;) {
-        unsigned done = 0;
         for (unsigned at = 0; at < emu.n; at += LANES) {
             unsigned warp = emu.order[at] / LANES * LANES;
             while (run_warp(at) && release(warp, warp + LANES, AT_WARP)) continue;
         }
-        for (unsigned i = 0; i < emu.n; i++) done += emu.threads[i].state == DONE;
-        if (done == emu.n) break;
-        if (!release(0, emu.n, AT_BLOCK)) emulate_broken("threads wait for each other", emu.threads[0].line);
+        if (count(0, emu.n, DONE) == emu.n) break;
+        if (!release(0, emu.n, AT_BLOCK)) emulate_broken("threads wait for each other", emu.line[0]);
     }
     emulate_copies_end(emu.n);
 }
@@ -322,14 +324,27 @@ void emulate_meet(int line)
     park(AT_WARP, false, line);
 }
 
-/* Values stay until all have read them, hence the second wait. */
+/* Where the thread puts what it brings to its warp's next wait. */
+static struct brought *bring(void)
+{
+    unsigned me = emu.current;
+    emu.turn[me] ^= 1;
+    return &emu.brought[emu.turn[me]][me];
+}
+
+/* Until all lanes of the warp have brought something: that, by thread. */
+static const struct brought *met(int line)
+{
+    park(AT_WARP, false, line);
+    return emu.brought[emu.turn[emu.current]];
+}
+
 unsigned cuda_emulated_ballot(int vote, int line)
 {
-    unsigned first = emu.current / LANES * LANES, votes = 0;
-    emu.threads[emu.current].vote = vote != 0;
-    park(AT_WARP, false, line);
-    for (unsigned i = 0; i < LANES; i++) votes |= emu.threads[first + i].vote << i;
-    park(AT_WARP, false, line);
+    unsigned votes = 0;
+    bring()->word = vote != 0;
+    const struct brought *all = met(line);
+    for (unsigned i = 0; i < LANES; i++) votes |= all[emu.current / LANES * LANES + i].word << i;
     return votes;
 }
 
@@ -340,11 +355,9 @@ void cuda_emulated_wide(const void *p)
 
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line)
 {
-    emu.threads[emu.current].value = value;
-    park(AT_WARP, false, line);
-    double other = emu.threads[emu.current ^ lanes].value;
-    park(AT_WARP, false, line);
-    return other;
+    bring()->value = value;
+    const struct brought *all = met(line);
+    return all[emu.current ^ lanes].value;
 }
 
 float cuda_emulated_xor_f32(float value, unsigned lanes, int line)
@@ -352,35 +365,32 @@ float cuda_emulated_xor_f32(float value, unsigned lanes, int line)
     return (float)cuda_emulated_xor_f64(value, lanes, line); /* a float survives the way through a double */
 }
 
-/* 32 bits survive it, too. */
 unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line)
 {
-    return (unsigned)cuda_emulated_xor_f64(value, lanes, line);
+    bring()->word = value;
+    const struct brought *all = met(line);
+    return all[emu.current ^ lanes].word;
 }
 
 /* The value of the lane so many below; its own where there is none. */
 unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line)
 {
-    unsigned me = emu.current, lane = me % LANES;
-    emu.threads[me].vote = value;
-    park(AT_WARP, false, line);
-    unsigned other = emu.threads[lane < lanes ? me : me - lanes].vote;
-    park(AT_WARP, false, line);
-    return other;
+    bring()->word = value;
+    const struct brought *all = met(line);
+    return all[emu.current % LANES < lanes ? emu.current : emu.current - lanes].word;
 }
 
 /* Of the values of the warp: their sum, or the largest. */
 static unsigned fold(unsigned value, bool sum, int line)
 {
-    unsigned first = emu.current / LANES * LANES, all = 0;
-    emu.threads[emu.current].vote = value;
-    park(AT_WARP, false, line);
-    for (unsigned i = first; i < first + LANES; i++) {
-        unsigned other = emu.threads[i].vote;
-        all = sum ? all + other : other > all ? other : all;
+    unsigned result = 0;
+    bring()->word = value;
+    const struct brought *all = met(line);
+    for (unsigned i = 0; i < LANES; i++) {
+        unsigned other = all[emu.current / LANES * LANES + i].word;
+        result = sum ? result + other : other > result ? other : result;
     }
-    park(AT_WARP, false, line);
-    return all;
+    return result;
 }
 
 unsigned cuda_emulated_add_u32(unsigned value, int line)

@@ -62,11 +62,19 @@ struct cuda_event {
     struct emulated_clock clock;
 };
 
+enum { EMULATED_PAGES = 256 };
+
+struct emulated_page {
+    uintptr_t page;               /* 0: none yet */
+    struct emulated_block *block; /* NULL: of the host */
+};
+
 struct cuda_rt {
     int index;
     char name[64];
     struct err error;
-    struct emulated_block *blocks, *touched; /* touched: the last one */
+    struct emulated_block *blocks;
+    struct emulated_page pages[EMULATED_PAGES]; /* that were asked for last: whose they are */
     unsigned n_blocks;
     int opened;
     struct emulated_queue queues[CUDA_QUEUES];

@@ -61,6 +61,7 @@ void *emulate_memory_alloc(struct cuda_rt *rt, size_t bytes)
     b->born = rt->queues[CUDA_MAIN].clock.at[CUDA_MAIN] += rt->recording;
     b->next = rt->blocks;
     rt->blocks = b;
+    memset(rt->pages, 0, sizeof rt->pages);
     (void)mprotect(b->base, b->pages, PROT_READ | PROT_WRITE);
     memset(b->p + bytes, 0xff, inside - bytes);
     if (!rt->opened) (void)mprotect(b->base, b->pages, PROT_NONE);
@@ -76,7 +77,7 @@ static size_t marks_bytes(const struct emulated_block *b)
 static void unmap(struct cuda_rt *rt, struct emulated_block *b)
 {
     if (emulate_watch) emulate_watch->released(b->p);
-    if (rt->touched == b) rt->touched = NULL;
+    memset(rt->pages, 0, sizeof rt->pages);
     if (b->marks) (void)munmap(b->marks, marks_bytes(b));
     (void)munmap(b->base, b->pages + (size_t)sysconf(_SC_PAGESIZE));
     mem_free(b);
@@ -112,22 +113,22 @@ void emulate_memory_check_ends(struct cuda_rt *rt)
     emulate_memory_close(rt);
 }
 
-static bool inside(const struct emulated_block *b, const unsigned char *p)
+static struct emulated_block *find(struct cuda_rt *rt, const unsigned char *p)
 {
-    return p >= b->base && p < b->base + b->pages;
+    struct emulated_block *b = rt->blocks;
+    while (b && (p < b->base || p >= b->base + b->pages)) b = b->next;
+    if (b && !b->marks) {
+        void *marks = mmap(NULL, marks_bytes(b), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                           -1, 0);
+        b->marks = marks == MAP_FAILED ? NULL : marks;
+    }
+    return b;
 }
 
 struct emulated_block *emulate_memory_find(struct cuda_rt *rt, const void *p)
 {
-    if (rt->touched && inside(rt->touched, p)) return rt->touched;
-    for (struct emulated_block *b = rt->blocks; b; b = b->next) {
-        if (!inside(b, p)) continue;
-        if (!b->marks) {
-            void *marks = mmap(NULL, marks_bytes(b), PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            b->marks = marks == MAP_FAILED ? NULL : marks;
-        }
-        return rt->touched = b;
-    }
-    return NULL;
+    uintptr_t page = (uintptr_t)p / 4096; /* blocks begin and end at pages */
+    struct emulated_page *known = &rt->pages[page % EMULATED_PAGES];
+    if (known->page != page) *known = (struct emulated_page){.page = page, .block = find(rt, p)};
+    return known->block;
 }

@@ -113,6 +113,26 @@ void cuda_emulated_matrices(const uint16_t *row, unsigned at, bool columns, uint
     }
 }
 
+/* sum[4] of lane 4 g + t: rows g, g + 8; columns 2t, 2t + 1. all: what the 32 lanes brought. */
+static inline __attribute__((always_inline)) void multiply(float *sum, const struct brought *all, unsigned g,
+                                                           unsigned t)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        const struct brought *column = all + 4 * (2 * t + i % 2), *row = all + 4 * g;
+        for (unsigned k = 0; k < 16; k++) {
+            unsigned lane = k % 8 / 2, upper = k / 8;
+            sum[i] = fmaf(row[lane].a[4 * upper + 2 * (i / 2) + k % 2], column[lane].b[2 * upper + k % 2], sum[i]);
+        }
+    }
+}
+
+#if defined(__x86_64__) /* where fmaf is an instruction and no call */
+__attribute__((target("fma"))) static void multiply_fast(float *sum, const struct brought *all, unsigned g, unsigned t)
+{
+    multiply(sum, all, g, t);
+}
+#endif
+
 void cuda_emulated_mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, int line)
 {
     unsigned me = emulate_thread(), g = me % LANES / 4, t = me % 4;
@@ -120,11 +140,11 @@ void cuda_emulated_mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, 
     for (unsigned i = 0; i < 8; i++) mine->a[i] = bf16_value(a[i / 2] >> 16 * (i % 2) & 0xffff);
     for (unsigned i = 0; i < 4; i++) mine->b[i] = bf16_value((i < 2 ? b0 : b1) >> 16 * (i % 2) & 0xffff);
     const struct brought *all = meet(me, line);
-    for (unsigned i = 0; i < 4; i++) { /* rows g, g + 8; columns 2t, 2t + 1 */
-        const struct brought *column = all + 4 * (2 * t + i % 2), *row = all + 4 * g;
-        for (unsigned k = 0; k < 16; k++) {
-            unsigned lane = k % 8 / 2, upper = k / 8;
-            sum[i] = fmaf(row[lane].a[4 * upper + 2 * (i / 2) + k % 2], column[lane].b[2 * upper + k % 2], sum[i]);
-        }
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("fma")) {
+        multiply_fast(sum, all, g, t);
+        return;
     }
+#endif
+    multiply(sum, all, g, t);
 }

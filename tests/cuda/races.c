@@ -16,17 +16,19 @@ enum { LANES = 32, WARPS_MAX = 32, CACHE = 256 };
  * each other would be in the way of a write, so is one of two (which two: keep_read). */
 enum { WRITE, READ, OTHER_READ, ACCESSES };
 
-/* moment: of the clock, 0: never. code: from the begin of the program. */
+/* moment: of the clock, 0: never. code: from the begin of the program. Most accesses are of four bytes: until one of
+ * fewer comes, the first one's cell is that of all four, not `apart`. */
 struct cell {
     uint32_t moment[ACCESSES], code[ACCESSES];
     uint16_t thread[ACCESSES];
+    bool apart;
 };
 
 struct region {
     struct region *next;
     const char *p;
     size_t bytes;
-    struct cell *cells; /* one a byte; pages appear when they are touched */
+    struct cell *cells; /* one a byte, and up to a multiple of four; pages appear when they are touched */
     bool shared;
 };
 
@@ -101,10 +103,9 @@ static _Noreturn void outside(uintptr_t p, size_t bytes, bool write, const void 
     finish();
 }
 
-static _Noreturn void conflict(const struct region *r, uintptr_t p, int with, size_t bytes, bool write,
-                               const void *code)
+static _Noreturn void conflict(const struct region *r, const struct cell *c, uintptr_t p, int with, size_t bytes,
+                               bool write, const void *code)
 {
-    const struct cell *c = &r->cells[p - (uintptr_t)r->p];
     size_t block = races.n_blocks - 1;
     while (races.blocks[block] > c->moment[with]) block--;
     say_access(bytes, write, code);
@@ -150,24 +151,23 @@ static void keep_read(const struct region *r, struct cell *c, uint32_t code)
     }
 }
 
-static void read_byte(const struct region *r, uintptr_t p, size_t bytes, const void *code)
+/* c: of the byte at p, or of the four from there on. */
+static inline void read_cell(const struct region *r, struct cell *c, uintptr_t p, size_t bytes, const void *code)
 {
-    struct cell *c = &r->cells[p - (uintptr_t)r->p];
     if (r->shared && c->moment[WRITE] < races.block) {
         say_access(bytes, false, code);
         say_place(r, p);
         fprintf(stderr, " that its block has not written");
         finish();
     }
-    if (!is_ordered(r, c->moment[WRITE], c->thread[WRITE])) conflict(r, p, WRITE, bytes, false, code);
+    if (!is_ordered(r, c->moment[WRITE], c->thread[WRITE])) conflict(r, c, p, WRITE, bytes, false, code);
     if (c->moment[READ] != races.warps[races.warp] || c->thread[READ] != races.thread) keep_read(r, c, code_of(code));
 }
 
-static void write_byte(const struct region *r, uintptr_t p, size_t bytes, const void *code)
+static inline void write_cell(const struct region *r, struct cell *c, uintptr_t p, size_t bytes, const void *code)
 {
-    struct cell *c = &r->cells[p - (uintptr_t)r->p];
     for (int with = 0; with < ACCESSES; with++)
-        if (!is_ordered(r, c->moment[with], c->thread[with])) conflict(r, p, with, bytes, true, code);
+        if (!is_ordered(r, c->moment[with], c->thread[with])) conflict(r, c, p, with, bytes, true, code);
     note(c, WRITE, code_of(code));
     c->moment[READ] = c->moment[OTHER_READ] = 0;
 }
@@ -189,6 +189,22 @@ static const struct region *region_at(uintptr_t p)
     return NULL;
 }
 
+static void part(struct cell *four)
+{
+    for (int i = 1; i < 4; i++) four[i] = four[0];
+    four->apart = true;
+}
+
+/* The last of four bytes was written: if the others were just before, by the same line, they are one again. */
+static void join(struct cell *four)
+{
+    for (int i = 0; i < 3; i++)
+        if (four[i].moment[WRITE] != four[3].moment[WRITE] || four[i].thread[WRITE] != four[3].thread[WRITE] ||
+            four[i].code[WRITE] != four[3].code[WRITE] || four[i].moment[READ] || four[i].moment[OTHER_READ])
+            return;
+    four->apart = false;
+}
+
 void races_access(const void *address, size_t bytes, bool write, const void *code)
 {
     uintptr_t p = (uintptr_t)address;
@@ -197,15 +213,25 @@ void races_access(const void *address, size_t bytes, bool write, const void *cod
     const struct region *r = region_at(p);
     if (!bytes) return;
     if (!r || bytes > r->bytes - (size_t)(p - (uintptr_t)r->p)) outside(p, bytes, write, code);
-    for (size_t i = 0; i < bytes; i++) {
+    size_t i = p - (uintptr_t)r->p, end = i + bytes;
+    while (i < end) {
+        struct cell *four = &r->cells[i / 4 * 4], *c = &r->cells[i];
+        if ((i % 4 || end - i < 4) && !four->apart) part(four);
         if (write)
-            write_byte(r, p + i, bytes, code);
+            write_cell(r, c, (uintptr_t)r->p + i, bytes, code);
         else
-            read_byte(r, p + i, bytes, code);
+            read_cell(r, c, (uintptr_t)r->p + i, bytes, code);
+        i += four->apart ? 1 : 4;
+        if (write && i % 4 == 0 && four->apart) join(four);
     }
 }
 
 /* --- what the emulation tells ------------------------------------------------------------------------------------- */
+
+static size_t cells_bytes(size_t bytes)
+{
+    return (bytes + 3) / 4 * 4 * sizeof(struct cell);
+}
 
 static void *map(size_t bytes)
 {
@@ -220,7 +246,7 @@ static void on_allocated(const void *p, size_t bytes)
     pthread_mutex_lock(&races.lock);
     struct region *r = malloc(sizeof *r);
     if (!r) abort();
-    *r = (struct region){.next = races.regions, .p = p, .bytes = bytes, .cells = map(bytes * sizeof *r->cells)};
+    *r = (struct region){.next = races.regions, .p = p, .bytes = bytes, .cells = map(cells_bytes(bytes))};
     races.regions = r;
     pthread_mutex_unlock(&races.lock);
 }
@@ -233,7 +259,7 @@ static void on_released(const void *p)
         if (r->p != p) continue;
         *at = r->next;
         memset(races.cache, 0, sizeof races.cache);
-        (void)munmap(r->cells, r->bytes * sizeof *r->cells + 1);
+        (void)munmap(r->cells, cells_bytes(r->bytes) + 1);
         free(r);
         break;
     }
@@ -309,6 +335,6 @@ void races_begin(void)
     if (emulate_watch) return;
     size_t bytes = (size_t)(shared_end - shared_begin);
     races.shared = (struct region){.p = shared_begin, .bytes = bytes, .shared = true,
-                                   .cells = map(bytes * sizeof *races.shared.cells)};
+                                   .cells = map(cells_bytes(bytes))};
     emulate_watch = &watch;
 }
