@@ -3,8 +3,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define CRC32C_POLY 0x82F63B78u
-
 /* Bit-at-a-time table built on first use would need a lock; a nibble table is small enough to be constant-folded. */
 static uint32_t crc_portable(uint32_t crc, const unsigned char *p, size_t n)
 {
@@ -45,28 +43,6 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t size)
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size)
 {
     return ~crc_portable(~crc, data, size);
-}
-
-/* A CRC is a remainder modulo the polynomial, the coefficient of x^0 in the highest bit; a product of two of them. */
-static uint32_t crc_times(uint32_t a, uint32_t b)
-{
-    uint32_t product = 0;
-    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
-        if (a & bit) product ^= b;
-        b = b & 1 ? b >> 1 ^ CRC32C_POLY : b >> 1;
-    }
-    return product;
-}
-
-/* size_b bytes behind it multiply a remainder by x^(8 size_b); what is inverted at both ends cancels out. */
-uint32_t crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
-{
-    uint32_t power = 1u << 23; /* x^8, then its squares */
-    for (; size_b; size_b >>= 1) {
-        if (size_b & 1) crc_a = crc_times(crc_a, power);
-        power = crc_times(power, power);
-    }
-    return crc_a ^ crc_b;
 }
 
 uint64_t hash64(const void *data, size_t size)

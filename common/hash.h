@@ -10,9 +10,6 @@
 uint32_t crc32c(uint32_t crc, const void *data, size_t size);
 /* The same by table, what CPUs without the instruction use; public so that tests compare the two. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size);
-/* The CRC32C of one run of bytes and, behind it, another of size_b bytes, from those of each (both from 0): so that
- * threads share the work. */
-uint32_t crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
 uint64_t hash64(const void *data, size_t size);
 /* Combine fingerprints in order: hash of a list is hash_mix over its members, starting from 0. */
 uint64_t hash_mix(uint64_t acc, uint64_t member);

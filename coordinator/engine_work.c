@@ -173,8 +173,8 @@ enum status engine_kept_room(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-/* The version of a fragment that this member's state on its own disk begins at: it was saved before its last delta was
- * offered. UINT64_MAX: it never delivered one. */
+/* The version of a fragment that this member's state on its own disk begins at: it was saved before all of its last
+ * delta was sent. UINT64_MAX: it never delivered one. */
 static uint64_t saved_version(const struct member *m, uint32_t fragment)
 {
     const struct part *part = &m->work.parts[fragment];

@@ -18,7 +18,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     memcpy(&jitter, setup->uuid, sizeof jitter);
     pulse_init(&loop->pulse);
     sync_init(&loop->sync, jitter, now_us);
-    loop->saved_round = SYNC_NO_ROUND;
+    loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
     outer_saved_run(loop, loop->run_id);
     *loop_p = loop;
@@ -28,6 +28,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
 void outer_loop_destroy(struct outer_loop *loop)
 {
     if (!loop) return;
+    outer_save_join(loop);
     outer_memory_finish(loop);
     pulse_finish(&loop->pulse);
     mem_free(loop);
@@ -173,6 +174,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
 
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
 {
+    outer_save_tick(loop, now_us);
     outer_apply_ready(loop, now_us);
     outer_send_due(loop, now_us);
     refresh_pulse(loop);
@@ -180,7 +182,8 @@ void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
 
 uint64_t outer_loop_deadline_us(const struct outer_loop *loop)
 {
-    return sync_deadline_us(&loop->sync);
+    uint64_t due = sync_deadline_us(&loop->sync);
+    return loop->save.running && loop->save.look_us < due ? loop->save.look_us : due;
 }
 
 /* ---- what the caller sees -----------------------------------------------------------------------------------------
@@ -297,12 +300,16 @@ void outer_loop_metrics(struct outer_loop *loop, struct msg_metrics *metrics)
 void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us)
 {
     const struct sync *s = &loop->sync;
+    outer_save_join(loop);
     bool training = s->state == WORKER_TRAINING;
     /* A step of ddp that is given up has changed nothing: it can be saved as the end of the round before. */
     bool whole = !training || (loop->configured && loop->model.config->train.method == METHOD_DDP);
     uint64_t round = s->round != SYNC_NO_ROUND && !training ? s->round : s->last_round;
     bool boundary = loop->configured && s->holds && whole && round != SYNC_NO_ROUND;
-    if (boundary && loop->saved_round != round && loop->model.config->checkpoint.worker_every) outer_save(loop, round);
+    if (boundary && loop->save.saved_round != round && loop->model.config->checkpoint.worker_every) {
+        outer_save_begin(loop, round, now_us);
+        outer_save_join(loop);
+    }
     sync_leave(&loop->sync, text, now_us);
     outer_loop_tick(loop, now_us);
 }

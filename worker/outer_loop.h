@@ -30,6 +30,7 @@
 struct outer_loop; /* opaque */
 struct device;
 struct pool;
+struct saved_state; /* worker/worker_state.h */
 
 /* A piece of a file to be written: borrowed bytes. */
 struct outer_part {
@@ -40,8 +41,8 @@ struct outer_part {
 /* What the inner optimizer must keep across restarts, as bytes only it understands. */
 struct outer_inner {
     void *ctx;
-    /* Fill up to `cap` parts, valid until the next call into the model; returns how many, 0 when the state cannot be
-     * had. The same total size always. */
+    /* Fill up to `cap` parts; returns how many, 0 when the state cannot be had. They stay as they are until the next
+     * step of training, load or parts: evaluations leave them alone. The same total size always. */
     size_t (*parts)(void *ctx, struct outer_part *parts, size_t cap);
     /* Take back the concatenation of what `parts` gave. NULL, 0: as at the start of the run. */
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);
@@ -79,10 +80,14 @@ struct outer_setup {
     void *host_ctx;
     enum status (*on_config)(void *ctx, const char *text, struct outer_model *model, struct err *err);
 
-    /* Storage of the worker's state; save NULL: none. save replaces the newest atomically and keeps the one before;
-     * load gives the newest (age 0) or that one (age 1), NOTFOUND when there is none; release ends a load. */
+    /* Storage of the worker's state; save_begin NULL: none. save_begin starts to write a state, head
+     * (saved_state_head) and body, which replaces the newest atomically; the one before is kept. It may go on beside
+     * the caller: what is passed stays, unchanged, until save_poll says how it ended. AGAIN: it has not, never with
+     * `wait`; OK too when none is under way. One at a time.
+     * load gives the newest (age 0) or the one before (age 1), NOTFOUND when there is none; release ends a load. */
     void *storage_ctx;
-    enum status (*save)(void *ctx, const struct outer_part *parts, size_t n, struct err *err);
+    void (*save_begin)(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n);
+    enum status (*save_poll)(void *ctx, bool wait, struct err *err);
     enum status (*load)(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err);
     void (*release)(void *ctx, const uint8_t *data, size_t size);
 
@@ -99,8 +104,8 @@ enum outer_want { OUTER_WAIT, OUTER_TRAIN, OUTER_EVAL, OUTER_DONE, OUTER_FAILED 
 struct outer_times {
     uint64_t round;
     double compute_s;  /* steps */
-    double compress_s; /* deltas made, encoded and saved, parameters fetched for that */
-    double send_s;     /* until all of them were delivered */
+    double compress_s; /* deltas made and encoded; parameters fetched for that, and what is to be saved */
+    double send_s;     /* until all of them were delivered, which is not before the state is saved */
     double wait_s;     /* until the update of the last one was there */
     double apply_s;    /* updates applied, while it trained, too; and parameters put where they are trained */
 };
@@ -111,7 +116,7 @@ void outer_loop_destroy(struct outer_loop *loop);
 /* One message of the coordinator, HEARTBEAT_ACK included; `m` is only used during the call. Never fails: what does not
  * fit is ignored, what is wrong is logged, and outer_loop_want tells when it is over. */
 void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const struct msg *m, uint64_t now_us);
-/* Send what is due. Call it after messages and at outer_loop_deadline_us. */
+/* Send what is due, see whether a save has ended. Call it after messages and at outer_loop_deadline_us. */
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us);
 uint64_t outer_loop_deadline_us(const struct outer_loop *loop);
 
@@ -150,9 +155,9 @@ struct outer_result {
     uint64_t fetch_us; /* until `values` were there, after the last step */
 };
 
-/* Makes the deltas, saves the worker's state, offers them. NONFINITE: values hold NaN or infinity: nothing is sent, the
- * inner optimizer is reset, the worker leaves and joins again; the third time in a row the loop fails. Any other error
- * is final too (outer_loop_want says OUTER_FAILED). */
+/* Makes the deltas, begins to save the worker's state, offers them. NONFINITE: values hold NaN or infinity: nothing is
+ * sent, the inner optimizer is reset, the worker leaves and joins again; the third time in a row the loop fails. Any
+ * other error is final too (outer_loop_want says OUTER_FAILED). */
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result,
                                   uint64_t now_us) MUST_CHECK;
 
@@ -162,7 +167,8 @@ void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tok
 
 /* Send METRICS (its session is filled here); dropped when there is no session or no room. */
 void outer_loop_metrics(struct outer_loop *loop, struct msg_metrics *metrics);
-/* Save what a boundary allows, send LEAVE(finished = false). Afterwards outer_loop_want says OUTER_DONE. */
+/* Wait for a save that is under way, save what a boundary allows, send LEAVE(finished = false). Afterwards
+ * outer_loop_want says OUTER_DONE. */
 void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us);
 
 #endif

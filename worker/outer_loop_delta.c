@@ -45,6 +45,7 @@ enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)
 
 void outer_residual_reset(struct outer_loop *loop, uint32_t fragment)
 {
+    outer_save_join(loop);
     feedback_reset(&loop->f[fragment].fb);
     if (loop->maker) delta_maker_written(loop->maker, fragment);
 }
@@ -53,6 +54,7 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
 {
     struct outer_fragment *f = &loop->f[fragment];
     if (!f->pending) return;
+    outer_save_join(loop);
     f->pending = false;
     enum status status = outer_residual_read(loop, fragment);
     if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
@@ -265,7 +267,7 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
         sync_fail(&loop->sync, loop->text);
     } else {
         loop->faults = 0;
-        if (outer_save_due(loop, round)) outer_save(loop, round);
+        if (outer_save_due(loop, round)) outer_save_begin(loop, round, now_us);
         for (uint32_t i = 0; i < loop->n_fragments; i++) bytes[i] = loop->f[i].payload_size;
         sync_work_ready(&loop->sync, round, bytes, now_us);
         note_ready(loop, result, round, outer_stopwatch(loop) - started, now_us);

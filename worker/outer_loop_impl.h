@@ -3,7 +3,8 @@
  *   outer_loop_send.c   what sync decided -> messages
  *   outer_loop_apply.c  chunks -> objects -> theta
  *   outer_loop_delta.c  what was trained -> deltas; commit, rollback, faults
- *   outer_loop_memory.c allocation when the layout is known; save and restore */
+ *   outer_loop_memory.c allocation when the layout is known
+ *   outer_save.c        the state on its way to the disk, and back */
 #ifndef WORKER_OUTER_LOOP_IMPL_H
 #define WORKER_OUTER_LOOP_IMPL_H
 
@@ -35,6 +36,19 @@ struct outer_fragment {
     uint32_t damaged;                           /* objects in a row that could not be used */
 };
 
+/* The newest save, which may be under way. */
+struct outer_save {
+    bool running;
+    uint64_t round;       /* whose deltas are in it */
+    uint64_t saved_round; /* of the newest one on disk; SYNC_NO_ROUND: none */
+    uint64_t bytes;
+    uint64_t look_us;     /* when to see whether it has ended */
+    uint64_t alone_us;    /* when there was nothing else to wait for any more; UINT64_MAX: there is */
+    uint64_t held_up_us;  /* what the round waited for it, with nothing else to do */
+    bool failed;          /* said once */
+    bool slow;            /* the same */
+};
+
 struct outer_loop {
     struct outer_setup setup;
     struct pulse pulse;
@@ -58,8 +72,7 @@ struct outer_loop {
     struct merger merger;
     struct merge_delta *deltas; /* (WIRE_NAMED_MAX) */
     uint64_t *weights;          /* (WIRE_NAMED_MAX) tokens of each */
-    struct outer_part *parts;   /* (OUTER_PARTS_MAX + 3 per fragment + 1) of a save */
-    uint8_t *saved_head;        /* (SAVED_HEAD_MAX) */
+    struct outer_part *parts;   /* (OUTER_PARTS_MAX + 1 + 2 per fragment) of a save */
     struct outer_fragment f[LAYOUT_FRAGMENTS_MAX];
 
     /* The deltas of sync.round. */
@@ -68,16 +81,14 @@ struct outer_loop {
     uint64_t tokens, compute_us;
     double loss_sum;
 
-    uint64_t saved_round; /* of the newest save; SYNC_NO_ROUND: none */
-    bool save_failed;     /* said once */
-    bool save_slow;       /* the same */
-    uint32_t faults;      /* non-finite results in a row */
+    struct outer_save save;
+    uint32_t faults; /* non-finite results in a row */
 
     struct outer_times times, running; /* of the round that ended, of the one under way */
     uint64_t sent_us, delivered_us;
     double applied_s; /* running.apply_s when its deltas were ready, then delivered */
 
-    struct saved_state saved; /* scratch of save and restore */
+    struct saved_state saved; /* of the save under way; scratch of restore */
     struct msg out;           /* the message being sent */
     char text[WIRE_TEXT_MAX + 320];
 };
@@ -114,11 +125,17 @@ void outer_forget_deltas(struct outer_loop *loop);
 /* CONFIG was parsed: allocate everything, restore the saved state if it belongs to this run. */
 enum status outer_memory_init(struct outer_loop *loop, struct err *err) MUST_CHECK;
 void outer_memory_finish(struct outer_loop *loop);
-void outer_restore(struct outer_loop *loop, uint64_t now_us);
-/* Save the state; a failure is logged, the run goes on. */
-void outer_save(struct outer_loop *loop, uint64_t round);
+
 /* This round is one of those that are saved. */
 bool outer_save_due(const struct outer_loop *loop, uint64_t round);
+/* None is under way. From here until a tick finds that it ended, or outer_save_join has waited for that, the storage
+ * reads theta, residuals, the inner optimizer and payloads. Updates, training and the last bytes of the deltas wait for
+ * the tick (sync_unsaved); whoever changes one of those memories before joins first. A failure is logged, the run goes
+ * on. */
+void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us);
+void outer_save_tick(struct outer_loop *loop, uint64_t now_us);
+void outer_save_join(struct outer_loop *loop);
+void outer_restore(struct outer_loop *loop, uint64_t now_us);
 /* The run id of the newest saved state, zeros when there is none. */
 void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID]);
 

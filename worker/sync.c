@@ -296,7 +296,7 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
 
 bool sync_apply(const struct sync *s, uint32_t *fragment_p)
 {
-    bool frozen = s->state == WORKER_EVALUATING || (s->state == WORKER_TRAINING && !s->async);
+    bool frozen = s->unsaved || s->state == WORKER_EVALUATING || (s->state == WORKER_TRAINING && !s->async);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
         if (!f->complete || s->phase == SYNC_STOPPED) continue;
@@ -337,7 +337,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
 
 bool sync_wants_training(const struct sync *s)
 {
-    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending;
+    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending && !s->unsaved;
 }
 
 void sync_train_begin(struct sync *s, uint64_t now_us)

@@ -110,6 +110,9 @@ struct sync {
     struct msg_assign task;
     struct sync_eval eval;
 
+    bool unsaved;        /* the state that the deltas belong to is not on disk yet */
+    uint64_t unsaved_us; /* since when */
+
     bool done, finished; /* DONE came; LEAVE(finished) to be sent */
     bool leave_due;
     uint16_t refused;         /* code that stopped it, or SYNC_FAILED_HERE; 0: none */
@@ -144,7 +147,8 @@ void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us);
 /* Earliest time at which sync_poll has something; UINT64_MAX: not before an event. */
 uint64_t sync_deadline_us(const struct sync *s);
 /* A fragment whose assembled object may be applied now: apply it and call sync_applied (or sync_loaded). False: none.
- * Updates wait while the parameters are in use (barrier: training) and while an evaluation needs this version. */
+ * Updates wait while the parameters are in use (barrier: training; a save) and while an evaluation needs this version.
+ */
 bool sync_apply(const struct sync *s, uint32_t *fragment_p);
 /* Training begins with sync_train_begin, not with the assignment. */
 bool sync_wants_training(const struct sync *s);
@@ -202,8 +206,17 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
 void sync_train_begin(struct sync *s, uint64_t now_us);
 /* Training ended without a delta (fault, interruption): back to READY at the same versions. */
 void sync_train_abandon(struct sync *s, uint64_t now_us);
-/* Payloads are ready (and saved): offer them. bytes[n_fragments]. Also after a restart with saved payloads. A fragment
- * with 0 bytes was settled before. */
+/* The state of this worker is being saved, from here to sync_saved (or to where that failed): the last byte of each
+ * delta stays here, so that nothing is merged that this worker could not send again, and the parameters stay as they
+ * are: no update is applied, and no training begins. Fragments begin one after the other, each when the rate of the
+ * last rounds has those before it through, so that the last byte of one need not wait for all of the next. */
+void sync_unsaved(struct sync *s, uint64_t now_us);
+void sync_saved(struct sync *s, uint64_t now_us);
+/* What may go of the deltas before sync_saved needs about so many microseconds more; UINT64_MAX: it is not under way
+ * yet, or nothing is held back. */
+uint64_t sync_held_back_us(const struct sync *s);
+/* Payloads are ready: offer them. bytes[n_fragments]. Also after a restart with saved payloads. A fragment with 0 bytes
+ * was settled before. */
 void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us);
 void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us);
 /* True: the delta in flight is refused, roll it back. */

@@ -253,14 +253,19 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
             s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);
 }
 
+/* Where the bytes of a delta end that may be sent. */
+static uint64_t sendable(const struct sync *s, const struct sync_fragment *f)
+{
+    return s->unsaved ? f->bytes - 1 : f->bytes;
+}
+
 static uint64_t next_offer(const struct sync *s, struct sync_action *a)
 {
     uint64_t best = UINT64_MAX;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
-        if (f->upload != SYNC_UPLOAD_OFFERED && f->upload != SYNC_UPLOAD_SENDING && f->upload != SYNC_UPLOAD_DELIVERED)
-            continue;
-        if (f->up_at >= best) continue;
+        if (!sync_flow_pending(f) || f->up_at >= best) continue;
+        if (s->unsaved && f->upload == SYNC_UPLOAD_SENDING && f->held == f->sent) continue; /* it has what was sent */
         best = f->up_at;
         *a = (struct sync_action){.type = SYNC_SEND_OFFER, .fragment = i, .kind = OBJECT_DELTA};
     }
@@ -279,20 +284,32 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
     f->up_at = now_us + f->up_wait;
 }
 
+/* While the state is saved a fragment begins when those before it should be through: what the transport was given
+ * already goes out before the last byte of each. */
+static uint64_t begins_us(const struct sync *s, uint32_t fragment)
+{
+    uint64_t before = 0;
+    for (uint32_t i = 0; i < fragment && s->unsaved; i++)
+        if (sync_flow_pending(&s->f[i])) before += s->f[i].bytes;
+    return before ? s->unsaved_us + (uint64_t)(1e6 * (double)before / s->up_rate) : 0;
+}
+
 /* Fragments one after the other, so that the first is complete, and can be merged, early. */
 static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
-        if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= f->upto) continue;
-        uint64_t length = f->upto - f->sent;
+        uint64_t end = f->upto < sendable(s, f) ? f->upto : sendable(s, f);
+        if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= end) continue;
+        uint64_t length = end - f->sent;
         *a = (struct sync_action){.type = SYNC_SEND_CHUNK,
                                   .fragment = i,
                                   .kind = OBJECT_DELTA,
                                   .version = s->round,
                                   .offset = f->sent,
                                   .length = length < SYNC_CHUNK ? length : SYNC_CHUNK};
-        return s->blocked_until;
+        uint64_t begins = begins_us(s, i);
+        return begins > s->blocked_until ? begins : s->blocked_until;
     }
     return UINT64_MAX;
 }
@@ -309,6 +326,37 @@ void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us)
 {
     s->f[a->fragment].sent = a->offset;
     s->blocked_until = now_us + BLOCKED_US;
+}
+
+void sync_unsaved(struct sync *s, uint64_t now_us)
+{
+    s->unsaved = true;
+    s->unsaved_us = now_us;
+}
+
+void sync_saved(struct sync *s, uint64_t now_us)
+{
+    s->unsaved = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
+        s->f[i].up_wait = 0;
+        s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);
+    }
+}
+
+uint64_t sync_held_back_us(const struct sync *s)
+{
+    uint64_t left = under_way(s);
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_fragments && s->unsaved; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!sync_flow_pending(f)) continue;
+        uint64_t unsent = sendable(s, f) - f->sent;
+        if (f->upload != SYNC_UPLOAD_SENDING || (unsent && f->sent != f->held)) return UINT64_MAX;
+        left += unsent; /* of one that has not begun */
+        any = true;
+    }
+    return any ? (uint64_t)(1e6 * (double)left / s->up_rate) : UINT64_MAX;
 }
 
 /* ---- both ---------------------------------------------------------------------------------------------------------

@@ -73,14 +73,28 @@ uint64_t sync_deadline_us(const struct sync *s)
 
 static void waits_for_upload(const struct sync *s, char *out, size_t cap)
 {
-    uint64_t held = 0, bytes = 0;
+    uint64_t held = 0, bytes = 0, back = 0; /* back: held back */
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload == SYNC_UPLOAD_NONE) continue;
         bytes += s->f[i].bytes;
         held += sync_flow_pending(&s->f[i]) ? s->f[i].held : s->f[i].bytes;
+        back += s->unsaved && sync_flow_pending(&s->f[i]);
     }
-    snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)", (unsigned long long)s->round + 1,
-             (double)held / 1e6, (double)bytes / 1e6);
+    bool only_save = back && held + back == bytes, save = back && sync_held_back_us(s) != UINT64_MAX;
+    if (only_save)
+        snprintf(out, cap, "its state of round %llu to be saved", (unsigned long long)s->round + 1);
+    else
+        snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)%s", (unsigned long long)s->round + 1,
+                 (double)held / 1e6, (double)bytes / 1e6, save ? " and its state to be saved" : "");
+}
+
+/* There is work that waits for the save and nothing else. */
+static bool waits_for_save(const struct sync *s)
+{
+    bool complete = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) complete = complete || s->f[i].complete;
+    if (!s->unsaved) return false;
+    return (s->state == WORKER_READY && s->has_task) || (s->state == WORKER_CATCHING_UP && complete);
 }
 
 static void waits_for_download(const struct sync *s, char *out, size_t cap)
@@ -107,6 +121,10 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap)
     if (s->phase != SYNC_JOINED) {
         if (s->phase == SYNC_STOPPED) return;
         snprintf(out, cap, "the coordinator%s%s", s->text[0] ? ": " : "", s->text);
+        return;
+    }
+    if (waits_for_save(s)) {
+        snprintf(out, cap, "its state to be saved");
         return;
     }
     switch (s->state) {

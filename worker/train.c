@@ -11,8 +11,8 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "worker/join_line.h"
+#include "worker/state_dir.h"
 #include "worker/train_impl.h"
-#include "worker/worker_state.h"
 
 enum {
     POLL_US = 100000,        /* a signal is noticed after at most this long */

@@ -1,21 +1,15 @@
 #include "worker/worker_state.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/bytes.h"
-#include "common/fileio.h"
 #include "common/hash.h"
-#include "common/pool.h"
 
 #define MAGIC 0x5453574c4c4f5441u /* "ATOLLWST" */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats of the body are written as they lie in memory");
 
-enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48, CRC_GRAIN = 64 << 10 };
+enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48 };
 
 static size_t head_bytes(uint32_t n_fragments)
 {
@@ -30,42 +24,8 @@ static uint32_t head_crc(const uint8_t *head, size_t size)
     return crc32c(crc, head + CRC_AT + 4, size - CRC_AT - 4);
 }
 
-struct crc_job {
-    const struct outer_part *part;
-    uint32_t crc[POOL_THREADS_MAX];
-    size_t size[POOL_THREADS_MAX];
-};
-
-static void crc_share(void *ctx, int thread, int threads)
+size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_t body_crc, uint8_t *dst)
 {
-    struct crc_job *job = ctx;
-    size_t begin, end;
-    pool_share(job->part->size, CRC_GRAIN, thread, threads, &begin, &end);
-    job->size[thread] = end - begin;
-    job->crc[thread] = crc32c(0, (const uint8_t *)job->part->data + begin, end - begin);
-}
-
-static uint32_t body_crc_of(const struct outer_part *body, size_t n_body, struct pool *pool)
-{
-    uint32_t crc = 0;
-    for (size_t i = 0; i < n_body; i++) {
-        struct crc_job job = {.part = &body[i]};
-        if (!pool || body[i].size <= CRC_GRAIN) {
-            crc = crc32c(crc, body[i].data, body[i].size);
-            continue;
-        }
-        pool_run(pool, crc_share, &job);
-        for (int t = 0; t < pool_threads(pool); t++) crc = crc32c_join(crc, job.crc[t], job.size[t]);
-    }
-    return crc;
-}
-
-size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, struct pool *pool,
-                        uint8_t *dst)
-{
-    uint32_t body_crc = body_crc_of(body, n_body, pool);
-    uint64_t body_size = 0;
-    for (size_t i = 0; i < n_body; i++) body_size += body[i].size;
     size_t size = head_bytes(s->n_fragments);
     memset(dst, 0, size);
     struct writer w = writer_of(dst, size);
@@ -190,79 +150,4 @@ enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_
     if (body_crc != crc32c(0, data + head_size, size - head_size))
         return err_set(err, STATUS_CORRUPT, "its content does not match its checksum");
     return STATUS_OK;
-}
-
-/* ---- on disk ------------------------------------------------------------------------------------------------------
- */
-
-void state_dir_init(struct state_dir *d, const char *folder)
-{
-    snprintf(d->folder, sizeof d->folder, "%s", folder);
-    snprintf(d->current, sizeof d->current, "%s/state.bin", d->folder);
-    snprintf(d->previous, sizeof d->previous, "%s/state.old.bin", d->folder);
-    snprintf(d->spare, sizeof d->spare, "%s/state.spare.bin", d->folder);
-    snprintf(d->passing, sizeof d->passing, "%s/state.passing.bin", d->folder);
-}
-
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-/* The newest file gets the name of the one before, and that becomes the spare one, by way of a name of passage: at
- * every instant there is a whole one, and a save killed anywhere leaves no two names for a file that is written over.
- * Where the file system has no links the older one is kept by renaming, and for a moment it is the only one. */
-static enum status shift(const struct state_dir *d, struct err *err)
-{
-    if (!file_exists(d->current) || same_file(d->current, d->previous)) return STATUS_OK;
-    if ((rename(d->previous, d->passing) && errno != ENOENT) ||
-        (link(d->current, d->previous) && rename(d->current, d->previous)))
-        return err_set(err, STATUS_IO, "cannot keep %s as %s: %s", d->current, d->previous, strerror(errno));
-    return STATUS_OK;
-}
-
-static enum status state_dir_save(void *ctx, const struct outer_part *parts, size_t n, struct err *err)
-{
-    struct state_dir *d = ctx;
-    struct file_out out;
-    enum status status;
-    if (!file_exists(d->spare)) rename(d->passing, d->spare); /* of a save that was killed; there need not be one */
-    TRY(file_out_open_spare(&out, d->current, d->spare, err));
-    for (size_t i = 0; i < n; i++) TRY_GOTO(file_out_put(&out, parts[i].data, parts[i].size, err), err_abort);
-    TRY_GOTO(file_out_sync(&out, err), err_abort);
-    TRY_GOTO(shift(d, err), err_abort);
-    TRY_GOTO(file_out_commit(&out, err), err_abort);
-    rename(d->passing, d->spare);
-    return STATUS_OK;
-err_abort:
-    file_out_abort(&out);
-    return status;
-}
-
-static enum status state_dir_load(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err)
-{
-    struct state_dir *d = ctx;
-    struct file_map map;
-    const char *path = age == 0 ? d->current : d->previous;
-    if (!file_exists(path)) return STATUS_NOTFOUND;
-    TRY(file_map_open(&map, path, err));
-    *data_p = map.data;
-    *size_p = map.size;
-    return STATUS_OK;
-}
-
-static void state_dir_release(void *ctx, const uint8_t *data, size_t size)
-{
-    (void)ctx;
-    struct file_map map = {.data = data, .size = size};
-    file_map_close(&map);
-}
-
-void state_dir_attach(struct state_dir *d, struct outer_setup *setup)
-{
-    setup->storage_ctx = d;
-    setup->save = state_dir_save;
-    setup->load = state_dir_load;
-    setup->release = state_dir_release;
 }

@@ -1,7 +1,7 @@
 /* What a worker keeps across its own death, as one file: the parameters it held and their versions, the inner
  * optimizer, the error-feedback residual, and the encoded deltas that were not yet named when it was written. It is
- * written before a delta is offered, so a restarted worker offers the same bytes again and computes the next round from
- * the same state: killing a worker does not change the run.
+ * written before all of a delta is sent, so a restarted worker offers the same bytes again and computes the next round
+ * from the same state: killing a worker does not change the run.
  *
  * Little-endian. Head (its length is a multiple of 64, so the floats behind it are aligned in a map):
  *   u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0), u32 body CRC32C,
@@ -20,7 +20,6 @@
 #include "common/layout.h"
 #include "common/status.h"
 #include "wire/msg.h"
-#include "worker/outer_loop.h"
 
 struct saved_fragment {
     uint64_t version, hash; /* of theta */
@@ -50,27 +49,13 @@ struct saved_state {
 
 enum { SAVED_HEAD_MAX = 192 + LAYOUT_FRAGMENTS_MAX * 48 };
 
-/* Encode the head for a body made of these parts, in order: dst[SAVED_HEAD_MAX]; returns its length. The body's length
- * and order are the caller's duty (decode checks them). The threads of `pool` take the body's checksum; NULL: the
- * caller alone. */
-size_t saved_state_head(const struct saved_state *s, const struct outer_part *body, size_t n_body, struct pool *pool,
-                        uint8_t *dst);
+/* Encode the head of a body of so many bytes with this CRC32C: dst[SAVED_HEAD_MAX]; returns its length, which depends
+ * on the number of fragments only. The body's length and order are the caller's duty (decode checks them). */
+size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_t body_crc, uint8_t *dst);
 /* Only the head: cheap, for the run id. */
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
 /* Everything, both CRCs included. data must be aligned to 4 bytes. CORRUPT (with a reason) or UNSUPPORTED (another
  * format version). */
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
-
-/* Storage of outer_setup in a folder: DIR/state.bin and, one save older, DIR/state.old.bin. A third file, the spare
- * one, is what the next save writes over before it takes its place: from the third save on, saving needs no room that
- * is not taken already, so a disk that fills up costs no state. */
-struct state_dir {
-    char current[CONFIG_PATH_MAX + 32], previous[CONFIG_PATH_MAX + 32], folder[CONFIG_PATH_MAX];
-    char spare[CONFIG_PATH_MAX + 32], passing[CONFIG_PATH_MAX + 32];
-};
-
-void state_dir_init(struct state_dir *d, const char *folder);
-/* Fill the storage members of setup. */
-void state_dir_attach(struct state_dir *d, struct outer_setup *setup);
 
 #endif

@@ -28,7 +28,7 @@
 #include "worker/link.h"
 #include "worker/model.h"
 #include "worker/outer_loop.h"
-#include "worker/worker_state.h"
+#include "worker/state_dir.h"
 
 enum { ROUNDS_MAX = 1000, NOISE = 6 << 20, SHIFT = 99991, WAIT_US = 100000, LOOK_US = 200, GIVE_UP_US = 300000000 };
 

@@ -12,7 +12,7 @@ source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-rounds=100
+rounds=160
 disk=$WORK/disk
 at_exit() { umount -l "$disk" 2>/dev/null || true; } # for cleanup
 

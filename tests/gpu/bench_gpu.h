@@ -39,7 +39,7 @@ struct bench_host {
     uint8_t *payload; /* while it runs */
     size_t size;
     uint64_t sum; /* of what nobody else looks at */
-    double encode_s, move_s, hash_s, decode_s, crc_s; /* move_s: by all threads; crc_s: of theta */
+    double encode_s, move_s, hash_s, decode_s; /* move_s: by all threads */
 };
 enum status bench_host_run(struct bench_host *h, double seconds, struct err *err) MUST_CHECK;
 

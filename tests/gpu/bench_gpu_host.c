@@ -49,12 +49,6 @@ static enum status decode(struct bench_host *h)
     return codec_decode_pieces(h->codec, h->payload, h->size, h->room);
 }
 
-static enum status check(struct bench_host *h)
-{
-    h->sum += crc32c(0, h->theta, codec_count(h->codec) * sizeof *h->theta);
-    return STATUS_OK;
-}
-
 enum status bench_host_run(struct bench_host *h, double seconds, struct err *err)
 {
     h->payload = mem_alloc(1, codec_bound(h->codec));
@@ -63,7 +57,6 @@ enum status bench_host_run(struct bench_host *h, double seconds, struct err *err
     if (status == STATUS_OK) status = fastest(move, h, seconds, &h->move_s);
     if (status == STATUS_OK) status = fastest(hash, h, seconds, &h->hash_s);
     if (status == STATUS_OK) status = fastest(decode, h, seconds, &h->decode_s);
-    if (status == STATUS_OK) status = fastest(check, h, seconds, &h->crc_s);
     mem_free(h->payload);
     return status == STATUS_OK ? status : err_set(err, status, "the codec refuses its own numbers");
 }

@@ -1,8 +1,8 @@
 /* The outer path: one pass over theta, anchor and residual, and the numbers of it brought to the host; the next round's
  * theta brought up, as floats, and as an update's numbers that are added there; and the host's part between.
  * ms_round is the sum of what a round waits for, network and disk left out: bytes of the numbers are made by one thread
- * here, by one for each fragment in a worker, so it is an upper bound. ms_save is what a saved state takes before it
- * goes to the disk: residual and two moments brought down, checksums of these and theta. */
+ * here, by one for each fragment in a worker, so it is an upper bound. ms_save is what a round waits for besides when
+ * its state is saved: residual and two moments brought down. The rest of that goes on beside the upload. */
 #include <stdio.h>
 
 #include "common/mem.h"
@@ -101,7 +101,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
            spec, n, 16e-9 * (double)n / alone, alone * 1e3, whole * 1e3, (double)o.bytes * 1e-6, added * 1e3,
            sent * 1e3, fetched * 1e3, pool_threads(pool), host.encode_s * 1e3, host.move_s * 1e3, host.hash_s * 1e3,
            host.decode_s * 1e3, placed * 1e3, (whole + host_s + added + placed) * 1e3,
-           (3 * fetched + 4 * host.crc_s) * 1e3);
+           3 * fetched * 1e3);
     TRY(dev->ops->sync(dev, err));
     pool_destroy(pool);
     mem_free(o.floats);

@@ -12,6 +12,7 @@
 #include "common/hash.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "tests/lib/save_image.h"
 #include "wire/object.h"
 
 enum { QUEUE = 2048, ID = 5, WINDOW = 1024, BYTES_MAX = 2 * 4 * SCRIPTED_N };
@@ -277,25 +278,48 @@ static void coordinator_take(const struct msg *m)
 /* ---- the worker ---------------------------------------------------------------------------------------------------
  */
 
-/* Storage in memory: two generations. */
+/* Storage in memory: two generations, and a save that ends when it is looked at late enough. */
 
-static enum status store_save(void *ctx, const struct outer_part *parts, size_t n, struct err *err)
+static void store_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n)
 {
     (void)ctx;
-    (void)err;
-    size_t size = 0;
-    for (size_t i = 0; i < n; i++) size += parts[i].size;
+    assert_int_equal(s->save_end, 0); /* one at a time */
+    s->save_bytes = save_image(state, body, n, &s->save_size);
+    s->save_body = body;
+    s->save_parts = n;
+    s->save_end = s->now + s->save_us + 1;
+}
+
+static void store_forget(void)
+{
+    mem_free(s->save_bytes);
+    s->save_bytes = NULL;
+    s->save_end = 0;
+}
+
+void scripted_save_ends(void)
+{
+    if (!s->save_bytes) return;
+    if (!save_image_holds(s->save_bytes, s->save_size, s->save_body, s->save_parts))
+        fail_msg("the state changed while it was saved");
+    if (s->save_fails) return;
     mem_free(s->stored[1]);
     s->stored[1] = s->stored[0];
     s->stored_size[1] = s->stored_size[0];
-    s->stored[0] = mem_alloc(1, size);
-    s->stored_size[0] = 0;
-    for (size_t i = 0; i < n; i++) {
-        memcpy(s->stored[0] + s->stored_size[0], parts[i].data, parts[i].size);
-        s->stored_size[0] += parts[i].size;
-    }
+    s->stored[0] = s->save_bytes;
+    s->stored_size[0] = s->save_size;
+    s->save_bytes = NULL;
     s->saves++;
-    return STATUS_OK;
+}
+
+static enum status store_poll(void *ctx, bool wait, struct err *err)
+{
+    (void)ctx;
+    if (!s->save_end) return STATUS_OK;
+    if (!wait && s->now + 1 < s->save_end) return STATUS_AGAIN;
+    scripted_save_ends();
+    store_forget();
+    return s->save_fails ? err_set(err, STATUS_IO, "the test's disk is full") : STATUS_OK;
 }
 
 static enum status store_load(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err)
@@ -368,6 +392,7 @@ void scripted_worker_up(void)
 
 void scripted_worker_kill(void)
 {
+    store_forget();
     outer_loop_destroy(s->loop);
     s->loop = NULL;
     queued = taken = 0;
@@ -520,7 +545,8 @@ static void begin(const char *codec_up, const char *codec_down, struct device *d
     s->setup = (struct outer_setup){.name = "w",
                                     .send = to_coordinator,
                                     .on_config = on_config,
-                                    .save = store_save,
+                                    .save_begin = store_begin,
+                                    .save_poll = store_poll,
                                     .load = store_load,
                                     .release = store_release};
     memset(s->setup.uuid, 7, WIRE_UUID);
@@ -539,6 +565,7 @@ void scripted_begin_async(const char *codec_up, const char *codec_down, struct d
 
 void scripted_end(void)
 {
+    store_forget();
     outer_loop_destroy(s->loop);
     s->loop = NULL;
     for (uint32_t f = 0; f < SCRIPTED_F; f++) {

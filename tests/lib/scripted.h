@@ -50,6 +50,12 @@ struct scripted {
     uint8_t *stored[2];                             /* its disk, newest first */
     size_t stored_size[2];
     int saves;
+    uint64_t save_us;     /* a save takes so long, beside the worker */
+    bool save_fails;
+    uint64_t save_end;    /* when the one under way ends; 0: none is */
+    uint8_t *save_bytes;  /* what it writes */
+    size_t save_size, save_parts;
+    const struct outer_part *save_body;
     struct device *device; /* deltas are made there, from device_theta [SCRIPTED_N]; NULL: in memory of the host */
     float *device_theta;
 };
@@ -65,6 +71,8 @@ void scripted_begin_async(const char *codec_up, const char *codec_down, struct d
 void scripted_end(void);
 void scripted_worker_up(void);
 void scripted_worker_kill(void);
+/* Until a save that is under way has reached the disk, without the worker noticing. */
+void scripted_save_ends(void);
 /* Take a round (want is OUTER_TRAIN) / hand it in. */
 void scripted_train(void);
 void scripted_train_done(void);

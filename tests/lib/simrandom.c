@@ -136,6 +136,7 @@ static void setup_workers(struct plan *p, bool calm)
     for (int i = 0; i < p->n_workers; i++) {
         static const uint64_t latencies[] = {100, 5000, 20000, 80000, 200000};
         static const uint64_t rates[] = {0, 0, 20000, 5000, 2000};
+        static const uint64_t save_times[] = {0, 2000, 30000, 300000, 1000000};
         struct simnet_link *link = simnet_link(c->net, i);
         link->latency_us = latencies[draw(p, 5)];
         link->jitter_us = draw(p, 2) ? link->latency_us / 2 : 0;
@@ -151,6 +152,7 @@ static void setup_workers(struct plan *p, bool calm)
         w->lazy = draw(p, 2);
         uint64_t start = i < p->n_workers - p->n_late ? draw(p, 1000000) : 500000 + draw(p, 5000000);
         if (p->nan && i == 0) w->nan_round = 1 + draw(p, 2);
+        w->save_us = save_times[rng_u64(p->seed, RNG_TEST + 9, (uint64_t)i) % 5];
         simcluster_start_at(c, start, i);
     }
 }

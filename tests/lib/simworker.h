@@ -32,6 +32,7 @@ struct simworker {
     bool lazy;                 /* reads its messages between inner steps only, as the real trainer does */
     uint64_t nan_round;        /* produces NaN once in this round; UINT64_MAX: never */
     bool save_fails;           /* the disk is full */
+    uint64_t save_us;          /* a save takes so long, beside everything else */
     uint8_t stranger;          /* part of its uuid, counts simworker_forget */
 
     /* the process */
@@ -56,6 +57,14 @@ struct simworker {
     double loss;
 
     struct simworker_disk disk[SIMWORKER_SAVES]; /* newest first */
+    struct {
+        uint64_t number; /* of the save under way; 0: none is */
+        uint64_t count;
+        bool over;       /* on disk, or failed */
+        struct simworker_disk file;
+        const struct outer_part *body;
+        size_t parts;
+    } save;
 };
 
 void simworker_init(struct simworker *w, struct simnet *net, struct simcheck *check, const struct toy *toy, int client);

@@ -15,11 +15,34 @@ atoll_planted_worker(parameters_added test_outer_move worker/outer_move.c
 atoll_planted_worker(last_floats_not_stepped test_outer_move worker/outer_move.c
     "end - at < STEP_FLOATS ? end - at : STEP_FLOATS" "end - at < STEP_FLOATS ? end - at - 1 : STEP_FLOATS")
 
-# --- checksums of a saved state, by several threads
-atoll_planted_worker(checksum_without_the_last_share test_worker_state worker/worker_state.c
-    "t < pool_threads(pool); t++" "t + 1 < pool_threads(pool); t++")
-atoll_planted_worker(checksums_not_joined test_worker_state worker/worker_state.c
-    "crc = crc32c_join(crc, job.crc[t], job.size[t]);" "crc = job.crc[t];")
+# --- the state, saved beside the upload
+atoll_planted_worker(checksum_of_the_last_part_only test_worker_state worker/state_dir.c
+    "crc = crc32c(crc, data, n);" "crc = crc32c(0, data, n);")
+atoll_planted_worker(head_without_the_checksum test_worker_state worker/state_dir.c
+    "saved_state_head(d->state, size, crc, d->head);" "(void)crc;")
+atoll_planted_worker(failed_save_holds_for_ever test_outer_save worker/outer_save.c
+    "if (loop->sync.unsaved) sync_saved" "if (loop->sync.unsaved && !save->failed) sync_saved")
+atoll_planted_worker(sent_before_it_is_saved test_outer_save worker/sync_flow.c
+    "return s->unsaved ? f->bytes - 1 : f->bytes;" "return f->bytes;")
+atoll_planted_worker(update_during_a_save test_outer_save worker/sync.c
+    "bool frozen = s->unsaved || " "bool frozen = ")
+atoll_planted_worker(training_during_a_save test_sync_flow worker/sync.c
+    "&& !s->eval.pending && !s->unsaved;" "&& !s->eval.pending;")
+atoll_planted_worker(fragments_all_at_once_during_a_save test_sync_flow worker/sync_flow.c
+    "return before ? s->unsaved_us" "return before == UINT64_MAX ? s->unsaved_us")
+atoll_planted_worker(held_back_for_good test_sync_flow worker/sync_flow.c
+    "s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);\n    }\n}\n\nuint64_t sync_held"
+    "s->f[i].up_at = UINT64_MAX;\n    }\n}\n\nuint64_t sync_held")
+atoll_planted_worker(residual_reset_during_a_save test_outer_save worker/outer_loop_delta.c
+    "    outer_save_join(loop);\n    feedback_reset" "    feedback_reset")
+atoll_planted_worker(two_saves_at_once test_outer_save worker/outer_loop.c
+    "    outer_save_join(loop);\n    bool training" "    bool training")
+atoll_planted_worker(ended_during_a_save test_outer_save worker/outer_loop.c
+    "    outer_save_join(loop);\n    outer_memory_finish" "    outer_memory_finish")
+atoll_planted_worker(upload_counted_as_saving test_outer_save worker/outer_save.c
+    "if (left == UINT64_MAX)" "if (left == UINT64_MAX && 0)")
+atoll_planted_worker(end_of_a_save_not_looked_for test_outer_save worker/outer_loop.c
+    "return loop->save.running && loop->save.look_us < due ? loop->save.look_us : due;" "return due;")
 
 # --- times of a round
 atoll_planted_worker(sending_counts_compression test_outer_loop worker/outer_loop_delta.c

@@ -92,9 +92,20 @@ atoll_planted(anchor_of_the_first_round_kept worker/delta_maker.c
 atoll_planted(put_back_on_the_host_only worker/outer_loop_delta.c
     "if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);"
     "")
-atoll_planted(older_residual_saved worker/outer_loop_memory.c
-    "if (outer_residual_read(loop, i) == STATUS_OK) continue;"
-    "continue;")
+atoll_planted(older_residual_saved worker/outer_save.c
+    "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"
+    "(void)0;")
+
+# --- a save beside the upload
+atoll_planted(last_byte_not_held_back worker/sync_flow.c
+    "return s->unsaved ? f->bytes - 1 : f->bytes;"
+    "return f->bytes;")
+atoll_planted(update_applied_during_a_save worker/sync.c
+    "bool frozen = s->unsaved || "
+    "bool frozen = ")
+atoll_planted(put_back_during_a_save worker/outer_loop_delta.c
+    "    outer_save_join(loop);\n    f->pending = false;"
+    "    f->pending = false;")
 
 # --- patience
 atoll_planted(assignment_never_repeated coordinator/engine_join.c

@@ -36,21 +36,6 @@ static void test_paths_agree(void **state)
         assert_int_equal(crc32c(crc32c(0, data, cut), data + cut, sizeof data - cut), crc32c(0, data, sizeof data));
 }
 
-static void test_crcs_of_parts(void **state)
-{
-    (void)state;
-    static uint8_t data[70000];
-    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)rng_u64(2, RNG_TEST, i);
-    static const size_t cuts[] = {0, 1, 2, 3, 255, 256, 4097, 65535, 69999, 70000};
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
-        for (size_t n = cuts[i]; n <= sizeof data; n += 1 + n / 3) {
-            uint32_t a = crc32c(0, data, cuts[i]), b = crc32c(0, data + cuts[i], n - cuts[i]);
-            assert_int_equal(crc32c_join(a, b, n - cuts[i]), crc32c(0, data, n));
-        }
-    uint32_t zeros = crc32c(0, data, 0), far = crc32c_join(0xE3069283, zeros, 0);
-    assert_int_equal(far, 0xE3069283);
-}
-
 static void test_crc_sees_every_bit(void **state)
 {
     (void)state;
@@ -76,7 +61,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_values),
         cmocka_unit_test(test_paths_agree),
-        cmocka_unit_test(test_crcs_of_parts),
         cmocka_unit_test(test_crc_sees_every_bit),
         cmocka_unit_test(test_hash64),
     };

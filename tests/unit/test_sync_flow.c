@@ -200,6 +200,146 @@ static void test_barrier_freezes_theta_while_training_async_does_not(void **stat
     }
 }
 
+/* ---- a save beside the upload -------------------------------------------------------------------------------------
+ */
+
+/* The next message of the upload. */
+static bool next_up(struct sync_action *a)
+{
+    while (syncrig_poll_one(a))
+        if (a->type == SYNC_SEND_OFFER || a->type == SYNC_SEND_CHUNK) return true;
+    return false;
+}
+
+static struct sync_action expect_up(enum sync_action_type type, uint32_t fragment)
+{
+    struct sync_action a;
+    assert_true(next_up(&a));
+    assert_int_equal(a.type, type);
+    assert_int_equal(a.fragment, fragment);
+    return a;
+}
+
+/* All but the last byte of each delta goes, and is repeated where it was lost; then it is quiet until the save ends. */
+static void test_last_byte_waits_for_the_save(void **state)
+{
+    (void)state;
+    struct sync_action a;
+    uint64_t sent[2] = {0};
+    int n[8];
+    char text[WIRE_TEXT_MAX];
+    syncrig_start(false, 2, 4);
+    sync_unsaved(&syncrig.s, syncrig.now);
+    assert_int_equal(sync_held_back_us(&syncrig.s), UINT64_MAX);
+    syncrig_give(4, 4);
+    assert_false(sync_wants_training(&syncrig.s));
+    sync_saved(&syncrig.s, syncrig.now);
+    sync_train_begin(&syncrig.s, syncrig.now);
+    sync_unsaved(&syncrig.s, syncrig.now);
+    sync_work_ready(&syncrig.s, 4, (uint64_t[]){BYTES, 1}, syncrig.now);
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_OFFER], 2);
+    syncrig_credit(4, 1, 0, 1);
+    syncrig_credit(4, 0, 0, BYTES);
+    while (next_up(&a)) {
+        assert_int_equal(a.type, SYNC_SEND_CHUNK);
+        assert_int_equal(a.offset, sent[a.fragment]);
+        sent[a.fragment] += a.length;
+    }
+    assert_int_equal(sent[0], BYTES - 1);
+    assert_int_equal(sent[1], 0);
+    assert_in_range(sync_held_back_us(&syncrig.s), 8 * S, 9 * S); /* 1 MB at 1 Mbit/s */
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_non_null(strstr(text, "to arrive (0.0 of 1.0 MB) and its state to be saved"));
+    syncrig.now += 20 * S;
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_OFFER], 1); /* silence: is it there? Of the other nothing was sent */
+    syncrig_credit(4, 0, BYTES / 2, BYTES);  /* half of it */
+    syncrig.now += 40 * S;
+    expect_up(SYNC_SEND_OFFER, 0);
+    syncrig_credit(4, 0, BYTES / 2, BYTES);
+    assert_int_equal(expect_up(SYNC_SEND_CHUNK, 0).offset, BYTES / 2);
+    syncrig_drain_all();
+    syncrig_credit(4, 0, BYTES - 1, BYTES);
+    assert_int_equal(sync_held_back_us(&syncrig.s), 0);
+    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_string_equal(text, "its state of round 5 to be saved");
+    syncrig.now += 600 * S;
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_OFFER] + n[SYNC_SEND_CHUNK], 0);
+    sync_saved(&syncrig.s, syncrig.now);
+    for (uint32_t i = 0; i < 2; i++) {
+        a = expect_up(SYNC_SEND_CHUNK, i);
+        assert_int_equal(a.offset, i ? 0 : BYTES - 1);
+        assert_int_equal(a.length, 1);
+    }
+    assert_false(next_up(&a));
+    syncrig.now += SYNC_RETRY_MIN_US; /* lost: not forgotten */
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_OFFER], 2);
+}
+
+/* Meanwhile a fragment begins when the one before should be through: what is in the transport's queue goes out before
+ * the last byte that waits. */
+static void test_fragments_one_by_one_while_saving(void **state)
+{
+    (void)state;
+    struct sync_action a;
+    int n[8];
+    for (int early = 0; early < 2; early++) {
+        syncrig_start(false, 2, 4);
+        syncrig_give(4, 4);
+        sync_train_begin(&syncrig.s, syncrig.now);
+        uint64_t begun = syncrig.now;
+        sync_unsaved(&syncrig.s, begun);
+        sync_work_ready(&syncrig.s, 4, (uint64_t[]){BYTES, BYTES}, begun);
+        syncrig_drain(n);
+        syncrig_credit(4, 0, 0, BYTES);
+        syncrig_credit(4, 1, 0, BYTES);
+        while (next_up(&a)) assert_int_equal(a.fragment, 0);
+        assert_int_equal(syncrig.s.f[0].sent, BYTES - 1);
+        assert_int_equal(syncrig.s.f[1].sent, 0);
+        assert_in_range(sync_held_back_us(&syncrig.s), 16 * S, 18 * S); /* 2 MB at 1 Mbit/s */
+        if (early) {
+            sync_saved(&syncrig.s, syncrig.now);
+            assert_int_equal(expect_up(SYNC_SEND_CHUNK, 0).offset, BYTES - 1);
+        } else {
+            syncrig.now = begun + 8 * S; /* 1 MB at 1 Mbit/s: not through yet */
+            while (next_up(&a)) assert_int_not_equal(a.type, SYNC_SEND_CHUNK);
+            assert_in_range(sync_deadline_us(&syncrig.s), syncrig.now, begun + 9 * S);
+            syncrig.now = begun + 9 * S;
+        }
+        assert_int_equal(expect_up(SYNC_SEND_CHUNK, 1).offset, 0);
+        while (next_up(&a)) assert_int_equal(a.fragment, 1);
+        assert_int_equal(syncrig.s.f[1].sent, early ? BYTES : BYTES - 1);
+    }
+}
+
+/* The parameters stay as they are while they are written. */
+static void test_updates_wait_for_the_save(void **state)
+{
+    (void)state;
+    uint32_t f;
+    char text[WIRE_TEXT_MAX];
+    for (int async = 0; async < 2; async++) {
+        syncrig_start(async, 1, 4);
+        syncrig_train(4, 4, 2000);
+        sync_unsaved(&syncrig.s, syncrig.now);
+        sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
+        assert_false(sync_apply(&syncrig.s, &f));
+        assert_true(syncrig_reject(4, 0)); /* the round is over, and the next one is waited for */
+        assert_int_equal(syncrig.s.state, WORKER_READY);
+        syncrig_give(5, async ? 4 : 5);
+        assert_false(sync_wants_training(&syncrig.s));
+        sync_waits_for(&syncrig.s, text, sizeof text);
+        assert_string_equal(text, "its state to be saved");
+        sync_saved(&syncrig.s, syncrig.now);
+        assert_true(sync_apply(&syncrig.s, &f));
+        sync_applied(&syncrig.s, 0, 4, SYNC_NO_ROUND, syncrig.now);
+        assert_true(sync_wants_training(&syncrig.s));
+    }
+}
+
 /* ---- evaluation, end ----------------------------------------------------------------------------------------------
  */
 
@@ -330,6 +470,9 @@ int main(void)
         cmocka_unit_test(test_own_bytes_are_skipped),
         cmocka_unit_test(test_own_bytes_do_not_count),
         cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
+        cmocka_unit_test(test_last_byte_waits_for_the_save),
+        cmocka_unit_test(test_fragments_one_by_one_while_saving),
+        cmocka_unit_test(test_updates_wait_for_the_save),
         cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_evaluation_of_a_version_gone_by),
         cmocka_unit_test(test_done_says_goodbye_once),

@@ -1,5 +1,5 @@
 /* The worker's saved state: comes back whole, is refused when a single bit is wrong or the end is missing, and a save
- * that is cut off leaves an older state to start from. */
+ * that is cut off leaves an older state to start from. ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,16 +13,28 @@
 #include <cmocka.h>
 
 #include "common/fileio.h"
-#include "common/hash.h"
-#include "common/pool.h"
-#include "worker/worker_state.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "tests/lib/save_image.h"
+#include "tests/lib/scripted.h"
+#include "worker/state_dir.h"
 
 enum { N = 50, INNER = 24, PAYLOAD = 17 };
 
 static struct saved_state state_in, state_out;
 static float theta[N], residual[N];
-static uint8_t inner[INNER], payload[PAYLOAD], head[SAVED_HEAD_MAX], whole[8192] __attribute__((aligned(64)));
-static struct outer_part parts[8];
+static uint8_t inner[INNER], payload[PAYLOAD], whole[8192] __attribute__((aligned(64)));
+static struct outer_part body[4];
+
+/* The state as it is on disk, in `whole`. */
+static size_t image(void)
+{
+    size_t size;
+    uint8_t *bytes = save_image(&state_in, body, 4, &size);
+    memcpy(whole, bytes, size);
+    mem_free(bytes);
+    return size;
+}
 
 /* Two fragments of 20 and 30 floats; the second has a pending delta. `salt` tells states apart. */
 static size_t make(uint8_t salt)
@@ -56,18 +68,11 @@ static size_t make(uint8_t salt)
                                             .payload_size = PAYLOAD,
                                             .payload_crc = 6,
                                             .norm = 1.5f};
-    struct outer_part *body = parts + 1;
     body[0] = (struct outer_part){.data = theta, .size = sizeof theta};
     body[1] = (struct outer_part){.data = residual, .size = sizeof residual};
     body[2] = (struct outer_part){.data = inner, .size = sizeof inner};
     body[3] = (struct outer_part){.data = payload, .size = sizeof payload};
-    parts[0] = (struct outer_part){.data = head, .size = saved_state_head(&state_in, body, 4, NULL, head)};
-    size_t size = 0;
-    for (int i = 0; i < 5; i++) {
-        memcpy(whole + size, parts[i].data, parts[i].size);
-        size += parts[i].size;
-    }
-    return size;
+    return image();
 }
 
 static enum status decode(size_t size)
@@ -82,7 +87,8 @@ static void test_round_trip(void **unused)
 {
     (void)unused;
     size_t size = make(0);
-    assert_int_equal(parts[0].size % 64, 0);
+    size_t content = sizeof theta + sizeof residual + sizeof inner + sizeof payload;
+    assert_int_equal((size - content) % 64, 0);
     assert_int_equal(decode(size), STATUS_OK);
     assert_memory_equal(state_out.uuid, state_in.uuid, WIRE_UUID);
     assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
@@ -136,8 +142,7 @@ static void test_contradictions_are_refused(void **unused)
         if (i == 4) state_in.has_residual = false;
         if (i == 5) state_in.n_params = N - 1;
         if (i == 6) state_in.inner_size = INNER + 1;
-        size_t head_size = saved_state_head(&state_in, parts + 1, 4, NULL, whole);
-        assert_int_equal(head_size, parts[0].size);
+        assert_int_equal(image(), size);
         assert_int_equal(decode(size), STATUS_CORRUPT);
     }
 }
@@ -164,7 +169,8 @@ static enum status load(int age)
 static enum status save(uint8_t salt)
 {
     make(salt);
-    return setup.save(setup.storage_ctx, parts, 5, NULL);
+    setup.save_begin(setup.storage_ctx, &state_in, body, 4);
+    return setup.save_poll(setup.storage_ctx, true, NULL);
 }
 
 static int setup_dir(void **unused)
@@ -280,22 +286,64 @@ static void test_failed_save_keeps_what_was(void **unused)
     assert_true(theta[0] == 0.0f);
 }
 
-/* By several threads: the same head, around the sizes where one more takes part. */
-static void test_crc_by_threads(void **state)
+/* Beside its owner: what it is told of is all there is to wait for, and it is the bytes of a state that is made in one
+ * piece; parts are longer and shorter than what is summed and written at a time. */
+static void test_save_beside_the_caller(void **unused)
 {
-    enum { GRAIN = 64 << 10, THREADS = 3 };
-    static uint8_t big[4 * GRAIN + 9], alone[SAVED_HEAD_MAX], shared[SAVED_HEAD_MAX];
-    struct pool *pool;
-    (void)state;
+    enum { PIECE = 1 << 20 };
+    static uint8_t big[2 * PIECE + 77];
+    (void)unused;
+    make(5);
     for (size_t i = 0; i < sizeof big; i++) big[i] = (uint8_t)(i * i >> 7);
-    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
-    for (size_t n = GRAIN - 1; n < sizeof big; n += n % 3 ? 1 + GRAIN / 2 : 7919) {
-        struct outer_part body[] = {{big, n}, {big + 5, 100}, {big + 3, GRAIN + 1}, {big, 0}};
-        size_t size = saved_state_head(&state_in, body, 4, NULL, alone);
-        assert_int_equal(saved_state_head(&state_in, body, 4, pool, shared), size);
-        assert_memory_equal(alone, shared, size);
+    const size_t sizes[] = {0, 1, PIECE - 1, PIECE, PIECE + 1, sizeof big};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct outer_part pieces[] = {body[0], body[1], {big, sizes[i]}, {big + 3, 100}};
+        const uint8_t *data;
+        size_t size, want_size;
+        struct err err = {0};
+        enum status status;
+        assert_int_equal(setup.save_poll(setup.storage_ctx, false, &err), STATUS_OK); /* none is under way */
+        setup.save_begin(setup.storage_ctx, &state_in, pieces, 4);
+        while ((status = setup.save_poll(setup.storage_ctx, i == 3, &err)) == STATUS_AGAIN) usleep(1000);
+        assert_int_equal(status, STATUS_OK);
+        uint8_t *want = save_image(&state_in, pieces, 4, &want_size);
+        assert_int_equal(setup.load(setup.storage_ctx, 0, &data, &size, &err), STATUS_OK);
+        assert_int_equal(size, want_size);
+        assert_memory_equal(data, want, size);
+        setup.release(setup.storage_ctx, data, size);
+        mem_free(want);
     }
-    pool_destroy(pool);
+}
+
+/* The thread reads what the loop has, and the loop goes on: rounds, a refusal and an end while a save is under way. */
+static void test_loop_beside_its_saves(void **unused)
+{
+    struct scripted *s = &scripted;
+    (void)unused;
+    log_set_level(LOG_ERROR - 1);
+    scripted_begin("int8:256");
+    scripted_worker_kill();
+    state_dir_attach(&dir, &s->setup);
+    for (int round = 0; round < 6; round++) {
+        if (round % 3 == 0) {
+            if (round) scripted_worker_kill();
+            scripted_worker_up();
+        }
+        for (int i = 0; i < 100000 && outer_loop_want(s->loop) != OUTER_TRAIN; i++) {
+            scripted_pass(2000);
+            usleep(100);
+        }
+        assert_int_equal(outer_loop_want(s->loop), OUTER_TRAIN);
+        assert_true(s->inner[0] == (float)round); /* every state came back */
+        scripted_train();
+        s->reject = s->no_work = round == 4;
+        scripted_train_done();
+        scripted_pass(2000);
+        if (round == 4)
+            for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+        s->reject = s->no_work = false;
+    }
+    scripted_end();
 }
 
 int main(void)
@@ -305,7 +353,8 @@ int main(void)
         cmocka_unit_test(test_every_flipped_bit_is_seen),
         cmocka_unit_test(test_every_torn_end_is_seen),
         cmocka_unit_test(test_contradictions_are_refused),
-        cmocka_unit_test(test_crc_by_threads),
+        cmocka_unit_test_setup_teardown(test_save_beside_the_caller, setup_dir, teardown_dir),
+        cmocka_unit_test_setup_teardown(test_loop_beside_its_saves, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, teardown_dir),
