@@ -69,7 +69,7 @@ generate 'device cuda:9: this machine has 3: cuda:0 to cuda:2$|cuda:9: the emula
 generate 'device "gpu" is unknown: use auto, cpu or cuda$' wide --device gpu
 ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: see nvidia-smi who holds it, or take another GPU' wide --device cuda
 [[ -e /proc/driver/nvidia/version ]] ||
-    ATOLL_CUDA_PLUGIN='' generate 'CUDA: no .*; --device cpu does without$' wide --device cuda:0
+    ATOLL_CUDA_PLUGIN='' generate 'CUDA: (no|the NVIDIA driver shows no GPU).*; --device cpu does without$' wide --device cuda:0
 
 # Sizes that no fast kernel takes.
 for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model.n_head=3 --model.vocab_size=257' \
