@@ -1,0 +1,156 @@
+#include "coordinator/store_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/fileio.h"
+#include "common/hf_folder.h"
+
+static void snapshot_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/round_%06llu%s%s", d->dir, (unsigned long long)round,
+             file[0] ? "/" : "", file);
+}
+
+void store_disk_unmap(struct store_disk *d)
+{
+    if (d->mapped) safetensors_close(&d->map);
+    d->mapped = false;
+}
+
+static enum status write_state(const char *path, const struct store_snapshot *in, struct err *err)
+{
+    struct file_out out = {.fd = -1};
+    enum status status = file_out_open(&out, path, err);
+    for (size_t i = 0; status == STATUS_OK && i < in->n_state; i++)
+        status = file_out_put(&out, in->state[i].data, in->state[i].size, err);
+    if (status == STATUS_OK) status = file_out_commit(&out, err);
+    if (status != STATUS_OK) file_out_abort(&out);
+    return status;
+}
+
+enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    if (d->map_round == round) store_disk_unmap(d);
+    /* The state goes first: what remains of a half-removed folder is no snapshot. */
+    snapshot_path(d, round, "coordinator_state.bin", path);
+    if (unlink(path) && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
+    snapshot_path(d, round, "", path);
+    return dir_remove_flat(path, err);
+}
+
+enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX], name[64];
+    TRY(store_disk_snapshot_remove(s, in->round, err));
+    snapshot_path(d, in->round, "", path);
+    enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, in->tokenizer_json, err);
+    if (status == STATUS_OK) {
+        snapshot_path(d, in->round, "coordinator_state.bin", path);
+        status = write_state(path, in, err);
+    }
+    if (status != STATUS_OK) {
+        if (store_disk_snapshot_remove(s, in->round, NULL) != STATUS_OK) { /* the first error is the one to report */
+        }
+        return status;
+    }
+    snprintf(path, sizeof path, "%s/checkpoints/latest", d->dir);
+    snprintf(name, sizeof name, "round_%06llu\n", (unsigned long long)in->round);
+    return file_write(path, name, strlen(name), err);
+}
+
+enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    size_t n, kept = 0;
+    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    TRY(store_disk_list_numbers(path, "round_", "", out, cap, &n, err));
+    for (size_t i = 0; i < n; i++) {
+        snapshot_path(d, out[i], "coordinator_state.bin", path);
+        if (file_exists(path)) out[kept++] = out[i];
+    }
+    *n_p = kept;
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    struct stat st;
+    snapshot_path(store_disk_of(s), round, "coordinator_state.bin", path);
+    if (stat(path, &st)) return store_disk_fail(err, "examine", path);
+    *size_p = (uint64_t)st.st_size;
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
+                                           struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snapshot_path(store_disk_of(s), round, "coordinator_state.bin", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return store_disk_fail(err, "open", path);
+    enum status status = store_disk_read_exact(fd, offset, dst, size, path, err);
+    close(fd);
+    return status;
+}
+
+/* The part of [first, first + count) that lies in one tensor. */
+static enum status copy_tensor(const struct safetensors *st, const struct tensor *t, uint64_t first, float *dst,
+                               uint64_t count, struct err *err)
+{
+    uint64_t from = t->offset > first ? t->offset : first;
+    uint64_t to = t->offset + t->count < first + count ? t->offset + t->count : first + count;
+    if (from >= to) return STATUS_OK;
+    const struct safetensors_entry *e = safetensors_find(st, t->name);
+    if (!e || strcmp(e->dtype, "F32") != 0 || e->count != t->count)
+        return err_set(err, STATUS_CORRUPT, "a checkpoint's tensor '%s' is missing or has another shape", t->name);
+    memcpy(dst + (from - first), e->data + (from - t->offset) * sizeof *dst, (to - from) * sizeof *dst);
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
+                                           float *dst, uint64_t count, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    if (!d->mapped || d->map_round != round) {
+        store_disk_unmap(d);
+        snapshot_path(d, round, "model.safetensors", path);
+        TRY(safetensors_open(&d->map, path, err));
+        d->mapped = true;
+        d->map_round = round;
+    }
+    if (first > layout->n_params || count > layout->n_params - first)
+        return err_set(err, STATUS_CORRUPT, "read past the end of a checkpoint");
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        TRY(copy_tensor(&d->map, &layout->tensors[i], first, dst, count, err));
+    return STATUS_OK;
+}
+
+enum status store_disk_sweep(struct store_disk *d, struct err *err)
+{
+    char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    DIR *dir = opendir(path);
+    if (!dir) return store_disk_fail(err, "list", path);
+    enum status status = STATUS_OK;
+    for (struct dirent *e; status == STATUS_OK && (e = readdir(dir));) {
+        if (strncmp(e->d_name, "round_", 6) != 0) continue;
+        if (snprintf(sub, sizeof sub, "%s/%s/coordinator_state.bin", path, e->d_name) >= (int)sizeof sub) continue;
+        bool whole = file_exists(sub) && !strstr(e->d_name, ".tmp");
+        sub[strlen(sub) - strlen("/coordinator_state.bin")] = 0;
+        if (!whole) status = dir_remove_flat(sub, err);
+    }
+    closedir(dir);
+    return status;
+}
