@@ -1,6 +1,7 @@
 /* Private to coordinator/engine*.c: the engine's state and what its parts ask of each other.
  *
- *     engine.c         create, recover, dispatch, time, what happens after every event (engine_pump)
+ *     engine.c         dispatch, time, what follows from every event (engine_pump); sends, refuses, reports for all
+ *     engine_start.c   create, recover, destroy
  *     engine_join.c    HELLO, JOIN, BIND, HEARTBEAT, LEAVE, eviction
  *     engine_model.c   the first JOIN: the run's model
  *     engine_metrics.c METRICS

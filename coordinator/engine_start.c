@@ -1,0 +1,155 @@
+#include "coordinator/engine_impl.h"
+
+#include <string.h>
+
+#include "common/mem.h"
+
+static enum status begin_run(struct engine *e, struct err *err)
+{
+    struct record_run run = {.config_hash = e->config_hash, .config_text = e->config_text,
+                             .config_size = strlen(e->config_text)};
+    uint64_t id[2] = {engine_draw(e), engine_draw(e)};
+    memcpy(run.run_id, id, sizeof id);
+    if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
+    size_t size = record_run_size(&run);
+    uint8_t *body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the journal");
+    struct writer w = writer_of(body, size);
+    record_run_encode(&run, &w);
+    enum status status = ledger_write(&e->ledger, RECORD_RUN, body, size, NULL, err);
+    mem_free(body);
+    return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
+}
+
+static enum status check_config(const struct engine *e, struct err *err)
+{
+    if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
+    struct config *then = mem_alloc(1, sizeof *then);
+    struct config_sources sources;
+    char names[300] = "";
+    if (!then) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
+    config_defaults(then, &sources);
+    enum status status = config_parse(then, &sources, e->ledger.config_text, strlen(e->ledger.config_text),
+                                      "the run's configuration", CONFIG_FILE, NULL);
+    if (status == STATUS_OK) config_shared_diff(&e->config, then, names, sizeof names);
+    mem_free(then);
+    return err_set(err, STATUS_INVALID,
+                   "the run folder holds a run with other settings: %s: use those, or another --dir",
+                   names[0] ? names : "its configuration cannot be read by this version");
+}
+
+static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    struct engine *e = ctx;
+    const struct snapshot_info *newest = engine_newest(e);
+    if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
+    TRY(ledger_replay(&e->ledger, type, at, body, size, err));
+    return type == RECORD_RUN ? check_config(e, err) : STATUS_OK; /* before steps are recomputed under other settings */
+}
+
+/* The newest snapshot is the state; the log of updates reaches back to the oldest. */
+static enum status load_snapshots(struct engine *e, struct err *err)
+{
+    uint64_t rounds[STORE_LIST_MAX];
+    size_t n;
+    TRY(e->store->ops->snapshot_list(e->store, rounds, STORE_LIST_MAX, &n, err));
+    for (size_t i = 0; i < n; i++) {
+        TRY(engine_kept_room(e, err));
+        struct snapshot_info *info = &e->kept[e->n_kept];
+        enum status status = i + 1 == n ? snapshot_load(&e->ledger, e->store, rounds[i], info, err)
+                                        : snapshot_look(e->store, rounds[i], info, err);
+        if (status == STATUS_MISMATCH) return check_config(e, err);
+        if (status != STATUS_OK) return status;
+        e->n_kept++;
+        if (info->n_fragments != e->kept[0].n_fragments)
+            return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
+    }
+    for (uint32_t f = 0; n && f < e->kept[0].n_fragments; f++)
+        if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
+            return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
+    return STATUS_OK;
+}
+
+static enum status recover(struct engine *e, struct err *err)
+{
+    TRY(load_snapshots(e, err));
+    TRY(journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err));
+    for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
+        const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
+        if (!now || now->hash != e->ledger.outer.fragments[f].hash)
+            return err_set(err, STATUS_CORRUPT, "the journal does not fit its checkpoint: records are missing");
+    }
+    if (!e->ledger.journal.open && e->n_kept)
+        TRY(journal_begin(&e->ledger.journal, e->store, engine_newest(e)->segment, err));
+    if (!e->ledger.begun) return begin_run(e, err);
+    TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
+    e->restarted = true;
+    return journal_sync(&e->ledger.journal, err);
+}
+
+/* The shell's part of a recovered run: clocks and tables start anew. */
+static enum status revive(struct engine *e, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    e->elapsed_base_us = l->clock.elapsed_us;
+    e->bytes_up_base = l->clock.bytes_up;
+    e->bytes_down_base = l->clock.bytes_down;
+    e->eval_ids = l->starts << 32; /* larger than any of an earlier process */
+    e->base_us = e->now_us;
+    if (!l->modelled) return STATUS_OK;
+    if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
+    round_note_open(&l->round, e->now_us);
+    l->round.recent = (struct round_tally){0};
+    e->seen_rounds = round_done(&l->round);
+    if (!e->n_kept) TRY(engine_checkpoint(e, err));
+    e->collect_due = true;
+    if (l->done) e->done_us = e->now_us;
+    return STATUS_OK;
+}
+
+enum status engine_create(struct engine **engine_p, const struct engine_options *options, struct store *store,
+                          const struct engine_io *io, uint64_t now_us, struct err *err)
+{
+    struct engine *e = mem_alloc(1, sizeof *e);
+    if (!e) return err_set(err, STATUS_NOMEM, "no memory for the coordinator");
+    e->config = *options->config;
+    e->io = *io;
+    e->store = store;
+    e->tokenizer_json = options->tokenizer_json;
+    e->init_dir = options->init_dir;
+    e->entropy = options->entropy;
+    e->now_us = e->start_us = now_us;
+    e->retry_us = UINT64_MAX;
+    e->config_hash = config_shared_hash(&e->config);
+    e->chunk = mem_alloc(1, SERVE_CHUNK);
+    e->eval.cap = e->config.coordinator.max_workers;
+    e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
+    enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
+    if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
+        status = err_set(err, STATUS_LIMIT, "the configuration is too long to be sent to workers");
+    if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
+    if (status == STATUS_OK) status = recover(e, err);
+    if (status == STATUS_OK) status = revive(e, err);
+    if (status != STATUS_OK) {
+        engine_destroy(e);
+        return status;
+    }
+    engine_progress(e);
+    if (e->restarted) engine_emit_restart(e);
+    *engine_p = e;
+    return STATUS_OK;
+}
+
+void engine_destroy(struct engine *e)
+{
+    if (!e) return;
+    session_table_finish(&e->sessions);
+    ledger_finish(&e->ledger);
+    mem_free(e->eval.shares);
+    mem_free(e->kept);
+    mem_free(e->chunk);
+    mem_free(e);
+}
