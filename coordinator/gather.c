@@ -8,11 +8,6 @@ struct group {
     uint32_t first, count;
 };
 
-static const struct part *part_of(const struct ledger *l, const struct round_close *close, uint32_t i)
-{
-    return &member_by_id(&l->round.members, close->ids[i])->work.parts[close->fragment];
-}
-
 static size_t aligned(size_t bytes)
 {
     return (bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
@@ -23,14 +18,14 @@ static size_t room_for(const struct ledger *l, const struct round_close *close, 
                        size_t at)
 {
     size_t room = codec_open_room(l->outer.fragments[close->fragment].up), bytes = at;
-    for (uint32_t i = 0; i < count; i++) bytes += part_of(l, close, first + i)->bytes;
+    for (uint32_t i = 0; i < count; i++) bytes += round_close_part(&l->round, close, first + i)->bytes;
     return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
 }
 
 static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint8_t *dst,
                             struct merge_delta *delta, struct err *err)
 {
-    const struct part *part = part_of(l, close, i);
+    const struct part *part = round_close_part(&l->round, close, i);
     struct store *store = l->journal.store;
     TRY(store->ops->segment_read(store, part->at.segment, part->at.offset, dst, part->bytes, err));
     enum status status = crc32c(0, dst, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
@@ -73,7 +68,7 @@ enum status gather_merge(struct ledger *l, const struct round_close *close, size
     struct group g = {0};
     struct merge merge;
     bool all = together || merge_wants_all(&o->merger, up);
-    for (uint32_t i = 0; i < close->n; i++) o->tokens[i] = part_of(l, close, i)->tokens;
+    for (uint32_t i = 0; i < close->n; i++) o->tokens[i] = round_close_part(&l->round, close, i)->tokens;
     if (merge_start(&merge, &o->merger, &l->layout, close->fragment, up, o->theta + frag->offset, o->acc, o->tokens,
                     close->n) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory to merge %u deltas", close->n);

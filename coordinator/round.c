@@ -289,6 +289,11 @@ bool round_next_close(const struct round *r, uint64_t now_us, struct round_close
     return r->policy->close(r, now_us, close);
 }
 
+const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i)
+{
+    return &member_by_id(&r->members, close->ids[i])->work.parts[close->fragment];
+}
+
 uint64_t round_deadline_us(const struct round *r)
 {
     return r->policy->deadline_us(r);

@@ -134,6 +134,8 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
                                uint16_t *code_p, const char **reason_p);
 /* The next fragment to merge; false: none now. */
 bool round_next_close(const struct round *r, uint64_t now_us, struct round_close *close);
+/* The i-th of the parts that go in. */
+const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i);
 /* When round_next_close may change its mind without an event; UINT64_MAX: never. */
 uint64_t round_deadline_us(const struct round *r);
 /* Assignments to make now; n == 0: none. LIMIT at the end of the sample order. */
