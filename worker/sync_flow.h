@@ -1,5 +1,5 @@
 /* The object transfers of the sync machine: what to ask for, what to offer, which bytes to send, and when silence means
- * that something was lost. Used by worker/sync.c and sync_poll.c only. */
+ * that something was lost. Used by worker/sync*.c only. */
 #ifndef WORKER_SYNC_FLOW_H
 #define WORKER_SYNC_FLOW_H
 

@@ -1,4 +1,4 @@
-/* Inside worker/sync. */
+/* Private to worker/sync*.c. */
 #ifndef WORKER_SYNC_IMPL_H
 #define WORKER_SYNC_IMPL_H
 
@@ -6,5 +6,7 @@
 
 /* Derive the state that no event sets by itself. Training and evaluating end by their own events only. */
 void sync_settle(struct sync *s);
+/* Forget every piece of work; what is held is kept. */
+void sync_drop_work(struct sync *s);
 
 #endif
