@@ -4,118 +4,18 @@
 
 #include "common/layout.h"
 #include "common/mem.h"
+#include "compress/codec_chain.h"
 #include "compress/codec_simd.h"
-#include "compress/codec_stage.h"
 #include "compress/payload_entropy.h"
 
-#define VALUE_STAGE(name, lossless, sparse) &codec_##name,
-static const struct value_stage *const value_stages[] = {CODEC_VALUE_STAGES(VALUE_STAGE)};
-#define BYTE_STAGE(name) &codec_##name,
-static const struct byte_stage *const byte_stages[] = {CODEC_BYTE_STAGES(BYTE_STAGE)};
-
-enum { N_VALUE = sizeof value_stages / sizeof *value_stages, N_BYTE = sizeof byte_stages / sizeof *byte_stages };
-
 struct codec {
-    struct value_ctx value;
-    const struct byte_stage *bytes[CODEC_STAGES_MAX - 1]; /* (n_bytes), in the order of encoding */
-    size_t n_bytes;
+    struct codec_chain chain;
     size_t bounds[CODEC_STAGES_MAX];    /* largest output of the value stage, then of each byte stage */
     uint8_t *between[CODEC_STAGES_MAX]; /* (bounds[i]) output of stage i on its way to stage i + 1, (n_bytes) of them */
     void *work[CODEC_STAGES_MAX - 1];   /* each byte stage's working memory */
     struct codec_span *spans;           /* copy of the caller's */
     struct arena arena;                 /* everything above */
-    char spec[CODEC_SPEC_MAX * CODEC_STAGES_MAX];
 };
-
-static void names_of_stages(char *out, size_t cap)
-{
-    size_t n = 0;
-    for (int i = 0; i < N_VALUE; i++)
-        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", " : "", value_stages[i]->usage);
-    n += (size_t)snprintf(out + n, cap - n, "; then any of +");
-    for (int i = 0; i < N_BYTE; i++)
-        n += (size_t)snprintf(out + n, cap - n, "%s%s", i ? ", +" : "", byte_stages[i]->name);
-}
-
-static enum status bad_spec(const char *spec, const char *what, const char *stage, struct err *err)
-{
-    char names[384];
-    names_of_stages(names, sizeof names);
-    return err_set(err, STATUS_INVALID, "codec \"%.64s\": %s \"%.32s\"; known: %s", spec, what, stage, names);
-}
-
-static enum status parse_value_stage(struct codec *codec, char *stage, const char *spec, struct err *err)
-{
-    char *args = strchr(stage, ':');
-    if (args) *args++ = 0;
-    for (int i = 0; i < N_VALUE; i++) {
-        if (strcmp(value_stages[i]->name, stage)) continue;
-        codec->value.stage = value_stages[i];
-        enum status status = value_stages[i]->parse(&codec->value, args, codec->spec, err);
-        if (status != STATUS_OK) err_prefix(err, "codec \"%.64s\"", spec);
-        return status;
-    }
-    for (int i = 0; i < N_BYTE; i++)
-        if (!strcmp(byte_stages[i]->name, stage)) return bad_spec(spec, "cannot start with", stage, err);
-    return bad_spec(spec, "unknown value stage", stage, err);
-}
-
-static enum status parse_byte_stage(struct codec *codec, const char *stage, const char *spec, struct err *err)
-{
-    for (int i = 0; i < N_BYTE; i++) {
-        if (strcmp(byte_stages[i]->name, stage)) continue;
-        if (codec->n_bytes == CODEC_STAGES_MAX - 1) return bad_spec(spec, "too many stages at", stage, err);
-        codec->bytes[codec->n_bytes++] = byte_stages[i];
-        size_t n = strlen(codec->spec);
-        snprintf(codec->spec + n, sizeof codec->spec - n, "+%s", stage);
-        return STATUS_OK;
-    }
-    return bad_spec(spec, "unknown byte stage", stage, err);
-}
-
-/* Fill stage pointers, parameters and the canonical spec. */
-static enum status parse_spec(struct codec *codec, const char *spec, struct err *err)
-{
-    char text[CODEC_SPEC_MAX];
-    memset(codec, 0, sizeof *codec);
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:/.+-_";
-    if (strspn(spec, allowed) != strlen(spec))
-        return err_set(err, STATUS_INVALID,
-                       "codec: a spec is made of letters, digits and : / . + - _, such as int8:256");
-    if (strlen(spec) >= sizeof text)
-        return err_set(err, STATUS_INVALID, "codec \"%.64s...\": longer than %d bytes", spec, CODEC_SPEC_MAX - 1);
-    memcpy(text, spec, strlen(spec) + 1);
-    char *stage = text;
-    unsigned modifiers = 0;
-    for (bool first = true; stage; first = false) {
-        char *plus = strchr(stage, '+');
-        if (plus) *plus++ = 0;
-        const struct value_stage *v = codec->value.stage;
-        if (first)
-            TRY(parse_value_stage(codec, stage, spec, err));
-        else if (!codec->n_bytes && v->modify && v->modify(&codec->value, stage, modifiers, codec->spec))
-            modifiers++;
-        else
-            TRY(parse_byte_stage(codec, stage, spec, err));
-        stage = plus;
-    }
-    return STATUS_OK;
-}
-
-enum status codec_spec_check(const char *spec, struct err *err)
-{
-    struct codec codec;
-    return parse_spec(&codec, spec, err);
-}
-
-struct codec_traits codec_spec_traits(const char *spec)
-{
-    struct codec codec;
-    struct codec_traits traits = {0};
-    if (parse_spec(&codec, spec, NULL) == STATUS_OK && codec.value.stage->traits)
-        codec.value.stage->traits(&codec.value, &traits);
-    return traits;
-}
 
 /* Spans lie end to end from 0 and are as large as they say; returns the floats in all, 0 when they do not. */
 static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
@@ -134,55 +34,57 @@ static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
 /* Sizes of all buffers, then one arena that holds them. */
 static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans)
 {
-    const struct value_stage *v = codec->value.stage;
-    codec->value.spans = spans;
-    size_t value_scratch = v->scratch ? v->scratch(&codec->value) : 0;
-    size_t value_plan = v->plan ? v->plan(&codec->value) : 0;
+    struct codec_chain *chain = &codec->chain;
+    struct value_ctx *value = &chain->value;
+    const struct value_stage *v = value->stage;
+    value->spans = spans;
+    size_t value_scratch = v->scratch ? v->scratch(value) : 0;
+    size_t value_plan = v->plan ? v->plan(value) : 0;
     size_t need = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch) + arena_need(1, value_plan);
-    codec->bounds[0] = v->bound(&codec->value);
-    for (size_t i = 0; i < codec->n_bytes; i++) {
-        codec->bounds[i + 1] = codec->bytes[i]->bound(codec->bounds[i]);
-        need += arena_need(1, codec->bounds[i]) + arena_need(1, codec->bytes[i]->scratch);
+    codec->bounds[0] = v->bound(value);
+    for (size_t i = 0; i < chain->n_bytes; i++) {
+        codec->bounds[i + 1] = chain->bytes[i]->bound(codec->bounds[i]);
+        need += arena_need(1, codec->bounds[i]) + arena_need(1, chain->bytes[i]->scratch);
     }
     TRY(arena_init(&codec->arena, need));
     codec->spans = arena_take(&codec->arena, n_spans, sizeof *spans);
     memcpy(codec->spans, spans, n_spans * sizeof *spans);
-    codec->value.spans = codec->spans;
-    if (value_scratch) codec->value.scratch = arena_take(&codec->arena, 1, value_scratch);
-    if (value_plan) codec->value.plan = arena_take(&codec->arena, 1, value_plan);
-    for (size_t i = 0; i < codec->n_bytes; i++) {
+    value->spans = codec->spans;
+    if (value_scratch) value->scratch = arena_take(&codec->arena, 1, value_scratch);
+    if (value_plan) value->plan = arena_take(&codec->arena, 1, value_plan);
+    for (size_t i = 0; i < chain->n_bytes; i++) {
         codec->between[i] = arena_take(&codec->arena, 1, codec->bounds[i]);
-        codec->work[i] = arena_take(&codec->arena, 1, codec->bytes[i]->scratch);
+        codec->work[i] = arena_take(&codec->arena, 1, chain->bytes[i]->scratch);
     }
     return STATUS_OK;
 }
 
-/* codec holds parsed stages and counts. */
+/* codec holds its chain, with counts. */
 static enum status build(struct codec *codec, const char *spec, const struct codec_span *spans, struct err *err)
 {
-    const struct value_stage *v = codec->value.stage;
-    enum status status = size_buffers(codec, spans, codec->value.n_spans);
+    const struct value_ctx *value = &codec->chain.value;
+    enum status status = size_buffers(codec, spans, value->n_spans);
     if (status != STATUS_OK)
-        return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, codec->value.n);
-    status = v->prepare ? v->prepare(&codec->value) : STATUS_OK;
+        return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, value->n);
+    status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
     arena_finish(&codec->arena);
-    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it", spec, codec->value.n);
+    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it", spec, value->n);
 }
 
 enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
                          struct err *err)
 {
-    struct codec parsed;
-    TRY(parse_spec(&parsed, spec, err));
+    struct codec_chain chain;
+    TRY(codec_chain_parse(&chain, spec, err));
     uint64_t n = count_spans(spans, n_spans);
     if (!n)
         return err_set(err, STATUS_INVALID, "codec \"%.64s\": the tensors of the fragment do not lie end to end", spec);
-    parsed.value.n = (size_t)n;
-    parsed.value.n_spans = n_spans;
+    chain.value.n = (size_t)n;
+    chain.value.n_spans = n_spans;
     struct codec *codec = mem_alloc(1, sizeof *codec);
     if (!codec) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
-    *codec = parsed;
+    codec->chain = chain;
     enum status status = build(codec, spec, spans, err);
     if (status != STATUS_OK) {
         mem_free(codec);
@@ -220,55 +122,56 @@ void codec_destroy(struct codec *codec)
 
 const char *codec_spec(const struct codec *codec)
 {
-    return codec->spec;
+    return codec->chain.spec;
 }
 
 size_t codec_count(const struct codec *codec)
 {
-    return codec->value.n;
+    return codec->chain.value.n;
 }
 
 size_t codec_bound(const struct codec *codec)
 {
-    return codec->bounds[codec->n_bytes];
+    return codec->bounds[codec->chain.n_bytes];
 }
 
 bool codec_lossless(const struct codec *codec)
 {
-    return codec_spec_lossless(codec->spec);
+    return codec_spec_lossless(codec->chain.spec);
 }
 
 bool codec_sparse(const struct codec *codec)
 {
-    return codec_spec_sparse(codec->spec);
+    return codec_spec_sparse(codec->chain.spec);
 }
 
 float codec_feedback_decay(const struct codec *codec)
 {
-    return codec->value.stage->feedback_decay;
+    return codec->chain.value.stage->feedback_decay;
 }
 
 /* From floats, or from numbers made of them. */
 static enum status encode_either(struct codec *codec, const float *x, const struct piece_numbers *numbers,
                                  uint8_t *dst, size_t cap, size_t *size_p)
 {
-    const struct value_ctx *v = &codec->value;
+    const struct codec_chain *chain = &codec->chain;
+    const struct value_ctx *v = &chain->value;
     size_t size = 0;
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
     /* The last stage writes to the caller's buffer, those before it to their own. */
-    bool last = codec->n_bytes == 0;
+    bool last = chain->n_bytes == 0;
     uint8_t *first = last ? dst : codec->between[0];
     size_t room = last ? cap : codec->bounds[0];
     TRY(x ? v->stage->encode(v, x, first, room, &size) : v->stage->encode_pieces(v, numbers, first, room, &size));
-    for (size_t i = 0; i < codec->n_bytes; i++) {
-        last = i + 1 == codec->n_bytes;
+    for (size_t i = 0; i < chain->n_bytes; i++) {
+        last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
-        TRY(codec->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
+        TRY(chain->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
                                     last ? cap : codec->bounds[i + 1], &size));
         if (last) break;
-        if (codec->bytes[i]->reshape)
-            codec->bytes[i]->reshape(out, size, &shape);
+        if (chain->bytes[i]->reshape)
+            chain->bytes[i]->reshape(out, size, &shape);
         else
             shape.n_sections = 0;
     }
@@ -279,15 +182,15 @@ static enum status encode_either(struct codec *codec, const float *x, const stru
 enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
                          size_t *bad_index)
 {
-    size_t bad = codec_first_nonfinite(x, codec->value.n);
-    if (bad == codec->value.n) return encode_either(codec, x, NULL, dst, cap, size_p);
+    size_t bad = codec_first_nonfinite(x, codec->chain.value.n);
+    if (bad == codec->chain.value.n) return encode_either(codec, x, NULL, dst, cap, size_p);
     if (bad_index) *bad_index = bad;
     return STATUS_NONFINITE;
 }
 
 bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece_range *pieces)
 {
-    const struct value_ctx *v = &codec->value;
+    const struct value_ctx *v = &codec->chain.value;
     if (v->stage->pieces) v->stage->pieces(v, shape, pieces);
     return v->stage->pieces != NULL;
 }
@@ -310,13 +213,13 @@ enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t 
     if (!codec_pieces(codec, &shape, NULL)) return STATUS_INVALID;
     TRY(codec_open(codec, src, size, NULL, &view));
     memset(room, 0, pieces_lay_out(&shape, room, &numbers));
-    codec->value.stage->decode_pieces(&codec->value, view.payload, view.size, &numbers);
+    codec->chain.value.stage->decode_pieces(&codec->chain.value, view.payload, view.size, &numbers);
     return STATUS_OK;
 }
 
 size_t codec_parts(const struct codec *codec)
 {
-    const struct value_ctx *v = &codec->value;
+    const struct value_ctx *v = &codec->chain.value;
     if (v->stage->parts) return v->stage->parts(v);
     size_t length = codec_part(codec, 0).to;
     return (v->n + length - 1) / length;
@@ -324,7 +227,7 @@ size_t codec_parts(const struct codec *codec)
 
 struct codec_part codec_part(const struct codec *codec, size_t index)
 {
-    const struct value_ctx *v = &codec->value;
+    const struct value_ctx *v = &codec->chain.value;
     if (v->stage->part) return v->stage->part(v, index);
     size_t align = v->stage->align ? v->stage->align(v) : 1, length = (CODEC_PART + align - 1) / align * align;
     size_t from = index * length;
@@ -333,32 +236,33 @@ struct codec_part codec_part(const struct codec *codec, size_t index)
 
 size_t codec_open_room(const struct codec *codec)
 {
-    return codec->n_bytes ? codec->bounds[0] : 0;
+    return codec->chain.n_bytes ? codec->bounds[0] : 0;
 }
 
 enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uint8_t *room, struct codec_view *view)
 {
-    const struct payload_shape shape = {.width = codec->value.stage->width};
-    for (size_t i = codec->n_bytes; i-- > 0;) {
+    const struct codec_chain *chain = &codec->chain;
+    const struct payload_shape shape = {.width = chain->value.stage->width};
+    for (size_t i = chain->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
-        TRY(codec->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
+        TRY(chain->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
         src = out;
     }
-    TRY(codec->value.stage->check(&codec->value, src, size));
+    TRY(chain->value.stage->check(&chain->value, src, size));
     *view = (struct codec_view){.codec = codec, .payload = src, .size = size};
     return STATUS_OK;
 }
 
 void codec_view_decode(const struct codec_view *view, size_t part, float *x)
 {
-    const struct value_ctx *v = &view->codec->value;
+    const struct value_ctx *v = &view->codec->chain.value;
     v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
 }
 
 void codec_views_add(const struct codec_addend *from, size_t n, size_t part, float *acc, float *weight)
 {
     if (!n) return;
-    const struct value_ctx *v = &from[0].view->codec->value;
+    const struct value_ctx *v = &from[0].view->codec->chain.value;
     const struct codec_part range = codec_part(from[0].view->codec, part);
     if (v->stage->add) {
         v->stage->add(v, from, n, range, acc, weight);
@@ -385,7 +289,7 @@ void codec_view_axpy_weigh(const struct codec_view *view, size_t part, float a, 
 
 double codec_bound_bits(const struct codec_view *view)
 {
-    const struct value_ctx *v = &view->codec->value;
+    const struct value_ctx *v = &view->codec->chain.value;
     if (v->stage->bound_bits) return v->stage->bound_bits(v);
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
@@ -411,12 +315,4 @@ enum status codec_decode_axpy(struct codec *codec, float a, const uint8_t *src, 
     for (size_t p = 0, parts = codec_parts(codec); p < parts; p++)
         codec_view_axpy(&view, p, a, acc + codec_part(codec, p).from);
     return STATUS_OK;
-}
-
-void codec_list(FILE *out)
-{
-    for (int i = 0; i < N_VALUE; i++)
-        fprintf(out, "%-22s value stage  %s\n", value_stages[i]->usage, value_stages[i]->help);
-    for (int i = 0; i < N_BYTE; i++)
-        fprintf(out, "+%-21s byte stage   %s\n", byte_stages[i]->name, byte_stages[i]->help);
 }
