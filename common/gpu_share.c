@@ -8,19 +8,15 @@
 #include <string.h>
 
 #include "common/config_keys.h"
+#include "common/environment.h"
 
-/* A whole number in the environment below 2^32; 0: none. */
-static uint32_t number_of(const char *name)
+enum status gpu_share_here(struct gpu_share *share, struct err *err)
 {
-    const char *text = getenv(name);
-    uint64_t value = text && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : 0;
-    return value <= UINT32_MAX ? (uint32_t)value : 0;
-}
-
-void gpu_share_here(struct gpu_share *share)
-{
-    *share = (struct gpu_share){.workers = number_of(WORKERS_HERE_ENV), .index = number_of(WORKER_INDEX_ENV)};
-    if (share->index >= share->workers) share->index = 0;
+    uint64_t workers, index = 0;
+    TRY(environment_number(WORKERS_HERE_ENV, "a number of workers", 0, UINT32_MAX, &workers, err));
+    if (workers) TRY(environment_number(WORKER_INDEX_ENV, "the number of a worker", 0, workers - 1, &index, err));
+    *share = (struct gpu_share){.workers = (uint32_t)workers, .index = (uint32_t)index};
+    return STATUS_OK;
 }
 
 bool gpu_share_deal(struct gpu_share *s, uint32_t gpus, uint32_t ranks, uint32_t batch_size)

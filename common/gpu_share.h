@@ -22,8 +22,8 @@ struct gpu_share {
     uint32_t idle;           /* GPUs that no worker has */
 };
 
-/* Workers and index from the environment, nothing dealt yet. */
-void gpu_share_here(struct gpu_share *share);
+/* Workers and index from the environment, nothing dealt yet. INVALID: what stands there is no such number. */
+enum status gpu_share_here(struct gpu_share *share, struct err *err) MUST_CHECK;
 
 /* Deal `gpus`. `ranks` GPUs for each worker, neighbours; 0: an equal part, rounded down, and further until it divides
  * batch_size (0: anything does). More workers than parts: they share them, in turn. False, with nothing dealt, for a

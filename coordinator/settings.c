@@ -13,7 +13,7 @@ static enum status resolve(struct config *config, struct config_sources *sources
     struct gpu_share share;
     char devices[sizeof config->train.devices];
     memcpy(devices, config->train.devices, sizeof devices);
-    gpu_share_here(&share);
+    TRY(gpu_share_here(&share, err));
     TRY(gpu_share_take(&share, gpu_share_listed(devices), 0, config, sources, err));
     TRY(config_resolve(config, sources, err));
     memcpy(config->train.devices, devices, sizeof devices);

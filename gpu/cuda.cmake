@@ -16,7 +16,7 @@ set(ATOLL_CUDNN_BUILT OFF)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
 file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
 set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
-    ${CMAKE_SOURCE_DIR}/common/pool.c)
+    ${CMAKE_SOURCE_DIR}/common/pool.c ${CMAKE_SOURCE_DIR}/common/environment.c)
 
 # Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there.
 function(atoll_cuda_find)

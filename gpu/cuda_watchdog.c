@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
+#include "common/environment.h"
 #include "common/mem.h"
 
 enum { LOOKS = 10 /* a second */, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
@@ -153,30 +153,17 @@ static void *watch_main(void *arg)
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static enum status seconds_of(const char *name, unsigned normal, unsigned *out, struct err *err)
-{
-    const char *set = getenv(name);
-    char *end = NULL;
-    *out = normal;
-    if (!set || !*set) return STATUS_OK;
-    unsigned long seconds = strtoul(set, &end, 10);
-    if (*end || *set < '0' || *set > '9' || seconds > SECONDS_MAX)
-        return err_set(err, STATUS_INVALID, "%s=%.40s: want seconds, 0 to %d", name, set, SECONDS_MAX);
-    *out = (unsigned)seconds;
-    return STATUS_OK;
-}
-
 enum status cuda_watchdog_start(const struct cuda_watch *watch, struct cuda_watchdog **out, struct err *err)
 {
-    unsigned timeout, grace;
+    uint64_t timeout, grace;
     pthread_condattr_t attr;
-    TRY(seconds_of("ATOLL_GPU_TIMEOUT", TIMEOUT, &timeout, err));
-    TRY(seconds_of("ATOLL_GPU_GRACE", GRACE, &grace, err));
+    TRY(environment_number("ATOLL_GPU_TIMEOUT", "seconds", TIMEOUT, SECONDS_MAX, &timeout, err));
+    TRY(environment_number("ATOLL_GPU_GRACE", "seconds", GRACE, SECONDS_MAX, &grace, err));
     struct cuda_watchdog *w = mem_alloc(1, sizeof *w);
     if (!w) return err_set(err, STATUS_NOMEM, "watchdog: out of memory");
     w->watch = *watch;
-    w->timeout = timeout;
-    w->grace = grace;
+    w->timeout = (unsigned)timeout;
+    w->grace = (unsigned)grace;
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

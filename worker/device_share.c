@@ -36,7 +36,7 @@ enum status device_share_take(struct gpu_share *share, struct config *config, st
 {
     char text[256], asked[CONFIG_NAME_MAX];
     struct err alone = {0};
-    gpu_share_here(share);
+    TRY(gpu_share_here(share, err));
     if (!share->workers) return STATUS_OK;
     TRY(gpu_share_check(config->train.devices, err));
     memcpy(asked, config->train.devices, sizeof asked);

@@ -2,8 +2,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "common/environment.h"
 #include "common/gpu_share.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
@@ -22,13 +22,6 @@ const char *memory_level_name(enum recompute level)
     return names[level];
 }
 
-/* Bytes, as launch says; 0: nobody said. */
-static uint64_t bytes_of(const char *name)
-{
-    const char *text = getenv(name);
-    return text && *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : 0;
-}
-
 /* An equal part of what the coordinator leaves; at least a byte: 0 is "not known". */
 static uint64_t part_of(uint64_t bytes, uint64_t coordinator, uint32_t workers)
 {
@@ -36,22 +29,25 @@ static uint64_t part_of(uint64_t bytes, uint64_t coordinator, uint32_t workers)
     return part ? part : 1;
 }
 
-void memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers)
+enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err)
 {
     struct gpu_share here;
-    gpu_share_here(&here);
+    TRY(gpu_share_here(&here, err));
     uint32_t workers = of_host ? here.workers : sharers;
-    uint64_t host = bytes_of(MEMORY_HOST_ENV), coordinator = bytes_of(MEMORY_COORDINATOR_ENV);
+    uint64_t host, coordinator; /* 0: nobody said */
+    TRY(environment_number(MEMORY_HOST_ENV, "bytes", 0, UINT64_MAX, &host, err));
+    TRY(environment_number(MEMORY_COORDINATOR_ENV, "bytes", 0, UINT64_MAX, &coordinator, err));
     if (!of_host || !workers) coordinator = 0;
-    if (!ask->free_bytes || (workers < 2 && !coordinator)) return;
+    if (!ask->free_bytes || (workers < 2 && !coordinator)) return STATUS_OK;
     ask->workers = workers;
     ask->coordinator = coordinator;
     ask->total_bytes = part_of(ask->total_bytes, coordinator, workers);
     if (ask->free_bytes > ask->total_bytes) ask->free_bytes = ask->total_bytes;
-    if (!host || !of_host) return;
+    if (!host || !of_host) return STATUS_OK;
     /* What is free now is less the later a worker starts; its part is not: one that is started again finds its own. */
     uint64_t part = part_of(host, coordinator, workers);
     if (ask->free_bytes > part) ask->free_bytes = part;
+    return STATUS_OK;
 }
 
 static uint64_t sum_of(const uint64_t bytes[MEMORY_CLASSES])

@@ -38,8 +38,9 @@ struct memory_ask {
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
 #define MEMORY_COORDINATOR_ENV "ATOLL_HOST_COORDINATOR"
 /* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
- * workers: all of them where the memory is the host's, else the `sharers` of its GPUs (0: it is alone). */
-void memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers);
+ * workers: all of them where the memory is the host's, else the `sharers` of its GPUs (0: it is alone). INVALID: what
+ * stands in the environment is no such number. */
+enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err) MUST_CHECK;
 
 struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];

@@ -85,7 +85,7 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
     ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
     if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
     ask_devices(&ask, devices, dev->host_memory ? 1 : config->ranks);
-    if (!config->eval_only) memory_ask_share(&ask, dev->host_memory, config->sharers);
+    if (!config->eval_only) TRY(memory_ask_share(&ask, dev->host_memory, config->sharers, err));
     return memory_plan_make(plan, &ask, config->recompute, err);
 }
 
@@ -106,6 +106,6 @@ enum status replica_host_plan(struct memory_plan *plan, const struct replica_con
     ask.fixed[MEMORY_MESSAGES] = outer->host.messages;
     ask.fixed[MEMORY_PINNED] = config->ranks * each + (maker ? outer->pinned : 0);
     cpu_memory(&ask.free_bytes, &ask.total_bytes);
-    if (!config->eval_only) memory_ask_share(&ask, true, 0);
+    if (!config->eval_only) TRY(memory_ask_share(&ask, true, 0, err));
     return memory_plan_host(plan, &ask, err);
 }

@@ -7,13 +7,15 @@
 #include "worker/replica.h"
 
 /* For each rank of devices[0 .. config->ranks-1], as on the one that has least free; or, where ranks share the host's
- * memory, for all of them. Nothing of the replica has been allocated yet. NOMEM: it does not fit. */
+ * memory, for all of them. Nothing of the replica has been allocated yet. NOMEM: it does not fit; INVALID:
+ * memory_ask_share. */
 enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
                                 const struct layout *layout, struct device *const *devices, struct err *err) MUST_CHECK;
 
 /* The same of the host's memory, for a worker whose devices are GPUs: parameters as the outer loop and the caller have
  * them, the moments' copy that is saved, the outer path, pinned buffers. `device`: the plan above. What the CUDA
- * libraries take of the host by themselves is not known and not counted. NOMEM, UNSUPPORTED: memory_plan_host. */
+ * libraries take of the host by themselves is not known and not counted. NOMEM, UNSUPPORTED: memory_plan_host; INVALID:
+ * memory_ask_share. */
 enum status replica_host_plan(struct memory_plan *plan, const struct replica_config *config,
                               const struct layout *layout, struct device *const *devices,
                               const struct memory_plan *device, struct err *err) MUST_CHECK;

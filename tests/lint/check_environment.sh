@@ -3,7 +3,7 @@
 set -euo pipefail
 
 folders=(common compress wire gpu worker coordinator cli)
-read=$(grep -rhoE --include='*.[ch]' '(getenv|seconds_of)\("ATOLL_[A-Z_]+"|_ENV "ATOLL_[A-Z_]+"' "${folders[@]}" |
+read=$(grep -rhoE --include='*.[ch]' '(getenv|environment_number)\("ATOLL_[A-Z_]+"|_ENV "ATOLL_[A-Z_]+"' "${folders[@]}" |
     grep -oE 'ATOLL_[A-Z_]+' | sort -u)
 told=$(awk 'BEGIN { RS = "\140" } /^ATOLL_[A-Z_]+$/' docs/gpu.md | sort -u) # between two back quotes
 [[ $read == "$told" ]] || {

@@ -110,7 +110,7 @@ atoll_planted_worker(batch_too_small test_memory_plan worker/memory_plan.c
 atoll_planted_worker(batch_too_large test_memory_plan worker/memory_plan.c
     "return low * ask->batch_unit;" "return high * ask->batch_unit;")
 atoll_planted_worker(memory_of_other_workers_taken test_memory_plan worker/replica_memory.c
-    "if (!config->eval_only) memory_ask_share(&ask, dev" "if (config->eval_only) memory_ask_share(&ask, dev")
+    "if (!config->eval_only) TRY(memory_ask_share(&ask, dev" "if (config->eval_only) TRY(memory_ask_share(&ask, dev")
 atoll_planted_worker(layers_counted_once test_memory_plan worker/decoder.c
     "(config->n_layer - 1) * (two.used" "(config->n_layer - 2) * (two.used")
 
@@ -138,7 +138,7 @@ atoll_planted_worker(numbers_of_deltas_forgotten test_memory_plan worker/replica
 atoll_planted_worker(moments_read_to_nobody test_memory_plan worker/inner_opt.c
     "config->unread ? 0 : inner_opt_moment_bytes" "inner_opt_moment_bytes")
 atoll_planted_worker(host_of_other_workers_taken test_memory_plan worker/replica_memory.c
-    "memory_ask_share(&ask, true, 0)" "(void)0")
+    "TRY(memory_ask_share(&ask, true, 0, err))" "(void)0")
 atoll_planted_worker(one_worker_too_many_advised test_memory_plan worker/memory_plan.c
     "/ plan->total;" "/ plan->total + 1;")
 

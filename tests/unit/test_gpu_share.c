@@ -143,15 +143,29 @@ static void test_environment(void **state)
 {
     (void)state;
     static const struct {
-        const char *workers, *index;
+        const char *workers, *index, *refused; /* NULL: it is not */
         uint32_t n, i;
-    } cases[] = {{"", "", 0, 0}, {"3", "2", 3, 2}, {"3", "3", 3, 0}, {"x", "1", 0, 0}, {"3", "", 3, 0},
-                 {"99999999999", "1", 0, 0}};
+    } cases[] = {
+        {"", "", NULL, 0, 0},
+        {"3", "2", NULL, 3, 2},
+        {"3", "", NULL, 3, 0},
+        {"", "7", NULL, 0, 0},
+        {"4294967295", "4294967294", NULL, UINT32_MAX, UINT32_MAX - 1},
+        {"3", "3", "ATOLL_WORKER_INDEX=3: want the number of a worker, 0 to 2", 7, 7},
+        {"x", "1", "ATOLL_WORKERS_HERE=x: want a number of workers, 0 to 4294967295", 7, 7},
+        {"3x", "1", "ATOLL_WORKERS_HERE=3x: want", 7, 7},
+        {"-3", "1", "ATOLL_WORKERS_HERE=-3: want", 7, 7},
+        {" 3", "1", "ATOLL_WORKERS_HERE= 3: want", 7, 7},
+        {"4294967296", "1", "ATOLL_WORKERS_HERE=4294967296: want", 7, 7},
+        {"18446744073709551617", "1", "ATOLL_WORKERS_HERE=18446744073709551617: want", 7, 7}, /* 2^64 + 1 */
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct gpu_share s;
+        struct gpu_share s = {.workers = 7, .index = 7};
+        struct err err = {0};
         setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(WORKER_INDEX_ENV, cases[i].index, 1);
-        gpu_share_here(&s);
+        assert_int_equal(gpu_share_here(&s, &err), cases[i].refused ? STATUS_INVALID : STATUS_OK);
+        if (cases[i].refused && !strstr(err.msg, cases[i].refused)) fail_msg("%s", err.msg);
         assert_int_equal(s.workers, cases[i].n);
         assert_int_equal(s.index, cases[i].i);
     }

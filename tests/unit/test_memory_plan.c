@@ -326,7 +326,7 @@ static void test_share(void **state)
         const char *workers, *host, *coordinator;
         uint64_t free, part, total; /* of 1000 bytes */
     } cases[] = {
-        {"", "", "100", 900, 900, 1000},    {"1", "100", "", 900, 900, 1000},  {"x", "1", "100", 900, 900, 1000},
+        {"", "", "100", 900, 900, 1000},    {"1", "100", "", 900, 900, 1000},  {"0", "1", "100", 900, 900, 1000},
         {"4", "", "", 900, 250, 250},       {"2", "800", "", 800, 400, 500},   {"2", "800", "0", 300, 300, 500},
         {"1", "800", "100", 800, 700, 900}, {"2", "800", "2000", 800, 1, 1},   {"2", "", "100", 800, 450, 450},
         {"2", "5000", "", 900, 500, 500},   {"2", "800", "100", 800, 350, 450},
@@ -338,10 +338,13 @@ static void test_share(void **state)
         setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(MEMORY_HOST_ENV, cases[i].host, 1);
         setenv(MEMORY_COORDINATOR_ENV, cases[i].coordinator, 1);
-        memory_ask_share(&ask, true, 0);
+        assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_OK);
         assert_int_equal(ask.free_bytes, cases[i].part);
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
+    setenv(MEMORY_HOST_ENV, "18446744073709551616", 1); /* 2^64 */
+    assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask stays */
+    assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: want bytes, 0 to 18446744073709551615"));
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 0.00 GiB of the coordinator: "));
     device_close(ask.dev);
