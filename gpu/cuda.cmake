@@ -7,7 +7,7 @@ set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the last also as PTX, for newer ones")
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
-set(ATOLL_CUDA_OLDEST 12.0) # toolkit; Debian 13 and Ubuntu 24.04 have a package of 12
+set(ATOLL_CUDA_OLDEST 12) # toolkit, of any minor version; Debian 13 and Ubuntu 24.04 have a package of 12
 set(ATOLL_CUDA_BUILT OFF)
 set(ATOLL_CUDNN_BUILT OFF)
 
@@ -108,6 +108,7 @@ function(atoll_cuda_plugin)
     endforeach()
     add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
                 ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
+    target_compile_definitions(atoll_cuda PRIVATE ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
     if(ATOLL_CUDA_NCCL) # the library itself is opened at run time

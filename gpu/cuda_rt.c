@@ -10,7 +10,7 @@
 
 enum {
     CAPABILITY_MIN = 80, /* Ampere: the oldest this build has code for */
-    OLDEST_TOOLKIT = 12000, /* 1000 times the major version: ATOLL_CUDA_OLDEST of gpu/cuda.cmake */
+    OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000, /* as the driver counts versions; gpu/cuda.cmake says which */
     GRID_X_MAX = 0x7fffffff,
     GRID_Y_MAX = 65535,
     POLLS_MAX = 1000, /* without a pause: a few microseconds each */

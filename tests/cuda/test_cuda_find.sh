@@ -11,6 +11,6 @@ chmod +x "$work/nvcc"
 configure() { cmake --preset release -B "$work/build" -DATOLL_NVCC="$work/nvcc" "$@" 2>&1; }
 
 said=$(configure) || { echo "$said" && exit 1; }
-grep -q 'CUDA back end: not built: .* is of CUDA 11.8, older than 12.0' <<<"$said" || { echo "$said" && exit 1; }
+grep -q 'CUDA back end: not built: .* is of CUDA 11.8, older than 12$' <<<"$said" || { echo "$said" && exit 1; }
 if said=$(configure -DATOLL_CUDA=ON); then echo "ON is content with an old toolkit" && exit 1; fi
 grep -q 'is of CUDA 11.8' <<<"$said" || { echo "$said" && exit 1; }
