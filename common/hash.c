@@ -3,6 +3,10 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "common/pool.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats and hashes are hashed as they lie in memory");
+
 /* Bit-at-a-time table built on first use would need a lock; a nibble table is small enough to be constant-folded. */
 static uint32_t crc_portable(uint32_t crc, const unsigned char *p, size_t n)
 {
@@ -54,4 +58,40 @@ uint64_t hash_mix(uint64_t acc, uint64_t member)
 {
     uint64_t pair[2] = {acc, member};
     return XXH3_64bits(pair, sizeof pair);
+}
+
+enum { LEAVES = 1024 }; /* made at a time, 64 MiB of floats: any number of floats needs no memory of its own */
+
+struct leaves {
+    const float *x;
+    size_t n;
+    uint64_t hash[LEAVES];
+};
+
+static void hash_leaves(void *ctx, int thread, int threads)
+{
+    struct leaves *leaves = ctx;
+    size_t at, end;
+    pool_share(leaves->n, HASH_BLOCK, thread, threads, &at, &end);
+    for (; at < end; at += HASH_BLOCK) {
+        size_t n = end - at < HASH_BLOCK ? end - at : HASH_BLOCK;
+        leaves->hash[at / HASH_BLOCK] = hash64(leaves->x + at, n * sizeof *leaves->x);
+    }
+}
+
+uint64_t hash_floats(struct pool *pool, const float *x, size_t n)
+{
+    const size_t most = (size_t)LEAVES * HASH_BLOCK;
+    struct leaves leaves;
+    uint64_t root = n;
+    for (size_t at = 0; at < n; at += most) {
+        leaves.x = x + at;
+        leaves.n = n - at < most ? n - at : most;
+        if (pool && leaves.n > HASH_BLOCK)
+            pool_run(pool, hash_leaves, &leaves);
+        else
+            hash_leaves(&leaves, 0, 1);
+        for (size_t i = 0; i * HASH_BLOCK < leaves.n; i++) root = hash_mix(root, leaves.hash[i]);
+    }
+    return root;
 }

@@ -212,7 +212,7 @@ uint64_t layout_theta_hash(const struct layout *layout, const float *theta)
     uint64_t acc = 0;
     for (uint32_t i = 0; i < layout->n_fragments; i++) {
         const struct fragment *f = &layout->fragments[i];
-        acc = hash_mix(acc, hash64(theta + f->offset, f->count * sizeof *theta));
+        acc = hash_mix(acc, hash_floats(NULL, theta + f->offset, f->count));
     }
     return acc;
 }

@@ -66,7 +66,7 @@ enum status layout_decode(struct layout *layout, struct reader *r) MUST_CHECK;
  * one is made on all cores that the process may use. */
 void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta);
 
-/* hash64 of each fragment's floats, combined in fragment order: the run's theta_hash. */
+/* hash_floats of each fragment, combined in fragment order by hash_mix: the run's theta_hash. */
 uint64_t layout_theta_hash(const struct layout *layout, const float *theta);
 
 #endif

@@ -117,7 +117,7 @@ const float *engine_theta(const struct engine *engine);
 const float *engine_residual(const struct engine *engine, uint32_t fragment);
 const struct layout *engine_layout(const struct engine *engine);
 uint64_t engine_version(const struct engine *engine, uint32_t fragment);
-/* hash64 of the fragment at `version`; 0 when the log no longer (or not yet) has it. */
+/* hash_floats of the fragment at `version`; 0 when the log no longer (or not yet) has it. */
 uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);
 const uint8_t *engine_run_id(const struct engine *engine);
 /* Sample positions: committed + outstanding + free = [0, cursor), disjoint. CORRUPT when that does not hold. */

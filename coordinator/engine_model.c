@@ -62,7 +62,7 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     for (uint32_t f = 0; status == STATUS_OK && f < layout->n_fragments; f++) {
         const struct fragment *frag = &layout->fragments[f];
         if (!e->init_dir) layout_fill(layout, f, e->config.run.seed, theta + frag->offset);
-        model->hashes[f] = hash64(theta + frag->offset, frag->count * sizeof *theta);
+        model->hashes[f] = hash_floats(NULL, theta + frag->offset, frag->count);
     }
     mem_free(theta);
     return status;

@@ -7,10 +7,10 @@
 #include "common/log.h"
 #include "common/mem.h"
 
-static const char segment_magic[8] = {'A', 'T', 'O', 'L', 'L', 'J', '1', '\n'};
+static const char segment_magic[8] = {'A', 'T', 'O', 'L', 'L', 'J', JOURNAL_FORMAT, '\n'};
 static const uint32_t record_magic = 0x4c4e524a; /* "JRNL" */
 
-enum { SCAN_WINDOW = 1 << 20 };
+enum { FORMAT_AT = 6, SCAN_WINDOW = 1 << 20 };
 
 struct header {
     uint16_t type;
@@ -31,13 +31,27 @@ static bool header_decode(struct header *h, const uint8_t data[JOURNAL_RECORD_HE
     return magic == record_magic && !zero && get_u32(&r) == crc32c(0, data, JOURNAL_RECORD_HEADER - 4);
 }
 
-static void segment_header(uint8_t out[JOURNAL_SEGMENT_HEADER], uint64_t segment)
+static void segment_header(uint8_t out[JOURNAL_SEGMENT_HEADER], uint64_t segment, uint8_t format)
 {
     struct writer w = writer_of(out, JOURNAL_SEGMENT_HEADER);
     put_bytes(&w, segment_magic, sizeof segment_magic);
+    out[FORMAT_AT] = format;
     put_u64(&w, segment);
     put_u32(&w, crc32c(0, out, 16));
     put_u32(&w, 0);
+}
+
+/* A whole header of another format is no damage. */
+static enum status check_format(const uint8_t head[JOURNAL_SEGMENT_HEADER], uint64_t segment, struct err *err)
+{
+    uint8_t other[JOURNAL_SEGMENT_HEADER], format = head[FORMAT_AT];
+    segment_header(other, segment, format);
+    if (format == JOURNAL_FORMAT || format < '0' || format > '9' || memcmp(head, other, sizeof other) != 0)
+        return STATUS_OK;
+    return err_set(err, STATUS_UNSUPPORTED,
+                   "journal segment %llu has format %c, this program reads %c: go on with the release that began the "
+                   "run, or start a new run from a checkpoint (model.init_from)",
+                   (unsigned long long)segment, format, JOURNAL_FORMAT);
 }
 
 /* Does any record behind `at` know the byte at `at` to be durable? Headers carry their own checksum, so a header is
@@ -95,8 +109,9 @@ enum status journal_scan(const struct journal_source *source, uint64_t *good_p, 
     struct scan scan = {.source = source};
     enum status status = STATUS_OK;
     uint64_t at = 0;
-    segment_header(expect, source->segment);
+    segment_header(expect, source->segment, JOURNAL_FORMAT);
     if (source->size >= sizeof head) TRY(source->read(source->ctx, 0, head, sizeof head, err));
+    TRY(check_format(head, source->segment, err));
     if (!memcmp(head, expect, sizeof head)) {
         at = sizeof head;
         while (at < source->size && (status = scan_record(&scan, at, err)) == STATUS_OK) {
@@ -136,7 +151,7 @@ static enum status store_read(void *ctx, uint64_t offset, void *dst, size_t size
 static enum status begin_header(struct journal *j, struct err *err)
 {
     uint8_t head[JOURNAL_SEGMENT_HEADER];
-    segment_header(head, j->segment);
+    segment_header(head, j->segment, JOURNAL_FORMAT);
     struct store_part part = {head, sizeof head};
     TRY(j->store->ops->append(j->store, &part, 1, err));
     j->size = sizeof head;

@@ -1,6 +1,6 @@
 /* The journal: records appended to segments of a store, each with its length and checksums.
  *
- *     segment = "ATOLLJ1\n", u64 segment number, u32 crc32c of both, u32 zero, records
+ *     segment = "ATOLLJ2\n", u64 segment number, u32 crc32c of both, u32 zero, records
  *     record  = u32 magic, u16 type, u16 zero, u64 body bytes, u64 durable, u32 crc32c of the body,
  *               u32 crc32c of the 28 bytes before, body
  *
@@ -20,6 +20,9 @@
 #include "coordinator/store.h"
 
 enum { JOURNAL_SEGMENT_HEADER = 24, JOURNAL_RECORD_HEADER = 32, JOURNAL_PARTS_MAX = 4 };
+/* The digit in a segment's magic. 1: hashes of theta were XXH3 of a fragment in one piece; since 2 they are
+ * hash_floats. */
+enum { JOURNAL_FORMAT = '2' };
 enum { JOURNAL_MARK = 0 };
 
 struct journal {
@@ -35,7 +38,8 @@ typedef enum status (*journal_visit_fn)(void *ctx, uint16_t type, struct journal
 
 /* Read all segments from number `first` on, oldest first, give every whole record to `visit` (marks excepted), cut the
  * torn tail of the last segment, and go on appending there. With no segment at all `journal->open` stays false.
- * CORRUPT: a damaged record that is not the torn tail; the line says segment and offset. */
+ * CORRUPT: a damaged record that is not the torn tail; the line says segment and offset. UNSUPPORTED: a segment of
+ * another format. */
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
                             void *ctx, struct err *err) MUST_CHECK;
 /* Start segment `segment`; the one before is synced first. *journal is zeroed or open. */

@@ -205,7 +205,7 @@ void outer_state_rehash(struct outer_state *s)
 {
     for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
         const struct fragment *frag = &s->layout->fragments[f];
-        s->fragments[f].hash = hash64(s->theta + frag->offset, frag->count * sizeof *s->theta);
+        s->fragments[f].hash = hash_floats(s->pool, s->theta + frag->offset, frag->count);
     }
 }
 

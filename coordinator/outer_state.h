@@ -22,7 +22,7 @@ struct codec;
 struct outer_fragment {
     struct codec *up, *down; /* down: NULL when all updates are relayed */
     struct feedback residual;
-    uint64_t hash;         /* hash64 of theta now */
+    uint64_t hash;         /* hash_floats of theta now */
     uint32_t buffered;     /* async: arrivals since the momentum moved */
     uint64_t merged, merged_tokens; /* async: deltas merged so far and their tokens */
 };

@@ -159,7 +159,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     if (step->relay) {
-        mine->hash = hash64(theta, frag->count * sizeof *theta);
+        mine->hash = hash_floats(s->pool, theta, frag->count);
         return STATUS_OK;
     }
     struct publish publish = {.codec = mine->down, .replace = replace, .residual = mine->residual.residual,

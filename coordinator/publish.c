@@ -62,6 +62,6 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
         move_parts(&job, 0, 1);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
-    *hash_p = hash64(theta, n * sizeof *theta);
+    *hash_p = hash_floats(p->pool, theta, n);
     return STATUS_OK;
 }

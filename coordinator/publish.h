@@ -26,8 +26,8 @@ struct publish {
 void publish_add_residual(float *x, float *residual, float decay, const uint8_t *skip, size_t n);
 
 /* x[n]: the increment, residual added, or the new theta. On OK payload[*size_p] is the update's payload, theta and
- * residual have moved, and *hash_p is hash64 of theta. NONFINITE when an element of theta would not be finite. After an
- * error neither theta nor residual may be used again: the run stops, and starts from its journal. */
+ * residual have moved, and *hash_p is hash_floats of theta. NONFINITE when an element of theta would not be finite.
+ * After an error neither theta nor residual may be used again: the run stops, and starts from its journal. */
 enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
                          size_t *size_p, uint64_t *hash_p) MUST_CHECK;
 

@@ -7,9 +7,10 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as they lie in memory");
 
-static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '1', '\n'};
+/* Its digit is the format: 1 had hashes of whole arrays, 2 has hash_floats. */
+static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '2', '\n'};
 
-enum { PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
+enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
 
 /* --- float arrays in the order they are stored -------------------------------------------------------------------- */
 
@@ -215,7 +216,7 @@ static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment
     size_t n = list_arrays(l, arrays);
     info_encode(l, round, segment, w);
     put_u32(w, (uint32_t)n);
-    for (size_t i = 0; i < n; i++) put_u64(w, hash64(arrays[i].data, arrays[i].count * sizeof(float)));
+    for (size_t i = 0; i < n; i++) put_u64(w, hash_floats(l->outer.pool, arrays[i].data, arrays[i].count));
     struct record_run run = {.config_hash = l->config_hash, .config_text = l->config_text,
                              .config_size = strlen(l->config_text)};
     memcpy(run.run_id, l->run_id, WIRE_UUID);
@@ -302,6 +303,20 @@ static enum status bad(struct err *err, uint64_t round, const char *what)
                    (unsigned long long)round, what);
 }
 
+static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, struct err *err)
+{
+    uint8_t other[sizeof magic], format = prefix[FORMAT_AT];
+    if (!memcmp(prefix, magic, sizeof magic)) return STATUS_OK;
+    memcpy(other, magic, sizeof magic);
+    other[FORMAT_AT] = format;
+    if (format < '0' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
+        return bad(err, round, "is not one of ours");
+    return err_set(err, STATUS_UNSUPPORTED,
+                   "checkpoint round_%06llu has format %c, this program reads %c: go on with the release that began "
+                   "the run, or start a new run from the checkpoint (model.init_from)",
+                   (unsigned long long)round, format, magic[FORMAT_AT]);
+}
+
 /* The checked head in mem_alloc'd memory. */
 static enum status read_head(struct store *store, uint64_t round, uint8_t **head_p, size_t *size_p, uint64_t *total_p,
                              struct err *err)
@@ -313,7 +328,8 @@ static enum status read_head(struct store *store, uint64_t round, uint8_t **head
     struct reader r = reader_of(prefix + sizeof magic, PREFIX - sizeof magic);
     uint64_t size = get_u64(&r);
     uint32_t crc = get_u32(&r);
-    if (memcmp(prefix, magic, sizeof magic) != 0 || get_u32(&r)) return bad(err, round, "is not one of ours");
+    TRY(check_magic(prefix, round, err));
+    if (get_u32(&r)) return bad(err, round, "is not one of ours");
     if (size > HEAD_MAX || size > *total_p - PREFIX) return bad(err, round, "is too short");
     uint8_t *head = mem_alloc(1, size);
     if (!head) return err_set(err, STATUS_NOMEM, "no memory to read a checkpoint");
@@ -349,7 +365,8 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
         size_t bytes = arrays[i].count * sizeof(float);
         if (bytes > total - at) return bad(err, round, "is too short");
         TRY(store->ops->snapshot_state_read(store, round, at, arrays[i].data, bytes, err));
-        if (hash64(arrays[i].data, bytes) != hashes[i]) return bad(err, round, "is damaged");
+        if (hash_floats(l->outer.pool, arrays[i].data, arrays[i].count) != hashes[i])
+            return bad(err, round, "is damaged");
         at += bytes;
     }
     return at == total ? STATUS_OK : bad(err, round, "has more bytes than it should");

@@ -1,8 +1,8 @@
 /* A snapshot: theta as a model folder, and the rest of the ledger as one blob of bytes beside it.
  *
- *     state = "ATOLLS1\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *     state = "ATOLLS2\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
  *
- * The head holds everything but the floats, and hash64 of each array of floats. */
+ * The head holds everything but the floats, and hash_floats of each array of floats. */
 #ifndef COORDINATOR_SNAPSHOT_H
 #define COORDINATOR_SNAPSHOT_H
 

@@ -10,7 +10,7 @@
 #include "coordinator/member.h"
 
 struct update_entry {
-    uint64_t hash;         /* hash64 of theta_f at this version */
+    uint64_t hash;         /* hash_floats of theta_f at this version */
     struct journal_ref at; /* of the update object that made it */
     uint64_t size;         /* 0: no object, the log starts here */
 };

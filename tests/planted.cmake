@@ -1,5 +1,5 @@
 # Planted bugs: what tests are worth. A list (sim/planted.cmake, cuda/planted_*.cmake, parity/planted_worker.cmake,
-# unit/planted_coordinator.cmake) makes programs of the true sources with one line of one source changed, in the build
+# unit/planted_*.cmake) makes programs of the true sources with one line of one source changed, in the build
 # folder: the tree has no hooks for this.
 # test_SUITE_planted (planted.sh) runs them and fails when a bug gets through. A line that is gone stops the
 # configuration where warnings are errors, and fails the test elsewhere.

@@ -1,4 +1,4 @@
-/* The messages of protocol version 1: structs <-> bytes. What each message means, who sends it when, and what the other
+/* The messages of protocol version 2: structs <-> bytes. What each message means, who sends it when, and what the other
  * side does with it is in docs/protocol.md; this header is the vocabulary.
  *
  * A worker dials two connections to the coordinator: *control* (small messages, never behind data) and *bulk* (chunks).
@@ -15,7 +15,7 @@
 #include "common/status.h"
 
 enum {
-    WIRE_VERSION = 1,
+    WIRE_VERSION = 2,
     WIRE_HEADER = 16,          /* bytes before each message's body, see wire/frame.h */
     WIRE_CHUNK_MAX = 1 << 20,  /* payload bytes of one CHUNK */
     WIRE_BODY_MAX = 4 << 20,   /* body bytes of any message */
@@ -120,7 +120,7 @@ struct msg_config {
 };
 
 struct wire_version {
-    uint64_t version, hash; /* hash64 of the fragment's floats at that version */
+    uint64_t version, hash; /* hash_floats of the fragment at that version */
 };
 
 struct msg_join {

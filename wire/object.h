@@ -23,7 +23,7 @@ struct update {
     uint64_t version;    /* of the fragment after this update, >= 1 */
     uint64_t round;      /* barrier: the round it closes; async: the round of the delta it merges */
     uint8_t form;        /* enum update_form */
-    uint64_t theta_hash; /* hash64 of the fragment's floats after this update */
+    uint64_t theta_hash; /* hash_floats of the fragment after this update */
     char codec[64];      /* spec of the payload */
     uint32_t n_named;
     const struct update_named *named; /* encode: caller's; decode: the caller's buffer given below */

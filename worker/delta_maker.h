@@ -36,8 +36,8 @@ enum status delta_maker_create(struct delta_maker **out, struct device *dev, con
 /* NULL is allowed. */
 void delta_maker_destroy(struct delta_maker *maker);
 
-/* Training will start from `values` in fragment i (memory of the host). `hash` is hash64 of them: what the device has
- * by this hash does not go up again. Not between the begin of training and delta_maker_make. */
+/* Training will start from `values` in fragment i (memory of the host). `hash` is hash_floats of them: what the device
+ * has by this hash does not go up again. Not between the begin of training and delta_maker_make. */
 void delta_maker_anchor(struct delta_maker *maker, uint32_t i, const float *values, uint64_t hash);
 /* Fragment i of the anchor, where it has the hash `before`, becomes `after` by an update's payload of codec `down`,
  * which was decoded once without error: theta + x. False: the device cannot, or has other floats (delta_maker_anchor

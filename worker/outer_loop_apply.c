@@ -110,7 +110,7 @@ static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
         damaged(loop, i, "the snapshot's head is malformed", now_us);
         return;
     }
-    uint64_t hash = hash64(loop->theta + f->offset, f->count * sizeof(float));
+    uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
     if (hash != head.hash) {
         damaged(loop, i, "the snapshot does not match its hash", now_us);
         return;
@@ -202,7 +202,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         return;
     }
     move_theta(loop, i, &u, &view);
-    uint64_t hash = hash64(loop->theta + f->offset, f->count * sizeof(float));
+    uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
     if (hash != u.theta_hash) {
         log_error("fragment %u at version %" PRIu64 " has hash %016" PRIx64 ", the run has %016" PRIx64
                   ": this worker's parameters went wrong (memory fault or software defect); it drops them and loads a "
@@ -252,7 +252,7 @@ void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint
         if (w->snapshot[i].version != 0) continue;
         float *theta = loop->theta + f->offset;
         layout_fill(loop->model.layout, i, loop->model.config->run.seed, theta);
-        uint64_t hash = hash64(theta, f->count * sizeof *theta);
+        uint64_t hash = hash_floats(loop->model.pool, theta, f->count);
         if (hash != w->snapshot[i].hash) continue; /* the run starts from existing weights: they are downloaded */
         f->hash = hash;
         sync_loaded(&loop->sync, i, 0, now_us);

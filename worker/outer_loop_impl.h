@@ -19,7 +19,7 @@
 
 struct outer_fragment {
     uint64_t offset, count; /* floats of theta */
-    uint64_t hash;          /* hash64 of theta's floats at the version held */
+    uint64_t hash;          /* hash_floats of theta at the version held */
     struct codec *up, *down; /* down: NULL when all updates are relayed */
 
     struct feedback fb;

@@ -184,7 +184,7 @@ static enum status check_saved(const struct outer_loop *loop, struct err *err)
         const struct outer_fragment *f = &loop->f[i];
         if (s->f[i].count != f->count || s->f[i].payload_size > f->payload_cap)
             return err_set(err, STATUS_MISMATCH, "its fragments are others");
-        if (hash64(s->theta + f->offset, f->count * sizeof(float)) != s->f[i].hash)
+        if (hash_floats(loop->model.pool, s->theta + f->offset, f->count) != s->f[i].hash)
             return err_set(err, STATUS_CORRUPT, "its parameters do not match their hash");
     }
     return STATUS_OK;

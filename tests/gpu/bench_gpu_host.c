@@ -40,7 +40,7 @@ static enum status move(struct bench_host *h)
 
 static enum status hash(struct bench_host *h)
 {
-    h->sum += hash64(h->theta, codec_count(h->codec) * sizeof *h->theta);
+    h->sum += hash_floats(h->pool, h->theta, codec_count(h->codec));
     return STATUS_OK;
 }
 

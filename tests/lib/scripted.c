@@ -151,7 +151,7 @@ void scripted_publish(uint32_t f, bool with_delta)
     assert_int_equal(codec_encode(down[f], was, payload, sizeof payload, &size, NULL), STATUS_OK);
     assert_int_equal(codec_decode(down[f], payload, size, x), STATUS_OK);
     for (size_t i = 0; i < n; i++) theta[i] = replaces ? x[i] : s->theta[f][v - 1][i] + x[i];
-    s->hash_at[f][v] = hash64(theta, 4 * n);
+    s->hash_at[f][v] = hash_floats(NULL, theta, n);
     u.theta_hash = s->hash_at[f][v] ^ (s->spoil_hash ? 1 : 0);
     snprintf(u.codec, sizeof u.codec, "%s", codec_spec(down[f]));
     u.n_named = with_delta;
@@ -536,7 +536,7 @@ static void begin(const char *codec_up, const char *codec_down, struct device *d
         assert_int_equal(codec_create_for_fragment(&up[f], codec_up, &s->layout, f, NULL), STATUS_OK);
         assert_int_equal(codec_create_for_fragment(&down[f], codec_down, &s->layout, f, NULL), STATUS_OK);
         layout_fill(&s->layout, f, s->config.run.seed, s->theta[f][0]);
-        s->hash_at[f][0] = hash64(s->theta[f][0], 4 * count_of(f));
+        s->hash_at[f][0] = hash_floats(NULL, s->theta[f][0], count_of(f));
         memset(&parked[f], 0, sizeof parked[f]);
     }
     s->now = 1000000;

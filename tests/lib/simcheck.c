@@ -215,7 +215,7 @@ static void engine_log(struct simcheck *c, const struct engine *engine, uint32_t
     c->engine_versions[f] = version;
     const float *theta = engine_theta(engine) + c->layout.fragments[f].offset;
     check_owed(c, f, v, engine_residual(engine, f));
-    if (v->hash != hash64(theta, check_count(c, f) * sizeof(float)) ||
+    if (v->hash != hash_floats(NULL, theta, check_count(c, f)) ||
         engine_version_hash(engine, f, version) != v->hash)
         simcheck_fail(c, "the coordinator's fragment %u is not version %llu of the log", f,
                       (unsigned long long)version);

@@ -86,7 +86,7 @@ enum status check_log_init(struct simcheck *c, struct err *err)
         struct check_version *v = log_grow(c, f);
         layout_fill(&c->layout, f, c->config.run.seed, v->theta);
         for (size_t i = 0; i < check_count(c, f); i++) v->ideal[i] = (double)v->theta[i];
-        v->hash = hash64(v->theta, check_count(c, f) * sizeof(float));
+        v->hash = hash_floats(NULL, v->theta, check_count(c, f));
         v->visible = v->durable = true;
     }
     return STATUS_OK;
@@ -309,7 +309,7 @@ void check_log_append(struct simcheck *c, const uint8_t *object, size_t size)
     if (!c->failure[0] && !check_update_decode(c, &u, v, decoded))
         simcheck_fail(c, "the payload of an update does not decode");
     apply_update(v->theta, u.form == UPDATE_PARAMETERS, decoded, n);
-    v->hash = hash64(v->theta, n * sizeof(float));
+    v->hash = hash_floats(NULL, v->theta, n);
     if (v->hash != u.theta_hash)
         simcheck_fail(c, "fragment %u version %llu: its hash is not that of theta after it", f,
                       (unsigned long long)u.version);

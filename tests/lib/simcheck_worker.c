@@ -128,7 +128,7 @@ void check_deltas_free(struct simcheck *c)
 /* The version of fragment f whose floats these are, newest first; -1: none. */
 static int64_t version_of(struct simcheck *c, uint32_t f, const float *theta)
 {
-    uint64_t hash = hash64(theta, check_count(c, f) * sizeof(float));
+    uint64_t hash = hash_floats(NULL, theta, check_count(c, f));
     for (size_t v = c->logs[f].n; v-- > 0;)
         if (c->logs[f].versions[v].hash == hash) return (int64_t)v;
     return -1;
@@ -187,7 +187,7 @@ void simcheck_worker_evaluates(struct simcheck *c, int client, const struct msg_
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, task->versions[f]);
         const float *part = theta + c->layout.fragments[f].offset;
-        if ((!v || v->hash != hash64(part, check_count(c, f) * sizeof(float))) && !c->behind)
+        if ((!v || v->hash != hash_floats(NULL, part, check_count(c, f))) && !c->behind)
             simcheck_fail(c, "worker-%d evaluates something else than version %llu of fragment %u", client,
                           (unsigned long long)task->versions[f], f);
     }
@@ -204,7 +204,7 @@ void simcheck_worker(struct simcheck *c, int client, struct outer_loop *loop, en
     for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));
         if (c->behind) continue;
-        if (!v || v->hash != hash64(theta + c->layout.fragments[f].offset, check_count(c, f) * sizeof(float)))
+        if (!v || v->hash != hash_floats(NULL, theta + c->layout.fragments[f].offset, check_count(c, f)))
             simcheck_fail(c, "worker-%d: its copy of fragment %u is not version %llu of the log", client, f,
                           (unsigned long long)outer_loop_version(loop, f));
     }

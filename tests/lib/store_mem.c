@@ -359,6 +359,17 @@ uint8_t *store_mem_segment(struct store *s, uint64_t segment, size_t *size_p, si
     return seg->bytes.data;
 }
 
+uint8_t *store_mem_state(struct store *s, uint64_t *round_p)
+{
+    struct store_mem *m = of(s);
+    struct mem_snapshot *newest = NULL;
+    for (int i = 0; i < SNAPSHOTS; i++)
+        if (m->snapshots[i].used && (!newest || m->snapshots[i].round > newest->round)) newest = &m->snapshots[i];
+    if (!newest) return NULL;
+    *round_p = newest->round;
+    return newest->state.data;
+}
+
 void store_mem_cut(struct store *s, uint64_t segment, size_t size)
 {
     struct mem_segment *seg = find_segment(of(s), segment);

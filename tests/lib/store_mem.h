@@ -27,6 +27,8 @@ struct store_mem_counts store_mem_counts(const struct store *s);
 /* The bytes of a segment, for tests that damage them. synced_p (may be NULL): how many of them survive a power cut.
  * NULL when there is no such segment. */
 uint8_t *store_mem_segment(struct store *s, uint64_t segment, size_t *size_p, size_t *synced_p);
+/* The same of the newest checkpoint's state; NULL when there is none. */
+uint8_t *store_mem_state(struct store *s, uint64_t *round_p);
 /* Cut a segment, as if the rest had never been written. */
 void store_mem_cut(struct store *s, uint64_t segment, size_t size);
 /* An independent copy of everything. */

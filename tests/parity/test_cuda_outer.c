@@ -85,7 +85,7 @@ static void close_rig(void)
 
 static void anchor(uint32_t i, const float *values)
 {
-    delta_maker_anchor(rig.maker, i, values, hash64(rig.base + i * EACH, EACH * sizeof *rig.base));
+    delta_maker_anchor(rig.maker, i, values, hash_floats(NULL, rig.base + i * EACH, EACH));
 }
 
 /* Fragments change now and then; one that did not is known by its hash, and its floats are not looked at. */

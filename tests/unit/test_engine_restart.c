@@ -367,6 +367,35 @@ static void test_damage_is_refused(void **state)
     rig_close(&rig);
 }
 
+/* A checkpoint of another release is refused in one line; the digit alone says so. */
+static void test_other_format(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    char line[200];
+    uint64_t round;
+    begin(diloco);
+    play(NULL);
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    uint8_t *bytes = store_mem_state(rig.store, &round);
+    assert_non_null(bytes);
+    bytes[6] = '1';
+    snprintf(line, sizeof line, "checkpoint round_%06d has format 1, this program reads 2: go on with the release that "
+             "began the run, or start a new run from the checkpoint (model.init_from)", (int)round);
+    assert_int_equal(rig_start(&rig, &err), STATUS_UNSUPPORTED);
+    assert_string_equal(err.msg, line);
+    rig.engine = NULL;
+    bytes[6] = 'x';
+    assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
+    assert_non_null(strstr(err.msg, "is not one of ours"));
+    rig.engine = NULL;
+    bytes[6] = '2';
+    err = (struct err){0};
+    if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    rig_close(&rig);
+}
+
 static void test_other_settings(void **state)
 {
     (void)state;
@@ -457,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_durable_before_visible),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_damage_is_refused),
+        cmocka_unit_test(test_other_format),
         cmocka_unit_test(test_other_settings),
         cmocka_unit_test(test_replay_recomputes),
     };

@@ -1,4 +1,5 @@
-/* Checksums: published check values, both CRC paths, continuation. */
+/* Checksums: published check values, both CRC paths, continuation. The hash of a fragment: the same with any number of
+ * threads, another for every change. ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,8 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "common/mem.h"
+#include "common/pool.h"
 #include "common/rng.h"
 
 static void test_check_values(void **state)
@@ -56,6 +59,68 @@ static void test_hash64(void **state)
     assert_true(hash_mix(0, 0) != 0);
 }
 
+/* Of x[i] = i, made by another program with the library's XXH3; the last two take more blocks than are made at once. */
+static const struct {
+    size_t n;
+    uint64_t hash;
+} fragments[] = {
+    {0, 0},
+    {1, 0x31df59d71bb784b1},
+    {HASH_BLOCK - 1, 0x4f676e2b3b3748e0},
+    {HASH_BLOCK, 0x6dd2b476c4152e6c},
+    {HASH_BLOCK + 1, 0xf7144455fc71b37c},
+    {5 * HASH_BLOCK + 3, 0x16b5936a936d17ba},
+    {1024 * HASH_BLOCK, 0xec182fb53f38171b},
+    {1025 * HASH_BLOCK + 1, 0xb73dfd54ab159d69},
+};
+
+static void test_floats_by_threads(void **state)
+{
+    (void)state;
+    size_t kinds = sizeof fragments / sizeof *fragments, most = fragments[kinds - 1].n;
+    float *x = mem_alloc(most, sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < most; i++) x[i] = (float)i;
+    for (int threads = 0; threads <= 8; threads++) {
+        struct pool *pool = NULL;
+        if (threads) assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+        for (size_t k = 0; k < kinds; k++)
+            if (hash_floats(pool, x, fragments[k].n) != fragments[k].hash)
+                fail_msg("%zu floats, %d threads", fragments[k].n, threads);
+        pool_destroy(pool);
+    }
+    mem_free(x);
+}
+
+/* A flipped bit anywhere, two blocks in each other's place, a zero more. */
+static void test_floats_see_every_change(void **state)
+{
+    enum { N = 4 * HASH_BLOCK + 7 };
+    static float x[N + 1], block[HASH_BLOCK];
+    (void)state;
+    for (size_t i = 0; i < N; i++) x[i] = (float)rng_uniform(3, RNG_TEST, i);
+    uint64_t hash = hash_floats(NULL, x, N);
+    for (size_t i = 0; i < N; i += i % HASH_BLOCK < 2 || i % HASH_BLOCK > HASH_BLOCK - 3 || i > N - 8 ? 1 : 509) {
+        uint8_t *byte = (uint8_t *)&x[i] + i % 4;
+        *byte ^= (uint8_t)(1 << i % 8);
+        if (hash_floats(NULL, x, N) == hash) fail_msg("float %zu", i);
+        *byte ^= (uint8_t)(1 << i % 8);
+    }
+    assert_true(hash_floats(NULL, x, N) == hash);
+    assert_true(hash_floats(NULL, x, N + 1) != hash);
+    assert_true(hash_floats(NULL, x, N - 1) != hash);
+    for (size_t a = 0; a < 4; a++)
+        for (size_t b = 0; b < a; b++) {
+            memcpy(block, x + a * HASH_BLOCK, sizeof block);
+            memcpy(x + a * HASH_BLOCK, x + b * HASH_BLOCK, sizeof block);
+            memcpy(x + b * HASH_BLOCK, block, sizeof block);
+            if (hash_floats(NULL, x, N) == hash) fail_msg("blocks %zu and %zu", a, b);
+            memcpy(x + b * HASH_BLOCK, x + a * HASH_BLOCK, sizeof block);
+            memcpy(x + a * HASH_BLOCK, block, sizeof block);
+        }
+    assert_true(hash_floats(NULL, x, N) == hash);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -63,6 +128,8 @@ int main(void)
         cmocka_unit_test(test_paths_agree),
         cmocka_unit_test(test_crc_sees_every_bit),
         cmocka_unit_test(test_hash64),
+        cmocka_unit_test(test_floats_by_threads),
+        cmocka_unit_test(test_floats_see_every_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The journal: every truncation leaves a prefix, torn and unordered tails are cut, damage in front of safe records is
- * refused, failed appends leave nothing, and the bytes of version 1 stay what they are. */
+ * refused, failed appends leave nothing, and the bytes of version 2 stay what they are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -290,8 +290,36 @@ static void test_golden(void **state)
     assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
     append(&j, 9, 0x22, 12);
     const uint8_t *bytes = store_mem_segment(store, 7, &size, NULL);
-    golden_check("journal_v1/segment", bytes, size);
+    golden_check("journal_v2/segment", bytes, size);
     store_mem_destroy(store);
+}
+
+static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    (void)err;
+    memcpy(dst, (const uint8_t *)ctx + offset, size);
+    return STATUS_OK;
+}
+
+/* A segment of another format is refused as what it is, wherever it stands; a damaged header says nothing. */
+static void test_format_1(void **state)
+{
+    uint8_t bytes[1024];
+    uint64_t good;
+    struct seen seen = {0};
+    struct journal_source source = {.read = read_golden, .ctx = bytes, .segment = 7};
+    (void)state;
+    source.size = golden_read("journal_v1/segment", bytes, sizeof bytes);
+    for (int last = 0; last < 2; last++) {
+        struct err err = {0};
+        source.last = last;
+        assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
+        assert_string_equal(err.msg, "journal segment 7 has format 1, this program reads 2: go on with the release "
+                                     "that began the run, or start a new run from a checkpoint (model.init_from)");
+    }
+    bytes[20] ^= 1;
+    assert_int_equal(journal_scan(&source, &good, note, &seen, NULL), STATUS_CORRUPT);
+    assert_int_equal(seen.n, 0);
 }
 
 /* The same on a real file system, with a process that dies and comes back. */
@@ -355,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_visitor_stops_it),
         cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_format_1),
         cmocka_unit_test(test_on_disk),
     };
     log_set_sink(quiet, NULL);

@@ -127,6 +127,19 @@ static void test_every_torn_end_is_seen(void **unused)
     assert_int_not_equal(decode(size + 1), STATUS_OK);
 }
 
+/* Written by a release that hashed theta otherwise. */
+static void test_other_format(void **unused)
+{
+    (void)unused;
+    struct err err = {0};
+    size_t size = make(0);
+    assert_int_equal(whole[8], 2);
+    whole[8] = 1;
+    assert_int_equal(saved_state_peek(&state_out, whole, size, &err), STATUS_UNSUPPORTED);
+    assert_string_equal(err.msg, "format version 1, this program reads 2");
+    assert_int_equal(decode(size), STATUS_UNSUPPORTED);
+}
+
 /* A good checksum over nonsense: a defect or an adversary, and still no wild read. */
 static void test_contradictions_are_refused(void **unused)
 {
@@ -352,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_every_flipped_bit_is_seen),
         cmocka_unit_test(test_every_torn_end_is_seen),
+        cmocka_unit_test(test_other_format),
         cmocka_unit_test(test_contradictions_are_refused),
         cmocka_unit_test_setup_teardown(test_save_beside_the_caller, setup_dir, teardown_dir),
         cmocka_unit_test_setup_teardown(test_loop_beside_its_saves, setup_dir, teardown_dir),
