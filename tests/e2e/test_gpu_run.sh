@@ -124,54 +124,53 @@ PATH=$WORK/path ATOLL_BUILD=$WORK/none "$python" tests/gpu/run --emulated >"$WOR
 grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.log" || fail "without cmake: $(<"$WORK/cmake.log")"
 mkdir -p "$WORK/venv/lib/python3.12/site-packages/nvidia/cu13/lib" "$WORK/venv/bin"
 python3 - "$WORK/venv" "$BIN" <<'PY'
-import argparse, importlib.machinery, importlib.util, os, sys, time
+import argparse, os, sys, time
 sys.dont_write_bytecode = True
-loader = importlib.machinery.SourceFileLoader("gpu_run", "tests/gpu/run")
-run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
-loader.exec_module(run)
+sys.path.insert(0, "tests/gpu")
+import libraries, programs, runner
 
-folder, programs = sys.argv[1:]
+folder, built = sys.argv[1:]
 os.environ["VIRTUAL_ENV"] = folder
 wheel = folder + "/lib/python3.12/site-packages/nvidia/cu13/lib"
-assert wheel in run.cuda_folders("bin", {}), run.cuda_folders("bin", {})
-said = run.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
+assert wheel in libraries.cuda_folders("bin", {}), libraries.cuda_folders("bin", {})
+said = libraries.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
 assert "pip install nvidia-cublas" in said and "--with-cublas" in said and wheel in said, said
-assert "pip install nvidia-cublas-cu12" in run.advice(["x: libcublasLt.so.12: cannot open"], [])
-assert not run.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
+assert "pip install nvidia-cublas-cu12" in libraries.advice(["x: libcublasLt.so.12: cannot open"], [])
+assert not libraries.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
 
 headers = folder + "/lib/python3.12/site-packages/nvidia/cudnn"
 os.makedirs(headers + "/include")
 open(headers + "/include/cudnn_backend.h", "w").close()
-assert run.cudnn_home() == {"CUDNN_HOME": headers}, run.cudnn_home()
-wants = run.linked(programs + "/atoll-worker", False)
+assert libraries.cudnn_home() == {"CUDNN_HOME": headers}, libraries.cudnn_home()
+wants = libraries.linked(built + "/atoll-worker", False)
 assert "libzmq.so.5" in wants and not [name for name in wants if name.startswith(("libc.", "libstdc++", "libresolv"))], wants
 
-plugin = programs + "/atoll_cuda.so"
+plugin = built + "/atoll_cuda.so"
 if os.path.exists(plugin):
-    assert not [name for name in run.linked(plugin, False) if "cublas" in name]
-    assert [name for name in run.linked(plugin, True) if name.startswith("libcublasLt.so.")]
+    assert not [name for name in libraries.linked(plugin, False) if "cublas" in name]
+    assert [name for name in libraries.linked(plugin, True) if name.startswith("libcublasLt.so.")]
 
     # A pack has all that its programs read, too: carried to a machine with nothing else, they compare.
-    run.BUILD = folder + "/packed"
-    os.makedirs(run.BUILD)
-    os.symlink(programs, run.BUILD + "/bin")
-    run.pack(False)
+    programs.BUILD = folder + "/packed"
+    os.makedirs(programs.BUILD)
+    os.symlink(built, programs.BUILD + "/bin")
+    programs.pack(False)
     carried = folder + "/elsewhere"
-    os.rename(run.BUILD + "/gpu/pack", carried)
+    os.rename(programs.BUILD + "/gpu/pack", carried)
     args = argparse.Namespace(emulated=True, bin=carried + "/bin", out=folder + "/pack.json", minutes=1, only=None)
-    os.symlink(programs + "/atoll_cuda_emulated.so", carried + "/bin/atoll_cuda_emulated.so")
-    other = run.Run(args)
+    os.symlink(built + "/atoll_cuda_emulated.so", carried + "/bin/atoll_cuda_emulated.so")
+    other = runner.Run(args)
     assert other.cwd == carried, other.cwd
     other.call([carried + "/bin/gpu_muon", "test_golden"])
 
 # One that hangs has three times its share, not all the time there is.
-one = run.Run.__new__(run.Run)
+one = runner.Run.__new__(runner.Run)
 one.until = one.deadline = one.item_until = time.monotonic() + 100
 entry, lefts = {"errors": []}, []
 def body(item):
     lefts.append(one.left())
     if item == 0:
-        raise run.OutOfTime("hangs")
+        raise runner.OutOfTime("hangs")
     return item
 one.each(entry, "items", range(10), body)
 assert 29 < lefts[0] < 31 and entry["items"] == list(range(1, 10)) and len(entry["errors"]) == 1, (lefts, entry)
@@ -182,4 +181,12 @@ assert entry["items"] == [] and "no time for 0, 1, 2" in entry["errors"][-1], en
 PY
 mkdir -p "$WORK/carried/bin" "$WORK/carried/lib"
 [[ $(python3 tests/gpu/run --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] || fail "--libraries: not of the pack"
+# As its pack is carried: this folder alone, called from anywhere. Nothing of Python's is left beside it.
+mkdir -p "$WORK/carried/tests/gpu"
+cp tests/gpu/run tests/gpu/*.py "$WORK/carried/tests/gpu"
+[[ $(cd / && "$WORK/carried/tests/gpu/run" --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] ||
+    fail "carried: it wants more than its folder"
+for folder in tests/gpu "$WORK/carried/tests/gpu"; do
+    [[ ! -e $folder/__pycache__ ]] || fail "$folder/__pycache__ is left"
+done
 echo ok

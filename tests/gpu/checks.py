@@ -1,0 +1,171 @@
+"""Sections of tests/gpu/run that compare: the device with the CPU, plans with what is taken, bf16 with fp32."""
+
+import json
+import os
+import shutil
+import time
+
+import programs
+from runner import Failed, OutOfTime, Stopped
+
+ATTENTION = ("kernels_layers test_attn ATOLL_ATTENTION=own", "kernels_layers test_attn ATOLL_ATTENTION=exact",
+             "kernels_layers test_attn_tiles ATOLL_ATTENTION=own")
+
+
+def info(run, entry):
+    for precision in ("fp32", "bf16"):
+        entry[precision] = run.bench("info", run.device, precision)
+        print(f"    {entry[precision]['device']} {entry[precision]['note']}", flush=True)
+    run.forget_others(run.before, entry["bf16"]["device"])
+    entry["peak_tflops"] = entry["bf16"]["peak_tflops"] or None # not known: no MFU, only the share of the ceiling
+    if not run.emulated and shutil.which("nvidia-smi"):
+        query = "name,driver_version,power.limit,clocks.max.sm,memory.total"
+        try:
+            entry["nvidia_smi"] = run.call(["nvidia-smi", f"--query-gpu={query}", "--format=csv"]).splitlines()
+        except Failed as error: # some containers have none that works
+            entry["nvidia_smi"] = [str(error)]
+
+
+def compare(run, entry, names):
+    """Every comparison that the tests make, worst first kept: {what: off by, allowed}."""
+    log = run.out + ".cases"
+    if os.path.exists(log):
+        os.remove(log)
+    def program(words):  # name, tests of it and settings
+        words = words.split()
+        settings = dict(word.split("=") for word in words if "=" in word)
+        tests = [word for word in words[1:] if "=" not in word]
+        run.call([os.path.join(run.bin, f"gpu_{words[0]}")] + tests, env={"ATOLL_CASE_LOG": log, **settings})
+        return " ".join(words)
+
+    run.each(entry, "programs", names, program)
+    table = {}
+    if os.path.exists(log):
+        with open(log, encoding="utf-8") as file:
+            for line in file:
+                what, off, allowed = line.rstrip("\n").split("\t")
+                key = f"{what} ({allowed})"
+                if key not in table or float(off) > table[key]["off"]:
+                    table[key] = {"what": what, "off": float(off), "allowed": float(allowed)}
+        os.remove(log)
+    entry["table"] = list(table.values())
+    for row in entry["table"]:
+        print(f"    {row['what']:44s} off by {row['off']:.1e}, allowed {row['allowed']:.0e}", flush=True)
+
+
+def parity(run, entry):
+    compare(run, entry, programs.PARITY + ATTENTION)
+    if not entry["table"]:
+        raise Failed("nothing was compared")
+
+
+def codecs(run, entry):
+    compare(run, entry, programs.CODECS)
+
+
+def runs(run, entry):
+    """The same training on the CPU and on the device: losses of all steps."""
+    shape, count = (("gpt2", 2, 4, 0, 64, 0, 64, 4, 256), 100)
+    if run.emulated:
+        shape = ("gpt2", 1, 2, 0, 16, 0, 16, 1, 64)
+    again = 10 if run.emulated else count
+    losses = {name: losses_of(run, device, "fp32", shape, [steps])[0]["losses"] for name, device, steps in
+              (("cpu", "cpu", count), ("fp32", run.device, count), ("again", run.device, again))}
+    entry["losses"], entry["steps"] = losses, count
+    entry["fp32_off"] = max(abs(a - b) for a, b in zip(losses["cpu"], losses["fp32"]))
+    print(f"    {count} steps in fp32: losses off by {entry['fp32_off']:.1e} at most, allowed 1e-04", flush=True)
+    if len(losses["fp32"]) != count or not losses["cpu"][-1] < losses["cpu"][0]:
+        raise Failed("the losses do not fall")
+    if losses["again"] != losses["fp32"][:again]:
+        raise Failed("fp32 twice gives two results")
+    if not entry["fp32_off"] < 1e-4:
+        raise Failed("the device's losses are not those of the CPU")
+
+
+def losses_of(run, device, precision, shape, counts):
+    command = [os.path.join(run.bin, "bench_gpu"), "train", device, precision] + [str(v) for v in shape]
+    out = run.call(command, input="".join(f"{count}\n" for count in counts))
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{\"tokens")]
+
+
+def memory(run, entry):
+    """What was planned beside what the device says it gave, after a step."""
+    small = ("gpt2", 12, 12, 0, 768, 0, 1024)
+    llama = ("llama", 16, 32, 8, 2048, 8192, 2048)
+    wanted = [small + (32, 50304, "none"), small + (32, 50304, "act"), small + (32, 50304, "norm"),
+              small + (32, 50304, "block"), small + (8, 50257, "none"),
+              ("gpt2", 24, 16, 0, 1024, 0, 1024, 16, 50304, "none"), llama + (4, 128256, "none"),
+              llama + (4, 128256, "block")]
+    if run.emulated:
+        wanted = [("gpt2", 2, 2, 0, 16, 0, 16, 2, 96, "none"), ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96, "block"),
+                  ("llama", 2, 2, 1, 16, 24, 16, 2, 96, "norm")]
+
+    def one(shape, precision="bf16"):
+        command = [os.path.join(run.bin, "bench_gpu"), "train", run.device, precision] + [str(v) for v in shape]
+        said = json.loads(run.call(command, input="").splitlines()[0])
+        row = {"shape": shape, "precision": precision, "recompute": said["recompute"],
+               "planned_mb": said["planned_mb"], "taken_mb": said["taken_mb"]}
+        row["off"] = row["planned_mb"] / row["taken_mb"] - 1
+        print(f"    {shape[0]} {shape[1]} x {shape[4]}, batch {shape[7]}, {precision}, recompute {row['recompute']}: "
+              f"planned {row['planned_mb']:.1f} MB, taken {row['taken_mb']:.1f}, {100 * row['off']:+.1f} %", flush=True)
+        if not abs(row["off"]) < 0.05:
+            raise Failed(f"planned {row['planned_mb']:.1f} MB, taken {row['taken_mb']:.1f}")
+        return row
+
+    run.each(entry, "bf16", wanted, one)
+    run.each(entry, "fp32", wanted[:1], lambda shape: one(shape, "fp32"))
+
+
+def precision(run, entry):
+    """bf16 beside fp32 over a run: mean losses of each hundredth of it, and of the last tenth."""
+    shape, parts, count = (("gpt2", 4, 4, 0, 256, 0, 256, 16, 1024), 100, 20)
+    if run.emulated:
+        shape, parts, count = (("gpt2", 1, 2, 0, 16, 0, 16, 2, 32), 20, run.args.precision_steps // 20 or 1)
+    entry["steps"] = parts * count
+    entry["losses"] = {name: [part["loss"] for part in losses_of(run, run.device, name, shape, [count] * parts)]
+                       for name in ("fp32", "bf16")}
+    last = {name: sum(losses[-parts // 10:]) / (parts // 10) for name, losses in entry["losses"].items()}
+    entry["bf16_off"] = last["bf16"] / last["fp32"] - 1
+    print(f"    {parts * count} steps: fp32 {entry['losses']['fp32'][0]:.4f} to {last['fp32']:.4f}, bf16 to "
+          f"{last['bf16']:.4f}, {100 * entry['bf16_off']:+.2f} %, allowed 0.5 %", flush=True)
+    if not last["fp32"] < entry["losses"]["fp32"][0]:
+        raise Failed("the losses do not fall")
+    if not abs(entry["bf16_off"]) < 5e-3:
+        raise Failed("bf16 does not end where fp32 ends")
+
+
+def sanitizer(run, entry):
+    home = run.env.get("CUDA_HOME", "/usr/local/cuda")
+    tool = shutil.which("compute-sanitizer") or os.path.join(home, "bin", "compute-sanitizer")
+    entry["tool"] = tool if os.path.exists(tool) else None
+    if not entry["tool"]:
+        entry["skipped"] = "compute-sanitizer is not installed"
+        print(f"    {entry['skipped']}", flush=True)
+        return
+    checks = [(kind, test, f"gpu_kernels_{part}") for kind in ("memcheck", "racecheck")
+              for test, part in (("test_norm", "rows"), ("test_embed", "rows"), ("test_head", "layers"),
+                                 ("test_attn", "layers"), ("test_attn_tiles", "layers"),
+                                 ("test_adamw", "vectors"))]
+    options = ["--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=cuda_"] # not the libraries'
+    own = {"ATOLL_ATTENTION": "own"}
+    entry["passed"], entry["no_time_for"] = [], []
+    for kind, test, program in checks:
+        check = f"{kind} {test}"
+        try:
+            run.call([tool, "--tool", kind] + options + [os.path.join(run.bin, program), test],
+                      env=own)
+            entry["passed"].append(check)
+        except OutOfTime:
+            entry["no_time_for"].append(check)
+        except Stopped:
+            raise
+        except Failed as error:
+            if "Device not supported" in error.said: # in sandboxes that show a GPU, and nobody how to look into it
+                entry["skipped"] = f"compute-sanitizer is not supported on this machine: {error}"
+                print(f"    {entry['skipped']}", flush=True)
+                return
+            entry["errors"].append(f"{check}: {error}")
+        if min(run.until, run.deadline) - time.monotonic() < 2:
+            break
+    if not entry["passed"]:
+        raise Failed(f"nothing passed, no time for {', '.join(entry['no_time_for'])}")

@@ -1,0 +1,210 @@
+"""One go of tests/gpu/run: programs are called with limits of time, sections follow one another whatever becomes of
+them, and what is known is always in the file of results."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import libraries
+import programs
+
+STARTED = time.monotonic()
+
+
+class Failed(Exception):
+    said = "" # all that the program said
+
+
+class OutOfTime(Failed):
+    pass
+
+
+class Stopped(Failed):
+    pass
+
+
+def end_group(process):
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError: # nothing is left of it
+        pass
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired: # it hangs in the driver, where no signal ends it
+        pass
+
+
+class Watchdog:
+    """Ends a process that does not answer in time."""
+
+    def __init__(self, process, seconds):
+        self.fired = False
+        self.process = process
+        self.timer = threading.Timer(seconds, self.fire)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def fire(self):
+        self.fired = True
+        end_group(self.process)
+
+    def stop(self):
+        self.timer.cancel()
+
+
+class Run:
+    def __init__(self, args):
+        self.args = args
+        self.emulated = args.emulated
+        # Programs do not run where we are called.
+        self.bin = os.path.abspath(args.bin or os.path.join(programs.BUILD, "bin"))
+        self.out = os.path.abspath(args.out or os.path.join(programs.BUILD, "gpu", "results.json"))
+        packed = os.path.dirname(self.bin)
+        self.cwd = packed if os.path.isdir(os.path.join(packed, programs.GOLDEN)) else programs.ROOT
+        self.device = "cuda:0"
+        self.seconds = 0.02 if self.emulated else 0.5
+        self.deadline = STARTED + args.minutes * 60
+        self.item_until = self.deadline
+        self.stopped = False
+        self.until = self.deadline
+        self.results = {"emulated": self.emulated, "sections": self.earlier() if args.only else {}}
+        self.ran = []
+        self.env = dict(os.environ)
+        if self.emulated:
+            self.env["ATOLL_CUDA_PLUGIN"] = os.path.join(self.bin, "atoll_cuda_emulated.so")
+        else:
+            self.folders = libraries.cuda_folders(self.bin, self.env)
+            self.env["LD_LIBRARY_PATH"] = ":".join(self.folders + [self.env.get("LD_LIBRARY_PATH", "")]).strip(":")
+            # Products are timed once for all programs of this run, and not taken from another day's.
+            self.env.setdefault("ATOLL_ALGO_CACHE", self.out + ".algorithms")
+        for name in programs.targets(self.emulated): # a copy may have lost that they are programs
+            path = os.path.join(self.bin, name)
+            try:
+                if not os.access(path, os.X_OK):
+                    os.chmod(path, 0o755)
+            except OSError: # what is not there, or not ours, is said when it is called
+                pass
+
+    def earlier(self):
+        """What a go before this one wrote: it stays, but for the sections that are done again."""
+        try:
+            with open(self.out, encoding="utf-8") as file:
+                results = json.load(file)
+            return results["sections"] if results["emulated"] == self.emulated else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+    def forget_others(self, before, device):
+        """Figures of one device stand in one file."""
+        was = before.get("bf16", {}).get("device")
+        if was == device:
+            return
+        others = [name for name in self.results["sections"] if name != "info"]
+        for name in others:
+            del self.results["sections"][name]
+        if others:
+            print(f"    what {self.out} had of {was} is left out: {', '.join(others)}", flush=True)
+
+    def stop(self, number, _frame):
+        """What is known is written before this ends; a second signal ends it at once."""
+        signal.signal(number, signal.SIG_DFL)
+        self.stopped = True
+        self.deadline = time.monotonic()
+        raise Stopped(f"stopped by signal {number}")
+
+    def left(self):
+        return max(1.0, min(self.until, self.deadline, self.item_until) - time.monotonic())
+
+    def call(self, command, **more):
+        """Standard output; Failed with the last line that the program said."""
+        env = {**self.env, **more.pop("env", {})}
+        given = more.pop("input", None)
+        try: # in a group of its own: what it started ends with it, and leaves the GPU to the next one
+            process = subprocess.Popen(command, env=env, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.PIPE if given is not None else subprocess.DEVNULL, text=True,
+                                       errors="replace", start_new_session=True, **more)
+        except OSError as error:
+            raise Failed(f"{command[0]}: {error.strerror}") from None
+        try:
+            said, _ = process.communicate(given, timeout=self.left())
+        except subprocess.TimeoutExpired as error:
+            self.keep(command, "out of time", (error.output or b"").decode(errors="replace"))
+            raise OutOfTime(f"{os.path.basename(command[0])}: out of time") from None
+        finally:
+            end_group(process)
+        if process.returncode:
+            self.keep(command, f"exit {process.returncode}", said)
+            lines = [line for line in said.splitlines() if line.strip()]
+            why = [line for line in lines if "ERROR" in line or ": " in line][:1] or lines[-1:] or ["says nothing"]
+            error = Failed(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: exit {process.returncode}: "
+                           f"{why[0][:300]}")
+            error.said = said
+            raise error
+        return said
+
+    def keep(self, command, why, said):
+        """All that a program said that failed, for who looks for the reason: the JSON has one line of it."""
+        try:
+            with open(self.out + ".failed", "a", encoding="utf-8", errors="replace") as file:
+                file.write(f"--- {' '.join(str(word) for word in command)}: {why}\n{said}\n")
+        except OSError: # the line of the JSON is left
+            pass
+
+    def bench(self, *words, env=None):
+        out = self.call([os.path.join(self.bin, "bench_gpu")] + [str(word) for word in words], env=env or {})
+        return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
+
+    def section(self, name, budget, body):
+        if self.args.only and name not in self.args.only + ["info"]: # the others stand beside what info says
+            return
+        start = time.monotonic()
+        self.until = start + budget
+        self.item_until = self.until
+        entry = {"ok": True, "errors": []}
+        self.before = self.results["sections"].get(name, {})
+        self.results["sections"][name] = entry
+        self.ran.append(name)
+        try:
+            if self.deadline - start < 2:
+                raise Failed("no time left: a second go with --only " + name)
+            body(self, entry)
+        except Exception as error: # whatever it is: the rest goes on
+            entry["errors"].append(f"{error}" if isinstance(error, Failed) else f"{type(error).__name__}: {error}")
+        entry["ok"] = not entry["errors"]
+        entry["seconds"] = round(time.monotonic() - start, 2)
+        print(f"{name}: {'ok' if entry['ok'] else 'FAILED'} in {entry['seconds']} s", flush=True)
+        for error in entry["errors"]:
+            print(f"    {error}", flush=True)
+        try:
+            self.write()
+        except OSError as error: # the next section may find room again
+            print(f"tests/gpu/run: {self.out} cannot be written: {error.strerror}", flush=True)
+
+    def write(self):
+        os.makedirs(os.path.dirname(self.out), exist_ok=True)
+        with open(self.out + ".new", "w", encoding="utf-8") as file:
+            json.dump(self.results, file, indent=1)
+            file.write("\n")
+        os.replace(self.out + ".new", self.out)
+
+    def each(self, entry, key, items, body):
+        """One failure of many does not hide the others, and one that hangs leaves them their time: an item has three
+        times its share of what the section has left."""
+        entry[key] = []
+        for i, item in enumerate(items):
+            now = time.monotonic()
+            left = min(self.until, self.deadline) - now
+            if left < 1:
+                entry["errors"].append(f"{key}: no time for {', '.join(str(item) for item in items[i:])}")
+                break
+            self.item_until = now + max(5, 3 * left / (len(items) - i))
+            try:
+                entry[key].append(body(item))
+            except Stopped:
+                raise
+            except (Failed, ValueError, LookupError, TypeError) as error:
+                entry["errors"].append(f"{key} {item}: {error or type(error).__name__}")
+        self.item_until = self.until

@@ -1,0 +1,205 @@
+"""Sections of tests/gpu/run that measure: ceilings of the device, training beside PyTorch, what a round waits for."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import libraries
+import programs
+from runner import Failed, Stopped, Watchdog, end_group
+
+STEP_TOKENS = 1 << 19 # as llm.c and modded-nanogpt train GPT-2 124M
+# family, layers, heads, heads of keys, width, ffn, sequence, batch, vocabulary
+MODELS = {
+    "124m": ("gpt2", 12, 12, 0, 768, 0, 1024, 32, 50304),
+    "355m": ("gpt2", 24, 16, 0, 1024, 0, 1024, 16, 50304),
+    "1558m": ("gpt2", 48, 25, 0, 1600, 0, 1024, 8, 50304),
+    "llama-1.2b": ("llama", 16, 32, 8, 2048, 8192, 2048, 8, 128256),
+}
+TOY_MODELS = {"gpt2-toy": ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96)}
+GEMMS = [(16384, 768, 2304), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 4800), (16384, 1600, 6400),
+         (16384, 2048, 8192), (16384, 8192, 2048), (8192, 8192, 8192)]
+# Layers of GPT-2 whose way back may be one product (gpu/cuda_lin.c).
+ENDS = [(16384, 768, 2304), (16384, 768, 768), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 6400),
+        (16384, 6400, 1600)]
+ATTENTIONS = [(32, 1024, 12, 12, 64), (16, 1024, 25, 25, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128)]
+
+
+def ceilings(run, entry):
+    gemms, attentions = (GEMMS, ATTENTIONS)
+    if run.emulated:
+        gemms, attentions = [(16, 8, 24)], [(1, 16, 2, 2, 8)]
+    half = run.seconds / 2
+    run.each(entry, "gemm", gemms, lambda s: run.bench("gemm", run.device, "bf16", half, *s))
+    run.each(entry, "attention", attentions, lambda s: run.bench("attn", run.device, "bf16", half, *s))
+    # An odd vocabulary beside an even one: what the rounding up in gpu/cuda_plans.c is worth.
+    heads = [(16, 16, 97), (16, 16, 104)] if run.emulated else [(16384, 768, 50257), (16384, 768, 50304)]
+    run.each(entry, "head", heads, lambda s: run.bench("head", run.device, "bf16", half, *s))
+    exact = {"ATOLL_ATTENTION": "exact"}
+    run.each(entry, "attention_exact", attentions,
+              lambda s: run.bench("attn", run.device, "bf16", half, *s, env=exact))
+    run.each(entry, "attention_own", attentions,
+              lambda s: run.bench("attn", run.device, "bf16", half, *s, env={"ATOLL_ATTENTION": "own"}))
+    run.each(entry, "copy", [1 if run.emulated else 512],
+              lambda mb: run.bench("copy", run.device, run.seconds, mb))
+    run.each(entry, "ends", [(16, 8, 24)] if run.emulated else ENDS,
+              lambda s: run.bench("ends", run.device, half / 2, *s))
+    for row in entry["ends"]:
+        for name in ("slope", "sums"):
+            end = row[name]
+            end["faster"] = "fused" if end["fused_ms"] < end["apart_ms"] else "apart"
+            print(f"    {row['n']} x {row['k']} x {row['m']}, {name}: apart {end['apart_ms']:.3f} ms, fused "
+                  f"{end['fused_ms']:.3f}, chosen {end['chosen']}{'' if end['repeats'] else ', NOT THE SAME TWICE'}",
+                  flush=True)
+    entry["gemm_tflops"] = max((g["tflops"] for g in entry["gemm"]), default=None)
+    print(f"    best matrix product {entry['gemm_tflops']} TFLOP/s", flush=True)
+
+
+def answer(process):
+    line = process.stdout.readline()
+    if not line:
+        raise OSError("ended, or was ended for lack of time")
+    return line
+
+
+def rate(process, count):
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    return json.loads(answer(process))
+
+
+def drive(run, command, env, tokens):
+    """A trainer that is driven through its standard input: its first line, then the best of three rates."""
+    complaints = tempfile.TemporaryFile("w+", errors="replace") # nobody reads it meanwhile: a pipe could fill
+    process = subprocess.Popen(command, env=env, cwd=run.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=complaints, text=True, errors="replace", start_new_session=True)
+    timer = Watchdog(process, run.left())
+    try:
+        about = json.loads(answer(process))
+        if not run.emulated:
+            rate(process, 3) # compiles, chooses kernels, takes memory
+        warm = rate(process, 3)["tokens_per_s"]
+        count = 2 if run.emulated else max(3, int(2 * warm / tokens))
+        rates = [rate(process, count) for _ in range(1 if run.emulated else 3)]
+        process.stdin.close()
+        process.wait(timeout=20)
+    except (OSError, json.JSONDecodeError, subprocess.TimeoutExpired) as error:
+        end_group(process)
+        complaints.seek(0)
+        said = complaints.read().strip().splitlines()
+        raise Failed(f"{os.path.basename(command[0])}: {'out of time' if timer.fired else ''}"
+                     f"{'' if timer.fired else said[-1][:300] if said else error}") from None
+    finally:
+        timer.stop()
+        end_group(process)
+        complaints.close()
+    best = max(rates, key=lambda r: r["tokens_per_s"])
+    return {**about, **best, "loss_first": rates[0]["loss"]}
+
+
+def models(run):
+    return TOY_MODELS if run.emulated else {name: MODELS[name] for name in run.args.models.split(",")}
+
+
+def speed(run, entry, name, trainer, command, env):
+    """One trainer of one model; what it costs in FLOP is ours to say."""
+    shape = models(run)[name]
+    row = drive(run, command + [str(v) for v in shape], env, shape[6] * shape[7])
+    rows = entry["models"].setdefault(name, {"shape": [str(v) for v in shape]})
+    rows[trainer] = row
+    sections = run.results["sections"]
+    ceiling = sections.get("ceilings", {}).get("gemm_tflops")
+    peak = sections.get("info", {}).get("peak_tflops")
+    flops = sections.get("train", {}).get("models", {}).get(name, {}).get("ours", {}).get("flops_per_token")
+    row["tflops"] = row["tokens_per_s"] * flops * 1e-12 if flops else None
+    row["mfu"] = row["tflops"] / peak if flops and peak else None
+    row["of_gemm_ceiling"] = row["tflops"] / ceiling if flops and ceiling else None
+    text = ", ".join(f"{k} {row[k]:.3f}" for k in ("tflops", "mfu", "of_gemm_ceiling") if row[k])
+    print(f"    {name} {trainer}: {row['tokens_per_s']:.0f} tokens/s, {text}", flush=True)
+    return f"{name} {trainer}"
+
+
+def train(run, entry):
+    entry["models"] = {}
+    command = [os.path.join(run.bin, "bench_gpu"), "train", run.device, "bf16"]
+    run.each(entry, "sides", models(run), lambda name: speed(run, entry, name, "ours", command, run.env))
+
+
+def torch(run):
+    named = os.environ.get("ATOLL_TORCH_PYTHON")
+    found = [named] if named else [shutil.which("python3"), shutil.which("python"), sys.executable]
+    if run.emulated and not named:
+        return None
+    for base in () if named else libraries.python_folders():
+        if os.path.isdir(os.path.join(base, "torch")):
+            found.append(os.path.join(base, "..", "..", "..", "bin", "python3"))
+    for python in dict.fromkeys(os.path.abspath(path) for path in found if path and os.path.exists(path)):
+        try:
+            run.call([python, "-c", "import torch" if run.emulated else "import torch; torch.zeros(1).cuda()"],
+                      env={"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")})
+            return python
+        except Stopped:
+            raise
+        except Failed as error:
+            print(f"    no PyTorch beside: {error}", flush=True)
+    return None
+
+
+def peers(run, entry):
+    """PyTorch, eager for all models, then compiled, which takes a minute or two for the large ones."""
+    python = torch(run)
+    entry["torch"] = python
+    entry["models"] = {}
+    if not python:
+        entry["skipped"] = "no python with PyTorch that sees the GPU: name one in ATOLL_TORCH_PYTHON"
+        print(f"    {entry['skipped']}", flush=True)
+        return
+    device = "cpu" if run.emulated else "cuda"
+
+    def one(pair):
+        kind, name = pair
+        # PyTorch brings a cuDNN of its own, of the name that ours has: it finds it by itself.
+        command = [python, os.path.join(programs.HERE, "train_gpu_torch.py"), kind, device]
+        return speed(run, entry, name, f"torch_{kind}", command, dict(os.environ))
+
+    run.each(entry, "sides", [(kind, name) for kind in ("eager", "compile") for name in models(run)], one)
+    ours = run.results["sections"].get("train", {}).get("models", {})
+    for name, rows in entry["models"].items():
+        best = max((row["tokens_per_s"] for side, row in rows.items() if side != "shape"), default=0)
+        if best and "ours" in ours.get(name, {}):
+            rows["ours_to_best"] = ours[name]["ours"]["tokens_per_s"] / best
+            print(f"    {name}: ours is {rows['ours_to_best']:.3f} times PyTorch's best", flush=True)
+
+
+def tokens_of(rows):
+    return int(rows["shape"][6]) * int(rows["shape"][7])
+
+
+def outer(run, entry):
+    sizes = [20000] if run.emulated else [124_000_000, 1_000_000_000]
+    specs = ["topk:64/4096", "int8", "int4:128"]
+    pairs = [(spec, n) for n in sizes for spec in specs]
+    run.each(entry, "delta", pairs, lambda p: run.bench("delta", run.device, run.seconds, *p))
+    models = run.results["sections"].get("train", {}).get("models", {})
+    # All that a round waits for beside network and disk (bench_gpu_outer.c), not the device's part alone. Of rounds of
+    # 30 steps, which are one micro-batch of this benchmark, the least that a step can be; and as large as those that
+    # such models are trained with.
+    entry["share_at_h30"], entry["share_at_h30_of_large_steps"] = {}, {"tokens_a_step": STEP_TOKENS}
+    rate = max((d["params"] / d["ms_round"] for d in entry["delta"] if d["codec"] == specs[0]), default=0)
+    for name, rows in models.items():
+        if "ours" not in rows or not rate:
+            continue
+        outer = rows["ours"]["params"] / rate * 1e-3
+        for key, tokens in (("share_at_h30", tokens_of(rows)), ("share_at_h30_of_large_steps", STEP_TOKENS)):
+            entry[key][name] = outer / (30 * tokens / rows["ours"]["tokens_per_s"] + outer)
+        print(f"    {name}: a round of 30 steps waits for {outer * 1e3:.1f} ms, "
+              f"{100 * entry['share_at_h30_of_large_steps'][name]:.2f} % with {STEP_TOKENS} tokens a step, "
+              f"{100 * entry['share_at_h30'][name]:.2f} % with {tokens_of(rows)}", flush=True)
+    for row in entry["delta"]:
+        print(f"    {row['codec']} of {row['params']}: {row['gb_s']:.1f} GB/s, {row['ms']:.3f} ms; up: "
+              f"{row['params'] * 4e-6:.1f} MB of floats in {row['ms_up_as_floats']:.1f} ms, "
+              f"{row['numbers_mb']:.1f} MB of numbers in {row['ms_up_as_numbers']:.1f} ms; with the host's part "
+              f"{row['ms_round']:.1f} ms a round, {row['ms_save']:.1f} ms more where its state is saved", flush=True)
