@@ -1,6 +1,6 @@
-/* A coordinator of a hundred lines that does what a test tells it, a network between it and one worker that may lose
- * and double messages, and that worker: worker/outer_loop.h with "training" that is a pure function. State is global:
- * one test at a time. */
+/* A coordinator that does what a test tells it (tests/lib/scripted_coordinator.c), a network between it and one worker
+ * that may lose and double messages, and that worker: worker/outer_loop.h with "training" that is a pure function.
+ * State is global: one test at a time. */
 #ifndef TESTS_LIB_SCRIPTED_H
 #define TESTS_LIB_SCRIPTED_H
 
@@ -19,6 +19,7 @@ enum { SCRIPTED_F = 2, SCRIPTED_N = 3000, SCRIPTED_VERSIONS = 64 };
 
 struct scripted {
     struct config config;
+    char config_text[CONFIG_TEXT_MAX]; /* as CONFIG carries it */
     struct layout layout;
 
     /* The coordinator's log. */
