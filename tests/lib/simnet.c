@@ -6,27 +6,14 @@
 
 #include "common/mem.h"
 #include "common/rng.h"
+#include "tests/lib/simevents.h"
+#include "tests/lib/simpackets.h"
 
 enum { LANES = 2, QUEUE_MESSAGES = 1000, RECONNECT_US = 200 * 1000 };
 
-struct packet {
-    struct packet *next;
-    uint64_t arrival_us; /* UINT64_MAX: waits for a connection */
-    uint64_t peer;       /* the listener's id of the connection it came by */
-    int client;
-    enum wire_lane lane;
-    size_t size;
-    uint8_t data[];
-};
-
-struct queue {
-    struct packet *head, **tail;
-    size_t count;
-};
-
 /* One direction of one connection: packets in order of arrival. */
 struct pipe {
-    struct queue packets;
+    struct simpackets packets;
     uint64_t busy_us, last_us; /* when the link is free again; arrival of the last packet */
 };
 
@@ -41,38 +28,31 @@ struct node {
     struct simnet *net;
     int client;
     bool up;
-    struct queue inbox;
-    struct packet *lent; /* handed out by the last recv */
+    struct simpackets inbox;
+    struct simpacket *lent; /* handed out by the last recv */
     uint64_t bytes_sent, bytes_received;
 };
 
-struct event {
-    uint64_t at_us, seq, arg;
-    simnet_event_fn fn;
-    void *ctx;
-};
-
 struct simnet {
-    uint64_t seed, drawn, now_us, seq, last_peer;
+    uint64_t seed, drawn, last_peer;
+    struct simevents events;
     int n_clients;
     struct node nodes[SIMNET_CLIENTS_MAX + 1]; /* the listener is the last one */
     struct connection connections[SIMNET_CLIENTS_MAX][LANES];
     struct simnet_link links[SIMNET_CLIENTS_MAX];
     bool cut[SIMNET_CLIENTS_MAX];
-    struct queue orphans; /* arrive in order, one event each */
-    struct event *heap;
-    size_t n_events, cap_events;
+    struct simpackets orphans; /* arrive in order, one event each */
     simnet_ready_fn ready;
     simnet_tap_fn tap;
     void *ctx;
     struct simnet_counts counts;
 };
 
-/* ---- clock and events -------------------------------------------------------------------------------------------- */
+/* ---- clock and draws --------------------------------------------------------------------------------------------- */
 
 uint64_t simnet_now(const struct simnet *net)
 {
-    return net->now_us;
+    return net->events.now_us;
 }
 
 uint64_t simnet_draw(struct simnet *net, uint64_t below)
@@ -85,89 +65,14 @@ double simnet_chance(struct simnet *net)
     return rng_uniform(net->seed, RNG_TEST, net->drawn++);
 }
 
-static bool event_before(const struct event *a, const struct event *b)
+void simnet_at(struct simnet *net, uint64_t at_us, simevents_fn fn, void *ctx, uint64_t arg)
 {
-    return a->at_us != b->at_us ? a->at_us < b->at_us : a->seq < b->seq;
-}
-
-void simnet_at(struct simnet *net, uint64_t at_us, simnet_event_fn fn, void *ctx, uint64_t arg)
-{
-    if (net->n_events == net->cap_events) {
-        size_t cap = net->cap_events ? 2 * net->cap_events : 256;
-        net->heap = mem_resize(net->heap, net->cap_events * sizeof(*net->heap), cap * sizeof(*net->heap));
-        assert(net->heap);
-        net->cap_events = cap;
-    }
-    struct event e = {at_us > net->now_us ? at_us : net->now_us, net->seq++, arg, fn, ctx};
-    size_t i = net->n_events++;
-    for (; i > 0 && event_before(&e, &net->heap[(i - 1) / 2]); i = (i - 1) / 2) net->heap[i] = net->heap[(i - 1) / 2];
-    net->heap[i] = e;
-}
-
-static struct event event_take(struct simnet *net)
-{
-    struct event first = net->heap[0], last = net->heap[--net->n_events];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= net->n_events) break;
-        if (child + 1 < net->n_events && event_before(&net->heap[child + 1], &net->heap[child])) child++;
-        if (!event_before(&net->heap[child], &last)) break;
-        net->heap[i] = net->heap[child];
-        i = child;
-    }
-    net->heap[i] = last;
-    return first;
+    simevents_at(&net->events, at_us, fn, ctx, arg);
 }
 
 bool simnet_step(struct simnet *net, uint64_t until_us)
 {
-    if (net->n_events == 0 || net->heap[0].at_us > until_us) {
-        if (net->now_us < until_us) net->now_us = until_us;
-        return false;
-    }
-    struct event e = event_take(net);
-    net->now_us = e.at_us;
-    e.fn(e.ctx, e.arg);
-    return true;
-}
-
-/* ---- queues of packets ------------------------------------------------------------------------------------------- */
-
-static void queue_init(struct queue *q)
-{
-    *q = (struct queue){.tail = &q->head};
-}
-
-static void queue_put(struct queue *q, struct packet *p)
-{
-    p->next = NULL;
-    *q->tail = p;
-    q->tail = &p->next;
-    q->count++;
-}
-
-static struct packet *queue_take(struct queue *q)
-{
-    struct packet *p = q->head;
-    if (!p) return NULL;
-    q->head = p->next;
-    if (!q->head) q->tail = &q->head;
-    q->count--;
-    return p;
-}
-
-static void queue_clear(struct queue *q)
-{
-    for (struct packet *p = queue_take(q); p; p = queue_take(q)) mem_free(p);
-}
-
-static struct packet *packet_copy(const struct packet *p)
-{
-    struct packet *copy = mem_alloc(1, sizeof(*p) + p->size);
-    assert(copy);
-    memcpy(copy, p, sizeof(*p) + p->size);
-    return copy;
+    return simevents_step(&net->events, until_us);
 }
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
@@ -178,7 +83,7 @@ static struct node *net_node(struct simnet *net, int client)
     return &net->nodes[client == SIMNET_LISTENER ? SIMNET_CLIENTS_MAX : client];
 }
 
-static int net_tap(struct simnet *net, enum simnet_moment moment, const struct packet *p, bool to_client)
+static int net_tap(struct simnet *net, enum simnet_moment moment, const struct simpacket *p, bool to_client)
 {
     if (!net->tap) return 1;
     struct msg m;
@@ -189,7 +94,7 @@ static int net_tap(struct simnet *net, enum simnet_moment moment, const struct p
     return net->tap(net->ctx, moment, p->client, to_client, &m);
 }
 
-static void packet_deliver(struct simnet *net, struct packet *p, bool to_client)
+static void packet_deliver(struct simnet *net, struct simpacket *p, bool to_client)
 {
     struct node *to = net_node(net, to_client ? p->client : SIMNET_LISTENER);
     if (!to->up) {
@@ -199,7 +104,7 @@ static void packet_deliver(struct simnet *net, struct packet *p, bool to_client)
     net->counts.delivered++;
     to->bytes_received += p->size;
     (void)net_tap(net, SIMNET_ARRIVED, p, to_client);
-    queue_put(&to->inbox, p);
+    simpackets_put(&to->inbox, p);
     if (net->ready) net->ready(net->ctx, to->client);
 }
 
@@ -209,15 +114,15 @@ static void pipe_arrive(void *ctx, uint64_t arg)
     int client = (int)(arg >> 2);
     bool to_client = arg & 1;
     struct pipe *pipe = &net->connections[client][arg >> 1 & 1].pipe[to_client];
-    while (pipe->packets.head && pipe->packets.head->arrival_us <= net->now_us && !net->cut[client])
-        packet_deliver(net, queue_take(&pipe->packets), to_client);
+    while (pipe->packets.head && pipe->packets.head->arrival_us <= net->events.now_us && !net->cut[client])
+        packet_deliver(net, simpackets_take(&pipe->packets), to_client);
 }
 
 /* What a killed dialler had already handed to its kernel still arrives, under the old peer id. */
 static void orphan_arrive(void *ctx, uint64_t arg)
 {
     struct simnet *net = ctx;
-    struct packet *p = queue_take(&net->orphans);
+    struct simpacket *p = simpackets_take(&net->orphans);
     (void)arg;
     if (net->cut[p->client]) {
         mem_free(p);
@@ -227,10 +132,10 @@ static void orphan_arrive(void *ctx, uint64_t arg)
 }
 
 /* Give p its arrival: after what is before it in the pipe, at the link's rate, with latency and jitter. */
-static void pipe_schedule(struct simnet *net, struct pipe *pipe, struct packet *p, bool to_client)
+static void pipe_schedule(struct simnet *net, struct pipe *pipe, struct simpacket *p, bool to_client)
 {
     const struct simnet_link *link = &net->links[p->client];
-    uint64_t start = pipe->busy_us > net->now_us ? pipe->busy_us : net->now_us;
+    uint64_t start = pipe->busy_us > net->events.now_us ? pipe->busy_us : net->events.now_us;
     pipe->busy_us = start + (link->rate ? p->size * UINT64_C(1000000) / link->rate : 0);
     p->arrival_us = pipe->busy_us + link->latency_us + simnet_draw(net, link->jitter_us);
     if (p->arrival_us < pipe->last_us) p->arrival_us = pipe->last_us;
@@ -240,14 +145,14 @@ static void pipe_schedule(struct simnet *net, struct pipe *pipe, struct packet *
 
 static void pipe_reset(struct simnet *net, struct pipe *pipe)
 {
-    pipe->busy_us = pipe->last_us = net->now_us;
+    pipe->busy_us = pipe->last_us = net->events.now_us;
 }
 
 /* Everything still in the pipe travels again from now on, in order. */
 static void pipe_restart(struct simnet *net, struct pipe *pipe, bool to_client, uint64_t peer)
 {
     pipe_reset(net, pipe);
-    for (struct packet *p = pipe->packets.head; p; p = p->next) {
+    for (struct simpacket *p = pipe->packets.head; p; p = p->next) {
         p->peer = peer;
         pipe_schedule(net, pipe, p, to_client);
     }
@@ -262,7 +167,7 @@ static void connection_open(void *ctx, uint64_t arg)
     if (c->peer == 0 || simnet_chance(net) >= net->links[client].same_peer) c->peer = ++net->last_peer;
     c->open = true;
     pipe_reset(net, &c->pipe[1]);
-    queue_clear(&c->pipe[1].packets);
+    simpackets_clear(&c->pipe[1].packets);
     pipe_restart(net, &c->pipe[0], false, c->peer);
 }
 
@@ -270,7 +175,7 @@ static void connection_dial(struct simnet *net, int client)
 {
     for (int lane = 0; lane < LANES; lane++) {
         uint64_t delay = net->links[client].latency_us + simnet_draw(net, RECONNECT_US);
-        simnet_at(net, net->now_us + delay, connection_open, net, (uint64_t)client << 1 | (uint64_t)lane);
+        simnet_at(net, net->events.now_us + delay, connection_open, net, (uint64_t)client << 1 | (uint64_t)lane);
     }
 }
 
@@ -282,17 +187,17 @@ static void connection_close(struct simnet *net, int client, bool keep_up, bool 
         struct connection *c = &net->connections[client][lane];
         c->open = false;
         if (forget_peer) c->peer = 0;
-        if (!keep_up) queue_clear(&c->pipe[0].packets);
-        if (!keep_down) queue_clear(&c->pipe[1].packets);
+        if (!keep_up) simpackets_clear(&c->pipe[0].packets);
+        if (!keep_down) simpackets_clear(&c->pipe[1].packets);
     }
 }
 
 static void connection_orphan(struct simnet *net, int client, int lane)
 {
-    struct queue *q = &net->connections[client][lane].pipe[0].packets;
+    struct simpackets *q = &net->connections[client][lane].pipe[0].packets;
     while (net->connections[client][lane].open && q->head) {
-        queue_put(&net->orphans, queue_take(q));
-        simnet_at(net, net->now_us + net->links[client].latency_us, orphan_arrive, net, 0);
+        simpackets_put(&net->orphans, simpackets_take(q));
+        simnet_at(net, net->events.now_us + net->links[client].latency_us, orphan_arrive, net, 0);
     }
 }
 
@@ -301,7 +206,7 @@ static void connection_orphan(struct simnet *net, int client, int lane)
 static bool pipe_full(const struct simnet *net, const struct pipe *pipe, const struct simnet_link *link)
 {
     if (pipe->packets.count >= QUEUE_MESSAGES) return true;
-    return link->queue_us && pipe->busy_us > net->now_us + link->queue_us;
+    return link->queue_us && pipe->busy_us > net->events.now_us + link->queue_us;
 }
 
 static enum status node_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size)
@@ -320,9 +225,9 @@ static enum status node_send(struct transport *t, uint64_t peer, enum wire_lane 
         net->counts.refused++;
         return STATUS_AGAIN;
     }
-    struct packet *p = mem_alloc(1, sizeof(*p) + size);
+    struct simpacket *p = mem_alloc(1, sizeof(*p) + size);
     assert(p);
-    *p = (struct packet){.arrival_us = UINT64_MAX, .peer = c->peer, .client = client, .lane = lane, .size = size};
+    *p = (struct simpacket){.arrival_us = UINT64_MAX, .peer = c->peer, .client = client, .lane = lane, .size = size};
     memcpy(p->data, data, size);
     net->counts.sent++;
     from->bytes_sent += size;
@@ -332,8 +237,8 @@ static enum status node_send(struct transport *t, uint64_t peer, enum wire_lane 
     net->counts.lost += copies == 0;
     net->counts.duplicated += copies > 1;
     for (int i = 0; i < copies; i++) {
-        struct packet *copy = packet_copy(p);
-        queue_put(&pipe->packets, copy);
+        struct simpacket *copy = simpacket_copy(p);
+        simpackets_put(&pipe->packets, copy);
         if (c->open) pipe_schedule(net, pipe, copy, to_client);
     }
     mem_free(p);
@@ -346,7 +251,7 @@ static enum status node_recv(struct transport *t, uint64_t timeout_us, uint64_t 
     struct node *node = (struct node *)t;
     (void)timeout_us;
     mem_free(node->lent);
-    node->lent = queue_take(&node->inbox);
+    node->lent = simpackets_take(&node->inbox);
     if (!node->lent) return STATUS_AGAIN;
     *peer_p = node->client == SIMNET_LISTENER ? node->lent->peer : 0;
     *lane_p = node->lent->lane;
@@ -378,16 +283,16 @@ enum status simnet_create(struct simnet **net_p, uint64_t seed, int n_clients)
     struct simnet *net = mem_alloc(1, sizeof(*net));
     if (!net) return STATUS_NOMEM;
     net->seed = seed;
-    queue_init(&net->orphans);
+    simpackets_init(&net->orphans);
     net->n_clients = n_clients;
     for (int i = 0; i <= SIMNET_CLIENTS_MAX; i++) {
         struct node *node = &net->nodes[i];
         *node = (struct node){
             {.ops = &node_ops}, net, i == SIMNET_CLIENTS_MAX ? SIMNET_LISTENER : i, false, {0}, NULL, 0, 0};
-        queue_init(&node->inbox);
+        simpackets_init(&node->inbox);
     }
     for (int i = 0; i < SIMNET_CLIENTS_MAX; i++)
-        for (int j = 0; j < 2 * LANES; j++) queue_init(&net->connections[i][j / 2].pipe[j % 2].packets);
+        for (int j = 0; j < 2 * LANES; j++) simpackets_init(&net->connections[i][j / 2].pipe[j % 2].packets);
     *net_p = net;
     return STATUS_OK;
 }
@@ -396,13 +301,13 @@ void simnet_destroy(struct simnet *net)
 {
     if (!net) return;
     for (int i = 0; i <= SIMNET_CLIENTS_MAX; i++) {
-        queue_clear(&net->nodes[i].inbox);
+        simpackets_clear(&net->nodes[i].inbox);
         mem_free(net->nodes[i].lent);
     }
     for (int i = 0; i < SIMNET_CLIENTS_MAX; i++)
-        for (int j = 0; j < 2 * LANES; j++) queue_clear(&net->connections[i][j / 2].pipe[j % 2].packets);
-    queue_clear(&net->orphans);
-    mem_free(net->heap);
+        for (int j = 0; j < 2 * LANES; j++) simpackets_clear(&net->connections[i][j / 2].pipe[j % 2].packets);
+    simpackets_clear(&net->orphans);
+    simevents_finish(&net->events);
     mem_free(net);
 }
 
@@ -433,7 +338,7 @@ void simnet_kill(struct simnet *net, int client)
     struct node *node = net_node(net, client);
     if (!node->up) return;
     node->up = false;
-    queue_clear(&node->inbox);
+    simpackets_clear(&node->inbox);
     for (int i = 0; i < net->n_clients; i++) {
         if (client == SIMNET_LISTENER) {
             connection_close(net, i, simnet_draw(net, 2), simnet_draw(net, 2), true);

@@ -1,6 +1,6 @@
 /* A network and a clock in virtual time, for whole clusters in one thread.
  *
- * There is one queue of events ordered by (time, order of insertion); simnet_step runs the earliest. The network is a
+ * There is one queue of events (tests/lib/simevents.h); simnet_step runs the earliest. The network is a
  * star: one listener and up to SIMNET_CLIENTS_MAX diallers, each a struct transport (wire/transport.h) whose recv never
  * waits. Every dialler has two connections, one per lane, and a link of its own with latency, jitter, rate, loss,
  * duplication and a bounded queue. A link can be cut (partition), a node can be killed and revived: what a killed node
@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "common/status.h"
+#include "tests/lib/simevents.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -33,7 +34,6 @@ struct simnet;
 
 /* Called when node `client` (or SIMNET_LISTENER) has something to recv and may run. */
 typedef void (*simnet_ready_fn)(void *ctx, int client);
-typedef void (*simnet_event_fn)(void *ctx, uint64_t arg);
 enum simnet_moment { SIMNET_SENT, SIMNET_ARRIVED };
 /* Sees each message when it is sent (returns how many copies travel: 0 loses it, 1 is usual, 2 duplicates it) and when
  * it arrives (the result is ignored). */
@@ -45,7 +45,7 @@ void simnet_hooks(struct simnet *net, simnet_ready_fn ready, simnet_tap_fn tap, 
 
 uint64_t simnet_now(const struct simnet *net);
 /* Run fn(ctx, arg) at `at_us` (not before now). Events of one time run in the order they were asked for. */
-void simnet_at(struct simnet *net, uint64_t at_us, simnet_event_fn fn, void *ctx, uint64_t arg);
+void simnet_at(struct simnet *net, uint64_t at_us, simevents_fn fn, void *ctx, uint64_t arg);
 /* Run the next event; false when there is none before `until_us` (the clock then stands at until_us). */
 bool simnet_step(struct simnet *net, uint64_t until_us);
 
