@@ -1,10 +1,9 @@
-/* The engine by hand: joining, a whole run, duplicates, refusals, parked requests, snapshots, kept updates. */
+/* The engine by hand: a whole run, its updates, duplicates, deltas that are refused, chunks out of order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -205,50 +204,6 @@ static void test_reject_reasons(void **state)
     }
 }
 
-static void damage(struct msg *offer, uint8_t *payload, size_t size, int how)
-{
-    const float infinite = __builtin_inff();
-    if (how == 1) memcpy(payload + size - 4, &infinite, 4);
-    if (how == 2) payload[size - 1] ^= 1; /* after the checksum was taken */
-    if (how != 2) offer->offer.crc = crc32c(0, payload, size);
-}
-
-static void test_bad_payloads(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", NULL};
-    for (int how = 1; how <= 2; how++) {
-        struct msg offer, m;
-        uint8_t payload[8192];
-        float x[RIG_PARAMS];
-        struct codec *codec;
-        size_t size;
-        rig_open(&rig, settings);
-        rig_join(&rig, 0);
-        rig_join(&rig, 1);
-        rig_assigned(&rig, 0);
-        rig_assigned(&rig, 1);
-        rig_offer_message(&rig, 0, 0, 1, &offer);
-        rig_values(&rig, 0, 1, x);
-        assert_int_equal(codec_create_for_fragment(&codec, "fp32", &rig.layout, 0, NULL), STATUS_OK);
-        assert_int_equal(codec_encode(codec, x, payload, sizeof payload, &size, NULL), STATUS_OK);
-        codec_destroy(codec);
-        damage(&offer, payload, size, how);
-        rig_say(&rig, rig.workers[0].control, &offer);
-        m = (struct msg){
-            .type = MSG_CHUNK,
-            .chunk = {
-                .kind = OBJECT_DELTA, .total = size, .data = payload, .size = size, .crc = crc32c(0, payload, size)}};
-        rig_say(&rig, rig.workers[0].bulk, &m);
-        rig_expect(&rig, 0, MSG_REJECT, &m);
-        assert_int_equal(m.reject.code, how == 1 ? REJECT_NONFINITE : REJECT_CORRUPT);
-        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* counted, named */
-        assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
-        assert_int_equal(engine_version(rig.engine, 0), 1); /* the round closed without it */
-        rig_close(&rig);
-    }
-}
-
 /* Chunks out of order, repeated, damaged or of nothing change nothing; the upload goes on where it was. */
 static void test_chunks_out_of_order(void **state)
 {
@@ -281,197 +236,6 @@ static void test_chunks_out_of_order(void **state)
     rig_close(&rig);
 }
 
-static void test_parked_get(void **state)
-{
-    (void)state;
-    struct msg m;
-    uint8_t object[8192];
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
-    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_get(&rig, 0, OBJECT_UPDATE, f, 1, object, sizeof object), 0);
-    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
-    rig_expect(&rig, 0, MSG_CHUNK, &m); /* at once, without another request */
-    assert_int_equal(m.chunk.fragment, 1);
-    assert_int_equal(m.chunk.key, 1);
-    rig_expect_none(&rig, 0, MSG_CHUNK);
-    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    assert_int_equal(m.chunk.fragment, 0);
-    /* from an offset: the tail */
-    struct msg get = {.type = MSG_GET, .get = {.session = rig.workers[0].session, .kind = OBJECT_UPDATE, .version = 1,
-                                               .offset = m.chunk.total - 3, .length = 1000}};
-    rig_say(&rig, rig.workers[0].control, &get);
-    uint8_t tail[3];
-    memcpy(tail, m.chunk.data + m.chunk.total - 3, 3);
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    assert_int_equal(m.chunk.size, 3);
-    assert_memory_equal(m.chunk.data, tail, 3);
-    rig_close(&rig);
-}
-
-/* A full lane: the request stays and is served when there is room. A peer that is gone is not written to again. */
-static void test_full_lane(void **state)
-{
-    (void)state;
-    uint8_t object[8192];
-    struct msg m;
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
-    rig.bulk_answer = STATUS_AGAIN;
-    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
-    assert_true(engine_next_deadline_us(rig.engine) <= rig.now + 10000);
-    rig.bulk_answer = STATUS_OK;
-    rig_wait(&rig, 20000);
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    rig.bulk_answer = STATUS_CLOSED;
-    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
-    rig.bulk_answer = STATUS_OK;
-    rig_wait(&rig, 20000);
-    rig_expect_none(&rig, 0, MSG_CHUNK);
-    m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].bulk, &m); /* back: what was asked for goes on */
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    rig_close(&rig);
-}
-
-static void test_snapshot_bytes(void **state)
-{
-    (void)state;
-    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=2", NULL};
-    uint8_t object[8192];
-    struct snapshot_head head;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    for (uint64_t version = 0; version < 2; version++) {
-        rig_assigned(&rig, 0);
-        for (uint32_t f = 0; f < 2; f++) {
-            const struct fragment *frag = &rig.layout.fragments[f];
-            size_t size = rig_get(&rig, 0, OBJECT_SNAPSHOT, f, version, object, sizeof object);
-            assert_int_equal(size, SNAPSHOT_HEAD_BYTES + frag->count * 4);
-            assert_int_equal(snapshot_head_decode(&head, object, SNAPSHOT_HEAD_BYTES), STATUS_OK);
-            assert_int_equal(head.version, version);
-            assert_true(head.hash == hash_floats(NULL, engine_theta(rig.engine) + frag->offset, frag->count));
-            assert_memory_equal(object + SNAPSHOT_HEAD_BYTES, engine_theta(rig.engine) + frag->offset, frag->count * 4);
-        }
-        rig_deliver_all(&rig, 1, 1);
-    }
-    rig_close(&rig);
-}
-
-/* Checkpoints beyond `keep` go, but never the update somebody still has to apply. */
-static void test_kept_for_those_behind(void **state)
-{
-    (void)state;
-    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
-                              "train.max_steps=20", NULL};
-    uint8_t object[8192];
-    struct msg m;
-    uint64_t list[64];
-    size_t n;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int round = 0; round < 4; round++) {
-        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-        for (int i = 0; i < 2; i++)
-            for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
-        rig_catch_up(&rig, 0); /* worker-1 only says that it waits, at the version it had */
-        rig_beat(&rig, 1, WORKER_WAITING);
-    }
-    for (uint64_t v = 1; v <= 4; v++) assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, v, object, sizeof object) > 0);
-    rig_catch_up(&rig, 1);
-    /* Nor the one that a worker killed now would begin with: its state was saved before version 4. */
-    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(list[0], 3);
-    assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object) > 0);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
-    for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_WAITING);
-    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* the last one: saved since version 4, all of it */
-    for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
-    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(list[0], 4);
-    assert_int_equal(list[1], 5);
-    assert_int_equal(rig.store->ops->segment_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object), 0);
-    rig_expect(&rig, 1, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_GONE);
-    assert_int_equal(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 3, object, sizeof object), 0);
-    rig_expect(&rig, 1, MSG_REFUSE, &m);
-    assert_int_equal(m.refuse.code, REFUSE_GONE);
-    rig_close(&rig);
-}
-
-static void test_status(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", NULL};
-    char text[WIRE_TEXT_MAX];
-    struct msg m = {.type = MSG_STATUS};
-    rig_open(&rig, settings);
-    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "the first worker to join");
-    rig_join(&rig, 0);
-    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "workers: 1 of 2 ready");
-    rig_join(&rig, 1);
-    rig_assigned(&rig, 0);
-    rig_assigned(&rig, 1);
-    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
-    rig_beat(&rig, 0, WORKER_WAITING);
-    rig_beat(&rig, 1, WORKER_TRAINING);
-    assert_string_equal(engine_waiting(rig.engine, text, sizeof text),
-                        "round 1: worker-1 (training, step 0/2)");
-    rig_forget(&rig);
-    rig_say(&rig, rig.workers[0].control, &m);
-    rig_expect(&rig, 0, MSG_STATUS_REPLY, &m);
-    assert_non_null(strstr(m.status_reply.json, "\"waiting_for\":\"round 1: worker-1"));
-    assert_non_null(strstr(m.status_reply.json, "\"state\":\"training\""));
-    rig_wait(&rig, 15000000);
-    assert_true(rig_events(&rig, ENGINE_EVENT_WAITING) >= 1); /* said without being asked */
-    rig_close(&rig);
-}
-
-/* Control messages that the transport drops are said again; nothing depends on one of them. */
-static void test_messages_that_make_no_sense(void **state)
-{
-    (void)state;
-    struct msg m;
-    rig_open(&rig, NULL);
-    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT,
-                                   MSG_METRICS,   MSG_LEAVE, MSG_BIND};
-    for (int modelled = 0; modelled < 2; modelled++) {
-        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-            m = (struct msg){.type = types[i]};
-            rig.workers[3].control = rig.workers[3].bulk = 777;
-            rig_say(&rig, 777, &m); /* session 0 */
-            rig_expect(&rig, 3, MSG_REFUSE, &m);
-            assert_int_equal(m.refuse.code, REFUSE_UNKNOWN_SESSION);
-        }
-        if (!modelled) rig_join(&rig, 0);
-    }
-    m = (struct msg){.type = MSG_OFFER, .offer = {.session = rig.workers[0].session, .fragment = 200}};
-    rig_say(&rig, rig.workers[0].control, &m);
-    rig_expect(&rig, 0, MSG_REJECT, &m);
-    m = (struct msg){.type = MSG_GET,
-                     .get = {.session = rig.workers[0].session, .fragment = 200, .kind = OBJECT_UPDATE}};
-    rig_say(&rig, rig.workers[0].control, &m);
-    rig_expect(&rig, 0, MSG_REFUSE, &m);
-    m = (struct msg){.type = MSG_EVAL_RESULT, .eval_result = {.session = rig.workers[0].session, .eval_id = 9}};
-    rig_say(&rig, rig.workers[0].control, &m);
-    m = (struct msg){.type = MSG_ASSIGN};
-    rig_say(&rig, rig.workers[0].control, &m);
-    rig_close(&rig);
-}
-
 /* Parameters that give no finite loss end the evaluation, and the run, like others do. */
 static void test_loss_not_finite(void **state)
 {
@@ -497,45 +261,6 @@ static void test_loss_not_finite(void **state)
     rig_close(&rig);
 }
 
-/* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
-static void test_tokens_of_a_step(void **state)
-{
-    (void)state;
-    static const uint64_t expected[] = {16, 32, 48, 64}; /* two workers, two steps each */
-    size_t seen = 0;
-    const char *const settings[] = {"coordinator.min_workers=2", NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    for (uint32_t step = 0; step < 2; step++) {
-        for (int i = 0; i < 2; i++) {
-            struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[i].session, .round = UINT64_MAX,
-                                                             .n_steps = 1}};
-            m.metrics.steps[0] = (struct metrics_step){.round = 0, .step = step, .position = step, .tokens = 16};
-            rig_say(&rig, rig.workers[i].control, &m);
-        }
-    }
-    for (size_t i = 0; i < rig.n_events; i++) {
-        const struct engine_event *event = &rig.events[i];
-        if (event->kind != ENGINE_EVENT_STEP) continue;
-        assert_int_equal(event->tokens, expected[seen]);
-        assert_int_equal(event->step, 1 + seen / 2);
-        assert_int_equal(event->round, 1);
-        seen++;
-    }
-    assert_int_equal(seen, 4);
-    rig_deliver_all(&rig, 2, 1.0f);
-    struct engine_summary sum;
-    engine_summary(rig.engine, &sum);
-    rig_assigned(&rig, 0);
-    struct msg m = {.type = MSG_METRICS,
-                    .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};
-    m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
-    rig_say(&rig, rig.workers[0].control, &m);
-    assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 16);
-    rig_close(&rig);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,16 +269,8 @@ int main(void)
         cmocka_unit_test(test_single_worker_is_plain_training),
         cmocka_unit_test(test_nothing_counts_twice),
         cmocka_unit_test(test_reject_reasons),
-        cmocka_unit_test(test_bad_payloads),
         cmocka_unit_test(test_chunks_out_of_order),
-        cmocka_unit_test(test_parked_get),
-        cmocka_unit_test(test_full_lane),
-        cmocka_unit_test(test_snapshot_bytes),
-        cmocka_unit_test(test_kept_for_those_behind),
-        cmocka_unit_test(test_status),
-        cmocka_unit_test(test_messages_that_make_no_sense),
         cmocka_unit_test(test_loss_not_finite),
-        cmocka_unit_test(test_tokens_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Hostile payloads at the coordinator, for every kind of codec: cut short, too long, with bits flipped, with NaN, with
  * counts and places out of range. Each is refused with a reason that is counted, and the round goes on as if the delta
- * had never been offered: theta, the accumulator and the samples are those of a run without it. */
+ * had never been offered: theta, the accumulator and the samples are those of a run without it. And messages that make
+ * no sense. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -222,12 +223,90 @@ static void test_places_out_of_range(void **state)
     }
 }
 
+static void damage(struct msg *offer, uint8_t *payload, size_t size, int how)
+{
+    const float infinite = __builtin_inff();
+    if (how == 1) memcpy(payload + size - 4, &infinite, 4);
+    if (how == 2) payload[size - 1] ^= 1; /* after the checksum was taken */
+    if (how != 2) offer->offer.crc = crc32c(0, payload, size);
+}
+
+static void test_bad_payloads(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", NULL};
+    for (int how = 1; how <= 2; how++) {
+        struct msg offer, m;
+        uint8_t payload[8192];
+        float x[RIG_PARAMS];
+        struct codec *codec;
+        size_t size;
+        rig_open(&rig, settings);
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        rig_assigned(&rig, 0);
+        rig_assigned(&rig, 1);
+        rig_offer_message(&rig, 0, 0, 1, &offer);
+        rig_values(&rig, 0, 1, x);
+        assert_int_equal(codec_create_for_fragment(&codec, "fp32", &rig.layout, 0, NULL), STATUS_OK);
+        assert_int_equal(codec_encode(codec, x, payload, sizeof payload, &size, NULL), STATUS_OK);
+        codec_destroy(codec);
+        damage(&offer, payload, size, how);
+        rig_say(&rig, rig.workers[0].control, &offer);
+        m = (struct msg){
+            .type = MSG_CHUNK,
+            .chunk = {
+                .kind = OBJECT_DELTA, .total = size, .data = payload, .size = size, .crc = crc32c(0, payload, size)}};
+        rig_say(&rig, rig.workers[0].bulk, &m);
+        rig_expect(&rig, 0, MSG_REJECT, &m);
+        assert_int_equal(m.reject.code, how == 1 ? REJECT_NONFINITE : REJECT_CORRUPT);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* counted, named */
+        assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+        assert_int_equal(engine_version(rig.engine, 0), 1); /* the round closed without it */
+        rig_close(&rig);
+    }
+}
+
+/* Of sessions that nobody has, about things that do not exist, or only a coordinator's to say. */
+static void test_messages_that_make_no_sense(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT,
+                                   MSG_METRICS,   MSG_LEAVE, MSG_BIND};
+    for (int modelled = 0; modelled < 2; modelled++) {
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            m = (struct msg){.type = types[i]};
+            rig.workers[3].control = rig.workers[3].bulk = 777;
+            rig_say(&rig, 777, &m); /* session 0 */
+            rig_expect(&rig, 3, MSG_REFUSE, &m);
+            assert_int_equal(m.refuse.code, REFUSE_UNKNOWN_SESSION);
+        }
+        if (!modelled) rig_join(&rig, 0);
+    }
+    m = (struct msg){.type = MSG_OFFER, .offer = {.session = rig.workers[0].session, .fragment = 200}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_REJECT, &m);
+    m = (struct msg){.type = MSG_GET,
+                     .get = {.session = rig.workers[0].session, .fragment = 200, .kind = OBJECT_UPDATE}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_REFUSE, &m);
+    m = (struct msg){.type = MSG_EVAL_RESULT, .eval_result = {.session = rig.workers[0].session, .eval_id = 9}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    m = (struct msg){.type = MSG_ASSIGN};
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_adversarial),
         cmocka_unit_test(test_places_out_of_range),
+        cmocka_unit_test(test_bad_payloads),
+        cmocka_unit_test(test_messages_that_make_no_sense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* What the engine tells people: the figures of a round's line, whom it waits for. */
+/* What the engine tells people: the figures of a step's and of a round's line, its status, whom it waits for. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,12 +77,82 @@ static void test_restart_names_the_missing(void **state)
     rig_close(&rig);
 }
 
+static void test_status(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", NULL};
+    char text[WIRE_TEXT_MAX];
+    struct msg m = {.type = MSG_STATUS};
+    rig_open(&rig, settings);
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "the first worker to join");
+    rig_join(&rig, 0);
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "workers: 1 of 2 ready");
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
+    rig_beat(&rig, 0, WORKER_WAITING);
+    rig_beat(&rig, 1, WORKER_TRAINING);
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text),
+                        "round 1: worker-1 (training, step 0/2)");
+    rig_forget(&rig);
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_STATUS_REPLY, &m);
+    assert_non_null(strstr(m.status_reply.json, "\"waiting_for\":\"round 1: worker-1"));
+    assert_non_null(strstr(m.status_reply.json, "\"state\":\"training\""));
+    rig_wait(&rig, 15000000);
+    assert_true(rig_events(&rig, ENGINE_EVENT_WAITING) >= 1); /* said without being asked */
+    rig_close(&rig);
+}
+
+/* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
+static void test_tokens_of_a_step(void **state)
+{
+    (void)state;
+    static const uint64_t expected[] = {16, 32, 48, 64}; /* two workers, two steps each */
+    size_t seen = 0;
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (uint32_t step = 0; step < 2; step++) {
+        for (int i = 0; i < 2; i++) {
+            struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[i].session, .round = UINT64_MAX,
+                                                             .n_steps = 1}};
+            m.metrics.steps[0] = (struct metrics_step){.round = 0, .step = step, .position = step, .tokens = 16};
+            rig_say(&rig, rig.workers[i].control, &m);
+        }
+    }
+    for (size_t i = 0; i < rig.n_events; i++) {
+        const struct engine_event *event = &rig.events[i];
+        if (event->kind != ENGINE_EVENT_STEP) continue;
+        assert_int_equal(event->tokens, expected[seen]);
+        assert_int_equal(event->step, 1 + seen / 2);
+        assert_int_equal(event->round, 1);
+        seen++;
+    }
+    assert_int_equal(seen, 4);
+    rig_deliver_all(&rig, 2, 1.0f);
+    struct engine_summary sum;
+    engine_summary(rig.engine, &sum);
+    rig_assigned(&rig, 0);
+    struct msg m = {.type = MSG_METRICS,
+                    .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};
+    m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 16);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_after_divergence),
         cmocka_unit_test(test_restart_before_the_first_worker),
         cmocka_unit_test(test_restart_names_the_missing),
+        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_tokens_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

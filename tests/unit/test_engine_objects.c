@@ -1,0 +1,156 @@
+/* Objects that workers get of the engine: requests that are parked, lanes that are full, snapshots, updates kept for
+ * those behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/hash.h"
+#include "tests/lib/engine_rig.h"
+#include "wire/object.h"
+
+static struct rig rig;
+
+static void test_parked_get(void **state)
+{
+    (void)state;
+    struct msg m;
+    uint8_t object[8192];
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_get(&rig, 0, OBJECT_UPDATE, f, 1, object, sizeof object), 0);
+    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
+    rig_expect(&rig, 0, MSG_CHUNK, &m); /* at once, without another request */
+    assert_int_equal(m.chunk.fragment, 1);
+    assert_int_equal(m.chunk.key, 1);
+    rig_expect_none(&rig, 0, MSG_CHUNK);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    rig_expect(&rig, 0, MSG_CHUNK, &m);
+    assert_int_equal(m.chunk.fragment, 0);
+    /* from an offset: the tail */
+    struct msg get = {.type = MSG_GET, .get = {.session = rig.workers[0].session, .kind = OBJECT_UPDATE, .version = 1,
+                                               .offset = m.chunk.total - 3, .length = 1000}};
+    rig_say(&rig, rig.workers[0].control, &get);
+    uint8_t tail[3];
+    memcpy(tail, m.chunk.data + m.chunk.total - 3, 3);
+    rig_expect(&rig, 0, MSG_CHUNK, &m);
+    assert_int_equal(m.chunk.size, 3);
+    assert_memory_equal(m.chunk.data, tail, 3);
+    rig_close(&rig);
+}
+
+/* A full lane: the request stays and is served when there is room. A peer that is gone is not written to again. */
+static void test_full_lane(void **state)
+{
+    (void)state;
+    uint8_t object[8192];
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig.bulk_answer = STATUS_AGAIN;
+    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
+    assert_true(engine_next_deadline_us(rig.engine) <= rig.now + 10000);
+    rig.bulk_answer = STATUS_OK;
+    rig_wait(&rig, 20000);
+    rig_expect(&rig, 0, MSG_CHUNK, &m);
+    rig.bulk_answer = STATUS_CLOSED;
+    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
+    rig.bulk_answer = STATUS_OK;
+    rig_wait(&rig, 20000);
+    rig_expect_none(&rig, 0, MSG_CHUNK);
+    m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
+    rig_say(&rig, rig.workers[0].bulk, &m); /* back: what was asked for goes on */
+    rig_expect(&rig, 0, MSG_CHUNK, &m);
+    rig_close(&rig);
+}
+
+static void test_snapshot_bytes(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=2", NULL};
+    uint8_t object[8192];
+    struct snapshot_head head;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (uint64_t version = 0; version < 2; version++) {
+        rig_assigned(&rig, 0);
+        for (uint32_t f = 0; f < 2; f++) {
+            const struct fragment *frag = &rig.layout.fragments[f];
+            size_t size = rig_get(&rig, 0, OBJECT_SNAPSHOT, f, version, object, sizeof object);
+            assert_int_equal(size, SNAPSHOT_HEAD_BYTES + frag->count * 4);
+            assert_int_equal(snapshot_head_decode(&head, object, SNAPSHOT_HEAD_BYTES), STATUS_OK);
+            assert_int_equal(head.version, version);
+            assert_true(head.hash == hash_floats(NULL, engine_theta(rig.engine) + frag->offset, frag->count));
+            assert_memory_equal(object + SNAPSHOT_HEAD_BYTES, engine_theta(rig.engine) + frag->offset, frag->count * 4);
+        }
+        rig_deliver_all(&rig, 1, 1);
+    }
+    rig_close(&rig);
+}
+
+/* Checkpoints beyond `keep` go, but never the update somebody still has to apply. */
+static void test_kept_for_those_behind(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
+                              "train.max_steps=20", NULL};
+    uint8_t object[8192];
+    struct msg m;
+    uint64_t list[64];
+    size_t n;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+        for (int i = 0; i < 2; i++)
+            for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
+        rig_catch_up(&rig, 0); /* worker-1 only says that it waits, at the version it had */
+        rig_beat(&rig, 1, WORKER_WAITING);
+    }
+    for (uint64_t v = 1; v <= 4; v++) assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, v, object, sizeof object) > 0);
+    rig_catch_up(&rig, 1);
+    /* Nor the one that a worker killed now would begin with: its state was saved before version 4. */
+    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(list[0], 3);
+    assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object) > 0);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
+    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+    for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_WAITING);
+    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* the last one: saved since version 4, all of it */
+    for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
+    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(list[0], 4);
+    assert_int_equal(list[1], 5);
+    assert_int_equal(rig.store->ops->segment_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object), 0);
+    rig_expect(&rig, 1, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_GONE);
+    assert_int_equal(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 3, object, sizeof object), 0);
+    rig_expect(&rig, 1, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_GONE);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parked_get),
+        cmocka_unit_test(test_full_lane),
+        cmocka_unit_test(test_snapshot_bytes),
+        cmocka_unit_test(test_kept_for_those_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
