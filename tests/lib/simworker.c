@@ -8,7 +8,6 @@
 #include "common/mem.h"
 #include "common/rng.h"
 #include "gpu/device.h"
-#include "tests/lib/save_image.h"
 
 /* Enough for any message of the toy model. */
 static uint8_t encode_buffer[WIRE_HEADER + WIRE_BODY_MAX];
@@ -27,7 +26,7 @@ enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, co
 static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg *m)
 {
     struct simworker *w = ctx;
-    if (m->type == MSG_CHUNK && m->chunk.offset + m->chunk.size == m->chunk.total && w->save.number && !w->save.over)
+    if (m->type == MSG_CHUNK && m->chunk.offset + m->chunk.size == m->chunk.total && simdisk_saving(&w->disk))
         simcheck_fail(w->check, "worker-%d: all of a delta is sent before its state is saved", w->client);
     return sim_send(w->transport, 0, lane, m);
 }
@@ -84,79 +83,6 @@ static enum status worker_on_config(void *ctx, const char *text, struct outer_mo
         .device_theta = w->theta,
     };
     return STATUS_OK;
-}
-
-static void disk_clear(struct simworker *w, struct simworker_disk *disk)
-{
-    mem_free(disk->data);
-    simcheck_mark_free(w->check, disk->mark);
-    *disk = (struct simworker_disk){0};
-}
-
-/* Whatever the process does in the meantime. */
-static void worker_save_over(void *ctx, uint64_t number)
-{
-    struct simworker *w = ctx;
-    if (number != w->save.number || w->save.over) return;
-    w->save.over = true;
-    if (!save_image_holds(w->save.file.data, w->save.file.size, w->save.body, w->save.parts))
-        simcheck_fail(w->check, "worker-%d: its state changed while it was saved", w->client);
-    if (w->save_fails) return;
-    disk_clear(w, &w->disk[SIMWORKER_SAVES - 1]);
-    memmove(w->disk + 1, w->disk, (SIMWORKER_SAVES - 1) * sizeof(w->disk[0]));
-    w->disk[0] = w->save.file;
-    w->save.file = (struct simworker_disk){0};
-}
-
-static void worker_save_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n)
-{
-    struct simworker *w = ctx;
-    if (w->save.number) simcheck_fail(w->check, "worker-%d: two saves at once", w->client);
-    w->save.number = ++w->save.count;
-    w->save.over = false;
-    w->save.body = body;
-    w->save.parts = n;
-    w->save.file.data = save_image(state, body, n, &w->save.file.size);
-    w->save.file.mark = simcheck_worker_saved(w->check, w->client);
-    if (w->save_us)
-        simnet_at(w->net, simnet_now(w->net) + w->save_us, worker_save_over, w, w->save.number);
-    else
-        worker_save_over(w, w->save.number);
-}
-
-static enum status worker_save_poll(void *ctx, bool wait, struct err *err)
-{
-    struct simworker *w = ctx;
-    if (!w->save.number) return STATUS_OK;
-    if (wait) worker_save_over(w, w->save.number);
-    if (!w->save.over) return STATUS_AGAIN;
-    w->save.number = 0;
-    if (!w->save.file.data) return STATUS_OK;
-    disk_clear(w, &w->save.file);
-    return err_set(err, STATUS_IO, "worker-%d: no space left on the virtual disk", w->client);
-}
-
-/* The process is gone before the save is. */
-static void worker_save_killed(struct simworker *w)
-{
-    w->save.number = 0;
-    disk_clear(w, &w->save.file);
-}
-
-static enum status worker_load(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err)
-{
-    struct simworker *w = ctx;
-    if (age < 0 || age >= SIMWORKER_SAVES || !w->disk[age].data)
-        return err_set(err, STATUS_NOTFOUND, "worker-%d has no saved state", w->client);
-    *data_p = w->disk[age].data;
-    *size_p = w->disk[age].size;
-    simcheck_worker_loaded(w->check, w->client, w->disk[age].mark);
-    return STATUS_OK;
-}
-
-static void worker_release(void *ctx, const uint8_t *data, size_t size)
-{
-    (void)ctx, (void)data, (void)size;
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -353,9 +279,9 @@ void simworker_init(struct simworker *w, struct simnet *net, struct simcheck *ch
         .client = client,
         .step_us = 100000,
         .eval_us = 50000,
-        .save_us = 100000,
         .nan_round = UINT64_MAX,
         .wake_us = UINT64_MAX,
+        .disk = {.net = net, .check = check, .client = client, .save_us = 100000},
     };
 }
 
@@ -396,11 +322,11 @@ void simworker_start(struct simworker *w)
         .send = worker_send,
         .host_ctx = w,
         .on_config = worker_on_config,
-        .storage_ctx = w,
-        .save_begin = worker_save_begin,
-        .save_poll = worker_save_poll,
-        .load = worker_load,
-        .release = worker_release,
+        .storage_ctx = &w->disk,
+        .save_begin = simdisk_save_begin,
+        .save_poll = simdisk_save_poll,
+        .load = simdisk_load,
+        .release = simdisk_release,
     };
     snprintf(setup.name, sizeof(setup.name), "worker-%d", w->client);
     for (int i = 0; i < WIRE_UUID; i++) setup.uuid[i] = (uint8_t)(17 * w->client + i + 1 + 97 * w->stranger);
@@ -418,7 +344,7 @@ void simworker_kill(struct simworker *w)
     w->up = false;
     w->life++;
     simnet_kill(w->net, w->client);
-    worker_save_killed(w);
+    simdisk_killed(&w->disk);
     worker_unload(w);
 }
 
@@ -432,7 +358,7 @@ void simworker_freeze(struct simworker *w, bool frozen)
 
 void simworker_forget(struct simworker *w)
 {
-    for (int i = 0; i < SIMWORKER_SAVES; i++) disk_clear(w, &w->disk[i]);
+    simdisk_wipe(&w->disk);
     w->stranger++;
 }
 

@@ -10,17 +10,10 @@
 #include "common/config.h"
 #include "common/layout.h"
 #include "tests/lib/simcheck.h"
+#include "tests/lib/simdisk.h"
 #include "tests/lib/simnet.h"
 #include "tests/lib/toy.h"
 #include "worker/outer_loop.h"
-
-enum { SIMWORKER_SAVES = 2 };
-
-struct simworker_disk {
-    uint8_t *data;
-    size_t size;
-    struct simcheck_mark *mark; /* what the checker knew of the worker when this was written */
-};
 
 struct simworker {
     /* set by the owner before the first start */
@@ -31,8 +24,6 @@ struct simworker {
     uint64_t step_us, eval_us; /* compute time of an inner step, of an evaluation */
     bool lazy;                 /* reads its messages between inner steps only, as the real trainer does */
     uint64_t nan_round;        /* produces NaN once in this round; UINT64_MAX: never */
-    bool save_fails;           /* the disk is full */
-    uint64_t save_us;          /* a save takes so long, beside everything else */
     uint8_t stranger;          /* part of its uuid, counts simworker_forget */
 
     /* the process */
@@ -56,15 +47,7 @@ struct simworker {
     uint64_t taken; /* samples of the task used so far */
     double loss;
 
-    struct simworker_disk disk[SIMWORKER_SAVES]; /* newest first */
-    struct {
-        uint64_t number; /* of the save under way; 0: none is */
-        uint64_t count;
-        bool over;       /* on disk, or failed */
-        struct simworker_disk file;
-        const struct outer_part *body;
-        size_t parts;
-    } save;
+    struct simdisk disk;
 };
 
 void simworker_init(struct simworker *w, struct simnet *net, struct simcheck *check, const struct toy *toy, int client);

@@ -240,7 +240,7 @@ static void test_a_worker_that_cannot_save_goes_on(void **state)
     struct simcluster_setup setup = {.seed = 17, .n_workers = 2, .config = config};
     uint64_t theta = simrig_calm_theta(&setup);
     struct simcluster *c = simrig_cluster(&setup);
-    c->workers[0].save_fails = true;
+    c->workers[0].disk.full = true;
     simrig_start(c, 2);
     assert_true(simrig_ends(c, 1000));
     assert_int_equal(c->result.theta_hash, theta);
@@ -259,8 +259,8 @@ static void test_damaged_worker_state(void **state)
         while (simnet_now(c->net) < 3000000 && simnet_step(c->net, 3000000)) continue;
         simworker_kill(&c->workers[1]);
         for (int age = 0; age <= both; age++) {
-            assert_non_null(c->workers[1].disk[age].data);
-            c->workers[1].disk[age].data[c->workers[1].disk[age].size / 2] ^= 0x40;
+            assert_non_null(c->workers[1].disk.files[age].data);
+            c->workers[1].disk.files[age].data[c->workers[1].disk.files[age].size / 2] ^= 0x40;
         }
         simworker_start(&c->workers[1]);
         assert_true(simrig_ends(c, 1000));
