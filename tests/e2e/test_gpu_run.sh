@@ -53,6 +53,22 @@ grep -q '"first_go"' "$WORK/results.json" || fail "another section was"
 sed -i 's/"device": "[^"]*"/"device": "another"/' "$WORK/results.json"
 [[ $(again) == "info memory" ]] || fail "figures of two devices stand in one file"
 
+# PyTorch's side, played by a script: its rates, eager and compiled, stand beside ours.
+cat >"$WORK/torch" <<'SH'
+#!/usr/bin/env bash
+[[ $1 == -c ]] && exit
+echo '{"device": "none"}'
+while read -r _; do echo '{"tokens_per_s": 0.001, "loss": 1}'; done
+SH
+chmod +x "$WORK/torch"
+ATOLL_TORCH_PYTHON=$WORK/torch python3 tests/gpu/run --emulated --bin "$BIN" --only train,peers --out "$WORK/torch.json" \
+    >"$WORK/torch.log" 2>&1 || fail "beside PyTorch: $(<"$WORK/torch.log")"
+python3 - "$WORK/torch.json" <<'PY'
+import json, sys
+rows = json.load(open(sys.argv[1]))["sections"]["peers"]["models"]["gpt2-toy"]
+assert rows["torch_eager"]["tokens_per_s"] == rows["torch_compile"]["tokens_per_s"] == 0.001 and rows["ours_to_best"] > 1, rows
+PY
+
 # A section that fails is said and recorded, and the rest goes on.
 mkdir "$WORK/bin"
 ln -s "$BIN"/{bench_gpu,atoll_cuda_emulated.so,gpu_*} "$WORK/bin"
