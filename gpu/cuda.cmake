@@ -4,7 +4,7 @@ set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found)
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
 # 80: A100, 90: H100 and H200. Packages take the preset "gpus", which adds 86, 89 (consumer and L40), 100 and 120
 # (Blackwell).
-set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the last also as PTX, for newer ones")
+set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for, ascending; the last also as PTX")
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
 set(ATOLL_CUDA_OLDEST 12) # toolkit, of any minor version; Debian 13 and Ubuntu 24.04 have a package of 12
@@ -108,7 +108,10 @@ function(atoll_cuda_plugin)
     endforeach()
     add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
                 ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
-    target_compile_definitions(atoll_cuda PRIVATE ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST})
+    list(GET ATOLL_CUDA_ARCHS 0 oldest)
+    string(REGEX MATCH "^[0-9]+" oldest ${oldest}) # 90a: 90
+    target_compile_definitions(atoll_cuda PRIVATE ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST}
+                               ATOLL_CUDA_ARCH_OLDEST=${oldest})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
     if(ATOLL_CUDA_NCCL) # the library itself is opened at run time

@@ -9,8 +9,8 @@
 #include "gpu/cuda_gemm_impl.h"
 
 enum {
-    CAPABILITY_MIN = 80, /* Ampere: the oldest this build has code for */
-    OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000, /* as the driver counts versions; gpu/cuda.cmake says which */
+    OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* both from gpu/cuda.cmake: 10 times what this build has code for, */
+    OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000,  /* and a toolkit's version as the driver counts */
     GRID_X_MAX = 0x7fffffff,
     GRID_Y_MAX = 65535,
     POLLS_MAX = 1000, /* without a pause: a few microseconds each */
@@ -114,9 +114,10 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     if (code == cudaSuccess) code = cudaSetDevice(index);
     if (code != cudaSuccess)
         return err_set(err, opening_failed(code), "device cuda:%d: %s", index, cudaGetErrorString(code));
-    if (prop.major * 10 + prop.minor < CAPABILITY_MIN)
-        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, this build needs 8.0",
-                       index, prop.name, prop.major, prop.minor);
+    if (prop.major * 10 + prop.minor < OLDEST_CAPABILITY)
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, this build needs "
+                       "%d.%d", index, prop.name, prop.major, prop.minor, OLDEST_CAPABILITY / 10,
+                       OLDEST_CAPABILITY % 10);
     struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     rt->index = index;
