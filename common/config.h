@@ -98,6 +98,7 @@ struct config {
     } merge;
     struct {
         char listen[256];     /* tcp://HOST:PORT; port * takes a free one */
+        char advertise[256];  /* HOST[:PORT] for the join line; auto */
         char quorum[16];      /* all, a number of workers, or a percentage such as 75% */
         uint32_t min_workers; /* workers that must have joined before round 0 opens */
         uint32_t max_workers;

@@ -146,6 +146,8 @@ const struct config_key config_keys[] = {
 
     /* All local: a run that is continued may be given more workers, or another quorum. */
     LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address; port * takes a free one"),
+    LOCAL_TEXT(coordinator, advertise, "auto",
+               "HOST or HOST:PORT for the join line, where NAT or a container hides this machine's own"),
     LOCAL_TEXT(coordinator, quorum, "all", "all, a number of workers, or a percentage such as 75%"),
     LOCAL_U32(coordinator, min_workers, "1", 1, 65536, "workers",
               "workers that must be there before the first round; async: the run takes max_steps for each of them"),

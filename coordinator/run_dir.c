@@ -11,11 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/fileio.h"
 #include "common/mem.h"
+#include "wire/endpoint.h"
 
 enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024 };
 
@@ -132,27 +134,36 @@ void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_
     mem_free(data);
 }
 
-/* The first address of this machine that others can reach; loopback when it has none. */
+/* Of this machine, as others reach it: where packets to elsewhere leave from (none is sent, a route is looked up), or
+ * an interface's where there is no way to elsewhere; loopback when it has neither. */
 static void own_address(char out[INET_ADDRSTRLEN])
 {
+    struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_port = htons(9)}, own = {0};
+    socklen_t size = sizeof own;
     struct ifaddrs *list = NULL;
     snprintf(out, INET_ADDRSTRLEN, "127.0.0.1");
-    if (getifaddrs(&list)) return;
-    for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+    inet_pton(AF_INET, "192.0.2.1", &elsewhere.sin_addr); /* of RFC 5737: nobody's */
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool found = fd >= 0 && !connect(fd, (const struct sockaddr *)&elsewhere, sizeof elsewhere) &&
+                 !getsockname(fd, (struct sockaddr *)&own, &size);
+    if (fd >= 0) close(fd);
+    if (!found && getifaddrs(&list)) return;
+    for (const struct ifaddrs *i = list; i && !found; i = i->ifa_next) {
         if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || i->ifa_flags & IFF_LOOPBACK ||
             !(i->ifa_flags & IFF_UP))
             continue;
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, out, INET_ADDRSTRLEN);
-        break;
+        memcpy(&own, i->ifa_addr, sizeof own);
+        found = true;
     }
-    freeifaddrs(list);
+    if (found) inet_ntop(AF_INET, &own.sin_addr, out, INET_ADDRSTRLEN);
+    if (list) freeifaddrs(list);
 }
 
-enum status run_dir_write_address(const char *dir, const char *bound, const struct transport_keys *keys, char *line,
-                                  size_t cap, struct err *err)
+enum status run_dir_write_address(const char *dir, const char *bound, const char *advertise,
+                                  const struct transport_keys *keys, char *line, size_t cap, struct err *err)
 {
     struct transport_address a = {.curve = keys != NULL};
-    char path[FILEIO_PATH_MAX], text[ADDRESS_MAX], host[INET_ADDRSTRLEN];
+    char path[FILEIO_PATH_MAX], text[2 * ADDRESS_MAX], host[INET_ADDRSTRLEN];
     bool any = !strncmp(bound, "tcp://0.0.0.0:", 14) || !strncmp(bound, "tcp://[::]:", 11);
     own_address(host);
     if (any)
@@ -164,7 +175,14 @@ enum status run_dir_write_address(const char *dir, const char *bound, const stru
         memcpy(a.secret, keys->worker_secret, sizeof a.secret);
     }
     transport_address_format(&a, line, cap);
-    snprintf(text, sizeof text, "%s\n", line);
+    int n = snprintf(text, sizeof text, "%s\n", line);
+    if (strcmp(advertise, "auto") != 0) {
+        char own[sizeof a.endpoint];
+        memcpy(own, a.endpoint, sizeof own);
+        TRY(endpoint_advertised(a.endpoint, sizeof a.endpoint, advertise, own, err));
+        transport_address_format(&a, line, cap);
+        snprintf(text + n, sizeof text - (size_t)n, "%s\n", line);
+    }
     path_of(dir, "address", path);
     return keys ? write_private(path, text, err) : file_write(path, text, strlen(text), err);
 }

@@ -17,8 +17,10 @@ enum status run_dir_write_config(const char *dir, const struct config *config, c
 enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err) MUST_CHECK;
 /* Where to listen: `listen`, with the port of RUN/address in place of "*" if there is one. */
 void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap);
-/* Write RUN/address, the join line, for what was bound; keys NULL: plain. line gets it too. */
-enum status run_dir_write_address(const char *dir, const char *bound, const struct transport_keys *keys, char *line,
-                                  size_t cap, struct err *err) MUST_CHECK;
+/* Write RUN/address for what was bound: the join line with this machine's own address, which `atoll status RUN` dials,
+ * and a second one where `advertise` (coordinator.advertise) is not auto. keys NULL: plain. line gets the last one. */
+enum status run_dir_write_address(const char *dir, const char *bound, const char *advertise,
+                                  const struct transport_keys *keys, char *line, size_t cap,
+                                  struct err *err) MUST_CHECK;
 
 #endif

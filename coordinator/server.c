@@ -112,6 +112,7 @@ static enum status start_engine(struct server *s, struct err *err)
 static enum status listen_on(struct server *s, struct err *err)
 {
     const char *listen = s->options->config->coordinator.listen, *dir = s->options->run_dir;
+    const char *advertise = s->options->config->coordinator.advertise;
     char endpoint[256], bound[256], line[1024];
     struct endpoint parsed;
     struct endpoint_found found;
@@ -119,13 +120,17 @@ static enum status listen_on(struct server *s, struct err *err)
     TRY(endpoint_parse(&parsed, listen, true, err));
     TRY(endpoint_find(&found, &parsed, err));
     if (!found.loopback) TRY(run_dir_keys(dir, &keys, err));
+    if (found.loopback && strcmp(advertise, "auto") != 0)
+        return err_set(err, STATUS_INVALID,
+                       "coordinator.advertise: nobody elsewhere reaches %s: listen on tcp://0.0.0.0:29600, say, too",
+                       listen);
     const struct transport_keys *use = found.loopback ? NULL : &keys;
     run_dir_last_endpoint(dir, listen, endpoint, sizeof endpoint);
     enum status status = transport_zmq_listen(&s->transport, endpoint, use, bound, sizeof bound, err);
     if (status != STATUS_OK && strcmp(endpoint, listen) != 0)
         status = transport_zmq_listen(&s->transport, listen, use, bound, sizeof bound, err);
     if (status != STATUS_OK) return status;
-    TRY(run_dir_write_address(dir, bound, use, line, sizeof line, err));
+    TRY(run_dir_write_address(dir, bound, advertise, use, line, sizeof line, err));
     report_line(&s->report, "listening on %s", bound);
     report_line(&s->report, "join with: atoll-worker --join %s --data.train GLOB", line);
     return STATUS_OK;

@@ -5,6 +5,7 @@
 #include "common/gpu_share.h"
 #include "common/log.h"
 #include "compress/codec.h"
+#include "wire/endpoint.h"
 
 /* As one of the workers of `atoll launch` will: a list of GPUs may be for several, and the batch size is one worker's.
  * What the configuration says stays as it was written. */
@@ -35,6 +36,11 @@ static enum status read_all(struct config *config, struct config_sources *source
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, 1, down); /* what fragment 0 may have instead was checked */
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return err_prefix(err, "codec.down");
+    char endpoint[sizeof config->coordinator.advertise + 16];
+    const char *advertise = config->coordinator.advertise;
+    if (strcmp(advertise, "auto") != 0 &&
+        endpoint_advertised(endpoint, sizeof endpoint, advertise, "tcp://127.0.0.1:1", err) != STATUS_OK)
+        return err_prefix(err, "coordinator.advertise");
     return STATUS_OK;
 }
 

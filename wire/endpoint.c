@@ -39,6 +39,18 @@ enum status endpoint_parse(struct endpoint *e, const char *text, bool listening,
     return STATUS_OK;
 }
 
+enum status endpoint_advertised(char *out, size_t cap, const char *text, const char *own, struct err *err)
+{
+    static const char scheme[] = "tcp://";
+    struct endpoint parsed;
+    const char *host = strncmp(text, scheme, strlen(scheme)) ? text : text + strlen(scheme);
+    const char *behind = *host == '[' ? strchr(host, ']') : host, *colon = behind ? strchr(behind, ':') : NULL;
+    if (strchr(host, '/')) return err_set(err, STATUS_INVALID, "address %s: expected HOST or HOST:PORT", text);
+    bool bare = *host != '[' && colon && strchr(colon + 1, ':'); /* IPv6: a colon in front of a port would be unclear */
+    snprintf(out, cap, bare ? "%s[%s]%s" : "%s%s%s", scheme, host, colon && !bare ? "" : strrchr(own, ':'));
+    return endpoint_parse(&parsed, out, false, err);
+}
+
 static bool address_is_loopback(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET) {

@@ -20,6 +20,9 @@ struct endpoint_found {
 
 /* INVALID with what is wrong in err. `listening` allows * as host and port. */
 enum status endpoint_parse(struct endpoint *e, const char *text, bool listening, struct err *err) MUST_CHECK;
+/* What workers elsewhere dial: `text` is HOST, HOST:PORT or tcp://HOST:PORT, an IPv6 host alone or in brackets; a port
+ * that is not there is that of `own`, tcp://HOST:PORT. INVALID with what is wrong in err. */
+enum status endpoint_advertised(char *out, size_t cap, const char *text, const char *own, struct err *err) MUST_CHECK;
 /* Look the host up; takes as long as the name service does. NOTFOUND when there is no such host, AGAIN when the name
  * service does not answer (err is filled in both cases). */
 enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e, struct err *err) MUST_CHECK;

@@ -103,6 +103,39 @@ static void test_bad(void **state)
     assert_int_equal(transport_address_parse(&a, longest, NULL), STATUS_INVALID);
 }
 
+/* What coordinator.advertise may be, for a coordinator at 10.0.0.1:29600. */
+static void test_advertised(void **state)
+{
+    (void)state;
+    static const char *const good[][2] = {
+        {"islands.example.org", "tcp://islands.example.org:29600"},
+        {"islands.example.org:443", "tcp://islands.example.org:443"},
+        {"tcp://203.0.113.7", "tcp://203.0.113.7:29600"},
+        {"tcp://203.0.113.7:1", "tcp://203.0.113.7:1"},
+        {"2001:db8::1", "tcp://[2001:db8::1]:29600"},
+        {"[2001:db8::1]", "tcp://[2001:db8::1]:29600"},
+        {"tcp://[2001:db8::1]:1", "tcp://[2001:db8::1]:1"},
+    };
+    static const char *const bad[][2] = {
+        {"", "host is missing"},      {":1", "host is missing"},          {"two words", "host is missing"},
+        {"*", "host is missing"},     {"host:*", "from 1 to 65535"},      {"host:0", "from 1 to 65535"},
+        {"host:", "from 1 to 65535"}, {"http://host", "HOST or HOST:PORT"}, {"host/path", "HOST or HOST:PORT"},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        char out[272];
+        struct err err = {0};
+        if (endpoint_advertised(out, sizeof out, good[i][0], "tcp://10.0.0.1:29600", &err) != STATUS_OK)
+            fail_msg("%s: %s", good[i][0], err.msg);
+        assert_string_equal(out, good[i][1]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char out[272];
+        struct err err = {0};
+        assert_int_equal(endpoint_advertised(out, sizeof out, bad[i][0], "tcp://10.0.0.1:29600", &err), STATUS_INVALID);
+        says(&err, STATUS_INVALID, bad[i][1], bad[i][0]);
+    }
+}
+
 static void test_find(void **state)
 {
     (void)state;
@@ -220,9 +253,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),          cmocka_unit_test(test_keys_in_order),   cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_find),          cmocka_unit_test(test_listen_refusals), cmocka_unit_test(test_port_taken),
+        cmocka_unit_test(test_good),          cmocka_unit_test(test_keys_in_order), cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_advertised),    cmocka_unit_test(test_find),          cmocka_unit_test(test_port_taken),
         cmocka_unit_test(test_dial_refusals), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_listen_refusals),
     };
     return cmocka_run_group_tests_name("address", tests, NULL, NULL);
 }

@@ -226,8 +226,8 @@ static void test_local_keys_stay(void **state)
     assert_message("data.train is local");
     static const char *const local[] = {
         "data.train", "data.val", "train.recompute", "train.threads", "train.ranks", "train.devices",
-        "coordinator.listen", "coordinator.quorum", "coordinator.min_workers", "coordinator.max_workers",
-        "coordinator.threads", "coordinator.evict_after_s", "log.level", "log.every_steps"};
+        "coordinator.listen", "coordinator.advertise", "coordinator.quorum", "coordinator.min_workers",
+        "coordinator.max_workers", "coordinator.threads", "coordinator.evict_after_s", "log.level", "log.every_steps"};
     int n = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char name[64];
