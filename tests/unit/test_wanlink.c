@@ -177,37 +177,53 @@ static void test_whole_and_both_ways(void **state)
     assert_int_equal(totals.down, sizeof data + 1000);
 }
 
-/* Lower bounds are physics; upper bounds only say that it is not absurd. */
+/* Lower bounds are physics and hold each time. What comes late on a busy machine need not be the link's doing: one of
+ * TRIALS within the upper bound shows what the link does. */
+enum { TRIALS = 20 };
+
+static double round_trip(const int fds[2])
+{
+    uint64_t start_us = clock_monotonic_us();
+    assert_int_equal(send(fds[0], "x", 1, 0), 1);
+    assert_int_equal(read_whole(fds[1], got, 1), 1);
+    assert_int_equal(send(fds[1], "y", 1, 0), 1);
+    assert_int_equal(read_whole(fds[0], got, 1), 1);
+    return (double)(clock_monotonic_us() - start_us) / 1e6;
+}
+
+/* Seconds of 1 MB through a new connection, the first that is within the bounds. */
+static void test_megabyte(struct setup *s, double least, double most)
+{
+    double t = 0;
+    for (int i = 0; i < TRIALS && (!i || t > most); i++) {
+        int a[2];
+        pair(s, a);
+        t = transfer(a[0], a[1], MEGA);
+        close_pair(a);
+        if (t < least) break;
+    }
+    if (t < least || t > most) fail_msg("1 MB took %.3f s, not %.3f to %.3f", t, least, most);
+}
+
 static void test_rate_and_delay(void **state)
 {
     (void)state;
     struct setup *s = start(40, 30, 0);
     int a[2];
+    test_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, and 30 ms on the way */
     pair(s, a);
-    double t = transfer(a[0], a[1], MEGA); /* 8 Mbit at 40 Mbit/s: 200 ms, and 30 ms on the way */
-    if (t < 0.215 || t > 1.5) fail_msg("1 MB took %.3f s", t);
-    close_pair(a);
-    pair(s, a);
-    uint64_t start_us = clock_monotonic_us();
-    assert_int_equal(send(a[0], "x", 1, 0), 1);
-    assert_int_equal(read_whole(a[1], got, 1), 1);
-    assert_int_equal(send(a[1], "y", 1, 0), 1);
-    assert_int_equal(read_whole(a[0], got, 1), 1);
-    t = (double)(clock_monotonic_us() - start_us) / 1e6;
+    double t = round_trip(a);
+    for (int i = 1; i < TRIALS && t > 0.5; i++) t = round_trip(a);
     if (t < 0.060 || t > 0.5) fail_msg("a round trip took %.3f s", t);
-    command(s, "delay 0\nrate 400\n");
-    usleep(50 * 1000);
-    t = transfer(a[0], a[1], MEGA);
-    if (t < 0.015 || t > 0.19) fail_msg("1 MB at ten times the rate took %.3f s", t);
     close_pair(a);
+    command(s, "delay 0\nrate 400\n");
+    test_megabyte(s, 0.015, 0.19);
     stop(s);
 }
 
-/* Two connections share the line; the small one does not wait for the whole of the big one. */
-static void test_sharing(void **state)
+/* Seconds of a small message through one connection while a big one is under way in another. */
+static double behind_a_big_one(struct setup *s)
 {
-    (void)state;
-    struct setup *s = start(20, 0, 0);
     int a[2], b[2];
     pair(s, a);
     pair(s, b);
@@ -219,12 +235,37 @@ static void test_sharing(void **state)
     assert_int_equal(send(b[0], "urgent", 6, 0), 6);
     assert_int_equal(read_whole(b[1], got, 6), 6);
     double t = (double)(clock_monotonic_us() - start_us) / 1e6;
-    if (t > 0.2) fail_msg("a small message waited %.3f s behind a big one", t);
     assert_int_equal(read_whole(a[1], got, MEGA), MEGA);
     pthread_join(thread, NULL);
     close_pair(a);
     close_pair(b);
+    return t;
+}
+
+/* Two connections share the line; the small one does not wait for the whole of the big one, which takes 400 ms. */
+static void test_sharing(void **state)
+{
+    (void)state;
+    struct setup *s = start(20, 0, 0);
+    double t = behind_a_big_one(s);
+    for (int i = 1; i < TRIALS && t > 0.2; i++) t = behind_a_big_one(s);
+    if (t > 0.2) fail_msg("a small message waited %.3f s behind a big one", t);
     stop(s);
+}
+
+/* Nothing comes through for 300 ms. When it does, the link had not heard of the stall yet, and is told again. */
+static bool stalls(struct setup *s, const int fds[2], int trial)
+{
+    struct timeval soon = {.tv_usec = 300 * 1000}, later = {.tv_sec = 20};
+    command(s, "stall\n");
+    usleep((useconds_t)(50 * (trial + 1)) * 1000);
+    assert_int_equal(send(fds[1], "z", 1, 0), 1);
+    assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
+    bool still = recv(fds[0], got, 1, 0) == -1;
+    command(s, "go\n");
+    assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &later, sizeof later), 0);
+    if (still) assert_int_equal(read_whole(fds[0], got, 1), 1);
+    return still;
 }
 
 static void test_stall(void **state)
@@ -232,21 +273,19 @@ static void test_stall(void **state)
     (void)state;
     struct setup *s = start(0, 0, 0);
     int a[2];
-    pair(s, a);
-    command(s, "stall 0.3\n");
-    usleep(50 * 1000);
-    double t = transfer(a[0], a[1], 1000);
+    double t = 0;
+    for (int i = 0; i < TRIALS && (t < 0.2 || t > 3); i++) {
+        pair(s, a);
+        command(s, "stall 0.3\n");
+        usleep(50 * 1000);
+        t = transfer(a[0], a[1], 1000);
+        close_pair(a);
+    }
     if (t < 0.2 || t > 3) fail_msg("a stall of 0.3 s took %.3f s", t);
-    command(s, "stall\n");
-    usleep(50 * 1000);
-    assert_int_equal(send(a[1], "z", 1, 0), 1);
-    struct timeval soon = {.tv_usec = 300 * 1000};
-    assert_int_equal(setsockopt(a[0], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
-    assert_int_equal(recv(a[0], got, 1, 0), -1);
-    command(s, "go\n");
-    soon = (struct timeval){.tv_sec = 20};
-    assert_int_equal(setsockopt(a[0], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
-    assert_int_equal(read_whole(a[0], got, 1), 1);
+    pair(s, a);
+    bool still = false;
+    for (int i = 0; i < TRIALS && !still; i++) still = stalls(s, a, i);
+    assert_true(still);
     close_pair(a);
     stop(s);
 }
@@ -287,7 +326,11 @@ static void test_cut_and_down(void **state)
     assert_int_equal(connect_to(s->port), -1);
     close_pair(b);
     command(s, "nonsense\nup\n");
-    usleep(100 * 1000);
+    for (int i = 0, fd = -1; i < TRIALS && fd < 0; i++) { /* until the link has heard of it */
+        usleep(100 * 1000);
+        fd = connect_to(s->port);
+        if (fd >= 0) close(fd), close(accept(s->server, NULL, NULL));
+    }
     pair(s, b);
     transfer(b[0], b[1], 1000);
     close(s->server); /* the far end is gone: who dials is told */
