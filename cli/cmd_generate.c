@@ -8,11 +8,10 @@
 #include "common/options.h"
 #include "worker/generate_text.h"
 
-static void emit(void *ctx, const char *text, size_t size)
+static bool emit(void *ctx, const char *text, size_t size)
 {
     (void)ctx;
-    fwrite(text, 1, size, stdout);
-    fflush(stdout);
+    return fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0;
 }
 
 int cmd_generate(int argc, char **argv)

@@ -67,16 +67,15 @@ static enum status next_token(struct generator *g, double temperature, double u,
     return STATUS_OK;
 }
 
-static void emit_token(int32_t token, generate_emit_fn emit, void *ctx)
+static bool emit_token(int32_t token, generate_emit_fn emit, void *ctx)
 {
     char text[16];
     if (token < 256) {
         text[0] = (char)token;
-        emit(ctx, text, 1);
-    } else {
-        int n = snprintf(text, sizeof text, "<%d>", token);
-        emit(ctx, text, (size_t)n);
+        return emit(ctx, text, 1);
     }
+    int n = snprintf(text, sizeof text, "<%d>", token);
+    return emit(ctx, text, (size_t)n);
 }
 
 static enum status take_prompt(struct generator *g, const char *prompt, struct err *err)
@@ -129,7 +128,7 @@ static enum status draw_all(struct generator *g, const struct generate_options *
         int32_t token = 0;
         TRY(next_token(g, o->temperature, rng_uniform(o->seed, RNG_SAMPLE, i), &token, err));
         g->text[g->n_text++] = token;
-        emit_token(token, emit, ctx);
+        if (!emit_token(token, emit, ctx)) break;
     }
     return STATUS_OK;
 }
@@ -146,10 +145,7 @@ enum status generate_text_theta(const struct model_family *family, const struct 
     uint64_t n_params = layout.n_params;
     layout_finish(&layout);
     if (status == STATUS_OK) status = set_up(&g, theta, n_params, prompt, options, err);
-    if (status == STATUS_OK) {
-        emit(ctx, prompt, strlen(prompt));
-        status = draw_all(&g, options, emit, ctx, err);
-    }
+    if (status == STATUS_OK && emit(ctx, prompt, strlen(prompt))) status = draw_all(&g, options, emit, ctx, err);
     tear_down(&g);
     return status;
 }

@@ -21,8 +21,9 @@ struct generate_options {
     int threads;         /* 0: 1 */
 };
 
-/* Called with each piece of text as it is made, first with the prompt. Not NUL-terminated. */
-typedef void (*generate_emit_fn)(void *ctx, const char *text, size_t size);
+/* Called with each piece of text as it is made, first with the prompt. Not NUL-terminated. False: nobody wants more,
+ * which ends it, and is no failure. */
+typedef bool (*generate_emit_fn)(void *ctx, const char *text, size_t size);
 
 /* From a Hugging Face folder (a checkpoint of ours or another GPT-2). */
 enum status generate_text(const char *folder, const struct generate_options *options, generate_emit_fn emit, void *ctx,

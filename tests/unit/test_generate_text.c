@@ -38,16 +38,17 @@ static char dir[64], folder[1024];
 
 struct text {
     char bytes[TEXT_MAX];
-    size_t size, calls;
+    size_t size, calls, calls_max; /* 0: any number */
 };
 
-static void collect(void *ctx, const char *bytes, size_t size)
+static bool collect(void *ctx, const char *bytes, size_t size)
 {
     struct text *text = ctx;
     assert_true(size <= TEXT_MAX - text->size);
     memcpy(text->bytes + text->size, bytes, size);
     text->size += size;
     text->calls++;
+    return !text->calls_max || text->calls < text->calls_max;
 }
 
 static int set_up(const struct model_family *of, const struct model_config *sizes)
@@ -169,6 +170,18 @@ static void test_against_logits(void **state)
     mem_free(logits);
 }
 
+static void test_nobody_reads(void **state)
+{
+    (void)state;
+    struct generate_options o = {.prompt = "x", .n_tokens = 20, .temperature = 0.8, .device = "cpu"};
+    struct err err = {0};
+    for (size_t calls = 1; calls <= 3; calls++) { /* the prompt is the first */
+        struct text text = {.calls_max = calls};
+        assert_int_equal(generate_text(folder, &o, collect, &text, &err), STATUS_OK);
+        assert_int_equal(text.calls, calls);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -232,7 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pick),           cmocka_unit_test(test_folder_and_memory),
-        cmocka_unit_test(test_against_logits), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_against_logits), cmocka_unit_test(test_nobody_reads), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_write_logits),
     };
     int failed = cmocka_run_group_tests_name("gpt2", tests, set_up_gpt2, tear_down);
