@@ -1,23 +1,24 @@
 /* atoll: the front door. Finds the verb and hands over. */
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/verbs.h"
 #include "common/options.h"
+#include "common/std_streams.h"
 
 static const struct verb {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *help;
+    bool prints; /* what it prints is its result */
 } verbs[] = {
-    {"prepare", cmd_prepare, "turn text into token shards"},
-    {"launch", cmd_launch, "start a coordinator and workers on this machine"},
-    {"status", cmd_status, "how a run is doing"},
-    {"generate", cmd_generate, "write text with a trained model"},
-    {"export", cmd_export, "copy a checkpoint as a Hugging Face folder"},
-    {"config", cmd_config, "print a resolved configuration, or list all keys"},
-    {"codec", cmd_codec, "list the codecs"},
+    {"prepare", cmd_prepare, "turn text into token shards", false},
+    {"launch", cmd_launch, "start a coordinator and workers on this machine", false},
+    {"status", cmd_status, "how a run is doing", true},
+    {"generate", cmd_generate, "write text with a trained model", true},
+    {"export", cmd_export, "copy a checkpoint as a Hugging Face folder", false},
+    {"config", cmd_config, "print a resolved configuration, or list all keys", true},
+    {"codec", cmd_codec, "list the codecs", true},
 };
 
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
@@ -43,12 +44,15 @@ static int unknown(const char *name)
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* `atoll status | head` ends by a failed write */
+    std_streams_open();
     if (argc < 2) return usage(stderr), EXIT_USAGE;
     const char *name = argv[1];
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) return usage(stdout), EXIT_DONE;
     if (!strcmp(name, "--version")) return printf("atoll %s\n", ATOLL_VERSION), EXIT_DONE;
-    for (size_t i = 0; i < N_VERBS; i++)
-        if (!strcmp(name, verbs[i].name)) return verbs[i].run(argc - 1, argv + 1);
+    for (size_t i = 0; i < N_VERBS; i++) {
+        if (strcmp(name, verbs[i].name) != 0) continue;
+        int code = verbs[i].run(argc - 1, argv + 1);
+        return verbs[i].prints ? std_streams_close(code) : code;
+    }
     return unknown(name);
 }

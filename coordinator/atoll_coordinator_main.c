@@ -4,6 +4,7 @@
 #include "common/config.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/std_streams.h"
 #include "coordinator/server.h"
 #include "coordinator/settings.h"
 
@@ -27,6 +28,7 @@ int main(int argc, char **argv)
         .args_max = 1,
         .settings_allowed = true,
     };
+    std_streams_open();
     enum status status = options_parse(&options, argc, argv, &err);
     if (status == STATUS_END) return EXIT_DONE;
     if (status == STATUS_OK && !dir)

@@ -55,7 +55,6 @@ static void catch_signals(struct transport *t)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */

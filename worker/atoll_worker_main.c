@@ -9,6 +9,7 @@
 #include "common/config_keys.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/std_streams.h"
 #include "worker/join_line.h"
 #include "worker/train.h"
 #include "worker/worker_dir.h"
@@ -153,6 +154,7 @@ int main(int argc, char **argv)
 {
     static struct arguments a;
     struct err err = {0};
+    std_streams_open();
     enum status status = parse(&a, argc, argv, &err);
     if (status == STATUS_END) return EXIT_DONE;
     if (status != STATUS_OK) return options_fail("atoll", &err);

@@ -1,0 +1,38 @@
+#include "common/std_streams.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/options.h"
+
+void std_streams_open(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static bool reader_gone(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) > 0 && (out.revents & POLLERR);
+}
+
+int std_streams_close(int code)
+{
+    bool failed = ferror(stdout) != 0; /* of an earlier write, whose errno is gone */
+    errno = 0;
+    if (fflush(stdout) == 0 && !failed) return code;
+    int error = errno;
+    if (code != EXIT_DONE || reader_gone()) return code;
+    fprintf(stderr, "atoll: cannot write the output: %s\n", error ? strerror(error) : "a write failed");
+    return EXIT_FAILED;
+}

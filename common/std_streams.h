@@ -1,0 +1,13 @@
+/* Standard input, output and error as a program that writes files needs them. */
+#ifndef COMMON_STD_STREAMS_H
+#define COMMON_STD_STREAMS_H
+
+/* First thing in a main. A descriptor of 0 to 2 that whoever started the program had closed becomes /dev/null: the next
+ * file opened would get its number, and every line printed would land in that file. And SIGPIPE is ignored: who
+ * reads along (`| head`) may end before the program does. */
+void std_streams_open(void);
+/* Last thing in a main whose output is its result: `code`, or EXIT_FAILED with one line on stderr when it was to be
+ * EXIT_DONE and not all of the output could be written. A reader that ended is no failure. */
+int std_streams_close(int code);
+
+#endif

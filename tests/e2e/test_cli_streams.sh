@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Standard output and error that are closed, full, or not read to the end: no line of them lands in a file of the run, no
+# run ends by it, and a result that could not be written is a failure.
+# ctest: timeout=120
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh
+
+make_data
+write_config run.yaml train.max_steps=20
+coordinator() { exec "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}" "$@"; }
+worker() { exec "$BIN/atoll-worker" --join run --dir worker --name worker --data.train='data/train_*.bin'; }
+
+# Closed: what is opened first would have their numbers.
+closed() { "$@" <&- >&- 2>&-; }
+start none.log closed coordinator
+coordinator=$pid
+start none.log closed worker
+finish "$pid" 60 0 "a worker without standard streams"
+finish "$coordinator" 60 0 "a coordinator without standard streams"
+grep -qv '^{' run/metrics.jsonl && fail "something else in metrics.jsonl: $(grep -v '^{' run/metrics.jsonl)"
+start again.log coordinator
+coordinator=$pid
+start again.log worker
+finish "$pid" 60 0 "the worker, started again"
+finish "$coordinator" 60 0 "the coordinator, started again"
+echo "closed: nothing is written into files of the run"
+
+# A reader that ends.
+rm -rf run worker
+start head.log coordinator
+coordinator=$pid
+one_line() { read -r _; }
+code=0
+(worker) 2>&1 | one_line || code=$?
+((code == 0)) || fail "a worker whose reader ended: $code"
+finish "$coordinator" 60 0 "its coordinator"
+checkpoint=run/checkpoints/$(<run/checkpoints/latest)
+timeout 60 "$BIN/atoll" generate "$checkpoint" --tokens 1000000 | one_line || fail "generate goes on: ${PIPESTATUS[0]}"
+echo "not read to the end: the run goes on, generate ends"
+
+# Full.
+code=0
+"$BIN/atoll" config print run.yaml >/dev/full 2>full.txt || code=$?
+[[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: No space left on device' ]] ||
+    fail "config print to a full disk: $code $(<full.txt)"
+"$BIN/atoll" config print run.yaml | one_line || fail "config print to a reader that ends: ${PIPESTATUS[0]}"
+echo "full: a result that is not whole is a failure"
