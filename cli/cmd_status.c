@@ -1,8 +1,12 @@
 /* atoll status: asks a running coordinator, or reads the summary of a run that is over. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/json_table.h"
 #include "cli/run_folder.h"
@@ -62,6 +66,41 @@ static enum status status_of_address(const char *address, double timeout_s, bool
     return status;
 }
 
+static bool holds(const char *run, const char *file)
+{
+    char path[FILEIO_PATH_MAX];
+    return run_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
+}
+
+/* A coordinator holds the lock of its folder as long as it lives; here it is had for a moment, to see. */
+static bool served(const char *run)
+{
+    char path[FILEIO_PATH_MAX];
+    if (run_path(path, sizeof path, run, "lock", NULL) != STATUS_OK) return false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool taken = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return taken;
+}
+
+/* No coordinator answered, and the run is not over. */
+static enum status why_nothing(const char *run, bool asked, double timeout_s, struct err *err)
+{
+    if (served(run) && asked)
+        return err_set(err, STATUS_CLOSED, "a coordinator serves %s and does not answer within %g s: it is busy, "
+                       "stopped, or not reached from here; ask again", run, timeout_s);
+    if (served(run)) return err_set(err, STATUS_CLOSED, "a coordinator of %s is starting: ask again", run);
+    if (holds(run, "launch.lock"))
+        return err_set(err, STATUS_CLOSED, "the run in %s is neither running nor finished: atoll launch with --dir %s "
+                       "continues it", run, run);
+    if (holds(run, "lock"))
+        return err_set(err, STATUS_CLOSED, "the run in %s is neither running nor finished: atoll-coordinator with "
+                       "--dir %s continues it", run, run);
+    return err_set(err, STATUS_NOTFOUND, "%s holds no run: give the folder that was a run's --dir, or an address "
+                   "tcp://HOST:PORT", run);
+}
+
 static enum status status_of_run(const char *run, double timeout_s, bool raw, struct err *err)
 {
     char address[ADDRESS_MAX], address_path[FILEIO_PATH_MAX], path[FILEIO_PATH_MAX];
@@ -75,9 +114,7 @@ static enum status status_of_run(const char *run, double timeout_s, bool raw, st
     TRY(run_path(address_path, sizeof address_path, run, "address", err));
     bool known = run_line(address_path, address, sizeof address, NULL) == STATUS_OK;
     if (known && status_of_address(address, over ? 1 : timeout_s, raw, err) == STATUS_OK) return STATUS_OK;
-    if (!over)
-        return err_set(err, STATUS_CLOSED, "the run in %s is neither running nor finished: atoll launch with --dir %s "
-                       "continues it", run, run);
+    if (!over) return why_nothing(run, known, timeout_s, err);
     TRY(file_read(path, SUMMARY_MAX, &summary, &size, err));
     enum status status = show(summary, path, raw, err);
     mem_free(summary);

@@ -81,17 +81,18 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
     return read_settings(a, err);
 }
 
-/* A word that cannot become a run folder: HOST:PORT, another scheme, a file. */
+/* A word that cannot become a run folder: HOST:PORT[/KEYS], another scheme, a file. */
 static enum status check_join(const char *join, struct err *err)
 {
     struct stat st;
-    const char *colon = strrchr(join, ':');
+    const char *end = join + strcspn(join, "/"), *colon = memrchr(join, ':', (size_t)(end - join));
+    bool port = colon && colon + 1 < end && colon + 1 + strspn(colon + 1, "0123456789") == end;
     if (!stat(join, &st)) {
         if (S_ISDIR(st.st_mode)) return STATUS_OK;
         return err_set(err, STATUS_INVALID, "--join %.200s is a file: give tcp://HOST:PORT[/KEYS] or a run folder",
                        join);
     }
-    if (!*join || (colon && colon[1] && colon[1 + strspn(colon + 1, "0123456789")] == '\0') || strstr(join, "://"))
+    if (!*join || port || strstr(join, "://"))
         return err_set(err, STATUS_INVALID, "--join %.200s is neither tcp://HOST:PORT[/KEYS] nor a run folder", join);
     return STATUS_OK;
 }

@@ -82,6 +82,7 @@ wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 -
 
 echo '--- address'
 wrong 'an address without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
+wrong 'a join line without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600/12/34 --dir w --name w
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
 wrong 'a file for a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --dir w --name w
@@ -93,6 +94,10 @@ until_true 20 "the address of a coordinator" test -s taken/address
 port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
 wrong 'port taken' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
+kill -STOP "$holder"
+wrong 'status of what does not answer' 1 'a coordinator serves taken.* within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
+kill -CONT "$holder"
+wrong 'status of another folder' 1 'data holds no run' "$BIN/atoll" status data
 wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
 
 echo '--- another worker'
@@ -106,6 +111,8 @@ wrong 'worker folder in use' 1 'first' "$BIN/atoll-worker" --join taken --dir fi
 kill -TERM "$holder" "$first"
 finish "$first" 20 75 "worker after SIGTERM"
 finish "$holder" 20 75 "coordinator after SIGTERM"
+
+wrong 'status of what was stopped' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
 
 echo '--- disk'
 export DIR=text.txt/run
