@@ -5,7 +5,9 @@
  * how the validation text is held out:
  *   - whole documents, chosen by the seed, when the fraction amounts to at least ten of them;
  *   - otherwise the tail of every document, cut after the end of a line where there is one near.
- * Shards appear one by one, each complete; meta.json comes last and says that the set is whole. */
+ * Shards of an earlier set go first, so that nothing can be trained on a mixture when this is killed. Shards appear one
+ * by one, each complete, that of the last validation text at the end; meta.json comes last and says that the set is
+ * whole. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

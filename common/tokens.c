@@ -8,6 +8,7 @@
 
 #include "common/bytes.h"
 #include "common/hash.h"
+#include "common/log.h"
 #include "common/mem.h"
 
 enum {
@@ -138,6 +139,19 @@ static void shard_path(const struct token_writer *w, uint32_t index, char out[FI
     snprintf(out, FILEIO_PATH_MAX, "%s/%s_%06u.bin", w->dir, w->name, index);
 }
 
+/* From the last one down, so that those left when this is interrupted are found the next time. */
+static enum status remove_shards(const struct token_writer *w, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    uint32_t n = 0;
+    for (shard_path(w, 0, path); file_exists(path);) shard_path(w, ++n, path);
+    while (n) {
+        shard_path(w, --n, path);
+        if (unlink(path)) return err_set(err, STATUS_IO, "cannot remove old shard %s: %s", path, strerror(errno));
+    }
+    return STATUS_OK;
+}
+
 enum status token_writer_open(struct token_writer *w, const char *dir, const char *name, uint32_t width,
                               uint64_t shard_tokens, struct err *err)
 {
@@ -148,7 +162,7 @@ enum status token_writer_open(struct token_writer *w, const char *dir, const cha
         return err_set(err, STATUS_LIMIT, "name of the token folder too long: %s", dir);
     memcpy(w->dir, dir, strlen(dir) + 1);
     memcpy(w->name, name, strlen(name) + 1);
-    return STATUS_OK;
+    return remove_shards(w, err);
 }
 
 static enum status shard_begin(struct token_writer *w, struct err *err)
@@ -203,17 +217,11 @@ enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, siz
 enum status token_writer_close(struct token_writer *w, struct err *err)
 {
     if (w->out.fd < 0 && !w->n_shards) TRY(shard_begin(w, err));
-    if (w->out.fd >= 0) TRY(shard_end(w, err));
-    char path[FILEIO_PATH_MAX];
-    for (uint32_t i = w->n_shards;; i++) {
-        shard_path(w, i, path);
-        if (unlink(path) == 0) continue;
-        if (errno == ENOENT) return STATUS_OK;
-        return err_set(err, STATUS_IO, "cannot remove old shard %s: %s", path, strerror(errno));
-    }
+    return w->out.fd >= 0 ? shard_end(w, err) : STATUS_OK;
 }
 
 void token_writer_abort(struct token_writer *w)
 {
     file_out_abort(&w->out);
+    if (remove_shards(w, NULL) != STATUS_OK) log_warn("shards of %s/%s are left behind", w->dir, w->name);
 }

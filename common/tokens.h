@@ -53,14 +53,15 @@ struct token_writer {
     uint64_t in_shard, n_tokens;
 };
 
-/* width 2 or 4; shard_tokens 0 = the largest allowed. The folder must exist. */
+/* width 2 or 4; shard_tokens 0 = the largest allowed. The folder must exist. Shards of an earlier data set of this name
+ * are removed: those of two sets side by side would be one that nobody made. */
 enum status token_writer_open(struct token_writer *w, const char *dir, const char *name, uint32_t width,
                               uint64_t shard_tokens, struct err *err) MUST_CHECK;
 /* INVALID when a token does not fit the width. */
 enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, size_t n, struct err *err) MUST_CHECK;
-/* Complete the last shard and remove shards of an earlier, longer data set of this name that follow it. A set without
- * tokens is one shard of 0 tokens. */
+/* Complete the last shard. A set without tokens is one shard of 0 tokens. */
 enum status token_writer_close(struct token_writer *w, struct err *err) MUST_CHECK;
+/* Removes what was written. */
 void token_writer_abort(struct token_writer *w);
 
 #endif

@@ -108,6 +108,23 @@ static void test_rewrite_shorter(void **state)
     tokens_close(&tokens);
 }
 
+/* A writer that is killed leaves its own shards only. */
+static void test_earlier_set_goes_first(void **state)
+{
+    (void)state;
+    struct token_writer w;
+    struct tokens tokens;
+    struct err err = {0};
+    uint32_t token = 7;
+    write_set("first", 2, 10, 100);
+    assert_int_equal(token_writer_open(&w, dir, "first", 2, 10, &err), STATUS_OK);
+    for (int i = 0; i < 25; i++) assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
+    open_set(&tokens, "first");
+    assert_int_equal(tokens.n_shards, 2);
+    tokens_close(&tokens);
+    token_writer_abort(&w);
+}
+
 static void test_empty_set(void **state)
 {
     (void)state;
@@ -131,6 +148,14 @@ static void test_abort_leaves_nothing(void **state)
     assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_INVALID);
     token_writer_abort(&w);
     snprintf(pattern, sizeof pattern, "%s/abort*", dir);
+    assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_NOTFOUND);
+    assert_int_equal(token_writer_open(&w, dir, "abort", 2, 10, &err), STATUS_OK);
+    token = 7;
+    for (int i = 0; i < 35; i++) assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
+    open_set(&tokens, "abort");
+    assert_int_equal(tokens.n_shards, 3); /* whole ones */
+    tokens_close(&tokens);
+    token_writer_abort(&w);
     assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, "atoll prepare"));
 }
@@ -225,6 +250,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows),         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_rewrite_shorter), cmocka_unit_test(test_empty_set),
+        cmocka_unit_test(test_earlier_set_goes_first),
         cmocka_unit_test(test_abort_leaves_nothing), cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_mixed_widths),    cmocka_unit_test(test_large_offsets),
     };
