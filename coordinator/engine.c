@@ -129,7 +129,7 @@ static struct session *claimed(struct engine *e, uint64_t peer, uint64_t id)
 {
     struct session *s = session_by_id(&e->sessions, id);
     if (!s) {
-        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "this session is not known here: say HELLO again");
+        engine_refuse_session(e, peer, id);
         return NULL;
     }
     s->control = peer;

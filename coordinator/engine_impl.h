@@ -102,6 +102,8 @@ bool engine_syncs_updates(const struct engine *e);
 /* --- engine_join.c --- */
 void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m);
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
+/* Nobody has this session: says so, and why, where another process took its place. */
+void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id);
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m);
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,
                                 struct err *err) MUST_CHECK;

@@ -6,12 +6,24 @@
 #include "common/mem.h"
 #include "coordinator/engine_impl.h"
 
+enum {
+    SHORT_LIFE_US = 3000000, /* of a session that was replaced */
+    COPY_TIMES = 2           /* so often in a row: whoever was replaced comes back, so two processes live */
+};
+
 /* --- HELLO -------------------------------------------------------------------------------------------------------- */
 
 static bool another_is_called(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
 {
     const struct session *s = session_by_name(&e->sessions, name);
     return s && memcmp(s->uuid, uuid, WIRE_UUID) != 0 && !engine_is_silent(e, s);
+}
+
+/* The worker that this one is a copy of: the same state under another name, in two processes that both live. */
+static const struct session *original_of(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_uuid(&e->sessions, uuid);
+    return s && strcmp(s->name, name) != 0 && !engine_is_silent(e, s) ? s : NULL;
 }
 
 static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
@@ -23,6 +35,13 @@ static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIR
     if (another_is_called(e, uuid, name)) {
         engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name",
                       name);
+        return true;
+    }
+    const struct session *original = original_of(e, uuid, name);
+    if (original) {
+        engine_refuse(e, peer, REFUSE_NAME,
+                      "the folder of '%s' is a copy of the one of '%s', which is connected: give it a --dir of its own",
+                      name, original->name);
         return true;
     }
     return false;
@@ -175,8 +194,12 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
     if (!old) old = session_by_name(&e->sessions, m->name); /* silent, or HELLO would have been refused */
     struct upload *uploads = NULL;
+    uint64_t before = 0;
+    uint32_t times = 0;
     if (old) {
         if (!memcmp(old->uuid, m->uuid, WIRE_UUID)) {
+            before = old->id;
+            times = e->now_us - old->joined_us < SHORT_LIFE_US ? old->times + 1 : 0;
             uploads = old->uploads;
             old->uploads = NULL;
         }
@@ -196,6 +219,8 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     memcpy(s->name, m->name, sizeof s->name);
     memcpy(s->devices, m->devices, sizeof s->devices);
     s->control = peer;
+    s->before = before;
+    s->times = times;
     s->joined_us = s->heard_us = e->now_us;
     return s;
 }
@@ -228,11 +253,23 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     return STATUS_OK;
 }
 
+void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
+{
+    const struct session *next = session_after(&e->sessions, id);
+    if (next && next->times >= COPY_TIMES)
+        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION,
+                      "two processes take turns as '%s', with copies of one folder: give one of them a --dir and a "
+                      "--name of its own",
+                      next->name);
+    else
+        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "this session is not known here: say HELLO again");
+}
+
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
 {
     struct session *s = session_by_id(&e->sessions, m->session);
     if (!s) {
-        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "this session is not known here: say HELLO again");
+        engine_refuse_session(e, peer, m->session);
         return;
     }
     s->bulk = peer;

@@ -59,6 +59,13 @@ struct session *session_by_uuid(const struct session_table *t, const uint8_t uui
     return NULL;
 }
 
+struct session *session_after(const struct session_table *t, uint64_t id)
+{
+    for (uint32_t i = 0; i < t->cap; i++)
+        if (t->sessions[i].id && t->sessions[i].before == id) return &t->sessions[i];
+    return NULL;
+}
+
 struct session *session_by_name(const struct session_table *t, const char *name)
 {
     for (uint32_t i = 0; i < t->cap; i++)

@@ -29,6 +29,8 @@ struct session {
     uint32_t member; /* id of its place, SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk; /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;
+    uint64_t before; /* id of the session it replaced; 0: none */
+    uint32_t times;  /* sessions in a row that were replaced soon after they began, up to this one */
     struct msg_heartbeat last; /* zeros before the first one */
     bool beating;              /* a heartbeat has come */
     bool silent;               /* said so in the log */
@@ -52,6 +54,8 @@ void session_remove(struct session_table *t, struct session *s);
 /* NULL when there is none. */
 struct session *session_by_id(const struct session_table *t, uint64_t id);
 struct session *session_by_uuid(const struct session_table *t, const uint8_t uuid[WIRE_UUID]);
+/* The one that replaced `id`. */
+struct session *session_after(const struct session_table *t, uint64_t id);
 struct session *session_by_name(const struct session_table *t, const char *name);
 struct session *session_by_member(const struct session_table *t, uint32_t member);
 struct session *session_by_bulk(const struct session_table *t, uint64_t peer);

@@ -226,6 +226,33 @@ static void test_replaced_session(void **state)
     rig_close(&rig);
 }
 
+/* A folder that was copied with the state in it: under another name it is refused as long as the first one is heard of,
+ * under the same name both are told. */
+static void test_copied_folder(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    memcpy(rig.workers[1].uuid, rig.workers[0].uuid, sizeof rig.workers[1].uuid);
+    rig_hello(&rig, 1);
+    expect_refusal(1, REFUSE_NAME, "'worker-1' is a copy of the one of 'worker-0'");
+    rig_wait(&rig, 4000000); /* not heard of: it may have been given another name */
+    rig_hello(&rig, 1);
+    rig_expect(&rig, 1, MSG_CONFIG, &m);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 3; i++) {
+        uint64_t old = rig.workers[0].session;
+        rig_wait(&rig, 1000000);
+        rig_join(&rig, 0);
+        rig_forget(&rig);
+        m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
+        rig_say(&rig, rig.workers[0].control, &m);
+        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "say HELLO again" : "two processes take turns as 'worker-0'");
+    }
+    rig_close(&rig);
+}
+
 static void test_leave_and_return(void **state)
 {
     (void)state;
@@ -364,7 +391,7 @@ int main(void)
         cmocka_unit_test(test_later_joins_must_match),
         cmocka_unit_test(test_full_and_names),
         cmocka_unit_test(test_late_joiner),
-        cmocka_unit_test(test_replaced_session),
+        cmocka_unit_test(test_replaced_session), cmocka_unit_test(test_copied_folder),
         cmocka_unit_test(test_leave_and_return),
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_evaluation_changes_hands),
