@@ -226,6 +226,11 @@ void child_signal(const struct child *child, int sig)
     if (child->state == CHILD_RUNNING) kill(child->pid, sig);
 }
 
+bool child_killed_by(const struct child *child, int sig)
+{
+    return child->state == CHILD_ENDED && child->code == CODE_SIGNAL + sig;
+}
+
 const char *child_ending(int code, char *out, size_t cap)
 {
     if (code > CODE_SIGNAL)

@@ -64,6 +64,8 @@ bool child_read(struct child *child);
 bool child_reap(struct child *child);
 void child_signal(const struct child *child, int sig);
 
+/* It has ended by this signal. */
+bool child_killed_by(const struct child *child, int sig);
 /* "exit code 3", "signal 9 (Killed)". Returns out. */
 const char *child_ending(int code, char *out, size_t cap);
 

@@ -164,8 +164,10 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 {
     char how[64];
     bool coordinator = child == &s->coordinator;
-    if (child->code == EXIT_DONE || child->code == EXIT_RESUMABLE) {
-        if (child->code == EXIT_RESUMABLE && !s->finished) worsen(s, EXIT_RESUMABLE);
+    /* Asked to stop, before it could listen to that: nothing is lost, and nobody need know. */
+    bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
+    if (child->code == EXIT_DONE || stopped) {
+        if (stopped && !s->finished) worsen(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;
     } else if (child->code == EXIT_USAGE || (child->code == EXIT_LASTING && !(s->finished && !coordinator))) {
         on_lasting(s, child, now_us);

@@ -125,6 +125,25 @@ said=$(grep '^launch: ' <<<"$out")
 [[ $said == "launch: worker-"[01]" cannot run, and starting it again would not help: stopping: no driver here" ]] ||
     fail "said: $said"
 
+# One that was told to stop before it could listen has no line of its own, and is no failure.
+fresh early
+# shellcheck disable=SC2016 # for the stub
+echo 'until [[ -e $STUB_DIR/worker-1.pid ]]; do sleep 0.02; done; sleep 0.1; exit 78' >"$STUB_DIR/plan-worker-0"
+echo 'trap - TERM; exec sleep 20' >"$STUB_DIR/plan-worker-1"
+run launch
+expect_equal "exit code" "$code" 1
+[[ $out == *"worker-0 cannot run"* && $out != *"killed by signal"* ]] || fail "said: $out"
+fresh too-early
+echo 'trap - TERM; exec sleep 20' >"$STUB_DIR/plan-worker-0"
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 plan_taken
+kill -INT $pid
+code=0
+wait $pid || code=$?
+expect_equal "exit code" "$code" 75
+! grep -q 'killed by signal' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
+
 # Wrong usage stops everything at once.
 fresh usage
 echo 'echo "atoll: no such key"; exit 2' >"$STUB_DIR/plan-worker-1"

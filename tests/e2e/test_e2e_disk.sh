@@ -22,9 +22,10 @@ new_disk() { # size
     mount -t tmpfs -o "size=$1" none "$disk"
 }
 
-# Take all the room there is, and what anybody frees from now on.
+# Take all the room there is, and what anybody frees from now on, until there is a file "enough".
 fill_disk() {
-    while [[ -e $disk ]]; do
+    rm -f "$WORK/enough"
+    while [[ -e $disk && ! -e $WORK/enough ]]; do
         dd if=/dev/zero of="$disk/ballast" bs=4096 oflag=append conv=notrunc status=none 2>/dev/null || true
         sleep 0.01
     done &
@@ -36,8 +37,8 @@ fill_disk() {
 disk_full() { [[ $(stat -f -c %f "$disk") == 0 ]]; } # free blocks
 
 free_disk() {
-    kill -KILL "$filler"
-    wait "$filler" 2>/dev/null || true
+    touch "$WORK/enough" # it ends by itself: killed, it might leave a dd behind that fills the disk once more
+    wait "$filler"
     ended "$filler"
     rm "$disk/ballast"
 }
