@@ -37,6 +37,7 @@ struct launch {
     struct config config;
     struct config_sources sources;
     char init_dir[FILEIO_PATH_MAX]; /* the checkpoint --resume means; empty: auto or never */
+    bool begun;                     /* the run in `dir` started from it, so this goes on */
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX];
     int lock_fd;
     struct supervisor supervisor;
@@ -64,14 +65,39 @@ static enum status folder_lock(struct launch *l, struct err *err)
     return STATUS_OK;
 }
 
-/* --resume auto continues the journal; never and PATH want a folder without one. */
+/* What the run in the folder was started with; false: there is none. */
+static bool config_then(const struct launch *l, struct config *then)
+{
+    char path[FILEIO_PATH_MAX];
+    struct config_sources sources;
+    if (run_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
+    if (run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
+    config_defaults(then, &sources);
+    return config_load(then, &sources, path, NULL) == STATUS_OK;
+}
+
+/* --resume auto continues the journal; never wants a folder without one, and so does PATH, unless the run there began
+ * with it: a command that is given again continues its run. */
 static enum status folder_check_resume(const struct launch *l, struct err *err)
 {
     char journal[FILEIO_PATH_MAX];
     TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
-    if (!strcmp(l->resume, "auto") || run_folder_empty(journal)) return STATUS_OK;
+    if (!strcmp(l->resume, "auto") || l->begun || run_folder_empty(journal)) return STATUS_OK;
     return err_set(err, STATUS_STATE, "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
                    "another --dir", l->dir, l->resume);
+}
+
+/* Did the run in the folder start from the checkpoint --resume names, or from one in the run it names? The newest there
+ * may be another one by now. */
+static bool init_find_begun(struct launch *l)
+{
+    char named[FILEIO_PATH_MAX];
+    struct config then;
+    const char *from = then.model.init_from;
+    if (!config_then(l, &then) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK) return false;
+    size_t n = strlen(named);
+    if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;
+    return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
 }
 
 /* Where a new run would start from is looked at here: the coordinator opens it when the first worker has joined. */
@@ -81,6 +107,8 @@ static enum status init_find(struct launch *l, struct err *err)
     struct stat st;
     const char *from = l->config.model.init_from;
     if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
+        l->begun = init_find_begun(l);
+        if (l->begun) return STATUS_OK;
         if (run_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
         err_prefix(err, "--resume");
         return err->code = STATUS_INVALID;
@@ -118,13 +146,9 @@ static enum config_source source_of(const struct launch *l, size_t offset)
  * continued with another number of them it keeps the one it began with. */
 static uint64_t min_workers(const struct launch *l)
 {
-    char path[FILEIO_PATH_MAX];
     struct config then;
-    struct config_sources sources;
-    if (l->config.train.method != METHOD_ASYNC || run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK)
-        return l->n_workers;
-    config_defaults(&then, &sources);
-    return config_load(&then, &sources, path, NULL) == STATUS_OK ? then.coordinator.min_workers : l->n_workers;
+    bool keep = l->config.train.method == METHOD_ASYNC && config_then(l, &then);
+    return keep ? then.coordinator.min_workers : l->n_workers;
 }
 
 static enum status coordinator_build(struct launch *l, const struct options *o)

@@ -108,6 +108,26 @@ finish "$pid" 100 0 "a coordinator started after its worker"
 finish "$early" 60 0 "a worker started before its coordinator"
 echo "a worker waits for the folder of its coordinator"
 
+# A run that starts from a checkpoint goes on when the same command is given again, also when that is no longer the newest.
+latest=$(<calm/checkpoints/latest)
+cp -r "calm/checkpoints/$latest" calm/checkpoints/newer
+for more in 3 4; do
+    want=$more
+    if [[ -e from/metrics.jsonl ]]; then want=$((want + $(json lines from/metrics.jsonl round round | tail -n 1))); fi
+    start from.log "$BIN/atoll" launch run.yaml --workers 1 --dir from --resume calm/ "${overrides[@]}"
+    until_true 60 "round $want from a checkpoint" rounds_reach from "$want"
+    kill -TERM "$pid"
+    finish "$pid" 100 75 "atoll launch --resume after SIGTERM"
+    echo newer >calm/checkpoints/latest
+done
+grep -q 'init_from: "calm/checkpoints/round' from/config.yaml || fail "it starts from: $(grep init_from from/config.yaml)"
+code=0
+"$BIN/atoll" launch run.yaml --workers 1 --dir from --resume stormy "${overrides[@]}" 2>from.err || code=$?
+[[ $code == 1 && $(<from.err) == *'from already holds a run and --resume is stormy'* ]] || fail "another --resume: $(<from.err)"
+echo "$latest" >calm/checkpoints/latest
+rm -r calm/checkpoints/newer
+echo "a run from a checkpoint continues"
+
 # The newest checkpoint as text and as a folder.
 "$BIN/atoll" generate calm --tokens 40 --seed 3 --prompt 'the ' >one.txt
 "$BIN/atoll" export calm out >export.txt || fail "export: $(<export.txt)"
