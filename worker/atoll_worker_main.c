@@ -1,6 +1,8 @@
 /* atoll-worker: joins a run and trains. Everything that is the run's comes from the coordinator; the command line says
  * where that is and what is this machine's own. */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,11 +12,12 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "common/std_streams.h"
+#include "wire/field.h"
 #include "worker/join_line.h"
 #include "worker/train.h"
 #include "worker/worker_dir.h"
 
-enum { ADDRESS_POLL_US = 200000, ADDRESS_WAIT_S = 60 };
+enum { ADDRESS_POLL_US = 200000, ADDRESS_WAIT_S = 60, FOLDER_NAME_MAX = 60 };
 
 struct arguments {
     const char *join, *dir, *name, *train, *val;
@@ -78,7 +81,30 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         return err_set(err, STATUS_INVALID, "--join is missing: give the coordinator's join line, or its run folder");
     if (a->name && (!a->name[0] || strlen(a->name) >= WIRE_NAME_MAX))
         return err_set(err, STATUS_INVALID, "--name has 1 to %d bytes", WIRE_NAME_MAX - 1);
+    if (a->name && !text_is_clean(a->name, strlen(a->name), false))
+        return err_set(err, STATUS_INVALID, "--name is not UTF-8 without control characters: give another one");
+    if (a->name && !a->dir && strchr(a->name, '/'))
+        return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir, too", a->name);
     return read_settings(a, err);
+}
+
+/* --dir without --name: the folder tells workers of one host apart. */
+static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, struct err *err)
+{
+    char path[PATH_MAX];
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    const char *slash = memrchr(dir, '/', n), *base = slash ? slash + 1 : dir;
+    n -= (size_t)(base - dir);
+    bool dots = !n || (n <= 2 && strspn(base, ".") == n);
+    if (dots && realpath(dir, path)) base = strrchr(path, '/') + 1, n = strlen(base);
+    if (n > FOLDER_NAME_MAX) n = FOLDER_NAME_MAX;
+    while (n && (base[n] & 0xc0) == 0x80) n--; /* not within a character */
+    if (!n || !text_is_clean(base, n, false))
+        return err_set(err, STATUS_INVALID, "the folder's name is no name for a worker: give --name, too");
+    memcpy(name, base, n);
+    name[n] = '\0';
+    return STATUS_OK;
 }
 
 /* A word that cannot become a run folder: HOST:PORT[/KEYS], another scheme, a file. */
@@ -139,9 +165,10 @@ static enum exit_code work(struct arguments *a, struct err *err)
     if (status == STATUS_OK)
         status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
     if (status != STATUS_OK) return exit_code_of(status);
-    if (!o.name[0]) { /* --dir without --name: the folder tells workers of one host apart */
-        const char *slash = strrchr(a->dir, '/');
-        snprintf(o.name, sizeof o.name, "%.60s", slash && slash[1] ? slash + 1 : a->dir);
+    if (!o.name[0]) status = name_after_folder(o.name, a->dir, err);
+    if (status != STATUS_OK) {
+        worker_dir_close(&dir);
+        return exit_code_of(status);
     }
     snprintf(o.dir, sizeof o.dir, "%s", dir.path);
     memcpy(o.uuid, dir.uuid, sizeof o.uuid);

@@ -44,6 +44,10 @@ wrong 'unknown option' 2 'unknown.*--wrokers' "$BIN/atoll" launch run.yaml --wro
 wrong 'launch without a folder' 2 '--dir' "$BIN/atoll" launch run.yaml --workers 2
 wrong 'no workers' 2 'workers' "$BIN/atoll" launch run.yaml --workers 0 --dir never
 wrong 'worker without an address' 2 '--join' "$BIN/atoll-worker" --name w
+wrong 'worker name that is no text' 2 'name.*UTF-8' "$BIN/atoll-worker" --join good --name $'\xff'
+wrong 'worker name of two lines' 2 'name.*control' "$BIN/atoll-worker" --join good --name $'one\ntwo'
+wrong 'worker name that is no folder' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
+wrong 'worker folder that is no name' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff'
 wrong 'shared key given to a worker' 2 'train.max_steps belongs to the run' "$BIN/atoll-worker" --join good --train.max_steps=5
 
 echo '--- configuration'
