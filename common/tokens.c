@@ -67,6 +67,9 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
     tokens->maps = mem_alloc(n, sizeof *tokens->maps);
     if (!tokens->shards || !tokens->maps) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
     for (size_t i = 0; i < n; i++) {
+        if (paths[i][strlen(paths[i]) - 1] == '/')
+            return err_set(err, STATUS_INVALID, "%s is a folder: name the shards in it, as %strain_*.bin",
+                           paths[i], paths[i]);
         TRY(file_map_open(&tokens->maps[i], paths[i], err));
         tokens->n_shards++;
         struct token_shard *shard = &tokens->shards[i];
@@ -84,7 +87,7 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
 {
     *tokens = (struct tokens){0};
     glob_t found;
-    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
+    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_MARK, NULL, &found); /* folders end with a slash */
     if (rc == GLOB_NOMATCH)
         return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
     if (rc != 0) return err_set(err, STATUS_IO, "cannot look for '%s'", pattern);

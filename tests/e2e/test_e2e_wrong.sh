@@ -75,6 +75,7 @@ wrong 'empty text' 2 'empty|no (text|tokens|documents)' "$BIN/atoll" prepare out
 printf '{"text": "fine"}\n{"title": "no text here"}\n' >bad.jsonl
 wrong 'jsonl without text' 2 'bad.jsonl.*2' "$BIN/atoll" prepare out bad.jsonl
 wrong 'no shard matches' 2 'nowhere' launch --data.train='nowhere/*.bin'
+wrong 'a folder for shards' 2 'data.train: data/ is a folder: .*data/train_\*.bin' launch --data.train=data --data.val=data
 mkdir bad && cp data/val_*.bin bad/ && printf 'this is no shard of tokens, just some text of sufficient length' >bad/train_0.bin
 wrong 'not a token shard' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
 head -c 5000 data/train_000000.bin >bad/train_0.bin
