@@ -154,7 +154,7 @@ const struct config_key config_keys[] = {
     LOCAL_U32(coordinator, max_workers, "64", 1, 65536, "workers", "workers at one time"),
     LOCAL_U32(coordinator, threads, "0", 0, 256, "threads", "of the outer step; 0: one a core; changes no result"),
     LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
-               "silence after which a worker loses its place; 0: as measured"),
+               "silence after which a worker loses its place, 2 s or more; 0: as measured"),
 
     U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
     U32(checkpoint, keep, "2", 0, U32_MAX, "", "checkpoints kept; 0: all"),

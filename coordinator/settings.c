@@ -7,6 +7,8 @@
 #include "compress/codec.h"
 #include "wire/endpoint.h"
 
+enum { EVICT_MIN_S = 2 }; /* heartbeats come once a second: with less, everybody is always out */
+
 /* As one of the workers of `atoll launch` will: a list of GPUs may be for several, and the batch size is one worker's.
  * What the configuration says stays as it was written. */
 static enum status resolve(struct config *config, struct config_sources *sources, struct err *err)
@@ -36,6 +38,10 @@ static enum status read_all(struct config *config, struct config_sources *source
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, 1, down); /* what fragment 0 may have instead was checked */
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return err_prefix(err, "codec.down");
+    double evict_s = config->coordinator.evict_after_s;
+    if (evict_s > 0 && evict_s < EVICT_MIN_S)
+        return err_set(err, STATUS_INVALID, "coordinator.evict_after_s: %g is less than two heartbeats of a worker; "
+                       "nearest: %d, or 0: as measured", evict_s, EVICT_MIN_S);
     char endpoint[sizeof config->coordinator.advertise + 16];
     const char *advertise = config->coordinator.advertise;
     if (strcmp(advertise, "auto") != 0 &&

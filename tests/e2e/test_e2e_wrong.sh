@@ -66,6 +66,7 @@ wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --m
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
 wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
+wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*nearest: 2' launch --coordinator.evict_after_s=0.5
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
 
 echo '--- data'
