@@ -1,6 +1,9 @@
 #include "common/hash.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <wmmintrin.h>
+#endif
 #include <xxhash.h>
 
 #include "common/pool.h"
@@ -34,12 +37,42 @@ __attribute__((target("sse4.2"))) static uint32_t crc_sse42(uint32_t crc, const 
     for (; n; n--, p++) crc = __builtin_ia32_crc32qi(crc, *p);
     return crc;
 }
+
+/* The instruction takes three cycles, but one can begin in each: three stretches side by side (Gopal and others, "Fast
+ * CRC computation for iSCSI polynomial using CRC32 instruction", Intel 2011). */
+enum { STRETCH = 8192 };
+#define PAST_ONE 0x54a86326u /* x^(8 STRETCH - 33) mod P, reflected; the product and the instruction have x^33 more */
+#define PAST_TWO 0x1dc403ccu /* x^(16 STRETCH - 33) */
+
+/* crc, and as many zeros behind it as `past` stands for. */
+__attribute__((target("sse4.2,pclmul"))) static uint32_t crc_past(uint64_t crc, uint32_t past)
+{
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi32_si128((int)past), 0);
+    return (uint32_t)__builtin_ia32_crc32di(0, (uint64_t)_mm_cvtsi128_si64(product));
+}
+
+__attribute__((target("sse4.2,pclmul"))) static uint32_t crc_three(uint32_t crc, const unsigned char *p, size_t n)
+{
+    for (; n >= 3 * STRETCH; n -= 3 * STRETCH, p += 3 * STRETCH) {
+        uint64_t first = crc, second = 0, third = 0, v[3];
+        for (size_t i = 0; i < STRETCH; i += 8) {
+            memcpy(&v[0], p + i, 8);
+            memcpy(&v[1], p + STRETCH + i, 8);
+            memcpy(&v[2], p + 2 * STRETCH + i, 8);
+            first = __builtin_ia32_crc32di(first, v[0]);
+            second = __builtin_ia32_crc32di(second, v[1]);
+            third = __builtin_ia32_crc32di(third, v[2]);
+        }
+        crc = crc_past(first, PAST_TWO) ^ crc_past(second, PAST_ONE) ^ (uint32_t)third;
+    }
+    return crc_sse42(crc, p, n);
+}
 #endif
 
 uint32_t crc32c(uint32_t crc, const void *data, size_t size)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2")) return ~crc_sse42(~crc, data, size);
+    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) return ~crc_three(~crc, data, size);
 #endif
     return crc32c_portable(crc, data, size);
 }

@@ -8,7 +8,8 @@
 
 struct pool;
 
-/* CRC32C of data, continuing from `crc` (0 at the start). Uses the SSE4.2 instruction when the CPU has it. */
+/* CRC32C of data, continuing from `crc` (0 at the start). Uses the instruction of SSE4.2 (and PCLMUL) when the CPU
+ * has it. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t size);
 /* The same by table, what CPUs without the instruction use; public so that tests compare the two. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size);

@@ -39,6 +39,27 @@ static void test_paths_agree(void **state)
         assert_int_equal(crc32c(crc32c(0, data, cut), data + cut, sizeof data - cut), crc32c(0, data, sizeof data));
 }
 
+/* Lengths at which what is done side by side begins, ends and begins again; from a checksum so far. */
+static void test_long_paths_agree(void **state)
+{
+    enum { STRETCH = 8192, STRETCHES = 3 * STRETCH, N = 2 * STRETCHES + 30 };
+    static uint8_t data[N];
+    (void)state;
+    for (size_t i = 0; i < N; i++) data[i] = (uint8_t)rng_u64(2, RNG_TEST, i);
+    for (size_t whole = STRETCHES; whole <= 2 * STRETCHES; whole += STRETCHES)
+        for (size_t n = whole - 10; n < whole + 20; n++)
+            assert_int_equal(crc32c(0x1234567u + (uint32_t)n, data + n % 9, n),
+                             crc32c_portable(0x1234567u + (uint32_t)n, data + n % 9, n));
+    uint32_t clean = crc32c(0, data, STRETCHES);
+    for (size_t bit = 0; bit < 300; bit++) { /* in each stretch */
+        for (size_t k = 0; k < 3; k++) {
+            data[k * STRETCH + 27 * bit] ^= (uint8_t)(1 << bit % 8);
+            assert_int_not_equal(crc32c(0, data, STRETCHES), clean);
+            data[k * STRETCH + 27 * bit] ^= (uint8_t)(1 << bit % 8);
+        }
+    }
+}
+
 static void test_crc_sees_every_bit(void **state)
 {
     (void)state;
@@ -126,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_values),
         cmocka_unit_test(test_paths_agree),
+        cmocka_unit_test(test_long_paths_agree),
         cmocka_unit_test(test_crc_sees_every_bit),
         cmocka_unit_test(test_hash64),
         cmocka_unit_test(test_floats_by_threads),
