@@ -4,6 +4,7 @@
 
 #include "common/layout.h"
 #include "common/mem.h"
+#include "common/pool.h"
 #include "compress/codec_chain.h"
 #include "compress/codec_simd.h"
 #include "compress/payload_entropy.h"
@@ -150,9 +151,58 @@ float codec_feedback_decay(const struct codec *codec)
     return codec->chain.value.stage->feedback_decay;
 }
 
-/* From floats, or from numbers made of them. */
-static enum status encode_either(struct codec *codec, const float *x, const struct piece_numbers *numbers,
-                                 uint8_t *dst, size_t cap, size_t *size_p)
+struct encoding {
+    const struct codec *codec;
+    const float *x;
+    uint8_t *payload; /* of the value stage; NULL: only look for what is not finite */
+    size_t bad[POOL_THREADS_MAX]; /* by thread, whose shares follow each other: the first such value; n: none */
+};
+
+static void encode_parts(void *ctx, int thread, int threads)
+{
+    struct encoding *e = ctx;
+    const struct value_ctx *v = &e->codec->chain.value;
+    size_t first, end;
+    pool_share(codec_parts(e->codec), 1, thread, threads, &first, &end);
+    e->bad[thread] = v->n;
+    for (size_t i = first; i < end; i++) {
+        struct codec_part part = codec_part(e->codec, i);
+        size_t n = part.to - part.from, bad = codec_first_nonfinite(e->x + part.from, n);
+        if (bad < n) {
+            e->bad[thread] = part.from + bad;
+            return;
+        }
+        if (e->payload) v->stage->encode_part(v, e->x + part.from, part, e->payload);
+    }
+}
+
+/* Floats to the value stage's payload. */
+static enum status encode_floats(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
+                                 size_t *size_p, size_t *bad_index)
+{
+    const struct value_ctx *v = &codec->chain.value;
+    bool in_parts = v->stage->encode_part != NULL, fits = cap >= codec->bounds[0];
+    struct encoding e = {.codec = codec, .x = x, .payload = in_parts && fits ? dst : NULL};
+    int threads = pool && codec_parts(codec) > 1 ? pool_threads(pool) : 1;
+    if (threads > 1)
+        pool_run(pool, encode_parts, &e);
+    else
+        encode_parts(&e, 0, 1);
+    for (int i = 0; i < threads; i++) {
+        if (e.bad[i] == v->n) continue;
+        if (bad_index) *bad_index = e.bad[i];
+        return STATUS_NONFINITE;
+    }
+    if (!in_parts) return v->stage->encode(v, x, dst, cap, size_p);
+    if (!fits) return STATUS_LIMIT;
+    *size_p = codec->bounds[0];
+    return STATUS_OK;
+}
+
+/* The value stage's payload, of floats or of numbers made of them, through the byte stages. */
+static enum status encode_either(struct codec *codec, struct pool *pool, const float *x,
+                                 const struct piece_numbers *numbers, uint8_t *dst, size_t cap, size_t *size_p,
+                                 size_t *bad_index)
 {
     const struct codec_chain *chain = &codec->chain;
     const struct value_ctx *v = &chain->value;
@@ -163,7 +213,8 @@ static enum status encode_either(struct codec *codec, const float *x, const stru
     bool last = chain->n_bytes == 0;
     uint8_t *first = last ? dst : codec->between[0];
     size_t room = last ? cap : codec->bounds[0];
-    TRY(x ? v->stage->encode(v, x, first, room, &size) : v->stage->encode_pieces(v, numbers, first, room, &size));
+    TRY(x ? encode_floats(codec, pool, x, first, room, &size, bad_index)
+          : v->stage->encode_pieces(v, numbers, first, room, &size));
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
@@ -179,13 +230,16 @@ static enum status encode_either(struct codec *codec, const float *x, const stru
     return STATUS_OK;
 }
 
+enum status codec_encode_by(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
+                            size_t *size_p, size_t *bad_index)
+{
+    return encode_either(codec, pool, x, NULL, dst, cap, size_p, bad_index);
+}
+
 enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
                          size_t *bad_index)
 {
-    size_t bad = codec_first_nonfinite(x, codec->chain.value.n);
-    if (bad == codec->chain.value.n) return encode_either(codec, x, NULL, dst, cap, size_p);
-    if (bad_index) *bad_index = bad;
-    return STATUS_NONFINITE;
+    return codec_encode_by(codec, NULL, x, dst, cap, size_p, bad_index);
 }
 
 bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece_range *pieces)
@@ -202,7 +256,7 @@ enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers 
     if (!codec_pieces(codec, &shape, NULL)) return STATUS_INVALID;
     for (size_t i = 0; i < shape.n_pieces; i++)
         if (numbers->heads[i].bad) return STATUS_NONFINITE;
-    return encode_either(codec, NULL, numbers, dst, cap, size_p);
+    return encode_either(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
 }
 
 enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t size, void *room)

@@ -17,12 +17,10 @@ static size_t fp32_bound(const struct value_ctx *ctx)
     return 4 * ctx->n;
 }
 
-static enum status fp32_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+static void fp32_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)
 {
-    if (cap < 4 * ctx->n) return STATUS_LIMIT;
-    memcpy(dst, x, 4 * ctx->n);
-    *size_p = 4 * ctx->n;
-    return STATUS_OK;
+    (void)ctx;
+    memcpy(dst + 4 * part.from, x, 4 * (part.to - part.from));
 }
 
 static enum status fp32_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)
@@ -62,7 +60,7 @@ const struct value_stage codec_fp32 = {
     .width = 4,
     .parse = fp32_parse,
     .bound = fp32_bound,
-    .encode = fp32_encode,
+    .encode_part = fp32_encode_part,
     .check = fp32_check,
     .decode = fp32_decode,
     .decode_axpy = fp32_decode_axpy,

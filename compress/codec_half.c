@@ -19,13 +19,10 @@ static size_t bound(const struct value_ctx *ctx)
 
 /* The stage functions of format `name`. */
 #define STAGE(name)                                                                                                    \
-    static enum status name##_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap,            \
-                                     size_t *size_p)                                                                   \
+    static void name##_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)  \
     {                                                                                                                  \
-        if (cap < 2 * ctx->n) return STATUS_LIMIT;                                                                     \
-        name##_narrow(x, ctx->n, dst);                                                                                 \
-        *size_p = 2 * ctx->n;                                                                                          \
-        return STATUS_OK;                                                                                              \
+        (void)ctx;                                                                                                     \
+        name##_narrow(x, part.to - part.from, dst + 2 * part.from);                                                    \
     }                                                                                                                  \
     static enum status name##_check(const struct value_ctx *ctx, const uint8_t *src, size_t size)                      \
     {                                                                                                                  \
@@ -55,7 +52,7 @@ const struct value_stage codec_bf16 = {
     .width = 2,
     .parse = parse,
     .bound = bound,
-    .encode = bf16_encode,
+    .encode_part = bf16_encode_part,
     .check = bf16_check,
     .decode = bf16_decode,
     .decode_axpy = bf16_decode_axpy,
@@ -69,7 +66,7 @@ const struct value_stage codec_fp16 = {
     .width = 2,
     .parse = parse,
     .bound = bound,
-    .encode = fp16_encode,
+    .encode_part = fp16_encode_part,
     .check = fp16_check,
     .decode = fp16_decode,
     .decode_axpy = fp16_decode_axpy,

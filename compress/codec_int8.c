@@ -126,12 +126,10 @@ CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
 }
 CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad), (codes, n, bad))
 
-static enum status int8_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+static void int8_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)
 {
-    if (cap < int8_bound(ctx)) return STATUS_LIMIT;
-    encode(x, ctx->n, ctx->param[0], dst, dst + 4 * n_blocks(ctx));
-    *size_p = int8_bound(ctx);
-    return STATUS_OK;
+    size_t block = ctx->param[0];
+    encode(x, part.to - part.from, block, dst + 4 * (part.from / block), dst + 4 * n_blocks(ctx) + part.from);
 }
 
 static void int8_shape(const struct value_ctx *ctx, struct payload_shape *out)
@@ -217,7 +215,7 @@ const struct value_stage codec_int8 = {
     .bound = int8_bound,
     .align = int8_align,
     .shape = int8_shape,
-    .encode = int8_encode,
+    .encode_part = int8_encode_part,
     .check = int8_check,
     .decode = int8_decode,
     .decode_axpy = int8_decode_axpy,

@@ -83,28 +83,29 @@ static size_t lowbit_bound(const struct value_ctx *ctx)
     return sections_of(ctx, runs_count(ctx, ctx->param[0], format_of(ctx)->bits)).size;
 }
 
-static enum status lowbit_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p)
+static void lowbit_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
     const struct lowbit *kernels = lowbit_kernels();
-    if (cap < s.size) return STATUS_LIMIT;
-    for (size_t r = 0; r < runs->n_runs; r++) {
-        const struct run *run = &runs->run[r];
+    const struct run *run = &runs->run[runs_find(runs, part.from)];
+    for (size_t i = part.from, to; i < part.to; i = to, run++) {
+        to = run->to < part.to ? run->to : part.to;
+        size_t into = i - run->from;
         if (run->plain) {
-            bf16_narrow(x + run->from, run->to - run->from, dst + 2 * run->at);
+            bf16_narrow(x, to - i, dst + 2 * (run->at + into));
+            x += to - i;
             continue;
         }
-        uint8_t *head = dst + s.heads + s.format->head * run->at, *codes = dst + s.codes + run->codes_at;
-        for (size_t i = run->from; i < run->to; i += s.block) {
-            size_t count = run->to - i < s.block ? run->to - i : s.block;
-            s.format->encode(kernels, x + i, count, head, codes);
-            head += s.format->head;
+        uint8_t *head = dst + s.heads + s.format->head * (run->at + into / s.block);
+        uint8_t *codes = dst + s.codes + run->codes_at + into * s.format->bits / 8;
+        for (size_t at = i; at < to; at += s.block, head += s.format->head) {
+            size_t count = to - at < s.block ? to - at : s.block;
+            s.format->encode(kernels, x, count, head, codes);
+            x += count;
             codes += s.block * s.format->bits / 8;
         }
     }
-    *size_p = s.size;
-    return STATUS_OK;
 }
 
 static void lowbit_shape(const struct value_ctx *ctx, struct payload_shape *out)
@@ -290,7 +291,7 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
     {                                                                                                                  \
         .name = stage_name, .usage = stage_name "[:BLOCK]", .help = what, .feedback_decay = 1.0f, .width = 1,          \
         .parse = lowbit_parse, .traits = lowbit_traits, .plan = runs_size, .prepare = lowbit_prepare,                  \
-        .bound = lowbit_bound, .parts = lowbit_parts, .part = lowbit_part, .encode = lowbit_encode,                    \
+        .bound = lowbit_bound, .parts = lowbit_parts, .part = lowbit_part, .encode_part = lowbit_encode_part,          \
         .check = lowbit_check, .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,      \
         .pieces = lowbit_pieces, .encode_pieces = lowbit_encode_pieces, .decode_pieces = lowbit_decode_pieces,         \
     }

@@ -74,8 +74,11 @@ struct value_stage {
     size_t (*align)(const struct value_ctx *ctx);
     size_t (*parts)(const struct value_ctx *ctx);
     struct codec_part (*part)(const struct value_ctx *ctx, size_t index);
-    /* x[n] is finite. LIMIT when the payload does not fit; *size_p only set on success. */
+    /* x[n] is finite. LIMIT when the payload does not fit; *size_p only set on success. NULL: there is encode_part. */
     enum status (*encode)(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
+    /* One part into the payload at dst, whose size is always `bound`; x points at coordinate part.from and is finite.
+     * On several threads at once, in any order: ctx is read only, and no two parts touch the same bytes. */
+    void (*encode_part)(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst);
     /* codec_pieces and the payload of checked heads, none of them bad; both NULL: not in this form. */
     void (*pieces)(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces);
     enum status (*encode_pieces)(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,

@@ -220,13 +220,6 @@ static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_
     return STATUS_OK;
 }
 
-static enum status put_dense(const struct topk_item *item, const float *x, uint8_t *dst)
-{
-    size_t size;
-    const struct value_ctx part = {.n = item->length};
-    return codec_bf16.encode(&part, x + item->from, dst + 2 * item->dense, 2 * item->length, &size);
-}
-
 static enum status put_made_dense(const struct topk_item *item, struct made *made, uint8_t *dst)
 {
     const uint8_t *values = (const uint8_t *)(made->numbers->plain + item->dense);
@@ -250,7 +243,10 @@ static enum status encode(const struct value_ctx *ctx, const float *x, struct ma
     struct topk_item item;
     while (topk_next(&walk, &item)) {
         if (!item.k) {
-            TRY(x ? put_dense(&item, x, dst) : put_made_dense(&item, made, dst));
+            if (x)
+                bf16_narrow(x + item.from, item.length, dst + 2 * item.dense);
+            else
+                TRY(put_made_dense(&item, made, dst));
             continue;
         }
         if (x)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "common/pool.h"
 #include "compress/codec.h"
 
 enum status feedback_init(struct feedback *fb, size_t count, float decay, bool enabled)
@@ -22,30 +23,63 @@ void feedback_finish(struct feedback *fb)
     memset(fb, 0, sizeof *fb);
 }
 
-/* residual = x - what the payload decodes to. */
-static enum status keep_rest(struct feedback *fb, struct codec *codec, const float *x, const uint8_t *payload,
-                             size_t size)
-{
+/* The parts of a codec are shared out to threads. */
+struct job {
+    const struct feedback *fb;
+    const struct codec *codec;
+    float *x;
     struct codec_view view;
-    TRY(codec_open(codec, payload, size, NULL, &view)); /* a refusal leaves the residual as it was */
-    for (size_t p = 0, parts = codec_parts(codec); p < parts; p++) {
-        struct codec_part part = codec_part(codec, p);
-        memcpy(fb->residual + part.from, x + part.from, (part.to - part.from) * sizeof *x);
-        codec_view_axpy(&view, p, -1.0f, fb->residual + part.from);
-    }
-    return STATUS_OK;
+};
+
+static void run(struct pool *pool, pool_fn fn, struct job *job)
+{
+    if (pool && codec_parts(job->codec) > 1)
+        pool_run(pool, fn, job);
+    else
+        fn(job, 0, 1);
 }
 
-enum status feedback_encode(struct feedback *fb, struct codec *codec, float *delta, uint8_t *dst, size_t cap,
-                            size_t *size_p)
+/* x = delta + beta * residual */
+static void add_residual(void *ctx, int thread, int threads)
 {
+    const struct job *job = ctx;
+    const float *residual = job->fb->residual, decay = job->fb->decay;
+    float *x = job->x;
+    size_t first, end;
+    pool_share(codec_parts(job->codec), 1, thread, threads, &first, &end);
+    for (size_t p = first; p < end; p++) {
+        struct codec_part part = codec_part(job->codec, p);
+        for (size_t i = part.from; i < part.to; i++) x[i] = x[i] + decay * residual[i];
+    }
+}
+
+/* residual = x - what the payload decodes to */
+static void keep_rest(void *ctx, int thread, int threads)
+{
+    const struct job *job = ctx;
+    float *residual = job->fb->residual;
+    size_t first, end;
+    pool_share(codec_parts(job->codec), 1, thread, threads, &first, &end);
+    for (size_t p = first; p < end; p++) {
+        struct codec_part part = codec_part(job->codec, p);
+        memcpy(residual + part.from, job->x + part.from, (part.to - part.from) * sizeof *residual);
+        codec_view_axpy(&job->view, p, -1.0f, residual + part.from);
+    }
+}
+
+enum status feedback_encode(struct feedback *fb, struct codec *codec, struct pool *pool, float *delta, uint8_t *dst,
+                            size_t cap, size_t *size_p)
+{
+    struct job job = {.fb = fb, .codec = codec, .x = delta};
     size_t size;
     if (fb->pending) return STATUS_STATE;
     if (codec_count(codec) != fb->count) return STATUS_INVALID;
-    if (fb->residual)
-        for (size_t i = 0; i < fb->count; i++) delta[i] = delta[i] + fb->decay * fb->residual[i];
-    TRY(codec_encode(codec, delta, dst, cap, &size, NULL));
-    if (fb->residual) TRY(keep_rest(fb, codec, delta, dst, size));
+    if (fb->residual) run(pool, add_residual, &job);
+    TRY(codec_encode_by(codec, pool, delta, dst, cap, &size, NULL));
+    if (fb->residual) {
+        TRY(codec_open(codec, dst, size, NULL, &job.view)); /* a refusal leaves the residual as it was */
+        run(pool, keep_rest, &job);
+    }
     fb->pending = true;
     *size_p = size;
     return STATUS_OK;

@@ -16,6 +16,7 @@
 #include "common/status.h"
 
 struct codec;
+struct pool;
 
 struct feedback {
     float *residual; /* (count), owned; NULL when feedback is off */
@@ -27,10 +28,11 @@ struct feedback {
 /* enabled = false: encode drops what the codec loses, and residual stays NULL. */
 enum status feedback_init(struct feedback *fb, size_t count, float decay, bool enabled) MUST_CHECK;
 void feedback_finish(struct feedback *fb);
-/* Encode delta[count] (overwritten: it holds x afterwards). STATE when an encoding is pending. On any error residual is
- * unchanged and nothing is pending. */
-enum status feedback_encode(struct feedback *fb, struct codec *codec, float *delta, uint8_t *dst, size_t cap,
-                            size_t *size_p) MUST_CHECK;
+/* Encode delta[count] (overwritten: it holds x afterwards), by the threads of a pool (NULL: the caller alone): the same
+ * bytes and residual with any number. STATE when an encoding is pending. On any error residual is unchanged and nothing
+ * is pending. */
+enum status feedback_encode(struct feedback *fb, struct codec *codec, struct pool *pool, float *delta, uint8_t *dst,
+                            size_t cap, size_t *size_p) MUST_CHECK;
 /* The pending encoding was merged. No effect when nothing is pending. */
 void feedback_commit(struct feedback *fb);
 /* The pending encoding was refused: payload (the bytes that encode made) is put back. */

@@ -72,13 +72,6 @@ void outer_adamw(const struct outer_in *in, float *m, float *v, const struct out
     }
 }
 
-double outer_sum_squares(const float *x, size_t n)
-{
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
-    return sum;
-}
-
 double outer_clip_scale(double norm, double clip)
 {
     if (!(clip > 0)) return 1;

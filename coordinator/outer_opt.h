@@ -45,8 +45,6 @@ struct outer_adamw {
 };
 void outer_adamw(const struct outer_in *in, float *m, float *v, const struct outer_adamw *p);
 
-/* Sum of squares in double, in order of index. */
-double outer_sum_squares(const float *x, size_t n);
 /* min(1, clip / (norm + 1e-6)); 1 when clip <= 0. PyTorch's clip_grad_norm_. */
 double outer_clip_scale(double norm, double clip);
 /* No NaN and no infinity in x. */

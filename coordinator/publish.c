@@ -54,7 +54,7 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
                          size_t *size_p, uint64_t *hash_p)
 {
     struct job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
-    TRY(codec_encode(p->codec, x, payload, cap, size_p, NULL));
+    TRY(codec_encode_by(p->codec, p->pool, x, payload, cap, size_p, NULL));
     TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
     if (p->pool && job.parts > 1)
         pool_run(p->pool, move_parts, &job);

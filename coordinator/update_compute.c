@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/sum_squares.h"
 #include "compress/relay.h"
 #include "coordinator/gather.h"
 
@@ -23,10 +24,7 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
         }
         if (!close.n) continue;
         TRY(gather_merge(l, &close, 0, false, err));
-        double norm2 = 0;
-        const struct fragment *frag = &l->layout.fragments[f];
-        for (uint64_t i = 0; i < frag->count; i++) norm2 += (double)o->acc[i] * (double)o->acc[i];
-        sum += norm2;
+        sum += sum_squares(o->pool, o->acc, l->layout.fragments[f].count);
     }
     o->norm = sqrt(sum);
     o->norm_round = l->round.round + 1;

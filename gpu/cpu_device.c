@@ -79,8 +79,7 @@ static void cpu_release(struct device *dev, void *p)
 
 static void cpu_copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
-    (void)dev;
-    if (bytes) memcpy(dst, src, bytes);
+    pool_copy(cpu_of(dev)->pool, dst, src, bytes);
 }
 
 static void cpu_fill(struct device *dev, float *p, size_t n, float value)

@@ -6,7 +6,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/pool.h"
-#include "compress/codec_simd.h"
+#include "worker/delta_floats.h"
 #include "worker/outer_loop_impl.h"
 
 enum { FAULTS_MAX = 3 };
@@ -73,55 +73,6 @@ void outer_forget_deltas(struct outer_loop *loop)
     loop->running.round = SYNC_NO_ROUND;
 }
 
-/* Sums of squares run in LANES lanes, element i in lane i mod LANES: one order of additions, and vectors can do it. */
-enum { LANES = 16 };
-
-static double sum_lanes(const double lane[LANES])
-{
-    double sum = 0;
-    for (int k = 0; k < LANES; k++) sum += lane[k];
-    return sum;
-}
-
-/* The pseudo-gradient, subtracted in double precision and rounded once, in out (NULL: not wanted); its squared norm. */
-static double subtract(const float *base, const float *values, float *restrict out, uint64_t n)
-{
-    double lane[LANES] = {0};
-    uint64_t whole = n / LANES * LANES;
-    for (uint64_t i = 0; i < whole; i += LANES)
-        for (uint64_t k = 0; k < LANES; k++) {
-            double d = (double)base[i + k] - (double)values[i + k];
-            lane[k] += d * d;
-            if (out) out[i + k] = (float)d;
-        }
-    for (uint64_t i = whole; i < n; i++) {
-        double d = (double)base[i] - (double)values[i];
-        lane[i - whole] += d * d;
-        if (out) out[i] = (float)d;
-    }
-    return sum_lanes(lane);
-}
-
-static double sum_squares(const float *x, uint64_t n)
-{
-    double lane[LANES] = {0};
-    uint64_t whole = n / LANES * LANES;
-    for (uint64_t i = 0; i < whole; i += LANES)
-        for (uint64_t k = 0; k < LANES; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
-    for (uint64_t i = whole; i < n; i++) lane[i - whole] += (double)x[i] * (double)x[i];
-    return sum_lanes(lane);
-}
-
-/* What codec.up gets, in scratch; the L2 norm of the delta in any form. */
-static double make_delta(const struct outer_loop *loop, const struct outer_fragment *f, const float *values)
-{
-    const float *base = loop->base + f->offset;
-    float *out = loop->scratch;
-    if (loop->form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract(base, values, out, f->count));
-    memcpy(out, values, f->count * sizeof *out);
-    return sqrt(loop->form == DELTA_GRADIENT ? sum_squares(values, f->count) : subtract(base, values, NULL, f->count));
-}
-
 static void encoded(struct outer_fragment *f, double norm)
 {
     f->norm = (float)norm;
@@ -131,9 +82,10 @@ static void encoded(struct outer_fragment *f, double norm)
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
 {
     struct outer_fragment *f = &loop->f[i];
-    double norm = make_delta(loop, f, values + f->offset);
+    double norm = delta_floats(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset,
+                               values + f->offset, loop->scratch, f->count);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
-    TRY(feedback_encode(&f->fb, f->up, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
+    TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
     f->payload_crc = crc32c(0, f->payload, f->payload_size);
     encoded(f, norm);
     return STATUS_OK;
@@ -184,7 +136,7 @@ static enum status encode_all(struct outer_loop *loop, const float *values)
 {
     if (loop->maker) return encode_made(loop);
     /* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
-    if (codec_first_nonfinite(values, loop->n_params) < loop->n_params) return STATUS_NONFINITE;
+    if (!delta_floats_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         enum status status = encode_fragment(loop, i, values);
         if (status == STATUS_OK) continue;

@@ -183,7 +183,7 @@ void delta_case_check(struct device *dev, const char *spec, const struct codec_s
     on_device(dev, codec, &r, call == DELTA_CALL_IN_PLACE);
     check_square(&r, delta);
     if (feedback) memcpy(fb.residual, r.residual, n * sizeof *fb.residual);
-    assert_int_equal(feedback_encode(&fb, codec, delta, payload, cap, &size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, NULL, delta, payload, cap, &size), STATUS_OK);
     assert_int_equal(codec_encode_pieces(codec, &r.numbers, payload + cap, cap, &made), STATUS_OK);
     if (made != size || memcmp(payload, payload + cap, size))
         fail_msg("%s, values %d, call %d: the payload's %zu bytes are off by something (%zu)", spec, values, call,

@@ -156,7 +156,7 @@ static void make_delta(struct simcheck *c, int client, const struct msg_assign *
     assert(d->payload);
     settle(c, client, f);
     if (base >= 0 && forgot(c, w, f, (uint64_t)base)) feedback_reset(&w->feedback[f]);
-    if (feedback_encode(&w->feedback[f], c->logs[f].up, x, d->payload, bound, &d->size) != STATUS_OK)
+    if (feedback_encode(&w->feedback[f], c->logs[f].up, NULL, x, d->payload, bound, &d->size) != STATUS_OK)
         simcheck_fail(c, "worker-%d: the checker cannot encode its delta", client);
     w->pending[f] = d;
     d->crc = crc32c(0, d->payload, d->size);

@@ -133,7 +133,8 @@ static void encode_both(uint32_t i)
         square += (double)rig.delta[k] * (double)rig.delta[k];
     }
     assert_true(fabs(norm - sqrt(square)) < 1e-9 * norm);
-    assert_int_equal(feedback_encode(&s->fb[1], s->codec[1], rig.delta, s->payload[1], CAP, &s->size[1]), STATUS_OK);
+    assert_int_equal(feedback_encode(&s->fb[1], s->codec[1], NULL, rig.delta, s->payload[1], CAP, &s->size[1]),
+                     STATUS_OK);
     assert_int_equal(s->size[0], s->size[1]);
     assert_memory_equal(s->payload[0], s->payload[1], s->size[0]);
 }

@@ -83,7 +83,7 @@ atoll_planted(refused_delta_forgotten worker/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
 atoll_planted(poison_kept worker/outer_loop_delta.c
-    "if (codec_first_nonfinite(values, loop->n_params) < loop->n_params) return STATUS_NONFINITE;"
+    "if (!delta_floats_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")
 # the same where a device makes the deltas (every second worker)
 atoll_planted(anchor_of_the_first_round_kept worker/delta_maker.c

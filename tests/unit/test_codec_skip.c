@@ -330,7 +330,7 @@ static void test_feedback_stays_zero(void **state)
             rng_normal_fill(round, RNG_TEST, 0, 1e-3f, delta, SMALL);
             for (size_t i = 0; i < SMALL; i++)
                 if (i / COLS % 4) delta[i] = 0;
-            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+            assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
             assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
             for (size_t i = 0; i < SMALL; i++)
                 if (i / COLS % 4) assert_true(sent[i] == 0 && fb.residual[i] == 0);

@@ -1,5 +1,6 @@
-/* Parts of payloads decoded by several threads at once, several codecs at work side by side, and the bytes of a union
- * counted by several: the same as alone. ctest: labels=threads */
+/* Parts of payloads encoded and decoded by several threads at once, several codecs at work side by side, and the bytes
+ * of a union counted by several: the same as alone. ctest: labels=threads */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include "common/pool.h"
 #include "common/rng.h"
 #include "compress/codec.h"
+#include "compress/feedback.h"
 #include "compress/union.h"
 
 enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; /* three parts */
@@ -106,6 +108,72 @@ static void test_parts(void **state)
     mem_free(alone);
 }
 
+static float drawn[2][N]; /* deltas, and a residual */
+
+/* The first of several NaN is named, whoever sees it; and what is short of room is refused as alone. */
+static void encode_refused(struct work *w, struct pool *pool)
+{
+    static const size_t bad[] = {N - 1, FIRST + VECTOR + 7, 131072, 5};
+    size_t size = 77, index = 0;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        w->x[bad[i]] = i % 2 ? INFINITY : NAN;
+        assert_int_equal(codec_encode_by(w->codec, pool, w->x, w->payload[1], w->size[0], &size, &index),
+                         STATUS_NONFINITE);
+        assert_int_equal(index, bad[i]);
+    }
+    memcpy(w->x, drawn[0], sizeof drawn[0]);
+    assert_int_equal(codec_encode_by(w->codec, pool, w->x, w->payload[1], w->size[0] - 1, &size, NULL), STATUS_LIMIT);
+    assert_int_equal(size, 77);
+}
+
+/* residual = x - what the payload says, x being delta + decay * the residual before. */
+static void check_rest(struct work *w, const struct feedback *fb, size_t size)
+{
+    for (size_t i = 0; i < N; i++) w->x[i] = drawn[0][i] + fb->decay * drawn[1][i];
+    assert_int_equal(codec_decode(w->codec, w->payload[0], size, w->acc), STATUS_OK);
+    for (size_t i = 0; i < N; i++)
+        if (fb->residual[i] != w->x[i] - w->acc[i]) fail_msg("%s: rest of %zu", codec_spec(w->codec), i);
+}
+
+/* Payload and residual. */
+static void test_encoding(void **state)
+{
+    (void)state;
+    for (uint64_t k = 0; k < 2; k++) rng_normal_fill(12 + k, RNG_TEST, 0, 1e-3f, drawn[k], N); /* [0]: as open_work */
+    for (int s = 0; s < N_SPECS; s++) {
+        int threads = 2 + s % 4;
+        struct pool *pool;
+        struct work w;
+        struct feedback fb[2];
+        size_t size[2];
+        assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+        open_work(&w, specs[s]);
+        memset(w.payload[1], 0x55, w.size[0]);
+        memcpy(w.x, drawn[0], sizeof drawn[0]);
+        assert_int_equal(codec_encode_by(w.codec, pool, w.x, w.payload[1], codec_bound(w.codec), &size[1], NULL),
+                         STATUS_OK);
+        if (size[1] != w.size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
+            fail_msg("%s: %d threads make other bytes", specs[s], threads);
+        encode_refused(&w, pool);
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(feedback_init(&fb[k], N, 0.95f, true), STATUS_OK);
+            memcpy(fb[k].residual, drawn[1], sizeof drawn[1]);
+            memcpy(w.x, drawn[0], sizeof drawn[0]);
+            assert_int_equal(feedback_encode(&fb[k], w.codec, k ? pool : NULL, w.x, w.payload[k],
+                                             codec_bound(w.codec), &size[k]), STATUS_OK);
+        }
+        if (size[1] != size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
+            fail_msg("%s: %d threads make other bytes of what is fed back", specs[s], threads);
+        assert_memory_equal(fb[0].residual, fb[1].residual, N * sizeof(float));
+        check_rest(&w, &fb[0], size[0]);
+        feedback_finish(&fb[0]);
+        feedback_finish(&fb[1]);
+        close_work(&w);
+        pool_destroy(pool);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
 /* One codec a thread, all at once: nothing is shared between them. */
 struct side_by_side {
     struct work work[THREADS];
@@ -173,7 +241,7 @@ static void test_union(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_side_by_side),
-                                       cmocka_unit_test(test_union)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_encoding),
+                                       cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_union)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

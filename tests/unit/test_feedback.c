@@ -52,7 +52,7 @@ static void check_failure(struct feedback *fb, struct codec *codec, uint64_t rou
 {
     size_t size = 0;
     if (round & 1) delta[round % N] = NAN;
-    assert_int_equal(feedback_encode(fb, codec, delta, bytes, round & 1 ? CAP : 3, &size),
+    assert_int_equal(feedback_encode(fb, codec, NULL, delta, bytes, round & 1 ? CAP : 3, &size),
                      round & 1 ? STATUS_NONFINITE : STATUS_LIMIT);
     assert_memory_equal(fb->residual, before, sizeof before);
     assert_false(fb->pending);
@@ -78,7 +78,7 @@ static void check_property(const char *spec, float decay)
         memcpy(before, fb.residual, sizeof before);
         memcpy(x, delta, sizeof x);
         if (fate == 1 || fate == 2) check_failure(&fb, codec, round);
-        assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+        assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
         assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
         for (size_t i = 0; i < N; i++) {
             volatile float kept = decay * before[i];
@@ -88,7 +88,7 @@ static void check_property(const char *spec, float decay)
             deltas[i] += (double)delta[i] - before[i];
         }
         assert_true(fb.pending);
-        assert_int_equal(feedback_encode(&fb, codec, x, bytes, CAP, &size), STATUS_STATE); /* one at a time */
+        assert_int_equal(feedback_encode(&fb, codec, NULL, x, bytes, CAP, &size), STATUS_STATE); /* one at a time */
         if (dice >> 9 & 1) restart(&fb, &codec, spec, decay);
         if (fate < 5) {
             feedback_commit(&fb);
@@ -154,7 +154,7 @@ static void test_small_values_arrive(void **state)
         for (int round = 0; round < 2000; round++) {
             size_t size;
             for (int i = 0; i < 256; i++) delta[i] = i ? 1e-4f : 1.0f; /* a step is 1/127 = 79 times 1e-4 */
-            assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+            assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
             assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
             arrived += sent[5];
             feedback_commit(&fb);
@@ -177,7 +177,7 @@ static void test_lossless_keeps_nothing(void **state)
     assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_OK);
     for (uint64_t round = 0; round < 10; round++) {
         rng_normal_fill(round, RNG_TEST, 0, 1.0f, delta, N);
-        assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+        assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
         for (size_t i = 0; i < N; i++) assert_true(fb.residual[i] == 0);
         feedback_commit(&fb);
     }
@@ -195,10 +195,10 @@ static void test_disabled(void **state)
     assert_null(fb.residual);
     rng_normal_fill(1, RNG_TEST, 0, 1.0f, delta, N);
     memcpy(x, delta, sizeof x);
-    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
     assert_memory_equal(x, delta, sizeof x);
     assert_int_equal(feedback_rollback(&fb, codec, bytes, size), STATUS_OK);
-    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
     feedback_commit(&fb);
     feedback_commit(&fb); /* nothing pending: no effect */
     feedback_reset(&fb);
@@ -220,12 +220,12 @@ static void test_init_and_reset(void **state)
     assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_NOMEM);
     assert_int_equal(feedback_init(&fb, N, 1.0f, true), STATUS_OK);
     rng_normal_fill(1, RNG_TEST, 0, 1.0f, delta, N);
-    assert_int_equal(feedback_encode(&fb, shorter, delta, bytes, CAP, &size), STATUS_INVALID);
+    assert_int_equal(feedback_encode(&fb, shorter, NULL, delta, bytes, CAP, &size), STATUS_INVALID);
     assert_int_equal(feedback_rollback(&fb, codec, bytes, 1), STATUS_STATE); /* nothing to roll back */
     mem_fail_after(1);                                                       /* no allocation from here on */
-    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
     assert_int_equal(feedback_rollback(&fb, codec, bytes, size), STATUS_OK);
-    assert_int_equal(feedback_encode(&fb, codec, delta, bytes, CAP, &size), STATUS_OK);
+    assert_int_equal(feedback_encode(&fb, codec, NULL, delta, bytes, CAP, &size), STATUS_OK);
     mem_fail_after(0);
     feedback_reset(&fb);
     assert_false(fb.pending);
