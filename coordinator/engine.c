@@ -222,9 +222,10 @@ static void mark_silent(struct engine *e)
 }
 
 /* A member that gave its place up shortly before the end may be about to ask again, after NaN for one: it should hear
- * that the run is over. */
+ * that the run is over. So should workers that are started with a run that was over, which may be others or more. */
 static bool everybody_left(const struct engine *e)
 {
+    if (e->found_done && e->told < e->config.coordinator.min_workers) return false;
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
         bool expected = m->active || m->heard_us + ENGINE_EVICT_MIN_US / 2 > e->done_us;

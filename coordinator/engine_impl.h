@@ -70,6 +70,8 @@ struct engine {
     uint64_t elapsed_base_us, bytes_up_base, bytes_down_base;
     bool restarted, stopping, finished;
     uint64_t done_us;
+    bool found_done; /* the run was over when this process began */
+    uint32_t told;   /* workers that left because it is */
     uint64_t retry_us; /* a bulk lane was full: when to try again; UINT64_MAX: none was */
     uint64_t progress_us, notice_us; /* last time anything moved; when to say what is waited for */
 

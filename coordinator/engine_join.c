@@ -350,6 +350,7 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     struct member *member = member_by_id(&e->ledger.round.members, s->member);
     char name[WIRE_NAME_MAX];
     memcpy(name, s->name, sizeof name);
+    if (m->finished) e->told++;
     if (m->finished && member) member->left = true;
     if (!m->finished) TRY(lose_place(e, RECORD_MEMBER_LEAVE, member, err));
     session_remove(&e->sessions, s);

@@ -106,6 +106,7 @@ static enum status revive(struct engine *e, struct err *err)
     e->seen_rounds = round_done(&l->round);
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = true;
+    e->found_done = l->done;
     if (l->done) e->done_us = e->now_us;
     return STATUS_OK;
 }

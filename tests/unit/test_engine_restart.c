@@ -346,6 +346,28 @@ static void test_full_disk(void **state)
     }
 }
 
+/* Started again with one worker more when the run is over: that one, too, hears of it before the coordinator ends. */
+static void test_over_when_found(void **state)
+{
+    (void)state;
+    struct msg m;
+    begin(diloco);
+    play(NULL);
+    rig.config.coordinator.min_workers = 3;
+    rig_restart(&rig, false, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_false(engine_finished(rig.engine));
+        rig_join(&rig, i);
+        rig_beat(&rig, i, WORKER_READY);
+        rig_expect(&rig, i, MSG_DONE, &m);
+        m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[i].session, .finished = true}};
+        rig_say(&rig, rig.workers[i].control, &m);
+        rig_wait(&rig, 10);
+    }
+    assert_true(engine_finished(rig.engine));
+    rig_close(&rig);
+}
+
 static void test_damage_is_refused(void **state)
 {
     (void)state;
@@ -485,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_async_restart_keeps_state),
         cmocka_unit_test(test_durable_before_visible),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_over_when_found),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_other_format),
         cmocka_unit_test(test_other_settings),
