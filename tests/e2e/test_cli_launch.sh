@@ -103,10 +103,12 @@ run launch --max-restarts 1
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 3
 [[ $out == *"all 1 restarts are used up"* ]] || fail "said: $out"
+expect_equal "the error" "$errors" "atoll: worker-0 was killed by signal 9 (Killed): see its log"
 fresh hopeless
 printf 'exit 1\nexit 1\necho "atoll: no disk"; exit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
 run launch
 [[ $out == *"right after its start, 3 times in a row: giving up, its error: no disk"* ]] || fail "said: $out"
+expect_equal "the error" "$errors" "atoll: worker-1 ended with code 1: no disk"
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 4
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still there"
@@ -124,6 +126,7 @@ expect_equal "starts of workers" "$(calls worker)" 2
 said=$(grep '^launch: ' <<<"$out")
 [[ $said == "launch: worker-"[01]" cannot run, and starting it again would not help: stopping: no driver here" ]] ||
     fail "said: $said"
+[[ $errors == "atoll: worker-"[01]": no driver here" ]] || fail "the error: $errors"
 
 # One that was told to stop before it could listen has no line of its own, and is no failure.
 fresh early
@@ -149,6 +152,7 @@ fresh usage
 echo 'echo "atoll: no such key"; exit 2' >"$STUB_DIR/plan-worker-1"
 run launch
 [[ $out == *"launch: worker-1 cannot run, and starting it again would not help: stopping: no such key"* ]] || fail "said: $out"
+expect_equal "the error" "$errors" "atoll: worker-1: no such key"
 expect_equal "exit code" "$code" 2
 expect_equal "starts of workers" "$(calls worker)" 2
 
