@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "common/std_streams.h"
 
 enum {
     BACKOFF_FIRST_MS = 250,
@@ -45,7 +46,7 @@ enum status supervisor_init(struct supervisor *s, struct err *err)
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
+    if (std_streams_hang_up()) sigaddset(&set, SIGHUP); /* a signal that is ignored would be read all the same */
     sigaddset(&set, SIGCHLD);
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return err_set(err, STATUS_IO, "cannot block signals: %s", strerror(errno));
     setenv(EXIT_LASTING_ENV, "1", 1); /* children may tell what will pass from what will not */

@@ -12,6 +12,7 @@
 #include "common/fileio.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/std_streams.h"
 #include "coordinator/engine.h"
 #include "coordinator/report.h"
 #include "coordinator/run_dir.h"
@@ -55,6 +56,7 @@ static void catch_signals(struct transport *t)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (std_streams_hang_up()) sigaction(SIGHUP, &action, NULL);
 }
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */

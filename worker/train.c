@@ -10,6 +10,7 @@
 #include "common/fileio.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/std_streams.h"
 #include "worker/join_line.h"
 #include "worker/state_dir.h"
 #include "worker/train_impl.h"
@@ -41,6 +42,7 @@ static void catch_signals(void)
     stop_signal = 0;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (std_streams_hang_up()) sigaction(SIGHUP, &action, NULL);
 }
 
 static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)

@@ -177,6 +177,23 @@ expect_equal "exit code" "$code" 75
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 was left behind"
 gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator was left behind"
 
+# A terminal that is closed stops it, too, but not with nohup.
+fresh hangup
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+kill -HUP $pid
+code=0
+wait $pid || code=$?
+expect_equal "exit code" "$code" 75
+fresh nohup
+(trap '' HUP && launch_in_place) >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+kill -HUP $pid
+touch "$STUB_DIR/finish"
+wait $pid || fail "nohup: ended with $?: $(<"$tmp/.bg")"
+
 # What does not stop is killed after --stop-timeout.
 fresh stubborn
 echo "trap '' TERM; sleep 0.1" >"$STUB_DIR/plan-worker-0"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Standard output and error that are closed, full, or not read to the end: no line of them lands in a file of the run, no
+# Standard output and error that are closed, full, or not read to the end, and a terminal that is closed: no line of them lands in a file of the run, no
 # run ends by it, and a result that could not be written is a failure.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
@@ -37,6 +37,31 @@ finish "$coordinator" 60 0 "its coordinator"
 checkpoint=run/checkpoints/$(<run/checkpoints/latest)
 timeout 60 "$BIN/atoll" generate "$checkpoint" --tokens 1000000 | one_line || fail "generate goes on: ${PIPESTATUS[0]}"
 echo "not read to the end: the run goes on, generate ends"
+
+# A terminal that is closed: SIGHUP ends a program like SIGTERM, unless it was started with nohup.
+command_itself() { "$@"; }
+hang_up() { # code what COMMAND...
+    local code=$1 what=$2
+    shift 2
+    rm -rf run worker
+    start hup.log "$@" coordinator --train.max_steps=10000000
+    coordinator=$pid
+    start hup.log "$@" worker
+    until_true 60 "a round" grep -qs '"event":"round"' run/metrics.jsonl
+    kill -HUP "$pid" "$coordinator"
+    if ((code == 0)); then
+        rounds=$(grep -c '"event":"round"' run/metrics.jsonl)
+        until_true 60 "rounds after SIGHUP" more_rounds
+        kill -TERM "$pid" "$coordinator"
+    fi
+    finish "$pid" 60 75 "a worker $what"
+    finish "$coordinator" 60 75 "a coordinator $what"
+}
+more_rounds() { (($(grep -c '"event":"round"' run/metrics.jsonl) > rounds + 3)); }
+without_hup() { trap '' HUP && "$@"; }
+hang_up 75 "whose terminal is closed" command_itself
+hang_up 0 "started with nohup" without_hup
+echo "hung up: ends and can be resumed, or goes on"
 
 # Full.
 code=0
