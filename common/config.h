@@ -71,6 +71,7 @@ struct config {
     } train;
     struct {
         enum optimizer optimizer; /* sgd | adamw | muon */
+        enum precision moments;   /* what it keeps from step to step */
         double learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         double muon_momentum;
         uint32_t muon_steps; /* of the Newton-Schulz iteration */

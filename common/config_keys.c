@@ -114,6 +114,8 @@ const struct config_key config_keys[] = {
 
     CHOICE(inner, optimizer, "adamw", choices_inner,
            "optimizer of each worker; muon: of the hidden matrices, AdamW of the rest"),
+    LATER_CHOICE(inner, moments, "fp32", choices_precision,
+                 "what AdamW and Muon keep their moments in; bf16: half the memory, rounded at random"),
     REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
     REAL(inner, beta1, "0.9", 0, 0.999999, "", "AdamW: decay of the first moment"),
     REAL(inner, beta2, "0.95", 0, 0.999999, "", "AdamW: decay of the second moment"),

@@ -51,6 +51,19 @@ static enum status resolve_outer(const struct config_resolve *r)
     return STATUS_INVALID;
 }
 
+static enum status check_moments(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    if (c->inner.moments == PRECISION_FP32) return STATUS_OK;
+    if (c->train.method == METHOD_DDP)
+        return err_set(r->err, STATUS_INVALID,
+                       "inner.moments: bf16 does not go with train.method ddp, whose step the coordinator takes, with "
+                       "moments in fp32; allowed: fp32");
+    if (c->inner.optimizer != OPTIMIZER_SGD) return STATUS_OK;
+    return err_set(r->err, STATUS_INVALID,
+                   "inner.moments: bf16 does not go with inner.optimizer sgd, which has none; allowed: fp32");
+}
+
 static enum status resolve_method(const struct config_resolve *r)
 {
     struct config *c = r->config;
@@ -59,6 +72,7 @@ static enum status resolve_method(const struct config_resolve *r)
                        "inner.optimizer: muon does not go with train.method ddp, whose step the coordinator takes, "
                        "without matrix products; allowed: adamw, sgd; nearest: train.method local-sgd, "
                        "train.sync_every 1");
+    TRY(check_moments(r));
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
         int h = AT(train.sync_every);

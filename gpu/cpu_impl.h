@@ -109,10 +109,10 @@ void cpu_sum(struct device *dev, size_t n, const float *x, float *out);
 void cpu_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
-               float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
-void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+               void *m, void *v, const struct adamw_hyper *hyper, const float *scale);
+void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
               const struct muon_hyper *hyper, const float *scale);
-void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps, float *correct);
+void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count);
 void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale);
 void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
 void cpu_scale(struct device *dev, size_t n, float a, float *x);

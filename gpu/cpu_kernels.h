@@ -22,6 +22,7 @@ struct adamw_step {
     float lr, beta1, beta2, eps, decay; /* decay = lr * weight_decay, 0 where it does not apply */
     float correct1, correct2;           /* 1 / (1 - beta^step) */
     float scale;                        /* of the gradient */
+    uint32_t noise[2];                  /* of moments in bf16 (gpu/moment_rules.h) */
 };
 
 struct attn_dims {
@@ -86,6 +87,11 @@ struct cpu_kernels {
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
     /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g, and theta = theta keep + step x. */
     void (*muon_mix)(size_t n, const float *grad, float *m, float *x, float mu, float scale);
+    /* The same with moments in bf16; index: of the first element in theta. The same bits on every level. */
+    void (*adamw_bf16)(size_t n, uint64_t index, float *theta, const float *grad, uint16_t *m, uint16_t *v,
+                       const struct adamw_step *step);
+    void (*muon_mix_bf16)(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu, float scale,
+                          const uint32_t noise[2]);
     void (*muon_move)(size_t n, float *theta, const float *x, float keep, float step);
     void (*axpy_run)(size_t n, float a, const float *x, float *y);
     void (*scale_run)(size_t n, float a, float *x);

@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "gpu/cpu_impl.h"
 #include "gpu/gemm.h"
+#include "gpu/moment_rules.h"
 #include "gpu/muon_rules.h"
 
 static size_t most(size_t a, size_t b)
@@ -66,7 +67,9 @@ struct job {
     const struct muon_matrix *matrix;
     size_t side;
     const float *grad;
-    float *theta, *momentum, *x; /* x: rows end to end */
+    float *theta, *x; /* x: rows end to end */
+    void *momentum;
+    const uint32_t *noise; /* not NULL: the momentum is bf16 */
     float mu, scale, keep, step;
     float *gram, *poly, *mult;
     float inverse; /* of the norm, in the first round; 1 later */
@@ -80,8 +83,12 @@ static void mix_thread(void *ctx, int thread, int threads)
     pool_share(t->rows, 1, thread, threads, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         size_t at = t->offset + r * t->ld;
-        j->kernels->muon_mix(t->cols, j->grad + at, j->momentum + (at - t->skipped), j->x + r * t->cols, j->mu,
-                             j->scale);
+        float *x = j->x + r * t->cols;
+        if (j->noise)
+            j->kernels->muon_mix_bf16(t->cols, at, j->grad + at, (uint16_t *)j->momentum + (at - t->skipped), x, j->mu,
+                                      j->scale, j->noise);
+        else
+            j->kernels->muon_mix(t->cols, j->grad + at, (float *)j->momentum + (at - t->skipped), x, j->mu, j->scale);
     }
 }
 
@@ -148,7 +155,7 @@ static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, st
     return x;
 }
 
-void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
               const struct muon_hyper *hyper, const float *scale)
 {
     struct cpu_device *cpu = cpu_of(dev);
@@ -159,7 +166,7 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
         struct job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,
                           .theta = theta, .momentum = momentum, .x = p->as.muon.x, .mu = hyper->momentum,
                           .scale = scale ? *scale : 1.0f, .gram = p->as.muon.gram, .poly = p->as.muon.poly,
-                          .mult = p->as.muon.mult};
+                          .mult = p->as.muon.mult, .noise = hyper->bf16_moments ? hyper->count->noise : NULL};
         pool_run(cpu->pool, mix_thread, &job);
         job.x = orthogonalize(cpu, p, &job, hyper->steps);
         job.keep = 1 - (t->decay ? hyper->lr * hyper->weight_decay : 0);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "gpu/moment_rules.h"
+
 /* One job struct for all of this file's operations; each uses the fields it needs. */
 struct job {
     const struct cpu_kernels *kernels;
@@ -18,6 +20,8 @@ struct job {
     double (*reduce)(size_t n, const float *x);
     const struct adamw_span *spans;
     size_t n_spans;
+    void *m, *v; /* fp32, or bf16 */
+    bool bf16;
     struct adamw_step step;
     float weight_decay;
 };
@@ -178,7 +182,12 @@ static void adamw_thread(void *ctx, int thread, int threads)
         struct adamw_step step = j->step;
         step.decay = span->decay ? step.lr * j->weight_decay : 0;
         size_t offset = span->offset + first, state = offset - span->skipped;
-        j->kernels->adamw_run(last - first, j->out + offset, j->x + offset, j->out2 + state, j->out3 + state, &step);
+        if (j->bf16)
+            j->kernels->adamw_bf16(last - first, offset, j->out + offset, j->x + offset, (uint16_t *)j->m + state,
+                                   (uint16_t *)j->v + state, &step);
+        else
+            j->kernels->adamw_run(last - first, j->out + offset, j->x + offset, (float *)j->m + state,
+                                  (float *)j->v + state, &step);
     }
 }
 
@@ -187,27 +196,30 @@ static float correction(float beta, uint64_t step)
     return (float)(1 / (1 - pow(beta, (double)step)));
 }
 
-void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps, float *correct)
+void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count)
 {
     (void)dev;
     if (*scale == 0) return;
-    ++*steps;
-    correct[0] = correction(beta1, *steps);
-    correct[1] = correction(beta2, *steps);
+    count->steps++;
+    count->correct[0] = correction(beta1, count->steps);
+    count->correct[1] = correction(beta2, count->steps);
+    moment_noise(count->seed, count->steps, count->noise);
 }
 
 void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
-               float *m, float *v, const struct adamw_hyper *hyper, const float *scale)
+               void *m, void *v, const struct adamw_hyper *hyper, const float *scale)
 {
     struct cpu_device *cpu = cpu_of(dev);
+    const struct step_count *count = hyper->count;
     if (scale && *scale == 0) return;
-    struct job job = {.kernels = cpu->kernels, .spans = spans, .n_spans = n_spans, .out = theta, .x = grad, .out2 = m,
-                      .out3 = v, .weight_decay = hyper->weight_decay};
+    struct job job = {.kernels = cpu->kernels, .spans = spans, .n_spans = n_spans, .out = theta, .x = grad, .m = m,
+                      .v = v, .bf16 = hyper->bf16_moments, .weight_decay = hyper->weight_decay};
     for (size_t i = 0; i < n_spans; i++) job.n += spans[i].count;
     job.step = (struct adamw_step){.lr = hyper->lr, .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
                                    .scale = scale ? *scale : 1.0f};
-    job.step.correct1 = hyper->correct ? hyper->correct[0] : correction(hyper->beta1, hyper->step);
-    job.step.correct2 = hyper->correct ? hyper->correct[1] : correction(hyper->beta2, hyper->step);
+    job.step.correct1 = count ? count->correct[0] : correction(hyper->beta1, hyper->step);
+    job.step.correct2 = count ? count->correct[1] : correction(hyper->beta2, hyper->step);
+    for (int i = 0; count && i < 2; i++) job.step.noise[i] = count->noise[i];
     pool_run(cpu->pool, adamw_thread, &job);
 }
 

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/pieces.h"
+#include "gpu/moment_rules.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -205,8 +206,7 @@ void cuda_clip(const struct cuda_grid *grid, const struct cuda_clip_args *a); /*
 struct cuda_count_args {
     const float *scale;
     float beta1, beta2;
-    uint64_t *steps;
-    float *correct; /* [2] */
+    struct step_count *count;
 };
 void cuda_count_step(const struct cuda_grid *grid, const struct cuda_count_args *a); /* 1 block */
 
@@ -227,12 +227,14 @@ struct cuda_adamw_span {
 struct cuda_adamw_args {
     size_t n_spans;
     const struct cuda_adamw_span *spans;
-    float *theta, *m, *v;
+    float *theta;
+    void *m, *v;
+    int bf16;        /* m and v are bf16, not fp32; needs `count` */
     uint16_t *image; /* theta as bf16, or NULL */
     const float *grad, *scale;
     float lr, beta1, beta2, eps;
     float keep, correct1, correct2; /* 1 - lr * weight_decay; 1 / (1 - beta^step) */
-    const float *correct;           /* [2] in place of the two, or NULL */
+    const struct step_count *count; /* in place of the two, or NULL */
 };
 /* Of every span ceil(count / (CUDA_BLOCK * CUDA_ADAMW_EACH)) blocks */
 void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a);
@@ -249,7 +251,9 @@ struct cuda_muon_args {
     const struct cuda_muon_place *places;
     float mu, decay, step; /* decay: lr * weight_decay; step: what x is multiplied by */
     const float *scale, *grad;
-    float *theta, *momentum;
+    float *theta;
+    void *momentum;
+    const struct step_count *count; /* not NULL: the momentum is bf16 */
     void *x; /* [batch][rows * cols] */
     int bf16; /* x is bf16 */
 };

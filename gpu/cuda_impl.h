@@ -168,7 +168,7 @@ enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, con
                            size_t n) MUST_CHECK;
 void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
 size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
-void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                   const struct muon_hyper *hyper, const float *scale);
 
 /* --- cuda_image.c ------------------------------------------------------------------------------------------------- */
@@ -245,9 +245,8 @@ void cuda_op_sum(struct device *dev, size_t n, const float *x, float *out);
 void cuda_op_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
-                   float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
-void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
-                        float *correct);
+                   void *m, void *v, const struct adamw_hyper *hyper, const float *scale);
+void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count);
 void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
                  const float *scale);
 void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y);

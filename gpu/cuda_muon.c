@@ -198,7 +198,7 @@ static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, 
     return x;
 }
 
-void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                   const struct muon_hyper *h, const float *scale)
 {
     struct cuda_device *cuda = cuda_of(dev);
@@ -211,7 +211,7 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
                                       .mu = h->momentum, .decay = h->lr * h->weight_decay,
                                       .step = -h->lr * muon_length(b->rows, b->cols), .scale = scale, .grad = grad,
                                       .theta = theta, .momentum = momentum, .x = p->as.muon.x,
-                                      .bf16 = cuda->bf16};
+                                      .count = h->bf16_moments ? h->count : NULL, .bf16 = cuda->bf16};
         size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
         LAUNCH_ARGS(cuda, cuda_muon_mix, blocks, b->n, &args);
         args.x = orthogonalize(cuda, p, b, h->steps);

@@ -12,10 +12,19 @@ ACT_KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
     size_t at = place->offset + i / a.cols * place->ld + i % a.cols;
     float scale = a.scale ? *a.scale : 1.0f, x = 0;
     if (scale != 0) {
-        float *momentum = a.momentum + (at - place->skipped);
-        float g = (1 - a.mu) * (a.grad[at] * scale), m = fmaf(a.mu, *momentum, g);
-        *momentum = m;
-        x = fmaf(a.mu, m, g);
+        size_t j = at - place->skipped;
+        float g = (1 - a.mu) * (a.grad[at] * scale);
+        if (a.count) { /* as the CPU's muon_mix_bf16 */
+            uint16_t *momentum = (uint16_t *)a.momentum + j;
+            g = moment_drop(g);
+            float m = moment_drop(a.mu * bf16_value(*momentum) + g);
+            *momentum = moment_round(m, moment_word(a.count->noise[0], a.count->noise[1], at) & 0xffff);
+            x = a.mu * m + g;
+        } else {
+            float *momentum = (float *)a.momentum + j, m = fmaf(a.mu, *momentum, g);
+            *momentum = m;
+            x = fmaf(a.mu, m, g);
+        }
     }
     act_store(a.x, blockIdx.y * n + i, bf16, 1, &x);
 }

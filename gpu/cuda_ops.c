@@ -62,11 +62,10 @@ void cuda_op_clip_scale(struct device *dev, const float *sumsq, float max_norm, 
            .norm = norm);
 }
 
-void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
-                        float *correct)
+void cuda_op_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count)
 {
     LAUNCH(cuda_of(dev), cuda_count_step, 1, 1, cuda_count_args, .scale = scale, .beta1 = beta1, .beta2 = beta2,
-           .steps = steps, .correct = correct);
+           .count = count);
 }
 
 /* Lay the spans out in blocks, and upload them unless the device has just these. Returns the number of blocks. */
@@ -96,7 +95,7 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
 
 /* The image of the parameters follows; where it was stale it stays so. */
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
-                   float *m, float *v, const struct adamw_hyper *h, const float *scale)
+                   void *m, void *v, const struct adamw_hyper *h, const float *scale)
 {
     struct cuda_device *cuda = cuda_of(dev);
     float correct1 = (float)(1 / (1 - pow(h->beta1, (double)h->step)));
@@ -105,10 +104,11 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
         size_t n = n_spans - at < CUDA_SPANS ? n_spans - at : CUDA_SPANS, blocks = adamw_blocks(cuda, spans + at, n);
         if (!blocks) continue;
         LAUNCH(cuda, cuda_adamw, blocks, 1, cuda_adamw_args, .n_spans = cuda->n_spans, .spans = cuda->spans_device,
-               .theta = theta, .m = m, .v = v, .image = cuda->image.theta == theta ? cuda->image.values : NULL,
+               .theta = theta, .m = m, .v = v, .bf16 = h->bf16_moments,
+               .image = cuda->image.theta == theta ? cuda->image.values : NULL,
                .grad = grad, .scale = scale, .lr = h->lr, .beta1 = h->beta1, .beta2 = h->beta2, .eps = h->eps,
                .keep = 1 - h->lr * h->weight_decay, .correct1 = correct1, .correct2 = correct2,
-               .correct = h->correct);
+               .count = h->count);
     }
 }
 

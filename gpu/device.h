@@ -82,6 +82,7 @@ struct attn_plan;
 struct head_plan;
 struct delta_plan;
 struct muon_plan;
+struct step_count; /* gpu/moment_rules.h */
 
 /* A range of theta with one weight-decay rule. */
 struct adamw_span {
@@ -93,8 +94,9 @@ struct adamw_span {
 /* Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), bias-corrected moments. */
 struct adamw_hyper {
     float lr, beta1, beta2, eps, weight_decay;
-    uint64_t step;        /* 1 for the first step */
-    const float *correct; /* not NULL: bias corrections in device memory (count_step), in place of `step` */
+    uint64_t step;                  /* 1 for the first step */
+    const struct step_count *count; /* not NULL: device memory, after count_step, in place of `step` */
+    bool bf16_moments;              /* needs `count`: m and v are bf16, rounded by gpu/moment_rules.h */
 };
 
 /* A matrix of theta, or some columns of a wider one: element r,c is theta[offset + r * ld + c]. */
@@ -108,6 +110,8 @@ struct muon_matrix {
 struct muon_hyper {
     float lr, momentum, weight_decay;
     uint32_t steps; /* of the Newton-Schulz iteration, >= 1 */
+    const struct step_count *count; /* as AdamW's; NULL unless bf16_moments */
+    bool bf16_moments;
 };
 
 /* Places in the queue that can be waited for at one time. */
@@ -250,20 +254,20 @@ struct device_ops {
      * look at one of the two say alike whether the step was taken. */
     void (*clip_scale)(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);
 
-    /* *steps += 1 unless *scale is 0 (a refused step), then correct[2] = 1 / (1 - beta1^steps), 1 / (1 - beta2^steps),
-     * all in device memory: so the host need not know yet which steps were taken. */
-    void (*count_step)(struct device *dev, const float *scale, float beta1, float beta2, uint64_t *steps,
-                       float *correct);
+    /* count->steps += 1 unless *scale is 0 (a refused step), then what follows from it: bias corrections, noise. All in
+     * device memory: so the host need not know yet which steps were taken. */
+    void (*count_step)(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count);
     /* theta, grad, m, v are the whole flat vectors; spans say which parts and whether they decay. The gradient is
-     * multiplied by *scale (device memory) first; NULL: 1. Where *scale is 0, nothing changes (a refused step). */
+     * multiplied by *scale (device memory) first; NULL: 1. Where *scale is 0, nothing changes (a refused step). m and v
+     * are fp32, or bf16 with hyper->bf16_moments: then the bits are the same on every device. */
     void (*adamw)(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
-                  float *m, float *v, const struct adamw_hyper *hyper, const float *scale);
+                  void *m, void *v, const struct adamw_hyper *hyper, const float *scale);
     /* Muon (Jordan et al. 2024) with Nesterov momentum, decoupled decay and the step length of arXiv 2502.16982, which
      * has the root mean square of AdamW's steps; g is the gradient times *scale, as in adamw:
      *     m = mu m + (1 - mu) g;  u = mu m + (1 - mu) g;  theta = theta (1 - lr decay) - lr 0.2 sqrt(max(rows, cols)) o
      * o is u with all singular values near 1, by `steps` rounds of the quintic in gpu/muon_rules.h. theta and grad
-     * are whole flat vectors, momentum as the matrices say. Where *scale is 0, nothing changes. */
-    void (*muon)(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, float *momentum,
+     * are whole flat vectors, momentum as the matrices say (bf16 as in adamw). Where *scale is 0, nothing changes. */
+    void (*muon)(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                  const struct muon_hyper *hyper, const float *scale);
     /* theta = keep * theta - lr * scale * grad; keep: 1 less the decay. scale as above. */
     void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,

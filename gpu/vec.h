@@ -22,6 +22,9 @@
 
 enum { NR = 2 * VL };
 
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+
 #define INLINE static inline __attribute__((always_inline, unused))
 
 INLINE float v_lane(vf v, int i)
@@ -39,6 +42,20 @@ INLINE float v_hsum(vf v)
     for (int half = VL / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
     return lanes[0];
+}
+
+INLINE vu v_bits(vf v)
+{
+    vu bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+INLINE vf v_of_bits(vu bits)
+{
+    vf v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
 }
 
 /* exp(x) to 2e-7 relative for -87 <= x <= 87; x is clamped to that range, NaN stays NaN. x = n ln2 + r, |r| <= ln2/2, a

@@ -3,7 +3,12 @@
 #include <math.h>
 
 #include "common/mem.h"
+#include "common/rng.h"
+#include "gpu/moment_rules.h"
 #include "worker/inner_shard.h"
+
+_Static_assert(SCALAR_COUNT * sizeof(float) % _Alignof(struct step_count) == 0 &&
+               (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count), "the count has its place");
 
 struct inner_opt_config inner_opt_config_of(const struct config *config)
 {
@@ -12,12 +17,18 @@ struct inner_opt_config inner_opt_config_of(const struct config *config)
                                      .weight_decay = config->inner.weight_decay,
                                      .grad_clip = config->inner.grad_clip,
                                      .muon_momentum = config->inner.muon_momentum,
-                                     .muon_steps = config->inner.muon_steps};
+                                     .muon_steps = config->inner.muon_steps,
+                                     .bf16 = config->inner.moments == PRECISION_BF16, .seed = config->run.seed};
+}
+
+size_t inner_opt_moment_size(const struct inner_opt_config *config)
+{
+    return config->kind == OPTIMIZER_SGD ? 0 : config->bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
 uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params)
 {
-    return config->kind != OPTIMIZER_SGD ? 2 * n_params * sizeof(float) : 0;
+    return 2 * inner_shard_vector_bytes(n_params, inner_opt_moment_size(config));
 }
 
 uint64_t inner_opt_host_bytes(const struct inner_opt_config *config, uint64_t n_params)
@@ -131,8 +142,9 @@ static enum status fill(struct inner_opt *opt, const struct layout *layout, stru
 {
     TRY(make_slices(opt, layout, devices));
     if (opt->config.kind == OPTIMIZER_SGD) return STATUS_OK;
-    opt->m = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
-    opt->v = devices[0]->ops->alloc(devices[0], opt->n_params * sizeof(float));
+    size_t bytes = inner_shard_vector_bytes(opt->n_params, opt->moment);
+    opt->m = devices[0]->ops->alloc(devices[0], bytes);
+    opt->v = devices[0]->ops->alloc(devices[0], bytes);
     return opt->m && opt->v && (devices[0]->host_memory || make_host(opt)) ? STATUS_OK : STATUS_NOMEM;
 }
 
@@ -140,10 +152,23 @@ static enum status check(const struct inner_opt_config *config, struct err *err)
 {
     if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD && config->kind != OPTIMIZER_MUON)
         return err_set(err, STATUS_INVALID, "inner.optimizer: adamw, muon or sgd");
+    if (config->kind == OPTIMIZER_SGD && config->bf16)
+        return err_set(err, STATUS_INVALID, "inner.moments: bf16 does not go with inner.optimizer sgd, which has none");
     if (config->kind == OPTIMIZER_MUON && !config->hidden_blocks)
         return err_set(err, STATUS_UNSUPPORTED,
                        "inner.optimizer: muon does not know the matrices of this model.family: take adamw");
     return STATUS_OK;
+}
+
+static struct inner_opt *make(const struct inner_opt_config *config, const struct layout *layout, int n_slices)
+{
+    struct inner_opt *opt = mem_alloc(1, sizeof *opt);
+    if (!opt) return NULL;
+    opt->config = *config;
+    opt->n_params = layout->n_params;
+    opt->n_slices = n_slices;
+    opt->moment = inner_opt_moment_size(config);
+    return opt;
 }
 
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
@@ -151,12 +176,8 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
                              struct err *err)
 {
     TRY(check(config, err));
-    struct inner_opt *opt = mem_alloc(1, sizeof *opt);
+    struct inner_opt *opt = make(config, layout, n_ranks);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-    opt->config = *config;
-    opt->n_params = layout->n_params;
-    opt->n_slices = n_ranks;
-    opt->moments = config->kind != OPTIMIZER_SGD;
     enum status status = fill(opt, layout, devices);
     if (status == STATUS_OK) {
         *out = opt;
@@ -164,7 +185,7 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
     }
     inner_opt_destroy(opt);
     return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB)",
-                   (unsigned long long)(layout->n_params * 2 * sizeof(float) >> 20));
+                   (unsigned long long)(inner_opt_moment_bytes(config, layout->n_params) >> 20));
 }
 
 static enum status fill_apart(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
@@ -177,7 +198,7 @@ static enum status fill_apart(struct inner_opt *opt, const struct layout *layout
         slice->dev = colls[r]->dev;
         slice->scalars = slice->dev->ops->alloc(slice->dev, SCALARS * sizeof(float));
         if (!slice->scalars) return STATUS_NOMEM;
-        TRY(inner_shard_create(&slice->shard, map, colls[r], layout, opt->moments));
+        TRY(inner_shard_create(&slice->shard, map, colls[r], layout, opt->moment));
     }
     return make_host(opt) ? STATUS_OK : STATUS_NOMEM;
 }
@@ -187,12 +208,8 @@ enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_op
                                    struct collective *const *colls, struct err *err)
 {
     TRY(check(config, err));
-    struct inner_opt *opt = mem_alloc(1, sizeof *opt);
+    struct inner_opt *opt = make(config, layout, (int)map->ranks);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-    opt->config = *config;
-    opt->n_params = layout->n_params;
-    opt->n_slices = (int)map->ranks;
-    opt->moments = config->kind != OPTIMIZER_SGD;
     enum status status = fill_apart(opt, layout, map, colls);
     if (status == STATUS_OK) {
         *out = opt;
@@ -200,7 +217,7 @@ enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_op
     }
     inner_opt_destroy(opt);
     return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB a rank)",
-                   (unsigned long long)(inner_shard_moment_bytes(map, 0, true) >> 20));
+                   (unsigned long long)(inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)) >> 20));
 }
 
 void inner_opt_destroy(struct inner_opt *opt)
@@ -223,9 +240,20 @@ void inner_opt_destroy(struct inner_opt *opt)
     mem_free(opt);
 }
 
-static uint64_t *steps_of(const struct inner_opt_slice *slice)
+static struct step_count *count_of(const struct inner_opt_slice *slice)
 {
-    return (uint64_t *)(void *)(slice->scalars + SCALAR_STEPS);
+    return (struct step_count *)(void *)(slice->scalars + SCALAR_COUNT);
+}
+
+void inner_opt_worker(struct inner_opt *opt, uint32_t worker)
+{
+    uint64_t noise = rng_u64(opt->config.seed, RNG_MOMENTS, worker);
+    if (noise == opt->noise) return;
+    opt->noise = noise;
+    for (int r = 0; r < opt->n_slices; r++) {
+        struct device *dev = opt->slices[r].dev;
+        dev->ops->send(dev, &count_of(&opt->slices[r])->seed, &noise, sizeof noise);
+    }
 }
 
 static void apply_sgd(const struct inner_opt *opt, const struct inner_opt_slice *slice, float *theta, const float *grad,
@@ -245,7 +273,8 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
     const struct inner_opt_slice *slice = &opt->slices[rank];
     const struct inner_opt_config *c = &opt->config;
     struct device *dev = slice->dev;
-    float *scale = slice->scalars + SCALAR_SCALE, *correct = slice->scalars + SCALAR_CORRECT;
+    float *scale = slice->scalars + SCALAR_SCALE;
+    struct step_count *count = count_of(slice);
     /* Every rank takes the norm of the whole gradient itself: the same bits everywhere, and no rank waits. */
     dev->ops->sumsq(dev, opt->n_params, grad, slice->scalars + SCALAR_SUMSQ);
     dev->ops->clip_scale(dev, slice->scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, slice->scalars + SCALAR_NORM);
@@ -254,12 +283,14 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
         return;
     }
     struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .correct = correct};
-    dev->ops->count_step(dev, scale, hyper.beta1, hyper.beta2, steps_of(slice), correct);
+                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .count = count,
+                                .bf16_moments = c->bf16};
+    dev->ops->count_step(dev, scale, hyper.beta1, hyper.beta2, count);
     dev->ops->adamw(dev, slice->spans, slice->n_spans, theta, grad, opt->m, opt->v, &hyper, scale);
     if (!slice->muon) return;
     struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
-                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps};
+                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps, .count = count,
+                              .bf16_moments = c->bf16};
     dev->ops->muon(dev, slice->muon, theta, grad, opt->m, &muon, scale);
 }
 
@@ -285,27 +316,32 @@ bool inner_opt_finish(struct inner_opt *opt, float norm)
     return taken;
 }
 
+static void *host_v(const struct inner_opt *opt)
+{
+    return opt->host + inner_shard_vector_bytes(opt->n_params, opt->moment);
+}
+
 static enum status read_apart(struct inner_opt *opt, struct err *err)
 {
     for (int r = 0; opt->host && r < opt->n_slices; r++)
-        TRY(inner_shard_read(opt->slices[r].shard, opt->host, opt->host + opt->n_params, err));
+        TRY(inner_shard_read(opt->slices[r].shard, opt->host, host_v(opt), err));
     return STATUS_OK;
 }
 
-enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float **v_p, struct err *err)
+enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void **v_p, struct err *err)
 {
     struct device *dev = opt->slices[0].dev;
-    const float *m = opt->m, *v = opt->v;
-    if (opt->moments && !opt->host && !(m && dev->host_memory))
+    const void *m = opt->m, *v = opt->v;
+    if (opt->moment && !opt->host && !(m && dev->host_memory))
         return err_set(err, STATUS_STATE, "the inner optimizer was made without room to read its moments");
     if (opt->host) {
         m = opt->host;
-        v = opt->host + opt->n_params;
+        v = host_v(opt);
     }
     if (opt->host && opt->m) {
-        size_t bytes = opt->n_params * sizeof *opt->host;
+        size_t bytes = opt->n_params * opt->moment;
         TRY(dev->ops->fetch(dev, opt->host, opt->m, bytes, err));
-        TRY(dev->ops->fetch(dev, opt->host + opt->n_params, opt->v, bytes, err));
+        TRY(dev->ops->fetch(dev, host_v(opt), opt->v, bytes, err));
     }
     TRY(opt->slices[0].shard ? read_apart(opt, err) : dev->ops->sync(dev, err));
     *m_p = m;
@@ -313,11 +349,12 @@ enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float
     return STATUS_OK;
 }
 
-static void write_one(const struct inner_opt *opt, float *to, const void *from)
+static void write_one(const struct inner_opt *opt, void *to, const void *from)
 {
     struct device *dev = opt->slices[0].dev;
-    if (to && from) dev->ops->send(dev, to, from, opt->n_params * sizeof *to);
-    if (to && !from) dev->ops->fill(dev, to, opt->n_params, 0.0f);
+    if (to && from) dev->ops->send(dev, to, from, opt->n_params * opt->moment);
+    if (to && !from)
+        dev->ops->fill(dev, to, inner_shard_vector_bytes(opt->n_params, opt->moment) / sizeof(float), 0.0f);
 }
 
 enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err)
@@ -326,9 +363,10 @@ enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v,
     write_one(opt, opt->v, v);
     for (int r = 0; r < opt->n_slices; r++) {
         const struct inner_opt_slice *slice = &opt->slices[r];
-        if (slice->shard && opt->moments) inner_shard_write(slice->shard, m, v);
-        slice->dev->ops->upload(slice->dev, steps_of(slice), &opt->steps, sizeof opt->steps);
-        TRY(slice->dev->ops->sync(slice->dev, err));
+        const struct device_ops *ops = slice->dev->ops;
+        if (slice->shard && opt->moment) inner_shard_write(slice->shard, m, v);
+        ops->upload(slice->dev, &count_of(slice)->steps, &opt->steps, sizeof opt->steps);
+        TRY(ops->sync(slice->dev, err));
     }
     return STATUS_OK;
 }

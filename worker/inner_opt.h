@@ -27,6 +27,8 @@ struct inner_opt_config {
     double muon_momentum;
     uint32_t muon_steps;            /* >= 1 */
     hidden_blocks_fn hidden_blocks; /* of the model family, for muon */
+    bool bf16;     /* moments are bf16 (gpu/moment_rules.h), not fp32 */
+    uint64_t seed; /* of the run: of their rounding */
     bool unread; /* nobody calls inner_opt_read: the host needs no room for moments that a GPU has */
 };
 
@@ -34,8 +36,8 @@ struct collective;
 struct inner_shard;
 struct shard_map;
 
-/* Places in a slice's scalars; SCALAR_STEPS: 8 bytes, a uint64_t. */
-enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_CORRECT, SCALAR_STEPS = 6, SCALARS = 8 };
+/* Places in a slice's scalars; SCALAR_COUNT: a struct step_count. */
+enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_COUNT = 4, SCALARS = 12 };
 
 struct inner_opt_slice {
     struct device *dev;
@@ -43,7 +45,7 @@ struct inner_opt_slice {
     struct adamw_span *spans;
     size_t n_spans;
     struct muon_plan *muon; /* NULL: no matrices */
-    float *scalars; /* device memory: sum of squares, scale, norm, corrections, and the count of steps taken */
+    float *scalars; /* device memory: sum of squares, scale, norm, and the count of steps taken */
 };
 
 struct inner_opt {
@@ -51,18 +53,21 @@ struct inner_opt {
     uint64_t n_params;
     /* [n_params] moments in device memory of slice 0; NULL with SGD. Of muon's matrices m is the momentum and v stays
      * zero. */
-    float *m, *v;
-    float *host;      /* [2 n_params] where they are read to; NULL: the host sees the device's memory, or `unread` */
-    bool moments;     /* there are some: in m and v, or dealt to the slices' shards */
+    void *m, *v;
+    size_t moment;    /* bytes of one; 0: there are none. They are in m and v, or dealt to the slices' shards */
+    uint8_t *host;    /* [2 n_params] where they are read to; NULL: the host sees the device's memory, or `unread` */
     uint64_t steps;   /* taken, as far as finished; after changing it: inner_opt_write */
+    uint64_t noise;   /* seed of the worker's roundings */
     uint64_t skipped; /* refused because the gradient was not finite */
     struct inner_opt_slice *slices;
     int n_slices;
 };
 
-/* The inner section of a resolved configuration. */
+/* The inner section of a resolved configuration, and what it rounds by. */
 struct inner_opt_config inner_opt_config_of(const struct config *config);
 
+/* Bytes of one moment; 0: there are none. */
+size_t inner_opt_moment_size(const struct inner_opt_config *config);
 /* Bytes of device memory: of all moments together, and of one slice beside them. Of ranks with memory of their own:
  * worker/inner_shard.h. */
 uint64_t inner_opt_moment_bytes(const struct inner_opt_config *config, uint64_t n_params);
@@ -85,6 +90,9 @@ enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_op
                                    struct collective *const *colls, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void inner_opt_destroy(struct inner_opt *opt);
+/* Whose moments they are: worker `worker` of the run. With bf16 that and config.seed decide how they are rounded; two
+ * workers do not round alike. Between steps, and before the first of them. */
+void inner_opt_worker(struct inner_opt *opt, uint32_t worker);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
  * whose norm is not finite changes nothing. */
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
@@ -97,9 +105,9 @@ void inner_opt_norm(struct inner_opt *opt, float *norm);
 /* The norm came: count its step. In the order of the steps; true when it was taken. */
 bool inner_opt_finish(struct inner_opt *opt, float norm);
 
-/* The moments as the host can read them, [n_params] each, until the next call that changes or reads them; NULL with
- * SGD. Between steps only. Fails as the device does. */
-enum status inner_opt_read(struct inner_opt *opt, const float **m_p, const float **v_p, struct err *err) MUST_CHECK;
+/* The moments as the host can read them, [n_params] each, of opt->moment bytes, until the next call that changes or
+ * reads them; NULL with SGD. Between steps only. Fails as the device does. */
+enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void **v_p, struct err *err) MUST_CHECK;
 /* The other way: both from the host, or zeros (NULL), none with SGD; and the count of steps. */
 enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err) MUST_CHECK;
 

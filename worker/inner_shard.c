@@ -1,6 +1,7 @@
 #include "worker/inner_shard.h"
 
 #include "common/mem.h"
+#include "gpu/moment_rules.h"
 #include "worker/shard_deal.h"
 
 /* What of tensor t lies in the part, as a span; tensors of one decay rule are merged where they touch. */
@@ -72,9 +73,15 @@ static enum status plan_matrices(struct inner_shard *s)
     return status;
 }
 
-uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, bool moments)
+uint64_t inner_shard_vector_bytes(uint64_t n, size_t moment)
 {
-    return moments ? (2 * plain_floats(map, rank) + matrix_floats(map, rank)) * sizeof(float) : 0;
+    return (n * moment + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+}
+
+uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, size_t moment)
+{
+    return 2 * inner_shard_vector_bytes(plain_floats(map, rank), moment) +
+           inner_shard_vector_bytes(matrix_floats(map, rank), moment);
 }
 
 uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct device *dev)
@@ -90,10 +97,11 @@ uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct de
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static enum status take(struct inner_shard *s, float **p, uint64_t floats)
+/* *p: a vector of n, each of so many bytes; NULL where n is 0. */
+static enum status take(struct inner_shard *s, void **p, uint64_t n, size_t each)
 {
-    if (floats) *p = s->dev->ops->alloc(s->dev, floats * sizeof **p);
-    return *p || !floats ? STATUS_OK : STATUS_NOMEM;
+    if (n) *p = s->dev->ops->alloc(s->dev, inner_shard_vector_bytes(n, each));
+    return *p || !n ? STATUS_OK : STATUS_NOMEM;
 }
 
 static enum status fill(struct inner_shard *s, const struct layout *layout)
@@ -106,23 +114,24 @@ static enum status fill(struct inner_shard *s, const struct layout *layout)
     add_parts(s);
     for (size_t p = 0; p < s->n_plain; p++)
         for (uint32_t i = 0; i < layout->n_tensors; i++) add_span(s, &s->parts[p], &layout->tensors[i]);
-    TRY(take(s, &s->sums, s->map->ranks * s->slots));
-    if (!s->moments) return STATUS_OK;
-    TRY(take(s, &s->m, plain));
-    TRY(take(s, &s->v, plain));
-    TRY(take(s, &s->momentum, matrix_floats(s->map, s->coll->rank)));
+    s->sums = s->dev->ops->alloc(s->dev, s->map->ranks * s->slots * sizeof *s->sums);
+    if (!s->sums) return STATUS_NOMEM;
+    if (!s->moment) return STATUS_OK;
+    TRY(take(s, &s->m, plain, s->moment));
+    TRY(take(s, &s->v, plain, s->moment));
+    TRY(take(s, &s->momentum, matrix_floats(s->map, s->coll->rank), s->moment));
     return plan_matrices(s);
 }
 
 enum status inner_shard_create(struct inner_shard **out, const struct shard_map *map, struct collective *coll,
-                               const struct layout *layout, bool moments)
+                               const struct layout *layout, size_t moment)
 {
     struct inner_shard *s = mem_alloc(1, sizeof *s);
     if (!s) return STATUS_NOMEM;
     s->map = map;
     s->coll = coll;
     s->dev = coll->dev;
-    s->moments = moments;
+    s->moment = moment;
     enum status status = fill(s, layout);
     if (status == STATUS_OK)
         *out = s;
@@ -171,18 +180,21 @@ enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_conf
                               const float *grad, double lr)
 {
     const struct device_ops *ops = s->dev->ops;
-    float *scale = scalars + SCALAR_SCALE, *correct = scalars + SCALAR_CORRECT;
+    float *scale = scalars + SCALAR_SCALE;
+    struct step_count *count = (struct step_count *)(void *)(scalars + SCALAR_COUNT);
     struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .correct = correct};
+                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .count = count,
+                                .bf16_moments = c->bf16};
     struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
-                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps};
+                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps, .count = count,
+                              .bf16_moments = c->bf16};
     TRY(inner_shard_sumsq(s, grad, scalars + SCALAR_SUMSQ));
     ops->clip_scale(s->dev, scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, scalars + SCALAR_NORM);
-    if (!s->moments) {
+    if (!s->moment) {
         apply_sgd(s, c, theta, grad, lr, scale);
         return STATUS_OK;
     }
-    ops->count_step(s->dev, scale, hyper.beta1, hyper.beta2, (uint64_t *)(void *)(scalars + SCALAR_STEPS), correct);
+    ops->count_step(s->dev, scale, hyper.beta1, hyper.beta2, count);
     if (s->n_spans) ops->adamw(s->dev, s->spans, s->n_spans, theta, grad, s->m, s->v, &hyper, scale);
     if (s->muon) ops->muon(s->dev, s->muon, theta, grad, s->momentum, &muon, scale);
     return STATUS_OK;
@@ -190,34 +202,40 @@ enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_conf
 
 /* --- saved states ------------------------------------------------------------------------------------------------- */
 
-enum status inner_shard_read(struct inner_shard *s, float *m, float *v, struct err *err)
+enum status inner_shard_read(struct inner_shard *s, void *m, void *v, struct err *err)
 {
     const struct device_ops *ops = s->dev->ops;
     for (size_t i = 0; i < s->n_parts; i++) {
         const struct shard_part *p = &s->parts[i];
-        const float *from = i < s->n_plain ? s->m : s->momentum;
-        size_t bytes = p->count * sizeof *m;
+        const uint8_t *from = i < s->n_plain ? s->m : s->momentum, *from_v = s->v;
+        size_t bytes = p->count * s->moment, at = p->offset * s->moment, state = p->state * s->moment;
         if (!bytes) continue;
-        TRY(ops->fetch(s->dev, m + p->offset, from + p->state, bytes, err));
-        if (i < s->n_plain) TRY(ops->fetch(s->dev, v + p->offset, s->v + p->state, bytes, err));
+        TRY(ops->fetch(s->dev, (uint8_t *)m + at, from + state, bytes, err));
+        if (i < s->n_plain) TRY(ops->fetch(s->dev, (uint8_t *)v + at, from_v + state, bytes, err));
     }
     return STATUS_OK;
 }
 
-/* from[n_params] is the host's, or NULL: zeros. */
-static void write_part(struct inner_shard *s, const struct shard_part *p, float *to, const float *from)
+/* from[n_params] is the host's. */
+static void write_part(struct inner_shard *s, const struct shard_part *p, void *to, const void *from)
 {
     if (!p->count) return;
-    if (from)
-        s->dev->ops->send(s->dev, to + p->state, from + p->offset, p->count * sizeof *to);
-    else
-        s->dev->ops->fill(s->dev, to + p->state, p->count, 0.0f);
+    s->dev->ops->send(s->dev, (uint8_t *)to + p->state * s->moment, (const uint8_t *)from + p->offset * s->moment,
+                      p->count * s->moment);
 }
 
-void inner_shard_write(struct inner_shard *s, const float *m, const float *v)
+static void zero(struct inner_shard *s, void *p, uint64_t n)
 {
+    if (p) s->dev->ops->fill(s->dev, p, inner_shard_vector_bytes(n, s->moment) / sizeof(float), 0.0f);
+}
+
+void inner_shard_write(struct inner_shard *s, const void *m, const void *v)
+{
+    if (!m) zero(s, s->momentum, matrix_floats(s->map, s->coll->rank));
+    if (!m) zero(s, s->m, plain_floats(s->map, s->coll->rank));
+    if (!v) zero(s, s->v, plain_floats(s->map, s->coll->rank));
     for (size_t i = 0; i < s->n_parts; i++) {
-        write_part(s, &s->parts[i], i < s->n_plain ? s->m : s->momentum, m);
-        if (i < s->n_plain) write_part(s, &s->parts[i], s->v, v);
+        if (m) write_part(s, &s->parts[i], i < s->n_plain ? s->m : s->momentum, m);
+        if (v && i < s->n_plain) write_part(s, &s->parts[i], s->v, v);
     }
 }

@@ -16,9 +16,9 @@ struct inner_shard {
     const struct shard_map *map;
     struct collective *coll;
     struct device *dev;
-    bool moments;
-    float *m, *v;    /* device; NULL without moments, or where there are only matrices */
-    float *momentum; /* of matrices, device; NULL: none */
+    size_t moment;  /* bytes of one, fp32 or bf16; 0: there are none */
+    void *m, *v;    /* device; NULL without moments, or where there are only matrices */
+    void *momentum; /* of matrices, device; NULL: none */
     float *sums;     /* [ranks][slots] sums of squares, device; those that a rank has no part for stay 0 */
     size_t slots;
     struct shard_part *parts; /* n_plain of m and v, then those of the momentum */
@@ -28,13 +28,15 @@ struct inner_shard {
     struct muon_plan *muon; /* NULL: no matrices */
 };
 
-/* Of rank coll->rank; map and coll are borrowed. */
+/* What a vector of n moments takes, of `moment` bytes each: whole floats, which is what devices fill. */
+uint64_t inner_shard_vector_bytes(uint64_t n, size_t moment);
+/* Of rank coll->rank; map and coll are borrowed. moment: bytes of one, 0: none are kept. */
 enum status inner_shard_create(struct inner_shard **out, const struct shard_map *map, struct collective *coll,
-                               const struct layout *layout, bool moments) MUST_CHECK;
+                               const struct layout *layout, size_t moment) MUST_CHECK;
 /* NULL is allowed. */
 void inner_shard_destroy(struct inner_shard *s);
 /* What it takes of the memory of `dev` as rank `rank`, moments and momentum, and beside them. */
-uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, bool moments);
+uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, size_t moment);
 uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct device *dev);
 
 /* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
@@ -45,7 +47,7 @@ enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_conf
                               float *theta, const float *grad, double lr) MUST_CHECK;
 /* Of the moments: into, or from, the host's whole vectors [n_params]; from NULL: zeros. v of matrices is left alone.
  * What was read is there when the call returns; what is written the host may change then, and errors come from sync. */
-enum status inner_shard_read(struct inner_shard *s, float *m, float *v, struct err *err) MUST_CHECK;
-void inner_shard_write(struct inner_shard *s, const float *m, const float *v);
+enum status inner_shard_read(struct inner_shard *s, void *m, void *v, struct err *err) MUST_CHECK;
+void inner_shard_write(struct inner_shard *s, const void *m, const void *v);
 
 #endif

@@ -16,10 +16,10 @@ size_t replica_stage_bytes(uint64_t n_params)
 /* The optimizer of ranks that keep a theta each: of all of them where they are `here`, else of the one that takes
  * most. */
 static void add_shards(uint64_t fixed[MEMORY_CLASSES], const struct shard_map *map, struct device *dev, uint32_t here,
-                       bool moments)
+                       size_t moment)
 {
     for (int r = 0; r < (int)map->ranks; r++) {
-        uint64_t own = inner_shard_moment_bytes(map, r, moments), work = inner_shard_work_bytes(map, r, dev);
+        uint64_t own = inner_shard_moment_bytes(map, r, moment), work = inner_shard_work_bytes(map, r, dev);
         if (here == 1 && own + work < fixed[MEMORY_MOMENTS] + fixed[MEMORY_WORKSPACE]) continue;
         fixed[MEMORY_MOMENTS] = here == 1 ? own : fixed[MEMORY_MOMENTS] + own;
         fixed[MEMORY_WORKSPACE] = here == 1 ? work : fixed[MEMORY_WORKSPACE] + work;
@@ -47,7 +47,7 @@ static enum status add_vectors(struct memory_ask *ask, const struct replica_conf
             TRY(shard_deal_make(&deal, &map, layout, opt.hidden_blocks));
             map.deal = &deal;
         }
-        add_shards(fixed, &map, dev, here, opt.kind != OPTIMIZER_SGD);
+        add_shards(fixed, &map, dev, here, inner_opt_moment_size(&opt));
         shard_deal_finish(&deal);
     } else {
         fixed[MEMORY_MOMENTS] = inner_opt_moment_bytes(&opt, layout->n_params);

@@ -143,6 +143,7 @@ static enum status train_round(struct trainer *t, struct err *err)
     TRY(replica_set_params_at(t->replica, params, outer_loop_device_params(t->loop), err));
     uint64_t placed = clock_monotonic_us();
     if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
+    inner_opt_worker(replica_optimizer(t->replica), outer_loop_assignment(t->loop)->worker_id);
     t->loss_sum = 0;
     t->tokens = t->compute_us = 0;
     TRY(train_steps(t, &grad, &done, err));

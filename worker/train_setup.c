@@ -36,9 +36,9 @@ static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
 {
     struct trainer *t = ctx;
     struct inner_opt *opt = replica_optimizer(t->replica);
-    const float *m, *v;
+    const void *m, *v;
     struct err err = {0};
-    size_t bytes = opt->n_params * sizeof(float), n = 0;
+    size_t bytes = opt->n_params * opt->moment, n = 0;
     if (cap < 3) return 0;
     if (inner_opt_read(opt, &m, &v, &err) != STATUS_OK) {
         log_error("cannot read the inner optimizer's state: %s", err.msg);
@@ -56,14 +56,13 @@ static enum status inner_load(void *ctx, const uint8_t *data, size_t size)
 {
     struct trainer *t = ctx;
     struct inner_opt *opt = replica_optimizer(t->replica);
-    size_t bytes = opt->n_params * sizeof(float), at = sizeof t->inner_head;
-    size_t want = at + (opt->moments ? 2 * bytes : 0);
-    if (data && size != want) return STATUS_MISMATCH;
+    size_t bytes = opt->n_params * opt->moment, at = sizeof t->inner_head;
+    if (data && size != at + 2 * bytes) return STATUS_MISMATCH;
     memset(t->inner_head, 0, sizeof t->inner_head);
     if (data) memcpy(t->inner_head, data, sizeof t->inner_head);
     opt->steps = t->inner_head[0];
     opt->skipped = t->inner_head[1];
-    return inner_opt_write(opt, data ? data + at : NULL, data && opt->moments ? data + at + bytes : NULL, NULL);
+    return inner_opt_write(opt, data ? data + at : NULL, data ? data + at + bytes : NULL, NULL);
 }
 
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n)

@@ -30,9 +30,9 @@
     X(head, (struct device *d, const struct head_plan *p, const void *x, const float *w, const int32_t *t, float s,    \
              float *l, void *dx, float *dw, bool a), (d, p, x, w, t, s, l, dx, dw, a))                                 \
     X(sumsq, (struct device *d, size_t n, const float *x, float *o), (d, n, x, o))                                     \
-    X(adamw, (struct device *d, const struct adamw_span *s, size_t n, float *t, const float *g, float *m, float *v,    \
+    X(adamw, (struct device *d, const struct adamw_span *s, size_t n, float *t, const float *g, void *m, void *v,      \
               const struct adamw_hyper *h, const float *c), (d, s, n, t, g, m, v, h, c))                               \
-    X(muon, (struct device *d, const struct muon_plan *p, float *t, const float *g, float *m,                          \
+    X(muon, (struct device *d, const struct muon_plan *p, float *t, const float *g, void *m,                           \
              const struct muon_hyper *h, const float *c), (d, p, t, g, m, h, c))
 
 static struct {

@@ -112,6 +112,20 @@ atoll_planted_cuda(a_second_load_without_its_slope test_head cuda_loss
     "if (j >= a->ld) break;" "if (j + WIDE >= a->ld) break;")
 atoll_planted_cuda(a_span_takes_the_first_element_of_the_next test_adamw cuda_optim
     "if (at >= span->count) continue;" "if (at > span->count) continue;")
+atoll_planted_cuda(rounded_by_the_place_in_a_shard test_adamw_bf16 cuda_optim
+    "moment_word(noise0, noise1, i)" "moment_word(noise0, noise1, j)")
+atoll_planted_cuda(both_moments_rounded_alike test_adamw_bf16 cuda_optim
+    "moment_round(v[k], word >> 16)" "moment_round(v[k], word & 0xffff)")
+atoll_planted_cuda(cut_off_not_rounded test_adamw_bf16 cuda_optim
+    "moment_round(m[k], word & 0xffff)" "moment_round(m[k], 0)")
+atoll_planted_cuda(one_rounding_where_there_are_two test_adamw_bf16 cuda_optim
+    "moment_drop(a.beta2 * v[k] + moment_drop(v_new))" "moment_drop(fmaf(a.beta2, v[k], moment_drop(v_new)))")
+atoll_planted_cuda(every_step_rounds_alike test_adamw cuda_optim
+    "moment_noise(count->seed, count->steps, count->noise);" "moment_noise(count->seed, 0, count->noise);")
+atoll_planted_cuda(every_worker_rounds_alike test_adamw cuda_optim
+    "moment_noise(count->seed, count->steps, count->noise);" "moment_noise(0, count->steps, count->noise);")
+atoll_planted_cuda(momentum_rounded_by_its_place test_bf16_momentum cuda_muon
+    "a.count->noise[1], at) & 0xffff" "a.count->noise[1], j) & 0xffff")
 atoll_planted_cuda(a_block_looks_in_the_wrong_span test_adamw cuda_optim
     "if (a.spans[middle].block <= blockIdx.x)" "if (a.spans[middle].block < blockIdx.x)")
 atoll_planted_cuda(slope_without_its_second_part test_lin cuda_element

@@ -27,7 +27,11 @@ atoll_planted_rank(norm_of_one_rank test_cpu worker/inner_shard
 atoll_planted_rank(sums_not_waited_for test_gpus worker/inner_shard
     "s->coll->ops->wait(s->coll, COLLECTIVE_TICKETS - 1);" "")
 atoll_planted_rank(moments_in_another_place test_other_number_of_ranks worker/inner_shard
-    "to + p->state, from + p->offset" "to + p->state, from + p->state")
+    "(const uint8_t *)from + p->offset * s->moment" "(const uint8_t *)from + p->state * s->moment")
+atoll_planted_rank(one_rank_knows_the_worker test_bf16_moments worker/inner_opt
+    "for (int r = 0; r < opt->n_slices; r++) {\n        struct device *dev" "for (int r = 0; r < 1; r++) {\n        struct device *dev")
+atoll_planted_rank(moments_of_four_bytes test_bf16_moments worker/inner_shard
+    "p->offset * s->moment, state" "p->offset * sizeof(float), state")
 atoll_planted_rank(matrices_without_an_owner test_cpu_muon worker/inner_shard
     "if (!matrix_floats(s->map, s->coll->rank)) return STATUS_OK;" "if (s->coll->rank == 1) return STATUS_OK;")
 atoll_planted_rank(gradient_not_at_its_owner test_cpu_muon worker/shard_exchange

@@ -1,22 +1,26 @@
-# The kernels whose numbers are the codecs' to the bit, as PTX ($@: nvcc and the flags of the build): every operation on
-# floats is exact or rounded once, to nearest and with denormals, as the host's is (gpu/delta_rules.h). None may be
-# contracted, approximate, or flush to zero; nor may it leave its rounding to ptxas, which contracts those that do.
+# The kernels whose numbers are the host's to the bit, as PTX ($@: nvcc and the flags of the build): those of the codecs
+# (gpu/delta_rules.h), and AdamW with moments in bf16 (gpu/moment_rules.h). Every operation on floats is exact or rounded
+# once, to nearest and with denormals, as the host's is. None may be contracted, approximate, or flush to zero; nor may it
+# leave its rounding to ptxas, which contracts those that do.
 # shellcheck shell=bash
 set -euo pipefail
 
 nvcc=("$@")
 rounded='((add|sub|mul|div|rcp|sqrt)\.rn\.f(32|64)|(min|max)\.f32|cvt\.f64\.f32|cvt\.rn\.f32\.f64|cvt\.rni\.f32\.f32'
-rounded+='|cvt\.rn\.f(32|64)\.[su](32|64)|cvt\.rzi\.u32\.f32)'
+rounded+='|cvt\.rn\.bf16\.f32|cvt\.rn\.f(32|64)\.[su](32|64)|cvt\.rzi\.u32\.f32)'
 
-operations() { # file.cu flags...: of arithmetic, one a line
+operations() { # file.cu flags...: of arithmetic, one a line; of the kernel that `only` names, where it does
     local ptx
     ptx=$("${nvcc[@]}" "${@:2}" -ptx "$1" -o -) || exit 1
+    [[ -z $only ]] || ptx=$(awk -v name="$only" '/\.entry|\.func/ { inside = index($0, name) } inside' <<<"$ptx")
     grep -oE '\b(add|sub|mul|div|fma|mad|rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh|cvt|min|max)\.[a-z0-9.]*f(16|32|64)[a-z0-9.]*' \
         <<<"$ptx" | sort -u
 }
 
 status=0
-for source in gpu/cuda_delta_*.cu; do
+for source in gpu/cuda_delta_*.cu gpu/cuda_optim.cu; do
+    only=
+    [[ $source != *optim.cu ]] || only=cuda_adamw_bf16_kernel
     all=$(operations "$source")
     grep -qx 'add.rn.f32' <<<"$all" || { echo "$source: adds nothing?"; status=1; }
     if wrong=$(grep -vxE "$rounded" <<<"$all"); then
@@ -26,9 +30,10 @@ for source in gpu/cuda_delta_*.cu; do
 done
 
 # That it would be seen: the same with what a compiler does when it may.
+only=
 for flag in --fmad=true --ftz=true --prec-div=false; do
     all=$(operations gpu/cuda_delta_block.cu $flag 2>/dev/null)
     grep -qvxE "$rounded" <<<"$all" || { echo "$flag goes unnoticed"; status=1; }
 done
-((status)) || echo "gpu/cuda_delta_*.cu: every operation is exact or rounded once"
+((status)) || echo "gpu/cuda_delta_*.cu, cuda_adamw_bf16: every operation is exact or rounded once"
 exit $status

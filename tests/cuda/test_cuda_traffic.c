@@ -1,6 +1,6 @@
 /* What the kernels of a layer move through a GPU's memory, counted byte by byte on the emulated device, in bf16: a
  * token and layer, forward and backward, in units of the model's width C. Products and attention are not in it:
- * cuBLASLt and cuDNN compute them. */
+ * cuBLASLt and cuDNN compute them. And what AdamW moves, a parameter. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 
 #include "common/mem.h"
 #include "gpu/cuda_plugin.h"
+#include "gpu/moment_rules.h"
 #include "tests/cuda/traffic.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"
@@ -160,9 +161,41 @@ static void test_llama(void **state)
     check(&llama_family, llama_budget);
 }
 
+/* Gradient, theta, its image, and the two moments, in fp32 or bf16: once each. */
+static void test_adamw(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    const struct adamw_span span = {.count = N, .decay = true};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct traffic all[TRAFFIC_KERNELS];
+        struct device *dev = open_device();
+        size_t moments = N * (bf16 ? sizeof(uint16_t) : sizeof(float));
+        float *theta = dev->ops->alloc(dev, N * sizeof *theta), *grad = dev->ops->alloc(dev, N * sizeof *grad);
+        void *m = dev->ops->alloc(dev, moments), *v = dev->ops->alloc(dev, moments);
+        struct step_count *count = dev->ops->alloc(dev, sizeof *count);
+        assert_true(theta && grad && m && v && count);
+        assert_int_equal(dev->ops->params_plan(dev, N), STATUS_OK);
+        dev->ops->params(dev, theta, N, 0, N);
+        assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+        traffic_reset();
+        struct adamw_hyper hyper = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+                                    .count = count, .bf16_moments = bf16};
+        dev->ops->adamw(dev, &span, 1, theta, grad, m, v, &hyper, NULL);
+        assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
+        const struct traffic *adamw = find(all, traffic_of(all), "cuda_adamw");
+        double read = (double)adamw->read / N, written = (double)adamw->written / N;
+        printf("AdamW, moments in %s: bytes a parameter: read %.2f, written %.2f\n", bf16 ? "bf16" : "fp32", read,
+               written);
+        assert_true(read >= (bf16 ? 12 : 16) && read < (bf16 ? 12 : 16) + 0.01);
+        assert_true(written == (bf16 ? 10 : 14));
+        device_close(dev);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_gpt2), cmocka_unit_test(test_gpt2_fused),
-                                       cmocka_unit_test(test_llama)};
+                                       cmocka_unit_test(test_llama), cmocka_unit_test(test_adamw)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

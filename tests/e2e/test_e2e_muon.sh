@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# test_e2e_kill with inner.optimizer muon: its momentum is saved and comes back.
+# test_e2e_kill with inner.optimizer muon and inner.moments bf16: momentum and moments are saved and come back, and are
+# rounded as if nothing had happened.
 # ctest: timeout=170
-ROUNDS=${ROUNDS:-69} SETTINGS="inner.optimizer=muon ${SETTINGS:-}" exec bash tests/e2e/test_e2e_kill.sh
+ROUNDS=${ROUNDS:-69} SETTINGS="inner.optimizer=muon inner.moments=bf16 ${SETTINGS:-}" exec bash tests/e2e/test_e2e_kill.sh

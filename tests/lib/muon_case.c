@@ -12,6 +12,7 @@
 #include "common/fileio.h"
 #include "common/hash.h"
 #include "common/mem.h"
+#include "gpu/moment_rules.h"
 #include "tests/lib/device_case.h"
 
 enum { MAGIC = 0x4E4F554D, MATRICES_MAX = 16, STEPS_MAX = 4, SIDE_MAX = 64 };
@@ -345,6 +346,66 @@ void muon_case_same(struct device *dev, struct device *reference, double tol)
         if (!(off < tol)) fail_msg("matrix %zu: off by %.2e of the way, allowed %.1e", i, off, tol);
     }
     for (int d = 0; d < 2; d++) mem_free(after[d]);
+    mem_free(theta);
+    mem_free(grad);
+}
+
+/* --- momentum in bf16 --------------------------------------------------------------------------------------------- */
+
+/* As a shard keeps it: nothing of what lies before the third matrix. */
+enum { BEFORE = 2440, BF16_STEPS = 2 };
+
+static void plain_momentum(const struct muon_matrix *m, const float *grad, float mu, float scale,
+                           const struct step_count *count, uint16_t *momentum)
+{
+    for (size_t r = 0; r < m->rows; r++)
+        for (size_t c = 0; c < m->cols; c++) {
+            size_t at = m->offset + r * m->ld + c;
+            uint16_t *half = &momentum[at - m->skipped];
+            float take = (1 - mu) * (grad[at] * scale);
+            float value = moment_drop(mu * rule_bf16_value(*half) + moment_drop(take));
+            *half = moment_round(value, moment_word(count->noise[0], count->noise[1], at) & 0xffff);
+        }
+}
+
+void muon_case_bf16_momentum(struct device *dev, double tol)
+{
+    enum { FIRST = 2, LEFT = SHAPES - FIRST };
+    struct muon_matrix matrices[LEFT];
+    uint16_t *want = mem_alloc(SHAPES_N, sizeof *want);
+    float *theta = case_normal(SHAPES_N, 1, 0.1f), *grad = case_normal(SHAPES_N, 2, 1);
+    assert_non_null(want);
+    for (size_t i = 0; i < LEFT; i++) {
+        matrices[i] = shapes[FIRST + i];
+        matrices[i].skipped = BEFORE;
+    }
+    struct state wide = state_open(dev, matrices, LEFT, SHAPES_N, theta, 0.5f);
+    struct state s = state_open(dev, matrices, LEFT, SHAPES_N, theta, 0.5f);
+    struct step_count count = {.seed = 4}, *on_dev = dev->ops->alloc(dev, sizeof count);
+    for (uint64_t step = 1; step <= BF16_STEPS; step++) {
+        struct muon_hyper hyper = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.1f, .steps = 5};
+        for (size_t i = 0; i < SHAPES_N; i++) grad[i] = i % 29 == step ? 0 : ldexpf(grad[i], i % 31 ? 0 : -100);
+        state_step(&wide, grad, &hyper);
+        moment_noise(count.seed, step, count.noise);
+        dev->ops->upload(dev, on_dev, &count, sizeof count);
+        hyper.bf16_moments = true;
+        hyper.count = on_dev;
+        state_step(&s, grad, &hyper);
+        for (size_t i = 0; i < LEFT; i++) plain_momentum(&matrices[i], grad, 0.9f, 0.5f, &count, want);
+    }
+    float *momentum = on_host(&s, s.momentum), *after = on_host(&s, s.theta), *near = on_host(&wide, wide.theta);
+    assert_memory_equal(momentum, want, (SHAPES_N - BEFORE) * sizeof *want);
+    for (size_t i = 0; i < LEFT; i++) {
+        double off = off_by(&matrices[i], after, near, theta);
+        if (!(off < tol)) fail_msg("matrix %zu: off by %.2e of the way, allowed %.1e", i, off, tol);
+    }
+    dev->ops->release(dev, on_dev);
+    state_close(&s);
+    state_close(&wide);
+    mem_free(momentum);
+    mem_free(after);
+    mem_free(near);
+    mem_free(want);
     mem_free(theta);
     mem_free(grad);
 }

@@ -19,6 +19,9 @@ void muon_case_directions(struct device *dev);
 void muon_case_edges(struct device *dev);
 /* One step on larger matrices, gradients of many sizes, is that of `reference`, within tol of its length. */
 void muon_case_same(struct device *dev, struct device *reference, double tol);
+/* Momentum in bf16, two steps: to the bit what a plain loop makes of it (gpu/moment_rules.h), and theta near where it
+ * goes with one in fp32, within tol of the way. */
+void muon_case_bf16_momentum(struct device *dev, double tol);
 /* theta and momentum after two steps on some shapes: hash, to compare bits. */
 uint64_t muon_case_bits(struct device *dev);
 

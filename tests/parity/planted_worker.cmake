@@ -79,16 +79,30 @@ atoll_planted_worker(last_step_never_read test_late_steps worker/replica.c
     "if (!flight.n) return STATUS_OK;" "if (flight.n != 99) return STATUS_OK;")
 atoll_planted_worker(refused_step_counted test_late_steps worker/inner_opt.c
     "bool taken = isfinite(norm);" "bool taken = true;")
+atoll_planted_worker(workers_round_alike test_late_steps worker/inner_opt.c
+    "rng_u64(opt->config.seed, RNG_MOMENTS, worker)" "rng_u64(opt->config.seed, RNG_MOMENTS, 0)")
+atoll_planted_worker(runs_round_alike test_late_steps worker/inner_opt.c
+    "rng_u64(opt->config.seed, RNG_MOMENTS, worker)" "rng_u64(0, RNG_MOMENTS, worker)")
+atoll_planted_worker(rounded_by_the_place_in_a_shard test_moments gpu/cpu_vector_ops.c
+    "j->kernels->adamw_bf16(last - first, offset," "j->kernels->adamw_bf16(last - first, state,")
+atoll_planted_worker(part_of_a_span_rounded_as_its_begin test_moments gpu/cpu_vector_ops.c
+    "j->kernels->adamw_bf16(last - first, offset," "j->kernels->adamw_bf16(last - first, span->offset,")
+atoll_planted_worker(momentum_rounded_by_its_place test_device_muon gpu/cpu_muon.c
+    "muon_mix_bf16(t->cols, at," "muon_mix_bf16(t->cols, at - t->skipped,")
+atoll_planted_worker(noise_of_step_0_always test_moments gpu/cpu_vector_ops.c
+    "moment_noise(count->seed, count->steps, count->noise);" "moment_noise(count->seed, 0, count->noise);")
 atoll_planted_worker(count_not_restored test_late_steps worker/inner_opt.c
-    "slice->dev->ops->upload(slice->dev, steps_of(slice), &opt->steps, sizeof opt->steps);" "")
+    "ops->upload(slice->dev, &count_of(slice)->steps, &opt->steps, sizeof opt->steps);" "")
 
 # --- the memory plan
 atoll_planted_worker(image_of_parameters_forgotten test_memory_plan worker/replica_memory.c
     "fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);" "")
 atoll_planted_worker(moments_of_a_shard_counted_whole test_memory_plan worker/inner_shard.c
-    "(2 * plain_floats(map, rank)" "(2 * map->n_params")
+    "2 * inner_shard_vector_bytes(plain_floats(map, rank), moment)" "2 * inner_shard_vector_bytes(map->n_params, moment)")
+atoll_planted_worker(shards_of_bf16_planned_as_fp32 test_memory_plan worker/replica_memory.c
+    "inner_opt_moment_size(&opt)" "sizeof(float)")
 atoll_planted_worker(momentum_of_matrices_forgotten test_memory_plan worker/inner_shard.c
-    "+ matrix_floats(map, rank)) * sizeof" ") * sizeof")
+    "inner_shard_vector_bytes(matrix_floats(map, rank), moment);" "0;")
 atoll_planted_worker(first_rank_planned_for_all test_memory_plan worker/replica_memory.c
     "r < (int)map->ranks; r++" "r < 1; r++")
 atoll_planted_worker(gradients_of_other_ranks_forgotten test_memory_plan worker/replica_memory.c

@@ -106,6 +106,17 @@ static void test_same(void **state)
     each(check_same);
 }
 
+static void check_bf16_momentum(struct device *dev)
+{
+    muon_case_bf16_momentum(dev, bf16 ? 4e-2 : 2e-2);
+}
+
+static void test_bf16_momentum(void **state)
+{
+    (void)state;
+    each(check_bf16_momentum);
+}
+
 /* Products in bf16, momentum and parameters in fp32. */
 static void test_bf16(void **state)
 {
@@ -116,6 +127,7 @@ static void test_bf16(void **state)
     each(check_same);
     each(muon_case_edges);
     each(check_bits);
+    each(check_bf16_momentum);
     bf16 = false;
 }
 
@@ -153,7 +165,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
         cmocka_unit_test(test_bits),   cmocka_unit_test(test_same),       cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_emulated_batches), cmocka_unit_test(test_emulated_no_memory),
+        cmocka_unit_test(test_bf16_momentum), cmocka_unit_test(test_emulated_batches),
+        cmocka_unit_test(test_emulated_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

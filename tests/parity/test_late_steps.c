@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "common/hash.h"
 #include "common/mem.h"
 #include "common/rng.h"
 #include "tests/lib/emulated_plugin.h"
@@ -25,6 +26,10 @@ static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width
 static const struct tokens data = {.shards = &shard, .n_shards = 1, .n_tokens = N_TOKENS};
 static struct layout layout;
 static unsigned long (*idle_waits)(void);
+
+static bool bf16_moments;
+static uint32_t worker; /* whose moments they are then */
+static uint64_t run_seed;
 
 struct outcome {
     struct step_result steps[STEPS];
@@ -60,10 +65,12 @@ static struct replica *open_replica(const char *device, enum optimizer kind, uin
     struct replica_config config = {.family = &gpt2_family, .model = model, .device = device, .ranks = 1, .threads = 1,
                                     .batch_size = BATCH, .grad_accum = accum, .seed = 5,
                                     .opt = {.kind = kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                            .weight_decay = 0.1, .grad_clip = 1}};
+                                            .weight_decay = 0.1, .grad_clip = 1, .bf16 = bf16_moments,
+                                            .seed = run_seed}};
     struct replica *r = NULL;
     struct err err = {0};
     if (replica_create(&r, &config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    inner_opt_worker(replica_optimizer(r), worker);
     return r;
 }
 
@@ -104,12 +111,13 @@ static void step(struct replica *r, struct outcome *o, uint64_t at)
 static void finish(struct replica *r, struct outcome *o)
 {
     struct inner_opt *opt = replica_optimizer(r);
-    const float *params, *m, *v;
+    const float *params;
+    const void *m, *v;
     assert_int_equal(replica_get_params(r, &params, NULL), STATUS_OK);
     assert_int_equal(inner_opt_read(opt, &m, &v, NULL), STATUS_OK);
     o->theta = layout_theta_hash(&layout, params);
-    o->m = m ? layout_theta_hash(&layout, m) : 0;
-    o->v = v ? layout_theta_hash(&layout, v) : 0;
+    o->m = m ? hash64(m, layout.n_params * opt->moment) : 0;
+    o->v = v ? hash64(v, layout.n_params * opt->moment) : 0;
     o->taken = opt->steps;
     o->skipped = opt->skipped;
 }
@@ -207,9 +215,8 @@ static void test_cpu_is_not_late(void **state)
 }
 
 /* Moments and count read, and written into another replica, which goes on to the same bits. */
-static void test_restart(void **state)
+static void check_restart(void)
 {
-    (void)state;
     struct outcome whole = run("cuda", OPTIMIZER_ADAMW, 1, false, -1), parts = {0};
     struct replica *first = open_replica("cuda", OPTIMIZER_ADAMW, 1);
     put_params(first, false);
@@ -217,7 +224,8 @@ static void test_restart(void **state)
     flush(first, &parts);
     struct replica *second = open_replica("cuda", OPTIMIZER_ADAMW, 1);
     struct inner_opt *from = replica_optimizer(first), *to = replica_optimizer(second);
-    const float *params, *m, *v;
+    const float *params;
+    const void *m, *v;
     assert_int_equal(replica_get_params(first, &params, NULL), STATUS_OK);
     assert_int_equal(replica_set_params(second, params, NULL), STATUS_OK);
     assert_int_equal(inner_opt_read(from, &m, &v, NULL), STATUS_OK);
@@ -231,13 +239,41 @@ static void test_restart(void **state)
     replica_destroy(first);
 }
 
+static void test_restart(void **state)
+{
+    (void)state;
+    check_restart();
+}
+
+/* How moments are rounded follows from the worker and the step, wherever that was begun; a refused step takes none. */
+static void test_restart_bf16_moments(void **state)
+{
+    (void)state;
+    struct outcome wide = run("cuda", OPTIMIZER_ADAMW, 1, false, -1);
+    bf16_moments = true;
+    worker = 3;
+    check_restart();
+    struct outcome late = run("cuda", OPTIMIZER_ADAMW, 2, false, 2), now = run("cuda", OPTIMIZER_ADAMW, 2, true, 2);
+    same(&late, &now);
+    struct outcome third = run("cuda", OPTIMIZER_ADAMW, 1, false, -1);
+    worker = 4;
+    struct outcome fourth = run("cuda", OPTIMIZER_ADAMW, 1, false, -1);
+    run_seed = 9;
+    struct outcome other = run("cuda", OPTIMIZER_ADAMW, 1, false, -1);
+    assert_true(third.m != fourth.m && third.v != fourth.v && other.m != fourth.m && third.m != wide.m);
+    assert_true(third.steps[0].loss_sum == fourth.steps[0].loss_sum);
+    bf16_moments = false;
+    worker = 0;
+    run_seed = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late_is_the_same),
         cmocka_unit_test(test_eval_with_a_step_in_flight),
         cmocka_unit_test(test_cpu_is_not_late),
-        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restart), cmocka_unit_test(test_restart_bf16_moments),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -431,6 +431,7 @@ static void test_later_keys(void **state)
     uint64_t before = config_shared_hash(&config);
     assert_true(config_shared_text(&config, text, sizeof text) > 0);
     assert_null(strstr(text, "muon"));
+    assert_null(strstr(text, "moments"));
     assert_int_equal(config_set(&config, &sources, "inner.muon_steps=6", CONFIG_FLAG, &err), STATUS_OK);
     assert_true(config_shared_hash(&config) != before);
 }

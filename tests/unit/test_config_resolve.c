@@ -163,6 +163,14 @@ static void test_methods(void **state)
     assert_int_equal(RESOLVE("inner.optimizer=muon", "train.devices=cuda:1"), STATUS_OK);
     assert_int_equal(RESOLVE("inner.optimizer=muon", "train.devices=cpu", "train.ranks=2"), STATUS_OK);
     assert_int_equal(RESOLVE("train.method=async", "inner.optimizer=muon"), STATUS_OK);
+    assert_int_equal(config.inner.moments, PRECISION_FP32);
+    assert_int_equal(RESOLVE("train.method=async", "inner.optimizer=muon", "inner.moments=bf16"), STATUS_OK);
+    assert_int_equal(config.inner.moments, PRECISION_BF16);
+    assert_int_equal(RESOLVE("train.method=local-sgd", "inner.moments=bf16"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.method=ddp", "inner.moments=bf16"), STATUS_INVALID);
+    assert_message("inner.moments: bf16 does not go with train.method ddp");
+    assert_int_equal(RESOLVE("inner.optimizer=sgd", "inner.moments=bf16"), STATUS_INVALID);
+    assert_message("inner.moments: bf16 does not go with inner.optimizer sgd");
     assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
     assert_int_equal(RESOLVE("train.method=ddp", "train.sync_every=30", "codec.up=bf16"), STATUS_OK);
     assert_int_equal(config.train.sync_every, 1); /* not a choice with ddp */

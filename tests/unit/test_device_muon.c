@@ -35,6 +35,17 @@ static void test_edges(void **state)
     device_case_each(muon_case_edges);
 }
 
+static void check_bf16_momentum(struct device *dev)
+{
+    muon_case_bf16_momentum(dev, 2e-2);
+}
+
+static void test_bf16_momentum(void **state)
+{
+    (void)state;
+    device_case_each(check_bf16_momentum);
+}
+
 /* Of the level with one thread, which comes first. */
 static uint64_t bits_of_one;
 
@@ -79,6 +90,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
         cmocka_unit_test(test_bits),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bf16_momentum),
     };
     return cmocka_run_group_tests_name("device_muon", tests, NULL, NULL);
 }

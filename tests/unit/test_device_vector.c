@@ -11,6 +11,7 @@
 
 #include "common/mem.h"
 #include "gpu/device.h"
+#include "gpu/moment_rules.h"
 #include "tests/lib/device_case.h"
 
 static const size_t lengths[] = {1, 7, 16, 1000, 5000, 300001};
@@ -65,9 +66,9 @@ static void check_adamw(struct device *dev)
                                        {.offset = 1240, .count = 3, .decay = false},
                                        {.offset = 1250, .count = N - 1250, .decay = true}};
     float *theta = case_normal(N, 1, 1), *grad = case_normal(N, 2, 1), *m = case_normal(N, 3, 0.0f);
-    float *v = case_normal(N, 3, 0.0f), scale = 0.5f, none = 0, correct[2] = {NAN, NAN};
+    float *v = case_normal(N, 3, 0.0f), scale = 0.5f, none = 0;
     float *theta2 = case_normal(N, 1, 1), *m2 = case_normal(N, 3, 0.0f), *v2 = case_normal(N, 3, 0.0f);
-    uint64_t steps = 0;
+    struct step_count count = {.correct = {NAN, NAN}};
     double *want = case_widen(theta, N), *wm = case_widen(m, N), *wv = case_widen(v, N);
     for (uint64_t step = 1; step <= 3; step++) {
         struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
@@ -86,10 +87,10 @@ static void check_adamw(struct device *dev)
         case_close("adamw m", m, wm, N, 1e-6);
         case_close("adamw v", v, wv, N, 1e-6);
         double before = theta[0];
-        dev->ops->count_step(dev, &scale, h.beta1, h.beta2, &steps, correct);
-        dev->ops->count_step(dev, &none, h.beta1, h.beta2, &steps, correct);
-        assert_int_equal(steps, step);
-        h.correct = correct;
+        dev->ops->count_step(dev, &scale, h.beta1, h.beta2, &count);
+        dev->ops->count_step(dev, &none, h.beta1, h.beta2, &count);
+        assert_int_equal(count.steps, step);
+        h.count = &count;
         dev->ops->adamw(dev, spans, 3, theta2, grad, m2, v2, &h, &scale);
         case_equal("adamw with a count of the device's", theta2, theta, N);
         dev->ops->adamw(dev, spans, 3, theta, grad, m, v, &h, &none); /* refused */

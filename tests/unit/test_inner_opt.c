@@ -10,7 +10,7 @@
 #include "common/mem.h"
 #include "worker/inner_opt.h"
 
-enum { N = 1000 };
+enum { N = 1001 };
 
 static int syncs, downloads, waiting; /* waiting: operations since the last sync */
 static bool lost;                     /* the device fails from now on */
@@ -101,7 +101,7 @@ static void test_state_through_the_table(void **state)
     const struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW};
     struct inner_opt *opt;
     float m[N], v[N];
-    const float *m_back = NULL, *v_back = NULL;
+    const void *m_back = NULL, *v_back = NULL;
     for (int i = 0; i < N; i++) {
         m[i] = (float)i;
         v[i] = (float)-i;
@@ -115,7 +115,9 @@ static void test_state_through_the_table(void **state)
     assert_memory_equal(v_back, v, sizeof v);
     assert_int_equal(inner_opt_write(opt, NULL, NULL, NULL), STATUS_OK);
     assert_int_equal(inner_opt_read(opt, &m_back, &v_back, NULL), STATUS_OK);
-    for (int i = 0; i < N; i++) assert_true(m_back[i] == 0 && v_back[i] == 0);
+    static const float zeros[N];
+    assert_memory_equal(m_back, zeros, sizeof zeros);
+    assert_memory_equal(v_back, zeros, sizeof zeros);
     m_back = NULL;
     lost = true;
     struct err err = {0};
@@ -133,7 +135,7 @@ static void test_without_moments(void **state)
     (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_SGD};
     struct inner_opt *opt;
-    const float *m, *v;
+    const void *m, *v;
     assert_int_equal(inner_opt_create(&opt, &config, &layout, devices, 1, NULL), STATUS_OK);
     int before = downloads;
     assert_int_equal(inner_opt_read(opt, &m, &v, NULL), STATUS_OK);
@@ -142,6 +144,36 @@ static void test_without_moments(void **state)
     assert_int_equal(downloads, before);
     assert_int_equal(inner_opt_write(opt, NULL, NULL, NULL), STATUS_OK);
     inner_opt_destroy(opt);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_bf16_moments(void **state)
+{
+    (void)state;
+    struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW, .bf16 = true};
+    struct inner_opt *opt;
+    struct err err = {0};
+    uint16_t m[N], v[N];
+    const void *m_back = NULL, *v_back = NULL;
+    static const uint16_t zeros[N];
+    for (int i = 0; i < N; i++) {
+        m[i] = (uint16_t)i;
+        v[i] = (uint16_t)-i;
+    }
+    assert_int_equal(inner_opt_create(&opt, &config, &layout, devices, 1, NULL), STATUS_OK);
+    assert_int_equal(inner_opt_moment_bytes(&config, N), 2 * (2 * N + 2)); /* whole floats */
+    assert_int_equal(inner_opt_write(opt, m, v, NULL), STATUS_OK);
+    assert_int_equal(inner_opt_read(opt, &m_back, &v_back, NULL), STATUS_OK);
+    assert_memory_equal(m_back, m, sizeof m);
+    assert_memory_equal(v_back, v, sizeof v);
+    assert_int_equal(inner_opt_write(opt, NULL, NULL, NULL), STATUS_OK);
+    assert_int_equal(inner_opt_read(opt, &m_back, &v_back, NULL), STATUS_OK);
+    assert_memory_equal(m_back, zeros, sizeof zeros);
+    assert_memory_equal(v_back, zeros, sizeof zeros);
+    inner_opt_destroy(opt);
+    config.kind = OPTIMIZER_SGD;
+    assert_int_equal(inner_opt_create(&opt, &config, &layout, devices, 1, &err), STATUS_INVALID);
+    assert_string_equal(err.msg, "inner.moments: bf16 does not go with inner.optimizer sgd, which has none");
     assert_int_equal(mem_live_bytes(), 0);
 }
 
@@ -163,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_state_through_the_table),
         cmocka_unit_test(test_without_moments),
+        cmocka_unit_test(test_bf16_moments),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("inner_opt", tests, NULL, NULL);

@@ -85,6 +85,7 @@ static void test_cpu(void **state)
         for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
             struct replica_config config = config_of("cpu", ranks, (enum recompute)level);
             if (level == RECOMPUTE_ACT) config.opt.kind = OPTIMIZER_MUON; /* whatever the level */
+            config.opt.bf16 = level == RECOMPUTE_NORM;
             size_t before = mem_live_bytes();
             struct replica *r = make(&config);
             const struct memory_plan *plan = replica_memory(r);
@@ -118,9 +119,10 @@ static void test_host(void **state)
 {
     (void)state;
     setenv("ATOLL_EMULATED_GPUS", "2", 1);
-    for (int kind = 0; kind < 8; kind++) {
+    for (int kind = 0; kind < 10; kind++) {
         bool unread = kind / 2 == 1;
         struct replica_config config = config_of("cuda", kind % 2 ? 2 : 1, RECOMPUTE_AUTO);
+        config.opt.bf16 = kind / 2 == 4;
         config.opt.kind = kind / 2 == 2 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
         config.opt.unread = unread;
         config.eval_only = kind / 2 == 3;
@@ -132,9 +134,10 @@ static void test_host(void **state)
         assert_int_equal(plan->bytes[MEMORY_PINNED], pinned_of(r));
         if (plan->total > took || took - plan->total > 128 * KIB)
             fail_msg("%d: %zu taken, planned %llu", kind, took, (unsigned long long)plan->total);
-        const float *m, *v;
+        const void *m, *v;
         bool moments = config.opt.kind == OPTIMIZER_ADAMW && !config.eval_only;
-        assert_true((plan->bytes[MEMORY_MOMENTS] > 0) == (moments && !unread));
+        assert_int_equal(plan->bytes[MEMORY_MOMENTS],
+                         moments && !unread ? 2 * layout.n_params * (config.opt.bf16 ? 2 : sizeof(float)) : 0);
         if (moments) assert_int_equal(inner_opt_read(replica_optimizer(r), &m, &v, NULL), unread ? STATUS_STATE : 0);
         replica_destroy(r);
     }
@@ -196,7 +199,7 @@ static void test_owners(void **state)
             uint64_t most = 0;
             struct replica_config config = config_of("cuda", ranks, RECOMPUTE_NONE);
             config.opt.kind = OPTIMIZER_MUON;
-            config.bf16 = bf16;
+            config.bf16 = config.opt.bf16 = bf16;
             struct replica *r = make(&config);
             for (uint32_t i = 0; i < ranks; i++) {
                 uint64_t left, all;
@@ -229,8 +232,11 @@ static void test_device(void **state)
         int level = RECOMPUTE_NONE + i / 2;
         struct replica_config config = config_of("cuda", 1, (enum recompute)level);
         config.bf16 = i % 2;
+        config.opt.bf16 = level == RECOMPUTE_BLOCK;
         struct replica *r = make(&config);
         assert_int_equal(replica_memory(r)->total, took_of(r, before));
+        assert_int_equal(replica_memory(r)->bytes[MEMORY_MOMENTS],
+                         2 * layout.n_params * (config.opt.bf16 ? 2 : sizeof(float)));
         assert_true((replica_memory(r)->bytes[MEMORY_IMAGE] > 0) == config.bf16);
         if (!config.bf16) {
             assert_true(replica_memory(r)->total < last);
@@ -241,7 +247,7 @@ static void test_device(void **state)
     setenv("ATOLL_EMULATED_GPUS", "2", 1);
     for (int bf16 = 0; bf16 < 2; bf16++) { /* a shard of the moments each; what they meet by is not planned */
         struct replica_config two = config_of("cuda:0,1", 2, RECOMPUTE_NONE);
-        two.bf16 = bf16;
+        two.bf16 = two.opt.bf16 = bf16;
         struct replica *pair = make(&two);
         uint64_t took = took_of(pair, before), said = replica_memory(pair)->total;
         assert_true(said <= took && took - said < KIB);

@@ -181,7 +181,8 @@ static void test_refused_step(void **state)
         assert_memory_equal(before, replica_params(r), layout.n_params * sizeof *before);
         assert_int_equal(opt->steps, 0);
         assert_int_equal(opt->skipped, 1);
-        for (uint64_t i = 0; opt->m && i < layout.n_params; i++) assert_true(opt->m[i] == 0 && opt->v[i] == 0);
+        const float *m = opt->m, *v = opt->v;
+        for (uint64_t i = 0; m && i < layout.n_params; i++) assert_true(m[i] == 0 && v[i] == 0);
         assert_int_equal(replica_gradient(r, counters, BATCH, &grad, &result, NULL), STATUS_NONFINITE);
         layout_fill(&layout, 0, 9, replica_params(r));
         assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, NULL), STATUS_OK);
