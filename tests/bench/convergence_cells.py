@@ -39,6 +39,10 @@ OUTER_STEPS = {
     "muon × 2, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.learning_rate=6e-3"),
     "rate × 2, mean": outer_flags("sgd", 1, 0, "--inner.learning_rate=6e-3"),
     "muon, nesterov 0.7": outer_flags("nesterov", 0.7, 0.7, "--inner.optimizer=muon"),
+    "bf16 moments, mean": outer_flags("sgd", 1, 0, "--inner.moments=bf16"),
+    "beta2 0.999, mean": outer_flags("sgd", 1, 0, "--inner.beta2=0.999"),
+    "bf16 moments, beta2 0.999, mean": outer_flags("sgd", 1, 0, "--inner.moments=bf16", "--inner.beta2=0.999"),
+    "muon, bf16 moments, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.moments=bf16"),
     "nesterov 0.3": outer_flags("nesterov", 0.7, 0.3),  # 0.7 / (1 - 0.3) = 1
     "nesterov 0.7": outer_flags("nesterov", 0.7, 0.7),
 }
@@ -77,6 +81,10 @@ TIERS = {
     "muon-fp32-half": ("fp32", "fp32", "muon × 0.5, mean"),
     "muon-fp32-double": ("fp32", "fp32", "muon × 2, mean"),
     "fp32-double": ("fp32", "fp32", "rate × 2, mean"),
+    "fp32-moments": ("fp32", "fp32", "bf16 moments, mean"),
+    "fp32-slow": ("fp32", "fp32", "beta2 0.999, mean"),
+    "fp32-slow-moments": ("fp32", "fp32", "bf16 moments, beta2 0.999, mean"),
+    "muon-fp32-moments": ("fp32", "fp32", "muon, bf16 moments, mean"),
     "muon-fp32-nesterov": ("fp32", "fp32", "muon, nesterov 0.7"),
 }
 
@@ -89,6 +97,7 @@ ROUNDS = ["fp32", "topk64-sign", "1bit", "topk256-2bit"]
 MOMENTUM = ["fp32-nesterov", "int4-nesterov", "1bit-nesterov"]
 MUON = ["muon-fp32", "muon-2bit", "muon-topk64-sign", "muon-1bit", "muon-fp32-half", "muon-fp32-double",
         "fp32-double", "muon-fp32-nesterov"]
+MOMENTS = ["fp32-moments", "fp32-slow", "fp32-slow-moments", "muon-fp32-moments"]
 
 
 def name_of(cell):
@@ -115,6 +124,7 @@ def grid():
     for sync_every in 4, 16:
         add("demo", 2, sync_every, MUON)
     add("demo", 2, 30, ["fp32", "muon-fp32"])
+    add("demo", 2, 4, MOMENTS)
     return cells
 
 

@@ -12,7 +12,9 @@ CLOSE = (0.05, 0.02)  # nats
 # By outer step: what a tier is compared with.
 BASES = {"mean": "fp32", "mean over all": "fp32", "mean × 1.5": "fp32", "mean × 0.7": "fp32", "mean × 0.5": "fp32",
          "nesterov 0.3": "fp32", "nesterov 0.7": "fp32-nesterov", "muon, mean": "fp32", "muon × 0.5, mean": "fp32",
-         "muon × 2, mean": "fp32", "rate × 2, mean": "fp32",
+         "muon × 2, mean": "fp32", "rate × 2, mean": "fp32", "bf16 moments, mean": "fp32",
+         "beta2 0.999, mean": "fp32-slow", "bf16 moments, beta2 0.999, mean": "fp32-slow",
+         "muon, bf16 moments, mean": "muon-fp32",
          "muon, nesterov 0.7": "fp32-nesterov"}  # muon against AdamW
 
 
