@@ -6,7 +6,8 @@
  *   bench_gpu head  DEVICE PRECISION SECONDS N C V        losses of N rows and their gradients
  *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
  *   bench_gpu copy  DEVICE SECONDS MB
- *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters
+ *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters (fp32, bf16, fp16: the
+ *       host's, for it makes those deltas)
  *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE]
  *       says what memory was planned and taken, reads step counts from standard input, one a line, and answers each
  *       with the tokens per second and the losses of those steps

@@ -24,6 +24,8 @@ const char *bench_text(const char *text, char out[BENCH_TEXT]);
 enum status bench_ends(const char *device, double seconds, char **v, struct err *err) MUST_CHECK;
 /* Of n parameters with one codec: prints its line. */
 enum status bench_delta(struct device *dev, double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
+/* The same where the host makes the delta, of a codec that devices cannot. */
+enum status bench_floats(double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
 /* v[n]: FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB, and perhaps RECOMPUTE; trains on the device of that name, the
  * same as dev, and serves standard input. */
 enum status bench_train_steps(struct device *dev, const char *name, const char *precision, int n, char **v,
@@ -42,5 +44,7 @@ struct bench_host {
     double encode_s, move_s, hash_s, decode_s; /* move_s: by all threads */
 };
 enum status bench_host_run(struct bench_host *h, double seconds, struct err *err) MUST_CHECK;
+/* move_s and hash_s alone, of the payload that is there. */
+enum status bench_host_apply(struct bench_host *h, double seconds) MUST_CHECK;
 
 #endif

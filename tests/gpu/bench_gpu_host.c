@@ -49,13 +49,18 @@ static enum status decode(struct bench_host *h)
     return codec_decode_pieces(h->codec, h->payload, h->size, h->room);
 }
 
+enum status bench_host_apply(struct bench_host *h, double seconds)
+{
+    TRY(fastest(move, h, seconds, &h->move_s));
+    return fastest(hash, h, seconds, &h->hash_s);
+}
+
 enum status bench_host_run(struct bench_host *h, double seconds, struct err *err)
 {
     h->payload = mem_alloc(1, codec_bound(h->codec));
     if (!h->payload) return err_set(err, STATUS_NOMEM, "no memory for a payload");
     enum status status = fastest(encode, h, seconds, &h->encode_s);
-    if (status == STATUS_OK) status = fastest(move, h, seconds, &h->move_s);
-    if (status == STATUS_OK) status = fastest(hash, h, seconds, &h->hash_s);
+    if (status == STATUS_OK) status = bench_host_apply(h, seconds);
     if (status == STATUS_OK) status = fastest(decode, h, seconds, &h->decode_s);
     mem_free(h->payload);
     return status == STATUS_OK ? status : err_set(err, status, "the codec refuses its own numbers");

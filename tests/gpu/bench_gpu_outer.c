@@ -73,7 +73,11 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
                       .residual = bench_random(dev, n, false, 0.1f), .rest = bench_random(dev, n, false, 1)};
     double alone, whole, sent, added, fetched, placed;
     TRY(codec_create(&codec, spec, &span, 1, err));
-    if (!codec_pieces(codec, &shape, NULL)) return err_set(err, STATUS_UNSUPPORTED, "%s has no form for devices", spec);
+    if (!codec_pieces(codec, &shape, NULL)) {
+        codec_destroy(codec);
+        mem_free(o.floats);
+        return bench_floats(seconds, spec, n, err);
+    }
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
     o.bytes = pieces_lay_out(&shape, NULL, &laid);
     o.numbers = dev->ops->alloc(dev, o.bytes);
