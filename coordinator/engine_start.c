@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/log.h"
 #include "common/mem.h"
 
 static enum status begin_run(struct engine *e, struct err *err)
@@ -9,7 +10,7 @@ static enum status begin_run(struct engine *e, struct err *err)
     struct record_run run = {.config_hash = e->config_hash, .config_text = e->config_text,
                              .config_size = strlen(e->config_text)};
     uint64_t id[2] = {engine_draw(e), engine_draw(e)};
-    memcpy(run.run_id, id, sizeof id);
+    memcpy(run.run_id, e->ledger.begun ? e->ledger.run_id : (const uint8_t *)id, sizeof run.run_id);
     if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
     size_t size = record_run_size(&run);
     uint8_t *body = mem_alloc(1, size);
@@ -21,21 +22,40 @@ static enum status begin_run(struct engine *e, struct err *err)
     return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
 }
 
-static enum status check_config(const struct engine *e, struct err *err)
+/* Which settings differ from those of the folder; empty: these cannot be read. */
+static enum status name_differences(const struct engine *e, char *names, size_t cap, struct err *err)
 {
-    if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
     struct config *then = mem_alloc(1, sizeof *then);
     struct config_sources sources;
-    char names[300] = "";
+    names[0] = '\0';
     if (!then) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
     config_defaults(then, &sources);
     enum status status = config_parse(then, &sources, e->ledger.config_text, strlen(e->ledger.config_text),
                                       "the run's configuration", CONFIG_FILE, NULL);
-    if (status == STATUS_OK) config_shared_diff(&e->config, then, names, sizeof names);
+    if (status == STATUS_OK) config_shared_diff(&e->config, then, names, cap);
     mem_free(then);
+    return STATUS_OK;
+}
+
+static enum status check_config(const struct engine *e, struct err *err)
+{
+    char names[300];
+    if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
+    TRY(name_differences(e, names, sizeof names, err));
     return err_set(err, STATUS_INVALID,
                    "the run folder holds a run with other settings: %s: use those, or another --dir",
                    names[0] ? names : "its configuration cannot be read by this version");
+}
+
+/* The folder of a run that no worker has joined, as after a first try with a model that did not fit: nothing is lost
+ * when other settings take the place of those. */
+static enum status change_settings(struct engine *e, struct err *err)
+{
+    char names[300];
+    if (e->ledger.modelled || e->ledger.config_hash == e->config_hash) return STATUS_OK;
+    TRY(name_differences(e, names, sizeof names, err));
+    log_info("nobody had joined the run in this folder: it takes the new settings (%s)", names);
+    return begin_run(e, err);
 }
 
 static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
@@ -44,8 +64,8 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     struct engine *e = ctx;
     const struct snapshot_info *newest = engine_newest(e);
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
-    TRY(ledger_replay(&e->ledger, type, at, body, size, err));
-    return type == RECORD_RUN ? check_config(e, err) : STATUS_OK; /* before steps are recomputed under other settings */
+    if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before steps are recomputed */
+    return ledger_replay(&e->ledger, type, at, body, size, err);
 }
 
 /* The newest snapshot is the state; the log of updates reaches back to the oldest. */
@@ -83,6 +103,7 @@ static enum status recover(struct engine *e, struct err *err)
     if (!e->ledger.journal.open && e->n_kept)
         TRY(journal_begin(&e->ledger.journal, e->store, engine_newest(e)->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
+    TRY(change_settings(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
     e->restarted = true;
     return journal_sync(&e->ledger.journal, err);

@@ -40,9 +40,11 @@ static char *copy_text(const char *text, size_t size)
 
 enum status ledger_set_run(struct ledger *l, const struct record_run *run)
 {
-    if (l->begun) return STATUS_STATE;
-    l->config_text = copy_text(run->config_text, run->config_size);
-    if (!l->config_text) return STATUS_NOMEM;
+    if (l->modelled) return STATUS_STATE;
+    char *text = copy_text(run->config_text, run->config_size);
+    if (!text) return STATUS_NOMEM;
+    mem_free(l->config_text);
+    l->config_text = text;
     memcpy(l->run_id, run->run_id, WIRE_UUID);
     l->config_hash = run->config_hash;
     l->begun = true;

@@ -12,7 +12,7 @@
 #include "coordinator/round.h"
 
 enum record_type {
-    RECORD_RUN = 1, /* first of all: run id, configuration */
+    RECORD_RUN = 1, /* first of all: run id, configuration; again where that changed before there was a model */
     RECORD_START,   /* a coordinator process took over */
     RECORD_MODEL,   /* the first JOIN: layout, data set, config.json, hashes of theta_0 */
     RECORD_MEMBER,  /* a worker got, took again or lost its place */

@@ -418,6 +418,35 @@ static void test_other_format(void **state)
     rig_close(&rig);
 }
 
+/* A run that nobody has joined takes other settings, and keeps them. */
+static void test_settings_before_anybody(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct msg m;
+    rig_open(&rig, diloco);
+    rig_hello(&rig, 0);
+    rig_expect(&rig, 0, MSG_CONFIG, &m);
+    uint64_t first = m.config.config_hash;
+    rig.config.train.sync_every = 5;
+    for (int i = 0; i < 2; i++) {
+        rig_restart(&rig, true, 0);
+        rig_hello(&rig, 0);
+        rig_expect(&rig, 0, MSG_CONFIG, &m);
+        assert_true(m.config.config_hash != first);
+    }
+    rig_join(&rig, 0);
+    rig.config.train.sync_every = 2;
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "train.sync_every (2 here, 5 there)"));
+    rig.engine = NULL;
+    rig.config.train.sync_every = 5;
+    rig_restart(&rig, true, 0);
+    rig_close(&rig);
+}
+
 static void test_other_settings(void **state)
 {
     (void)state;
@@ -510,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_over_when_found),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_other_format),
+        cmocka_unit_test(test_settings_before_anybody),
         cmocka_unit_test(test_other_settings),
         cmocka_unit_test(test_replay_recomputes),
     };
