@@ -33,7 +33,8 @@ static bool reader_gone(void)
 
 int std_streams_close(int code)
 {
-    bool failed = ferror(stdout) != 0; /* of an earlier write, whose errno is gone */
+    bool failed = ferror(stdout) != 0;
+    if (failed) putchar('\n'); /* the errno of that write is gone: one more says it again */
     errno = 0;
     if (fflush(stdout) == 0 && !failed) return code;
     int error = errno;
