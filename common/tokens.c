@@ -78,7 +78,8 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
             return err_set(err, STATUS_MISMATCH, "%s has %u-byte tokens, %s has %u-byte tokens: not one data set",
                            paths[i], shard->width, paths[0], tokens->shards[0].width);
         tokens->n_tokens += shard->n_tokens;
-        tokens->hash = hash_mix(tokens->hash, shard_hash(shard));
+        shard->hash = shard_hash(shard);
+        tokens->hash = hash_mix(tokens->hash, shard->hash);
     }
     return STATUS_OK;
 }
@@ -111,6 +112,17 @@ void tokens_close(struct tokens *tokens)
 static uint64_t shard_samples(const struct token_shard *shard, uint32_t t)
 {
     return shard->n_tokens && t ? (shard->n_tokens - 1) / t : 0;
+}
+
+uint32_t tokens_shared(const struct tokens *a, const struct tokens *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_shards; i++) {
+        bool found = false;
+        for (uint32_t k = 0; k < a->n_shards && !found; k++) found = a->shards[k].hash == b->shards[i].hash;
+        n += found && b->shards[i].n_tokens;
+    }
+    return n;
 }
 
 uint64_t tokens_samples(const struct tokens *tokens, uint32_t t)

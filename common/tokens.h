@@ -20,6 +20,7 @@ struct token_shard {
     const uint8_t *tokens; /* n_tokens * width bytes, little-endian, borrowed */
     uint64_t n_tokens;
     uint32_t width; /* bytes a token: 2 or 4 */
+    uint64_t hash;  /* of its size and of content sampled at fixed places; set by tokens_open */
 };
 
 struct tokens {
@@ -27,7 +28,7 @@ struct tokens {
     struct file_map *maps;
     uint32_t n_shards;
     uint64_t n_tokens;
-    uint64_t hash; /* of sizes and of content sampled at fixed places: two copies of a data set agree */
+    uint64_t hash; /* of those of the shards: two copies of a data set agree */
 };
 
 /* Read one shard's header from memory. CORRUPT with a reason when it breaks any rule above. `where` names it. */
@@ -39,6 +40,8 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
 void tokens_close(struct tokens *tokens);
 /* Windows of T + 1 tokens; 0 when every shard is too short (or T is 0). */
 uint64_t tokens_samples(const struct tokens *tokens, uint32_t t);
+/* How many shards of `b` that hold tokens are in `a`, too, by their hashes. */
+uint32_t tokens_shared(const struct tokens *a, const struct tokens *b);
 /* Copy window `index` < tokens_samples(t) to out[t + 1] and return the largest token in it (for the caller's check
  * against its vocabulary). */
 uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out);

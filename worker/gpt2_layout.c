@@ -96,10 +96,11 @@ struct gpt2_offsets gpt2_offsets_of(const struct model_config *config)
     return o;
 }
 
-/* bos and eos stand where the real GPT-2 has them; smaller vocabularies have none, so they name the last token. */
+/* bos and eos stand where the real GPT-2 has them; in smaller vocabularies they are 0, what `atoll prepare` writes
+ * between documents of bytes. */
 enum status gpt2_config_json(const struct model_config *c, char *out, size_t cap)
 {
-    unsigned eos = c->vocab_size > 50256 ? 50256 : c->vocab_size - 1;
+    unsigned eos = c->vocab_size > 50256 ? 50256 : 0;
     int n = snprintf(out, cap,
                      "{\n"
                      "  \"architectures\": [\"GPT2LMHeadModel\"],\n"

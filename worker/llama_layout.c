@@ -141,10 +141,11 @@ static const char *json_scaling(const struct rope_scaling *s, char out[240])
 }
 
 /* Rotary positions twice, as transformers writes them since version 5 and as those before read them; so the type. bos
- * and eos stand where Llama 3 has them; smaller vocabularies have none, so they name the last token. */
+ * and eos stand where Llama 3 has them; in smaller vocabularies they are 0, what `atoll prepare` writes between
+ * documents of bytes. */
 enum status llama_config_json(const struct model_config *c, char *out, size_t cap)
 {
-    unsigned bos = c->vocab_size > 128001 ? 128000 : c->vocab_size - 1, eos = c->vocab_size > 128001 ? 128001 : bos;
+    unsigned bos = c->vocab_size > 128001 ? 128000 : 0, eos = c->vocab_size > 128001 ? 128001 : bos;
     char eps[40], theta[40], scaling[240];
     bool scaled = c->rope_scaling.factor != 0;
     json_scaling(&c->rope_scaling, scaling);

@@ -122,7 +122,11 @@ static enum status open_data(struct trainer *t, struct err *err)
     guess_val(&t->config);
     TRY(open_tokens(&t->train, t->config.data.train, "train", err));
     TRY(open_tokens(&t->val, t->config.data.val, "val", err));
-    uint32_t seq = t->config.model.block_size;
+    uint32_t seq = t->config.model.block_size, shared = tokens_shared(&t->train, &t->val);
+    if (shared)
+        log_warn("%u of %u shards of data.val are in data.train, too: validation losses are of text that was trained "
+                 "on",
+                 shared, t->val.n_shards);
     if (tokens_samples(&t->train, seq) == 0 || tokens_samples(&t->val, seq) == 0)
         return err_set(err, STATUS_INVALID,
                        "%s has no shard of more than %u tokens: use more text, or a smaller "

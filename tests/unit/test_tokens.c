@@ -136,6 +136,25 @@ static void test_empty_set(void **state)
     tokens_close(&tokens);
 }
 
+static void test_shared(void **state)
+{
+    (void)state;
+    struct tokens a, b, none;
+    write_set("some", 2, 10, 35);
+    write_set("others", 2, 10, 24); /* two shards of 10 as there, one of 4 */
+    write_set("nothing", 2, 10, 0);
+    open_set(&a, "some");
+    open_set(&b, "others");
+    open_set(&none, "nothing");
+    assert_int_equal(tokens_shared(&a, &b), 2);
+    assert_int_equal(tokens_shared(&b, &a), 2);
+    assert_int_equal(tokens_shared(&a, &a), 4);
+    assert_int_equal(tokens_shared(&none, &none), 0);
+    tokens_close(&a);
+    tokens_close(&b);
+    tokens_close(&none);
+}
+
 static void test_abort_leaves_nothing(void **state)
 {
     (void)state;
@@ -250,9 +269,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows),         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_rewrite_shorter), cmocka_unit_test(test_empty_set),
-        cmocka_unit_test(test_earlier_set_goes_first),
-        cmocka_unit_test(test_abort_leaves_nothing), cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_mixed_widths),    cmocka_unit_test(test_large_offsets),
+        cmocka_unit_test(test_shared),          cmocka_unit_test(test_earlier_set_goes_first),
+        cmocka_unit_test(test_bad_headers),     cmocka_unit_test(test_abort_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }
