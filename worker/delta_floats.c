@@ -6,69 +6,45 @@
 #include "common/sum_squares.h"
 #include "compress/codec_simd.h"
 
-/* The pseudo-gradient, subtracted in double precision and rounded once, in out (NULL: not wanted); its squared norm. */
-static double subtract(const float *base, const float *values, float *restrict out, size_t n)
+struct difference {
+    const float *base, *values;
+    float *out; /* NULL: only its squared norm is wanted */
+};
+
+/* The pseudo-gradient, subtracted in double precision and rounded once; its squared norm. */
+static double subtract_block(void *ctx, size_t at, size_t n)
 {
+    const struct difference *d = ctx;
+    const float *base = d->base + at, *values = d->values + at;
+    float *restrict out = d->out ? d->out + at : NULL;
     double lane[SUM_LANES] = {0};
     size_t whole = n / SUM_LANES * SUM_LANES;
     for (size_t i = 0; i < whole; i += SUM_LANES)
         for (size_t k = 0; k < SUM_LANES; k++) {
-            double d = (double)base[i + k] - (double)values[i + k];
-            lane[k] += d * d;
-            if (out) out[i + k] = (float)d;
+            double x = (double)base[i + k] - (double)values[i + k];
+            lane[k] += x * x;
+            if (out) out[i + k] = (float)x;
         }
     for (size_t i = whole; i < n; i++) {
-        double d = (double)base[i] - (double)values[i];
-        lane[i - whole] += d * d;
-        if (out) out[i] = (float)d;
+        double x = (double)base[i] - (double)values[i];
+        lane[i - whole] += x * x;
+        if (out) out[i] = (float)x;
     }
     return sum_lanes(lane);
 }
 
-struct making {
-    const float *base, *values;
-    float *out; /* NULL: only the sums */
-    size_t n;
-    double square[SUM_BLOCKS];
-};
-
-static void make_blocks(void *ctx, int thread, int threads)
+static double subtract(struct pool *pool, const float *base, const float *values, float *out, size_t n)
 {
-    struct making *m = ctx;
-    size_t at, end;
-    pool_share(m->n, SUM_BLOCK, thread, threads, &at, &end);
-    for (; at < end; at += SUM_BLOCK) {
-        size_t n = end - at < SUM_BLOCK ? end - at : SUM_BLOCK;
-        m->square[at / SUM_BLOCK] = subtract(m->base + at, m->values + at, m->out ? m->out + at : NULL, n);
-    }
-}
-
-/* As sum_squares shares them out, of base - values. */
-static double subtract_blocks(struct pool *pool, const float *base, const float *values, float *out, size_t n)
-{
-    const size_t most = (size_t)SUM_BLOCK * SUM_BLOCKS;
-    struct making m;
-    double square = 0;
-    for (size_t at = 0; at < n; at += most) {
-        m.base = base + at;
-        m.values = values + at;
-        m.out = out ? out + at : NULL;
-        m.n = n - at < most ? n - at : most;
-        if (pool && m.n > SUM_BLOCK)
-            pool_run(pool, make_blocks, &m);
-        else
-            make_blocks(&m, 0, 1);
-        for (size_t i = 0; i * SUM_BLOCK < m.n; i++) square += m.square[i];
-    }
-    return square;
+    struct difference d = {base, values, out};
+    return sum_by_blocks(pool, n, subtract_block, &d);
 }
 
 double delta_floats(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out,
                     size_t n)
 {
-    if (form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract_blocks(pool, base, values, out, n));
+    if (form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract(pool, base, values, out, n));
     pool_copy(pool, out, values, n * sizeof *out);
-    return sqrt(form == DELTA_GRADIENT ? sum_squares(pool, values, n) : subtract_blocks(pool, base, values, NULL, n));
+    return sqrt(form == DELTA_GRADIENT ? sum_squares(pool, values, n) : subtract(pool, base, values, NULL, n));
 }
 
 struct looking {

@@ -16,14 +16,14 @@ atoll_planted_bug(threads rest_of_the_first_parts test_codec_threads compress/fe
 atoll_planted_bug(threads residual_added_from_the_start test_codec_threads compress/feedback.c
     "x[i] + decay * residual[i];" "x[i] + decay * residual[i - part.from];")
 
-atoll_planted_bug(threads norm_by_shares test_delta_floats worker/delta_floats.c
-    "m->square[at / SUM_BLOCK] =" "m->square[thread] =")
 atoll_planted_bug(threads sum_by_shares test_delta_floats common/sum_squares.c
     "sums->of[at / SUM_BLOCK] =" "sums->of[thread] =")
 atoll_planted_bug(threads sum_of_the_first_blocks test_delta_floats common/sum_squares.c
-    "sums.x = x + at;" "sums.x = x;")
-atoll_planted_bug(threads norm_of_the_first_blocks test_delta_floats worker/delta_floats.c
-    "m.values = values + at;" "m.values = values;")
+    "sums->from + at, n);" "at, n);")
+atoll_planted_bug(threads squares_of_the_first_block test_delta_floats common/sum_squares.c
+    "*(const float *const *)ctx + at;" "*(const float *const *)ctx;")
+atoll_planted_bug(threads difference_to_the_first_block test_delta_floats worker/delta_floats.c
+    "*values = d->values + at;" "*values = d->values;")
 atoll_planted_bug(threads nan_in_another_share test_delta_floats worker/delta_floats.c
     "bad = bad || l.bad[i];" "bad = l.bad[0];")
 
