@@ -181,7 +181,8 @@ static enum status make_model(struct trainer *t, struct err *err)
         .opt = inner_opt_config_of(c),
         .pool = t->pool,
     };
-    replica.opt.unread = c->train.method == METHOD_DDP || !c->checkpoint.worker_every; /* only saves read it */
+    if (c->train.method == METHOD_DDP) replica.opt.kind = OPTIMIZER_SGD; /* the coordinator's step: no moments here */
+    replica.opt.unread = !c->checkpoint.worker_every; /* only saves read it */
     TRY(outer_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);

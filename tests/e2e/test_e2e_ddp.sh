@@ -53,6 +53,8 @@ same() { # what run calm
 codec=(codec.up=fp32)
 begin
 end calm
+memory=$(grep 'memory in MiB' worker-0.log)
+[[ $memory == *gradient* && $memory != *moments* ]] || fail "it keeps moments, which only the coordinator needs: $memory"
 two_kills() { kill_at worker-1 60 && kill_at worker-1 180; }
 storm begin two_kills
 end killed
