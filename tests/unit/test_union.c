@@ -16,10 +16,10 @@
 #include "compress/union.h"
 #include "tests/lib/mergerig.h"
 
-enum { R = MERGERIG_WORKERS, ROUNDS = 3 };
+enum { R = MERGERIG_WORKERS, ROUNDS = 3, MOST_ROUNDS = 10 };
 
 static struct mergerig w;
-static float *common; /* what the deltas of a round share */
+enum { FLOATS = 700 * 384 + 384 + 37 * 11 + 100 * 501 + 77 }; /* of the layout below */
 
 static void world_open(const char *up, const char *down)
 {
@@ -27,26 +27,37 @@ static void world_open(const char *up, const char *down)
                                                      {"bias", 384, 0}, {"thin", 37, 11}, /* short chunks */
                                                      {"matrix", 100, 501}, {"norm", 77, 0}};
     mergerig_open(&w, up, down, tensors, sizeof tensors / sizeof *tensors);
-    common = mem_alloc(w.layout.n_params, sizeof *common);
+    assert_int_equal(w.layout.n_params, FLOATS);
 }
 
 static void world_close(void)
 {
-    mem_free(common);
     mergerig_close(&w);
+}
+
+/* Normal noise, the same whenever it is asked for, made once: it takes longer than what is tested. */
+static const float *noise(uint64_t round, uint32_t which)
+{
+    static float drawn[MOST_ROUNDS][R + 1][FLOATS];
+    static bool there[MOST_ROUNDS][R + 1];
+    assert_true(round < MOST_ROUNDS && which <= R);
+    float *x = drawn[round][which];
+    if (!there[round][which]) rng_normal_fill(9, RNG_TEST, round << 40 | (uint64_t)which << 30, 0.01f, x, FLOATS);
+    there[round][which] = true;
+    return x;
 }
 
 /* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns
  * the bytes of them. */
 static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
 {
-    uint64_t bytes = 0, count = w.layout.n_params;
+    uint64_t bytes = 0;
     float alone = sqrtf(1 - shared * shared);
-    rng_normal_fill(9, RNG_TEST, round << 40, 0.01f, common, count);
+    const float *common = noise(round, 0);
     for (uint32_t i = 0; i < n; i++) {
-        rng_normal_fill(9, RNG_TEST, round << 40 | (uint64_t)(i + 1) << 30, 0.01f, w.x, count);
-        for (uint64_t k = 0; k < count; k++)
-            w.x[k] = (shared * common[k] + alone * w.x[k]) * (float)(1 + k / 384 % 7);
+        const float *own = noise(round, i + 1);
+        for (uint64_t k = 0; k < FLOATS; k++)
+            w.x[k] = (shared * common[k] + alone * own[k]) * (float)(1 + k / 384 % 7);
         mergerig_encode(&w, i);
         bytes += w.deltas[i].size;
     }
@@ -164,7 +175,7 @@ static void test_vectors_are_dense(void **state)
     const struct tensor *bias = &w.layout.tensors[1];
     double *ideal = mem_alloc(bias->count, sizeof *ideal);
     for (uint64_t i = 0; i < bias->count; i++) ideal[i] = (double)w.outer.theta[bias->offset + i];
-    for (uint64_t round = 0; round < 10; round++) {
+    for (uint64_t round = 0; round < MOST_ROUNDS; round++) {
         merge_round(4, 0.5f, round);
         for (uint64_t i = 0; i < bias->count; i++) {
             ideal[i] -= w.config.outer.learning_rate * (double)w.outer.acc[bias->offset + i];
