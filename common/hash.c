@@ -120,10 +120,7 @@ uint64_t hash_floats(struct pool *pool, const float *x, size_t n)
     for (size_t at = 0; at < n; at += most) {
         leaves.x = x + at;
         leaves.n = n - at < most ? n - at : most;
-        if (pool && leaves.n > HASH_BLOCK)
-            pool_run(pool, hash_leaves, &leaves);
-        else
-            hash_leaves(&leaves, 0, 1);
+        pool_run_if(pool, leaves.n > HASH_BLOCK, hash_leaves, &leaves);
         for (size_t i = 0; i * HASH_BLOCK < leaves.n; i++) root = hash_mix(root, leaves.hash[i]);
     }
     return root;

@@ -177,6 +177,14 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
     restore_floats(csr);
 }
 
+void pool_run_if(struct pool *pool, bool worth, pool_fn fn, void *ctx)
+{
+    if (pool && worth)
+        pool_run(pool, fn, ctx);
+    else
+        fn(ctx, 0, 1);
+}
+
 void pool_share(size_t count, size_t grain, int thread, int threads, size_t *begin, size_t *end)
 {
     size_t grains = (count + grain - 1) / grain, t = (size_t)thread, n = (size_t)threads;

@@ -4,6 +4,7 @@
 #ifndef COMMON_POOL_H
 #define COMMON_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/status.h"
@@ -28,6 +29,8 @@ int pool_threads(const struct pool *pool);
 int pool_cores(int most);
 /* Run fn on every thread and wait for all. One caller at a time; not from inside a job. */
 void pool_run(struct pool *pool, pool_fn fn, void *ctx);
+/* pool_run where there is a pool and the job is worth it, else fn by the caller alone: fn(ctx, 0, 1). */
+void pool_run_if(struct pool *pool, bool worth, pool_fn fn, void *ctx);
 
 /* Share `thread` of `count` items cut into `threads` contiguous shares that start at multiples of `grain`. */
 void pool_share(size_t count, size_t grain, int thread, int threads, size_t *begin, size_t *end);

@@ -34,10 +34,7 @@ double sum_by_blocks(struct pool *pool, size_t n, sum_block_fn of_block, void *c
     double sum = 0;
     for (sums.from = 0; sums.from < n; sums.from += most) {
         sums.n = n - sums.from < most ? n - sums.from : most;
-        if (pool && sums.n > SUM_BLOCK)
-            pool_run(pool, sum_share, &sums);
-        else
-            sum_share(&sums, 0, 1);
+        pool_run_if(pool, sums.n > SUM_BLOCK, sum_share, &sums);
         for (size_t i = 0; i * SUM_BLOCK < sums.n; i++) sum += sums.of[i];
     }
     return sum;

@@ -183,11 +183,9 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
     const struct value_ctx *v = &codec->chain.value;
     bool in_parts = v->stage->encode_part != NULL, fits = cap >= codec->bounds[0];
     struct encoding e = {.codec = codec, .x = x, .payload = in_parts && fits ? dst : NULL};
-    int threads = pool && codec_parts(codec) > 1 ? pool_threads(pool) : 1;
-    if (threads > 1)
-        pool_run(pool, encode_parts, &e);
-    else
-        encode_parts(&e, 0, 1);
+    bool worth = codec_parts(codec) > 1;
+    int threads = pool && worth ? pool_threads(pool) : 1;
+    pool_run_if(pool, worth, encode_parts, &e);
     for (int i = 0; i < threads; i++) {
         if (e.bad[i] == v->n) continue;
         if (bad_index) *bad_index = e.bad[i];

@@ -33,10 +33,7 @@ struct job {
 
 static void run(struct pool *pool, pool_fn fn, struct job *job)
 {
-    if (pool && codec_parts(job->codec) > 1)
-        pool_run(pool, fn, job);
-    else
-        fn(job, 0, 1);
+    pool_run_if(pool, codec_parts(job->codec) > 1, fn, job);
 }
 
 /* x = delta + beta * residual */

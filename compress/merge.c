@@ -99,10 +99,7 @@ bool merge_measures(const struct merge *merge)
 
 static void run(struct merge *merge, pool_fn fn, struct job *job)
 {
-    if (merge->m->pool && job->items > 1)
-        pool_run(merge->m->pool, fn, job);
-    else
-        fn(job, 0, 1);
+    pool_run_if(merge->m->pool, job->items > 1, fn, job);
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */

@@ -152,10 +152,7 @@ uint64_t union_bytes(const struct layout *layout, uint32_t fragment, const float
         if (tensor->ndim > 1) chunks += (tensor->count + CHUNK - 1) / CHUNK;
     }
     job.n_groups = (chunks + GROUP - 1) / GROUP;
-    if (pool && job.n_groups > 1)
-        pool_run(pool, count_share, &job);
-    else
-        count_share(&job, 0, 1);
+    pool_run_if(pool, job.n_groups > 1, count_share, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++) bytes += job.bytes[i];
     return bytes + (job.n_groups ? OFFSET * (job.n_groups - 1) : 0);
 }

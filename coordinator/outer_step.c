@@ -152,10 +152,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                       .in = {.theta = theta, .acc = s->acc, .n = frag->count, .increment = !replace,
                              .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);
-    if (s->pool && frag->count > GRAIN)
-        pool_run(s->pool, step_range, &job);
-    else
-        step_range(&job, 0, 1);
+    pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     if (step->relay) {

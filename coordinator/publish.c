@@ -56,10 +56,7 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
     struct job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
     TRY(codec_encode_by(p->codec, p->pool, x, payload, cap, size_p, NULL));
     TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
-    if (p->pool && job.parts > 1)
-        pool_run(p->pool, move_parts, &job);
-    else
-        move_parts(&job, 0, 1);
+    pool_run_if(p->pool, job.parts > 1, move_parts, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     *hash_p = hash_floats(p->pool, theta, n);

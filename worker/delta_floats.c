@@ -65,10 +65,7 @@ bool delta_floats_finite(struct pool *pool, const float *values, size_t n)
 {
     struct looking l = {.values = values, .n = n};
     bool bad = false;
-    if (pool && n > SUM_BLOCK)
-        pool_run(pool, look_at_share, &l);
-    else
-        look_at_share(&l, 0, 1);
+    pool_run_if(pool, n > SUM_BLOCK, look_at_share, &l);
     for (int i = 0; i < POOL_THREADS_MAX; i++) bad = bad || l.bad[i];
     return !bad;
 }

@@ -119,10 +119,7 @@ static enum status encode_made(struct outer_loop *loop)
     enum status status = delta_maker_make(loop->maker, &err);
     if (status != STATUS_OK && status != STATUS_NONFINITE) log_error("%s", err.msg);
     TRY(status);
-    if (loop->model.pool)
-        pool_run(loop->model.pool, encode_some, &e);
-    else
-        encode_some(&e, 0, 1);
+    pool_run_if(loop->model.pool, true, encode_some, &e);
     for (uint32_t i = 0; i < loop->n_fragments; i++) TRY(e.status[i]);
     delta_maker_keep(loop->maker);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {

@@ -15,10 +15,7 @@ struct job {
 
 static void run(struct pool *pool, pool_fn fn, struct job *job, size_t grain)
 {
-    if (pool && job->items > grain)
-        pool_run(pool, fn, job);
-    else
-        fn(job, 0, 1);
+    pool_run_if(pool, job->items > grain, fn, job);
 }
 
 static void move_parts(void *ctx, int thread, int threads)
