@@ -87,10 +87,11 @@ static bool served(const char *run)
 /* No coordinator answered, and the run is not over. */
 static enum status why_nothing(const char *run, bool asked, double timeout_s, struct err *err)
 {
-    if (served(run) && asked)
+    bool here = served(run);
+    if (here && asked)
         return err_set(err, STATUS_CLOSED, "a coordinator serves %s and does not answer within %g s: it is busy, "
                        "stopped, or not reached from here; ask again", run, timeout_s);
-    if (served(run)) return err_set(err, STATUS_CLOSED, "a coordinator of %s is starting: ask again", run);
+    if (here) return err_set(err, STATUS_CLOSED, "a coordinator of %s is starting: ask again", run);
     if (holds(run, "launch.lock"))
         return err_set(err, STATUS_CLOSED, "the run in %s is neither running nor finished: atoll launch with --dir %s "
                        "continues it", run, run);
@@ -113,7 +114,8 @@ static enum status status_of_run(const char *run, double timeout_s, bool raw, st
     bool over = file_exists(path);
     TRY(run_path(address_path, sizeof address_path, run, "address", err));
     bool known = run_line(address_path, address, sizeof address, NULL) == STATUS_OK;
-    if (known && status_of_address(address, over ? 1 : timeout_s, raw, err) == STATUS_OK) return STATUS_OK;
+    enum status asked = known ? status_of_address(address, over ? 1 : timeout_s, raw, err) : STATUS_CLOSED;
+    if (asked == STATUS_OK || (!over && asked != STATUS_CLOSED)) return asked; /* a refusal says why itself */
     if (!over) return why_nothing(run, known, timeout_s, err);
     TRY(file_read(path, SUMMARY_MAX, &summary, &size, err));
     enum status status = show(summary, path, raw, err);
