@@ -1,5 +1,6 @@
 #include "coordinator/engine_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/log.h"
@@ -22,7 +23,7 @@ static enum status begin_run(struct engine *e, struct err *err)
     return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
 }
 
-/* Which settings differ from those of the folder; empty: these cannot be read. */
+/* Which settings differ from those of the folder. */
 static enum status name_differences(const struct engine *e, char *names, size_t cap, struct err *err)
 {
     struct config *then = mem_alloc(1, sizeof *then);
@@ -34,6 +35,7 @@ static enum status name_differences(const struct engine *e, char *names, size_t 
                                       "the run's configuration", CONFIG_FILE, NULL);
     if (status == STATUS_OK) config_shared_diff(&e->config, then, names, cap);
     mem_free(then);
+    if (!names[0]) snprintf(names, cap, "its configuration cannot be read by this version");
     return STATUS_OK;
 }
 
@@ -43,8 +45,7 @@ static enum status check_config(const struct engine *e, struct err *err)
     if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
     TRY(name_differences(e, names, sizeof names, err));
     return err_set(err, STATUS_INVALID,
-                   "the run folder holds a run with other settings: %s: use those, or another --dir",
-                   names[0] ? names : "its configuration cannot be read by this version");
+                   "the run folder holds a run with other settings: %s: use those, or another --dir", names);
 }
 
 /* The folder of a run that no worker has joined, as after a first try with a model that did not fit: nothing is lost
