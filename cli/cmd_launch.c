@@ -335,7 +335,7 @@ int cmd_launch(int argc, char **argv)
         status = check(l, &err);
         if (status == STATUS_OK) status = launch(l, &o, &err);
         if (status == STATUS_OK) code = l->supervisor.exit_code;
-        if (status == STATUS_OK && code != EXIT_DONE && code != EXIT_RESUMABLE && l->supervisor.failure[0])
+        if (status == STATUS_OK && l->supervisor.failure[0])
             fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
     }
     if (status != STATUS_OK && status != STATUS_END) code = options_fail("atoll", &err);

@@ -122,11 +122,13 @@ static const char *reason(const struct child *child, char *text, size_t cap)
 }
 
 /* Lines of children that stop follow on the screen, so the cause is told again at the end. The first one is it. */
-static void set_failure(struct supervisor *s, const struct child *child, const char *how)
+static void give_up(struct supervisor *s, const struct child *child, const char *how, int code, uint64_t now_us)
 {
-    if (s->failure[0]) return;
-    snprintf(s->failure, sizeof s->failure, "%s%s%s: %s", child->name, how[0] ? " " : "", how,
-             child->error[0] ? child->error : "see its log");
+    if (!s->failure[0])
+        snprintf(s->failure, sizeof s->failure, "%s%s%s: %s", child->name, how[0] ? " " : "", how,
+                 child->error[0] ? child->error : "see its log");
+    worsen(s, code);
+    stop_all(s, now_us);
 }
 
 /* A child failed: restart it after a pause, or give up. */
@@ -144,9 +146,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
         else
             say("%s %s and all %" PRIu64 " restarts are used up: giving up, %s", child->name, how, s->max_restarts,
                 reason(child, text, sizeof text));
-        set_failure(s, child, how);
-        worsen(s, EXIT_FAILED);
-        stop_all(s, now_us);
+        give_up(s, child, how, EXIT_FAILED, now_us);
         return;
     }
     unsigned shift = child->failures - 1 < 6 ? child->failures - 1 : 6;
@@ -166,9 +166,7 @@ static void on_lasting(struct supervisor *s, const struct child *child, uint64_t
     if (!s->stopping)
         say("%s cannot run, and starting it again would not help: stopping%s%s", child->name,
             child->error[0] ? ": " : ", see its log", child->error);
-    set_failure(s, child, "");
-    worsen(s, child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED);
-    stop_all(s, now_us);
+    give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
 }
 
 static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)

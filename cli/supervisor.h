@@ -32,7 +32,7 @@ struct supervisor {
     uint64_t restarts;
     int exit_code;
     bool finished; /* the coordinator ended with 0: the run is complete */
-    char failure[CHILD_ERROR_MAX + 128]; /* what stopped the run, for the user; empty: nothing did */
+    char failure[CHILD_ERROR_MAX + 128]; /* the first child given up, and why; empty: none was */
 
     /* Inside. */
     int signal_fd;
