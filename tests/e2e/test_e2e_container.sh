@@ -47,7 +47,7 @@ for path in $libraries "$loader"; do mkdir -p "$root$(dirname "$path")" && cp -L
 cp "$BIN/atoll-coordinator" "$BIN/atoll" "$root/bin/"
 chown 10001:10001 "$root/data"
 make_data
-write_config "$root/run.yaml" train.sync_every=5 train.max_steps=1000 coordinator.min_workers=2 train.eval_every=0
+write_config "$root/run.yaml" train.sync_every=5 train.max_steps=5000 coordinator.min_workers=2 train.eval_every=0
 user=$(sed -n 's/^USER //p' "$dockerfile")
 listen=$(sed -n 's/^ENV ATOLL_COORDINATOR_LISTEN=//p' "$dockerfile")
 
@@ -95,6 +95,7 @@ grep -qF -- "--join $join " coordinator.log || fail "the join line is not that o
 worker_start worker-0
 worker_start worker-1
 until_true 60 "10 rounds" rounds_reach 10 "$root/data"
+kill -STOP "${node_pid[worker-1]}" # the run does not end while it is looked at
 chroot --userspec="$user" "$root" /bin/atoll status /data >status.log 2>&1 || fail "atoll status in it: $(<status.log)"
 grep -q 'worker-1' status.log || fail "atoll status does not name the workers: $(<status.log)"
 
@@ -103,10 +104,11 @@ kill -TERM "$first"
 finish "$container" 10 75 "the container that was stopped"
 stopped=$(rounds_done "$root/data")
 container_start
+kill -CONT "${node_pid[worker-1]}"
 until_true 60 "a round after that" rounds_reach $((stopped + 1)) "$root/data"
 node_pid[container]=$container
 nodes_finish 90
-(($(rounds_done "$root/data") == 200)) || fail "$(rounds_done "$root/data") rounds, expected 200"
+(($(rounds_done "$root/data") == 1000)) || fail "$(rounds_done "$root/data") rounds, expected 1000"
 for made in journal summary.json keys; do
     [[ $(stat -c %u "$root/data/$made") == "${user%:*}" ]] || fail "$made is not of the container's user"
 done
