@@ -31,11 +31,6 @@ struct job {
     struct codec_view view;
 };
 
-static void run(struct pool *pool, pool_fn fn, struct job *job)
-{
-    pool_run_if(pool, codec_parts(job->codec) > 1, fn, job);
-}
-
 /* x = delta + beta * residual */
 static void add_residual(void *ctx, int thread, int threads)
 {
@@ -68,14 +63,15 @@ enum status feedback_encode(struct feedback *fb, struct codec *codec, struct poo
                             size_t cap, size_t *size_p)
 {
     struct job job = {.fb = fb, .codec = codec, .x = delta};
+    bool shared = codec_parts(codec) > 1;
     size_t size;
     if (fb->pending) return STATUS_STATE;
     if (codec_count(codec) != fb->count) return STATUS_INVALID;
-    if (fb->residual) run(pool, add_residual, &job);
+    if (fb->residual) pool_run_if(pool, shared, add_residual, &job);
     TRY(codec_encode_by(codec, pool, delta, dst, cap, &size, NULL));
     if (fb->residual) {
         TRY(codec_open(codec, dst, size, NULL, &job.view)); /* a refusal leaves the residual as it was */
-        run(pool, keep_rest, &job);
+        pool_run_if(pool, shared, keep_rest, &job);
     }
     fb->pending = true;
     *size_p = size;

@@ -97,11 +97,6 @@ bool merge_measures(const struct merge *merge)
     return merge->m->clip == MERGE_CLIP_MEDIAN && merge->n > 1;
 }
 
-static void run(struct merge *merge, pool_fn fn, struct job *job)
-{
-    pool_run_if(merge->m->pool, job->items > 1, fn, job);
-}
-
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 /* Calls over the tensors that part [from, to) of the fragment touches; *t_p goes on where it was. */
@@ -209,7 +204,7 @@ static void limit_norms(struct merge *merge)
 void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
-    run(merge, measure_job, &job);
+    pool_run_if(merge->m->pool, job.items > 1, measure_job, &job);
     merge->measured += count;
     if (merge->measured == merge->n) limit_norms(merge);
 }
@@ -319,6 +314,6 @@ static void add_job(void *ctx, int thread, int threads)
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
-    run(merge, add_job, &job);
+    pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
     merge->added += count;
 }

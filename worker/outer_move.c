@@ -13,11 +13,6 @@ struct job {
     size_t items; /* parts, or floats */
 };
 
-static void run(struct pool *pool, pool_fn fn, struct job *job, size_t grain)
-{
-    pool_run_if(pool, job->items > grain, fn, job);
-}
-
 static void move_parts(void *ctx, int thread, int threads)
 {
     const struct job *job = ctx;
@@ -35,7 +30,7 @@ static void move_parts(void *ctx, int thread, int threads)
 void outer_move_view(struct pool *pool, const struct codec_view *view, bool replace, float *theta)
 {
     struct job job = {.view = view, .replace = replace, .theta = theta, .items = codec_parts(view->codec)};
-    run(pool, move_parts, &job, 1);
+    pool_run_if(pool, job.items > 1, move_parts, &job);
 }
 
 static void step_floats(void *ctx, int thread, int threads)
@@ -54,5 +49,5 @@ static void step_floats(void *ctx, int thread, int threads)
 void outer_move_step(struct pool *pool, const struct outer_move_sgd *step, float *x, float *theta, size_t n)
 {
     struct job job = {.step = step, .x = x, .theta = theta, .items = n};
-    run(pool, step_floats, &job, STEP_FLOATS);
+    pool_run_if(pool, n > STEP_FLOATS, step_floats, &job);
 }
