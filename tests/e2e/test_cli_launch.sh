@@ -49,7 +49,8 @@ fresh() { # NAME: a new scene
     rundir=$STUB_DIR/run
 }
 launch() { "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; }
-launch_in_place() { exec "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # for &, so that $! is launch
+by=() # what launch is started by
+launch_in_place() { exec "${by[@]}" "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # for &, so that $! is launch
 calls() { grep -c "^$1" "$STUB_LOG"; }
 restarted() { [[ $(calls coordinator) == 2 ]]; }
 plan_taken() { [[ ! -s $STUB_DIR/plan-worker-0 && -e $STUB_DIR/worker-1.pid ]]; }
@@ -179,6 +180,7 @@ gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator was left behind"
 
 # A terminal that is closed stops it, too, but not with nohup.
 fresh hangup
+by=(env --default-signal=HUP) # this test may run under nohup itself
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 test -e "$STUB_DIR/worker-1.pid"
@@ -187,12 +189,14 @@ code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
 fresh nohup
-(trap '' HUP && launch_in_place) >"$tmp/.bg" 2>&1 &
+by=(nohup)
+launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 test -e "$STUB_DIR/worker-1.pid"
 kill -HUP $pid
 touch "$STUB_DIR/finish"
 wait $pid || fail "nohup: ended with $?: $(<"$tmp/.bg")"
+by=()
 
 # What does not stop is killed after --stop-timeout.
 fresh stubborn

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Standard output and error that are closed, full, or not read to the end, and a terminal that is closed: no line of them lands in a file of the run, no
-# run ends by it, and a result that could not be written is a failure.
+# Standard output and error that are closed, full, or not read to the end, and a terminal that is closed: no line of
+# them lands in a file of the run, no run ends by it, and a result that could not be written is a failure.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
+# shellcheck source=tests/e2e/cluster.sh
+source "$HERE/cluster.sh"
 
 make_data
 write_config run.yaml train.max_steps=20
-coordinator() { exec "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}" "$@"; }
-worker() { exec "$BIN/atoll-worker" --join run --dir worker --name worker --data.train='data/train_*.bin'; }
+by=() # what they are started by
+coordinator() { exec "${by[@]}" "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}" "$@"; }
+worker() { exec "${by[@]}" "$BIN/atoll-worker" --join run --dir worker --name worker --data.train='data/train_*.bin'; }
 
 # Closed: what is opened first would have their numbers.
 closed() { "$@" <&- >&- 2>&-; }
@@ -39,28 +42,25 @@ timeout 60 "$BIN/atoll" generate "$checkpoint" --tokens 1000000 | one_line || fa
 echo "not read to the end: the run goes on, generate ends"
 
 # A terminal that is closed: SIGHUP ends a program like SIGTERM, unless it was started with nohup.
-command_itself() { "$@"; }
-hang_up() { # code what COMMAND...
+hang_up() { # code what
     local code=$1 what=$2
-    shift 2
     rm -rf run worker
-    start hup.log "$@" coordinator --train.max_steps=10000000
+    start hup.log coordinator --train.max_steps=10000000
     coordinator=$pid
-    start hup.log "$@" worker
-    until_true 60 "a round" grep -qs '"event":"round"' run/metrics.jsonl
+    start hup.log worker
+    until_true 60 "a round" rounds_reach 1
     kill -HUP "$pid" "$coordinator"
     if ((code == 0)); then
-        rounds=$(grep -c '"event":"round"' run/metrics.jsonl)
-        until_true 60 "rounds after SIGHUP" more_rounds
+        until_true 60 "rounds after SIGHUP" rounds_reach $(($(rounds_done) + 3))
         kill -TERM "$pid" "$coordinator"
     fi
     finish "$pid" 60 75 "a worker $what"
     finish "$coordinator" 60 75 "a coordinator $what"
 }
-more_rounds() { (($(grep -c '"event":"round"' run/metrics.jsonl) > rounds + 3)); }
-without_hup() { trap '' HUP && "$@"; }
-hang_up 75 "whose terminal is closed" command_itself
-hang_up 0 "started with nohup" without_hup
+by=(env --default-signal=HUP) # this test may run under nohup itself
+hang_up 75 "whose terminal is closed"
+by=(nohup)
+hang_up 0 "started with nohup"
 echo "hung up: ends and can be resumed, or goes on"
 
 # Full.
