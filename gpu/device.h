@@ -110,7 +110,7 @@ struct muon_matrix {
 struct muon_hyper {
     float lr, momentum, weight_decay;
     uint32_t steps; /* of the Newton-Schulz iteration, >= 1 */
-    const struct step_count *count; /* as AdamW's; NULL unless bf16_moments */
+    const struct step_count *count; /* as AdamW's; read only with bf16_moments, which need it */
     bool bf16_moments;
 };
 

@@ -213,7 +213,7 @@ void sync_train_abandon(struct sync *s, uint64_t now_us);
 void sync_unsaved(struct sync *s, uint64_t now_us);
 void sync_saved(struct sync *s, uint64_t now_us);
 /* What may go of the deltas before sync_saved needs about so many microseconds more; UINT64_MAX: it is not under way
- * yet, or nothing is held back. */
+ * yet, a fragment is only partly handed over, or nothing is held back. */
 uint64_t sync_held_back_us(const struct sync *s);
 /* Payloads are ready: offer them. bytes[n_fragments]. Also after a restart with saved payloads. A fragment with 0 bytes
  * was settled before. */
