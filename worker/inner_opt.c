@@ -4,8 +4,8 @@
 
 #include "common/mem.h"
 #include "common/rng.h"
-#include "gpu/moment_rules.h"
 #include "worker/inner_shard.h"
+#include "worker/inner_step.h"
 
 _Static_assert(SCALAR_COUNT * sizeof(float) % _Alignof(struct step_count) == 0 &&
                (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count), "the count has its place");
@@ -240,11 +240,6 @@ void inner_opt_destroy(struct inner_opt *opt)
     mem_free(opt);
 }
 
-static struct step_count *count_of(const struct inner_opt_slice *slice)
-{
-    return (struct step_count *)(void *)(slice->scalars + SCALAR_COUNT);
-}
-
 void inner_opt_worker(struct inner_opt *opt, uint32_t worker)
 {
     uint64_t noise = rng_u64(opt->config.seed, RNG_MOMENTS, worker);
@@ -252,46 +247,19 @@ void inner_opt_worker(struct inner_opt *opt, uint32_t worker)
     opt->noise = noise;
     for (int r = 0; r < opt->n_slices; r++) {
         struct device *dev = opt->slices[r].dev;
-        dev->ops->send(dev, &count_of(&opt->slices[r])->seed, &noise, sizeof noise);
-    }
-}
-
-static void apply_sgd(const struct inner_opt *opt, const struct inner_opt_slice *slice, float *theta, const float *grad,
-                      double lr)
-{
-    struct device *dev = slice->dev;
-    for (size_t i = 0; i < slice->n_spans; i++) {
-        const struct adamw_span *s = &slice->spans[i];
-        float keep = s->decay ? (float)(1 - lr * opt->config.weight_decay) : 1;
-        dev->ops->sgd(dev, s->count, theta + s->offset, grad + s->offset, (float)lr, keep,
-                      slice->scalars + SCALAR_SCALE);
+        dev->ops->send(dev, &inner_step_count(opt->slices[r].scalars)->seed, &noise, sizeof noise);
     }
 }
 
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
 {
     const struct inner_opt_slice *slice = &opt->slices[rank];
-    const struct inner_opt_config *c = &opt->config;
     struct device *dev = slice->dev;
-    float *scale = slice->scalars + SCALAR_SCALE;
-    struct step_count *count = count_of(slice);
+    struct inner_step step = {.dev = dev, .spans = slice->spans, .n_spans = slice->n_spans, .muon = slice->muon,
+                              .m = opt->m, .v = opt->v, .momentum = opt->m, .scalars = slice->scalars};
     /* Every rank takes the norm of the whole gradient itself: the same bits everywhere, and no rank waits. */
     dev->ops->sumsq(dev, opt->n_params, grad, slice->scalars + SCALAR_SUMSQ);
-    dev->ops->clip_scale(dev, slice->scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, slice->scalars + SCALAR_NORM);
-    if (c->kind == OPTIMIZER_SGD) {
-        apply_sgd(opt, slice, theta, grad, lr);
-        return;
-    }
-    struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .count = count,
-                                .bf16_moments = c->bf16};
-    dev->ops->count_step(dev, scale, hyper.beta1, hyper.beta2, count);
-    dev->ops->adamw(dev, slice->spans, slice->n_spans, theta, grad, opt->m, opt->v, &hyper, scale);
-    if (!slice->muon) return;
-    struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
-                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps, .count = count,
-                              .bf16_moments = c->bf16};
-    dev->ops->muon(dev, slice->muon, theta, grad, opt->m, &muon, scale);
+    inner_step_apply(&step, &opt->config, theta, grad, lr);
 }
 
 enum status inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
@@ -365,7 +333,7 @@ enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v,
         const struct inner_opt_slice *slice = &opt->slices[r];
         const struct device_ops *ops = slice->dev->ops;
         if (slice->shard && opt->moment) inner_shard_write(slice->shard, m, v);
-        ops->upload(slice->dev, &count_of(slice)->steps, &opt->steps, sizeof opt->steps);
+        ops->upload(slice->dev, &inner_step_count(slice->scalars)->steps, &opt->steps, sizeof opt->steps);
         TRY(ops->sync(slice->dev, err));
     }
     return STATUS_OK;

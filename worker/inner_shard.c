@@ -1,7 +1,7 @@
 #include "worker/inner_shard.h"
 
 #include "common/mem.h"
-#include "gpu/moment_rules.h"
+#include "worker/inner_step.h"
 #include "worker/shard_deal.h"
 
 /* What of tensor t lies in the part, as a span; tensors of one decay rule are merged where they touch. */
@@ -166,37 +166,13 @@ enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *s
     return STATUS_OK;
 }
 
-static void apply_sgd(struct inner_shard *s, const struct inner_opt_config *c, float *theta, const float *grad,
-                      double lr, const float *scale)
+enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars,
+                              float *theta, const float *grad, double lr)
 {
-    for (size_t i = 0; i < s->n_spans; i++) {
-        const struct adamw_span *span = &s->spans[i];
-        float keep = span->decay ? (float)(1 - lr * c->weight_decay) : 1;
-        s->dev->ops->sgd(s->dev, span->count, theta + span->offset, grad + span->offset, (float)lr, keep, scale);
-    }
-}
-
-enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *c, float *scalars, float *theta,
-                              const float *grad, double lr)
-{
-    const struct device_ops *ops = s->dev->ops;
-    float *scale = scalars + SCALAR_SCALE;
-    struct step_count *count = (struct step_count *)(void *)(scalars + SCALAR_COUNT);
-    struct adamw_hyper hyper = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .count = count,
-                                .bf16_moments = c->bf16};
-    struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
-                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps, .count = count,
-                              .bf16_moments = c->bf16};
+    struct inner_step step = {.dev = s->dev, .spans = s->spans, .n_spans = s->n_spans, .muon = s->muon,
+                              .m = s->m, .v = s->v, .momentum = s->momentum, .scalars = scalars};
     TRY(inner_shard_sumsq(s, grad, scalars + SCALAR_SUMSQ));
-    ops->clip_scale(s->dev, scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, scalars + SCALAR_NORM);
-    if (!s->moment) {
-        apply_sgd(s, c, theta, grad, lr, scale);
-        return STATUS_OK;
-    }
-    ops->count_step(s->dev, scale, hyper.beta1, hyper.beta2, count);
-    if (s->n_spans) ops->adamw(s->dev, s->spans, s->n_spans, theta, grad, s->m, s->v, &hyper, scale);
-    if (s->muon) ops->muon(s->dev, s->muon, theta, grad, s->momentum, &muon, scale);
+    inner_step_apply(&step, config, theta, grad, lr);
     return STATUS_OK;
 }
 

@@ -92,7 +92,7 @@ atoll_planted_worker(momentum_rounded_by_its_place test_device_muon gpu/cpu_muon
 atoll_planted_worker(noise_of_step_0_always test_moments gpu/cpu_vector_ops.c
     "moment_noise(count->seed, count->steps, count->noise);" "moment_noise(count->seed, 0, count->noise);")
 atoll_planted_worker(count_not_restored test_late_steps worker/inner_opt.c
-    "ops->upload(slice->dev, &count_of(slice)->steps, &opt->steps, sizeof opt->steps);" "")
+    "ops->upload(slice->dev, &inner_step_count(slice->scalars)->steps, &opt->steps, sizeof opt->steps);" "")
 
 # --- the memory plan
 atoll_planted_worker(image_of_parameters_forgotten test_memory_plan worker/replica_memory.c
