@@ -15,11 +15,10 @@ enum { PIECE = 1 << 20 }; /* summed while the cache has it, then written */
 void state_dir_init(struct state_dir *d, const char *folder)
 {
     memset(d, 0, sizeof *d);
-    snprintf(d->folder, sizeof d->folder, "%s", folder);
-    snprintf(d->current, sizeof d->current, "%s/state.bin", d->folder);
-    snprintf(d->previous, sizeof d->previous, "%s/state.old.bin", d->folder);
-    snprintf(d->spare, sizeof d->spare, "%s/state.spare.bin", d->folder);
-    snprintf(d->passing, sizeof d->passing, "%s/state.passing.bin", d->folder);
+    snprintf(d->current, sizeof d->current, "%s/state.bin", folder);
+    snprintf(d->previous, sizeof d->previous, "%s/state.old.bin", folder);
+    snprintf(d->spare, sizeof d->spare, "%s/state.spare.bin", folder);
+    snprintf(d->passing, sizeof d->passing, "%s/state.passing.bin", folder);
 }
 
 /* ---- a file --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@
 #include "worker/worker_state.h"
 
 struct state_dir {
-    char current[CONFIG_PATH_MAX + 32], previous[CONFIG_PATH_MAX + 32], folder[CONFIG_PATH_MAX];
+    char current[CONFIG_PATH_MAX + 32], previous[CONFIG_PATH_MAX + 32];
     char spare[CONFIG_PATH_MAX + 32], passing[CONFIG_PATH_MAX + 32];
 
     /* The save under way: what is borrowed for it, and how it ended. */
