@@ -4,7 +4,8 @@ set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found)
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
 # 80: A100, 90: H100 and H200. Packages take the preset "gpus", which adds 86, 89 (consumer and L40), 100 and 120
 # (Blackwell).
-set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for, ascending; the last also as PTX")
+set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the newest also as PTX")
+list(SORT ATOLL_CUDA_ARCHS COMPARE NATURAL) # the oldest is the first
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
 set(ATOLL_CUDA_OLDEST 12) # toolkit, of any minor version; Debian 13 and Ubuntu 24.04 have a package of 12
