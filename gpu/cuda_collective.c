@@ -126,7 +126,10 @@ static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
         busy++;
     }
     const char *name = cuda_rt_name(missed->rt);
-    if (least < most)
+    if (!atomic_load(&group->joined))
+        err_set(why, STATUS_IO, "NCCL: the %d GPUs of this worker do not join each other, without an answer for %u s "
+                "(ATOLL_GPU_TIMEOUT): see NCCL_DEBUG=INFO, or start a worker for each", group->n_ranks, seconds);
+    else if (least < most)
         err_set(why, STATUS_IO, "%s: does not come to collective %lu, where others wait for it; no GPU of this worker "
                 "got on for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it", name, least, seconds);
     else if (busy < group->n_ranks)
@@ -312,7 +315,8 @@ static enum status group_fill(struct cuda_group *group, void (*end)(const char *
     atomic_store(&group->joined, status == STATUS_OK);
     if (status == STATUS_OK) return status;
     if (group->comms[0]) cuda_watchdog_fail(group->watchdog, &why); /* aborts those that there are */
-    return err_set(err, status, "%s", why.msg);
+    const struct err *first = cuda_watchdog_failure(group->watchdog);
+    return err_set(err, status, "%s", first ? first->msg : why.msg);
 }
 
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
