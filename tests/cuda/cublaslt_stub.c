@@ -3,8 +3,9 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "tests/cuda/cudart_stub.h"
 
 struct stub stub;
 
@@ -23,87 +24,12 @@ float stub_bf16_value(uint16_t half)
     return x;
 }
 
-/* --- the runtime: memory of the host, and a clock of its own ------------------------------------------------------ */
-
-struct CUevent_st {
-    float ms;
-};
-
-cudaError_t cudaMalloc(void **p, size_t bytes)
-{
-    *p = stub.no_memory ? NULL : calloc(bytes, 1);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-cudaError_t cudaFree(void *p)
-{
-    free(p);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
-{
-    (void)stream;
-    memset(p, value, bytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-    (void)stream;
-    if (kind != cudaMemcpyDeviceToDevice) return cudaErrorInvalidValue;
-    memcpy(to, from, bytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-    (void)stream;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetLastError(void)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    *event = calloc(1, sizeof **event);
-    return *event ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    free(event);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    (void)stream;
-    event->ms = stub.now_ms;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-    (void)event;
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
-{
-    *ms = end->ms - begin->ms;
-    return cudaSuccess;
-}
-
 /* --- what a product is to do -------------------------------------------------------------------------------------- */
 
 struct matrix {
     uint64_t rows, cols;
-    int64_t ld;
-    int32_t type;
+    int64_t ld, step; /* step: from one product's to the next one's */
+    int32_t type, several;
 };
 
 /* Column-major, as stored. */
@@ -114,6 +40,10 @@ static struct matrix matrix_of(cublasLtMatrixLayout_t layout)
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &m.cols, sizeof m.cols, NULL);
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_LD, &m.ld, sizeof m.ld, NULL);
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, &m.type, sizeof m.type, NULL);
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &m.several, sizeof m.several,
+                                           NULL);
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &m.step, sizeof m.step,
+                                           NULL);
     return m;
 }
 
@@ -154,6 +84,41 @@ static bool valid(const struct task *t, const struct matrix *d)
 
 /* --- the library -------------------------------------------------------------------------------------------------- */
 
+static int handle_of_all;
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = (cublasLtHandle_t)(void *)&handle_of_all;
+    return stub.no_library ? CUBLAS_STATUS_NOT_INITIALIZED : CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    return (void *)handle == &handle_of_all ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* What a wish says of the addresses of A, B, C and D: powers of two, in one number. */
+static uint64_t alignments(cublasLtMatmulPreference_t wish)
+{
+    static const cublasLtMatmulPreferenceAttributes_t of[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    uint64_t all = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t bytes = 0;
+        size_t size = sizeof bytes;
+        (void)cublasLtMatmulPreferenceGetAttribute(wish, of[i], &bytes, sizeof bytes, &size);
+        all |= (uint64_t)(bytes & 0xffff) << 16 * i;
+    }
+    return all;
+}
+
+static bool lies_on(uint64_t all, int i, const void *p)
+{
+    uint64_t bytes = all >> 16 * i & 0xffff;
+    return bytes && (uintptr_t)p % bytes == 0;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -174,6 +139,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         found[*n] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
         found[*n].algo.data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - *n); /* the fastest comes last */
         found[*n].algo.data[1] = t.epilogue;
+        found[*n].algo.data[2] = alignments(wish);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -213,36 +179,69 @@ static double element(const void *p, const struct matrix *m, bool trans, size_t 
     return number(p, trans ? row * ld + col : col * ld + row, m->type);
 }
 
+struct product {
+    struct task task;
+    struct matrix a_is, b_is, c_is, d_is;
+    const void *a, *b, *c;
+    void *d;
+    float alpha, beta, ms;
+};
+
+static const void *of_product(const void *p, const struct matrix *m, size_t i)
+{
+    return (const char *)p + i * (size_t)m->step * (m->type == CUDA_R_16BF ? sizeof(uint16_t) : sizeof(float));
+}
+
+static void multiply(const struct product *p, size_t nth)
+{
+    const struct task *t = &p->task;
+    const struct matrix *A = &p->a_is, *B = &p->b_is, *D = &p->d_is;
+    const void *a = of_product(p->a, A, nth), *b = of_product(p->b, B, nth), *c = of_product(p->c, &p->c_is, nth);
+    void *d = (void *)of_product(p->d, D, nth);
+    size_t inner = t->trans_a == CUBLAS_OP_N ? A->cols : A->rows;
+    for (size_t i = 0; i < D->rows; i++) {
+        double all = 0;
+        for (size_t k = 0; k < inner; k++) all += element(a, A, t->trans_a != CUBLAS_OP_N, i, k);
+        if (t->epilogue == CUBLASLT_EPILOGUE_BGRADA) put(t->bias, i, D->type, all);
+        for (size_t j = 0; j < D->cols; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < inner; k++)
+                sum += element(a, A, t->trans_a != CUBLAS_OP_N, i, k) * element(b, B, t->trans_b != CUBLAS_OP_N, k, j);
+            sum *= (double)p->alpha;
+            if (p->beta != 0) sum += (double)p->beta * element(c, &p->c_is, false, i, j);
+            if (t->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += number(t->bias, i, D->type);
+            if (t->epilogue == CUBLASLT_EPILOGUE_DGELU)
+                sum *= slope(number(t->aux, j * (size_t)t->aux_ld + i, D->type));
+            put(d, j * (size_t)D->ld + i, D->type, sum);
+        }
+    }
+}
+
+static void run(void *args, bool dead)
+{
+    const struct product *p = args;
+    cudart_stub.now_ms += p->ms;
+    for (size_t i = 0; !dead && !stub.idle && i < (size_t)p->d_is.several; i++) multiply(p, i);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_is, const void *b, cublasLtMatrixLayout_t b_is,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_is, void *d,
                               cublasLtMatrixLayout_t d_is, const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
-    struct task t = task_of(op);
-    struct matrix A = matrix_of(a_is), B = matrix_of(b_is), C = matrix_of(c_is), D = matrix_of(d_is);
-    size_t inner = t.trans_a == CUBLAS_OP_N ? A.cols : A.rows;
-    (void)handle, (void)workspace, (void)workspace_bytes, (void)stream;
-    if (!valid(&t, &D)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (stub.refused & t.epilogue || algo->data[1] != t.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    struct product p = {.task = task_of(op), .a_is = matrix_of(a_is), .b_is = matrix_of(b_is), .c_is = matrix_of(c_is),
+                        .d_is = matrix_of(d_is), .a = a, .b = b, .c = c, .d = d, .alpha = *(const float *)alpha,
+                        .beta = *(const float *)beta};
+    (void)handle, (void)workspace, (void)workspace_bytes;
+    if (!valid(&p.task, &p.d_is)) return CUBLAS_STATUS_INVALID_VALUE;
+    const uint64_t *on = &algo->data[2];
+    if (!lies_on(*on, 0, a) || !lies_on(*on, 1, b) || !lies_on(*on, 2, c) || !lies_on(*on, 3, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (stub.refused & p.task.epilogue || algo->data[1] != p.task.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
     stub.products++;
     stub.last = algo->data[0];
-    stub.now_ms += (t.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? stub.plain_ms : stub.end_ms) + (float)algo->data[0];
-    if (!stub.calculates) return CUBLAS_STATUS_SUCCESS;
-    for (size_t i = 0; i < D.rows; i++) {
-        double all = 0;
-        for (size_t k = 0; k < inner; k++) all += element(a, &A, t.trans_a != CUBLAS_OP_N, i, k);
-        if (t.epilogue == CUBLASLT_EPILOGUE_BGRADA) put(t.bias, i, D.type, all);
-        for (size_t j = 0; j < D.cols; j++) {
-            double sum = 0;
-            for (size_t k = 0; k < inner; k++)
-                sum += element(a, &A, t.trans_a != CUBLAS_OP_N, i, k) * element(b, &B, t.trans_b != CUBLAS_OP_N, k, j);
-            sum *= (double)*(const float *)alpha;
-            if (*(const float *)beta != 0) sum += (double)*(const float *)beta * element(c, &C, false, i, j);
-            if (t.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += number(t.bias, i, D.type);
-            if (t.epilogue == CUBLASLT_EPILOGUE_DGELU) sum *= slope(number(t.aux, j * (size_t)t.aux_ld + i, D.type));
-            put(d, j * (size_t)D.ld + i, D.type, sum);
-        }
-    }
+    p.ms = (p.task.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? stub.plain_ms : stub.end_ms) + (float)algo->data[0];
+    stream->submit(stream, run, &p, sizeof p);
     return CUBLAS_STATUS_SUCCESS;
 }

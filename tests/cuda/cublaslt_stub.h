@@ -1,6 +1,6 @@
-/* cuBLASLt without a GPU, for tests of gpu/cuda_gemm*.c: descriptors and layouts are the true library's; what would
- * need a device is here. A product reads what it is to do from those, as the library documents it (column-major), is
- * done in plain loops or not at all, and takes the time that the test says. */
+/* cuBLASLt without a GPU: descriptors and layouts are the true library's; what would need a device is here. A product
+ * reads what it is to do from those, as the library documents it (column-major), is done in plain loops on its stream
+ * (cudart_stub.h) or not at all, and takes the time that the test says. */
 #ifndef TESTS_CUDA_CUBLASLT_STUB_H
 #define TESTS_CUDA_CUBLASLT_STUB_H
 
@@ -11,12 +11,11 @@
 enum { STUB_ALGORITHMS = 3 };
 
 struct stub {
-    bool calculates;      /* products are done */
+    bool idle;            /* products take time, and are not done */
+    bool no_library;      /* it does not start */
     unsigned unknown;     /* of such epilogues (cublasLtEpilogue_t, or'ed) the library proposes none */
     unsigned refused;     /* those it proposes, and refuses when they are to run */
-    bool no_memory;       /* of the device */
     float plain_ms, end_ms; /* of a product without epilogue, with one; algorithm i takes i ms more */
-    float now_ms;         /* time goes by in products, and in what the test adds */
     uint32_t schemes;     /* of the last proposals: how parts of a sum may meet (cublasLtReductionScheme_t) */
     size_t products;      /* run so far */
     uint64_t last;        /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */

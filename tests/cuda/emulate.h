@@ -5,7 +5,8 @@
  * an event between (by name), shared memory read before it is written (NaN), missing barriers (threads run in different
  * orders, each as far as it can), barriers that not all threads reach, wide loads and stores of places that are not
  * aligned; where warps copy and multiply (emulate_mma.c) copies that are not waited for, places that are not aligned,
- * rows in the same banks. What it cannot see: speed, memory order between blocks, cuBLASLt.
+ * rows in the same banks. What it cannot see: speed, memory order between blocks, what the libraries are asked for
+ * (that is for tests/cuda/stubs.cmake).
  *
  * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_MEMORY=n gives each n
  * bytes (n,m: the first n, the others m); ATOLL_EMULATED_NCCL_MEMORY=n of them go at a communicator's first call. What

@@ -15,30 +15,28 @@
 
 #include "common/mem.h"
 #include "gpu/cuda_gemm_impl.h"
+#include "gpu/cuda_rt_impl.h"
 #include "tests/cuda/cublaslt_stub.h"
+#include "tests/cuda/cudart_stub.h"
 
-static _Alignas(256) char workspace[CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES];
-static struct cuda_rt rt;
+static struct cuda_rt *rt;
 static char cache[] = "/tmp/atoll_cublaslt_XXXXXX";
-
-/* Of gpu/cuda_rt.c, which wants a device. */
-void cuda_rt_use(struct cuda_rt *r)
-{
-    (void)r;
-}
-
-void cuda_rt_fail(struct cuda_rt *r, enum status code, const char *what)
-{
-    if (r->error.code == STATUS_OK) err_set(&r->error, code, "%s", what);
-}
 
 /* A start of the program, with what the cache has. */
 static void start(void)
 {
-    algo_cache_close(&rt.algos);
-    rt = (struct cuda_rt){.workspace = workspace};
+    char name[64];
+    struct err err = {.code = STATUS_OK};
+    cuda_rt_close(rt);
+    rt = NULL;
     stub = (struct stub){.plain_ms = 10, .end_ms = 12};
-    assert_int_equal(algo_cache_open(&rt.algos, "a GPU", 1), STATUS_OK);
+    if (cuda_rt_open(0, &rt, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void settle(void)
+{
+    struct err err = {.code = STATUS_OK};
+    if (cuda_rt_sync(rt, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
 static int set_up(void **state)
@@ -55,17 +53,18 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    algo_cache_close(&rt.algos);
-    return unlink(cache) || mem_live_bytes();
+    cuda_rt_close(rt);
+    return unlink(cache) || mem_live_bytes() || cudart_stub_left();
 }
 
 /* --- what a product is -------------------------------------------------------------------------------------------- */
 
-/* So many numbers of `type`, none of which is another's neighbour by chance; aligned as a GPU's memory is. */
+/* So many numbers of the device, none of which is another's neighbour by chance. They can be looked at, too. */
 static void *numbers(size_t n, bool bf16, unsigned seed)
 {
-    void *p = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
+    void *p = cuda_rt_alloc(rt, n * sizeof(float));
     assert_non_null(p);
+    settle();
     for (size_t i = 0; i < n; i++) {
         float x = (float)((i * 2654435761u + seed * 40503u) % 1009) / 504 - 1;
         if (bf16) ((uint16_t *)p)[i] = stub_bf16_of(x);
@@ -103,6 +102,7 @@ static double sum_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_cal
 static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
 {
     struct cuda_gemm *g = NULL;
+    start();
     s.m = 9, s.n = 24, s.k = 17;
     s.lda = s.a_trans ? 16 : 32, s.ldb = s.b_trans ? 32 : 40, s.ldc = 48;
     void *a = numbers(32 * s.lda, s.bf16, 1), *b = numbers(32 * s.ldb, s.bf16, 2);
@@ -112,11 +112,9 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     float *sums = numbers(s.n, false, 6);
     struct cuda_gemm_call call = {.a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux,
                                   .sums = sums};
-    start();
-    stub.calculates = true;
-    assert_int_equal(cuda_rt_gemm_create(&rt, &s, &g), STATUS_OK);
-    cuda_rt_gemm(&rt, g, &call);
-    if (rt.error.code != STATUS_OK) fail_msg("%s", rt.error.msg);
+    assert_int_equal(cuda_rt_gemm_create(rt, &s, &g), STATUS_OK);
+    cuda_rt_gemm(rt, g, &call);
+    settle();
     for (size_t i = 0; i < s.m; i++)
         for (size_t j = 0; j < s.ldc; j++) {
             double want = j < s.n ? sum_of(&s, &call, i, j) : at(had, i * s.ldc + j, s.bf16_out);
@@ -136,7 +134,7 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     }
     cuda_rt_gemm_free(g);
     void *all[] = {a, b, out, had, aux, biases, sums};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_rt_release(rt, all[i]);
 }
 
 static void test_products(void **state)
@@ -175,11 +173,17 @@ struct kernel {
     float ms; /* of what follows a plain product */
 };
 
+static void take_time(void *ms, bool dead)
+{
+    (void)dead;
+    cudart_stub.now_ms += *(float *)ms;
+}
+
 static void run(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
 {
     const struct kernel *kernel = ctx;
-    cuda_rt_gemm(&rt, gemm, call);
-    if (gemm == kernel->apart) stub.now_ms += kernel->ms;
+    cuda_rt_gemm(rt, gemm, call);
+    if (gemm == kernel->apart) rt->stream->submit(rt->stream, take_time, &kernel->ms, sizeof kernel->ms);
 }
 
 /* Whether the product that ends in more is taken where a kernel would take so long; *timed: products were run. */
@@ -188,13 +192,13 @@ static bool fuse(const struct cuda_gemm_shape *shape, enum cuda_epilogue wish, f
     struct cuda_gemm_shape plain = *shape;
     struct cuda_gemm *apart = NULL, *fused = NULL;
     plain.slope = plain.sums = false;
-    assert_int_equal(cuda_rt_gemm_create(&rt, &plain, &apart), STATUS_OK);
+    assert_int_equal(cuda_rt_gemm_create(rt, &plain, &apart), STATUS_OK);
     struct kernel kernel = {apart, ms};
     size_t before = stub.products;
-    assert_int_equal(cuda_rt_gemm_fuse(&rt, shape, wish, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
+    assert_int_equal(cuda_rt_gemm_fuse(rt, shape, wish, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
                      STATUS_OK);
     *timed = stub.products > before;
-    if (rt.error.code != STATUS_OK) fail_msg("%s", rt.error.msg);
+    settle();
     bool taken = fused;
     cuda_rt_gemm_free(fused);
     cuda_rt_gemm_free(apart);
@@ -205,6 +209,7 @@ static void forget(void)
 {
     assert_int_equal(truncate(cache, 0), 0);
     start();
+    stub.idle = true;
 }
 
 static void check_faster(const struct cuda_gemm_shape *shape)
@@ -215,6 +220,7 @@ static void check_faster(const struct cuda_gemm_shape *shape)
     assert_true(timed);
     assert_false(stub.last); /* by the fastest algorithm */
     start();
+    stub.idle = true;
     stub.end_ms = 100; /* another day: the choice stands */
     assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed));
     assert_false(timed);
@@ -222,6 +228,7 @@ static void check_faster(const struct cuda_gemm_shape *shape)
     assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
     assert_true(timed);
     start();
+    stub.idle = true;
     stub.end_ms = 1;
     assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
     assert_false(timed);
@@ -275,19 +282,25 @@ static void test_apart(void **state)
     bool timed;
     struct cuda_gemm_shape odd = ends_in_slope;
     odd.ldc = 516;
+    struct cuda_gemm_shape biased = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .bias = true};
+    struct cuda_gemm *none = NULL;
     const unsigned ends = CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_BGRADA;
     forget();
     stub.unknown = ends;
     assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
     assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_FUSED, 100, &timed));
+    stub.unknown = CUBLASLT_EPILOGUE_BIAS;
+    assert_int_equal(cuda_rt_gemm_create(rt, &biased, &none), STATUS_UNSUPPORTED);
+    assert_null(none);
     forget();
     stub.refused = ends;
     assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
     assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
     forget();
-    stub.no_memory = true;
+    size_t memory = cudart_stub.memory;
+    cudart_stub.memory = 0;
     assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
-    stub.no_memory = false; /* that is not remembered */
+    cudart_stub.memory = memory; /* that is not remembered */
     assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
     assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
 }
@@ -298,18 +311,20 @@ static void test_takes(void **state)
     (void)state;
     struct cuda_gemm *g = NULL;
     forget();
-    assert_int_equal(cuda_rt_gemm_create(&rt, &ends_in_slope, &g), STATUS_OK);
-    struct cuda_gemm_call call = {.a = workspace, .b = workspace + 16, .out = workspace, .aux = workspace + 32};
+    char *p = cuda_rt_alloc(rt, 64);
+    assert_int_equal(cuda_rt_gemm_create(rt, &ends_in_slope, &g), STATUS_OK);
+    struct cuda_gemm_call call = {.a = p, .b = p + 16, .out = p, .aux = p + 32};
     assert_true(cuda_rt_gemm_takes(g, &call));
     assert_false(cuda_rt_gemm_takes(NULL, &call));
-    call.aux = workspace + 34;
+    call.aux = p + 34;
     assert_false(cuda_rt_gemm_takes(g, &call));
-    call.aux = workspace;
-    call.b = workspace + 2;
+    call.aux = p;
+    call.b = p + 2;
     assert_false(cuda_rt_gemm_takes(g, &call));
-    cuda_rt_gemm(&rt, g, &call); /* and is refused */
-    assert_int_equal(rt.error.code, STATUS_UNSUPPORTED);
+    cuda_rt_gemm(rt, g, &call); /* and is refused */
+    assert_int_equal(rt->error.code, STATUS_UNSUPPORTED);
     cuda_rt_gemm_free(g);
+    cuda_rt_release(rt, p);
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,173 @@
+# What of gpu/ calls the libraries of NVIDIA itself, and so is no part of the emulation: run here with stubs of those
+# libraries in their place (cudart_stub.h, cublaslt_stub.h, nccl_stub.c). Only where the toolkit is, whose headers and
+# whose cuBLASLt's descriptors they are.
+#   test_cublaslt, test_cuda_rt, test_cuda_nccl   what these files promise, and ask of the libraries
+#   atoll_cuda_stubbed.so                         the whole plugin, for programs
+
+# A library each: planted bugs take the place of one source.
+set(cuda_true ${CMAKE_SOURCE_DIR}/gpu/cuda_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm.c
+    ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm_time.c ${CMAKE_SOURCE_DIR}/gpu/cuda_nccl.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_rt.c)
+add_library(cuda_true STATIC ${cuda_true})
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c>)
+add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c ${cuda_emulated_threads})
+foreach(part IN ITEMS cuda_true cuda_stubs)
+    target_include_directories(${part} SYSTEM PUBLIC ${ATOLL_CUDA_INCLUDE})
+    target_link_libraries(${part} PUBLIC atoll_gpu)
+    set_target_properties(${part} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endforeach()
+set(cuda_true_definitions ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST} ATOLL_CUDA_ARCH_OLDEST=80)
+if(ATOLL_CUDA_NCCL)
+    list(APPEND cuda_true_definitions ATOLL_NCCL)
+    target_include_directories(cuda_true SYSTEM PUBLIC ${ATOLL_CUDA_NCCL})
+    add_library(nccl_stub MODULE cuda/nccl_stub.c)
+    target_include_directories(nccl_stub SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDA_NCCL})
+    target_include_directories(nccl_stub PRIVATE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(nccl_stub PRIVATE Threads::Threads)
+    set_target_properties(nccl_stub PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+endif()
+target_compile_definitions(cuda_true PRIVATE ${cuda_true_definitions})
+target_link_libraries(cuda_stubs PUBLIC ${ATOLL_CUDA_CUBLASLT} m Threads::Threads)
+target_link_libraries(cuda_true PUBLIC cuda_stubs)
+
+foreach(name IN ITEMS cublaslt cuda_rt cuda_nccl)
+    if(name STREQUAL cuda_nccl AND NOT ATOLL_CUDA_NCCL)
+        continue()
+    endif()
+    add_executable(test_${name} cuda/test_${name}.c)
+    target_link_libraries(test_${name} PRIVATE cuda_true ${all_libraries} PkgConfig::CMOCKA)
+    add_test(NAME test_${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_${name} PROPERTIES LABELS parity TIMEOUT 120)
+endforeach()
+add_library(atoll_cuda_stubbed MODULE $<TARGET_OBJECTS:cuda_true> $<TARGET_OBJECTS:cuda_stubs>
+            $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulate|/graph_run>
+            ${cuda_emulated_threads} $<TARGET_OBJECTS:cuda_common> ${CMAKE_SOURCE_DIR}/common/fileio.c
+            ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
+target_include_directories(atoll_cuda_stubbed PRIVATE ${CMAKE_SOURCE_DIR})
+target_link_libraries(atoll_cuda_stubbed PRIVATE ${ATOLL_CUDA_CUBLASLT} m dl Threads::Threads)
+set_target_properties(atoll_cuda_stubbed PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+
+# What tests/CMakeLists.txt compares on a GPU, compared on that plugin.
+foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage theta recompute)
+    add_test(NAME test_stubbed_${name} COMMAND gpu_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_stubbed_${name} PROPERTIES LABELS parity TIMEOUT 120 ENVIRONMENT
+                         "ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so;ATOLL_ALGO_CACHE=/dev/null")
+endforeach()
+
+if(NOT COMMAND atoll_planted_copy) # sanitizers
+    return()
+endif()
+
+# main: the program that has the test
+function(atoll_planted_library main name test source from to)
+    if(NOT TARGET ${main})
+        return()
+    endif()
+    atoll_planted_copy(cuda_libraries ${name} ${test} gpu/${source}.c "${from}" "${to}" ${ARGN})
+    if(copy)
+        set_property(SOURCE ${copy} PROPERTY COMPILE_DEFINITIONS ${cuda_true_definitions})
+        atoll_planted_program(cuda_libraries ${name} ${main} ${copy} cuda_true)
+    endif()
+endfunction()
+
+# --- matrix products
+
+atoll_planted_library(test_cublaslt aux_of_the_wrong_row_stride test_products cuda_gemm
+    "int64_t ld = (int64_t)s->ldc;" "int64_t ld = (int64_t)s->n;")
+atoll_planted_library(test_cublaslt aux_of_no_call test_products cuda_gemm
+    "SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);" "CUBLAS_STATUS_SUCCESS;")
+atoll_planted_library(test_cublaslt sums_of_the_other_operand test_products cuda_gemm
+    "CUBLASLT_EPILOGUE_BGRADA" "CUBLASLT_EPILOGUE_BGRADB")
+atoll_planted_library(test_cublaslt sums_go_to_the_bias test_products cuda_gemm
+    "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->sums" "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias")
+atoll_planted_library(test_cublaslt bias_read_where_it_lies test_products cuda_gemm
+    "if ((uintptr_t)bias % GEMM_VECTOR_BYTES == 0) return bias;" "if (bias) return bias;")
+atoll_planted_library(test_cublaslt half_of_the_bias test_products cuda_gemm
+    "cudaMemcpyAsync(place, bias, bytes," "cudaMemcpyAsync(place, bias, bytes / 2,")
+atoll_planted_library(test_cublaslt operands_not_exchanged test_products cuda_gemm
+    "call->b, g->first, call->a, g->second" "call->a, g->first, call->b, g->second")
+atoll_planted_library(test_cublaslt parts_summed_in_bf16 test_products cuda_gemm
+    "g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK"
+    "CUBLASLT_REDUCTION_SCHEME_MASK")
+atoll_planted_library(test_cublaslt slower_form_taken test_faster cuda_gemm_time
+    "least[1] < least[0] ? FORM_FUSED : FORM_APART" "least[1] < least[0] ? FORM_APART : FORM_FUSED")
+atoll_planted_library(test_cublaslt kernel_not_timed test_faster cuda_gemm_time
+    "for (int i = 0; i < RUNS; i++) user->run(user->ctx, g, &t->call);"
+    "for (int i = 0; i < RUNS; i++) cuda_rt_gemm(rt, g, &t->call);")
+atoll_planted_library(test_cublaslt form_forgotten test_faster cuda_gemm_time
+    "if (form) (void)!algo_cache_put(" "if (!form) (void)!algo_cache_put(")
+atoll_planted_library(test_cublaslt form_kept_and_not_looked_at test_faster cuda_gemm_time
+    "return (int)words[0];" "return 0;")
+atoll_planted_library(test_cublaslt algorithm_of_the_plain_product test_faster cuda_gemm_time
+    "s->slope ? \"+slope\" : s->sums ? \"+sums\" : \"\"" "\"\"")
+atoll_planted_library(test_cublaslt refusal_taken_for_an_error test_apart cuda_gemm_time
+    "bool runs = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call) == CUBLAS_STATUS_SUCCESS;"
+    "bool runs = true;")
+atoll_planted_library(test_cublaslt timed_though_it_is_off test_asked_for cuda_gemm_time
+    "if (timed && (!may_time() || " "if (timed && (")
+atoll_planted_library(test_cublaslt taken_at_any_address test_takes cuda_gemm
+    "if (g->shape.slope) all |= (uintptr_t)call->aux;" "")
+
+# --- devices, memory, queues
+atoll_planted_library(test_cuda_rt old_gpu_taken test_devices cuda_rt
+    "prop.major * 10 + prop.minor < OLDEST_CAPABILITY" "prop.major < 7")
+atoll_planted_library(test_cuda_rt gpu_behind_the_last test_devices cuda_rt "index >= count" "index > count")
+atoll_planted_library(test_cuda_rt first_kernel_loaded test_devices cuda_rt
+    "k < __stop_atoll_kernels; k++" "k < __start_atoll_kernels + 1; k++")
+atoll_planted_library(test_cuda_rt shared_memory_not_asked_for test_opening_fails cuda_rt
+    "if (!k->bytes) continue;" "continue;")
+atoll_planted_library(test_cuda_rt refused_for_ever test_drivers cuda_rt
+    "code == cudaErrorSystemNotReady ? STATUS_IO" "false ? STATUS_IO")
+atoll_planted_library(test_cuda_rt memory_with_garbage test_memory cuda_rt
+    "check(rt, cudaMemsetAsync(p, 0, bytes, rt->stream), \"clearing memory\");" "")
+atoll_planted_library(test_cuda_rt pinned_memory_with_garbage test_memory cuda_rt "memset(p, 0, bytes);" "")
+atoll_planted_library(test_cuda_rt lack_of_memory_left_to_a_launch test_memory cuda_rt
+    "(void)cudaGetLastError(); /* that there is no memory" "/* that there is no memory")
+atoll_planted_library(test_cuda_rt error_from_before_taken_for_lack test_error_from_before cuda_rt
+    "if (code != cudaErrorMemoryAllocation) check(rt, code," "if (false) check(rt, code,")
+atoll_planted_library(test_cuda_rt workspace_kept test_memory cuda_rt "(void)cudaFree(rt->workspace);" "")
+atoll_planted_library(test_cuda_rt copies_the_other_way test_copies cuda_rt
+    "{cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost," "{cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice,")
+atoll_planted_library(test_cuda_rt copies_all_in_one_queue test_order cuda_rt
+    "kinds[direction], stream_of(rt, queue))" "kinds[direction], rt->stream)")
+atoll_planted_library(test_cuda_rt other_queues_not_waited_for test_order cuda_rt
+    "wait_here(rt, rt->beside[q], NULL);" "continue;")
+atoll_planted_library(test_cuda_rt event_waited_for_by_nobody test_order cuda_rt
+    "check(rt, cudaStreamWaitEvent(stream_of(rt, queue), e->event, 0), \"waiting for an event\");" "")
+atoll_planted_library(test_cuda_rt mark_of_another_slot test_order cuda_rt
+    "wait_here(rt, NULL, rt->marks[slot]);" "wait_here(rt, NULL, rt->marks[0]);")
+atoll_planted_library(test_cuda_rt gpu_of_the_last_call test_threads cuda_rt
+    "check(rt, cudaSetDevice(rt->index), \"cannot be used\");" "")
+atoll_planted_library(test_cuda_rt queue_made_again test_grids cuda_rt "if (!rt->beside[queue])" "if (true)")
+atoll_planted_library(test_cuda_rt grid_too_high test_grids cuda_rt " && y <= GRID_Y_MAX" "")
+atoll_planted_library(test_cuda_rt later_error_told test_failing_device cuda_rt
+    "if (rt->error.code == STATUS_OK) err_set(&rt->error, code, \"%s: %s\"" "err_set(&rt->error, code, \"%s: %s\"")
+atoll_planted_library(test_cuda_rt wait_left_to_a_launch test_watched cuda_rt
+    "(void)cudaGetLastError(); /* \"not ready\"" "/* \"not ready\"")
+atoll_planted_library(test_cuda_rt wait_counted_for_ever test_watched cuda_rt
+    "atomic_fetch_sub(&rt->pulse.waits, 1);" "")
+atoll_planted_library(test_cuda_rt aborted_taken_for_done test_ended_well_and_stopped cuda_rt
+    "if (code == cudaSuccess) (void)cuda_rt_stopped(rt);" "")
+
+# --- collectives
+atoll_planted_library(test_cuda_nccl library_too_old test_libraries cuda_nccl "NCCL_VERSION(2, 19, 1)" "NCCL_VERSION(2, 18, 1)")
+atoll_planted_library(test_cuda_nccl communicators_that_block test_collectives cuda_nccl "config.blocking = 0;" "")
+atoll_planted_library(test_cuda_nccl call_in_progress_left test_collectives cuda_nccl "result = settle(c, result, 0);"
+    "if (result == ncclInProgress) result = ncclSuccess;")
+atoll_planted_library(test_cuda_nccl share_of_the_first test_collectives cuda_nccl
+    "buf + (size_t)c->rank * share, share" "buf, share")
+atoll_planted_library(test_cuda_nccl gathered_from_the_first test_collectives cuda_nccl
+    "AllGather(buf + (size_t)c->rank * share, buf" "AllGather(buf, buf")
+atoll_planted_library(test_cuda_nccl reduced_for_the_first test_collectives cuda_nccl
+    "ncclSum, p->root, c->comm" "ncclSum, 0, c->comm")
+atoll_planted_library(test_cuda_nccl broadcast_by_the_first test_collectives cuda_nccl
+    "ncclFloat, p->root, c->comm" "ncclFloat, 0, c->comm")
+atoll_planted_library(test_cuda_nccl refusal_lost test_refused cuda_nccl
+    "if (result != ncclSuccess) cuda_rt_fail(c->rt, STATUS_IO, what);" "")
+atoll_planted_library(test_cuda_nccl break_not_seen test_breaks cuda_nccl
+    "bool failed = result != ncclSuccess && result != ncclInProgress;" "bool failed = false;")
+atoll_planted_library(test_cuda_nccl freed_with_a_rank_inside test_stalls cuda_nccl
+    "if (!is_inside(comms[r])) last = r;" "continue;")
+atoll_planted_library(test_cuda_nccl destroyed_after_the_abort test_breaks cuda_nccl
+    "comms[r]->comm = NULL;" "continue;")
+
+atoll_planted_test(cuda_libraries)
