@@ -1,12 +1,14 @@
 # What of gpu/ calls the libraries of NVIDIA itself, and so is no part of the emulation: run here with stubs of those
-# libraries in their place (cudart_stub.h, cublaslt_stub.h, nccl_stub.c). Only where the toolkit is, whose headers and
-# whose cuBLASLt's descriptors they are.
+# libraries in their place (cudart_stub.h, cublaslt_stub.h, nccl_stub.c, cudnn_stub.c). Only where the toolkit is, whose
+# headers and whose cuBLASLt's descriptors they are.
 #   test_cublaslt, test_cuda_rt, test_cuda_nccl   what these files promise, and ask of the libraries
-#   atoll_cuda_stubbed.so                         the whole plugin, for programs
+#   atoll_cuda_stubbed.so                         the whole plugin: for test_stubbed_*, and for programs
 
 # A library each: planted bugs take the place of one source.
 set(cuda_true ${CMAKE_SOURCE_DIR}/gpu/cuda_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm.c
-    ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm_time.c ${CMAKE_SOURCE_DIR}/gpu/cuda_nccl.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_rt.c)
+    ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm_time.c ${CMAKE_SOURCE_DIR}/gpu/cuda_nccl.c
+    ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_plan.c
+    ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_lib.c)
 add_library(cuda_true STATIC ${cuda_true})
 set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c>)
 add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c ${cuda_emulated_threads})
@@ -25,6 +27,16 @@ if(ATOLL_CUDA_NCCL)
     target_link_libraries(nccl_stub PRIVATE Threads::Threads)
     set_target_properties(nccl_stub PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 endif()
+if(ATOLL_CUDNN_BUILT)
+    list(APPEND cuda_true_definitions ATOLL_CUDNN)
+    target_include_directories(cuda_true SYSTEM PUBLIC ${ATOLL_CUDNN_INCLUDE})
+    add_library(cudnn_stub MODULE cuda/cudnn_stub.c cuda/graph_run.c ${CMAKE_SOURCE_DIR}/common/status.c
+                ${CMAKE_SOURCE_DIR}/common/mem.c)
+    target_include_directories(cudnn_stub SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDNN_INCLUDE})
+    target_include_directories(cudnn_stub PRIVATE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(cudnn_stub PRIVATE m)
+    set_target_properties(cudnn_stub PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+endif()
 target_compile_definitions(cuda_true PRIVATE ${cuda_true_definitions})
 target_link_libraries(cuda_stubs PUBLIC ${ATOLL_CUDA_CUBLASLT} m Threads::Threads)
 target_link_libraries(cuda_true PUBLIC cuda_stubs)
@@ -38,20 +50,36 @@ foreach(name IN ITEMS cublaslt cuda_rt cuda_nccl)
     add_test(NAME test_${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(test_${name} PROPERTIES LABELS parity TIMEOUT 120)
 endforeach()
-add_library(atoll_cuda_stubbed MODULE $<TARGET_OBJECTS:cuda_true> $<TARGET_OBJECTS:cuda_stubs>
-            $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulate|/graph_run>
-            ${cuda_emulated_threads} $<TARGET_OBJECTS:cuda_common> ${CMAKE_SOURCE_DIR}/common/fileio.c
-            ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
-target_include_directories(atoll_cuda_stubbed PRIVATE ${CMAKE_SOURCE_DIR})
-target_link_libraries(atoll_cuda_stubbed PRIVATE ${ATOLL_CUDA_CUBLASLT} m dl Threads::Threads)
-set_target_properties(atoll_cuda_stubbed PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+# The plugin; more arguments: what stands in the place of cuda_true.
+add_library(cuda_stubbed OBJECT ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
+target_link_libraries(cuda_stubbed PRIVATE atoll_gpu)
+set_target_properties(cuda_stubbed PROPERTIES POSITION_INDEPENDENT_CODE ON)
+function(atoll_stubbed_plugin name)
+    add_library(${name} MODULE ${ARGN} $<TARGET_OBJECTS:cuda_stubs> ${cuda_emulated_threads}
+                $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulate|/graph_run>
+                $<TARGET_OBJECTS:cuda_common> $<TARGET_OBJECTS:cuda_stubbed>)
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+    target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:cuda_true,INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)
+    target_link_libraries(${name} PRIVATE ${ATOLL_CUDA_CUBLASLT} m dl Threads::Threads)
+    set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+endfunction()
+atoll_stubbed_plugin(atoll_cuda_stubbed $<TARGET_OBJECTS:cuda_true>)
 
 # What tests/CMakeLists.txt compares on a GPU, compared on that plugin.
+set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so ATOLL_ALGO_CACHE=/dev/null)
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage theta recompute)
     add_test(NAME test_stubbed_${name} COMMAND gpu_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_stubbed_${name} PROPERTIES LABELS parity TIMEOUT 120 ENVIRONMENT
-                         "ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so;ATOLL_ALGO_CACHE=/dev/null")
+    set_tests_properties(test_stubbed_${name} PROPERTIES LABELS parity TIMEOUT 120
+                         ENVIRONMENT "${plugin};ATOLL_ATTENTION=own")
 endforeach()
+if(ATOLL_CUDNN_BUILT)
+    set(cudnn ATOLL_CUDNN_LIBRARY=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libcudnn_stub.so)
+    add_test(NAME test_stubbed_cudnn COMMAND gpu_kernels_layers test_attn WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    add_test(NAME test_stubbed_cudnn_exact COMMAND gpu_kernels_layers test_attn WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_stubbed_cudnn PROPERTIES LABELS parity TIMEOUT 120 ENVIRONMENT "${plugin};${cudnn}")
+    set_tests_properties(test_stubbed_cudnn_exact PROPERTIES LABELS parity TIMEOUT 120
+                         ENVIRONMENT "${plugin};${cudnn};ATOLL_ATTENTION=exact")
+endif()
 
 if(NOT COMMAND atoll_planted_copy) # sanitizers
     return()
@@ -66,6 +94,20 @@ function(atoll_planted_library main name test source from to)
     if(copy)
         set_property(SOURCE ${copy} PROPERTY COMPILE_DEFINITIONS ${cuda_true_definitions})
         atoll_planted_program(cuda_libraries ${name} ${main} ${copy} cuda_true)
+    endif()
+endfunction()
+
+# The same for what is tried in the plugin: by gpu_MAIN.
+function(atoll_planted_plugin main name test source from to)
+    if(source MATCHES cudnn AND NOT ATOLL_CUDNN_BUILT)
+        return()
+    endif()
+    atoll_planted_copy(cuda_libraries ${name} ${test} gpu/${source}.c "${from}" "${to}")
+    if(copy)
+        set_property(SOURCE ${copy} PROPERTY COMPILE_DEFINITIONS ${cuda_true_definitions})
+        atoll_planted_program(cuda_libraries ${name} test_cuda_${main} $<TARGET_OBJECTS:gpu_${main}>)
+        atoll_stubbed_plugin(planted_plugin_${name} ${copy} $<FILTER:$<TARGET_OBJECTS:cuda_true>,EXCLUDE,${source}>)
+        set_target_properties(planted_plugin_${name} PROPERTIES OUTPUT_NAME planted_cuda_libraries_${name})
     endif()
 endfunction()
 
@@ -149,7 +191,8 @@ atoll_planted_library(test_cuda_rt aborted_taken_for_done test_ended_well_and_st
     "if (code == cudaSuccess) (void)cuda_rt_stopped(rt);" "")
 
 # --- collectives
-atoll_planted_library(test_cuda_nccl library_too_old test_libraries cuda_nccl "NCCL_VERSION(2, 19, 1)" "NCCL_VERSION(2, 18, 1)")
+atoll_planted_library(test_cuda_nccl library_too_old test_libraries cuda_nccl
+    "NCCL_VERSION(2, 19, 1)" "NCCL_VERSION(2, 18, 1)")
 atoll_planted_library(test_cuda_nccl communicators_that_block test_collectives cuda_nccl "config.blocking = 0;" "")
 atoll_planted_library(test_cuda_nccl call_in_progress_left test_collectives cuda_nccl "result = settle(c, result, 0);"
     "if (result == ncclInProgress) result = ncclSuccess;")
@@ -170,4 +213,23 @@ atoll_planted_library(test_cuda_nccl freed_with_a_rank_inside test_stalls cuda_n
 atoll_planted_library(test_cuda_nccl destroyed_after_the_abort test_breaks cuda_nccl
     "comms[r]->comm = NULL;" "continue;")
 
+# --- attention by cuDNN
+atoll_planted_plugin(kernels_layers difference_the_other_way test_attn cuda_cudnn_plan
+    "default: return finish(p, pointwise(p, op, x, b, t, y));"
+    "default: return finish(p, pointwise(p, op, b ? b : x, b ? x : b, t, y));")
+atoll_planted_plugin(kernels_layers product_of_the_other_operand test_attn cuda_cudnn_plan
+    "CUDNN_ATTR_OPERATION_MATMUL_ADESC, x);" "CUDNN_ATTR_OPERATION_MATMUL_ADESC, b);")
+atoll_planted_plugin(kernels_layers largest_taken_for_the_sum test_attn cuda_cudnn_plan
+    "case ATTN_SUM: return finish(p, reduction(p, CUDNN_REDUCE_TENSOR_ADD"
+    "case ATTN_SUM: return finish(p, reduction(p, CUDNN_REDUCE_TENSOR_MAX")
+atoll_planted_plugin(recompute pointers_of_the_call_before test_same_bits cuda_cudnn_plan
+    "if (pack->workspace != workspace || memcmp(pack->memory, memory, sizeof pack->memory) != 0) continue;" "")
+atoll_planted_plugin(kernels_layers pointer_of_another_tensor test_attn cuda_cudnn_plan
+    "ids[n] = id_of(i);" "ids[n] = id_of(n);")
+atoll_planted_plugin(kernels_layers tensor_inside_in_memory test_attn cuda_cudnn_plan
+    "CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside"
+    "CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &value")
+
 atoll_planted_test(cuda_libraries)
+set_tests_properties(test_cuda_libraries_planted PROPERTIES ENVIRONMENT
+                     "ATOLL_ALGO_CACHE=/dev/null;ATOLL_ATTENTION=exact;${cudnn}")

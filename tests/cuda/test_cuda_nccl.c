@@ -398,7 +398,7 @@ static void test_breaks(void **state)
     goes_wrong("ATOLL_STUB_NCCL_BREAK", "2:1");
     begin(threads, all_reduce);
     for (int look = 0; !cuda_comm_failed(ranks[2].comm, &err); look++) {
-        if (look == 5000) fail_msg("nobody learns of it");
+        if (look == 2000) fail_msg("nobody learns of it");
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     assert_string_equal(err.msg, "device cuda:2 Stub 2: NCCL: remote process exited or there was a network error: as "
