@@ -131,6 +131,7 @@ endfunction()
 
 if(ATOLL_CUDA STREQUAL AUTO AND (ATOLL_SANITIZE OR ATOLL_FUZZ))
     message(STATUS "CUDA back end: not in this build (sanitizers)")
+    atoll_cuda_find() # for tests/cuda/stubs.cmake, which wants headers and descriptors
 elseif(ATOLL_CUDA)
     atoll_cuda_find()
     if(NOT ATOLL_CUDA_MISSING)

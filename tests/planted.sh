@@ -35,7 +35,8 @@ for bug in "$@"; do
     if [[ $how == WAITS ]]; then said=$(<"$waiting/$name"); else said=$(run_bug "$name" "$test"); fi
     ended=${said##*$'\n'}
     said=${said%$'\n'*}
-    if [[ $ended == 0 || $said == *': No such file'* || ($how == CHECKED && $said != *', code 0x'*) ]]; then
+    # A teardown that fails is reported, and cmocka 1 ends with 0 all the same.
+    if [[ ($ended == 0 && $said != *'GROUP TEARDOWN'*) || $said == *': No such file'* || ($how == CHECKED && $said != *', code 0x'*) ]]; then
         printf '%-42s NOT NOTICED\n' "$name"
         missed=$((missed + 1))
     else

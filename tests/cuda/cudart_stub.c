@@ -8,7 +8,7 @@
 #include "gpu/cuda_args.h"
 #include "tests/cuda/cudart_stub_impl.h"
 
-enum { ALIGN = 256, GARBAGE = 0xa5 };
+enum { ALIGN = 256, GARBAGE = 0xa5, GARBAGE_BYTES = 1 << 18 /* at either end */ };
 
 struct cudart_stub cudart_stub = {.gpus = 1, .driver = CUDART_VERSION, .capability = 90, .memory = (size_t)1 << 36};
 struct stub_gpu stub_gpus[STUB_GPUS_MAX];
@@ -218,7 +218,9 @@ static cudaError_t take(void **out, size_t bytes, int owner)
     b->p = b->base + b->pages - inside;
     b->bytes = bytes;
     b->owner = owner;
-    memset(b->base, GARBAGE, b->pages);
+    size_t rubbish = b->pages < GARBAGE_BYTES ? b->pages : GARBAGE_BYTES;
+    memset(b->base, GARBAGE, rubbish);
+    memset(b->base + b->pages - rubbish, GARBAGE, rubbish);
     pthread_mutex_lock(&stub_lock);
     b->next = blocks;
     blocks = b;

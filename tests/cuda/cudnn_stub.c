@@ -2,7 +2,7 @@
  * descriptors, as the library documents them, and executed by tests/cuda/graph_run.c on the handle's stream
  * (cudart_stub.h). There are two engines, the first of which says that it sums in any order; both want workspace and
  * leave rubbish in it. A descriptor that is changed after it was finalized, used before, or lacks what it must have is
- * refused. ATOLL_STUB_CUDNN_VERSION=90500: it is that. */
+ * refused. ATOLL_STUB_CUDNN_VERSION=90500: it is that; ATOLL_STUB_CUDNN_ENGINES=1: there are so many. */
 #include <cudnn_backend.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,6 +33,14 @@ struct cudnnContext {
     cudaStream_t stream;
 };
 
+static size_t left; /* descriptors and handles */
+
+size_t cudnn_stub_left(void);
+size_t cudnn_stub_left(void)
+{
+    return left;
+}
+
 /* ---- the library ----------------------------------------------------------------------------------------------------
  */
 
@@ -55,12 +63,14 @@ void cudnnGetLastErrorString(char *message, size_t size)
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 {
     *handle = calloc(1, sizeof **handle);
+    left++;
     return *handle ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 {
     free(handle);
+    left--;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -78,6 +88,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
     struct descriptor *d = calloc(1, sizeof *d);
     if (!d) return CUDNN_STATUS_BAD_PARAM;
     d->type = type;
+    left++;
     *out = d;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -91,6 +102,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
         free(a);
     }
     free(d);
+    left--;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -179,7 +191,7 @@ static int tensor(struct reader *r, const struct descriptor *d)
     const int64_t *stride = values_of(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, NULL);
     int type = word_of(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE), known = 0;
     while (known < 4 && (int)types[known] != type) known++;
-    if (!dim || !stride || known == 4 || r->graph.n_tensors == ATTN_GRAPH_TENSORS) {
+    if (!dim || dim[0] < 1 || !stride || known == 4 || r->graph.n_tensors == ATTN_GRAPH_TENSORS) {
         r->good = false;
         return -1;
     }
@@ -292,8 +304,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
         struct descriptor *graph = descriptor_of(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
         if (word_of(d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE) != CUDNN_HEUR_MODE_A)
             return CUDNN_STATUS_BAD_PARAM;
-        for (int i = 0; i < ENGINES; i++) become(out[i], i, graph);
-        *n = ENGINES;
+        const char *set = getenv("ATOLL_STUB_CUDNN_ENGINES");
+        *n = set && *set ? atoi(set) : ENGINES;
+        for (int i = 0; i < *n; i++) become(out[i], i, graph);
         return CUDNN_STATUS_SUCCESS;
     }
     if (name == CUDNN_ATTR_ENGINECFG_ENGINE && type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {

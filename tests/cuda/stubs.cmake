@@ -1,8 +1,8 @@
 # What of gpu/ calls the libraries of NVIDIA itself, and so is no part of the emulation: run here with stubs of those
 # libraries in their place (cudart_stub.h, cublaslt_stub.h, nccl_stub.c, cudnn_stub.c). Only where the toolkit is, whose
 # headers and whose cuBLASLt's descriptors they are.
-#   test_cublaslt, test_cuda_rt, test_cuda_nccl   what these files promise, and ask of the libraries
-#   atoll_cuda_stubbed.so                         the whole plugin: for test_stubbed_*, and for programs
+#   test_cublaslt, test_cuda_rt, _nccl, _cudnn_rt   what these files promise, and ask of the libraries
+#   atoll_cuda_stubbed.so                           the whole plugin: for test_stubbed_*, and for programs
 
 # A library each: planted bugs take the place of one source.
 set(cuda_true ${CMAKE_SOURCE_DIR}/gpu/cuda_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm.c
@@ -41,15 +41,26 @@ target_compile_definitions(cuda_true PRIVATE ${cuda_true_definitions})
 target_link_libraries(cuda_stubs PUBLIC ${ATOLL_CUDA_CUBLASLT} m Threads::Threads)
 target_link_libraries(cuda_true PUBLIC cuda_stubs)
 
-foreach(name IN ITEMS cublaslt cuda_rt cuda_nccl)
-    if(name STREQUAL cuda_nccl AND NOT ATOLL_CUDA_NCCL)
-        continue()
-    endif()
+set(tests cublaslt cuda_rt)
+if(ATOLL_CUDA_NCCL)
+    list(APPEND tests cuda_nccl)
+endif()
+if(ATOLL_CUDNN_BUILT)
+    list(APPEND tests cuda_cudnn_rt)
+endif()
+foreach(name IN LISTS tests)
     add_executable(test_${name} cuda/test_${name}.c)
+    target_compile_definitions(test_${name} PRIVATE ${cuda_true_definitions})
     target_link_libraries(test_${name} PRIVATE cuda_true ${all_libraries} PkgConfig::CMOCKA)
     add_test(NAME test_${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_${name} PROPERTIES LABELS parity TIMEOUT 120)
+    set_tests_properties(test_${name} PROPERTIES LABELS "parity;asan;threads" TIMEOUT 120)
 endforeach()
+if(TARGET test_cuda_cudnn_rt)
+    target_sources(test_cuda_cudnn_rt PRIVATE cuda/graph_run.c ${CMAKE_SOURCE_DIR}/gpu/cuda_attn_graph.c)
+endif()
+if(NOT COMMAND atoll_planted_copy) # sanitizers
+    return()
+endif()
 # The plugin; more arguments: what stands in the place of cuda_true.
 add_library(cuda_stubbed OBJECT ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
 target_link_libraries(cuda_stubbed PRIVATE atoll_gpu)
@@ -79,10 +90,6 @@ if(ATOLL_CUDNN_BUILT)
     set_tests_properties(test_stubbed_cudnn PROPERTIES LABELS parity TIMEOUT 120 ENVIRONMENT "${plugin};${cudnn}")
     set_tests_properties(test_stubbed_cudnn_exact PROPERTIES LABELS parity TIMEOUT 120
                          ENVIRONMENT "${plugin};${cudnn};ATOLL_ATTENTION=exact")
-endif()
-
-if(NOT COMMAND atoll_planted_copy) # sanitizers
-    return()
 endif()
 
 # main: the program that has the test
@@ -214,6 +221,20 @@ atoll_planted_library(test_cuda_nccl destroyed_after_the_abort test_breaks cuda_
     "comms[r]->comm = NULL;" "continue;")
 
 # --- attention by cuDNN
+atoll_planted_library(test_cuda_cudnn_rt sums_in_any_order test_engines cuda_cudnn_plan
+    "if (exact && any_order(" "if (false && any_order(")
+atoll_planted_library(test_cuda_cudnn_rt notes_not_read test_engines cuda_cudnn_plan
+    "notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC" "false")
+atoll_planted_library(test_cuda_cudnn_rt first_engine_or_none test_engines cuda_cudnn_plan
+    "i < p->facts.engines && status" "i < 1 && status")
+atoll_planted_library(test_cuda_cudnn_rt workspace_without_a_limit test_execution cuda_cudnn_plan
+    "(size_t)bytes > workspace_max" "false")
+atoll_planted_library(test_cuda_cudnn_rt number_not_passed_by_value test_execution cuda_cudnn_plan
+    "CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &value" "CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &inside")
+atoll_planted_library(test_cuda_cudnn_rt plan_kept test_engines cuda_cudnn_plan
+    "if (p->plan) p->lib->unmake(p->plan);" "")
+atoll_planted_library(test_cuda_cudnn_rt known_wrong_taken test_known_wrong cuda_cudnn_rt
+    "lib->number <= 91500" "lib->number < 91500")
 atoll_planted_plugin(kernels_layers difference_the_other_way test_attn cuda_cudnn_plan
     "default: return finish(p, pointwise(p, op, x, b, t, y));"
     "default: return finish(p, pointwise(p, op, b ? b : x, b ? x : b, t, y));")

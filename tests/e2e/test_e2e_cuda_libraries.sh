@@ -54,8 +54,8 @@ if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # a build without NCCL's header has none
     ATOLL_STUB_NCCL_BREAK=1:10 refused broken "device cuda:1 Stub 1: NCCL: remote process exited or there was a network error" \
         "${all[@]}"
     ATOLL_STUB_FAIL=2:400 refused failing-one "device cuda:2 Stub 2: a kernel failed: an illegal memory access" "${all[@]}"
-    export ATOLL_GPU_TIMEOUT=2 ATOLL_GPU_GRACE=2
-    ATOLL_STUB_NCCL_JOIN=never refused unanswered 'do not join each other, without an answer for 2 s' "${all[@]}"
-    ATOLL_STUB_NCCL_STALL=1:10 refused stalled "device cuda:1 Stub 1: does not end what others have ended; no GPU of this worker got on for 2 s" "${all[@]}"
+    export ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3
+    ATOLL_STUB_NCCL_JOIN=never refused unanswered 'do not join each other, without an answer for 3 s' "${all[@]}"
+    ATOLL_STUB_NCCL_STALL=1:10 refused stalled "device cuda:1 Stub 1: does not end what others have ended; no GPU of this worker got on for 3 s" "${all[@]}"
     ATOLL_STUB_HANG=1:400 refused hanging 'device cuda:1 Stub 1: does not come to collective' "${all[@]}"
 fi
