@@ -448,6 +448,8 @@ atoll_planted_cuda(gradient_of_queries_in_the_wrong_memory test_attention cuda_c
     "i < 3 ? qkv : dqkv" "i < 4 ? qkv : dqkv")
 atoll_planted_cuda(parts_of_unlike_size test_parts cuda_cudnn
     "if (batch % parts != 0 || !loads) continue;" "if (!loads) continue;")
+atoll_planted_cuda(row_sums_without_memory test_attention cuda_cudnn
+    "if (!p->inference) sizes[PART_DOT] = attn_graph_scratch(&graph, ATTN_DOT);" "")
 atoll_planted_cuda(statistics_of_inference_where_there_are_none test_attention cuda_cudnn
     "[PART_LSE] = p->inference ? rows * sizeof(float) : 0" "[PART_LSE] = 0 * rows")
 
