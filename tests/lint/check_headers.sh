@@ -9,7 +9,7 @@ cuda=yes
 echo '#include <cublasLt.h>' | "${compiler[@]}" 2>/dev/null || cuda=
 while read -r header; do
     said=$(echo "#include \"$header\"" | "${compiler[@]}" 2>&1) && continue
-    [[ -z $cuda && $said == *'fatal error: '*cublasLt.h* ]] && continue
+    [[ -z $cuda && $said =~ 'fatal error: '(cublasLt|cuda_runtime_api)'.h' ]] && continue
     echo "$said"
     echo "$header does not compile alone"
     bad=1
