@@ -57,6 +57,7 @@ struct ncclComm {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
 static struct world *worlds; /* kept: who uses a communicator that is gone is to be noticed */
+static int stuck;            /* calls that never end by themselves, so far */
 static _Thread_local struct {
     int depth;
     ncclComm_t comm; /* that has calls in it */
@@ -79,6 +80,15 @@ static bool told(const char *name, const struct ncclComm *c)
 static void alive(const struct ncclComm *c)
 {
     if (!c || c->end != LIVES) wrong("used after it was freed", c);
+}
+
+int nccl_stub_stuck(void);
+int nccl_stub_stuck(void)
+{
+    pthread_mutex_lock(&lock);
+    int n = stuck;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 /* ---- on the streams -------------------------------------------------------------------------------------------------
@@ -279,7 +289,10 @@ static ncclResult_t take(struct ncclComm *c, const struct call *call)
     c->collectives++;
     if (told("ATOLL_STUB_NCCL_REFUSE", c)) return c->error = ncclSystemError;
     if (told("ATOLL_STUB_NCCL_BREAK", c)) c->error = ncclRemoteError;
-    if (told("ATOLL_STUB_NCCL_STALL", c)) c->stalled = true;
+    if (told("ATOLL_STUB_NCCL_STALL", c)) {
+        c->stalled = true;
+        stuck++;
+    }
     if (c->n_waiting == GROUP_MAX) wrong("too many calls in a group", c);
     c->waiting[c->n_waiting++] = *call;
     c->running++;
@@ -301,6 +314,7 @@ static ncclResult_t enter(enum kind kind, const void *from, void *to, size_t n, 
     pthread_mutex_lock(&lock);
     ncclResult_t result = type == ncclFloat && n ? take(comm, &call) : ncclInvalidArgument;
     if (told("ATOLL_STUB_NCCL_BLOCK", comm)) {
+        stuck++;
         while (!comm->aborted) pthread_cond_wait(&turned, &lock);
         pthread_mutex_unlock(&lock);
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);

@@ -4,12 +4,16 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *emulated_plugin_path(void)
+const char *beside_program(const char *file)
 {
     static char path[4096];
-    static const char file[] = "/atoll_cuda_emulated.so";
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof file);
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - strlen(file) - 2);
     if (n < 0) return file; /* nothing lies there */
     path[n] = '\0';
-    return strcat(dirname(path), file);
+    return strcat(strcat(dirname(path), "/"), file);
+}
+
+const char *emulated_plugin_path(void)
+{
+    return beside_program("atoll_cuda_emulated.so");
 }
