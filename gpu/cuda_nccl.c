@@ -148,11 +148,20 @@ static ncclResult_t start_all(struct cuda_rt *const *ranks, int n, struct cuda_c
     return result == ncclSuccess && end != ncclInProgress ? end : result;
 }
 
+static void set_inside(struct cuda_comm *c, bool inside)
+{
+    pthread_mutex_lock(&c->lock);
+    c->inside = inside;
+    pthread_mutex_unlock(&c->lock);
+}
+
 static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
+    for (int r = 0; r < n; r++) set_inside(out[r], true); /* an abort waits for this thread, too */
     ncclResult_t result = start_all(ranks, n, out);
     for (int r = 0; r < n && result == ncclSuccess; r++)
         result = settle(out[r], ncclInProgress, OPEN_SECONDS * (1000000000L / PAUSE_NS));
+    for (int r = n; r-- > 0;) set_inside(out[r], false); /* the last one first: it is freed when the others are out */
     if (result == ncclSuccess) return STATUS_OK;
     return err_set(err, STATUS_IO, "NCCL: the %d GPUs of this worker cannot be joined: %s; see NCCL_DEBUG=INFO, or "
                    "start a worker for each", n,
