@@ -130,6 +130,13 @@ static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result, long polls)
     return result;
 }
 
+static void set_inside(struct cuda_comm *c, bool inside)
+{
+    pthread_mutex_lock(&c->lock);
+    c->inside = inside;
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 static ncclResult_t start_all(struct cuda_rt *const *ranks, int n, struct cuda_comm **out)
@@ -146,13 +153,6 @@ static ncclResult_t start_all(struct cuda_rt *const *ranks, int n, struct cuda_c
     }
     ncclResult_t end = library.f.GroupEnd();
     return result == ncclSuccess && end != ncclInProgress ? end : result;
-}
-
-static void set_inside(struct cuda_comm *c, bool inside)
-{
-    pthread_mutex_lock(&c->lock);
-    c->inside = inside;
-    pthread_mutex_unlock(&c->lock);
 }
 
 static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
@@ -263,9 +263,7 @@ static void done(struct cuda_comm *c, ncclResult_t result)
     char what[300];
     result = settle(c, result, 0);
     if (result != ncclSuccess) say(c, result, what);
-    pthread_mutex_lock(&c->lock);
-    c->inside = false;
-    pthread_mutex_unlock(&c->lock);
+    set_inside(c, false);
     if (result != ncclSuccess) cuda_rt_fail(c->rt, STATUS_IO, what);
 }
 
