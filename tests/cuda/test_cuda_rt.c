@@ -348,11 +348,11 @@ static void test_order(void **state)
     cuda_rt_copy_on(rt, CUDA_COPY, p, pinned, N, CUDA_UPLOAD);
     settled(rt);
     assert_int_equal(p[0], 99);
-    cuda_rt_watch(rt, NULL, NULL);
-    hold(rt, CUDA_COMM);
+    stop_until_waited_for(rt, CUDA_COMM);
     cuda_rt_copy_on(rt, CUDA_COMM, other, p, N, CUDA_DOWNLOAD);
-    cuda_rt_release(rt, p); /* not before that */
+    cuda_rt_release(rt, p); /* after that, and by a wait that can be stopped: cudaFree's cannot */
     assert_int_equal(other[0], 99);
+    cuda_rt_watch(rt, NULL, NULL);
     cuda_rt_event_free(rt, uploaded);
     cuda_rt_event_free(rt, gone);
     cuda_rt_event_free(rt, NULL);
