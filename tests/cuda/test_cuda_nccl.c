@@ -103,21 +103,19 @@ static void leave(void)
 }
 
 /* Each rank by a thread of its own, as a worker does; what it says of its queue afterwards. */
-static struct work {
-    void (*run)(struct rank *rank);
-} work;
+static void (*work)(struct rank *rank);
 
 static void *thread_main(void *arg)
 {
     struct rank *rank = arg;
-    work.run(rank);
+    work(rank);
     if (cuda_rt_sync(rank->rt, &rank->err) == STATUS_OK) rank->err.code = STATUS_OK;
     return NULL;
 }
 
 static void begin(pthread_t threads[RANKS], void (*run)(struct rank *rank))
 {
-    work.run = run;
+    work = run;
     for (int r = 0; r < RANKS; r++)
         if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) fail_msg("no thread");
 }
