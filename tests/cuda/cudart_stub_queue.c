@@ -5,6 +5,7 @@
 
 #include "gpu/cuda_kernel.h"
 #include "tests/cuda/cudart_stub_impl.h"
+#include "tests/cuda/emulate_launch.h"
 
 struct operation {
     struct operation *next;
@@ -327,18 +328,9 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
     return cudaSuccess;
 }
 
-struct launch {
-    const char *name;
-    void (*thread)(const void *args);
-    unsigned x, y, threads;
-    size_t bytes;
-    max_align_t args[];
-};
-
 static void run_launch(void *args, bool dead)
 {
-    const struct launch *l = args;
-    if (!dead) cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+    if (!dead) emulate_launch_run(args);
 }
 
 static cudaError_t launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *args),
@@ -346,12 +338,9 @@ static cudaError_t launch(const struct cuda_grid *grid, const char *name, void (
 {
     if (usable(grid->stream) != cudaSuccess) return cudaErrorInvalidResourceHandle;
     if (!grid->x || !grid->y) return cudaErrorInvalidConfiguration;
-    struct launch *l = calloc(1, sizeof *l + bytes);
-    if (!l) abort();
-    *l = (struct launch){.name = name, .thread = thread, .x = grid->x, .y = grid->y, .threads = threads,
-                         .bytes = bytes};
-    memcpy(l->args, args, bytes);
-    append(grid->stream, true, run_launch, l, sizeof *l + bytes);
+    size_t size;
+    struct emulated_launch *l = emulate_launch_keep(grid, name, thread, args, bytes, threads, &size);
+    append(grid->stream, true, run_launch, l, size);
     free(l);
     return cudaSuccess;
 }

@@ -10,6 +10,7 @@
 #include "gpu/cuda_kernel.h"
 #include "tests/cuda/emulate.h"
 #include "tests/cuda/emulate_impl.h"
+#include "tests/cuda/emulate_launch.h"
 
 static unsigned order_seed; /* of devices opened from now on */
 static atomic_ulong idle_waits;
@@ -329,34 +330,21 @@ enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-struct launch {
-    const char *name;
-    void (*thread)(const void *args);
-    unsigned x, y, threads;
-    size_t bytes;
-    max_align_t args[];
-};
-
 _Thread_local struct cuda_rt *emulate_running;
 
 static void run_kernel(struct cuda_rt *rt, const void *args)
 {
-    const struct launch *l = args;
     emulate_running = rt;
-    cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+    emulate_launch_run(args);
     emulate_running = NULL;
 }
 
-/* The arguments are copied now, as a launch does. */
 void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *args),
                           const void *args, size_t bytes, unsigned threads)
 {
+    size_t size;
     struct emulated_queue *q = grid->stream;
-    struct launch *l = calloc(1, sizeof *l + bytes);
-    if (!l) abort();
-    *l = (struct launch){.name = name, .thread = thread, .x = grid->x, .y = grid->y, .threads = threads,
-                         .bytes = bytes};
-    memcpy(l->args, args, bytes);
-    emulate_submit(q->rt, q->id, name, run_kernel, l, sizeof *l + bytes);
+    struct emulated_launch *l = emulate_launch_keep(grid, name, thread, args, bytes, threads, &size);
+    emulate_submit(q->rt, q->id, name, run_kernel, l, size);
     free(l);
 }

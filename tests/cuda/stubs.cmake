@@ -10,7 +10,7 @@ set(cuda_true ${CMAKE_SOURCE_DIR}/gpu/cuda_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_gem
     ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_plan.c
     ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_lib.c)
 add_library(cuda_true STATIC ${cuda_true})
-set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c>)
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c>)
 add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_true cuda_stubs)
     target_include_directories(${part} SYSTEM PUBLIC ${ATOLL_CUDA_INCLUDE})
