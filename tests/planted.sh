@@ -12,10 +12,10 @@ missed=0
 waiting=$(mktemp -d)
 trap 'rm -rf "$waiting"' EXIT
 
-run_bug() { # name test: what it says, and in the last line how it ended
+run_bug() { # name test: what it says up to the first test that fails, and in the last line how it ended
     local program=$bin/planted_${suite}_$1 plugin=() ended=0
     [[ ! -e $program.so ]] || plugin=(env "ATOLL_CUDA_PLUGIN=$program.so")
-    "${plugin[@]}" "$program" ${2:+"$2"} 2>&1 || ended=$?
+    "${plugin[@]}" "$program" ${2:+"$2"} 2>&1 | sed '/^\[  FAILED  \]/q' || ended=${PIPESTATUS[0]}
     ((ended != 142)) || printf '\n--- hung until its alarm'
     printf '\n%s\n' "$ended"
 }
