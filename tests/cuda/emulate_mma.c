@@ -117,13 +117,17 @@ void cuda_emulated_matrices(const uint16_t *row, unsigned at, bool columns, uint
 static inline __attribute__((always_inline)) void multiply(float *sum, const struct brought *all, unsigned g,
                                                            unsigned t)
 {
-    for (unsigned i = 0; i < 4; i++) {
-        const struct brought *column = all + 4 * (2 * t + i % 2), *row = all + 4 * g;
-        for (unsigned k = 0; k < 16; k++) {
-            unsigned lane = k % 8 / 2, upper = k / 8;
-            sum[i] = fmaf(row[lane].a[4 * upper + 2 * (i / 2) + k % 2], column[lane].b[2 * upper + k % 2], sum[i]);
-        }
+    float sums[4]; /* no reader of `all` has to fear that they change */
+    memcpy(sums, sum, sizeof sums);
+#pragma GCC unroll 16
+    for (unsigned k = 0; k < 16; k++) { /* outermost: four sums that do not wait for each other */
+        unsigned lane = k % 8 / 2, upper = k / 8;
+#pragma GCC unroll 4
+        for (unsigned i = 0; i < 4; i++)
+            sums[i] = fmaf(all[4 * g + lane].a[4 * upper + 2 * (i / 2) + k % 2],
+                           all[4 * (2 * t + i % 2) + lane].b[2 * upper + k % 2], sums[i]);
     }
+    memcpy(sum, sums, sizeof sums);
 }
 
 #if defined(__x86_64__) /* where fmaf is an instruction and no call */
