@@ -1,5 +1,6 @@
-/* Inside of the emulated runtime: emulate_rt.c (life, copies, matrix products), emulate_memory.c, emulate_queue.c (what
- * was submitted and when it runs), emulate_clock.c (who may touch what), emulate_comm.c (collectives).
+/* Inside of the emulated runtime: emulate_rt.c (life, copies), emulate_gemm.c (matrix products), emulate_memory.c,
+ * emulate_queue.c (what was submitted and when it runs), emulate_clock.c (who may touch what), emulate_comm.c
+ * (collectives).
  *
  * What is submitted is kept, and runs when the host waits for it: then, in an order that the seed chooses among all
  * that the events permit. One thread at a time uses one device.

@@ -398,6 +398,8 @@ atoll_planted_cuda(step_by_the_short_side test_golden cuda_muon.c
     "muon_length(b->rows, b->cols)" "muon_length(muon_side(b->rows, b->cols), 1)")
 atoll_planted_cuda(one_round_too_few test_golden cuda_muon.c
     "round < rounds; round++" "round + 1 < rounds; round++")
+atoll_planted_cuda(one_buffer_for_a_round_and_the_next test_golden cuda_muon.c
+    "*y = p->as.muon.y" "*y = p->as.muon.x")
 atoll_planted_cuda(second_of_a_batch_forgotten test_same cuda_muon.c
     ".step_a = area, .step_b = area, .step_c = square" ".step_c = square")
 
