@@ -1,4 +1,5 @@
 # atoll launch as a supervisor, with stand-ins for the coordinator and the workers: restarts, signals, exit codes, locks.
+# ctest: waits=1
 # shellcheck shell=bash source=tests/e2e/cli.sh
 source tests/e2e/cli.sh
 atoll=$ATOLL_BIN/atoll
