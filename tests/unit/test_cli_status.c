@@ -1,0 +1,221 @@
+/* atoll status: what it makes of each answer, of none, and of a run folder. ctest: waits=1 */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/verbs.h"
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "common/options.h"
+#include "wire/msg.h"
+#include "wire/transport.h"
+
+enum { LOOK_US = 20000, TEXT_MAX = 4096 };
+
+/* A coordinator that answers every question alike, but for the first ones. */
+static struct {
+    struct transport *listener;
+    pthread_t thread;
+    atomic_bool end;
+    char address[128];
+    uint8_t answer[TEXT_MAX];
+    size_t size;
+    int unanswered;
+} server;
+
+static char run[] = "/tmp/test_cli_status_XXXXXX"; /* a folder */
+static char out[TEXT_MAX], said[TEXT_MAX];         /* what the last call wrote to stdout and stderr */
+
+static void *serve(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&server.end)) {
+        uint64_t peer;
+        enum wire_lane lane;
+        const uint8_t *data;
+        size_t size;
+        struct msg question;
+        if (server.listener->ops->recv(server.listener, LOOK_US, &peer, &lane, &data, &size) != STATUS_OK) continue;
+        if (msg_decode(&question, data, size, NULL) != STATUS_OK || question.type != MSG_STATUS) continue;
+        if (server.unanswered-- > 0) continue;
+        (void)server.listener->ops->send(server.listener, peer, WIRE_CONTROL, server.answer, server.size);
+    }
+    return NULL;
+}
+
+static void begin(const struct msg *answer, int unanswered)
+{
+    struct err err = {0};
+    if (transport_zmq_listen(&server.listener, "tcp://127.0.0.1:*", NULL, server.address, sizeof server.address,
+                             &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(msg_encode(answer, server.answer, sizeof server.answer, &server.size), STATUS_OK);
+    server.unanswered = unanswered;
+    atomic_store(&server.end, false);
+    assert_int_equal(pthread_create(&server.thread, NULL, serve, NULL), 0);
+}
+
+static void end(void)
+{
+    atomic_store(&server.end, true);
+    pthread_join(server.thread, NULL);
+    server.listener->ops->close(server.listener);
+}
+
+static void in_run(const char *name, char path[FILEIO_PATH_MAX])
+{
+    snprintf(path, FILEIO_PATH_MAX, "%s/%s", run, name);
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[FILEIO_PATH_MAX];
+    in_run(name, path);
+    assert_int_equal(file_write(path, text, strlen(text), NULL), STATUS_OK);
+}
+
+static void take_away(const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    in_run(name, path);
+    unlink(path);
+}
+
+/* `atoll status SUBJECT OPTION`: the exit code. */
+static int status_of(const char *subject, const char *option)
+{
+    char words[4][FILEIO_PATH_MAX] = {"status", "", ""}, *argv[] = {words[0], words[1], words[2], NULL};
+    snprintf(words[1], sizeof words[1], "%s", subject);
+    snprintf(words[2], sizeof words[2], "%s", option);
+    FILE *streams[] = {stdout, stderr}, *files[2];
+    char *texts[] = {out, said};
+    int true_fd[2];
+    for (int i = 0; i < 2; i++) {
+        files[i] = tmpfile();
+        assert_non_null(files[i]);
+        fflush(streams[i]);
+        true_fd[i] = dup(fileno(streams[i]));
+        assert_true(true_fd[i] >= 0 && dup2(fileno(files[i]), fileno(streams[i])) >= 0);
+    }
+    int code = cmd_status(3, argv);
+    for (int i = 0; i < 2; i++) {
+        fflush(streams[i]);
+        dup2(true_fd[i], fileno(streams[i]));
+        close(true_fd[i]);
+        rewind(files[i]);
+        texts[i][fread(texts[i], 1, TEXT_MAX - 1, files[i])] = 0;
+        fclose(files[i]);
+    }
+    return code;
+}
+
+static void fails(const char *subject, const char *option, int code, const char *words)
+{
+    assert_int_equal(status_of(subject, option), code);
+    assert_string_equal(out, "");
+    if (strncmp(said, "atoll: ", 7) || !strstr(said, words) || strchr(said, '\n') != said + strlen(said) - 1)
+        fail_msg("\"%s\", expected one line with \"%s\"", said, words);
+}
+
+static void test_answered(void **state)
+{
+    (void)state;
+    char json[] = "{\"round\": 7, \"method\": \"diloco\"}";
+    begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 2);
+    assert_int_equal(status_of(server.address, "--timeout=30"), EXIT_DONE); /* asked again until it is answered */
+    assert_non_null(strstr(out, "round              7\n"));
+    assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
+    assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
+    put("address", server.address);
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
+    put("summary.json", "{\"round\": 8}"); /* it is about to end: what it says goes first */
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
+    end();
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    assert_string_equal(out, "{\"round\": 8}\n");
+    take_away("summary.json");
+    take_away("address");
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct msg refusal = {.type = MSG_REFUSE, .refuse.code = REFUSE_STOPPING};
+    snprintf(refusal.refuse.text, sizeof refusal.refuse.text, "the reason");
+    begin(&refusal, 0);
+    fails(server.address, "--timeout=30", EXIT_FAILED, "refused: the reason");
+    put("address", server.address);
+    fails(run, "--timeout=30", EXIT_FAILED, "refused: the reason"); /* and not that nobody is there */
+    put("summary.json", "{\"round\": 8}");
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    assert_string_equal(out, "{\"round\": 8}\n");
+    end();
+    take_away("summary.json");
+    take_away("address");
+}
+
+static void test_no_answer(void **state)
+{
+    (void)state;
+    begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
+    fails(server.address, "--timeout=0.2", EXIT_FAILED, "no answer from tcp://127.0.0.1:");
+    put("address", server.address);
+    put("lock", "");
+    fails(run, "--timeout=0.2", EXIT_FAILED, "is neither running nor finished: atoll-coordinator with --dir");
+    put("launch.lock", "");
+    fails(run, "--timeout=0.2", EXIT_FAILED, "is neither running nor finished: atoll launch with --dir");
+    char path[FILEIO_PATH_MAX];
+    in_run("lock", path);
+    FILE *lock = fopen(path, "r");
+    assert_true(lock && flock(fileno(lock), LOCK_EX | LOCK_NB) == 0);
+    fails(run, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
+    take_away("address");
+    fails(run, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
+    fclose(lock);
+    end();
+    take_away("lock");
+    take_away("launch.lock");
+}
+
+static void test_no_run(void **state)
+{
+    (void)state;
+    fails(run, "--json", EXIT_FAILED, "holds no run");
+    fails("/nowhere", "--json", EXIT_FAILED, "there is no run folder /nowhere");
+    fails("tcp://127.0.0.1", "--json", EXIT_USAGE, "127.0.0.1");
+    fails(run, "--timeout=0", EXIT_USAGE, "--timeout is 0: give seconds above 0");
+    put("summary.json", "{\"round\":");
+    fails(run, "--timeout=1", EXIT_FAILED, "summary.json");
+    take_away("summary.json");
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(run) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return rmdir(run) || mem_live_bytes() ? -1 : 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_no_answer), cmocka_unit_test(test_no_run)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,278 @@
+/* The coordinator's files in the run folder: lock, keys, address, config.yaml. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+#include "coordinator/run_dir.h"
+
+static char dir[] = "/tmp/test_run_dir_XXXXXX";
+static int held = -1; /* the lock, as somebody else has it */
+
+static void in_dir(const char *name, char path[FILEIO_PATH_MAX])
+{
+    snprintf(path, FILEIO_PATH_MAX, "%s/%s", dir, name);
+}
+
+static void holds(const char *name, const char *want)
+{
+    char path[FILEIO_PATH_MAX];
+    void *text;
+    size_t size;
+    in_dir(name, path);
+    assert_int_equal(file_read(path, 4096, &text, &size, NULL), STATUS_OK);
+    assert_string_equal(text, want);
+    mem_free(text);
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[FILEIO_PATH_MAX];
+    in_dir(name, path);
+    assert_int_equal(file_write(path, text, strlen(text), NULL), STATUS_OK);
+}
+
+static unsigned mode_of(const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    struct stat st;
+    in_dir(name, path);
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_mode & 0777;
+}
+
+static void take_away(const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    in_dir(name, path);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* --- lock --------------------------------------------------------------------------------------------------------- */
+
+static void hold(int how)
+{
+    char path[FILEIO_PATH_MAX];
+    in_dir("lock", path);
+    held = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+    assert_true(held >= 0 && flock(held, how | LOCK_NB) == 0);
+}
+
+static void let_go(int unused)
+{
+    (void)unused;
+    close(held);
+    held = -1;
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    int fd = -1, other = -1;
+    assert_int_equal(run_dir_lock(dir, &fd, &err), STATUS_OK);
+    assert_int_equal(run_dir_lock(dir, &other, &err), STATUS_EXISTS);
+    assert_non_null(strstr(err.msg, "another coordinator serves /tmp/test_run_dir_"));
+    close(fd);
+    assert_int_equal(run_dir_lock(dir, &fd, &err), STATUS_OK);
+    close(fd);
+    take_away("lock");
+}
+
+/* `atoll status` looks by having the lock for a moment; a signal ends the moment while the coordinator waits. */
+static void test_lock_beside_status(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    int fd = -1;
+    struct itimerval soon = {.it_value.tv_usec = 20000};
+    assert_int_not_equal(signal(SIGALRM, let_go), SIG_ERR);
+    hold(LOCK_SH);
+    assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+    if (run_dir_lock(dir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(held, -1);
+    close(fd);
+    hold(LOCK_SH); /* for longer than anybody looks */
+    assert_int_equal(run_dir_lock(dir, &fd, &err), STATUS_EXISTS);
+    let_go(0);
+    take_away("lock");
+}
+
+static void test_no_folder(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    char path[FILEIO_PATH_MAX];
+    int fd = -1;
+    put("file", "");
+    in_dir("file/run", path);
+    assert_int_not_equal(run_dir_lock(path, &fd, &err), STATUS_OK);
+    assert_non_null(strstr(err.msg, "file"));
+    in_dir("new/run", path); /* made with what leads to it */
+    if (run_dir_lock(path, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    close(fd);
+    take_away("new/run/lock");
+    assert_int_equal(rmdir(path), 0);
+    *strrchr(path, '/') = 0;
+    assert_int_equal(rmdir(path), 0);
+    take_away("file");
+}
+
+/* --- keys --------------------------------------------------------------------------------------------------------- */
+
+static void test_keys(void **state)
+{
+    (void)state;
+    struct transport_keys made, read;
+    struct err err = {0};
+    memset(&made, 0, sizeof made);
+    memset(&read, 0, sizeof read);
+    assert_int_equal(run_dir_keys(dir, &made, &err), STATUS_OK);
+    assert_int_equal(mode_of("keys"), 0600);
+    assert_int_equal(run_dir_keys(dir, &read, &err), STATUS_OK);
+    assert_memory_equal(&made, &read, sizeof made);
+    take_away("keys");
+    assert_int_equal(run_dir_keys(dir, &read, &err), STATUS_OK);
+    assert_memory_not_equal(&made, &read, sizeof made);
+}
+
+/* Of the file that test_keys left: one byte changed, one line too few, one byte too many. Nothing is overwritten. */
+static void test_bad_keys(void **state)
+{
+    (void)state;
+    struct transport_keys keys;
+    char path[FILEIO_PATH_MAX], bad[512];
+    void *good;
+    size_t size;
+    in_dir("keys", path);
+    assert_int_equal(file_read(path, sizeof bad - 2, &good, &size, NULL), STATUS_OK);
+    assert_int_equal(size, 4 * 65);
+    for (int i = 0; i < 5; i++) {
+        struct err err = {0};
+        snprintf(bad, sizeof bad, "%s", (const char *)good);
+        if (i == 0) bad[70] = 'g';
+        if (i == 1) bad[65 + 64] = ' ';
+        if (i == 2) bad[3 * 65] = 0;
+        if (i == 3) memcpy(bad + size, "0", 2);
+        if (i == 4) bad[0] = ' ';
+        put("keys", bad);
+        assert_int_equal(run_dir_keys(dir, &keys, &err), i == 3 ? STATUS_LIMIT : STATUS_CORRUPT);
+        assert_non_null(strstr(err.msg, "/keys"));
+        holds("keys", bad);
+    }
+    mem_free(good);
+    take_away("keys");
+}
+
+/* --- address ------------------------------------------------------------------------------------------------------ */
+
+static const char *line_for(const char *bound, const char *advertise, const struct transport_keys *keys)
+{
+    static char line[1024];
+    struct err err = {0};
+    if (run_dir_write_address(dir, bound, advertise, keys, line, sizeof line, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    return line;
+}
+
+static void test_address(void **state)
+{
+    (void)state;
+    struct transport_keys keys;
+    char line[1024], text[2048], *port;
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "auto", NULL), "tcp://127.0.0.1:29600");
+    holds("address", "tcp://127.0.0.1:29600\n");
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org", NULL), "tcp://example.org:29600");
+    holds("address", "tcp://127.0.0.1:29600\ntcp://example.org:29600\n"); /* the first is who stands here dials */
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org:81", NULL), "tcp://example.org:81");
+
+    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    snprintf(line, sizeof line, "%s", line_for("tcp://0.0.0.0:29600", "auto", &keys));
+    assert_int_equal(mode_of("address"), 0600); /* who can read it can join */
+    assert_int_equal(strncmp(line, "tcp://", 6), 0);
+    assert_null(strstr(line, "0.0.0.0")); /* nobody can dial that */
+    port = strstr(line, ":29600/");
+    assert_non_null(port);
+    assert_int_equal(strlen(port), strlen(":29600") + 2 * 65);
+    snprintf(text, sizeof text, "%s\n", line);
+    holds("address", text);
+    struct transport_address a;
+    assert_int_equal(transport_address_parse(&a, line, NULL), STATUS_OK);
+    assert_memory_equal(a.server_key, keys.server_public, sizeof a.server_key);
+    assert_memory_equal(a.secret, keys.worker_secret, sizeof a.secret);
+    assert_null(strstr(line_for("tcp://[::]:29600", "auto", &keys), "[::]"));
+    take_away("address");
+}
+
+static void test_bad_advertise(void **state)
+{
+    (void)state;
+    char line[1024];
+    struct err err = {0};
+    assert_int_equal(run_dir_write_address(dir, "tcp://127.0.0.1:1", "a b:c", NULL, line, sizeof line, &err),
+                     STATUS_INVALID);
+    assert_string_not_equal(err.msg, "");
+    char path[FILEIO_PATH_MAX];
+    in_dir("address", path);
+    assert_false(file_exists(path));
+}
+
+/* A coordinator that is started again listens where its workers look for it. */
+static void test_last_endpoint(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *address, *listen, *want;
+    } cases[] = {
+        {NULL, "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
+        {"tcp://127.0.0.1:4711\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
+        {"tcp://127.0.0.1:4711\n", "tcp://0.0.0.0:*", "tcp://0.0.0.0:4711"},
+        {"tcp://127.0.0.1:4711\ntcp://example.org:81\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
+        {"tcp://[::1]:4711\n", "tcp://[::1]:*", "tcp://[::1]:4711"},
+        {"tcp://127.0.0.1:4711\n", "tcp://127.0.0.1:29600", "tcp://127.0.0.1:29600"},
+        {"nonsense\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
+        {"", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[256];
+        if (cases[i].address) put("address", cases[i].address);
+        run_dir_last_endpoint(dir, cases[i].listen, out, sizeof out);
+        assert_string_equal(out, cases[i].want);
+    }
+    take_away("address");
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return rmdir(dir) || mem_live_bytes() ? -1 : 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lock),    cmocka_unit_test(test_lock_beside_status), cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_keys),    cmocka_unit_test(test_bad_keys),           cmocka_unit_test(test_address),
+        cmocka_unit_test(test_bad_advertise), cmocka_unit_test(test_last_endpoint),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
