@@ -104,6 +104,52 @@ static void test_refuses_what_is_not_free(void **state)
     lease_book_finish(&book);
 }
 
+/* Free are 4 .. 7 and 12 .. 15: what begins, ends or lies beside of one is refused, what fills one or a part is not. */
+static void test_takes_of_what_came_back(void **state)
+{
+    (void)state;
+    static const struct wire_range beside[] = {{3, 2}, {4, 5}, {7, 2}, {8, 1}, {6, 8}, {11, 5}, {12, 5}, {3, 14}};
+    static const struct wire_range within[] = {{4, 4}, {12, 1}, {15, 1}, {13, 2}};
+    struct lease_book book;
+    lease_book_init(&book);
+    for (uint32_t i = 0; i < 5; i++) take(&book, i, 0, 4);
+    assert_int_equal(lease_return(&book, 3, 0), STATUS_OK);
+    assert_int_equal(lease_return(&book, 1, 0), STATUS_OK);
+    assert_int_equal(book.n_free, 2);
+    for (uint32_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        assert_int_equal(lease_take(&book, 9, i, &beside[i], 1), STATUS_STATE);
+    for (uint32_t i = 0; i < sizeof within / sizeof *within; i++) {
+        assert_int_equal(lease_take(&book, 8, i, &within[i], 1), STATUS_OK);
+        assert_int_equal(lease_check(&book), STATUS_OK);
+    }
+    assert_int_equal(book.n_free, 0);
+    lease_book_finish(&book);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* Counts in a saved book that its bytes cannot hold are refused before memory is taken for them. */
+static void test_counts_beyond_the_bytes(void **state)
+{
+    (void)state;
+    static const uint32_t counts[][2] = {{1, 0}, {0, 1}, {(1 << 24) + 1, 0}, {0, (1 << 16) + 1}, {UINT32_MAX, 0},
+                                         {0, UINT32_MAX}, {UINT32_MAX, UINT32_MAX}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        uint8_t bytes[24 + 15];
+        struct lease_book book;
+        struct writer w = writer_of(bytes, sizeof bytes);
+        put_u64(&w, 0);
+        put_u64(&w, 0);
+        put_u32(&w, counts[i][0]);
+        put_u32(&w, counts[i][1]);
+        memset(bytes + w.pos, 0, sizeof bytes - w.pos);
+        struct reader r = reader_of(bytes, sizeof bytes);
+        lease_book_init(&book);
+        assert_int_equal(lease_decode(&book, &r), STATUS_CORRUPT);
+        assert_int_equal(mem_live_bytes(), 0);
+        lease_book_finish(&book);
+    }
+}
+
 static void test_end_of_the_order(void **state)
 {
     (void)state;
@@ -213,7 +259,8 @@ int main(void)
         cmocka_unit_test(test_cursor_then_returned),    cmocka_unit_test(test_plans_follow_each_other),
         cmocka_unit_test(test_refuses_what_is_not_free), cmocka_unit_test(test_end_of_the_order),
         cmocka_unit_test(test_many_pieces),             cmocka_unit_test(test_random_walk),
-        cmocka_unit_test(test_check_finds_damage),
+        cmocka_unit_test(test_check_finds_damage),      cmocka_unit_test(test_takes_of_what_came_back),
+        cmocka_unit_test(test_counts_beyond_the_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
