@@ -37,6 +37,29 @@ static void test_loss_after_divergence(void **state)
     rig_close(&rig);
 }
 
+/* A round whose parameters are evaluated has its line when the loss is known, and not before. */
+static void test_line_with_validation(void **state)
+{
+    (void)state;
+    struct msg m;
+    const char *const settings[] = {"train.eval_every=1", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_expect(&rig, 0, MSG_EVAL, &m);
+    m = (struct msg){.type = MSG_EVAL_RESULT,
+                     .eval_result = {.session = rig.workers[0].session, .eval_id = m.eval.eval_id,
+                                     .start = m.eval.start, .count = m.eval.count, .tokens = 8, .loss_sum = 12}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
+    assert_true(last_event(ENGINE_EVENT_ROUND)->val_loss == 1.5);
+    rig_close(&rig);
+}
+
 /* Killed before anybody joined: how many rounds there will be is not known yet. */
 static void test_restart_before_the_first_worker(void **state)
 {
@@ -149,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_after_divergence),
+        cmocka_unit_test(test_line_with_validation),
         cmocka_unit_test(test_restart_before_the_first_worker),
         cmocka_unit_test(test_restart_names_the_missing),
         cmocka_unit_test(test_status),
