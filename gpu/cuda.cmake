@@ -107,7 +107,13 @@ function(atoll_cuda_plugin)
     foreach(kernel IN LISTS cuda_kernels)
         atoll_cuda_object(${kernel})
     endforeach()
-    add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
+    set(host ${cuda_host})
+    if(ATOLL_CUDA_NCCL)
+        list(FILTER host EXCLUDE REGEX "/cuda_nccl_none\\.c$")
+    else()
+        list(FILTER host EXCLUDE REGEX "/cuda_nccl\\.c$")
+    endif()
+    add_library(atoll_cuda MODULE ${host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
                 ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
     list(GET ATOLL_CUDA_ARCHS 0 oldest)
     string(REGEX MATCH "^[0-9]+" oldest ${oldest}) # 90a: 90
@@ -116,7 +122,6 @@ function(atoll_cuda_plugin)
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
     if(ATOLL_CUDA_NCCL) # the library itself is opened at run time
-        target_compile_definitions(atoll_cuda PRIVATE ATOLL_NCCL)
         target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_NCCL})
     endif()
     if(ATOLL_CUDNN_BUILT)

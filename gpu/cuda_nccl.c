@@ -4,13 +4,16 @@
  * About ncclCommAbort: it sets a flag that the kernels of one communicator read, so every communicator needs one.
  * Another thread than the rank's may call it (well since 2.19.1, NVIDIA/nccl issue 992). In one process nothing is
  * freed before the last communicator of a group is aborted, which then frees them all: ranks that are inside of a call
- * come out of it before that (cuda_comm_abort). */
+ * come out of it before that (cuda_comm_abort).
+ *
+ * Everything else is one thread's at a time: NCCL promises nothing to two in one communicator, and in 2.28 whoever asks
+ * how a call stands also joins the thread that does it. So a rank asks about its own calls, under the communicator's
+ * lock, and others ask when it is in none. */
 #include "gpu/cuda_comm.h"
-
-#ifdef ATOLL_NCCL
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,7 +22,8 @@
 
 #include "common/mem.h"
 
-enum { VERSION_MIN = NCCL_VERSION(2, 19, 1), OPEN_SECONDS = 120, LEAVE_SECONDS = 5, PAUSE_NS = 20000 };
+enum { VERSION_MIN = NCCL_VERSION(2, 19, 1), OPEN_SECONDS = 120, LEAVE_SECONDS = 5,
+       EAGER_POLLS = 50, PAUSE_NS = 20000 };
 
 /* The functions that are used, by the name that they have in the library. */
 struct nccl {
@@ -116,16 +120,24 @@ static void pause_briefly(void)
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
-/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. The first calls connect to the other
- * ranks, which may never come: then the communicator is gone. */
+/* How its call stands. One that is being aborted is not asked. */
+static ncclResult_t ask(struct cuda_comm *c)
+{
+    ncclResult_t result = ncclRemoteError;
+    pthread_mutex_lock(&c->lock);
+    if (!c->ended && library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) result = ncclInternalError;
+    pthread_mutex_unlock(&c->lock);
+    return result;
+}
+
+/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. Most are over at once; the first ones
+ * connect to the other ranks, which may never come: then the communicator is gone. */
 static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result, long polls)
 {
-    while (result == ncclInProgress) {
-        if (library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) return ncclInternalError;
-        if (result != ncclInProgress) break;
-        if (polls && --polls == 0) break;
+    for (long n = 1; result == ncclInProgress && (result = ask(c)) == ncclInProgress && n != polls; n++) {
         if (cuda_rt_stopped(c->rt)) return ncclRemoteError;
-        pause_briefly();
+        if (n < EAGER_POLLS) sched_yield();
+        else pause_briefly();
     }
     return result;
 }
@@ -218,8 +230,8 @@ bool cuda_comm_failed(struct cuda_comm *c, struct err *why)
     char what[300];
     ncclResult_t result = ncclSuccess;
     pthread_mutex_lock(&c->lock);
-    if (!c->ended && c->comm && library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess)
-        result = ncclInternalError;
+    bool idle = c->comm && !c->ended && !c->inside; /* a rank that is inside learns it there */
+    if (idle && library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) result = ncclInternalError;
     bool failed = result != ncclSuccess && result != ncclInProgress;
     if (failed) say(c, result, what);
     pthread_mutex_unlock(&c->lock);
@@ -320,76 +332,3 @@ void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collectiv
 {
     group(c, buf, parts, n_parts, false);
 }
-
-#else /* built without nccl.h */
-
-enum status cuda_comm_check(struct err *err)
-{
-    return err_set(err, STATUS_UNSUPPORTED, "NCCL: this build has none (nccl.h was not found): install NCCL and build "
-                   "again, or start a worker for each GPU");
-}
-
-enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
-{
-    (void)ranks;
-    (void)n;
-    (void)out;
-    return cuda_comm_check(err);
-}
-
-void cuda_comm_close(struct cuda_comm *comm)
-{
-    (void)comm;
-}
-
-bool cuda_comm_failed(struct cuda_comm *comm, struct err *why)
-{
-    (void)comm;
-    (void)why;
-    return false;
-}
-
-void cuda_comm_abort(struct cuda_comm *const *comms, int n)
-{
-    (void)comms;
-    (void)n;
-}
-
-void cuda_comm_reduce_scatter(struct cuda_comm *comm, float *buf, size_t share)
-{
-    (void)comm;
-    (void)buf;
-    (void)share;
-}
-
-void cuda_comm_all_gather(struct cuda_comm *comm, float *buf, size_t share)
-{
-    (void)comm;
-    (void)buf;
-    (void)share;
-}
-
-void cuda_comm_all_reduce(struct cuda_comm *comm, float *buf, size_t n)
-{
-    (void)comm;
-    (void)buf;
-    (void)n;
-}
-
-void cuda_comm_reduce(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    (void)comm;
-    (void)buf;
-    (void)parts;
-    (void)n_parts;
-}
-
-void cuda_comm_broadcast(struct cuda_comm *comm, float *buf, const struct collective_part *parts, size_t n_parts)
-{
-    (void)comm;
-    (void)buf;
-    (void)parts;
-    (void)n_parts;
-}
-
-#endif

@@ -1,8 +1,9 @@
 /* A libnccl.so.2 for machines without GPUs (ATOLL_NCCL_LIBRARY): collectives between the streams of tests/cuda/
  * cudart_stub.h. Communicators do not block, as gpu/cuda_nccl.c wants them: a call is in progress until it has been
- * asked after a few times, by any thread, and another one meanwhile is refused. What only a wrong caller does ends the
- * process with a line: ranks that call different things, two ranks on one device, a communicator used after it was
- * freed, destroyed while it has work.
+ * asked after a few times, and another one meanwhile is refused. What only a wrong caller does ends the process with a
+ * line: ranks that call different things, two ranks on one device, a call in progress asked after by another thread
+ * than the one that made it, a communicator asked while it is aborted, used after it was freed, destroyed while it has
+ * work.
  *
  * The environment says what goes wrong: ATOLL_STUB_NCCL_VERSION=21800; ATOLL_STUB_NCCL_JOIN=never|refused;
  * ATOLL_STUB_NCCL_REFUSE=1:3 (of rank 1 the third collective is refused), ATOLL_STUB_NCCL_BREAK=1:3 (it never ends,
@@ -45,6 +46,7 @@ struct ncclComm {
     struct world *world;
     int rank, device; /* device -1: not known yet */
     int polls;        /* until what is in progress is over */
+    pthread_t caller; /* of that */
     bool stalled, aborted;
     enum { LIVES, DESTROYED, FREED } end;
     unsigned long collectives;
@@ -207,7 +209,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     struct ncclComm *c = calloc(1, sizeof *c);
     if (!c) abort();
     pthread_mutex_lock(&lock);
-    *c = (struct ncclComm){.world = world_of(&id, n), .rank = rank, .device = -1, .polls = POLLS};
+    *c = (struct ncclComm){.world = world_of(&id, n), .rank = rank, .device = -1, .polls = POLLS,
+                           .caller = pthread_self()};
     if (c->world->n != n || rank < 0 || rank >= n || c->world->comms[rank]) wrong("no such rank, or twice", c);
     c->world->comms[rank] = c;
     c->world->joined++;
@@ -221,6 +224,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
     pthread_mutex_lock(&lock);
     alive(c);
+    if (c->aborted) wrong("asked while it is aborted", c);
+    if (c->polls && !pthread_equal(c->caller, pthread_self())) wrong("asked by two threads", c);
     if (c->polls && !c->stalled && c->world->joined == c->world->n && --c->polls == 0) submit_waiting(c);
     *error = c->error != ncclSuccess ? c->error : c->polls ? ncclInProgress : ncclSuccess;
     pthread_mutex_unlock(&lock);
@@ -297,6 +302,7 @@ static ncclResult_t take(struct ncclComm *c, const struct call *call)
     c->waiting[c->n_waiting++] = *call;
     c->running++;
     c->polls = POLLS;
+    c->caller = pthread_self();
     if (grouped) group.comm = c;
     if (c->error != ncclSuccess) { /* goes wrong behind the caller's back */
         c->polls = 0;

@@ -4,9 +4,13 @@
 #   test_cublaslt, test_cuda_rt, _nccl, _cudnn_rt   what these files promise, and ask of the libraries
 #   atoll_cuda_stubbed.so                           the whole plugin: for test_stubbed_*, and for programs
 
+set(without_nccl _none)
+if(ATOLL_CUDA_NCCL)
+    set(without_nccl "")
+endif()
 # A library each: planted bugs take the place of one source.
 set(cuda_true ${CMAKE_SOURCE_DIR}/gpu/cuda_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm.c
-    ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm_time.c ${CMAKE_SOURCE_DIR}/gpu/cuda_nccl.c
+    ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm_time.c ${CMAKE_SOURCE_DIR}/gpu/cuda_nccl${without_nccl}.c
     ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_plan.c
     ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_lib.c)
 add_library(cuda_true STATIC ${cuda_true})
@@ -19,7 +23,6 @@ foreach(part IN ITEMS cuda_true cuda_stubs)
 endforeach()
 set(cuda_true_definitions ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST} ATOLL_CUDA_ARCH_OLDEST=80)
 if(ATOLL_CUDA_NCCL)
-    list(APPEND cuda_true_definitions ATOLL_NCCL)
     target_include_directories(cuda_true SYSTEM PUBLIC ${ATOLL_CUDA_NCCL})
     add_library(nccl_stub MODULE cuda/nccl_stub.c)
     target_include_directories(nccl_stub SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDA_NCCL})
@@ -217,6 +220,9 @@ atoll_planted_library(test_cuda_nccl break_not_seen test_breaks cuda_nccl
     "bool failed = result != ncclSuccess && result != ncclInProgress;" "bool failed = false;")
 atoll_planted_library(test_cuda_nccl freed_with_a_rank_inside test_stalls cuda_nccl
     "if (!is_inside(comms[r])) last = r;" "continue;")
+atoll_planted_library(test_cuda_nccl asked_beside_the_rank test_stalls cuda_nccl " && !c->ended && !c->inside" " && !c->ended")
+atoll_planted_library(test_cuda_nccl asked_during_the_abort test_stalls cuda_nccl
+    "if (!c->ended && library.f.CommGetAsyncError" "if (library.f.CommGetAsyncError")
 atoll_planted_library(test_cuda_nccl destroyed_after_the_abort test_breaks cuda_nccl
     "comms[r]->comm = NULL;" "continue;")
 

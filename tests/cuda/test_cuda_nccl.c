@@ -409,10 +409,12 @@ static void test_breaks(void **state)
     leave();
 }
 
-/* A rank never comes out of its call: the abort, by another thread, gets it out, and frees nothing before. */
+/* A rank never comes out of its call, where others do not ask after it: the abort, by another thread, gets it out, and
+ * frees nothing before. */
 static void stalls(const char *name, const char *which)
 {
     pthread_t threads[RANKS];
+    struct err err = {.code = STATUS_OK};
     int (*stuck)(void);
     join_well();
     void *stub = dlopen(stub_path, RTLD_NOW | RTLD_NOLOAD), *found = stub ? dlsym(stub, "nccl_stub_stuck") : NULL;
@@ -422,6 +424,7 @@ static void stalls(const char *name, const char *which)
     goes_wrong(name, which);
     begin(threads, all_reduce);
     while (stuck() == before) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    for (int r = 0; r < RANKS; r++) assert_false(cuda_comm_failed(ranks[r].comm, &err));
     abort_all();
     end(threads);
     for (int r = 0; r < RANKS; r++) assert_int_not_equal(ranks[r].err.code, STATUS_OK);
