@@ -143,12 +143,12 @@ static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key
     return g->has[alignment] = true;
 }
 
-/* Proposals and checks want a pointer for what goes into the end of a product, which always begins at 16 bytes: for
- * them, and never read, one that does. */
+/* Proposals and checks want a pointer for what goes into the end of a product, and take it for no worse aligned in any
+ * call: one, never read, at 16 bytes and no more, where calls have theirs. */
 static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
-    const void *at = rt->workspace;
+    const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
     return (!(s->bias || s->sums) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
            (!s->slope || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }

@@ -13,6 +13,7 @@ enum {
     OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000,  /* and a toolkit's version as the driver counts */
     GRID_X_MAX = 0x7fffffff,
     GRID_Y_MAX = 65535,
+    EVENT_FLAGS = cudaEventDisableTiming | cudaEventBlockingSync,
     POLLS_MAX = 1000, /* without a pause: a few microseconds each */
     PAUSE_NS = 20000
 };
@@ -89,9 +90,8 @@ static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
     TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
     load_kernels(rt);
     check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
-    for (int i = 0; i < DEVICE_MARKS; i++) /* who waits sleeps: other threads of this machine have work, too */
-        check(rt, cudaEventCreateWithFlags(&rt->marks[i], cudaEventDisableTiming | cudaEventBlockingSync),
-              "cannot make an event");
+    for (int i = 0; i < DEVICE_MARKS; i++)
+        check(rt, cudaEventCreateWithFlags(&rt->marks[i], EVENT_FLAGS), "cannot make an event");
     check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES), "no memory for cuBLASLt's workspace");
     if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
     cublasStatus_t blas = cublasLtCreate(&rt->blas);
@@ -112,6 +112,8 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
                        count - 1);
     cudaError_t code = cudaGetDeviceProperties(&prop, index);
     if (code == cudaSuccess) code = cudaSetDevice(index);
+    /* Who waits sleeps, here for streams and below for events: other threads of this machine have work, too. */
+    if (code == cudaSuccess) code = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (code != cudaSuccess)
         return err_set(err, opening_failed(code), "device cuda:%d: %s", index, cudaGetErrorString(code));
     if (prop.major * 10 + prop.minor < OLDEST_CAPABILITY)
@@ -297,7 +299,7 @@ enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
     struct cuda_event *e = mem_alloc(1, sizeof *e);
     if (!e) return STATUS_NOMEM;
     cuda_rt_use(rt);
-    if (cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming) != cudaSuccess) {
+    if (cudaEventCreateWithFlags(&e->event, EVENT_FLAGS) != cudaSuccess) {
         (void)cudaGetLastError();
         mem_free(e);
         return STATUS_IO;

@@ -40,7 +40,7 @@ for bug in "$@"; do
         printf '%-42s NOT NOTICED\n' "$name"
         missed=$((missed + 1))
     else
-        why=$(grep -m 1 -E ', code 0x|, line [0-9]+: |off by|want|behind the end|without an event|differs|: loss|^ERROR: |--- .+|Test failed' \
+        why=$(grep -m 1 -E ', code 0x|, line [0-9]+: |off by|want|behind the end|without an event|differs|: loss|^ERROR: |_stub: |--- .+|Test failed' \
             <<<"$said" || tail -n 1 <<<"$said")
         printf '%-42s %s\n' "$name" "${why#*ERROR*--- }"
     fi

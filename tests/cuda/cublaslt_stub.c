@@ -119,6 +119,18 @@ static bool lies_on(uint64_t all, int i, const void *p)
     return bytes && (uintptr_t)p % bytes == 0;
 }
 
+static const void *end_of(const struct task *t)
+{
+    return t->epilogue == CUBLASLT_EPILOGUE_DEFAULT ? NULL : t->epilogue == CUBLASLT_EPILOGUE_DGELU ? t->aux : t->bias;
+}
+
+/* How well what goes into the end lies, in bytes: of proposals, how well it will lie in every call. */
+static uint64_t end_alignment(const struct task *t)
+{
+    uint64_t p = (uintptr_t)end_of(t);
+    return p ? p & (0 - p) : 1;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -140,6 +152,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         found[*n].algo.data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - *n); /* the fastest comes last */
         found[*n].algo.data[1] = t.epilogue;
         found[*n].algo.data[2] = alignments(wish);
+        found[*n].algo.data[3] = end_alignment(&t);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -238,6 +251,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     const uint64_t *on = &algo->data[2];
     if (!lies_on(*on, 0, a) || !lies_on(*on, 1, b) || !lies_on(*on, 2, c) || !lies_on(*on, 3, d))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if ((uintptr_t)end_of(&p.task) % algo->data[3]) return CUBLAS_STATUS_INVALID_VALUE;
     if (stub.refused & p.task.epilogue || algo->data[1] != p.task.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
     stub.products++;
     stub.last = algo->data[0];

@@ -165,6 +165,13 @@ cudaError_t cudaSetDevice(int device)
     return cudaSuccess;
 }
 
+cudaError_t cudaSetDeviceFlags(unsigned flags)
+{
+    STUB_BEGIN();
+    cudart_stub.sleeps[current] = (flags & cudaDeviceScheduleMask) == cudaDeviceScheduleBlockingSync;
+    return stub_end(cudaSuccess);
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
 {
     STUB_BEGIN();

@@ -30,6 +30,7 @@ struct cudart_stub {
     unsigned after;
     cudaError_t code;
     unsigned long loaded; /* kernels whose attributes were asked for */
+    bool sleeps[STUB_GPUS_MAX]; /* who waits for a stream of this device does not spin */
     float now_ms;         /* what events see */
 };
 

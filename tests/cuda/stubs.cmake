@@ -133,6 +133,8 @@ atoll_planted_library(test_cublaslt sums_go_to_the_bias test_products cuda_gemm
     "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->sums" "CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias")
 atoll_planted_library(test_cublaslt bias_read_where_it_lies test_products cuda_gemm
     "if ((uintptr_t)bias % GEMM_VECTOR_BYTES == 0) return bias;" "if (bias) return bias;")
+atoll_planted_library(test_cublaslt better_alignment_told test_products cuda_gemm_time
+    "(const char *)rt->workspace + GEMM_VECTOR_BYTES" "rt->workspace")
 atoll_planted_library(test_cublaslt half_of_the_bias test_products cuda_gemm
     "cudaMemcpyAsync(place, bias, bytes," "cudaMemcpyAsync(place, bias, bytes / 2,")
 atoll_planted_library(test_cublaslt operands_not_exchanged test_products cuda_gemm
@@ -190,6 +192,8 @@ atoll_planted_library(test_cuda_rt mark_of_another_slot test_order cuda_rt
 atoll_planted_library(test_cuda_rt gpu_of_the_last_call test_threads cuda_rt
     "check(rt, cudaSetDevice(rt->index), \"cannot be used\");" "")
 atoll_planted_library(test_cuda_rt queue_made_again test_grids cuda_rt "if (!rt->beside[queue])" "if (true)")
+atoll_planted_library(test_cuda_rt waits_for_streams_spin test_devices cuda_rt "cudaDeviceScheduleBlockingSync" "0")
+atoll_planted_library(test_cuda_rt waits_for_events_spin test_devices cuda_rt " | cudaEventBlockingSync" "")
 atoll_planted_library(test_cuda_rt grid_too_high test_grids cuda_rt " && y <= GRID_Y_MAX" "")
 atoll_planted_library(test_cuda_rt later_error_told test_failing_device cuda_rt
     "if (rt->error.code == STATUS_OK) err_set(&rt->error, code, \"%s: %s\"" "err_set(&rt->error, code, \"%s: %s\"")

@@ -151,12 +151,14 @@ static void test_products(void **state)
         s.bias = true;
         product_one(s, false, 0);
         product_one(s, false, 1);
+        product_one(s, false, 8); /* at 16 bytes and no more */
         s.bias = false;
         s.slope = true;
         product_one(s, false, 0);
         s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bias = true};
         product_one(s, true, 0);
         product_one(s, true, 3);
+        product_one(s, true, 4);
     }
 }
 

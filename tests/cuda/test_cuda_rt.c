@@ -128,6 +128,7 @@ static void test_devices(void **state)
     cudart_stub.loaded = 0;
     struct cuda_rt *rt = open_one(1);
     assert_string_equal(cuda_rt_name(rt), "device cuda:1 Stub 1");
+    assert_true(cudart_stub.sleeps[1]);
     cuda_rt_close(rt);
     cuda_rt_close(NULL);
     assert_int_equal(cudart_stub.loaded, 2); /* all kernels, before there is work */
