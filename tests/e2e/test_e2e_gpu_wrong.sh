@@ -41,6 +41,8 @@ wide='--model.n_embd=256 --model.n_head=1'
 # shellcheck disable=SC2086 # two settings
 refused 'heads of 256 columns .n_embd / n_head., a GPU takes 128 at most; train.devices=cpu does without' \
     --train.devices=cuda $wide
+refused '16384 sequences of 4 heads at a time, a GPU takes 65535 heads in all: a smaller train.batch_size with' \
+    --train.devices=cuda:0 --train.batch_size=16384 --model.block_size=1 --model.n_head=4 --train.eval_every=0
 export ATOLL_ATTENTION=fast
 refused 'ATOLL_ATTENTION is "fast": own, cudnn or exact are allowed' --train.devices=cuda --train.precision=bf16
 ATOLL_ATTENTION=cudnn
