@@ -27,36 +27,53 @@ DEVICE uint16_t bf16_of(float x)
 #endif
 }
 
-DEVICE float bf16_value(uint32_t half)
+DEVICE float float_of(uint32_t bits)
 {
 #ifdef __CUDACC__
-    return __uint_as_float(half << 16);
+    return __uint_as_float(bits);
 #else
     float x;
-    uint32_t bits = half << 16;
     memcpy(&x, &bits, sizeof x);
     return x;
 #endif
+}
+
+DEVICE float bf16_value(uint32_t half)
+{
+    return float_of(half << 16);
+}
+
+/* WIDE numbers as they lie in memory, to be looked at later: bits[WIDE], of which bf16 takes half. */
+DEVICE void act_hold(const void *p, size_t i, const int bf16, uint32_t *bits)
+{
+    const int words = bf16 ? WIDE / 2 : WIDE;
+    const char *from = (const char *)p + i * (bf16 ? sizeof(uint16_t) : sizeof(float));
+#ifdef __CUDACC__
+    UNROLL for (int k = 0; k < words; k += 4)
+    {
+        uint4 q = *(const uint4 *)(from + 4 * k);
+        bits[k] = q.x, bits[k + 1] = q.y, bits[k + 2] = q.z, bits[k + 3] = q.w;
+    }
+#else
+    cuda_emulated_wide(from);
+    for (int k = 0; k < words; k++) bits[k] = ((const uint32_t *)(const void *)from)[k];
+#endif
+}
+
+DEVICE void act_held(const uint32_t *bits, const int bf16, float *out)
+{
+    UNROLL for (int k = 0; k < WIDE; k++)
+        out[k] = bf16 ? bf16_value(k % 2 ? bits[k / 2] >> 16 : bits[k / 2]) : float_of(bits[k]);
 }
 
 /* out[0 .. width-1] = p[i ..], width 1 or WIDE */
 DEVICE void act_load(const void *p, size_t i, const int bf16, const int width, float *out)
 {
 #ifdef __CUDACC__
-    if (width == WIDE && bf16) {
-        uint4 q = *(const uint4 *)((const uint16_t *)p + i);
-        const uint32_t pairs[4] = {q.x, q.y, q.z, q.w};
-        UNROLL for (int k = 0; k < 4; k++)
-        {
-            out[2 * k] = bf16_value(pairs[k]);
-            out[2 * k + 1] = bf16_value(pairs[k] >> 16);
-        }
-        return;
-    }
     if (width == WIDE) {
-        float4 low = *(const float4 *)((const float *)p + i), high = *(const float4 *)((const float *)p + i + 4);
-        out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
-        out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
+        uint32_t bits[WIDE];
+        act_hold(p, i, bf16, bits);
+        act_held(bits, bf16, out);
         return;
     }
 #else

@@ -130,8 +130,8 @@ static ncclResult_t ask(struct cuda_comm *c)
     return result;
 }
 
-/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. Most are over at once; the first ones
- * connect to the other ranks, which may never come: then the communicator is gone. */
+/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. Most are over at once; the first
+ * ones connect to the other ranks, which may never come: then the communicator is gone. */
 static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result, long polls)
 {
     for (long n = 1; result == ncclInProgress && (result = ask(c)) == ncclInProgress && n != polls; n++) {

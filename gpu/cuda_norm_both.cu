@@ -29,13 +29,15 @@ DEVICE void both_look(const struct cuda_both_args *a, const int rms, size_t row,
     }
 }
 
-/* dx = dres + rstd (g - mean(g) - hat mean(g hat)); RMS norm has no mean(g) */
+/* dx = dres + rstd (g - mean(g) - hat mean(g hat)), RMS norm has no mean(g). dres: bf16 as it was held; for fp32 there
+ * are no registers that long. */
 DEVICE void both_write(const struct cuda_both_args *a, const int bf16, size_t row, size_t column, const float *hat,
-                       const float *g, float mean_g, float mean_gh)
+                       const float *g, const uint32_t *dres, float mean_g, float mean_gh)
 {
     float dx[WIDE] = {0}, rstd = a->rstd[row];
     size_t i = row * a->c + column;
-    if (a->dres) act_load(a->dres, i, bf16, WIDE, dx);
+    if (a->dres && bf16) act_held(dres, 1, dx);
+    else if (a->dres) act_load(a->dres, i, 0, WIDE, dx);
     UNROLL for (int k = 0; k < WIDE; k++)
     {
         float d = (g[k] - mean_g - hat[k] * mean_gh) * rstd;
@@ -67,13 +69,15 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
     size_t first = threadIdx.x * (size_t)WIDE, row = blockIdx.x * a->block;
     size_t end = row + a->block < a->n ? row + a->block : a->n;
     float hat[HELD][WIDE], g[HELD][WIDE], dw[HELD][WIDE] = {{0}}, db[HELD][WIDE] = {{0}};
+    uint32_t dres[HELD][WIDE];
     for (unsigned turn = 0; row < end; row += rows, turn ^= 1) {
         UNROLL for (int h = 0; h < HELD; h++)
-        { /* all on their way before the first is needed */
+        { /* all on their way before the first is needed, and before a store, behind which no load is early */
             size_t at = row + h / loads, column = first + h % loads * across;
             if (at >= end || column >= a->c) continue;
             act_load(a->x, at * a->c + column, bf16, WIDE, hat[h]);
             act_load(a->dy, at * a->c + column, bf16, WIDE, g[h]);
+            if (bf16 && a->dres) act_hold(a->dres, at * a->c + column, 1, dres[h]);
         }
         UNROLL for (int r = 0; r < rows; r++)
         {
@@ -98,8 +102,8 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
             both_sums(sums, turn, threads, r, a->c, &mean_g, &mean_gh);
             UNROLL for (int l = 0; l < loads; l++)
                 if (row + r < end && first + l * across < a->c)
-                    both_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l], mean_g,
-                               mean_gh);
+                    both_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l],
+                               dres[r * loads + l], mean_g, mean_gh);
         }
     }
     float *out = a->partials + blockIdx.x * (rms ? 1 : 2) * a->c + first;
