@@ -49,26 +49,38 @@ DEVICE size_t key_at(const struct cuda_attn_args *a)
     return head_at(a, blockIdx.y / a->heads, a->heads + shared, packed_width(a));
 }
 
-/* tile[r][0..hd) = src[at + (first + r) * ld ..], zero past the last row. */
+/* to[r][0..hd), `rows` of `to_ld` = src[at + (first + r) * ld ..], zero past the last row: a warp a row. All loads are
+ * on their way before the first store. */
+DEVICE void load_rows(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
+                      size_t first, const unsigned rows, const unsigned to_ld, float *to)
+{
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float x[32 / ROWS][PARTS] = {{0}};
+    UNROLL for (unsigned i = 0; i < rows / ROWS; i++)
+        UNROLL for (unsigned part = 0; part < PARTS; part++)
+        {
+            size_t row = first + i * ROWS + warp, column = lane + 32 * part;
+            if (row < a->seq && column < a->head_dim) x[i][part] = act_one(src, at + row * ld + column, bf16);
+        }
+    UNROLL for (unsigned i = 0; i < rows / ROWS; i++)
+        UNROLL for (unsigned part = 0; part < PARTS; part++)
+        {
+            size_t column = lane + 32 * part;
+            if (column < a->head_dim) to[(i * ROWS + warp) * to_ld + column] = x[i][part];
+        }
+}
+
 DEVICE void load_tile(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
                       size_t first, float *tile)
 {
-    size_t hd = a->head_dim;
-    for (size_t i = threadIdx.x; i < 32 * hd; i += THREADS) {
-        size_t row = i / hd, column = i % hd;
-        tile[row * LD + column] = first + row < a->seq ? act_one(src, at + (first + row) * ld + column, bf16) : 0.0f;
-    }
+    load_rows(a, bf16, src, at, ld, first, 32, LD, tile);
 }
 
-/* own[warp][0..hd) = row `first + warp`, likewise. */
+/* A row for each warp. */
 DEVICE void load_own(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
                      size_t first, float *own)
 {
-    size_t hd = a->head_dim;
-    for (size_t i = threadIdx.x; i < ROWS * hd; i += THREADS) {
-        size_t row = i / hd, column = i % hd;
-        own[row * HEAD + column] = first + row < a->seq ? act_one(src, at + (first + row) * ld + column, bf16) : 0.0f;
-    }
+    load_rows(a, bf16, src, at, ld, first, ROWS, HEAD, own);
 }
 
 DEVICE float dot_row(size_t hd, const float *x, const float *y)

@@ -9,7 +9,8 @@
 enum {
     RUNS = 3,            /* of each way that is timed, after one to warm up */
     ROUNDS = 3,          /* of all ways in turn, the best of each counts: what is compared may be near */
-    TIMED_MIN = 1 << 24, /* multiplications of a product that is worth it */
+    TIMED_MIN = 1 << 24, /* multiplications of a product that is worth it, */
+    READ_MIN = 1 << 22,  /* or numbers that it reads: a long sum of few columns can take long, too */
     OPERANDS = 4         /* A, B, OUT, aux */
 };
 
@@ -42,7 +43,8 @@ static bool may_time(void)
 
 static bool worth_timing(const struct cuda_gemm_shape *s)
 {
-    return gemm_products(s) * s->m * s->n * s->k >= TIMED_MIN;
+    size_t products = gemm_products(s);
+    return products * s->m * s->n * s->k >= TIMED_MIN || products * (s->m + s->n) * s->k >= READ_MIN;
 }
 
 /* --- what is timed ------------------------------------------------------------------------------------------------ */

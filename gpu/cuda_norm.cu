@@ -44,13 +44,14 @@ DEVICE void norm_back(const struct cuda_norm_args *a, const int bf16, const int 
     if (row >= a->n) return;
     size_t base = row * a->c;
     float mean = a->mean[row], rstd = a->rstd[row], sum = 0, dot = 0, inverse = 1.0f / (float)a->c;
-    float x[WIDE], dy[WIDE], dx[WIDE] = {0};
+    float x[WIDE], dy[WIDE], w[WIDE], dx[WIDE] = {0};
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         act_load(a->dy, base + i, bf16, width, dy);
+        weights_load(a->w, i, width, w);
         UNROLL for (int k = 0; k < width; k++)
         {
-            float g = dy[k] * a->w[i + k];
+            float g = dy[k] * w[k];
             sum += g;
             dot = fmaf(g, (x[k] - mean) * rstd, dot);
         }
@@ -60,9 +61,10 @@ DEVICE void norm_back(const struct cuda_norm_args *a, const int bf16, const int 
         act_load(a->x, base + i, bf16, width, x);
         act_load(a->dy, base + i, bf16, width, dy);
         if (a->dres) act_load(a->dres, base + i, bf16, width, dx);
+        weights_load(a->w, i, width, w);
         UNROLL for (int k = 0; k < width; k++)
         {
-            float hat = (x[k] - mean) * rstd, d = (dy[k] * a->w[i + k] - mean_g - hat * mean_gh) * rstd;
+            float hat = (x[k] - mean) * rstd, d = (dy[k] * w[k] - mean_g - hat * mean_gh) * rstd;
             dx[k] = a->dres ? d + dx[k] : d;
         }
         act_store(a->dx, base + i, bf16, width, dx);

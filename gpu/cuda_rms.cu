@@ -33,20 +33,22 @@ DEVICE void rms_back(const struct cuda_rms_args *a, const int bf16, const int wi
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return;
     size_t base = row * a->c;
-    float rstd = a->rstd[row], dot = 0, x[WIDE], dy[WIDE], dx[WIDE] = {0};
+    float rstd = a->rstd[row], dot = 0, x[WIDE], dy[WIDE], w[WIDE], dx[WIDE] = {0};
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         act_load(a->dy, base + i, bf16, width, dy);
-        UNROLL for (int k = 0; k < width; k++) dot = fmaf(dy[k] * a->w[i + k], x[k] * rstd, dot);
+        weights_load(a->w, i, width, w);
+        UNROLL for (int k = 0; k < width; k++) dot = fmaf(dy[k] * w[k], x[k] * rstd, dot);
     }
     float mean = warp_sum(dot) / (float)a->c;
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         act_load(a->dy, base + i, bf16, width, dy);
         if (a->dres) act_load(a->dres, base + i, bf16, width, dx);
+        weights_load(a->w, i, width, w);
         UNROLL for (int k = 0; k < width; k++)
         {
-            float d = (dy[k] * a->w[i + k] - x[k] * rstd * mean) * rstd;
+            float d = (dy[k] * w[k] - x[k] * rstd * mean) * rstd;
             dx[k] = a->dres ? d + dx[k] : d;
         }
         act_store(a->dx, base + i, bf16, width, dx);
