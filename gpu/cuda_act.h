@@ -62,8 +62,11 @@ DEVICE void act_hold(const void *p, size_t i, const int bf16, uint32_t *bits)
 
 DEVICE void act_held(const uint32_t *bits, const int bf16, float *out)
 {
-    UNROLL for (int k = 0; k < WIDE; k++)
-        out[k] = bf16 ? bf16_value(k % 2 ? bits[k / 2] >> 16 : bits[k / 2]) : float_of(bits[k]);
+    UNROLL for (int k = 0; k < WIDE; k += 2)
+    {
+        out[k] = bf16 ? bf16_value(bits[k / 2]) : float_of(bits[k]);
+        out[k + 1] = bf16 ? bf16_value(bits[k / 2] >> 16) : float_of(bits[k + 1]);
+    }
 }
 
 /* out[0 .. width-1] = p[i ..], width 1 or WIDE */

@@ -56,12 +56,12 @@ KERNEL(cuda_embed_sort, cuda_embed_args, CUDA_BLOCK)
     a.keys[place] = token;
 }
 
-/* sum[] plus the row at `place` of order[]. */
-DEVICE void add_row(const struct cuda_embed_args *a, size_t place, size_t column, const int bf16, const int width,
+/* sum[] plus a row. */
+DEVICE void add_row(const struct cuda_embed_args *a, int32_t row, size_t column, const int bf16, const int width,
                     float *sum)
 {
     float x[WIDE];
-    act_load(a->dout, (size_t)a->order[place] * a->c + column, bf16, width, x);
+    act_load(a->dout, (size_t)row * a->c + column, bf16, width, x);
     UNROLL for (int k = 0; k < width; k++) sum[k] += x[k];
 }
 
@@ -72,9 +72,13 @@ DEVICE void add_rows(const struct cuda_embed_args *a, size_t place, const int bf
     int32_t token = a->keys[place];
     float sum[WIDE] = {0}, was[WIDE];
     if ((place && a->keys[place - 1] == token) || column >= a->c) return;
-    for (; place + AT_ONCE <= a->n && a->keys[place + AT_ONCE - 1] == token; place += AT_ONCE)
-        UNROLL for (int i = 0; i < AT_ONCE; i++) add_row(a, place + i, column, bf16, width, sum);
-    for (; place < a->n && a->keys[place] == token; place++) add_row(a, place, column, bf16, width, sum);
+    for (; place + AT_ONCE <= a->n; place += AT_ONCE) {
+        int32_t rows[AT_ONCE];
+        UNROLL for (int i = 0; i < AT_ONCE; i++) rows[i] = a->order[place + i]; /* on their way beside the key */
+        if (a->keys[place + AT_ONCE - 1] != token) break;
+        UNROLL for (int i = 0; i < AT_ONCE; i++) add_row(a, rows[i], column, bf16, width, sum);
+    }
+    for (; place < a->n && a->keys[place] == token; place++) add_row(a, a->order[place], column, bf16, width, sum);
     float *word = a->dwte + (size_t)token * a->c;
     weights_load(word, column, width, was);
     UNROLL for (int k = 0; k < width; k++) sum[k] += was[k];

@@ -95,7 +95,7 @@ atoll_planted_cuda(last_key_without_its_own_query test_attn cuda_attention
 atoll_planted_cuda(later_rows_of_a_place_forgotten test_embed cuda_embed
     "at += a->seq * a->c" "at += 2 * a->seq * a->c")
 atoll_planted_cuda(rows_of_a_token_behind_their_last test_embed cuda_embed
-    "a->keys[place + AT_ONCE - 1] == token" "a->keys[place] == token")
+    "a->keys[place + AT_ONCE - 1] != token" "a->keys[place] != token")
 atoll_planted_cuda(a_row_goes_before_itself test_embed cuda_embed
     "(at < row)" "(at <= row)")
 atoll_planted_cuda(parts_of_rows_take_the_first_gradients test_embed cuda_ops.c
