@@ -191,18 +191,13 @@ static void adamw_thread(void *ctx, int thread, int threads)
     }
 }
 
-static float correction(float beta, uint64_t step)
-{
-    return (float)(1 / (1 - pow(beta, (double)step)));
-}
-
 void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count)
 {
     (void)dev;
     if (*scale == 0) return;
     count->steps++;
-    count->correct[0] = correction(beta1, count->steps);
-    count->correct[1] = correction(beta2, count->steps);
+    count->correct[0] = moment_correct(beta1, count->steps);
+    count->correct[1] = moment_correct(beta2, count->steps);
     moment_noise(count->seed, count->steps, count->noise);
 }
 
@@ -217,8 +212,8 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
     for (size_t i = 0; i < n_spans; i++) job.n += spans[i].count;
     job.step = (struct adamw_step){.lr = hyper->lr, .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
                                    .scale = scale ? *scale : 1.0f};
-    job.step.correct1 = count ? count->correct[0] : correction(hyper->beta1, hyper->step);
-    job.step.correct2 = count ? count->correct[1] : correction(hyper->beta2, hyper->step);
+    job.step.correct1 = count ? count->correct[0] : moment_correct(hyper->beta1, hyper->step);
+    job.step.correct2 = count ? count->correct[1] : moment_correct(hyper->beta2, hyper->step);
     for (int i = 0; count && i < 2; i++) job.step.noise[i] = count->noise[i];
     pool_run(cpu->pool, adamw_thread, &job);
 }

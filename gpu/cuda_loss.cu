@@ -17,14 +17,24 @@ DEVICE float block_max(float x, const unsigned warps, float *scratch)
     return x;
 }
 
-DEVICE double block_sum(double x, const unsigned warps, double *scratch)
+DEVICE void warps_sum(double x, double *of_warps)
 {
     x = warp_sum_double(x);
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x;
+}
+
+DEVICE double sum_of(const double *of_warps, const unsigned warps)
+{
+    double sum = of_warps[0];
+    for (unsigned i = 1; i < warps; i++) sum += of_warps[i];
+    return sum;
+}
+
+DEVICE double block_sum(double x, const unsigned warps, double *scratch)
+{
+    warps_sum(x, scratch);
     __syncthreads();
-    x = scratch[0];
-    for (unsigned i = 1; i < warps; i++) x += scratch[i];
-    return x;
+    return sum_of(scratch, warps);
 }
 
 /* Logits from i on; behind the last one -infinity. */
@@ -91,6 +101,7 @@ ACT_KERNEL(cuda_xent, cuda_xent_args, CUDA_XENT_THREADS)
 {
     __shared__ float tops[XENT_WARPS];
     __shared__ double sums[XENT_WARPS];
+    __shared__ float lse;
     size_t base = blockIdx.x * a.ld;
     int32_t target = a.targets[blockIdx.x];
     if (target < 0) {
@@ -100,11 +111,14 @@ ACT_KERNEL(cuda_xent, cuda_xent_args, CUDA_XENT_THREADS)
     }
     float own, sum = xent_look(&a, base, bf16, &own), top = block_max(own, XENT_WARPS, tops);
     sum = own > -INFINITY ? sum * exp2f((own - top) * LOG2_E) : sum; /* a thread without logits: zero */
-    float lse = top + (float)log(block_sum(sum, XENT_WARPS, sums));
-    float logit = act_one(a.logits, base + (size_t)target, bf16);
-    if (threadIdx.x == 0) a.loss[blockIdx.x] = lse - logit;
+    warps_sum(sum, sums);
+    __syncthreads();
+    if (threadIdx.x == 0) { /* alone: a logarithm in fp64 is slow where fp64 is */
+        lse = top + (float)log(sum_of(sums, XENT_WARPS));
+        a.loss[blockIdx.x] = lse - act_one(a.logits, base + (size_t)target, bf16);
+    }
     if (a.loss_only) return;
-    __syncthreads(); /* all have read logit[target] */
+    __syncthreads(); /* lse is there, and logit[target] has been read */
     xent_write(&a, base, (size_t)target, lse, bf16);
 }
 

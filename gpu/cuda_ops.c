@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "gpu/moment_rules.h"
+
 /* --- vectors ------------------------------------------------------------------------------------------------------ */
 
 void cuda_op_fill(struct device *dev, float *p, size_t n, float value)
@@ -98,8 +100,8 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
                    void *m, void *v, const struct adamw_hyper *h, const float *scale)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    float correct1 = h->count ? 0 : (float)(1 / (1 - pow(h->beta1, (double)h->step)));
-    float correct2 = h->count ? 0 : (float)(1 / (1 - pow(h->beta2, (double)h->step)));
+    float correct1 = h->count ? 0 : moment_correct(h->beta1, h->step);
+    float correct2 = h->count ? 0 : moment_correct(h->beta2, h->step);
     for (size_t at = 0; at < n_spans; at += CUDA_SPANS) {
         size_t n = n_spans - at < CUDA_SPANS ? n_spans - at : CUDA_SPANS, blocks = adamw_blocks(cuda, spans + at, n);
         if (!blocks) continue;

@@ -16,9 +16,9 @@ KERNEL(cuda_count_step, cuda_count_args, 32)
 {
     if (threadIdx.x || *a.scale == 0) return;
     struct step_count *count = a.count;
-    double step = (double)++count->steps;
-    count->correct[0] = (float)(1 / (1 - pow((double)a.beta1, step)));
-    count->correct[1] = (float)(1 / (1 - pow((double)a.beta2, step)));
+    count->steps++;
+    count->correct[0] = moment_correct(a.beta1, count->steps);
+    count->correct[1] = moment_correct(a.beta2, count->steps);
     moment_noise(count->seed, count->steps, count->noise);
 }
 

@@ -28,6 +28,16 @@ struct step_count {
     uint32_t noise[2]; /* of step number `steps` */
 };
 
+/* 1 / (1 - beta^step) of AdamW (Kingma and Ba, arXiv 1412.6980), of products that all devices round alike: no two
+ * libraries' pow do. */
+RULE float moment_correct(float beta, uint64_t step)
+{
+    double power = 1, square = (double)beta;
+    for (; step; step /= 2, square *= square)
+        if (step % 2) power *= square;
+    return (float)(1 / (1 - power));
+}
+
 /* SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014). */
 RULE void moment_noise(uint64_t seed, uint64_t step, uint32_t noise[2])
 {

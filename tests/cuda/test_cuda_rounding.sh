@@ -18,13 +18,12 @@ operations() { # file.cu flags...: of arithmetic, one a line; of the kernel that
 }
 
 status=0
-for source in gpu/cuda_delta_*.cu gpu/cuda_optim.cu; do
-    only=
-    [[ $source != *optim.cu ]] || only=cuda_adamw_bf16_kernel
+for what in gpu/cuda_delta_*.cu gpu/cuda_optim.cu:cuda_adamw_bf16_kernel gpu/cuda_optim.cu:cuda_count_step_kernel; do
+    IFS=: read -r source only <<<"$what"
     all=$(operations "$source")
-    grep -qx 'add.rn.f32' <<<"$all" || { echo "$source: adds nothing?"; status=1; }
+    grep -qxE '(add|mul).rn.f(32|64)' <<<"$all" || { echo "$what: adds nothing?"; status=1; }
     if wrong=$(grep -vxE "$rounded" <<<"$all"); then
-        printf '%s: not rounded as on the host: %s\n' "$source" "${wrong//$'\n'/ }"
+        printf '%s: not rounded as on the host: %s\n' "$what" "${wrong//$'\n'/ }"
         status=1
     fi
 done
@@ -35,5 +34,5 @@ for flag in --fmad=true --ftz=true --prec-div=false; do
     all=$(operations gpu/cuda_delta_block.cu $flag 2>/dev/null)
     grep -qvxE "$rounded" <<<"$all" || { echo "$flag goes unnoticed"; status=1; }
 done
-((status)) || echo "gpu/cuda_delta_*.cu, cuda_adamw_bf16: every operation is exact or rounded once"
+((status)) || echo "gpu/cuda_delta_*.cu, cuda_adamw_bf16, cuda_count_step: every operation is exact or rounded once"
 exit $status

@@ -39,6 +39,21 @@ static uint32_t draw(int way, uint32_t i)
     return way == 2 ? word_of(7, i, 11) : word_of(i, 3, 11);
 }
 
+/* By products what long double's power says, rounded to float. */
+static void test_correct(void **state)
+{
+    (void)state;
+    static const float betas[] = {0, 0.5f, 0.9f, 0.95f, 0.999f, 0.99999f};
+    for (size_t b = 0; b < sizeof betas / sizeof *betas; b++)
+        for (uint64_t step = 1; step < (uint64_t)1 << 40; step += step < 1000 ? 1 : step / 3) {
+            long double want = 1 / (1 - powl((long double)betas[b], (long double)step));
+            float got = moment_correct(betas[b], step);
+            if (!(fabsl((long double)got - want) <= 0x1p-24L * 1.001L * want))
+                fail_msg("beta %g, step %llu: %.9g, want %.9Lg", (double)betas[b], (unsigned long long)step,
+                         (double)got, want);
+        }
+}
+
 static void test_no_bias(void **state)
 {
     (void)state;
@@ -140,8 +155,7 @@ static const float scale = 0.5f;
 static struct step_count count_of(uint64_t steps)
 {
     struct step_count count = {.steps = steps, .seed = 99};
-    for (int i = 0; i < 2; i++)
-        count.correct[i] = (float)(1 / (1 - pow(i ? (double)hyper.beta2 : (double)hyper.beta1, (double)steps)));
+    for (int i = 0; i < 2; i++) count.correct[i] = moment_correct(i ? hyper.beta2 : hyper.beta1, steps);
     moment_noise(count.seed, steps, count.noise);
     return count;
 }
@@ -282,8 +296,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_bias), cmocka_unit_test(test_no_memory), cmocka_unit_test(test_exact),
-        cmocka_unit_test(test_adamw),   cmocka_unit_test(test_far),       cmocka_unit_test(test_slow_growth),
+        cmocka_unit_test(test_correct), cmocka_unit_test(test_no_bias), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_exact),   cmocka_unit_test(test_adamw),   cmocka_unit_test(test_far),
+        cmocka_unit_test(test_slow_growth),
     };
     return cmocka_run_group_tests_name("moments", tests, NULL, NULL);
 }
