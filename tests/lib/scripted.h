@@ -38,6 +38,7 @@ struct scripted {
     bool reject;                    /* refuses every delta */
     bool hold_merge;                /* takes deltas, merges none */
     bool spoil_hash, spoil_payload; /* of the next update */
+    int spoil_snapshots;            /* so many have a bit in a number that their hash does not know */
     uint16_t refuse_hello;
     double loss;   /* probability of a lost message; half of it: doubled */
     uint64_t draw; /* position in the random numbers */

@@ -82,6 +82,7 @@ static void send_object(const struct msg_get *g)
                                   .hash = s->hash_at[g->fragment][g->version]};
         snapshot_head_encode(&h, snapshot);
         memcpy(snapshot + SNAPSHOT_HEAD_BYTES, s->theta[g->fragment][g->version], 4 * h.count);
+        if (s->spoil_snapshots > 0 && s->spoil_snapshots--) snapshot[SNAPSHOT_HEAD_BYTES] ^= 1;
         data = snapshot;
         size = SNAPSHOT_HEAD_BYTES + 4 * h.count;
         s->snapshot_gets++;

@@ -232,6 +232,20 @@ static void test_damaged_update_is_asked_for_again(void **state)
     scripted_check_theta();
 }
 
+static void test_damaged_snapshot_is_asked_for_again(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    for (int v = 0; v < 3; v++)
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 2;
+    s->spoil_snapshots = 1;
+    assert_true(scripted_until_training());
+    assert_int_equal(s->snapshot_gets, SCRIPTED_F + 1);
+    assert_int_equal(s->joins, 1);
+    scripted_check_theta();
+}
+
 static void test_log_gone_means_snapshot_and_no_residual(void **state)
 {
     (void)state;
@@ -486,6 +500,7 @@ int main(void)
         cmocka_unit_test_teardown(test_passed_over_is_put_back, end),
         cmocka_unit_test_teardown(test_wrong_hash_drops_everything_and_rejoins, end),
         cmocka_unit_test_teardown(test_damaged_update_is_asked_for_again, end),
+        cmocka_unit_test_teardown(test_damaged_snapshot_is_asked_for_again, end),
         cmocka_unit_test_teardown(test_log_gone_means_snapshot_and_no_residual, end),
         cmocka_unit_test_teardown(test_older_state_resets_its_residual, end),
         cmocka_unit_test_teardown(test_torn_newest_state_falls_back_to_the_older, end),
