@@ -22,7 +22,7 @@
 
 #include "common/mem.h"
 
-enum { VERSION_MIN = NCCL_VERSION(2, 19, 1), OPEN_SECONDS = 120, LEAVE_SECONDS = 5,
+enum { VERSION_MIN = NCCL_VERSION(2, 19, 1), OPEN_SECONDS = 120, LEAVE_SECONDS = 5, OUT_MS = 100,
        EAGER_POLLS = 50, PAUSE_NS = 20000 };
 
 /* The functions that are used, by the name that they have in the library. */
@@ -244,17 +244,27 @@ static void abort_one(struct cuda_comm *c)
     if (c->comm) (void)library.f.CommAbort(c->comm);
 }
 
-/* The last one frees, so it is one whose rank is not inside, if there is one; and the others get time to come out. */
+/* One whose rank is not inside, if there is one soon: ranks that only ask how their calls stand come out by themselves,
+ * since all are ended. */
+static int one_outside(struct cuda_comm *const *comms, int n)
+{
+    for (long polls = OUT_MS * (1000000L / PAUSE_NS); polls; polls--) {
+        for (int r = 0; r < n; r++)
+            if (!is_inside(comms[r])) return r;
+        pause_briefly();
+    }
+    return n - 1;
+}
+
+/* The last one frees all, so the others get time to come out before it. */
 void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 {
-    int last = n - 1, inside = 0;
     for (int r = 0; r < n; r++) {
         pthread_mutex_lock(&comms[r]->lock);
         comms[r]->ended = true;
         pthread_mutex_unlock(&comms[r]->lock);
     }
-    for (int r = n - 1; r >= 0; r--)
-        if (!is_inside(comms[r])) last = r;
+    int last = one_outside(comms, n), inside = 0;
     for (int r = 0; r < n; r++)
         if (r != last) abort_one(comms[r]);
     for (long polls = LEAVE_SECONDS * (1000000000L / PAUSE_NS); polls; polls--) {

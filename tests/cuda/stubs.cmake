@@ -223,7 +223,7 @@ atoll_planted_library(test_cuda_nccl refusal_lost test_refused cuda_nccl
 atoll_planted_library(test_cuda_nccl break_not_seen test_breaks cuda_nccl
     "bool failed = result != ncclSuccess && result != ncclInProgress;" "bool failed = false;")
 atoll_planted_library(test_cuda_nccl freed_with_a_rank_inside test_stalls cuda_nccl
-    "if (!is_inside(comms[r])) last = r;" "continue;")
+    "if (!is_inside(comms[r])) return r;" "continue;")
 atoll_planted_library(test_cuda_nccl asked_beside_the_rank test_stalls cuda_nccl " && !c->ended && !c->inside" " && !c->ended")
 atoll_planted_library(test_cuda_nccl asked_during_the_abort test_stalls cuda_nccl
     "if (!c->ended && library.f.CommGetAsyncError" "if (library.f.CommGetAsyncError")
