@@ -26,10 +26,10 @@ enum {
     CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
     CUDA_XENT_THREADS = 512, /* of a block of the classifier */
     CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
+    CUDA_GRID_Y_MAX = 65535, /* of any grid; in those of attention: heads of all sequences */
     CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into so many at most, by its length alone */
     CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
     CUDA_ATTN_HEAD_MAX = 128, /* columns of a head that fit its shared memory */
-    CUDA_ATTN_GRID_MAX = 65535, /* heads of all sequences: the other side of its grid */
     CUDA_ATTN_TILE = 128,    /* the same of attention on tensor cores, and the threads of such a block */
     CUDA_CHUNK_THREADS = 128, /* of the block that takes one chunk of top-k */
     CUDA_CHUNK_MAX = 4096,    /* values of a chunk: 32 in the registers of each thread */

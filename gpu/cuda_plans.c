@@ -102,10 +102,10 @@ static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
                  "%d at most", s->head_dim, CUDA_ATTN_HEAD_MAX);
         return STATUS_UNSUPPORTED;
     }
-    if (s->batch * s->heads > CUDA_ATTN_GRID_MAX) {
+    if (s->batch * s->heads > CUDA_GRID_Y_MAX) {
         snprintf(cuda->base.note, sizeof cuda->base.note, "%zu sequences of %zu heads at a time, a GPU takes %d heads "
                  "in all: a smaller train.batch_size with a larger train.grad_accum makes the same step", s->batch,
-                 s->heads, CUDA_ATTN_GRID_MAX);
+                 s->heads, CUDA_GRID_Y_MAX);
         return STATUS_UNSUPPORTED;
     }
     if (s->inference) return STATUS_OK;

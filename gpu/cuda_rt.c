@@ -12,7 +12,6 @@ enum {
     OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* both from gpu/cuda.cmake: 10 times what this build has code for, */
     OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000,  /* and a toolkit's version as the driver counts */
     GRID_X_MAX = 0x7fffffff,
-    GRID_Y_MAX = 65535,
     EVENT_FLAGS = cudaEventDisableTiming | cudaEventBlockingSync,
     POLLS_MAX = 1000, /* without a pause: a few microseconds each */
     PAUSE_NS = 20000
@@ -361,7 +360,7 @@ struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
 struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y)
 {
     cudaStream_t stream = stream_of(rt, queue);
-    if (x <= GRID_X_MAX && y <= GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
+    if (x <= GRID_X_MAX && y <= CUDA_GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
     cuda_rt_fail(rt, STATUS_LIMIT, "an operation is too large for one launch");
     return (struct cuda_grid){0, 0, stream}; /* refused by the launch, too */
 }

@@ -194,7 +194,7 @@ atoll_planted_library(test_cuda_rt gpu_of_the_last_call test_threads cuda_rt
 atoll_planted_library(test_cuda_rt queue_made_again test_grids cuda_rt "if (!rt->beside[queue])" "if (true)")
 atoll_planted_library(test_cuda_rt waits_for_streams_spin test_devices cuda_rt "cudaDeviceScheduleBlockingSync" "0")
 atoll_planted_library(test_cuda_rt waits_for_events_spin test_devices cuda_rt " | cudaEventBlockingSync" "")
-atoll_planted_library(test_cuda_rt grid_too_high test_grids cuda_rt " && y <= GRID_Y_MAX" "")
+atoll_planted_library(test_cuda_rt grid_too_high test_grids cuda_rt " && y <= CUDA_GRID_Y_MAX" "")
 atoll_planted_library(test_cuda_rt later_error_told test_failing_device cuda_rt
     "if (rt->error.code == STATUS_OK) err_set(&rt->error, code, \"%s: %s\"" "err_set(&rt->error, code, \"%s: %s\"")
 atoll_planted_library(test_cuda_rt wait_left_to_a_launch test_watched cuda_rt
