@@ -19,7 +19,7 @@ file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
 set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
     ${CMAKE_SOURCE_DIR}/common/pool.c ${CMAKE_SOURCE_DIR}/common/environment.c)
 
-# Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there.
+# Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there; takes out of cuda_host what does not go with it.
 function(atoll_cuda_find)
     find_program(ATOLL_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
     if(NOT ATOLL_NVCC)
@@ -44,6 +44,12 @@ function(atoll_cuda_find)
         return()
     endif()
     find_path(ATOLL_CUDA_NCCL nccl.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include) # may be missing
+    if(ATOLL_CUDA_NCCL)
+        list(FILTER cuda_host EXCLUDE REGEX "/cuda_nccl_none\\.c$")
+    else()
+        list(FILTER cuda_host EXCLUDE REGEX "/cuda_nccl\\.c$")
+    endif()
+    set(cuda_host ${cuda_host} PARENT_SCOPE)
     if(NOT ATOLL_NVCC_TRIED STREQUAL ATOLL_NVCC) # once: it wants a C++ compiler that it knows
         set(probe ${CMAKE_BINARY_DIR}/cuda/probe.cu)
         file(WRITE ${probe} "__global__ void probe(int *p) { *p = 1; }\n")
@@ -107,13 +113,7 @@ function(atoll_cuda_plugin)
     foreach(kernel IN LISTS cuda_kernels)
         atoll_cuda_object(${kernel})
     endforeach()
-    set(host ${cuda_host})
-    if(ATOLL_CUDA_NCCL)
-        list(FILTER host EXCLUDE REGEX "/cuda_nccl_none\\.c$")
-    else()
-        list(FILTER host EXCLUDE REGEX "/cuda_nccl\\.c$")
-    endif()
-    add_library(atoll_cuda MODULE ${host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
+    add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
                 ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
     list(GET ATOLL_CUDA_ARCHS 0 oldest)
     string(REGEX MATCH "^[0-9]+" oldest ${oldest}) # 90a: 90

@@ -4,15 +4,7 @@
 #   test_cublaslt, test_cuda_rt, _nccl, _cudnn_rt   what these files promise, and ask of the libraries
 #   atoll_cuda_stubbed.so                           the whole plugin: for test_stubbed_*, and for programs
 
-set(without_nccl _none)
-if(ATOLL_CUDA_NCCL)
-    set(without_nccl "")
-endif()
 # A library each: planted bugs take the place of one source.
-set(cuda_true ${CMAKE_SOURCE_DIR}/gpu/cuda_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm.c
-    ${CMAKE_SOURCE_DIR}/gpu/cuda_gemm_time.c ${CMAKE_SOURCE_DIR}/gpu/cuda_nccl${without_nccl}.c
-    ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_rt.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_plan.c
-    ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_lib.c)
 add_library(cuda_true STATIC ${cuda_true})
 set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c>)
 add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c ${cuda_emulated_threads})
