@@ -22,8 +22,15 @@
 
 #include "common/mem.h"
 
-enum { VERSION_MIN = NCCL_VERSION(2, 19, 1), OPEN_SECONDS = 120, LEAVE_SECONDS = 5, OUT_MS = 100,
-       EAGER_POLLS = 50, PAUSE_NS = 20000 };
+enum {
+    VERSION_MIN = NCCL_VERSION(2, 19, 1),
+    EAGER_POLLS = 50, /* without a pause */
+    PAUSE_NS = 20000,
+    POLLS_A_SECOND = 1000000000 / PAUSE_NS,
+    OPEN_POLLS = 120 * POLLS_A_SECOND,
+    OUT_POLLS = POLLS_A_SECOND / 10,
+    LEAVE_POLLS = 5 * POLLS_A_SECOND
+};
 
 /* The functions that are used, by the name that they have in the library. */
 struct nccl {
@@ -172,7 +179,7 @@ static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_com
     for (int r = 0; r < n; r++) set_inside(out[r], true); /* an abort waits for this thread, too */
     ncclResult_t result = start_all(ranks, n, out);
     for (int r = 0; r < n && result == ncclSuccess; r++)
-        result = settle(out[r], ncclInProgress, OPEN_SECONDS * (1000000000L / PAUSE_NS));
+        result = settle(out[r], ncclInProgress, OPEN_POLLS);
     for (int r = n; r-- > 0;) set_inside(out[r], false); /* the last one first: it is freed when the others are out */
     if (result == ncclSuccess) return STATUS_OK;
     return err_set(err, STATUS_IO, "NCCL: the %d GPUs of this worker cannot be joined: %s; see NCCL_DEBUG=INFO, or "
@@ -248,7 +255,7 @@ static void abort_one(struct cuda_comm *c)
  * since all are ended. */
 static int one_outside(struct cuda_comm *const *comms, int n)
 {
-    for (long polls = OUT_MS * (1000000L / PAUSE_NS); polls; polls--) {
+    for (long polls = OUT_POLLS; polls; polls--) {
         for (int r = 0; r < n; r++)
             if (!is_inside(comms[r])) return r;
         pause_briefly();
@@ -267,7 +274,7 @@ void cuda_comm_abort(struct cuda_comm *const *comms, int n)
     int last = one_outside(comms, n), inside = 0;
     for (int r = 0; r < n; r++)
         if (r != last) abort_one(comms[r]);
-    for (long polls = LEAVE_SECONDS * (1000000000L / PAUSE_NS); polls; polls--) {
+    for (long polls = LEAVE_POLLS; polls; polls--) {
         inside = 0;
         for (int r = 0; r < n; r++) inside += r != last && is_inside(comms[r]);
         if (!inside) break;

@@ -203,8 +203,8 @@ static cudaError_t created(cudaEvent_t *out)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     STUB_BEGIN();
-    if (!(flags & cudaEventDisableTiming)) return stub_end(cudaErrorInvalidValue);  /* these make waits slow, */
-    if (!(flags & cudaEventBlockingSync)) return stub_end(cudaErrorInvalidValue); /* and these spin in them */
+    const unsigned quiet = cudaEventDisableTiming | cudaEventBlockingSync; /* others make waits slow, or spin in them */
+    if ((flags & quiet) != quiet) return stub_end(cudaErrorInvalidValue);
     return stub_end(created(out));
 }
 
