@@ -18,16 +18,6 @@ struct cuda_gemm {
     cublasLtMatmulAlgo_t algo[GEMM_ALIGNMENTS];
 };
 
-static inline size_t gemm_number_bytes(bool bf16)
-{
-    return bf16 ? 2 : sizeof(float);
-}
-
-static inline size_t gemm_products(const struct cuda_gemm_shape *s)
-{
-    return s->several ? s->several : 1;
-}
-
 /* --- cuda_gemm.c -------------------------------------------------------------------------------------------------- */
 
 /* Whether rows begin at 16 bytes when matrices do. */

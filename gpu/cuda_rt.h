@@ -32,6 +32,16 @@ struct cuda_gemm_shape {
     size_t step_a, step_b, step_c; /* step_c: of C and OUT */
 };
 
+static inline size_t gemm_number_bytes(bool bf16)
+{
+    return bf16 ? 2 : sizeof(float);
+}
+
+static inline size_t gemm_products(const struct cuda_gemm_shape *s)
+{
+    return s->several ? s->several : 1;
+}
+
 struct cuda_gemm_call {
     const void *a, *b;
     const void *c; /* NULL: zero; may be out */

@@ -15,7 +15,7 @@ struct cuda_gemm {
 
 static bool rows_aligned(const struct cuda_gemm_shape *s)
 {
-    size_t in = s->bf16 ? sizeof(uint16_t) : sizeof(float), out = s->bf16_out ? sizeof(uint16_t) : sizeof(float);
+    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     return (s->lda * in | s->ldb * in | s->ldc * out) % 16 == 0;
 }
 
@@ -34,7 +34,7 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
 static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm *apart,
                      const struct cuda_gemm *fused, const struct cuda_gemm_user *user)
 {
-    size_t in = s->bf16 ? sizeof(uint16_t) : sizeof(float), out = s->bf16_out ? sizeof(uint16_t) : sizeof(float);
+    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     size_t bytes[] = {(s->a_trans ? s->k : s->m) * s->lda * in, (s->b_trans ? s->n : s->k) * s->ldb * in,
                       s->m * s->ldc * out, s->slope ? s->m * s->ldc * out : s->n * sizeof(float)};
     void *p[4];
@@ -81,17 +81,19 @@ struct product {
 /* Rows of a stored matrix. */
 static void touch(struct cuda_rt *rt, const void *p, size_t rows, size_t columns, size_t ld, bool bf16, bool write)
 {
-    size_t bytes = bf16 ? sizeof(uint16_t) : sizeof(float);
+    size_t bytes = gemm_number_bytes(bf16);
     for (size_t i = 0; i < rows; i++) emulate_touch(rt, (const char *)p + i * ld * bytes, columns * bytes, write);
 }
 
-/* Does a matrix lie in memory that the result is written to? One that stays where it is, `c`, may. */
-static bool overlap(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call, const void *p, size_t rows,
-                    size_t columns, size_t ld)
+/* A or B, as it is stored: no part of it may be where the result is written. C, which stays in its place, may. */
+static void read_operand(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call,
+                         const void *p, size_t rows, size_t columns, size_t ld)
 {
-    size_t in = s->bf16 ? sizeof(uint16_t) : sizeof(float), out = s->bf16_out ? sizeof(uint16_t) : sizeof(float);
+    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     const char *from = p, *to = call->out;
-    return from < to + ((s->m - 1) * s->ldc + s->n) * out && to < from + ((rows - 1) * ld + columns) * in;
+    touch(rt, p, rows, columns, ld, s->bf16, false);
+    if (from < to + ((s->m - 1) * s->ldc + s->n) * out && to < from + ((rows - 1) * ld + columns) * in)
+        cuda_rt_fail(rt, STATUS_INVALID, "a product that is written over what it reads");
 }
 
 static double element(const void *p, size_t i, bool bf16)
@@ -101,7 +103,7 @@ static double element(const void *p, size_t i, bool bf16)
 
 static const void *step(const void *p, size_t elements, bool bf16)
 {
-    return (const char *)p + elements * (bf16 ? sizeof(uint16_t) : sizeof(float));
+    return (const char *)p + elements * gemm_number_bytes(bf16);
 }
 
 /* Of the tanh GELU, as the library has it. */
@@ -148,11 +150,8 @@ static void finish(const struct cuda_gemm_shape *s, const struct cuda_gemm_call 
 
 static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
-    touch(rt, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda, s->bf16, false);
-    touch(rt, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb, s->bf16, false);
-    if (overlap(s, call, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda) ||
-        overlap(s, call, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb))
-        cuda_rt_fail(rt, STATUS_INVALID, "a product that is written over what it reads");
+    read_operand(rt, s, call, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda);
+    read_operand(rt, s, call, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb);
     if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
     if (s->bias) touch(rt, call->bias, 1, s->n, s->n, s->bf16_out, false);
     if (s->slope) touch(rt, call->aux, s->m, s->n, s->ldc, s->bf16_out, false);
@@ -174,12 +173,12 @@ static void run_gemm(struct cuda_rt *rt, const void *args)
 {
     const struct product *product = args;
     const struct cuda_gemm_shape *s = &product->shape;
-    for (size_t i = 0; i < (s->several ? s->several : 1); i++) {
+    for (size_t i = 0; i < gemm_products(s); i++) {
         struct cuda_gemm_call call = product->call;
         call.a = step(call.a, i * s->step_a, s->bf16);
         call.b = step(call.b, i * s->step_b, s->bf16);
         if (call.c) call.c = step(call.c, i * s->step_c, s->bf16_out);
-        call.out = (char *)call.out + i * s->step_c * (s->bf16_out ? sizeof(uint16_t) : sizeof(float));
+        call.out = (char *)call.out + i * s->step_c * gemm_number_bytes(s->bf16_out);
         run_one(rt, s, &call);
     }
 }
