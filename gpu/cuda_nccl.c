@@ -115,9 +115,10 @@ static enum status load_once(struct err *err)
     return status;
 }
 
+/* Under its lock: one that is being aborted is not asked. */
 static void say(struct cuda_comm *c, ncclResult_t result, char what[300])
 {
-    const char *more = library.f.GetLastError(c->comm);
+    const char *more = c->ended ? NULL : library.f.GetLastError(c->comm);
     snprintf(what, 300, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
              more ? more : "");
 }
@@ -291,8 +292,10 @@ static void done(struct cuda_comm *c, ncclResult_t result)
 {
     char what[300];
     result = settle(c, result, 0);
+    pthread_mutex_lock(&c->lock);
     if (result != ncclSuccess) say(c, result, what);
-    set_inside(c, false);
+    c->inside = false;
+    pthread_mutex_unlock(&c->lock);
     if (result != ncclSuccess) cuda_rt_fail(c->rt, STATUS_IO, what);
 }
 
