@@ -178,82 +178,68 @@ TARGET static void pack_1bit(const float *x, size_t n, uint8_t *codes)
     memcpy(codes + i / 8, &signs, (n - i + 7) / 8);
 }
 
-/* 16 codes of `bits` bits at p -> 16 table entries: only the low four bits of an index count. */
-INLINE __m512 look_up(const uint8_t *p, int bits, __m512 table)
+/* 16 codes -> table entries. Only the low four bits of an index count. */
+INLINE __m512 look_up4(const uint8_t *p, __m512 table)
 {
-    __m512i word;
-    if (bits == 4) {
-        uint32_t low, high;
-        memcpy(&low, p, 4);
-        memcpy(&high, p + 4, 4);
-        word = _mm512_inserti64x4(_mm512_set1_epi32((int)low), _mm256_set1_epi32((int)high), 1);
-        word = _mm512_srlv_epi32(word, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
-    } else {
-        uint32_t all;
-        memcpy(&all, p, 4);
-        word = _mm512_srlv_epi32(_mm512_set1_epi32((int)all),
-                                 _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-    }
+    uint32_t low, high;
+    memcpy(&low, p, 4);
+    memcpy(&high, p + 4, 4);
+    __m512i word = _mm512_inserti64x4(_mm512_set1_epi32((int)low), _mm256_set1_epi32((int)high), 1);
+    word = _mm512_srlv_epi32(word, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
     return _mm512_permutexvar_ps(word, table);
 }
 
-TARGET static void expand4(const uint8_t *codes, size_t n, const float *table, float *out)
+INLINE __m512 look_up2(const uint8_t *p, __m512 table)
 {
-    const __m512 t = _mm512_loadu_ps(table);
-    size_t i = 0;
-    for (; n - i >= 16; i += 16) _mm512_storeu_ps(out + i, look_up(codes + i / 2, 4, t));
-    if (i < n) lowbit_plain.expand4(codes + i / 2, n - i, table, out + i);
+    uint32_t all;
+    memcpy(&all, p, 4);
+    __m512i word = _mm512_srlv_epi32(_mm512_set1_epi32((int)all),
+                                     _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+    return _mm512_permutexvar_ps(word, table);
 }
 
-TARGET static void add4(const uint8_t *codes, size_t n, const float *table, float *out)
+INLINE __m512 look_up1(const uint8_t *p, __m512 table)
 {
-    const __m512 t = _mm512_loadu_ps(table);
-    size_t i = 0;
-    for (; n - i >= 16; i += 16)
-        _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), look_up(codes + i / 2, 4, t)));
-    if (i < n) lowbit_plain.add4(codes + i / 2, n - i, table, out + i);
+    uint16_t ones;
+    memcpy(&ones, p, 2);
+    return _mm512_mask_blend_ps(ones, _mm512_moveldup_ps(table), _mm512_movehdup_ps(table));
 }
 
-TARGET static void expand2(const uint8_t *codes, size_t n, const float *table, float *out)
+INLINE __m512 once16(const float *table)
 {
-    const __m512 t = _mm512_broadcast_f32x4(_mm_loadu_ps(table));
-    size_t i = 0;
-    for (; n - i >= 16; i += 16) _mm512_storeu_ps(out + i, look_up(codes + i / 4, 2, t));
-    if (i < n) lowbit_plain.expand2(codes + i / 4, n - i, table, out + i);
+    return _mm512_loadu_ps(table);
 }
 
-TARGET static void add2(const uint8_t *codes, size_t n, const float *table, float *out)
+INLINE __m512 four_times4(const float *table)
 {
-    const __m512 t = _mm512_broadcast_f32x4(_mm_loadu_ps(table));
-    size_t i = 0;
-    for (; n - i >= 16; i += 16)
-        _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), look_up(codes + i / 4, 2, t)));
-    if (i < n) lowbit_plain.add2(codes + i / 4, n - i, table, out + i);
+    return _mm512_broadcast_f32x4(_mm_loadu_ps(table));
 }
 
-INLINE __m512 by_bit(const uint8_t *p, __m512 zero, __m512 one)
+INLINE __m512 eight_times2(const float *table)
 {
-    uint16_t bits;
-    memcpy(&bits, p, 2);
-    return _mm512_mask_blend_ps(bits, zero, one);
+    return _mm512_mask_blend_ps(0xaaaa, _mm512_set1_ps(table[0]), _mm512_set1_ps(table[1]));
 }
 
-TARGET static void expand1(const uint8_t *codes, size_t n, const float *table, float *out)
-{
-    const __m512 zero = _mm512_set1_ps(table[0]), one = _mm512_set1_ps(table[1]);
-    size_t i = 0;
-    for (; n - i >= 16; i += 16) _mm512_storeu_ps(out + i, by_bit(codes + i / 8, zero, one));
-    if (i < n) lowbit_plain.expand1(codes + i / 8, n - i, table, out + i);
-}
-
-TARGET static void add1(const uint8_t *codes, size_t n, const float *table, float *out)
-{
-    const __m512 zero = _mm512_set1_ps(table[0]), one = _mm512_set1_ps(table[1]);
-    size_t i = 0;
-    for (; n - i >= 16; i += 16)
-        _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), by_bit(codes + i / 8, zero, one)));
-    if (i < n) lowbit_plain.add1(codes + i / 8, n - i, table, out + i);
-}
+#define EXPAND_AND_ADD(bits, table16)                                                                                  \
+    TARGET static void expand##bits(const uint8_t *codes, size_t n, const float *table, float *out)                    \
+    {                                                                                                                  \
+        const __m512 t = table16(table);                                                                               \
+        size_t i = 0;                                                                                                  \
+        for (; n - i >= 16; i += 16) _mm512_storeu_ps(out + i, look_up##bits(codes + i * bits / 8, t));                \
+        if (i < n) lowbit_plain.expand##bits(codes + i * bits / 8, n - i, table, out + i);                             \
+    }                                                                                                                  \
+    TARGET static void add##bits(const uint8_t *codes, size_t n, const float *table, float *out)                       \
+    {                                                                                                                  \
+        const __m512 t = table16(table);                                                                               \
+        size_t i = 0;                                                                                                  \
+        for (; n - i >= 16; i += 16)                                                                                   \
+            _mm512_storeu_ps(out + i,                                                                                  \
+                             _mm512_add_ps(_mm512_loadu_ps(out + i), look_up##bits(codes + i * bits / 8, t)));         \
+        if (i < n) lowbit_plain.add##bits(codes + i * bits / 8, n - i, table, out + i);                                \
+    }
+EXPAND_AND_ADD(4, once16)
+EXPAND_AND_ADD(2, four_times4)
+EXPAND_AND_ADD(1, eight_times2)
 
 const struct lowbit lowbit_avx512 = {.absmax = absmax,
                                      .abs_sum = abs_sum,
