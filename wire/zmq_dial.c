@@ -35,11 +35,24 @@ struct dialler {
     zmq_msg_t held;
 };
 
+/* The monitor ends first: a socket with something queued lives on for as long as it lingers, and ZeroMQ's thread would
+ * wait for ever for somebody to take its next event. */
 static void lane_close(struct dialler_lane *lane)
 {
-    if (lane->socket) zmq_close(lane->socket);
+    if (lane->socket) {
+        zmq_socket_monitor(lane->socket, NULL, 0);
+        zmq_close(lane->socket);
+    }
     if (lane->monitor) zmq_close(lane->monitor);
     lane->socket = lane->monitor = NULL;
+}
+
+/* What is queued has nowhere to go. */
+static void lane_drop(struct dialler_lane *lane)
+{
+    int zero = 0;
+    if (lane->socket) zmq_setsockopt(lane->socket, ZMQ_LINGER, &zero, sizeof zero);
+    lane_close(lane);
 }
 
 static enum status lane_configure(struct dialler *d, enum wire_lane which, struct err *err)
@@ -138,14 +151,14 @@ static void care_for_lanes(struct dialler *d)
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);
         if (lane->hung_up >= HANG_UPS_MAX) {
-            lane_close(lane);
+            lane_drop(lane);
             lane->hung_up = 0;
             lane->given_up_us = clock_monotonic_us();
         }
         if (!lane->given_up_us || clock_monotonic_us() - lane->given_up_us < REOPEN_US) continue;
-        lane_close(lane);
+        lane_drop(lane);
         if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
-        lane_close(lane); /* out of descriptors, perhaps: later */
+        lane_drop(lane); /* out of descriptors, perhaps: later */
         lane->given_up_us = clock_monotonic_us();
     }
 }
@@ -213,9 +226,7 @@ static void dialler_close(struct transport *t)
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);
-        int zero = 0; /* nothing to wait for: what is queued has nowhere to go */
-        if (lane->socket && !lane->connected) zmq_setsockopt(lane->socket, ZMQ_LINGER, &zero, sizeof zero);
-        lane_close(lane);
+        (lane->connected ? lane_close : lane_drop)(lane);
     }
     zmq_base_finish(&d->base);
     explicit_bzero(&d->address, sizeof d->address);

@@ -1,5 +1,6 @@
 /* ctest: labels=threads waits=1
  * What every transport must do, tried on ZeroMQ over loopback: order, both lanes, full queues, reconnects, keys. */
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -16,7 +18,6 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "wire/msg.h"
-#include "wire/status_client.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, BIG = WIRE_HEADER + WIRE_BODY_MAX };
@@ -415,13 +416,28 @@ static void test_orderly_end(void **state)
     close_all(&p);
 }
 
+/* Both lanes of dialler 0 come to the listener, whatever they met before, and are answered. */
+static void expect_healed(struct place *p)
+{
+    uint64_t peers[2], end = clock_monotonic_us() + PATIENCE;
+    struct arrival a;
+    for (int lane = 0; lane < 2;) {
+        assert_true(clock_monotonic_us() < end);
+        assert_true(send_to(p->diallers[0], 0, (enum wire_lane)lane, "now?", 4) >= STATUS_OK);
+        recv_for(p->diallers[0], SECOND / 50, &a); /* its own housekeeping happens here */
+        if (recv_for(p->listener, SECOND / 50, &a) == STATUS_OK && a.lane == (enum wire_lane)lane)
+            peers[lane++] = a.peer;
+    }
+    say(p->listener, peers[WIRE_BULK], WIRE_BULK, "welcome");
+    expect_text(p->diallers[0], WIRE_BULK, "welcome", NULL);
+}
+
 /* ZeroMQ gives a connection up after a failed handshake; the dialler must not. */
 static void test_handshake_heals(void **state)
 {
     (void)state;
     struct place p = {0};
     struct transport_keys keys, others;
-    uint64_t peers[2];
     assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
     assert_int_equal(transport_keys_make(&others, NULL), STATUS_OK);
     listen_at(&p, "tcp://127.0.0.1:*", &others);
@@ -434,53 +450,37 @@ static void test_handshake_heals(void **state)
     p.listener->ops->close(p.listener);
     memcpy(others.worker_public, keys.worker_public, 32); /* now it is enrolled */
     listen_at(&p, p.bound, &others);
-    uint64_t end = clock_monotonic_us() + PATIENCE;
-    for (int lane = 0; lane < 2;) {
-        assert_true(clock_monotonic_us() < end);
-        assert_true(send_to(p.diallers[0], 0, (enum wire_lane)lane, "now?", 4) >= STATUS_OK);
-        recv_for(p.diallers[0], SECOND / 50, &a); /* its own housekeeping happens here */
-        if (recv_for(p.listener, SECOND / 50, &a) == STATUS_OK && a.lane == (enum wire_lane)lane)
-            peers[lane++] = a.peer;
-    }
-    say(p.listener, peers[WIRE_BULK], WIRE_BULK, "welcome");
-    expect_text(p.diallers[0], WIRE_BULK, "welcome", NULL);
+    expect_healed(&p);
     close_all(&p);
 }
 
-static void *answer_status(void *arg)
-{
-    struct place *p = arg;
-    static uint8_t out[WIRE_HEADER + WIRE_STATUS_MAX];
-    static struct msg m;
-    struct arrival a = expect(p->listener);
-    if (msg_decode(&m, a.data, a.size, NULL) != STATUS_OK || m.type != MSG_STATUS) return "not a question";
-    a = expect(p->listener); /* the first one is lost: it must ask again */
-    m.type = MSG_STATUS_REPLY;
-    m.status_reply.json = "{\"round\": 7}";
-    size_t size;
-    if (msg_encode(&m, out, sizeof out, &size) != STATUS_OK) return "cannot encode";
-    return send_to(p->listener, a.peer, WIRE_CONTROL, out, size) == STATUS_OK ? NULL : "cannot send";
-}
-
-static void test_status(void **state)
+/* Behind a forwarded port somebody goes on accepting, and hangs up, while the coordinator is away. Messages are queued
+ * then, as a worker's heartbeats are. */
+static void test_forwarder_hangs_up(void **state)
 {
     (void)state;
     struct place p = {0};
-    char json[100];
-    struct err err = {0};
-    listen_at(&p, "tcp://127.0.0.1:*", NULL);
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, answer_status, &p), 0);
-    enum status status = status_ask(&p.address, PATIENCE, json, sizeof json, &err);
-    void *complaint;
-    pthread_join(thread, &complaint);
-    if (complaint) fail_msg("%s", (char *)complaint);
-    assert_int_equal(status, STATUS_OK);
-    assert_string_equal(json, "{\"round\": 7}");
-    p.listener->ops->close(p.listener);
-    p.listener = NULL;
-    assert_int_equal(status_ask(&p.address, SECOND / 5, json, sizeof json, &err), STATUS_CLOSED);
-    assert_non_null(strstr(err.msg, "no answer"));
+    struct arrival a;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int forwarder = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(forwarder, (struct sockaddr *)&at, size), 0);
+    assert_int_equal(listen(forwarder, 8), 0);
+    assert_int_equal(getsockname(forwarder, (struct sockaddr *)&at, &size), 0);
+    snprintf(p.bound, sizeof p.bound, "tcp://127.0.0.1:%u", (unsigned)ntohs(at.sin_port));
+    assert_int_equal(transport_address_parse(&p.address, p.bound, NULL), STATUS_OK);
+    dial(&p, 0);
+    uint64_t start = clock_monotonic_us();
+    for (int hung_up = 0; clock_monotonic_us() - start < 3 * SECOND / 2 || hung_up < 12;) {
+        assert_true(clock_monotonic_us() - start < PATIENCE);
+        assert_true(send_to(p.diallers[0], 0, WIRE_CONTROL, "beat", 4) >= STATUS_OK);
+        int connection = accept(forwarder, NULL, NULL);
+        if (connection >= 0) hung_up += close(connection) == 0;
+        assert_int_equal(recv_for(p.diallers[0], SECOND / 50, &a), STATUS_AGAIN);
+    }
+    close(forwarder);
+    listen_at(&p, p.address.endpoint, NULL);
+    expect_healed(&p);
     close_all(&p);
 }
 
@@ -488,10 +488,17 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_lanes), cmocka_unit_test(test_order),         cmocka_unit_test(test_big_and_counted),
-        cmocka_unit_test(test_full_queue), cmocka_unit_test(test_control_first), cmocka_unit_test(test_reconnect),
-        cmocka_unit_test(test_wake),       cmocka_unit_test(test_keys),          cmocka_unit_test(test_handshake_heals),
-        cmocka_unit_test(test_status),     cmocka_unit_test(test_orderly_end),
+        cmocka_unit_test(test_both_lanes),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_big_and_counted),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_control_first),
+        cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_wake),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_handshake_heals),
+        cmocka_unit_test(test_orderly_end),
+        cmocka_unit_test(test_forwarder_hangs_up),
     };
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }
