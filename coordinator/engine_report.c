@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/hash.h"
+#include "common/text.h"
 #include "coordinator/engine_impl.h"
 
 /* --- what the run waits for --------------------------------------------------------------------------------------- */
@@ -111,6 +112,7 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
         waiting_work(e, &line);
     else
         waiting_ready(e, &line);
+    text_make_clean(out); /* cut within a name, perhaps */
     return out;
 }
 
@@ -129,6 +131,7 @@ void engine_emit_restart(struct engine *e)
                 (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
+    text_make_clean(text);
     struct engine_event event;
     engine_event_init(&event, ENGINE_EVENT_RESTART);
     event.text = text;
@@ -153,9 +156,10 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
-    const char *state = !s ? (m && m->active && !m->left ? "lost" : "gone")
+    const char *state = !s                       ? (m && m->active && !m->left ? "lost" : "gone")
                         : engine_is_silent(e, s) ? "silent"
-                        : s->beating ? session_state_name(s->last.state) : "joining";
+                        : s->beating             ? session_state_name(s->last.state)
+                                                 : "joining";
     json_object_set_new(o, "state", json_string(state));
     if (s && s->beating) {
         json_object_set_new(o, "round",
@@ -198,9 +202,9 @@ static const char *state_name(const struct engine *e)
 /* "deltas_refused": how many, and "refused_for": how many for each reason there was. */
 static void add_refusals(json_t *o, const struct engine *e)
 {
-    static const char *const reasons[] = {[REJECT_LATE] = "late", [REJECT_STALE] = "stale", [REJECT_BASE] = "base",
-                                          [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt",
-                                          [REJECT_UNASSIGNED] = "unassigned"};
+    static const char *const reasons[] = {
+        [REJECT_LATE] = "late",           [REJECT_STALE] = "stale",     [REJECT_BASE] = "base",
+        [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt", [REJECT_UNASSIGNED] = "unassigned"};
     json_t *by_reason = json_object();
     uint64_t all = 0;
     for (size_t i = REJECT_LATE; i < sizeof reasons / sizeof *reasons; i++) {
@@ -264,8 +268,11 @@ void engine_summary(const struct engine *e, struct engine_summary *out)
 {
     const struct ledger *l = &e->ledger;
     struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
-    *out = (struct engine_summary){.done = l->done, .restarts = l->starts, .final_val_loss = NAN,
-                                   .wall_s = (double)clock.elapsed_us * 1e-6, .bytes_up = clock.bytes_up,
+    *out = (struct engine_summary){.done = l->done,
+                                   .restarts = l->starts,
+                                   .final_val_loss = NAN,
+                                   .wall_s = (double)clock.elapsed_us * 1e-6,
+                                   .bytes_up = clock.bytes_up,
                                    .bytes_down = clock.bytes_down};
     if (!l->modelled) return;
     out->params = l->layout.n_params;

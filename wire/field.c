@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/text.h"
 #include "wire/msg.h"
 
 /* Objects are plain structs of known layout: each access copies through the type the table names. */
@@ -28,34 +29,6 @@ static const char *list_item(const struct field *f, const void *object, uint32_t
     return (const char *)object + f->at + i * f->stride;
 }
 
-/* Length of the UTF-8 sequence at p (n bytes left), 0 when it is malformed. */
-static size_t utf8_sequence(const unsigned char *p, size_t n, uint32_t *code_p)
-{
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t len = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
-    if (!len || len > n) return 0;
-    uint32_t code = len == 1 ? p[0] : p[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if (p[i] >> 6 != 2) return 0;
-        code = code << 6 | (p[i] & 0x3f);
-    }
-    *code_p = code;
-    return code >= least[len] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? len : 0;
-}
-
-bool text_is_clean(const char *text, size_t n, bool lines)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    for (size_t i = 0; i < n;) {
-        uint32_t code = 0;
-        size_t len = utf8_sequence(p + i, n - i, &code);
-        bool space = lines && (code == '\t' || code == '\n' || code == '\r');
-        if (!len || (code < 0x20 && !space) || (code >= 0x7f && code < 0xa0)) return false;
-        i += len;
-    }
-    return true;
-}
-
 static bool in_bounds(const struct field *f, uint64_t v)
 {
     return v >= f->min && v <= f->max;
@@ -78,6 +51,7 @@ static bool field_ok(const struct field *f, const void *object)
     case FIELD_F32: return isfinite(LOAD(float, p, 0));
     case FIELD_F64: return isfinite(LOAD(double, p, 0));
     case FIELD_LINE: return text_ok(f, p, false);
+    case FIELD_REMARK: return in_bounds(f, strnlen(p, f->max + 1));
     case FIELD_TEXT: return text_ok(f, LOAD(const char *, p, 0), true);
     case FIELD_BLOB: return in_bounds(f, LOAD(size_t, object, f->count_at)) && LOAD(const uint8_t *, p, 0);
     case FIELD_LIST:
@@ -116,7 +90,8 @@ size_t fields_size(const struct field *table, const void *object)
         case FIELD_F64:
         case FIELD_F64_ANY: n += 8; break;
         case FIELD_UUID: n += WIRE_UUID; break;
-        case FIELD_LINE: n += 2 + strlen((const char *)object + f->at); break;
+        case FIELD_LINE:
+        case FIELD_REMARK: n += 2 + strlen((const char *)object + f->at); break;
         case FIELD_TEXT: n += 4 + strlen(LOAD(const char *, object, f->at)) + 1; break;
         case FIELD_BLOB: n += 4 + LOAD(size_t, object, f->count_at); break;
         case FIELD_LIST:
@@ -126,6 +101,14 @@ size_t fields_size(const struct field *table, const void *object)
         }
     }
     return n;
+}
+
+static void put_remark(const char *remark, struct writer *w)
+{
+    char clean[WIRE_TEXT_MAX];
+    memcpy(clean, remark, strlen(remark) + 1);
+    text_make_clean(clean);
+    put_str(w, clean);
 }
 
 void fields_put(const struct field *table, const void *object, struct writer *w)
@@ -144,6 +127,7 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
         case FIELD_F64_ANY: put_f64(w, LOAD(double, p, 0)); break;
         case FIELD_UUID: put_bytes(w, p, WIRE_UUID); break;
         case FIELD_LINE: put_str(w, p); break;
+        case FIELD_REMARK: put_remark(p, w); break;
         case FIELD_TEXT:
             p = LOAD(const char *, p, 0);
             put_u32(w, (uint32_t)strlen(p));
@@ -208,6 +192,10 @@ void fields_get(const struct field *table, void *object, struct reader *r)
             if (bytes) memcpy(p, bytes, WIRE_UUID);
             break;
         case FIELD_LINE: get_str(r, p, f->max + 1); break;
+        case FIELD_REMARK:
+            get_str(r, p, f->max + 1);
+            if (!r->bad && !text_is_clean(p, strlen(p), false)) reader_fail(r);
+            break;
         case FIELD_TEXT: get_text(f, p, r); break;
         case FIELD_BLOB: get_blob(f, object, r); break;
         case FIELD_LIST:

@@ -21,10 +21,11 @@ enum field_kind {
     FIELD_F64,     /* finite */
     FIELD_F32_ANY, /* NaN and infinity allowed: a report for people */
     FIELD_F64_ANY,
-    FIELD_UUID,    /* WIRE_UUID bytes */
-    FIELD_LINE,    /* char[]: u16 length, UTF-8 without control characters */
-    FIELD_TEXT,    /* const char *: u32 length, UTF-8 lines, then a zero byte so that it can be borrowed */
-    FIELD_BLOB,    /* const uint8_t * and size_t: u32 length, bytes */
+    FIELD_UUID,   /* WIRE_UUID bytes */
+    FIELD_LINE,   /* char[]: u16 length, UTF-8 without control characters */
+    FIELD_REMARK, /* the same, for people, in char[WIRE_TEXT_MAX] at most: what is not clean is sent as '?' */
+    FIELD_TEXT,   /* const char *: u32 length, UTF-8 lines, then a zero byte so that it can be borrowed */
+    FIELD_BLOB,   /* const uint8_t * and size_t: u32 length, bytes */
     FIELD_LIST, /* struct[] and uint32_t count, which is a field of its own before this one: the elements, no length */
 };
 
@@ -46,9 +47,5 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
 /* Reads into `object`; pointers borrow from the reader. A count or length that does not fit its place fails the reader;
  * all other checks are fields_check's. */
 void fields_get(const struct field *table, void *object, struct reader *r);
-
-/* UTF-8 without surrogates, control characters or overlong forms; `lines` lets tab, newline and return pass. Text that
- * passes can be printed on a terminal and put into JSON. */
-bool text_is_clean(const char *text, size_t n, bool lines);
 
 #endif

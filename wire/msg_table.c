@@ -21,6 +21,7 @@
 #define UUID(type, member) ROW(FIELD_UUID, type, member, 0, 0)
 /* `low` is the least length; the terminator takes one byte of the member. */
 #define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
+#define REMARK(type, member) ROW(FIELD_REMARK, type, member, 0, sizeof(((struct type *)0)->member) - 1)
 #define TEXT(type, member, high) ROW(FIELD_TEXT, type, member, 0, high)
 #define BLOB(type, member, size_member, low, high)                                                                     \
     {                                                                                                                  \
@@ -87,7 +88,7 @@ static const struct field welcome[] = {
     END,
 };
 /* REFUSE is read in every version: unknown codes must pass, the text speaks for them. */
-static const struct field refuse[] = {U16(msg_refuse, code, 1, UINT16_MAX), LINE(msg_refuse, text, 0), END};
+static const struct field refuse[] = {U16(msg_refuse, code, 1, UINT16_MAX), REMARK(msg_refuse, text), END};
 static const struct field bind[] = {U64(msg_bind, session), END};
 static const struct field heartbeat[] = {
     U64(msg_heartbeat, session),
@@ -104,7 +105,7 @@ static const struct field heartbeat[] = {
 };
 static const struct field heartbeat_ack[] = {
     U64(msg_heartbeat_ack, sent_us),
-    LINE(msg_heartbeat_ack, waiting_for, 0),
+    REMARK(msg_heartbeat_ack, waiting_for),
     END,
 };
 static const struct field assign[] = {
@@ -162,7 +163,7 @@ static const struct field reject[] = {
     U64(msg_reject, round),
     U32_IN(msg_reject, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
     U16(msg_reject, code, REJECT_LATE, REJECT_UNASSIGNED),
-    LINE(msg_reject, text, 0),
+    REMARK(msg_reject, text),
     END,
 };
 static const struct field get[] = {
@@ -198,11 +199,11 @@ static const struct field metrics[] = {
     LIST(msg_metrics, steps, n_steps, step, WIRE_METRICS_MAX),
     END,
 };
-static const struct field leave[] = {U64(msg_leave, session), BOOL(msg_leave, finished), LINE(msg_leave, text, 0), END};
+static const struct field leave[] = {U64(msg_leave, session), BOOL(msg_leave, finished), REMARK(msg_leave, text), END};
 static const struct field done[] = {
     COUNT(msg_done, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_done, final, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
-    LINE(msg_done, text, 0),
+    REMARK(msg_done, text),
     END,
 };
 static const struct field status[] = {END};

@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "common/std_streams.h"
-#include "wire/field.h"
+#include "common/text.h"
 #include "worker/join_line.h"
 #include "worker/train.h"
 #include "worker/worker_dir.h"

@@ -13,6 +13,7 @@
 
 #include "common/hash.h"
 #include "common/rng.h"
+#include "common/text.h"
 #include "tests/lib/golden.h"
 #include "tests/lib/msg_sample.h"
 #include "wire/frame.h"
@@ -111,6 +112,31 @@ static void test_resealed_damage(void **state)
     assert_true(accepted > 5000 && refused > 500);
 }
 
+/* What is said to people is sent whatever is in it: a path of other bytes, a line cut within a character. */
+static void test_remarks(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"cannot open d\xff/\xc3\xbc.bin", "cannot open d?/\xc3\xbc.bin"},
+        {"one\ntwo\x1b[2J", "one?two?[2J"},
+        {"m\xc3", "m?"},
+        {"\xe2\x82\xac and \xe2\x82", "\xe2\x82\xac and ??"},
+        {"\xed\xa0\x80", "???"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        msg_sample(&m, MSG_LEAVE, 1, 5);
+        strcpy(m.leave.text, texts[i][0]);
+        size_t size = encode();
+        assert_int_equal(msg_decode(&got, buffer, size, NULL), STATUS_OK);
+        assert_string_equal(got.leave.text, texts[i][1]);
+        assert_string_equal(m.leave.text, texts[i][0]);
+        assert_true(text_is_clean(got.leave.text, strlen(got.leave.text), false));
+    }
+    memset(m.leave.text, 'x', sizeof m.leave.text); /* no terminator */
+    assert_int_equal(msg_encoded_size(&m), 0);
+}
+
 static void test_random_bodies(void **state)
 {
     (void)state;
@@ -146,6 +172,7 @@ static void test_limits(void **state)
     static const char *const unclean[] = {"a\nb", "a\x1b[2J", "\x7f",         "\xc2\x85",
                                           "\xff", "\xc0\x80", "\xed\xa0\x80", "\xe2\x82"};
     for (size_t i = 0; i < sizeof unclean / sizeof unclean[0]; i++) {
+        msg_sample(&m, MSG_HELLO, 1, 5);
         strcpy(m.hello.name, unclean[i]);
         encode_refuses();
     }
@@ -300,11 +327,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_truncation_and_flips),
-        cmocka_unit_test(test_resealed_damage), cmocka_unit_test(test_random_bodies),
-        cmocka_unit_test(test_limits),          cmocka_unit_test(test_largest),
-        cmocka_unit_test(test_counts),          cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_names_and_lanes), cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_version_1),
+        cmocka_unit_test(test_resealed_damage), cmocka_unit_test(test_remarks),
+        cmocka_unit_test(test_random_bodies),   cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_largest),         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_versions),        cmocka_unit_test(test_names_and_lanes),
+        cmocka_unit_test(test_golden),          cmocka_unit_test(test_version_1),
     };
     return cmocka_run_group_tests_name("msg", tests, NULL, NULL);
 }

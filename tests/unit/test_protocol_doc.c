@@ -61,6 +61,7 @@ static void add_type(struct text *t, const struct field *f, const struct field *
     case FIELD_F64_ANY: add(t, "f64 any"); break;
     case FIELD_UUID: add(t, "uuid"); break;
     case FIELD_LINE: add(t, "line %" PRIu64 "..%" PRIu64, f->min, f->max); break;
+    case FIELD_REMARK: add(t, "remark %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_TEXT: add(t, "text %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_BLOB: add(t, "bytes %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_LIST:
