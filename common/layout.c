@@ -1,6 +1,7 @@
 #include "common/layout.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/hash.h"
@@ -28,12 +29,21 @@ int layout_find(const struct layout *layout, const char *name)
     return -1;
 }
 
-enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
-                       float sigma, bool decay)
+/* What safetensors can carry: printable ASCII, and not what it reserves ("__metadata__"). */
+static bool name_ok(const char *name)
 {
-    if (!name[0] || strlen(name) >= LAYOUT_NAME_MAX || ndim < 1 || ndim > LAYOUT_DIMS_MAX ||
-        layout->n_tensors >= LAYOUT_TENSORS_MAX || init > LAYOUT_INIT_NORMAL || !isfinite(sigma) ||
-        layout_find(layout, name) >= 0)
+    size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        if (name[i] < 0x20 || name[i] > 0x7e) return false;
+    return n && n < LAYOUT_NAME_MAX && strncmp(name, "__", 2) != 0;
+}
+
+/* Whether the name is a new one is the caller's to see. */
+static enum status append(struct layout *layout, const char *name, int ndim, const uint64_t *shape,
+                          enum layout_init init, float sigma, bool decay)
+{
+    if (!name_ok(name) || ndim < 1 || ndim > LAYOUT_DIMS_MAX || layout->n_tensors >= LAYOUT_TENSORS_MAX ||
+        init > LAYOUT_INIT_NORMAL || !isfinite(sigma))
         return STATUS_INVALID;
     struct tensor t = {.ndim = (uint8_t)ndim, .init = (uint8_t)init, .decay = decay, .sigma = sigma, .count = 1};
     memcpy(t.name, name, strlen(name) + 1);
@@ -53,6 +63,13 @@ enum status layout_add(struct layout *layout, const char *name, int ndim, const 
     layout->tensors[layout->n_tensors++] = t;
     layout->n_params = total;
     return STATUS_OK;
+}
+
+enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
+                       float sigma, bool decay)
+{
+    if (layout_find(layout, name) >= 0) return STATUS_INVALID;
+    return append(layout, name, ndim, shape, init, sigma, decay);
 }
 
 /* While one fragment is sent another is merged and a third comes back, so a few make an outer step shorter; each costs
@@ -120,6 +137,28 @@ void layout_encode(const struct layout *layout, struct writer *w)
     for (uint32_t i = 0; i < layout->n_fragments; i++) put_u32(w, layout->fragments[i].n_tensors);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* A layout comes from a stranger, so names are not compared each with each. */
+static enum status check_names(const struct layout *layout)
+{
+    uint32_t n = layout->n_tensors;
+    uint64_t *names = mem_alloc(n, sizeof *names);
+    if (!names) return STATUS_NOMEM;
+    for (uint32_t i = 0; i < n; i++) names[i] = hash64(layout->tensors[i].name, strlen(layout->tensors[i].name));
+    qsort(names, n, sizeof *names, by_value);
+    bool repeated = false;
+    for (uint32_t i = 1; i < n; i++) repeated = repeated || names[i] == names[i - 1];
+    mem_free(names);
+    return repeated ? STATUS_CORRUPT : STATUS_OK;
+}
+
 enum status layout_decode(struct layout *layout, struct reader *r)
 {
     uint32_t n_tensors = get_u32(r), n_fragments = get_u32(r);
@@ -136,9 +175,10 @@ enum status layout_decode(struct layout *layout, struct reader *r)
         if (r->bad || ndim > LAYOUT_DIMS_MAX || init > LAYOUT_INIT_NORMAL || decay > 1) return STATUS_CORRUPT;
         for (int d = 0; d < ndim; d++) shape[d] = get_u64(r);
         if (r->bad) return STATUS_CORRUPT;
-        enum status s = layout_add(layout, name, ndim, shape, (enum layout_init)init, sigma, decay);
+        enum status s = append(layout, name, ndim, shape, (enum layout_init)init, sigma, decay);
         if (s != STATUS_OK) return s == STATUS_INVALID ? STATUS_CORRUPT : s;
     }
+    TRY(check_names(layout));
     uint32_t first = 0;
     for (uint32_t i = 0; i < n_fragments; i++) {
         struct fragment f = {.first_tensor = first, .n_tensors = get_u32(r)};
@@ -202,8 +242,10 @@ void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, 
     struct fill fill = {layout, &layout->fragments[fragment], seed, theta};
     int threads = fill.fragment->count < FILL_SHARED ? 1 : pool_cores(FILL_THREADS);
     struct pool *pool = NULL;
-    if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &pool) == STATUS_OK) pool_run(pool, fill_share, &fill);
-    else fill_share(&fill, 0, 1); /* without threads it only takes longer */
+    if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &pool) == STATUS_OK)
+        pool_run(pool, fill_share, &fill);
+    else
+        fill_share(&fill, 0, 1); /* without threads it only takes longer */
     pool_destroy(pool);
 }
 

@@ -42,8 +42,8 @@ struct layout {
 
 void layout_init(struct layout *layout);
 void layout_finish(struct layout *layout);
-/* Append a tensor; offset follows from those before it. INVALID for an empty or repeated name, a zero or overflowing
- * shape. */
+/* Append a tensor; offset follows from those before it. INVALID for a repeated name or one that no checkpoint carries
+ * (printable ASCII, not empty, not beginning with "__"), a zero or overflowing shape. */
 enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
                        float sigma, bool decay) MUST_CHECK;
 /* Cut into at most `n` fragments of whole tensors and near-equal size. 0: by size, one per 4 Mi parameters begun up to

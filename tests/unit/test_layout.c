@@ -52,9 +52,11 @@ static void test_add(void **state)
         const uint64_t *shape;
         int init;
         float sigma;
-    } bad[] = {{"wte", 1, &eight, 0, 0}, {"", 1, &eight, 0, 0},   {long_name, 1, &eight, 0, 0}, {"a", 0, &eight, 0, 0},
-               {"a", 5, &eight, 0, 0},   {"a", 1, &zero, 0, 0},   {"a", 2, huge, 0, 0},         {"a", 2, wide, 0, 0},
-               {"a", 1, &eight, 3, 0},   {"a", 1, &eight, 2, NAN}};
+    } bad[] = {{"wte", 1, &eight, 0, 0}, {"", 1, &eight, 0, 0},         {"__metadata__", 1, &eight, 0, 0},
+               {"a\n", 1, &eight, 0, 0}, {"\xc3\xbc", 1, &eight, 0, 0}, {long_name, 1, &eight, 0, 0},
+               {"a", 0, &eight, 0, 0},   {"a", 5, &eight, 0, 0},        {"a", 1, &zero, 0, 0},
+               {"a", 2, huge, 0, 0},     {"a", 2, wide, 0, 0},          {"a", 1, &eight, 3, 0},
+               {"a", 1, &eight, 2, NAN}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(layout_add(&layout, bad[i].name, bad[i].ndim, bad[i].shape, (enum layout_init)bad[i].init,
                                     bad[i].sigma, false),
@@ -111,8 +113,9 @@ static void test_split_by_size(void **state)
     (void)state;
     static const struct {
         uint32_t tensors, mi, fragments; /* mi: of each tensor */
-    } sizes[] = {{1, 1, 1},  {4, 1, 1},   {5, 1, 2},   {10, 1, 3},
-                 {32, 1, 8}, {124, 1, 8}, {256, 1, 8}, {257, 1, 9}, {300, 32, LAYOUT_FRAGMENTS_MAX}};
+    } sizes[] = {{1, 1, 1},   {4, 1, 1},   {5, 1, 2},
+                 {10, 1, 3},  {32, 1, 8},  {124, 1, 8},
+                 {256, 1, 8}, {257, 1, 9}, {300, 32, LAYOUT_FRAGMENTS_MAX}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct layout layout;
         uint64_t shape = (uint64_t)sizes[i].mi << 20;
@@ -139,8 +142,9 @@ static void test_split_apart(void **state)
             layout_init(&rest);
             for (uint32_t i = apart; i < layout.n_tensors; i++) {
                 const struct tensor *t = &layout.tensors[i];
-                assert_int_equal(layout_add(&rest, t->name, t->ndim, t->shape, (enum layout_init)t->init, t->sigma,
-                                            t->decay), STATUS_OK);
+                assert_int_equal(
+                    layout_add(&rest, t->name, t->ndim, t->shape, (enum layout_init)t->init, t->sigma, t->decay),
+                    STATUS_OK);
             }
             assert_int_equal(layout_split_apart(&layout, apart, n), STATUS_OK);
             assert_int_equal(layout_split(&rest, n), STATUS_OK);
@@ -237,6 +241,25 @@ static void test_encode_decode(void **state)
     layout_finish(&b);
     layout_finish(&a);
     assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* From a stranger: two tensors of one name, and names that no checkpoint can carry. */
+static void test_strange_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h.1.fc", "h.2.fc", "__0.fc", "h.\x7f.fc", "h.\xff.fc", "h.\t.fc"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct layout a, b;
+        static uint8_t bytes[4096];
+        build(&a, 2);
+        assert_int_equal(layout_split(&a, 2), STATUS_OK);
+        memcpy(a.tensors[layout_find(&a, "h.0.fc")].name, names[i], strlen(names[i]) + 1);
+        struct reader r = reader_of(bytes, encode(&a, bytes, sizeof bytes));
+        layout_init(&b);
+        assert_int_equal(layout_decode(&b, &r), i == 1 ? STATUS_OK : STATUS_CORRUPT);
+        layout_finish(&a);
+        layout_finish(&b);
+    }
 }
 
 /* Whatever a flipped bit makes of it: refused, or a layout that is consistent and has another hash. */
@@ -343,10 +366,11 @@ static void test_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add),          cmocka_unit_test(test_split), cmocka_unit_test(test_encode_decode),
-        cmocka_unit_test(test_split_by_size), cmocka_unit_test(test_split_apart),
-        cmocka_unit_test(test_split_apart_by_size),
-        cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_fill),  cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_add),           cmocka_unit_test(test_split),
+        cmocka_unit_test(test_encode_decode), cmocka_unit_test(test_split_by_size),
+        cmocka_unit_test(test_split_apart),   cmocka_unit_test(test_split_apart_by_size),
+        cmocka_unit_test(test_strange_names), cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_fill),          cmocka_unit_test(test_hash),
         cmocka_unit_test(test_fill_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
