@@ -81,8 +81,8 @@ static void wake_all(atomic_uint *word)
 static unsigned set_floats(const struct pool *pool)
 {
 #if defined(__x86_64__)
-    unsigned old = _mm_getcsr();
-    if (pool->floats == POOL_FLOATS_FLUSHED) _mm_setcsr(old | 0x8040);
+    unsigned old = _mm_getcsr(), flush = 0x8040; /* FTZ, DAZ */
+    _mm_setcsr(pool->floats == POOL_FLOATS_FLUSHED ? old | flush : old & ~flush);
     return old;
 #else
     (void)pool;

@@ -19,8 +19,9 @@ static bool port_is_good(const char *port, bool listening)
 enum status endpoint_parse(struct endpoint *e, const char *text, bool listening, struct err *err)
 {
     static const char scheme[] = "tcp://";
-    const char *host = text + strlen(scheme), *colon = strrchr(text, ':');
-    if (strncmp(text, scheme, strlen(scheme)) || !colon || colon < host)
+    bool tcp = !strncmp(text, scheme, strlen(scheme));
+    const char *host = tcp ? text + strlen(scheme) : text, *colon = strrchr(host, ':');
+    if (!tcp || !colon || host[strlen(host) - 1] == ']')
         return err_set(err, STATUS_INVALID, "address %s: expected tcp://HOST:PORT", text);
     size_t n = (size_t)(colon - host);
     if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {

@@ -31,7 +31,7 @@ enum status transport_address_parse(struct transport_address *a, const char *tex
 {
     *a = (struct transport_address){0};
     const char *slashes = strstr(text, "://");
-    const char *keys = slashes ? strchr(slashes + 3, '/') : NULL;
+    const char *keys = strchr(slashes ? slashes + 3 : text, '/'); /* no message repeats what comes from here on */
     size_t n = keys ? (size_t)(keys - text) : strlen(text);
     if (n >= sizeof a->endpoint)
         return err_set(err, STATUS_INVALID, "address: longer than %zu bytes", sizeof a->endpoint);

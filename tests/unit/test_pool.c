@@ -86,6 +86,50 @@ static void test_copies(void **state)
     assert_true(pool_cores(2) >= 1 && pool_cores(2) <= 2);
 }
 
+static void halve(void *ctx, int thread, int threads)
+{
+    (void)threads;
+    volatile float *x = ctx;
+    x[thread] = x[thread] * 0.5f;
+}
+
+struct nested {
+    struct pool *pool;
+    float x[THREADS + 1]; /* the last one is the caller's */
+};
+
+static void halve_both(void *ctx, int thread, int threads)
+{
+    (void)thread, (void)threads;
+    struct nested *nested = ctx;
+    pool_run(nested->pool, halve, nested->x);
+    halve(nested->x, THREADS, THREADS + 1);
+}
+
+/* A pool's jobs compute as the pool says, whatever its caller does, and the caller goes on as before. */
+static void test_floats(void **state)
+{
+    (void)state;
+    for (int outer = POOL_FLOATS_FLUSHED; outer <= POOL_FLOATS_EXACT; outer++)
+        for (int inner = POOL_FLOATS_FLUSHED; inner <= POOL_FLOATS_EXACT; inner++) {
+            struct pool *around, *pool;
+            assert_int_equal(pool_create(1, (enum pool_floats)outer, &around), STATUS_OK);
+            assert_int_equal(pool_create(THREADS, (enum pool_floats)inner, &pool), STATUS_OK);
+            struct nested nested = {.pool = pool};
+            for (int i = 0; i <= THREADS; i++) nested.x[i] = 1e-39f;
+            pool_run(around, halve_both, &nested);
+            for (int i = 0; i <= THREADS; i++) {
+                bool flushed = i < THREADS ? inner == POOL_FLOATS_FLUSHED : outer == POOL_FLOATS_FLUSHED;
+#if !defined(__x86_64__)
+                flushed = false;
+#endif
+                assert_int_equal(nested.x[i] == 0, flushed);
+            }
+            pool_destroy(pool);
+            pool_destroy(around);
+        }
+}
+
 static void nothing(void *ctx, int thread, int threads)
 {
     (void)ctx, (void)thread, (void)threads;
@@ -132,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_every_thread_runs_every_job),
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_floats),
         cmocka_unit_test(test_more_threads_than_cores),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
