@@ -23,7 +23,7 @@ uint64_t rng_u64(uint64_t seed, uint32_t stream, uint64_t counter);
 /* Uniform in [0, 1). */
 double rng_uniform(uint64_t seed, uint32_t stream, uint64_t counter);
 enum { RNG_NORMALS = 4 }; /* that one block makes */
-/* Fill out[n] with N(0, sigma^2) (Box-Muller on blocks counter0, counter0 + 1, ...; two values of each block pair). */
+/* Fill out[n] with N(0, sigma^2) (Box-Muller on blocks counter0, counter0 + 1, ...; four values a block). */
 void rng_normal_fill(uint64_t seed, uint32_t stream, uint64_t counter0, float sigma, float *out, size_t n);
 /* A permutation of [0, n) keyed by (seed, epoch): where sample k of that epoch lies. Feistel network of four rounds on
  * the smallest even number of bits that holds n, walked until it lands below n (O(1) expected). k < n, n >= 1. */
