@@ -21,11 +21,6 @@ void log_set_level(enum log_level level)
     atomic_store(&log_level_now, level);
 }
 
-enum log_level log_get_level(void)
-{
-    return (enum log_level)atomic_load(&log_level_now);
-}
-
 int log_level_parse(const char *name)
 {
     for (int i = 0; i < (int)(sizeof level_names / sizeof *level_names); i++)

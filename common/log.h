@@ -12,7 +12,6 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 typedef void (*log_sink_fn)(void *ctx, enum log_level level, const char *line);
 
 void log_set_level(enum log_level level);
-enum log_level log_get_level(void);
 /* Replace the sink; NULL restores the default one (stderr). `name` ("coordinator", "worker-0") starts every line of the
  * default sink; it is copied. */
 void log_set_sink(log_sink_fn sink, void *ctx);

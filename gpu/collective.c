@@ -183,15 +183,6 @@ static void cpu_wait(struct collective *coll, unsigned ticket)
     (void)ticket;
 }
 
-static enum status cpu_broadcast(struct collective *coll, float *buf, size_t n, int root)
-{
-    struct cpu_group *group = coll->group;
-    if (root < 0 || root >= group->n_ranks) return give_up(coll, STATUS_INVALID, "no such root");
-    TRY(exchange(coll, buf, n));
-    if (coll->rank != root && n) memcpy(buf, group->posted[root].buf, n * sizeof *buf);
-    return cpu_barrier(coll);
-}
-
 static void cpu_close(struct collective *coll)
 {
     struct cpu_group *group = coll->group;
@@ -202,14 +193,12 @@ static void cpu_close(struct collective *coll)
 
 static const struct collective_ops cpu_collective = {
     .all_reduce_sum = cpu_all_reduce_sum,
-    .broadcast = cpu_broadcast,
     .start_reduce_scatter = cpu_start_reduce_scatter,
     .start_all_gather = cpu_start_all_gather,
     .start_reduce = cpu_start_reduce,
     .start_broadcast = cpu_start_broadcast,
     .start_all_reduce = cpu_start_all_reduce,
     .wait = cpu_wait,
-    .barrier = cpu_barrier,
     .at_work = cpu_at_work,
     .abort = cpu_abort,
     .failure = cpu_failure,

@@ -37,8 +37,6 @@ struct collective {
 struct collective_ops {
     /* buf[n] becomes the sum over ranks, on every rank. */
     enum status (*all_reduce_sum)(struct collective *coll, float *buf, size_t n) MUST_CHECK;
-    /* buf[n] of rank `root` is copied to every rank. */
-    enum status (*broadcast)(struct collective *coll, float *buf, size_t n, int root) MUST_CHECK;
     /* Beside the device: each begins when what was submitted to the device so far is done, and runs beside what is
      * submitted later, up to wait(ticket): what is submitted after that finds its result. A ticket is free again once
      * it was waited for. buf is cut into n_ranks shares, rank r's at r * share. */
@@ -56,8 +54,6 @@ struct collective_ops {
     /* buf[n] becomes the sum over ranks. */
     enum status (*start_all_reduce)(struct collective *coll, float *buf, size_t n, unsigned ticket) MUST_CHECK;
     void (*wait)(struct collective *coll, unsigned ticket);
-    /* Returns when every rank called it. */
-    enum status (*barrier)(struct collective *coll) MUST_CHECK;
     /* This rank begins a piece of work that needs the others, or has ended it: in between the watchdog expects it to
      * get on. */
     void (*at_work)(struct collective *coll, bool begins);

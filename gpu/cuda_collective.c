@@ -20,7 +20,6 @@ struct member {
     struct cuda_event *enter, *done[EVENTS], *arrive[ARRIVALS];
     atomic_ulong asked; /* collectives so far; number n records arrive[n % ARRIVALS] */
     atomic_bool at_work;
-    float *one; /* device memory, of the barrier */
 };
 
 struct cuda_group {
@@ -237,21 +236,6 @@ static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size
     return STATUS_OK;
 }
 
-static enum status cuda_broadcast(struct collective *coll, float *buf, size_t n, int root)
-{
-    if (root < 0 || root >= coll->n_ranks) return STATUS_INVALID;
-    TRY(cuda_start_broadcast(coll, buf, &(struct collective_part){.n = n, .root = root}, 1, OWN_TICKET));
-    cuda_wait(coll, OWN_TICKET);
-    return STATUS_OK;
-}
-
-static enum status cuda_barrier(struct collective *coll)
-{
-    struct member *m = member_of(coll);
-    TRY(cuda_all_reduce_sum(coll, m->one, 1));
-    return cuda_rt_sync(m->rt, NULL);
-}
-
 static void group_free(struct cuda_group *group)
 {
     cuda_watchdog_stop(group->watchdog);
@@ -262,7 +246,6 @@ static void group_free(struct cuda_group *group)
         for (int e = 0; e < EVENTS; e++) cuda_rt_event_free(m->rt, m->done[e]);
         for (int e = 0; e < ARRIVALS; e++) cuda_rt_event_free(m->rt, m->arrive[e]);
         cuda_rt_event_free(m->rt, m->enter);
-        cuda_rt_release(m->rt, m->one);
     }
     mem_free(group);
 }
@@ -274,14 +257,12 @@ static void cuda_collective_close(struct collective *coll)
 
 static const struct collective_ops cuda_collective = {
     .all_reduce_sum = cuda_all_reduce_sum,
-    .broadcast = cuda_broadcast,
     .start_reduce_scatter = cuda_start_reduce_scatter,
     .start_all_gather = cuda_start_all_gather,
     .start_reduce = cuda_start_reduce,
     .start_broadcast = cuda_start_broadcast,
     .start_all_reduce = cuda_start_all_reduce,
     .wait = cuda_wait,
-    .barrier = cuda_barrier,
     .at_work = cuda_at_work,
     .abort = cuda_abort,
     .failure = cuda_failure,
@@ -293,10 +274,8 @@ static enum status member_fill(struct member *m, struct err *err)
     enum status status = cuda_rt_event_create(m->rt, &m->enter);
     for (int e = 0; e < EVENTS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->done[e]);
     for (int e = 0; e < ARRIVALS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->arrive[e]);
-    m->one = cuda_rt_alloc(m->rt, sizeof *m->one);
-    if (status != STATUS_OK || !m->one)
-        return err_set(err, STATUS_NOMEM, "%s: no memory for collectives", cuda_rt_name(m->rt));
-    return cuda_rt_sync(m->rt, err); /* cleared */
+    if (status != STATUS_OK) return err_set(err, status, "%s: no events for collectives", cuda_rt_name(m->rt));
+    return STATUS_OK;
 }
 
 static enum status group_fill(struct cuda_group *group, void (*end)(const char *line), struct err *err)

@@ -160,24 +160,9 @@ struct device *replica_device(struct replica *r)
     return r->ranks[0].dev;
 }
 
-uint64_t replica_n_params(const struct replica *r)
-{
-    return r->layout->n_params;
-}
-
-uint64_t replica_epoch_samples(const struct replica *r)
-{
-    return r->train.n_samples;
-}
-
 uint32_t replica_step_samples(const struct replica *r)
 {
     return r->config.batch_size * r->config.grad_accum;
-}
-
-uint32_t replica_seq(const struct replica *r)
-{
-    return r->seq;
 }
 
 double replica_peak_flops(const struct replica *r)

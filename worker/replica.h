@@ -89,12 +89,8 @@ enum status replica_get_params(struct replica *replica, const float **values, st
 struct device *replica_device(struct replica *replica);
 /* device.peak_flops of all ranks together; 0: of one it is not known. */
 double replica_peak_flops(const struct replica *replica);
-uint64_t replica_n_params(const struct replica *replica);
-/* Windows in the training set: an epoch. 0 without one. */
-uint64_t replica_epoch_samples(const struct replica *replica);
 /* Sequences of one step: batch_size * grad_accum. */
 uint32_t replica_step_samples(const struct replica *replica);
-uint32_t replica_seq(const struct replica *replica);
 /* "cpu avx512 x2": for logs. */
 const char *replica_device_name(const struct replica *replica);
 /* What was planned at creation; valid as long as the replica. */
