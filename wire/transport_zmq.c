@@ -5,18 +5,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Dead peers. TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets go of a slow
- * one that still moves. ZMTP's ping finds a dead program behind a live relay; its answer waits behind what is queued
- * already, up to a message of 1 MiB and the kernel's buffers, hence the patience: at 1 Mbit/s those take most of a
- * minute. */
+/* TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets go of a slow one that still
+ * moves. What finds a dead program behind a live relay is ZMTP's ping, the worker's affair (wire/zmq_dial.c). */
 static const struct zmq_option common_options[] = {
     {ZMQ_TCP_MAXRT, 30000},
     {ZMQ_TCP_KEEPALIVE, 1},
     {ZMQ_TCP_KEEPALIVE_IDLE, 15},
     {ZMQ_TCP_KEEPALIVE_INTVL, 5},
     {ZMQ_TCP_KEEPALIVE_CNT, 3},
-    {ZMQ_HEARTBEAT_IVL, 10000},
-    {ZMQ_HEARTBEAT_TIMEOUT, 120000},
     {ZMQ_RECONNECT_IVL, 100},
     {ZMQ_RECONNECT_IVL_MAX, 2000},
     {ZMQ_LINGER, 1000},

@@ -57,10 +57,26 @@ static void lane_drop(struct dialler_lane *lane)
 
 static enum status lane_configure(struct dialler *d, enum wire_lane which, struct err *err)
 {
-    /* Chunks are queued sparingly: what is queued here can no longer be reordered, taken back or measured. */
-    static const struct zmq_option options[LANES][5] = {
-        {{ZMQ_SNDHWM, 64}, {ZMQ_RCVHWM, 256}, {ZMQ_HEARTBEAT_IVL, 5000}, {ZMQ_HEARTBEAT_TIMEOUT, 30000}, {0, 0}},
-        {{ZMQ_SNDHWM, 4}, {ZMQ_RCVHWM, 8}, {ZMQ_LINGER, 0}, {0, 0}},
+    /* Pings: on bulk the answer waits behind what is queued already, up to a message of 1 MiB and the kernel's buffers,
+     * hence the patience: at 1 Mbit/s those take most of a minute. The coordinator sends none, but ends a connection
+     * whose pings stop for as long as they say. libzmq up to 4.3.5 ends the process if a ping of its own falls due on a
+     * connection that broke while a full queue kept it from being read (zeromq/libzmq issue 4841): a coordinator that
+     * is busy has such queues. Here they hold more than a coordinator may send unasked (SYNC_WINDOW in chunks).
+     * To send, chunks are queued sparingly: what is queued can no longer be reordered, taken back or measured. */
+    static const struct zmq_option options[LANES][7] = {
+        {{ZMQ_SNDHWM, 64},
+         {ZMQ_RCVHWM, 256},
+         {ZMQ_HEARTBEAT_IVL, 5000},
+         {ZMQ_HEARTBEAT_TIMEOUT, 30000},
+         {ZMQ_HEARTBEAT_TTL, 120000},
+         {0, 0}},
+        {{ZMQ_SNDHWM, 4},
+         {ZMQ_RCVHWM, 64},
+         {ZMQ_HEARTBEAT_IVL, 10000},
+         {ZMQ_HEARTBEAT_TIMEOUT, 120000},
+         {ZMQ_HEARTBEAT_TTL, 120000},
+         {ZMQ_LINGER, 0},
+         {0, 0}},
     };
     struct dialler_lane *lane = &d->lanes[which];
     lane->socket = zmq_base_socket(&d->base, ZMQ_DEALER, options[which], err);

@@ -1,0 +1,91 @@
+/* ctest: waits=1
+ * A coordinator that does not come to its messages for a while (a suspended machine, a slow disk) when a worker dies.
+ * libzmq up to 4.3.5 ends the process if its ping falls due on a connection that broke while a full queue kept it from
+ * being read (zeromq/libzmq issue 4841). */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "wire/transport.h"
+
+enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };
+
+/* A worker that sends more than the listener takes, says so, and stays as it is. */
+static _Noreturn void worker(int address, int sent)
+{
+    char endpoint[128] = "";
+    struct transport_address parsed;
+    struct transport *t;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (read(address, endpoint, sizeof endpoint - 1) <= 0 || transport_address_parse(&parsed, endpoint, NULL) ||
+        transport_zmq_dial(&t, &parsed, (uint8_t[WIRE_UUID]){1}, NULL))
+        _exit(1);
+    for (int i = 0; i < MESSAGES; i++)
+        while (t->ops->send(t, 0, WIRE_CONTROL, (const uint8_t *)"message", 7) == STATUS_AGAIN) usleep(1000);
+    if (write(sent, "", 1) != 1) _exit(1);
+    for (;;) pause();
+}
+
+static void test_worker_dies_unread(void **state)
+{
+    (void)state;
+    int address[2], sent[2];
+    assert_int_equal(pipe(address), 0);
+    assert_int_equal(pipe(sent), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) worker(address[0], sent[1]);
+    char bound[128], byte;
+    struct transport *t;
+    assert_int_equal(transport_zmq_listen(&t, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
+    assert_int_equal(write(address[1], bound, strlen(bound)), strlen(bound));
+    uint64_t peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    assert_int_equal(t->ops->recv(t, 20 * SECOND, &peer, &lane, &data, &size), STATUS_OK);
+    assert_int_equal(read(sent[0], &byte, 1), 1);
+    /* It dies with something unread, so that its end is a reset. */
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    assert_int_equal(t->ops->send(t, peer, WIRE_CONTROL, (const uint8_t *)"answer", 6), STATUS_OK);
+    usleep(SECOND / 5);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    usleep(STALL);
+    int got = 1;
+    while (t->ops->recv(t, SECOND / 5, &peer, &lane, &data, &size) == STATUS_OK) got++;
+    assert_true(got > 1);
+    struct transport_address parsed;
+    struct transport *next;
+    assert_int_equal(transport_address_parse(&parsed, bound, NULL), STATUS_OK);
+    assert_int_equal(transport_zmq_dial(&next, &parsed, (uint8_t[WIRE_UUID]){2}, NULL), STATUS_OK);
+    assert_int_equal(next->ops->send(next, 0, WIRE_BULK, (const uint8_t *)"next", 4), STATUS_OK);
+    assert_int_equal(t->ops->recv(t, 20 * SECOND, &peer, &lane, &data, &size), STATUS_OK);
+    assert_int_equal(size, 4);
+    next->ops->close(next);
+    t->ops->close(t);
+    for (int i = 0; i < 2; i++) {
+        close(address[i]);
+        close(sent[i]);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_worker_dies_unread)};
+    return cmocka_run_group_tests_name("transport_stall", tests, NULL, NULL);
+}
