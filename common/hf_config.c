@@ -62,6 +62,13 @@ static enum status read_gpt2(struct hf_config *config, const json_t *root, const
         return err_set(err, STATUS_UNSUPPORTED, "%.200s: layer_norm_epsilon is not 1e-5", where);
     if (json_is_integer(inner) && json_integer_value(inner) != 4 * (json_int_t)config->n_embd)
         return err_set(err, STATUS_UNSUPPORTED, "%.200s: n_inner is not 4 * n_embd", where);
+    if (json_is_false(json_object_get(root, "scale_attn_weights")) ||
+        json_is_true(json_object_get(root, "scale_attn_by_inverse_layer_idx")))
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "%.200s: attention scaled in another way (scale_attn_weights, scale_attn_by_inverse_layer_idx)",
+                       where);
+    if (json_is_true(json_object_get(root, "add_cross_attention")))
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: attention to another model (add_cross_attention)", where);
     if (json_is_false(json_object_get(root, "tie_word_embeddings")))
         return err_set(err, STATUS_UNSUPPORTED, "%.200s: an output layer of its own (tie_word_embeddings false)",
                        where);

@@ -22,7 +22,8 @@ struct hf_config {
 };
 
 /* Parse the text of a config.json. CORRUPT, or UNSUPPORTED when it describes something our models are not (another
- * activation, biases, rotary positions scaled in another way, for GPT-2 another epsilon or an untied head). */
+ * activation, biases, rotary positions scaled in another way, for GPT-2 another epsilon, attention scaled in another
+ * way or an untied head). */
 enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where,
                             struct err *err) MUST_CHECK;
 enum status hf_config_load(struct hf_config *config, const char *folder, struct err *err) MUST_CHECK;

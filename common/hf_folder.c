@@ -45,6 +45,26 @@ static bool same_shape(const struct tensor *t, const struct safetensors_entry *e
     return true;
 }
 
+/* "11 x 8", or "8". */
+static const char *shape_text(const uint64_t *shape, uint32_t ndim, char out[64])
+{
+    out[0] = '\0';
+    for (uint32_t d = 0; d < ndim; d++) {
+        size_t used = strlen(out);
+        snprintf(out + used, 64 - used, "%s%llu", d ? " x " : "", (unsigned long long)shape[d]);
+    }
+    return out;
+}
+
+static enum status other_shape(const char *path, const struct tensor *t, const struct safetensors_entry *e,
+                               struct err *err)
+{
+    char theirs[64], ours[64];
+    return err_set(err, STATUS_MISMATCH, "%.240s: tensor '%.96s' is %s, and this model's is %s: compare its "
+                   "config.json with the model section", path, t->name, shape_text(e->shape, e->ndim, theirs),
+                   shape_text(t->shape, t->ndim, ours));
+}
+
 static enum status read_tensor(const struct safetensors_entry *e, float *out, const char *path, struct err *err)
 {
     TRY(safetensors_read_f32(e, out, err));
@@ -73,8 +93,7 @@ static enum status load_file(const char *path, struct filling *f, struct err *er
         if (at < 0)
             status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has no place in this model", path, name);
         else if (!same_shape(&layout->tensors[at], e))
-            status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has another shape than in this model: "
-                             "compare its config.json with the model section", path, name);
+            status = other_shape(path, &layout->tensors[at], e, err);
         else if (f->seen[at])
             status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
         else {
@@ -145,14 +164,12 @@ static bool same_numbers(const struct safetensors_entry *head, const struct fill
     return true;
 }
 
-/* config.json says whether the head is the embedding, and whoever loads a folder has compared it. Where there is none,
- * the numbers say it. */
-static enum status check_head(const char *folder, const struct filling *f, struct err *err)
+/* A head that this model has no place for must be its embedding, whatever config.json says: an output layer that was
+ * trained is not dropped. */
+static enum status check_head(const struct filling *f, struct err *err)
 {
-    char config[FILEIO_PATH_MAX];
     struct safetensors st;
-    snprintf(config, sizeof config, "%s/config.json", folder);
-    if (!f->head[0] || file_exists(config)) return STATUS_OK;
+    if (!f->head[0]) return STATUS_OK;
     TRY(safetensors_open(&st, f->head, err));
     bool same = false;
     for (uint32_t i = 0; i < st.n; i++) {
@@ -162,9 +179,9 @@ static enum status check_head(const char *folder, const struct filling *f, struc
     }
     safetensors_close(&st);
     if (same) return STATUS_OK;
-    return err_set(err, STATUS_MISMATCH, "%.300s: lm_head.weight is not the embedding, and this model's head is: set "
-                   "model.tie_embeddings=off (model.family=llama), or add the config.json that says it is tied",
-                   f->head);
+    return err_set(err, STATUS_MISMATCH, "%.300s: lm_head.weight is not the embedding, and this model's head is: untie "
+                   "it (tie_word_embeddings false in config.json, model.tie_embeddings=off; Llama alone), or take it "
+                   "out of the file", f->head);
 }
 
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
@@ -183,7 +200,7 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
     for (uint32_t i = 0; status == STATUS_OK && i < layout->n_tensors; i++)
         if (!f.seen[i])
             status = err_set(err, STATUS_MISMATCH, "%s: tensor '%s' is missing", folder, layout->tensors[i].name);
-    if (status == STATUS_OK) status = check_head(folder, &f, err);
+    if (status == STATUS_OK) status = check_head(&f, err);
     mem_free(f.seen);
     return status;
 }

@@ -10,8 +10,8 @@
 #include "common/status.h"
 
 /* Fill theta[layout->n_params] from the folder's tensors. Each tensor of the layout must be there with its shape; of
- * others only buffers (attention masks, rotary frequencies) and a tied lm_head are ignored: tied as config.json says,
- * and without one as its numbers say, those of the embedding. MISMATCH names the tensor; NONFINITE. */
+ * others only buffers (attention masks, rotary frequencies) are ignored, and a tied lm_head, whose numbers must be
+ * those of the embedding. MISMATCH names the tensor; NONFINITE. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and, when tokenizer_json is not NULL, tokenizer.json. The folder
  * appears whole (made beside its place, renamed); an existing one is replaced. */

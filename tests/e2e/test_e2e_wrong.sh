@@ -65,6 +65,9 @@ wrong 'unknown codec, config print' 2 '^atoll: codec.down: .*int9' "$BIN/atoll" 
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
 wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must
+printf '{"tokens": {}}' >tokenizer.json
+wrong 'a file that is no tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
+wrong 'no file of a tokenizer' 2 'data.tokenizer: .*nowhere.json' launch --data.tokenizer=nowhere.json
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
 wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*nearest: 2' launch --coordinator.evict_after_s=0.5
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
@@ -152,7 +155,7 @@ wrong 'model file cut short' 1 '^atoll: model/model.safetensors' "$BIN/atoll" ge
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
-wrong 'start from another size' 2 'model.init_from: .*(wte|shape|n_embd)' launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' is 48, and this model's is 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"
