@@ -10,8 +10,6 @@
 #include "common/options.h"
 #include "worker/model.h"
 
-enum { TOKENIZER_BYTES_MAX = 64 << 20 };
-
 /* The layout config.json describes. */
 static enum status layout_of_folder(struct layout *layout, const char *folder, struct err *err)
 {
@@ -28,7 +26,8 @@ static enum status layout_of_folder(struct layout *layout, const char *folder, s
 static enum status copy_model(const struct layout *layout, const char *from, const char *to, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    void *config = NULL, *tokenizer = NULL;
+    void *config = NULL;
+    char *text = NULL;
     size_t size;
     enum status status = STATUS_OK;
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
@@ -37,13 +36,12 @@ static enum status copy_model(const struct layout *layout, const char *from, con
     TRY_GOTO(hf_folder_load(from, layout, theta, err), out);
     TRY_GOTO(run_path(path, sizeof path, from, "config.json", err), out);
     TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
-    TRY_GOTO(run_path(path, sizeof path, from, "tokenizer.json", err), out);
-    if (file_exists(path)) TRY_GOTO(file_read(path, TOKENIZER_BYTES_MAX, &tokenizer, &size, err), out);
-    status = hf_folder_write(to, layout, theta, config, tokenizer, err);
+    TRY_GOTO(hf_config_in_float32(config, size, &text, err), out);
+    status = hf_folder_write(to, layout, theta, text, from, err);
 out:
     mem_free(theta);
     mem_free(config);
-    mem_free(tokenizer);
+    mem_free(text);
     return status;
 }
 
@@ -71,7 +69,7 @@ int cmd_export(int argc, char **argv)
         .program = "atoll export",
         .usage = "RUN|CHECKPOINT OUT",
         .about = "Check a checkpoint (the newest one of a run) and copy it to OUT as a Hugging Face folder:\n"
-                 "model.safetensors (fp32), config.json and, where there is one, tokenizer.json.",
+                 "model.safetensors (fp32), config.json and what there is of a tokenizer and generation_config.json.",
         .args_min = 2,
         .args_max = 2,
     };

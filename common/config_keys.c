@@ -71,7 +71,7 @@ const struct config_key config_keys[] = {
 
     LOCAL_TEXT(data, train, "", "token shards to train on, a path or glob"),
     LOCAL_TEXT(data, val, "", "token shards to evaluate on, a path or glob"),
-    TEXT(data, tokenizer, "bytes", "bytes, or a tokenizer file"),
+    TEXT(data, tokenizer, "bytes", "bytes, none (tokens made elsewhere), or a tokenizer.json"),
 
     WORD(model, family, "gpt2", choices_family, "model family"),
     TEXT(model, preset, "",

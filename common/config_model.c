@@ -143,10 +143,11 @@ static enum status check_sizes(const struct config_resolve *r)
                        "model.n_embd: %u cannot be divided among model.n_head = %u heads; nearest: %s", c->model.n_embd,
                        c->model.n_head, config_multiples(c->model.n_embd, c->model.n_head, nearest));
     if (!c->data.tokenizer[0])
-        return err_set(r->err, STATUS_INVALID, "data.tokenizer: is empty; allowed: bytes, or a file");
+        return err_set(r->err, STATUS_INVALID, "data.tokenizer: is empty; allowed: bytes, none, or a tokenizer.json");
     if (!strcmp(c->data.tokenizer, "bytes") && c->model.vocab_size < 256)
         return err_set(r->err, STATUS_INVALID,
-                       "model.vocab_size: %u is too small for data.tokenizer bytes; nearest: 256", c->model.vocab_size);
+                       "model.vocab_size: %u is too small for data.tokenizer bytes; nearest: 256 (or data.tokenizer "
+                       "none: tokens made elsewhere)", c->model.vocab_size);
     if (!c->model.init_from[0])
         return err_set(r->err, STATUS_INVALID, "model.init_from: is empty; allowed: scratch, or a folder");
     return STATUS_OK;

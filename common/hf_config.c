@@ -148,7 +148,10 @@ static enum status read_config(struct hf_config *config, const json_t *root, con
         return err_set(err, STATUS_UNSUPPORTED, "%.200s: model_type is '%.31s', only gpt2 and llama can be read", where,
                        type ? type : "missing");
     memcpy(config->model_type, type, strlen(type) + 1);
-    return (gpt2 ? read_gpt2 : read_llama)(config, root, where, err);
+    TRY((gpt2 ? read_gpt2 : read_llama)(config, root, where, err));
+    const json_t *end = json_object_get(root, "eos_token_id");
+    config->bytes = json_is_integer(end) && !json_integer_value(end) && config->vocab_size <= HF_BYTES_VOCAB_MAX;
+    return STATUS_OK;
 }
 
 enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where,

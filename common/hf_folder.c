@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/fileio.h"
+#include "common/hf_files.h"
 #include "common/mem.h"
 #include "common/safetensors.h"
 
@@ -208,22 +209,19 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
 /* --- folder out --------------------------------------------------------------------------------------------------- */
 
 static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
-                               const char *config_json, const char *tokenizer_json, struct err *err)
+                               const char *config_json, const char *files, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     TRY(dir_make(tmp, err));
     snprintf(path, sizeof path, "%s/config.json", tmp);
     TRY(file_write(path, config_json, strlen(config_json), err));
-    if (tokenizer_json) {
-        snprintf(path, sizeof path, "%s/tokenizer.json", tmp);
-        TRY(file_write(path, tokenizer_json, strlen(tokenizer_json), err));
-    }
+    if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL, err));
     snprintf(path, sizeof path, "%s/model.safetensors", tmp);
     return safetensors_write_theta(path, layout, theta, err);
 }
 
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
-                            const char *config_json, const char *tokenizer_json, struct err *err)
+                            const char *config_json, const char *files, struct err *err)
 {
     char tmp[FILEIO_PATH_MAX - 64], parent[FILEIO_PATH_MAX];
     size_t n = strlen(folder);
@@ -232,7 +230,7 @@ enum status hf_folder_write(const char *folder, const struct layout *layout, con
     snprintf(tmp, sizeof tmp, "%.*s.tmp-%ld", (int)n, folder, (long)getpid());
     snprintf(parent, sizeof parent, "%.*s/..", (int)n, folder);
     TRY(dir_remove_flat(tmp, err));
-    enum status status = fill_folder(tmp, layout, theta, config_json, tokenizer_json, err);
+    enum status status = fill_folder(tmp, layout, theta, config_json, files, err);
     if (status == STATUS_OK) status = dir_sync(tmp, err);
     if (status == STATUS_OK) status = dir_remove_flat(folder, err);
     if (status == STATUS_OK && rename(tmp, folder) != 0)

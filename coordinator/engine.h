@@ -66,7 +66,6 @@ struct engine_io {
 struct engine_options {
     const struct config *config; /* resolved; copied */
     uint64_t entropy;            /* run id and session ids are drawn from it: random in production */
-    const char *tokenizer_json;  /* copied into checkpoints, or NULL */
     const char *init_dir;        /* Hugging Face folder theta_0 comes from, or NULL: layout_fill */
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/fileio.h"
 #include "common/hash.h"
+#include "common/hf_files.h"
 #include "common/hf_folder.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -68,20 +69,74 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     return status;
 }
 
+/* The file that data.tokenizer names; NULL: none. */
+static const char *tokenizer_file(const struct engine *e)
+{
+    const char *name = e->config.data.tokenizer;
+    return strcmp(name, "bytes") && strcmp(name, "none") ? name : NULL;
+}
+
+enum status engine_check_tokenizer(const struct engine *e, struct err *err)
+{
+    void *text;
+    size_t size;
+    if (!tokenizer_file(e)) return STATUS_OK;
+    enum status status = hf_tokenizer_read(tokenizer_file(e), &text, &size, err);
+    if (status == STATUS_OK) mem_free(text);
+    if (status == STATUS_OK || status == STATUS_NOMEM) return status;
+    err_prefix(err, "data.tokenizer");
+    return err->code = STATUS_INVALID;
+}
+
+enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
+{
+    struct err why = {0};
+    if (!e->store->ops->files_keep) return STATUS_OK;
+    if (anew) TRY(engine_check_tokenizer(e, err));
+    enum status status = e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), anew, &why);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (anew) return err_set(err, status, "%s", why.msg);
+    log_warn("checkpoints go on without a tokenizer: %s", why.msg);
+    return STATUS_OK;
+}
+
+/* The config.json of checkpoints: the worker's, with the tokens' numbers of the folder that the run starts from. NULL:
+ * as it is. */
+static enum status model_text(const struct engine *e, const char *given, char **out, struct err *err)
+{
+    *out = NULL;
+    if (!e->init_dir) return STATUS_OK;
+    enum status status = hf_config_with_ids(given, e->init_dir, out, err);
+    if (*out && strlen(*out) >= WIRE_CONFIG_MAX) { /* no worker of ours brings so much */
+        mem_free(*out);
+        *out = NULL;
+    }
+    if (status == STATUS_OK || status == STATUS_NOMEM) return status;
+    err_prefix(err, "model.init_from");
+    return err->code = STATUS_INVALID;
+}
+
 static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout, struct err *err)
 {
     struct record_model model = {
         .train_hash = m->train_hash, .val_hash = m->val_hash, .train_samples = m->train_samples,
         .val_samples = m->val_samples, .sample_tokens = m->sample_tokens, .layout = m->layout,
-        .layout_size = m->layout_size, .model_config = m->model_config, .model_config_size = strlen(m->model_config)};
+        .layout_size = m->layout_size};
+    char *text;
     TRY(initial_hashes(e, layout, &model, err));
+    TRY(model_text(e, m->model_config, &text, err));
+    model.model_config = text ? text : m->model_config;
+    model.model_config_size = strlen(model.model_config);
     size_t size = record_model_size(&model);
     uint8_t *body = mem_alloc(1, size);
-    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
-    struct writer w = writer_of(body, size);
-    record_model_encode(&model, &w);
-    enum status status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
+    enum status status = body ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    if (body) {
+        struct writer w = writer_of(body, size);
+        record_model_encode(&model, &w);
+        status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
+    }
     mem_free(body);
+    mem_free(text);
     return status;
 }
 
@@ -125,7 +180,8 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
         return STATUS_OK;
     }
     if (first_join_fits(e, peer, m, &layout)) {
-        status = write_model(e, m, &layout, err);
+        status = engine_keep_files(e, true, err);
+        if (status == STATUS_OK) status = write_model(e, m, &layout, err);
         uint32_t n = layout.n_fragments;
         if (status == STATUS_OK && session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
             status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);

@@ -11,6 +11,7 @@ static enum status begin_run(struct engine *e, struct err *err)
     struct record_run run = {.config_hash = e->config_hash, .config_text = e->config_text,
                              .config_size = strlen(e->config_text)};
     uint64_t id[2] = {engine_draw(e), engine_draw(e)};
+    TRY(engine_check_tokenizer(e, err));
     memcpy(run.run_id, e->ledger.begun ? e->ledger.run_id : (const uint8_t *)id, sizeof run.run_id);
     if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
     size_t size = record_run_size(&run);
@@ -126,6 +127,7 @@ static enum status revive(struct engine *e, struct err *err)
     round_note_open(&l->round, e->now_us);
     l->round.recent = (struct round_tally){0};
     e->seen_rounds = round_done(&l->round);
+    TRY(engine_keep_files(e, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = true;
     e->found_done = l->done;
@@ -141,7 +143,6 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->config = *options->config;
     e->io = *io;
     e->store = store;
-    e->tokenizer_json = options->tokenizer_json;
     e->init_dir = options->init_dir;
     e->entropy = options->entropy;
     e->now_us = e->start_us = now_us;

@@ -236,7 +236,7 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     TRY(engine_kept_room(e, err));
     TRY(journal_begin(&l->journal, e->store, segment, err));
     l->clock = engine_clock(e);
-    TRY(snapshot_save(l, e->store, round, segment, e->tokenizer_json, err));
+    TRY(snapshot_save(l, e->store, round, segment, err));
     TRY(snapshot_look(e->store, round, &e->kept[e->n_kept], err));
     e->n_kept++;
     e->collect_due = true;

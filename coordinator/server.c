@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/fileio.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/std_streams.h"
@@ -20,7 +19,7 @@
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
-enum { BATCH = 64, SLEEP_MAX_US = 500000, SUMMARY_FLUSH_US = 2000000, TOKENIZER_MAX = 64 << 20 };
+enum { BATCH = 64, SLEEP_MAX_US = 500000, SUMMARY_FLUSH_US = 2000000 };
 
 struct server {
     const struct server_options *options;
@@ -30,7 +29,6 @@ struct server {
     struct transport *transport;
     struct report report;
     uint8_t *buffer; /* one encoded message */
-    void *tokenizer_json;
     uint64_t flushed_us;
     bool warned;
 };
@@ -90,19 +88,11 @@ static void io_event(void *ctx, const struct engine_event *event)
 
 /* --- start -------------------------------------------------------------------------------------------------------- */
 
-static enum status read_tokenizer(struct server *s, struct err *err)
-{
-    const char *path = s->options->config->data.tokenizer;
-    size_t size;
-    if (!strcmp(path, "bytes")) return STATUS_OK;
-    return file_read(path, TOKENIZER_MAX, &s->tokenizer_json, &size, err);
-}
-
 static enum status start_engine(struct server *s, struct err *err)
 {
     const struct config *config = s->options->config;
     struct engine_io io = {.ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes};
-    struct engine_options options = {.config = config, .tokenizer_json = s->tokenizer_json};
+    struct engine_options options = {.config = config};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));
@@ -143,7 +133,6 @@ static enum status start(struct server *s, struct err *err)
     TRY(run_dir_lock(o->run_dir, &s->lock, err));
     s->buffer = mem_alloc(1, WIRE_HEADER + WIRE_BODY_MAX);
     if (!s->buffer) return err_set(err, STATUS_NOMEM, "no memory for messages");
-    TRY(read_tokenizer(s, err));
     TRY(store_disk_open(&s->store, o->run_dir, err));
     TRY(report_open(&s->report, o->config, o->run_dir, stdout, err));
     TRY(start_engine(s, err));
@@ -161,7 +150,6 @@ static void finish(struct server *s)
     if (s->store) s->store->ops->close(s->store);
     if (s->report.metrics) report_close(&s->report);
     mem_free(s->buffer);
-    mem_free(s->tokenizer_json);
     if (s->lock >= 0) close(s->lock);
 }
 

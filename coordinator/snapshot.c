@@ -270,7 +270,7 @@ static enum status head_decode(struct ledger *l, struct snapshot_info *info, uin
 /* --- whole -------------------------------------------------------------------------------------------------------- */
 
 enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
-                          const char *tokenizer_json, struct err *err)
+                          struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
     struct store_part parts[1 + ARRAYS_MAX];
@@ -288,8 +288,7 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
     parts[0] = (struct store_part){blob, PREFIX + size};
     for (size_t i = 0; i < n; i++) parts[1 + i] = (struct store_part){arrays[i].data, arrays[i].count * sizeof(float)};
     struct store_snapshot snapshot = {.round = round, .layout = &l->layout, .theta = l->outer.theta,
-                                      .config_json = l->model_config, .tokenizer_json = tokenizer_json,
-                                      .state = parts, .n_state = 1 + n};
+                                      .config_json = l->model_config, .state = parts, .n_state = 1 + n};
     if (status == STATUS_OK) status = store->ops->snapshot_write(store, &snapshot, err);
     mem_free(blob);
     return status;

@@ -7,6 +7,7 @@
 #ifndef COORDINATOR_STORE_H
 #define COORDINATOR_STORE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,7 +27,6 @@ struct store_snapshot {
     const struct layout *layout;
     const float *theta;          /* layout->n_params */
     const char *config_json;     /* the model's config.json */
-    const char *tokenizer_json;  /* NULL: none */
     const struct store_part *state; /* the coordinator's state, parts laid end to end */
     size_t n_state;
 };
@@ -47,6 +47,13 @@ struct store_ops {
     /* Numbers in ascending order into out[cap]; LIMIT when there are more. */
     enum status (*segment_list)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
     enum status (*segment_remove)(struct store *s, uint64_t segment, struct err *err);
+
+    /* What every snapshot from now on has beside its model: the tokenizer and generation files of the Hugging Face
+     * folder `init_dir` (NULL: none), and the tokenizer's file `tokenizer` (NULL: none) in place of another one there.
+     * They are copied, durably. Not `anew`: only where nothing is kept yet. CORRUPT when `tokenizer` is none. NULL:
+     * this store keeps none. */
+    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
+                              struct err *err);
 
     /* Durable on return; an older snapshot of the same round is replaced. */
     enum status (*snapshot_write)(struct store *s, const struct store_snapshot *snapshot, struct err *err);
@@ -79,7 +86,8 @@ enum {
 };
 
 /* RUN/journal/00000000.log ..., RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin},
- * RUN/checkpoints/latest. Folders are made when missing; what a crash left half-written is removed. */
+ * RUN/checkpoints/latest, RUN/tokenizer/ where files are kept. Folders are made when missing; what a crash left
+ * half-written is removed. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
 
 #endif

@@ -234,6 +234,7 @@ static const struct store_ops disk_ops = {
     .segment_size = segment_size,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
+    .files_keep = store_disk_files_keep,
     .snapshot_write = store_disk_snapshot_write,
     .snapshot_list = store_disk_snapshot_list,
     .snapshot_state_size = store_disk_snapshot_state_size,

@@ -1,12 +1,14 @@
 /* Private to coordinator/store_disk*.c: a store in a run folder (coordinator/store.h says how it is laid out).
  *
  *     store_disk.c             open, close, journal segments, the spool
+ *     store_disk_files.c       tokenizer/: what snapshots have beside their models
  *     store_disk_snapshots.c   checkpoints/: a folder a snapshot */
 #ifndef COORDINATOR_STORE_DISK_H
 #define COORDINATOR_STORE_DISK_H
 
 #include <stdbool.h>
 
+#include "common/fileio.h"
 #include "common/safetensors.h"
 #include "coordinator/spool.h"
 #include "coordinator/store.h"
@@ -38,6 +40,13 @@ enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t siz
 /* Numbers of names PREFIX<digits>SUFFIX in a folder, ascending, into out[cap]; LIMIT when there are more. */
 enum status store_disk_list_numbers(const char *path, const char *prefix, const char *suffix, uint64_t *out, size_t cap,
                                     size_t *n_p, struct err *err) MUST_CHECK;
+
+/* --- store_disk_files.c --- */
+/* As struct store_ops says. */
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
+                                  struct err *err) MUST_CHECK;
+/* The folder they are in, which may not be there. */
+void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 
 /* --- store_disk_snapshots.c --- */
 /* As struct store_ops says. */

@@ -49,10 +49,11 @@ enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct e
 enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
-    char path[FILEIO_PATH_MAX], name[64];
+    char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX], name[64];
     TRY(store_disk_snapshot_remove(s, in->round, err));
     snapshot_path(d, in->round, "", path);
-    enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, in->tokenizer_json, err);
+    store_disk_files_path(d, files);
+    enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
     if (status == STATUS_OK) {
         snapshot_path(d, in->round, "coordinator_state.bin", path);
         status = write_state(path, in, err);

@@ -96,11 +96,9 @@ struct gpt2_offsets gpt2_offsets_of(const struct model_config *config)
     return o;
 }
 
-/* bos and eos stand where the real GPT-2 has them; in smaller vocabularies they are 0, what `atoll prepare` writes
- * between documents of bytes. */
 enum status gpt2_config_json(const struct model_config *c, char *out, size_t cap)
 {
-    unsigned eos = c->vocab_size > 50256 ? 50256 : 0;
+    char ids[96];
     int n = snprintf(out, cap,
                      "{\n"
                      "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
@@ -120,10 +118,10 @@ enum status gpt2_config_json(const struct model_config *c, char *out, size_t cap
                      "  \"resid_pdrop\": 0.0,\n"
                      "  \"scale_attn_weights\": true,\n"
                      "  \"tie_word_embeddings\": true,\n"
-                     "  \"bos_token_id\": %u,\n"
-                     "  \"eos_token_id\": %u,\n"
+                     "%s"
                      "  \"torch_dtype\": \"float32\"\n"
                      "}\n",
-                     c->vocab_size, c->block_size, c->block_size, c->n_embd, c->n_layer, c->n_head, eos, eos);
+                     c->vocab_size, c->block_size, c->block_size, c->n_embd, c->n_layer, c->n_head,
+                     model_ids_json(c, ids));
     return n > 0 && (size_t)n < cap ? STATUS_OK : STATUS_LIMIT;
 }

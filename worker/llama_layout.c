@@ -140,13 +140,10 @@ static const char *json_scaling(const struct rope_scaling *s, char out[240])
     return out;
 }
 
-/* Rotary positions twice, as transformers writes them since version 5 and as those before read them; so the type. bos
- * and eos stand where Llama 3 has them; in smaller vocabularies they are 0, what `atoll prepare` writes between
- * documents of bytes. */
+/* Rotary positions twice, as transformers writes them since version 5 and as those before read them; so the type. */
 enum status llama_config_json(const struct model_config *c, char *out, size_t cap)
 {
-    unsigned bos = c->vocab_size > 128001 ? 128000 : 0, eos = c->vocab_size > 128001 ? 128001 : bos;
-    char eps[40], theta[40], scaling[240];
+    char eps[40], theta[40], scaling[240], ids[96];
     bool scaled = c->rope_scaling.factor != 0;
     json_scaling(&c->rope_scaling, scaling);
     int n = snprintf(out, cap,
@@ -177,12 +174,11 @@ enum status llama_config_json(const struct model_config *c, char *out, size_t ca
                  "  \"mlp_bias\": false,\n"
                  "  \"initializer_range\": 0.02,\n"
                  "  \"tie_word_embeddings\": %s,\n"
-                 "  \"bos_token_id\": %u,\n"
-                 "  \"eos_token_id\": %u,\n"
+                 "%s"
                  "  \"torch_dtype\": \"float32\",\n"
                  "  \"dtype\": \"float32\"\n"
                  "}\n",
                  json_real(c->rope_theta, theta), scaled ? "{" : "", scaled ? scaling : "null", scaled ? "}" : "",
-                 theta, scaling, c->tied ? "true" : "false", bos, eos);
+                 theta, scaling, c->tied ? "true" : "false", model_ids_json(c, ids));
     return n > 0 && (size_t)n < cap ? STATUS_OK : STATUS_LIMIT;
 }

@@ -1,5 +1,6 @@
 #include "worker/model.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/config.h"
@@ -29,6 +30,19 @@ enum status model_cut(const struct model_family *family, const struct config *co
                    apart ? " and the embeddings" : "");
 }
 
+const char *model_ids_json(const struct model_config *config, char out[96])
+{
+    static const struct {
+        uint32_t vocab_size, bos, eos;
+    } known[] = {{50257, 50256, 50256}, {50304, 50256, 50256}, {128256, 128000, 128001}};
+    static const char format[] = "  \"bos_token_id\": %u,\n  \"eos_token_id\": %u,\n";
+    snprintf(out, 96, "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n");
+    if (config->bytes && config->vocab_size <= HF_BYTES_VOCAB_MAX) snprintf(out, 96, format, 0u, 0u);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].vocab_size == config->vocab_size) snprintf(out, 96, format, known[i].bos, known[i].eos);
+    return out;
+}
+
 struct model_config model_config_of(const struct config *config)
 {
     struct rope_scaling scaling;
@@ -39,7 +53,8 @@ struct model_config model_config_of(const struct config *config)
                                  .vocab_size = config->model.vocab_size, .n_kv_head = config->model.n_kv_head,
                                  .ffn = config->model.ffn, .rope_theta = config->model.rope_theta,
                                  .norm_eps = config->model.norm_eps, .rope_scaling = scaling,
-                                 .tied = config->model.tie_embeddings == CHOICE_ON};
+                                 .tied = config->model.tie_embeddings == CHOICE_ON,
+                                 .bytes = !strcmp(config->data.tokenizer, "bytes")};
 }
 
 struct model_config model_config_of_folder(const struct hf_config *hf)
@@ -47,5 +62,6 @@ struct model_config model_config_of_folder(const struct hf_config *hf)
     return (struct model_config){.n_layer = hf->n_layer, .n_head = hf->n_head, .n_embd = hf->n_embd,
                                  .block_size = hf->block_size, .vocab_size = hf->vocab_size,
                                  .n_kv_head = hf->n_kv_head, .ffn = hf->ffn, .rope_theta = hf->rope_theta,
-                                 .norm_eps = hf->norm_eps, .rope_scaling = hf->rope_scaling, .tied = hf->tied};
+                                 .norm_eps = hf->norm_eps, .rope_scaling = hf->rope_scaling, .tied = hf->tied,
+                                 .bytes = hf->bytes};
 }

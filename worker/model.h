@@ -27,6 +27,8 @@ struct model_config {
     double rope_theta, norm_eps;
     struct rope_scaling rope_scaling;
     bool tied; /* the output layer is the token embedding */
+
+    bool bytes; /* a token is a byte, and 0 stands between documents */
 };
 
 /* What an instance will be asked for; activations of every layer are kept only with MODEL_TRAIN. */
@@ -114,6 +116,9 @@ const struct model_family *model_family_find(const char *name);
 /* Fragments of a filled layout, as train.fragments and train.embedding_fragment say. INVALID, UNSUPPORTED. */
 enum status model_cut(const struct model_family *family, const struct config *config, struct layout *layout,
                       struct err *err) MUST_CHECK;
+/* The lines of config.json that say which tokens begin and end a text: those of bytes, of GPT-2 and of Llama 3, by the
+ * size of the vocabulary; of others nobody knows. */
+const char *model_ids_json(const struct model_config *config, char out[96]);
 /* The model section of a resolved configuration; what a config.json says. */
 struct model_config model_config_of(const struct config *config);
 struct model_config model_config_of_folder(const struct hf_config *hf);

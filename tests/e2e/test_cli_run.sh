@@ -112,6 +112,13 @@ echo "a worker waits for the folder of its coordinator"
 # A run that starts from a checkpoint goes on when the same command is given again, also when that is no longer the newest.
 latest=$(<calm/checkpoints/latest)
 cp -r "calm/checkpoints/$latest" calm/checkpoints/newer
+# That has a tokenizer and tokens of its own, which the run's checkpoints have, too, when it is gone.
+source=calm/checkpoints/round_source
+cp -r "calm/checkpoints/$latest" "$source"
+sed -i 's/"bos_token_id": 0/"bos_token_id": null/; s/"eos_token_id": 0/"eos_token_id": [7, 9]/' "$source/config.json"
+echo '{"model": {"type": "BPE"}}' >"$source/tokenizer.json"
+echo '{"temperature": 0.5}' >"$source/generation_config.json"
+echo round_source >calm/checkpoints/latest
 for more in 3 4; do
     want=$more
     if [[ -e from/metrics.jsonl ]]; then want=$((want + $(json lines from/metrics.jsonl round round | tail -n 1))); fi
@@ -120,7 +127,12 @@ for more in 3 4; do
     kill -TERM "$pid"
     finish "$pid" 100 75 "atoll launch --resume after SIGTERM"
     echo newer >calm/checkpoints/latest
+    rm -rf "$source"
 done
+"$BIN/atoll" export from from-out >export.txt || fail "export: $(<export.txt)"
+grep -q BPE from-out/tokenizer.json || fail "no tokenizer: $(ls from-out)"
+grep -q 0.5 from-out/generation_config.json || fail "no generation_config.json: $(ls from-out)"
+[[ $(tr -d ' \n' <from-out/config.json) == *'"bos_token_id":null,"eos_token_id":[7,9]'* ]] || fail "tokens: $(<from-out/config.json)"
 grep -q 'init_from: "calm/checkpoints/round' from/config.yaml || fail "it starts from: $(grep init_from from/config.yaml)"
 code=0
 "$BIN/atoll" launch run.yaml --workers 1 --dir from --resume stormy "${overrides[@]}" 2>from.err || code=$?

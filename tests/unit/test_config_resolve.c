@@ -252,6 +252,7 @@ static void test_cross_checks(void **state)
         if (RESOLVE(cases[i].flag) != STATUS_INVALID) fail_msg("accepted: %s", cases[i].flag);
         assert_message(cases[i].message);
     }
+    assert_int_equal(RESOLVE("model.vocab_size=255", "data.tokenizer=none"), STATUS_OK);
     static const char *const good[] = {"coordinator.quorum=64",
                                        "coordinator.quorum=1",
                                        "coordinator.quorum=75%",

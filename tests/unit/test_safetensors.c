@@ -10,9 +10,11 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "common/bytes.h"
 #include "common/fileio.h"
+#include "common/hf_files.h"
 #include "common/hf_folder.h"
 #include "common/mem.h"
 #include "common/safetensors.h"
@@ -179,8 +181,13 @@ static void test_folder_round_trip(void **state)
     float *theta = some_theta(&layout), *back = mem_alloc(layout.n_params, sizeof *back);
     assert_int_equal(gpt2_config_json(&small, json, sizeof json), STATUS_OK);
     snprintf(folder, sizeof folder, "%s/model", dir);
-    for (int again = 0; again < 2; again++) /* the second write replaces the first */
-        assert_int_equal(hf_folder_write(folder, &layout, theta, json, again ? NULL : "{}", &err), STATUS_OK);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(file_write(path, "{}", 2, &err), STATUS_OK);
+    for (int again = 0; again < 2; again++) { /* the second write replaces the first */
+        assert_int_equal(hf_folder_write(folder, &layout, theta, json, again ? NULL : dir, &err), STATUS_OK);
+        assert_true(hf_files_tokenizer(folder) == !again);
+    }
+    assert_int_equal(unlink(path), 0);
     if (hf_config_load(&hf, folder, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_true(hf.n_layer == 2 && hf.n_head == 2 && hf.n_embd == 8 && hf.block_size == 4 && hf.vocab_size == 11);
     if (hf_folder_load(folder, &layout, back, &err) != STATUS_OK) fail_msg("%s", err.msg);
@@ -380,6 +387,127 @@ static void test_llama_config(void **state)
     }
 }
 
+/* The lines of a config.json that name tokens. */
+static const char *ids_of(uint32_t vocab_size, bool bytes, char out[96])
+{
+    struct model_config config = {.vocab_size = vocab_size, .bytes = bytes};
+    return model_ids_json(&config, out);
+}
+
+/* Known of three vocabularies and of bytes; nobody is told a guess. */
+static void test_ids_written(void **state)
+{
+    (void)state;
+    static const char bytes[] = "  \"bos_token_id\": 0,\n  \"eos_token_id\": 0,\n",
+                      none[] = "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n",
+                      gpt2[] = "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n",
+                      llama3[] = "  \"bos_token_id\": 128000,\n  \"eos_token_id\": 128001,\n";
+    char out[96];
+    assert_string_equal(ids_of(256, true, out), bytes);
+    assert_string_equal(ids_of(320, true, out), bytes);
+    assert_string_equal(ids_of(256, false, out), none);
+    assert_string_equal(ids_of(32000, true, out), none);
+    assert_string_equal(ids_of(60000, false, out), none);
+    assert_string_equal(ids_of(50257, false, out), gpt2);
+    assert_string_equal(ids_of(50304, true, out), gpt2);
+    assert_string_equal(ids_of(128256, false, out), llama3);
+    struct hf_config hf;
+    struct err err = {0};
+    assert_int_equal(parse_llama(&hf, "\"eos_token_id\":0", &err), STATUS_OK);
+    assert_true(hf.bytes);
+    assert_int_equal(parse_llama(&hf, "\"eos_token_id\":null", &err), STATUS_OK);
+    assert_false(hf.bytes);
+}
+
+/* A number, a list, null and nothing come over as they are. */
+static void test_ids_taken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *want; /* NULL: CORRUPT */
+    } cases[] = {
+        {"{\"bos_token_id\": 7, \"eos_token_id\": [8, 9], \"pad_token_id\": 0, \"n_layer\": 3}",
+         "{\"n_layer\": 1, \"bos_token_id\": 7, \"eos_token_id\": [8, 9], \"eps\": 1.5, \"pad_token_id\": 0}"},
+        {"{\"bos_token_id\": null}", "{\"n_layer\": 1, \"bos_token_id\": null, \"eps\": 1.5}"},
+        {"{\"eos_token_id\": \"</s>\"}", NULL},
+        {"{\"eos_token_id\": [1, -1]}", NULL},
+    };
+    static const char ours[] = "{\"n_layer\": 1, \"bos_token_id\": null, \"eos_token_id\": null, \"eps\": 1.5}";
+    char path[128], *text = NULL;
+    struct err err = {0};
+    assert_int_equal(hf_config_with_ids(ours, dir, &text, &err), STATUS_OK); /* no config.json there */
+    assert_null(text);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(file_write(path, cases[i].from, strlen(cases[i].from), &err), STATUS_OK);
+        enum status status = hf_config_with_ids(ours, dir, &text, &err);
+        assert_int_equal(status, cases[i].want ? STATUS_OK : STATUS_CORRUPT);
+        if (!cases[i].want) continue;
+        json_t *got = json_loads(text, 0, NULL), *want = json_loads(cases[i].want, 0, NULL);
+        assert_true(got && json_equal(got, want));
+        json_decref(got);
+        json_decref(want);
+        mem_free(text);
+    }
+    assert_int_equal(hf_config_with_ids("no JSON", dir, &text, &err), STATUS_OK);
+    assert_null(text);
+    assert_int_equal(unlink(path), 0);
+    static const char half[] = "{\"dtype\": \"bfloat16\", \"n_layer\": 1}";
+    assert_int_equal(hf_config_in_float32(half, strlen(half), &text, &err), STATUS_OK);
+    assert_string_equal(text, "{\n  \"dtype\": \"float32\",\n  \"n_layer\": 1\n}\n");
+    mem_free(text);
+}
+
+/* What is a tokenizer's file, and which files go along. */
+static void test_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t size; /* 0: up to its end */
+        enum status want;
+    } cases[] = {
+        {"{\"version\": \"1.0\", \"model\": {\"type\": \"BPE\", \"n\": 99999999999999999999, \"x\": \"\\u0000\"}}", 0,
+         STATUS_OK},
+        {"{\"model\": 3}", 12, STATUS_CORRUPT},
+        {"{}", 2, STATUS_CORRUPT},
+        {"[]", 2, STATUS_CORRUPT},
+        {"", 0, STATUS_CORRUPT},
+        {"{\"model\": {}}\0x", 15, STATUS_CORRUPT},
+    };
+    char path[128], to[128], copy[160];
+    struct err err = {0};
+    void *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t length = cases[i].size ? cases[i].size : strlen(cases[i].text);
+        assert_int_equal(file_write(path, cases[i].text, length, &err), STATUS_OK);
+        enum status status = hf_tokenizer_read(path, &text, &size, &err);
+        if (status != cases[i].want) fail_msg("case %zu: %s", i, err.msg);
+        if (status != STATUS_OK) continue;
+        assert_int_equal(size, length);
+        mem_free(text);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(hf_tokenizer_read(path, &text, &size, &err), STATUS_NOTFOUND);
+
+    snprintf(to, sizeof to, "%s/copy", dir);
+    assert_int_equal(dir_make(to, &err), STATUS_OK);
+    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    assert_int_equal(file_write(path, "a\0b", 3, &err), STATUS_OK);
+    assert_true(hf_files_tokenizer(dir));
+    assert_int_equal(hf_files_copy(dir, to, HF_FILES_GENERATION, &err), STATUS_OK);
+    assert_false(hf_files_tokenizer(to));
+    assert_int_equal(hf_files_copy(dir, to, HF_FILES_ALL, &err), STATUS_OK);
+    snprintf(copy, sizeof copy, "%s/tokenizer.model", to);
+    assert_int_equal(file_read(copy, 3, &text, &size, &err), STATUS_OK);
+    assert_true(size == 3 && !memcmp(text, "a\0b", 3));
+    mem_free(text);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(dir_remove_flat(to, &err), STATUS_OK);
+}
+
 /* The sizes of the published models: the layout has their number of parameters. */
 static void test_llama_sizes(void **state)
 {
@@ -436,6 +564,7 @@ int main(void)
         cmocka_unit_test(test_refusals),          cmocka_unit_test(test_header_length),
         cmocka_unit_test(test_conversions),       cmocka_unit_test(test_folder_round_trip),
         cmocka_unit_test(test_sharded_with_prefix), cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_ids_written),       cmocka_unit_test(test_ids_taken), cmocka_unit_test(test_files),
         cmocka_unit_test(test_llama_config),
         cmocka_unit_test(test_llama_sizes),
         cmocka_unit_test(test_failed_write),

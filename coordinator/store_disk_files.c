@@ -1,0 +1,59 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/fileio.h"
+#include "common/hf_files.h"
+#include "common/mem.h"
+#include "coordinator/store_disk.h"
+
+void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/tokenizer", d->dir);
+}
+
+/* Whether the folder's tokenizer is this one: then all that is beside it there belongs to it. */
+static bool is_of_folder(const char *folder, const void *text, size_t size)
+{
+    char path[FILEIO_PATH_MAX];
+    void *other;
+    size_t n;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    if (file_read(path, size, &other, &n, NULL) != STATUS_OK) return false;
+    bool same = n == size && !memcmp(other, text, n);
+    mem_free(other);
+    return same;
+}
+
+static enum status fill(const char *folder, const char *init_dir, const void *text, size_t size, struct err *err)
+{
+    bool all = init_dir && (!text || is_of_folder(init_dir, text, size));
+    char path[FILEIO_PATH_MAX];
+    TRY(dir_make(folder, err));
+    if (init_dir) TRY(hf_files_copy(init_dir, folder, all ? HF_FILES_ALL : HF_FILES_GENERATION, err));
+    if (text && !all) {
+        snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+        TRY(file_write(path, text, size, err));
+    }
+    return dir_sync(folder, err);
+}
+
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
+                                  struct err *err)
+{
+    const struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX], made[FILEIO_PATH_MAX - 64];
+    void *text = NULL;
+    size_t size = 0;
+    store_disk_files_path(d, path);
+    snprintf(made, sizeof made, "%s/tokenizer.tmp", d->dir);
+    if (!anew && file_exists(path)) return STATUS_OK;
+    TRY(dir_remove_flat(made, err));
+    if (!init_dir && !tokenizer) return dir_remove_flat(path, err);
+    if (tokenizer) TRY(hf_tokenizer_read(tokenizer, &text, &size, err));
+    enum status status = fill(made, init_dir, text, size, err);
+    mem_free(text);
+    if (status == STATUS_OK) status = dir_remove_flat(path, err);
+    if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);
+    return status == STATUS_OK ? dir_sync(d->dir, err) : status;
+}
