@@ -20,6 +20,7 @@ int cmd_generate(int argc, char **argv)
     struct generate_options options = {.temperature = 0.8, .on_cpu = "--device cpu"};
     const struct option_spec specs[] = {
         {"prompt", OPTION_TEXT, &options.prompt, "TEXT", "what the text starts with (a line break)"},
+        {"ids", OPTION_TEXT, &options.ids, "'1 2 3'", "the same as numbers of tokens, written as numbers, too"},
         {"tokens", OPTION_COUNT, &n_tokens, "N", "tokens to make (256)"},
         {"temperature", OPTION_REAL, &options.temperature, "X",
          "0: always the likeliest token; 1: as the model says (0.8)"},
@@ -30,7 +31,8 @@ int cmd_generate(int argc, char **argv)
     struct options o = {
         .program = "atoll generate",
         .usage = "RUN|CHECKPOINT [options]",
-        .about = "Write text with the newest checkpoint of a run, or with any GPT-2 folder of Hugging Face layout.",
+        .about = "Write text with the newest checkpoint of a run, or a GPT-2 or Llama folder of Hugging Face layout.\n"
+                 "Tokens are bytes; of a model with a tokenizer they are given and written as numbers (--ids).",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,
@@ -40,6 +42,8 @@ int cmd_generate(int argc, char **argv)
     struct err err = {0};
     enum status status = options_parse(&o, argc, argv, &err);
     if (status == STATUS_END) return EXIT_DONE;
+    if (status == STATUS_OK && options.ids && options.prompt)
+        status = err_set(&err, STATUS_INVALID, "--prompt and --ids are two beginnings: give one");
     if (status == STATUS_OK && (!n_tokens || n_tokens > 1000000))
         status = err_set(&err, STATUS_INVALID, "--tokens is %" PRIu64 ": give 1 to 1000000", n_tokens);
     if (status == STATUS_OK && !(options.temperature >= 0 && options.temperature <= 100))

@@ -2,8 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/hf_files.h"
 #include "common/hf_folder.h"
 #include "common/mem.h"
 #include "common/rng.h"
@@ -15,6 +17,7 @@ struct generator {
     const struct model_config *config;
     struct device *dev;
     const char *on_cpu; /* as in generate_options */
+    bool numbers;       /* tokens are shown as such */
     struct model *model;
     size_t seq;        /* of `model` */
     float *theta;      /* [n_params], device */
@@ -67,9 +70,10 @@ static enum status next_token(struct generator *g, double temperature, double u,
     return STATUS_OK;
 }
 
-static bool emit_token(int32_t token, generate_emit_fn emit, void *ctx)
+static bool emit_token(const struct generator *g, int32_t token, generate_emit_fn emit, void *ctx)
 {
     char text[16];
+    if (g->numbers) return emit(ctx, text, (size_t)snprintf(text, sizeof text, " %d", token));
     if (token < 256) {
         text[0] = (char)token;
         return emit(ctx, text, 1);
@@ -89,6 +93,23 @@ static enum status take_prompt(struct generator *g, const char *prompt, struct e
     return STATUS_OK;
 }
 
+/* Numbers with blanks or commas between them. */
+static enum status take_ids(struct generator *g, const char *ids, struct err *err)
+{
+    static const char between[] = " ,";
+    for (const char *p = ids + strspn(ids, between); *p; p += strspn(p, between)) {
+        size_t digits = strspn(p, "0123456789");
+        unsigned long id = digits && digits < 10 ? strtoul(p, NULL, 10) : g->config->vocab_size;
+        if (id >= g->config->vocab_size)
+            return err_set(err, STATUS_INVALID, "--ids: \"%.20s\" does not begin with the number of a token: give "
+                           "numbers below %u with blanks between them", p, g->config->vocab_size);
+        g->text[g->n_text++] = (int32_t)id;
+        p += digits;
+    }
+    g->numbers = true;
+    return g->n_text ? STATUS_OK : err_set(err, STATUS_INVALID, "--ids: give at least one token");
+}
+
 static enum status set_up(struct generator *g, const float *theta, uint64_t n_params, const char *prompt,
                           const struct generate_options *o, struct err *err)
 {
@@ -105,7 +126,7 @@ static enum status set_up(struct generator *g, const float *theta, uint64_t n_pa
                        (unsigned long long)n_params, g->dev->name);
     g->dev->ops->upload(g->dev, g->theta, theta, n_params * sizeof *g->theta);
     TRY(g->dev->ops->sync(g->dev, err));
-    return take_prompt(g, prompt, err);
+    return o->ids ? take_ids(g, prompt, err) : take_prompt(g, prompt, err);
 }
 
 static void tear_down(struct generator *g)
@@ -128,7 +149,7 @@ static enum status draw_all(struct generator *g, const struct generate_options *
         int32_t token = 0;
         TRY(next_token(g, o->temperature, rng_uniform(o->seed, RNG_SAMPLE, i), &token, err));
         g->text[g->n_text++] = token;
-        if (!emit_token(token, emit, ctx)) break;
+        if (!emit_token(g, token, emit, ctx)) break;
     }
     return STATUS_OK;
 }
@@ -137,7 +158,7 @@ enum status generate_text_theta(const struct model_family *family, const struct 
                                 const float *theta, const struct generate_options *options, generate_emit_fn emit,
                                 void *ctx, struct err *err)
 {
-    const char *prompt = options->prompt && options->prompt[0] ? options->prompt : "\n";
+    const char *prompt = options->ids ? options->ids : options->prompt && options->prompt[0] ? options->prompt : "\n";
     struct generator g = {.family = family, .config = config};
     struct layout layout;
     layout_init(&layout);
@@ -159,6 +180,9 @@ enum status generate_text(const char *folder, const struct generate_options *opt
     const struct model_family *family = model_family_find(hf.model_type);
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "%s: no model family '%s'", folder, hf.model_type);
     struct model_config config = model_config_of_folder(&hf);
+    if (!options->ids && (!config.bytes || hf_files_tokenizer(folder)))
+        return err_set(err, STATUS_UNSUPPORTED, "%s: its tokens are not bytes: write text with transformers, which "
+                       "loads this folder, or give numbers of tokens, as --ids '1 2 3'", folder);
     layout_init(&layout);
     float *theta = NULL;
     enum status status = family->layout(&config, &layout, err);

@@ -1,5 +1,5 @@
-/* Text from a trained model, token by token. Tokens are bytes: the byte tokenizer is the only one built in; tokens of a
- * larger vocabulary are shown as <number>.
+/* Text from a trained model, token by token. Tokens are bytes, the byte tokenizer is the only one built in, and what is
+ * no byte is shown as <number>; or they are numbers, given and shown.
  *
  * Every token is drawn with the counter-based generator from (seed, position), so the same seed gives the same text. */
 #ifndef WORKER_GENERATE_TEXT_H
@@ -13,6 +13,7 @@
 
 struct generate_options {
     const char *prompt;  /* NULL or "": a line break */
+    const char *ids;     /* in its place numbers of tokens, "1 2 3", of any vocabulary; NULL: tokens are bytes */
     uint32_t n_tokens;   /* to be drawn after the prompt */
     double temperature;  /* 0: always the likeliest token */
     uint64_t seed;
@@ -25,7 +26,8 @@ struct generate_options {
  * which ends it, and is no failure. */
 typedef bool (*generate_emit_fn)(void *ctx, const char *text, size_t size);
 
-/* From a Hugging Face folder (a checkpoint of ours or another GPT-2). */
+/* From a Hugging Face folder (a checkpoint of ours, or another GPT-2 or Llama). UNSUPPORTED when its tokens are not
+ * bytes and no ids are given. */
 enum status generate_text(const char *folder, const struct generate_options *options, generate_emit_fn emit, void *ctx,
                           struct err *err) MUST_CHECK;
 /* From parameters in host memory. */

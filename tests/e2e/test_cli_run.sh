@@ -150,6 +150,14 @@ cmp -s one.txt two.txt || fail "the exported model writes other text"
 cmp "calm/checkpoints/$(<calm/checkpoints/latest)/model.safetensors" out/model.safetensors || fail "export changed the model"
 "$BIN/atoll" export out/ twice/ >export.txt || fail "export of an export: $(<export.txt)"
 grep -q '^twice: .* from out$' export.txt || fail "export names its folders: $(<export.txt)"
+sed -i 's/"float32"/"bfloat16"/' twice/config.json
+"$BIN/atoll" export twice thrice >export.txt || fail "export of half precision: $(<export.txt)"
+grep -q '"torch_dtype": "float32"' thrice/config.json || fail "fp32 tensors under another type: $(<thrice/config.json)"
+echo '{"model": {}}' >thrice/tokenizer.json
+"$BIN/atoll" generate thrice --prompt 'the ' >three.txt 2>&1 && fail "generate takes bytes for a tokenizer's tokens: $(<three.txt)"
+grep -q "^atoll: .*--ids '1 2 3'" three.txt || fail "generate with a tokenizer: $(<three.txt)"
+"$BIN/atoll" generate thrice --ids '116 104' --tokens 3 >three.txt || fail "generate --ids: $(<three.txt)"
+grep -qE '^116 104( [0-9]+){3}$' three.txt || fail "generate --ids wrote: $(<three.txt)"
 [[ $(tail -c 1 calm/summary.json | od -An -tx1) == ' 0a' ]] || fail "summary.json does not end with a line end"
 [[ $(tail -c 1 data/meta.json | od -An -tx1) == ' 0a' ]] || fail "nor does meta.json"
 code=0

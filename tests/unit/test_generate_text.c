@@ -26,10 +26,10 @@
 enum { SEQ = 40, VOCAB = 260, TEXT_MAX = 4096 };
 
 static const struct model_config gpt2 = {.n_layer = 3, .n_head = 2, .n_embd = 24, .block_size = SEQ,
-                                         .vocab_size = VOCAB};
+                                         .vocab_size = VOCAB, .bytes = true};
 static const struct model_config llama = {.n_layer = 3, .n_head = 4, .n_embd = 24, .block_size = SEQ,
                                           .vocab_size = VOCAB, .n_kv_head = 2, .ffn = 40, .rope_theta = 500,
-                                          .norm_eps = 1e-3, .rope_scaling = {8, 1, 4, 20}};
+                                          .norm_eps = 1e-3, .rope_scaling = {8, 1, 4, 20}, .bytes = true};
 static const struct model_family *family;
 static struct model_config config;
 static struct layout layout;
@@ -182,6 +182,53 @@ static void test_nobody_reads(void **state)
     }
 }
 
+/* The same tokens, given and written as numbers. */
+static void test_ids(void **state)
+{
+    (void)state;
+    struct generate_options o = {.prompt = "To", .n_tokens = 20, .device = "cpu"};
+    struct text bytes = text_of(true, &o), want = {.size = 0};
+    char piece[16];
+    o.ids = "84, 111";
+    collect(&want, o.ids, strlen(o.ids));
+    for (size_t i = 2; i < bytes.size; i++) {
+        int token = (unsigned char)bytes.bytes[i], number;
+        if (sscanf(bytes.bytes + i, "<%3d>", &number) == 1 && number >= 256) token = number, i += 4;
+        collect(&want, piece, (size_t)snprintf(piece, sizeof piece, " %d", token));
+    }
+    struct text ids = text_of(true, &o);
+    assert_true(same(&ids, &want));
+    struct err err = {0};
+    static const char *const bad[] = {"", " ", "x", "260", "1 -1", "9999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        o.ids = bad[i];
+        assert_int_equal(generate_text(folder, &o, collect, &ids, &err), STATUS_INVALID);
+    }
+}
+
+/* What is not made of bytes is not taken for them. */
+static void test_other_tokens(void **state)
+{
+    (void)state;
+    struct generate_options o = {.prompt = "x", .n_tokens = 1, .device = "cpu"};
+    struct text text = {.size = 0};
+    struct err err = {0};
+    char json[2048], path[1100];
+    struct model_config other = config;
+    snprintf(path, sizeof path, "%s/tokenizer.model", folder);
+    assert_int_equal(file_write(path, "x", 1, &err), STATUS_OK);
+    assert_int_equal(generate_text(folder, &o, collect, &text, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "--ids"));
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    for (int bytes = 0; bytes < 2; bytes++) { /* the second puts it back */
+        other.bytes = bytes;
+        assert_int_equal(family->config_json(&other, json, sizeof json), STATUS_OK);
+        assert_int_equal(file_write(path, json, strlen(json), &err), STATUS_OK);
+        assert_int_equal(generate_text(folder, &o, collect, &text, &err), bytes ? STATUS_OK : STATUS_UNSUPPORTED);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -246,6 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pick),           cmocka_unit_test(test_folder_and_memory),
         cmocka_unit_test(test_against_logits), cmocka_unit_test(test_nobody_reads), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_ids),            cmocka_unit_test(test_other_tokens),
         cmocka_unit_test(test_write_logits),
     };
     int failed = cmocka_run_group_tests_name("gpt2", tests, set_up_gpt2, tear_down);
