@@ -6,6 +6,7 @@
 #include "cli/verbs.h"
 #include "common/fileio.h"
 #include "common/hf_folder.h"
+#include "common/interrupt.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "worker/model.h"
@@ -37,6 +38,7 @@ static enum status copy_model(const struct layout *layout, const char *from, con
     TRY_GOTO(run_path(path, sizeof path, from, "config.json", err), out);
     TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
     TRY_GOTO(hf_config_in_float32(config, size, &text, err), out);
+    interrupt_catch();
     status = hf_folder_write(to, layout, theta, text, from, err);
 out:
     mem_free(theta);

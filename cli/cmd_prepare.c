@@ -7,7 +7,7 @@
  *   - otherwise the tail of every document, cut after the end of a line where there is one near.
  * Shards of an earlier set go first, so that nothing can be trained on a mixture when this is killed. Shards appear one
  * by one, each complete, that of the last validation text at the end; meta.json comes last and says that the set is
- * whole. */
+ * whole. A signal ends it as a failure does: what was written is removed. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -18,6 +18,7 @@
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/fileio.h"
+#include "common/interrupt.h"
 #include "common/json_file.h"
 #include "common/mem.h"
 #include "common/options.h"
@@ -102,19 +103,31 @@ static enum status write_shards(struct prepare *p, const struct input_list *list
     char meta[FILEIO_PATH_MAX];
     enum status status;
     TRY(run_path(meta, sizeof meta, p->out, "meta.json", err));
-    TRY(dir_make(p->out, err));
     unlink(meta);
     TRY(token_writer_open(&p->train, p->out, "train", WIDTH, p->shard_tokens, err));
     TRY_GOTO(token_writer_open(&p->val, p->out, "val", WIDTH, p->shard_tokens, err), err_train);
     TRY_GOTO(input_each(list, write_document, p, err), err_val);
     TRY_GOTO(token_writer_close(&p->train, err), err_val);
     TRY_GOTO(token_writer_close(&p->val, err), err_val);
-    return write_meta(p, err);
+    TRY_GOTO(write_meta(p, err), err_val);
+    return STATUS_OK;
 
 err_val:
     token_writer_abort(&p->val);
 err_train:
     token_writer_abort(&p->train);
+    return status;
+}
+
+/* Two at a time would leave one's training text and the other's validation text. */
+static enum status write_alone(struct prepare *p, const struct input_list *list, struct err *err)
+{
+    int lock;
+    TRY(dir_make(p->out, err));
+    TRY(dir_lock(p->out, &lock, err));
+    interrupt_catch();
+    enum status status = write_shards(p, list, err);
+    close(lock);
     return status;
 }
 
@@ -143,7 +156,7 @@ static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inpu
     }
     double held_out = (double)p->documents * p->val_fraction;
     if (held_out >= HELD_OUT_DOCUMENTS_MIN) p->held_out = (uint64_t)held_out;
-    TRY_GOTO(write_shards(p, &list, err), out);
+    TRY_GOTO(write_alone(p, &list, err), out);
     report(p, list.n);
 out:
     input_finish(&list);

@@ -5,11 +5,14 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/interrupt.h"
 #include "common/mem.h"
+#include "common/temporary.h"
 
 enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16 };
 
@@ -111,16 +114,16 @@ static void file_out_release(struct file_out *out)
 /* spare: NULL for a name of its own. */
 static enum status open_as(struct file_out *out, const char *path, const char *spare, struct err *err)
 {
+    char own[FILEIO_PATH_MAX];
     *out = (struct file_out){.fd = -1, .spare = spare};
-    size_t room = strlen(path) + 32;
+    if (!spare) TRY(temporary_name(path, own, sizeof own, err));
     out->path = mem_strdup(path);
-    out->tmp = spare ? mem_strdup(spare) : mem_alloc(1, room);
+    out->tmp = mem_strdup(spare ? spare : own);
     out->buffer = mem_alloc(1, FILE_OUT_BUFFER);
     if (!out->path || !out->tmp || !out->buffer) {
         file_out_release(out);
         return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     }
-    if (!spare) snprintf(out->tmp, room, "%s.tmp-%ld", path, (long)getpid());
     out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | (spare ? 0 : O_TRUNC));
     if (out->fd >= 0) return STATUS_OK;
     enum status status = fail(err, "create", out->tmp);
@@ -160,6 +163,7 @@ static enum status file_out_flush(struct file_out *out, struct err *err)
 
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err)
 {
+    TRY(interrupt_check(err));
     out->size += size;
     if (size > FILE_OUT_BUFFER - out->used) TRY(file_out_flush(out, err));
     if (size >= FILE_OUT_BUFFER) return write_all(out, data, size, -1, err);
@@ -284,6 +288,19 @@ enum status dir_sync(const char *path, struct err *err)
     enum status status = failed ? fail(err, "fsync folder", path) : STATUS_OK;
     close(fd);
     return status;
+}
+
+enum status dir_lock(const char *path, int *fd_p, struct err *err)
+{
+    int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return fail(err, "open folder", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return err_set(err, STATUS_EXISTS, "another program is writing into %s: wait for it, or name another folder",
+                       path);
+    }
+    *fd_p = fd; /* a file system that has no locks is used without one */
+    return STATUS_OK;
 }
 
 enum status dir_remove_flat(const char *path, struct err *err)

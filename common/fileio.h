@@ -18,7 +18,8 @@ enum status file_read(const char *path, size_t max, void **data, size_t *size, s
 enum status file_write(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
 bool file_exists(const char *path);
 
-/* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. */
+/* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. Put
+ * fails, too, once a signal was noted (common/interrupt.h). */
 struct file_out {
     int fd;               /* -1 when not open */
     char *path, *tmp;     /* final and temporary name */
@@ -58,6 +59,8 @@ void file_map_close(struct file_map *map);
 enum status dir_make(const char *path, struct err *err) MUST_CHECK;
 /* fsync a folder, so that renames in it survive a power cut. */
 enum status dir_sync(const char *path, struct err *err) MUST_CHECK;
+/* Nobody else has this lock of a folder until *fd_p is closed; it leaves no file. EXISTS when somebody has it. */
+enum status dir_lock(const char *path, int *fd_p, struct err *err) MUST_CHECK;
 /* Delete a folder and the plain files in it; folders inside are an error. NOTFOUND is success. */
 enum status dir_remove_flat(const char *path, struct err *err) MUST_CHECK;
 

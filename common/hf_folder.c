@@ -5,12 +5,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/fileio.h"
 #include "common/hf_files.h"
 #include "common/mem.h"
 #include "common/safetensors.h"
+#include "common/temporary.h"
 
 static const char prefix[] = "transformer.";
 
@@ -223,12 +223,13 @@ static enum status fill_folder(const char *tmp, const struct layout *layout, con
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
                             const char *config_json, const char *files, struct err *err)
 {
-    char tmp[FILEIO_PATH_MAX - 64], parent[FILEIO_PATH_MAX];
+    char target[FILEIO_PATH_MAX - 64], tmp[FILEIO_PATH_MAX - 64], parent[FILEIO_PATH_MAX];
     size_t n = strlen(folder);
     while (n > 1 && folder[n - 1] == '/') n--;
-    if (!n || n >= sizeof tmp - 32) return err_set(err, STATUS_INVALID, "bad folder name '%.80s'", folder);
-    snprintf(tmp, sizeof tmp, "%.*s.tmp-%ld", (int)n, folder, (long)getpid());
-    snprintf(parent, sizeof parent, "%.*s/..", (int)n, folder);
+    if (!n || n >= sizeof target) return err_set(err, STATUS_INVALID, "bad folder name '%.80s'", folder);
+    snprintf(target, sizeof target, "%.*s", (int)n, folder);
+    TRY(temporary_name(target, tmp, sizeof tmp, err));
+    snprintf(parent, sizeof parent, "%s/..", target);
     TRY(dir_remove_flat(tmp, err));
     enum status status = fill_folder(tmp, layout, theta, config_json, files, err);
     if (status == STATUS_OK) status = dir_sync(tmp, err);

@@ -10,6 +10,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/temporary.h"
 
 enum {
     MAGIC_U16 = 20240520,
@@ -160,6 +161,7 @@ static enum status remove_shards(const struct token_writer *w, struct err *err)
     char path[FILEIO_PATH_MAX];
     uint32_t n = 0;
     for (shard_path(w, 0, path); file_exists(path);) shard_path(w, ++n, path);
+    temporary_sweep(path); /* the shard that was being written */
     while (n) {
         shard_path(w, --n, path);
         if (unlink(path)) return err_set(err, STATUS_IO, "cannot remove old shard %s: %s", path, strerror(errno));

@@ -18,6 +18,8 @@ file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
 file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
 set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
     ${CMAKE_SOURCE_DIR}/common/pool.c ${CMAKE_SOURCE_DIR}/common/environment.c)
+set(cuda_files ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/common/interrupt.c
+    ${CMAKE_SOURCE_DIR}/common/temporary.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
 
 # Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there; takes out of cuda_host what does not go with it.
 function(atoll_cuda_find)
@@ -113,8 +115,7 @@ function(atoll_cuda_plugin)
     foreach(kernel IN LISTS cuda_kernels)
         atoll_cuda_object(${kernel})
     endforeach()
-    add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${CMAKE_SOURCE_DIR}/common/fileio.c
-                ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c ${objects})
+    add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${cuda_files} ${objects})
     list(GET ATOLL_CUDA_ARCHS 0 oldest)
     string(REGEX MATCH "^[0-9]+" oldest ${oldest}) # 90a: 90
     target_compile_definitions(atoll_cuda PRIVATE ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST}

@@ -57,7 +57,7 @@ if(NOT COMMAND atoll_planted_copy) # sanitizers
     return()
 endif()
 # The plugin; more arguments: what stands in the place of cuda_true.
-add_library(cuda_stubbed OBJECT ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
+add_library(cuda_stubbed OBJECT ${cuda_files})
 target_link_libraries(cuda_stubbed PRIVATE atoll_gpu)
 set_target_properties(cuda_stubbed PROPERTIES POSITION_INDEPENDENT_CODE ON)
 function(atoll_stubbed_plugin name)
