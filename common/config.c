@@ -76,6 +76,35 @@ static const char *env_name(int index, char out[128])
     return out;
 }
 
+/* Where a value was given; "" for one that nobody gave. */
+static const char *place_of(const struct config_sources *sources, int index, char out[256])
+{
+    char name[128];
+    out[0] = 0;
+    switch ((enum config_source)sources->of[index]) {
+    case CONFIG_DEFAULT:
+    case CONFIG_PRESET: break;
+    case CONFIG_FILE: snprintf(out, 256, "%.200s:%u", sources->file, sources->line[index]); break;
+    case CONFIG_COORDINATOR: snprintf(out, 256, "the coordinator's configuration"); break;
+    case CONFIG_ENV: snprintf(out, 256, "environment, %s", env_name(index, name)); break;
+    case CONFIG_FLAG: snprintf(out, 256, "command line"); break;
+    }
+    return out;
+}
+
+void config_blame(const struct config_sources *sources, const int *keys, struct err *err)
+{
+    char places[512] = "", place[256], other[256];
+    size_t n = 0;
+    for (int i = 0; keys[i] >= 0; i++) {
+        size_t len = strlen(place_of(sources, keys[i], place));
+        bool told = !len || n + len + 5 >= sizeof places;
+        for (int k = 0; k < i && !told; k++) told = !strcmp(place_of(sources, keys[k], other), place);
+        if (!told) n += (size_t)snprintf(places + n, sizeof places - n, "%s%s", n ? " and " : "", place);
+    }
+    if (n) err_prefix(err, "%s", places);
+}
+
 /* A misspelt variable would otherwise do nothing without a word. Other programs may own ATOLL_ names, so it only warns.
  */
 static void warn_unknown_env(void)

@@ -124,6 +124,8 @@ enum config_source { CONFIG_DEFAULT, CONFIG_PRESET, CONFIG_FILE, CONFIG_COORDINA
 /* Where each key's value came from, indexed like the table. */
 struct config_sources {
     uint8_t of[128];
+    uint32_t line[128];         /* of CONFIG_FILE */
+    char file[CONFIG_PATH_MAX]; /* its path */
 };
 
 void config_defaults(struct config *config, struct config_sources *sources);
@@ -134,6 +136,10 @@ enum status config_load(struct config *config, struct config_sources *sources, c
                         struct err *err) MUST_CHECK;
 /* Apply ATOLL_SECTION_KEY for every key of the table. */
 enum status config_env(struct config *config, struct config_sources *sources, struct err *err) MUST_CHECK;
+/* Say in front of the message in err where the values of these keys (indices of the table, -1 ends them) were given:
+ * "a.yaml:4", "environment, ATOLL_TRAIN_METHOD", "command line", several with "and" between. Those that nobody gave are
+ * left out. */
+void config_blame(const struct config_sources *sources, const int *keys, struct err *err);
 /* "--section.key=value" (or section.key=value). */
 enum status config_set(struct config *config, struct config_sources *sources, const char *assignment,
                        enum config_source source, struct err *err) MUST_CHECK;

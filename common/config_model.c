@@ -47,7 +47,7 @@ struct preset {
 
 static const struct preset presets[] = {
     {"gpt2", "gpt2", 12, 12, 768, 1024, 50257, 0, 0, NULL, NULL},
-    {"llama-1b", "llama", 16, 32, 2048, 2048, 128256, 8, 8192, "500000", NULL}, /* Llama 3.2 1B */
+    {"llama-1b", "llama", 16, 32, 2048, 2048, 128256, 8, 8192, "500000", NULL},   /* Llama 3.2 1B */
     {"llama-8b", "llama", 32, 32, 4096, 8192, 128256, 8, 14336, "500000", "off"}, /* Llama 3 8B */
 };
 
@@ -55,8 +55,8 @@ static enum status apply_preset(const struct config_resolve *r, const struct pre
 {
     TRY(config_derive(r, AT(model.family), p->family));
     if (strcmp(r->config->model.family, p->family) != 0)
-        return err_set(r->err, STATUS_INVALID, "model.preset: %s is for model.family %s, not %s", p->name, p->family,
-                       r->config->model.family);
+        return config_refuse(r, KEYS(AT(model.preset), AT(model.family)), "%s is for model.family %s, not %s", p->name,
+                             p->family, r->config->model.family);
     TRY(config_derive_u32(r, AT(model.n_layer), p->n_layer));
     TRY(config_derive_u32(r, AT(model.n_head), p->n_head));
     TRY(config_derive_u32(r, AT(model.n_embd), p->n_embd));
@@ -80,8 +80,8 @@ static enum status resolve_preset(const struct config_resolve *r)
         (!preset[2] || isdigit((unsigned char)preset[2])))
         depth = (uint32_t)atol(preset + 1);
     if (depth < 2 || depth > 48)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.preset: \"%.40s\" is not known; allowed: d2 to d48, gpt2, llama-1b, llama-8b", preset);
+        return config_refuse(r, KEYS(AT(model.preset)),
+                             "\"%.40s\" is not known; allowed: d2 to d48, gpt2, llama-1b, llama-8b", preset);
     TRY(config_derive_u32(r, AT(model.n_layer), depth));
     TRY(config_derive_u32(r, AT(model.n_head), depth));
     return config_derive_u32(r, AT(model.n_embd), 64 * depth);
@@ -92,14 +92,14 @@ static enum status resolve_preset(const struct config_resolve *r)
 /* A key that another family has is refused rather than ignored, unless it says nothing. */
 static enum status check_gpt2(const struct config_resolve *r)
 {
-    const int foreign[] = {AT(model.n_kv_head), AT(model.ffn), AT(model.rope_theta), AT(model.rope_scaling),
-                           AT(model.norm_eps), AT(model.tie_embeddings)};
+    const int foreign[] = {AT(model.n_kv_head),    AT(model.ffn),      AT(model.rope_theta),
+                           AT(model.rope_scaling), AT(model.norm_eps), AT(model.tie_embeddings)};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         char value[CONFIG_VALUE_MAX];
         const struct config_key *key = &config_keys[foreign[i]];
         if (strcmp(config_value_text(r->config, foreign[i], value), key->preset) != 0)
-            return err_set(r->err, STATUS_INVALID, "model.%s: %.40s is for model.family llama; leave it out with gpt2",
-                           key->key, value);
+            return config_refuse(r, KEYS(foreign[i], AT(model.family)),
+                                 "%.40s is for model.family llama; leave it out with gpt2", value);
     }
     return STATUS_OK;
 }
@@ -121,16 +121,19 @@ static enum status resolve_llama(const struct config_resolve *r)
     TRY(fill_zero(r, AT(model.n_kv_head), c->model.n_kv_head, c->model.n_head));
     TRY(fill_zero(r, AT(model.ffn), c->model.ffn, (units + 63) / 64 * 64));
     struct rope_scaling scaling;
-    TRY(rope_scaling_parse(&scaling, c->model.rope_scaling, r->err));
+    if (rope_scaling_parse(&scaling, c->model.rope_scaling, r->err) != STATUS_OK) {
+        config_blame(r->sources, KEYS(AT(model.rope_scaling)), r->err);
+        return STATUS_INVALID;
+    }
     if (c->model.n_head % c->model.n_kv_head)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.n_kv_head: %u does not divide model.n_head = %u: each has to serve as many heads",
-                       c->model.n_kv_head, c->model.n_head);
+        return config_refuse(r, KEYS(AT(model.n_kv_head), AT(model.n_head)),
+                             "%u does not divide model.n_head = %u: each has to serve as many heads",
+                             c->model.n_kv_head, c->model.n_head);
     if (c->model.n_embd / c->model.n_head % 2)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.n_head: %u makes heads of %u columns out of model.n_embd = %u, and rotary positions turn "
-                       "pairs: an even number is needed",
-                       c->model.n_head, c->model.n_embd / c->model.n_head, c->model.n_embd);
+        return config_refuse(r, KEYS(AT(model.n_head), AT(model.n_embd)),
+                             "%u makes heads of %u columns out of model.n_embd = %u, and rotary positions turn "
+                             "pairs: an even number is needed",
+                             c->model.n_head, c->model.n_embd / c->model.n_head, c->model.n_embd);
     return STATUS_OK;
 }
 
@@ -139,17 +142,18 @@ static enum status check_sizes(const struct config_resolve *r)
     const struct config *c = r->config;
     char nearest[48];
     if (c->model.n_embd % c->model.n_head)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.n_embd: %u cannot be divided among model.n_head = %u heads; nearest: %s", c->model.n_embd,
-                       c->model.n_head, config_multiples(c->model.n_embd, c->model.n_head, nearest));
+        return config_refuse(r, KEYS(AT(model.n_embd), AT(model.n_head)),
+                             "%u cannot be divided among model.n_head = %u heads; nearest: %s", c->model.n_embd,
+                             c->model.n_head, config_multiples(c->model.n_embd, c->model.n_head, nearest));
     if (!c->data.tokenizer[0])
-        return err_set(r->err, STATUS_INVALID, "data.tokenizer: is empty; allowed: bytes, none, or a tokenizer.json");
+        return config_refuse(r, KEYS(AT(data.tokenizer)), "is empty; allowed: bytes, none, or a tokenizer.json");
     if (!strcmp(c->data.tokenizer, "bytes") && c->model.vocab_size < 256)
-        return err_set(r->err, STATUS_INVALID,
-                       "model.vocab_size: %u is too small for data.tokenizer bytes; nearest: 256 (or data.tokenizer "
-                       "none: tokens made elsewhere)", c->model.vocab_size);
+        return config_refuse(r, KEYS(AT(model.vocab_size), AT(data.tokenizer)),
+                             "%u is too small for data.tokenizer bytes; nearest: 256 (or data.tokenizer none: tokens "
+                             "made elsewhere)",
+                             c->model.vocab_size);
     if (!c->model.init_from[0])
-        return err_set(r->err, STATUS_INVALID, "model.init_from: is empty; allowed: scratch, or a folder");
+        return config_refuse(r, KEYS(AT(model.init_from)), "is empty; allowed: scratch, or a folder");
     return STATUS_OK;
 }
 

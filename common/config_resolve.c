@@ -1,12 +1,26 @@
 /* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
 #include "common/config_resolve.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/codec_spec.h"
 #include "common/gpu_share.h"
 #include "common/log.h"
+
+enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
+{
+    char text[sizeof r->err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    err_set(r->err, STATUS_INVALID, "%s.%s: %s", config_keys[*keys].section, config_keys[*keys].key, text);
+    config_blame(r->sources, keys, r->err);
+    return STATUS_INVALID;
+}
 
 /* A method chosen on the command line must not be run with another method's outer optimizer from the file: keys that
  * the method governs and that come from a weaker source than train.method count as unset. */
@@ -56,22 +70,22 @@ static enum status check_moments(const struct config_resolve *r)
     const struct config *c = r->config;
     if (c->inner.moments == PRECISION_FP32) return STATUS_OK;
     if (c->train.method == METHOD_DDP)
-        return err_set(r->err, STATUS_INVALID,
-                       "inner.moments: bf16 does not go with train.method ddp, whose step the coordinator takes, with "
-                       "moments in fp32; allowed: fp32");
+        return config_refuse(r, KEYS(AT(inner.moments), AT(train.method)),
+                             "bf16 does not go with train.method ddp, whose step the coordinator takes, with "
+                             "moments in fp32; allowed: fp32");
     if (c->inner.optimizer != OPTIMIZER_SGD) return STATUS_OK;
-    return err_set(r->err, STATUS_INVALID,
-                   "inner.moments: bf16 does not go with inner.optimizer sgd, which has none; allowed: fp32");
+    return config_refuse(r, KEYS(AT(inner.moments), AT(inner.optimizer)),
+                         "bf16 does not go with inner.optimizer sgd, which has none; allowed: fp32");
 }
 
 static enum status resolve_method(const struct config_resolve *r)
 {
     struct config *c = r->config;
     if (c->train.method == METHOD_DDP && c->inner.optimizer == OPTIMIZER_MUON)
-        return err_set(r->err, STATUS_INVALID,
-                       "inner.optimizer: muon does not go with train.method ddp, whose step the coordinator takes, "
-                       "without matrix products; allowed: adamw, sgd; nearest: train.method local-sgd, "
-                       "train.sync_every 1");
+        return config_refuse(r, KEYS(AT(inner.optimizer), AT(train.method)),
+                             "muon does not go with train.method ddp, whose step the coordinator takes, "
+                             "without matrix products; allowed: adamw, sgd; nearest: train.method local-sgd, "
+                             "train.sync_every 1");
     TRY(check_moments(r));
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
@@ -99,14 +113,15 @@ static enum status resolve_embeddings(const struct config_resolve *r)
     bool lossless = codec_spec_lossless(c->codec.up);
     if (!strcmp(c->codec.embeddings, "same")) return STATUS_OK;
     if (!config_embeddings_differ(c))
-        return err_set(r->err, STATUS_INVALID,
-                       "codec.embeddings: %.60s is for a fragment of their own: set train.embedding_fragment to on, or "
-                       "write same", c->codec.embeddings);
+        return config_refuse(r, KEYS(AT(codec.embeddings), AT(train.embedding_fragment)),
+                             "%.60s is for a fragment of their own: set train.embedding_fragment to on, or "
+                             "write same",
+                             c->codec.embeddings);
     if (codec_spec_lossless(c->codec.embeddings) == lossless) return STATUS_OK;
-    return err_set(r->err, STATUS_INVALID,
-                   "codec.embeddings: %.60s does not go with codec.up, %.60s: both lose something or neither does; "
-                   "nearest: %s",
-                   c->codec.embeddings, c->codec.up, lossless ? "fp32" : "bf16");
+    return config_refuse(r, KEYS(AT(codec.embeddings), AT(codec.up)),
+                         "%.60s does not go with codec.up, %.60s: both lose something or neither does; "
+                         "nearest: %s",
+                         c->codec.embeddings, c->codec.up, lossless ? "fp32" : "bf16");
 }
 
 /* A sparse codec whose payload cannot be merged where it lies. */
@@ -129,29 +144,30 @@ static enum status resolve_down(const struct config_resolve *r)
         return sparse ? config_value_set(c, AT(codec.down), "union", r->err) : STATUS_OK;
     }
     if (down == CONFIG_DOWN_UNION && !sparse)
-        return err_set(r->err, STATUS_INVALID,
-                       "codec.down: union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, "
-                       "relay, auto",
-                       c->codec.up);
+        return config_refuse(r, KEYS(AT(codec.down), AT(codec.up)),
+                             "union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, "
+                             "relay, auto",
+                             c->codec.up);
     if (down == CONFIG_DOWN_RELAY && (async || c->train.method == METHOD_DDP))
-        return err_set(r->err, STATUS_INVALID,
-                       "codec.down: relay does not go with train.method %s, whose steps workers cannot repeat from the "
-                       "deltas; allowed: a codec%s, auto",
-                       config_method_name(c->train.method), sparse ? ", union" : "");
+        return config_refuse(r, KEYS(AT(codec.down), AT(train.method)),
+                             "relay does not go with train.method %s, whose steps workers cannot repeat from the "
+                             "deltas; allowed: a codec%s, auto",
+                             config_method_name(c->train.method), sparse ? ", union" : "");
     for (uint32_t f = 0; down != CONFIG_DOWN_UNION && f < 2; f++) /* the embeddings' codec, and that of the rest */
         if (sparse_in_stages(config_up_spec(c, f)))
-            return err_set(r->err, STATUS_INVALID,
-                           "codec.down: %.40s does not go with byte stages on a sparse codec.%s, %.60s: leave them out "
-                           "(they gain nothing there)",
-                           c->codec.down, sparse_in_stages(c->codec.up) ? "up" : "embeddings", config_up_spec(c, f));
+            return config_refuse(r, KEYS(AT(codec.down), AT(codec.up), AT(codec.embeddings)),
+                                 "%.40s does not go with byte stages on a sparse codec.%s, %.60s: leave them out "
+                                 "(they gain nothing there)",
+                                 c->codec.down, sparse_in_stages(c->codec.up) ? "up" : "embeddings",
+                                 config_up_spec(c, f));
     if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
     static const char *const optimizers[] = {
         [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
-    return err_set(r->err, STATUS_INVALID,
-                   "codec.down: %.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with "
-                   "the %s of train.method %s allowed: a codec such as int8:256%s%.40s",
-                   c->codec.down, optimizers[c->outer.optimizer], config_method_name(c->train.method),
-                   sparse ? " or " : "", sparse ? c->codec.up : "");
+    return config_refuse(r, KEYS(AT(codec.down), AT(outer.optimizer), AT(train.method)),
+                         "%.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with "
+                         "the %s of train.method %s allowed: a codec such as int8:256%s%.40s",
+                         c->codec.down, optimizers[c->outer.optimizer], config_method_name(c->train.method),
+                         sparse ? " or " : "", sparse ? c->codec.up : "");
 }
 
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
@@ -166,13 +182,13 @@ static enum status resolve_ranks(const struct config_resolve *r)
 {
     const struct config *c = r->config;
     uint32_t n = gpu_share_listed(c->train.devices);
-    TRY(gpu_share_check(c->train.devices, r->err));
+    TRY(gpu_share_check(c, r->sources, r->err));
     if (!n) return STATUS_OK;
     TRY(config_derive_u32(r, AT(train.ranks), n));
     if (c->train.ranks == n) return STATUS_OK;
-    return err_set(r->err, STATUS_INVALID,
-                   "train.ranks: %u does not go with the %u GPU%s of train.devices, \"%s\": leave it out, or take %u",
-                   c->train.ranks, n, n > 1 ? "s" : "", c->train.devices, n);
+    return config_refuse(r, KEYS(AT(train.ranks), AT(train.devices)),
+                         "%u does not go with the %u GPU%s of train.devices, \"%s\": leave it out, or take %u",
+                         c->train.ranks, n, n > 1 ? "s" : "", c->train.devices, n);
 }
 
 static enum status check_train(const struct config_resolve *r)
@@ -180,22 +196,22 @@ static enum status check_train(const struct config_resolve *r)
     const struct config *c = r->config;
     char nearest[48];
     if (c->train.sync_every > c->train.max_steps)
-        return err_set(r->err, STATUS_INVALID,
-                       "train.sync_every: %u is more than train.max_steps = %u: no round would end; "
-                       "nearest: %u",
-                       c->train.sync_every, c->train.max_steps, c->train.max_steps);
+        return config_refuse(r, KEYS(AT(train.sync_every), AT(train.max_steps)),
+                             "%u is more than train.max_steps = %u: no round would end; "
+                             "nearest: %u",
+                             c->train.sync_every, c->train.max_steps, c->train.max_steps);
     if (c->train.batch_size % c->train.ranks)
-        return err_set(r->err, STATUS_INVALID,
-                       "train.batch_size: %u cannot be divided among train.ranks = %u; nearest: %s",
-                       c->train.batch_size, c->train.ranks,
-                       config_multiples(c->train.batch_size, c->train.ranks, nearest));
+        return config_refuse(r, KEYS(AT(train.batch_size), AT(train.ranks), AT(train.devices)),
+                             "%u cannot be divided among train.ranks = %u; nearest: %s", c->train.batch_size,
+                             c->train.ranks, config_multiples(c->train.batch_size, c->train.ranks, nearest));
     if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
-        return err_set(r->err, STATUS_INVALID, "train.eval_tokens: %llu is less than one block; nearest: %u",
-                       (unsigned long long)c->train.eval_tokens, c->model.block_size);
+        return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
+                             "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
+                             c->model.block_size);
     if (c->train.method == METHOD_DDP && c->train.dynamic_steps == CHOICE_ON)
-        return err_set(r->err, STATUS_INVALID,
-                       "train.dynamic_steps: on does not go with ddp, whose workers take one step a "
-                       "round; allowed: auto, off");
+        return config_refuse(r, KEYS(AT(train.dynamic_steps), AT(train.method)),
+                             "on does not go with ddp, whose workers take one step a "
+                             "round; allowed: auto, off");
     return STATUS_OK;
 }
 
@@ -210,10 +226,10 @@ static enum status check_quorum(const struct config_resolve *r)
     long value = digits && digits <= 6 ? atol(text) : 0;
     uint32_t most = percent ? 100 : c->coordinator.max_workers;
     if (value >= 1 && value <= (long)most && (percent || !text[digits])) return STATUS_OK;
-    return err_set(r->err, STATUS_INVALID,
-                   "coordinator.quorum: \"%s\" is not understood; allowed: all, 1 to %u "
-                   "(coordinator.max_workers), or 1%% to 100%%",
-                   text, c->coordinator.max_workers);
+    return config_refuse(r, KEYS(AT(coordinator.quorum)),
+                         "\"%s\" is not understood; allowed: all, 1 to %u "
+                         "(coordinator.max_workers), or 1%% to 100%%",
+                         text, c->coordinator.max_workers);
 }
 
 /* tcp://HOST:PORT, port 1 to 65535 or *. Whether HOST exists is found out when it is used. */
@@ -233,28 +249,29 @@ static enum status check_coordinator(const struct config_resolve *r)
     const struct config *c = r->config;
     TRY(check_quorum(r));
     if (!listen_ok(c->coordinator.listen))
-        return err_set(r->err, STATUS_INVALID,
-                       "coordinator.listen: \"%.80s\" is not an address; write tcp://HOST:PORT, port 1 "
-                       "to 65535 or * for a free one",
-                       c->coordinator.listen);
+        return config_refuse(r, KEYS(AT(coordinator.listen)),
+                             "\"%.80s\" is not an address; write tcp://HOST:PORT, port 1 "
+                             "to 65535 or * for a free one",
+                             c->coordinator.listen);
     if (c->coordinator.min_workers > c->coordinator.max_workers)
-        return err_set(r->err, STATUS_INVALID,
-                       "coordinator.min_workers: %u is more than coordinator.max_workers = %u; "
-                       "nearest: %u",
-                       c->coordinator.min_workers, c->coordinator.max_workers, c->coordinator.max_workers);
+        return config_refuse(r, KEYS(AT(coordinator.min_workers), AT(coordinator.max_workers)),
+                             "%u is more than coordinator.max_workers = %u; "
+                             "nearest: %u",
+                             c->coordinator.min_workers, c->coordinator.max_workers, c->coordinator.max_workers);
     size_t n = strlen(c->run.name);
     if (!n || c->run.name[0] == '.' ||
         strspn(c->run.name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                             "0123456789._-") != n)
-        return err_set(r->err, STATUS_INVALID,
-                       "run.name: \"%s\" is no name; allowed: letters, digits, '.', '_', '-', not "
-                       "starting with '.'",
-                       c->run.name);
-    if (!c->codec.up[0] || !c->codec.down[0])
-        return err_set(r->err, STATUS_INVALID, "codec.%s: is empty; write fp32 for no compression",
-                       c->codec.up[0] ? "down" : "up");
+        return config_refuse(r, KEYS(AT(run.name)),
+                             "\"%s\" is no name; allowed: letters, digits, '.', '_', '-', not "
+                             "starting with '.'",
+                             c->run.name);
+    const int codecs[] = {AT(codec.up), AT(codec.down)};
+    for (int i = 0; i < 2; i++)
+        if (!(i ? c->codec.down : c->codec.up)[0])
+            return config_refuse(r, KEYS(codecs[i]), "is empty; write fp32 for no compression");
     if (!c->codec.embeddings[0])
-        return err_set(r->err, STATUS_INVALID, "codec.embeddings: is empty; write same for the codec of the rest");
+        return config_refuse(r, KEYS(AT(codec.embeddings)), "is empty; write same for the codec of the rest");
     return STATUS_OK;
 }
 

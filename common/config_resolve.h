@@ -1,4 +1,4 @@
-/* Inside of config_resolve: what its parts (config_resolve.c, config_model.c) share. */
+/* What those share who fill in and check a configuration: the parts of config_resolve, and coordinator/settings.c. */
 #ifndef COMMON_CONFIG_RESOLVE_H
 #define COMMON_CONFIG_RESOLVE_H
 
@@ -10,6 +10,7 @@
 
 /* One key of struct config by name: field and source together. */
 #define AT(field) config_key_at(offsetof(struct config, field))
+#define KEYS(...) ((const int[]){__VA_ARGS__, -1})
 
 struct config_resolve {
     struct config *config;
@@ -17,6 +18,10 @@ struct config_resolve {
     struct err *err;
 };
 
+/* INVALID, "PLACE: section.key: " before the message: the key is the first of `keys`, PLACE where any of them were
+ * given (config_blame), so that it names whoever caused a disagreement. */
+enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4))) MUST_CHECK;
 /* Nobody chose the key's value. */
 bool config_unset(const struct config_resolve *r, int index);
 /* Give a key the value that follows from others, unless somebody chose one. */

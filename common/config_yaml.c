@@ -126,6 +126,7 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
         return status;
     }
     s->sources->of[index] = (uint8_t)s->source;
+    s->sources->line[index] = (uint32_t)line;
     return STATUS_OK;
 }
 
@@ -214,6 +215,7 @@ enum status config_parse(struct config *config, struct config_sources *sources, 
     /* Parse into copies: a refused text leaves nothing half set. */
     struct config_sources sources_new = *sources;
     struct config config_new = *config;
+    if (source == CONFIG_FILE) snprintf(sources_new.file, sizeof sources_new.file, "%s", where);
     struct parse_state s = {.config = &config_new, .sources = &sources_new, .source = source};
     enum status status = forget_later(&s, err);
     if (status == STATUS_OK) status = parse_document(&y, &s);

@@ -50,7 +50,7 @@ static bool devices_ok(const char *text)
     return digit;
 }
 
-enum status gpu_share_check(const char *devices, struct err *err)
+static enum status check_devices(const char *devices, struct err *err)
 {
     if (!devices_ok(devices))
         return err_set(err, STATUS_INVALID,
@@ -62,6 +62,14 @@ enum status gpu_share_check(const char *devices, struct err *err)
                 return err_set(err, STATUS_INVALID, "train.devices: \"%s\" names cuda:%lu twice", devices,
                                strtoul(at + 1, NULL, 10));
     return STATUS_OK;
+}
+
+enum status gpu_share_check(const struct config *config, const struct config_sources *sources, struct err *err)
+{
+    const int keys[] = {config_key_at(offsetof(struct config, train.devices)), -1};
+    enum status status = check_devices(config->train.devices, err);
+    if (status != STATUS_OK) config_blame(sources, keys, err);
+    return status;
 }
 
 uint32_t gpu_share_listed(const char *devices)
@@ -100,7 +108,7 @@ enum status gpu_share_take(struct gpu_share *s, uint32_t gpus, uint32_t most, st
     int key = config_key_at(offsetof(struct config, train.ranks));
     bool listed = gpu_share_listed(config->train.devices) > 0, chosen = sources->of[key] > CONFIG_PRESET;
     uint32_t ranks = chosen ? config->train.ranks : most && gpus / (s->workers ? s->workers : 1) > most ? most : 0;
-    TRY(gpu_share_check(config->train.devices, err));
+    TRY(gpu_share_check(config, sources, err));
     if (listed && s->workers < 2) return STATUS_OK;
     if (!gpu_share_deal(s, gpus, ranks, listed ? 0 : config->train.batch_size)) return STATUS_OK;
     if (gpus > 1) TRY(write_devices(s, config, err));

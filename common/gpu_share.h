@@ -31,7 +31,8 @@ enum status gpu_share_here(struct gpu_share *share, struct err *err) MUST_CHECK;
 bool gpu_share_deal(struct gpu_share *share, uint32_t gpus, uint32_t ranks, uint32_t batch_size);
 
 /* INVALID: not what train.devices may be, or a list that names a GPU twice. */
-enum status gpu_share_check(const char *devices, struct err *err) MUST_CHECK;
+enum status gpu_share_check(const struct config *config, const struct config_sources *sources,
+                            struct err *err) MUST_CHECK;
 /* GPUs in train.devices where that is a list, else 0. */
 uint32_t gpu_share_listed(const char *devices);
 

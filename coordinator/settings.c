@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/config_resolve.h"
 #include "common/gpu_share.h"
 #include "common/log.h"
 #include "compress/codec.h"
@@ -23,6 +24,14 @@ static enum status resolve(struct config *config, struct config_sources *sources
     return STATUS_OK;
 }
 
+/* The message in r->err is about this key's value. */
+static enum status blame(const struct config_resolve *r, int index)
+{
+    err_prefix(r->err, "%s.%s", config_keys[index].section, config_keys[index].key);
+    config_blame(r->sources, KEYS(index), r->err);
+    return STATUS_INVALID;
+}
+
 static enum status read_all(struct config *config, struct config_sources *sources, const char *path,
                             const struct options *options, struct err *err)
 {
@@ -32,21 +41,23 @@ static enum status read_all(struct config *config, struct config_sources *source
     for (size_t i = 0; i < options->n_settings; i++)
         TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
     TRY(resolve(config, sources, err));
-    if (codec_spec_check(config->codec.up, err) != STATUS_OK) return err_prefix(err, "codec.up");
+    const struct config_resolve r = {config, sources, err};
+    if (codec_spec_check(config->codec.up, err) != STATUS_OK) return blame(&r, AT(codec.up));
     if (config_embeddings_differ(config) && codec_spec_check(config->codec.embeddings, err) != STATUS_OK)
-        return err_prefix(err, "codec.embeddings");
+        return blame(&r, AT(codec.embeddings));
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, 1, down); /* what fragment 0 may have instead was checked */
-    if (down[0] && codec_spec_check(down, err) != STATUS_OK) return err_prefix(err, "codec.down");
+    if (down[0] && codec_spec_check(down, err) != STATUS_OK) return blame(&r, AT(codec.down));
     double evict_s = config->coordinator.evict_after_s;
     if (evict_s > 0 && evict_s < EVICT_MIN_S)
-        return err_set(err, STATUS_INVALID, "coordinator.evict_after_s: %g is less than two heartbeats of a worker; "
-                       "nearest: %d, or 0: as measured", evict_s, EVICT_MIN_S);
+        return config_refuse(&r, KEYS(AT(coordinator.evict_after_s)),
+                             "%g is less than two heartbeats of a worker; nearest: %d, or 0: as measured", evict_s,
+                             EVICT_MIN_S);
     char endpoint[sizeof config->coordinator.advertise + 16];
     const char *advertise = config->coordinator.advertise;
     if (strcmp(advertise, "auto") != 0 &&
         endpoint_advertised(endpoint, sizeof endpoint, advertise, "tcp://127.0.0.1:1", err) != STATUS_OK)
-        return err_prefix(err, "coordinator.advertise");
+        return blame(&r, AT(coordinator.advertise));
     return STATUS_OK;
 }
 

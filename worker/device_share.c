@@ -38,7 +38,7 @@ enum status device_share_take(struct gpu_share *share, struct config *config, st
     struct err alone = {0};
     TRY(gpu_share_here(share, err));
     if (!share->workers) return STATUS_OK;
-    TRY(gpu_share_check(config->train.devices, err));
+    TRY(gpu_share_check(config, sources, err));
     memcpy(asked, config->train.devices, sizeof asked);
     bool chosen = sources->of[config_key_at(offsetof(struct config, train.ranks))] > CONFIG_PRESET;
     uint32_t gpus = gpus_of(config);

@@ -61,7 +61,7 @@ wrong 'out of range' 2 'train.batch_size.*1' launch --train.batch_size=0
 wrong 'not a number' 2 'train.max_steps.*many' launch --train.max_steps=many
 wrong 'unknown method' 2 'train.method.*dilocco.*diloco' launch --train.method=dilocco
 wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
-wrong 'unknown codec, config print' 2 '^atoll: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
+wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
 wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -402,6 +403,36 @@ static void test_embeddings(void **state)
 #undef OWN
 }
 
+/* A disagreement names where the values were given that somebody gave. */
+static void test_places(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *flag, *env, *message;
+    } cases[] = {
+        {"run: {seed: 1}\ncoordinator:\n  quorum: most\n", NULL, NULL, "a.yaml:3: coordinator.quorum: \"most\" is not"},
+        {"model: {n_embd: 32}\n", NULL, "3",
+         "a.yaml:1 and environment, ATOLL_MODEL_N_HEAD: model.n_embd: 32 cannot be"},
+        {"run: {seed: 1}\n", NULL, "3", "environment, ATOLL_MODEL_N_HEAD: model.n_embd: 128 cannot be"},
+        {"model:\n  n_embd: 32\n  n_head: 3\n", NULL, NULL, "a.yaml:2 and a.yaml:3: model.n_embd"},
+        {"model: {n_embd: 32, n_head: 3}\n", NULL, NULL, "a.yaml:1: model.n_embd"},
+        {"model: {n_embd: 32}\n", "--model.n_head=3", NULL, "a.yaml:1 and command line: model.n_embd"},
+        {"codec: {up: ''}\n", NULL, NULL, "a.yaml:1: codec.up: is empty"},
+        {"model: {n_kv_head: 2}\n", NULL, NULL, "a.yaml:1: model.n_kv_head: 2 is for"},
+        {"model: {family: llama}\n", "model.rope_scaling=x", NULL, "command line: model.rope_scaling: "},
+        {"train:\n  devices: gpu\n", NULL, NULL, "a.yaml:2: train.devices: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(parse(cases[i].text), STATUS_OK);
+        if (cases[i].env) assert_int_equal(setenv("ATOLL_MODEL_N_HEAD", cases[i].env, 1), 0);
+        assert_int_equal(config_env(&config, &sources, &err), STATUS_OK);
+        assert_int_equal(unsetenv("ATOLL_MODEL_N_HEAD"), 0);
+        if (cases[i].flag) assert_int_equal(config_set(&config, &sources, cases[i].flag, CONFIG_FLAG, &err), STATUS_OK);
+        assert_int_equal(config_resolve(&config, &sources, &err), STATUS_INVALID);
+        if (strncmp(err.msg, cases[i].message, strlen(cases[i].message))) fail_msg("%s", err.msg);
+    }
+}
+
 static int shipped;
 
 static int check_shipped(const char *path, const struct stat *st, int type, struct FTW *ftw)
@@ -452,14 +483,11 @@ int main(void)
 {
     log_set_sink(no_log, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets), cmocka_unit_test(test_families),
-        cmocka_unit_test(test_methods),
-        cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),
-        cmocka_unit_test(test_down),
-        cmocka_unit_test(test_embeddings),
-        cmocka_unit_test(test_printed_source),
-        cmocka_unit_test(test_shipped_files),
+        cmocka_unit_test(test_presets),        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_methods),        cmocka_unit_test(test_method_overrides_weaker_source),
+        cmocka_unit_test(test_cross_checks),   cmocka_unit_test(test_down),
+        cmocka_unit_test(test_embeddings),     cmocka_unit_test(test_places),
+        cmocka_unit_test(test_printed_source), cmocka_unit_test(test_shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void test_codecs_are_checked(void **state)
 {
     (void)state;
     assert_int_equal(READ("--codec.up=int9"), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "codec.up"));
+    assert_non_null(strstr(err.msg, "command line: codec.up: codec \"int9\""));
     assert_int_equal(READ("--codec.down=int9"), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "codec.down"));
     assert_int_equal(READ("--codec.up=topk:5000/4096"), STATUS_INVALID);
