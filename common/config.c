@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/bytes.h"
 #include "common/codec_spec.h"
@@ -69,13 +68,6 @@ enum status config_set(struct config *config, struct config_sources *sources, co
     return STATUS_OK;
 }
 
-static const char *env_name(int index, char out[128])
-{
-    snprintf(out, 128, "ATOLL_%s_%s", config_keys[index].section, config_keys[index].key);
-    for (char *p = out; *p; p++) *p = (char)toupper((unsigned char)*p);
-    return out;
-}
-
 /* Where a value was given; "" for one that nobody gave. */
 static const char *place_of(const struct config_sources *sources, int index, char out[256])
 {
@@ -86,7 +78,7 @@ static const char *place_of(const struct config_sources *sources, int index, cha
     case CONFIG_PRESET: break;
     case CONFIG_FILE: snprintf(out, 256, "%.200s:%u", sources->file, sources->line[index]); break;
     case CONFIG_COORDINATOR: snprintf(out, 256, "the coordinator's configuration"); break;
-    case CONFIG_ENV: snprintf(out, 256, "environment, %s", env_name(index, name)); break;
+    case CONFIG_ENV: snprintf(out, 256, "environment, %s", config_env_name(index, name)); break;
     case CONFIG_FLAG: snprintf(out, 256, "command line"); break;
     }
     return out;
@@ -103,42 +95,6 @@ void config_blame(const struct config_sources *sources, const int *keys, struct 
         if (!told) n += (size_t)snprintf(places + n, sizeof places - n, "%s%s", n ? " and " : "", place);
     }
     if (n) err_prefix(err, "%s", places);
-}
-
-/* A misspelt variable would otherwise do nothing without a word. Other programs may own ATOLL_ names, so it only warns.
- */
-static void warn_unknown_env(void)
-{
-    for (char **e = environ; *e; e++) {
-        char name[128], prefix[128];
-        size_t len = strcspn(*e, "=");
-        bool known = false, ours = false;
-        for (int i = 0; i < config_keys_count && !known; i++) {
-            env_name(i, name);
-            known = strlen(name) == len && !memcmp(name, *e, len);
-            size_t n = (size_t)snprintf(prefix, sizeof prefix, "ATOLL_%s_", config_keys[i].section);
-            for (size_t c = 0; c < n; c++) prefix[c] = (char)toupper((unsigned char)prefix[c]);
-            ours = ours || !strncmp(*e, prefix, n);
-        }
-        if (ours && !known) log_warn("environment: %.*s names no configuration key and is ignored", (int)len, *e);
-    }
-}
-
-enum status config_env(struct config *config, struct config_sources *sources, struct err *err)
-{
-    for (int i = 0; i < config_keys_count; i++) {
-        char name[128];
-        const char *value = getenv(env_name(i, name));
-        if (!value) continue;
-        enum status status = config_value_set(config, i, value, err);
-        if (status != STATUS_OK) {
-            err_prefix(err, "environment, %s", name);
-            return status;
-        }
-        sources->of[i] = CONFIG_ENV;
-    }
-    warn_unknown_env();
-    return STATUS_OK;
 }
 
 /* "key: value" without indentation or newline, the value quoted where YAML could read something else into it. */

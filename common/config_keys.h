@@ -45,6 +45,8 @@ extern const int config_keys_count;
 
 /* Index of section.key in the table, -1 when there is none. Lengths are given: the names need not be terminated. */
 int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len);
+/* ATOLL_SECTION_KEY. Returns out. */
+const char *config_env_name(int index, char out[128]);
 /* Index of the key named like field `offset` of struct config (offsetof), never -1 for a field of the table. */
 int config_key_at(size_t offset);
 /* The key most like section.key by edit distance; an equal key in another section counts as near. section may be "". */

@@ -85,6 +85,7 @@ static void warn_of_embeddings(const struct config *c)
 void settings_warn(const struct config *c)
 {
     uint32_t rounds = c->train.max_steps / c->train.sync_every, period = codec_spec_traits(c->codec.up).period;
+    config_env_warn();
     warn_of_embeddings(c);
     if (c->inner.warmup_steps >= c->train.max_steps)
         log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",

@@ -85,6 +85,7 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         return err_set(err, STATUS_INVALID, "--name is not UTF-8 without control characters: give another one");
     if (a->name && !a->dir && strchr(a->name, '/'))
         return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir, too", a->name);
+    if (!getenv(EXIT_LASTING_ENV)) config_env_warn(); /* under launch the coordinator does */
     return read_settings(a, err);
 }
 

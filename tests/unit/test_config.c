@@ -282,25 +282,63 @@ static void test_flags(void **state)
     unsetenv("ATOLL_TRAIN_MAX_STEPS");
 }
 
-static int warnings;
+static char warnings[2048];
 
-static void count_warnings(void *ctx, enum log_level level, const char *line)
+static void keep_warnings(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx;
-    if (level == LOG_WARN && strstr(line, "ATOLL_TRAIN_MAXSTEPS")) warnings++;
+    size_t used = strlen(warnings);
+    if (level == LOG_WARN) snprintf(warnings + used, sizeof warnings - used, "%s\n", line);
 }
 
-static void test_env_typo_warns(void **state)
+/* Whoever means a key has misspelt it; what means nothing here may be somebody else's. */
+static void test_env_typos(void **state)
 {
     (void)state;
-    log_set_sink(count_warnings, NULL);
+    static const struct {
+        const char *name, *message;
+    } refused[] =
+        {
+            {"ATOLL_TRAIN_MAXSTEPS", "environment, ATOLL_TRAIN_MAXSTEPS: there is no such key; the nearest is "
+                                     "ATOLL_TRAIN_MAX_STEPS"},
+            {"ATOLL_INNER_LEARNING_RAT", "the nearest is ATOLL_INNER_LEARNING_RATE"},
+            {"ATOLL_INNER_", "ATOLL_INNER_: there is no such key"},
+        },
+      warned[] = {
+          {"ATOLL_TRIAN_SYNC_EVERY", "ATOLL_TRIAN_SYNC_EVERY names nothing here and is ignored; did you mean "
+                                     "ATOLL_TRAIN_SYNC_EVERY?\n"},
+          {"ATOLL_SYNC_EVERY", "did you mean ATOLL_TRAIN_SYNC_EVERY?\n"},
+          {"ATOLL_GPU_TIMOUT", "did you mean ATOLL_GPU_TIMEOUT?\n"},
+          {"ATOLL_FOO", "ATOLL_FOO names nothing here and is ignored\n"},
+          {"ATOLL_BINS", "ATOLL_BINS names nothing here"},
+      };
+    static const char *const known[] = {
+        "ATOLL_NO_INSTALL", "ATOLL_GPU_TIMEOUT", "ATOLL_STUB_FAIL", "ATOLL_BIN", "ATOLL_", "ATOL"};
+    log_set_sink(keep_warnings, NULL);
     config_defaults(&config, &sources);
-    setenv("ATOLL_TRAIN_MAXSTEPS", "3", 1);
-    setenv("ATOLL_NO_INSTALL", "1", 1); /* not ours */
-    assert_int_equal(config_env(&config, &sources, &err), STATUS_OK);
-    assert_int_equal(warnings, 1);
-    unsetenv("ATOLL_TRAIN_MAXSTEPS");
-    unsetenv("ATOLL_NO_INSTALL");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *before = getenv(known[i]);
+        if (!before) assert_int_equal(setenv(known[i], "1", 1), 0);
+        assert_int_equal(config_env(&config, &sources, &err), STATUS_OK);
+        config_env_warn();
+        assert_string_equal(warnings, "");
+        if (!before) assert_int_equal(unsetenv(known[i]), 0);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(setenv(refused[i].name, "1", 1), 0);
+        assert_int_equal(config_env(&config, &sources, &err), STATUS_INVALID);
+        assert_message(refused[i].message);
+        assert_int_equal(unsetenv(refused[i].name), 0);
+    }
+    for (size_t i = 0; i < sizeof warned / sizeof *warned; i++) {
+        assert_int_equal(setenv(warned[i].name, "1", 1), 0);
+        assert_int_equal(config_env(&config, &sources, &err), STATUS_OK);
+        assert_string_equal(warnings, "");
+        config_env_warn();
+        if (!strstr(warnings, warned[i].message)) fail_msg("%s: %s", warned[i].name, warnings);
+        warnings[0] = 0;
+        assert_int_equal(unsetenv(warned[i].name), 0);
+    }
     log_set_sink(NULL, NULL);
 }
 
@@ -483,10 +521,11 @@ int main(void)
         cmocka_unit_test(test_hostile_texts),
         cmocka_unit_test(test_local_keys_stay),
         cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_env_typo_warns),
+        cmocka_unit_test(test_env_typos),
         cmocka_unit_test(test_shared_text_round_trip),
         cmocka_unit_test(test_shared_diff_and_hash),
-        cmocka_unit_test(test_helpers),    cmocka_unit_test(test_later_keys),
+        cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_later_keys),
         cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
