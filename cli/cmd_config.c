@@ -32,7 +32,7 @@ int cmd_config(int argc, char **argv)
     if (status == STATUS_OK)
         status = settings_read(&config, &sources, o.n_args > 1 ? o.args[1] : NULL, &o, &err);
     if (status != STATUS_OK) return options_fail("atoll", &err);
-    settings_warn(&config);
+    settings_warn(&config, &sources);
     config_print(&config, &sources, stdout);
     return EXIT_DONE;
 }

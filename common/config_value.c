@@ -125,8 +125,10 @@ static enum status set_real(void *field, int index, const char *text, struct err
     const struct config_key *k = &config_keys[index];
     char *end;
     if (!text[0] || text[strspn(text, "0123456789+-.eE")]) return refuse(index, text, "is not a number", err);
+    errno = 0;
     double v = strtod(text, &end);
     if (*end) return refuse(index, text, "is not a number", err);
+    if (v == 0 && errno == ERANGE) return refuse(index, text, "is nearer to 0 than a number can be", err);
     if (!isfinite(v) || v < k->min || v > k->max) return refuse(index, text, "is out of range", err);
     if (v == 0) v = 0; /* -0 is printed and hashed as 0 */
     memcpy(field, &v, sizeof v);

@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     }
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));
-    settings_warn(&config);
+    settings_warn(&config, &sources);
     struct server_options server = {.config = &config, .sources = &sources, .run_dir = dir};
     enum exit_code code = server_run(&server, &err);
     if (code == EXIT_RESUMABLE)

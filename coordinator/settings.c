@@ -82,10 +82,112 @@ static void warn_of_embeddings(const struct config *c)
                  spec, c->model.n_embd);
 }
 
-void settings_warn(const struct config *c)
+static bool is_async(const struct config *c)
+{
+    return c->train.method == METHOD_ASYNC;
+}
+
+static bool no_async(const struct config *c)
+{
+    return !is_async(c);
+}
+
+static bool weighs_arrivals(const struct config *c)
+{
+    return is_async(c) && c->outer.optimizer != OPTIMIZER_ADAMW;
+}
+
+static bool spreads_momentum(const struct config *c)
+{
+    return is_async(c) && c->outer.optimizer == OPTIMIZER_NESTEROV;
+}
+
+static bool no_ddp(const struct config *c)
+{
+    return c->train.method != METHOD_DDP || c->outer.learning_rate == c->inner.learning_rate;
+}
+
+static bool takes_momentum(const struct config *c)
+{
+    return c->outer.optimizer == OPTIMIZER_NESTEROV || c->outer.momentum == 0;
+}
+
+static bool takes_steps_by_speed(const struct config *c)
+{
+    return is_async(c) || c->train.dynamic_steps == CHOICE_OFF;
+}
+
+static bool is_muon(const struct config *c)
+{
+    return c->inner.optimizer == OPTIMIZER_MUON;
+}
+
+static bool is_adam(const struct config *c)
+{
+    return c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
+}
+
+static bool has_schedule(const struct config *c)
+{
+    return c->inner.schedule != SCHEDULE_CONSTANT;
+}
+
+/* When a key does anything. */
+static const struct effect {
+    size_t offset;
+    bool (*has)(const struct config *config);
+    const char *needs;
+} effects[] = {
+#define EFFECT(key, has, needs)                                                                                        \
+    {                                                                                                                  \
+        offsetof(struct config, key), has, needs                                                                       \
+    }
+    EFFECT(coordinator.quorum, no_async, "a train.method whose rounds wait for workers, which async has not"),
+    EFFECT(train.dynamic_steps, takes_steps_by_speed, "train.method async"),
+    EFFECT(outer.learning_rate, no_ddp, "another train.method than ddp, which steps by inner.learning_rate"),
+    EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
+    EFFECT(outer.max_staleness, is_async, "train.method async"),
+    EFFECT(outer.staleness_power, weighs_arrivals, "train.method async with outer.optimizer nesterov or sgd"),
+    EFFECT(outer.buffer, weighs_arrivals, "train.method async with outer.optimizer nesterov or sgd"),
+    EFFECT(outer.momentum_spread, spreads_momentum, "train.method async with outer.optimizer nesterov"),
+    EFFECT(inner.muon_momentum, is_muon, "inner.optimizer muon"),
+    EFFECT(inner.muon_steps, is_muon, "inner.optimizer muon"),
+    EFFECT(inner.beta1, is_adam, "inner.optimizer adamw or muon"),
+    EFFECT(inner.beta2, is_adam, "inner.optimizer adamw or muon"),
+    EFFECT(inner.eps, is_adam, "inner.optimizer adamw or muon"),
+    EFFECT(inner.min_lr_fraction, has_schedule, "another inner.schedule than constant"),
+#undef EFFECT
+};
+
+/* A default that was written out says nothing: a run's config.yaml does that for every key. */
+static void warn_of_idle_keys(const struct config *c, const struct config_sources *sources)
+{
+    struct config usual;
+    struct config_sources none;
+    config_defaults(&usual, &none);
+    for (size_t i = 0; i < sizeof effects / sizeof *effects; i++) {
+        char value[CONFIG_VALUE_MAX], other[CONFIG_VALUE_MAX];
+        int key = config_key_at(effects[i].offset);
+        if (sources->of[key] <= CONFIG_PRESET || effects[i].has(c)) continue;
+        if (!strcmp(config_value_text(c, key, value), config_value_text(&usual, key, other))) continue;
+        log_warn("%s.%s: %s has no effect: it needs %s", config_keys[key].section, config_keys[key].key, value,
+                 effects[i].needs);
+    }
+}
+
+static void warn_of_no_steps(const struct config *c)
+{
+    if (c->inner.learning_rate == 0) log_warn("inner.learning_rate: 0: nothing is learned");
+    if (c->train.method != METHOD_DDP && c->outer.learning_rate == 0)
+        log_warn("outer.learning_rate: 0: nothing is learned");
+}
+
+void settings_warn(const struct config *c, const struct config_sources *sources)
 {
     uint32_t rounds = c->train.max_steps / c->train.sync_every, period = codec_spec_traits(c->codec.up).period;
     config_env_warn();
+    warn_of_idle_keys(c, sources);
+    warn_of_no_steps(c);
     warn_of_embeddings(c);
     if (c->inner.warmup_steps >= c->train.max_steps)
         log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",

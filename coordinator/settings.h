@@ -11,7 +11,8 @@
 enum status settings_read(struct config *config, struct config_sources *sources, const char *path,
                           const struct options *options, struct err *err) MUST_CHECK;
 
-/* Log what is allowed and hardly meant. For one program of a run: workers take the coordinator's configuration. */
-void settings_warn(const struct config *config);
+/* Log what is allowed and hardly meant, and what was set and does nothing here. For one program of a run: workers take
+ * the coordinator's configuration. */
+void settings_warn(const struct config *config, const struct config_sources *sources);
 
 #endif

@@ -146,6 +146,7 @@ static void test_refused_texts(void **state)
         {"train:\n  max_steps: 1e3\n", "\"1e3\" is not a whole number"},
         {"train:\n  max_steps:\n", "\"\" is not a whole number"},
         {"train:\n  max_steps: ~\n", "\"~\" is not a whole number"},
+        {"inner:\n  learning_rate: 1e-400\n", "\"1e-400\" is nearer to 0 than a number can be; allowed: 0 to 1000"},
         {"inner:\n  beta1: 1\n", "\"1\" is out of range; allowed: 0 to 0.999999"},
         {"inner:\n  eps: nan\n", "\"nan\" is not a number"},
         {"inner:\n  learning_rate: inf\n", "is not a number"},

@@ -12,6 +12,7 @@
 #include "coordinator/settings.h"
 
 static struct config config;
+static struct config_sources sources;
 static struct err err;
 static char warnings[4096];
 
@@ -24,7 +25,6 @@ static void keep_warnings(void *ctx, enum log_level level, const char *line)
 
 static enum status read_flags(const char *const *flags)
 {
-    struct config_sources sources;
     struct options options = {0};
     for (; *flags; flags++) options.settings[options.n_settings++] = *flags;
     return settings_read(&config, &sources, NULL, &options, &err);
@@ -37,7 +37,7 @@ static const char *warned(const char *const *flags)
     log_set_sink(keep_warnings, NULL);
     enum status status = read_flags(flags);
     assert_string_equal(warnings, ""); /* reading one says nothing: workers read it, too */
-    if (status == STATUS_OK) settings_warn(&config);
+    if (status == STATUS_OK) settings_warn(&config, &sources);
     log_set_sink(NULL, NULL);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     return warnings;
@@ -91,12 +91,40 @@ static void test_warnings(void **state)
                "codec.embeddings: topk:64/4096 sends a coordinate about once in 64 rounds, and this run has 24");
 }
 
+/* A key that somebody set, and that does nothing beside the others. */
+static void test_idle_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *with, *flag, *message;
+    } cases[] = {
+        {"--train.method=async", "--coordinator.quorum=2", "coordinator.quorum: 2 has no effect: it needs "},
+        {"--train.method=diloco", "--outer.buffer=3", "outer.buffer: 3 has no effect: it needs train.method async"},
+        {"--train.method=diloco", "--outer.max_staleness=2", "outer.max_staleness: 2 has no effect"},
+        {"--train.method=diloco", "--train.dynamic_steps=on", "train.dynamic_steps: on has no effect"},
+        {"--train.method=local-sgd", "--outer.momentum=0.5", "outer.momentum: 0.5 has no effect"},
+        {"--train.method=ddp", "--outer.learning_rate=0.5", "outer.learning_rate: 0.5 has no effect"},
+        {"--inner.optimizer=adamw", "--inner.muon_steps=6", "inner.muon_steps: 6 has no effect"},
+        {"--inner.optimizer=sgd", "--inner.beta1=0.8", "inner.beta1: 0.8 has no effect"},
+        {"--inner.schedule=constant", "--inner.min_lr_fraction=0.2", "inner.min_lr_fraction: 0.2 has no effect"},
+        {"--run.seed=2", "--inner.learning_rate=0", "inner.learning_rate: 0: nothing is learned"},
+        {"--run.seed=2", "--outer.learning_rate=0", "outer.learning_rate: 0: nothing is learned"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_one(WARNED(cases[i].with, cases[i].flag), cases[i].message);
+    assert_string_equal(WARNED("--train.method=diloco", "--outer.buffer=0", "--inner.muon_steps=5"), ""); /* defaults */
+    assert_string_equal(WARNED("--train.method=async", "--outer.buffer=3", "--train.dynamic_steps=on"), "");
+    assert_string_equal(WARNED("--train.method=ddp", "--inner.optimizer=sgd", "--inner.eps=1e-8"), "");
+    assert_string_equal(WARNED("--inner.optimizer=sgd", "--outer.optimizer=adamw", "--inner.beta1=0.8"), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs_are_checked),
         cmocka_unit_test(test_no_warning),
         cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_idle_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
