@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/layout.h"
+#include "common/model_flops.h"
 #include "common/rope_scaling.h"
 
 bool config_unset(const struct config_resolve *r, int index)
@@ -157,9 +159,21 @@ static enum status check_sizes(const struct config_resolve *r)
     return STATUS_OK;
 }
 
+static enum status check_total(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    double weights = model_weights(c), most = (double)LAYOUT_PARAMS_MAX;
+    if (weights <= most) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(model.n_layer), AT(model.n_embd), AT(model.ffn), AT(model.vocab_size)),
+                         "%u layers of model.n_embd = %u and a vocabulary of %u make %.3g parameters, more than the "
+                         "%.3g that a model may have",
+                         c->model.n_layer, c->model.n_embd, c->model.vocab_size, weights, most);
+}
+
 enum status config_model_resolve(const struct config_resolve *r)
 {
     TRY(resolve_preset(r));
     TRY(check_sizes(r));
-    return strcmp(r->config->model.family, "llama") ? check_gpt2(r) : resolve_llama(r);
+    TRY(strcmp(r->config->model.family, "llama") ? check_gpt2(r) : resolve_llama(r));
+    return check_total(r);
 }

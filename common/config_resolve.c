@@ -9,6 +9,7 @@
 #include "common/codec_spec.h"
 #include "common/gpu_share.h"
 #include "common/log.h"
+#include "common/pool.h"
 
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
 {
@@ -204,6 +205,11 @@ static enum status check_train(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(train.batch_size), AT(train.ranks), AT(train.devices)),
                              "%u cannot be divided among train.ranks = %u; nearest: %s", c->train.batch_size,
                              c->train.ranks, config_multiples(c->train.batch_size, c->train.ranks, nearest));
+    uint32_t threads = (c->train.threads + c->train.ranks - 1) / c->train.ranks;
+    if (threads > POOL_THREADS_MAX)
+        return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
+                             "%u are %u for each of train.ranks = %u; nearest: %u", c->train.threads, threads,
+                             c->train.ranks, POOL_THREADS_MAX * c->train.ranks);
     if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
         return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
                              "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,

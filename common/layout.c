@@ -53,7 +53,7 @@ static enum status append(struct layout *layout, const char *name, int ndim, con
     }
     t.offset = layout->n_params;
     uint64_t total;
-    if (__builtin_add_overflow(t.offset, t.count, &total) || total > (uint64_t)1 << 40) return STATUS_INVALID;
+    if (__builtin_add_overflow(t.offset, t.count, &total) || total > LAYOUT_PARAMS_MAX) return STATUS_INVALID;
     if ((layout->n_tensors & (layout->n_tensors - 1)) == 0) { /* powers of two: room doubles */
         size_t old = layout->n_tensors * sizeof t, room = layout->n_tensors ? 2 * old : sizeof t;
         struct tensor *grown = mem_resize(layout->tensors, old, room);

@@ -15,6 +15,7 @@
 #include "common/status.h"
 
 enum { LAYOUT_NAME_MAX = 96, LAYOUT_DIMS_MAX = 4, LAYOUT_TENSORS_MAX = 16384, LAYOUT_FRAGMENTS_MAX = 256 };
+#define LAYOUT_PARAMS_MAX ((uint64_t)1 << 40)
 
 enum layout_init { LAYOUT_INIT_ZEROS, LAYOUT_INIT_ONES, LAYOUT_INIT_NORMAL };
 

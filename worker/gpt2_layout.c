@@ -71,6 +71,9 @@ enum status gpt2_layout(const struct model_config *config, struct layout *layout
 {
     TRY(config_check(config, err));
     enum status status = add_all(config, layout);
+    if (status == STATUS_INVALID) /* the last thing that can be wrong with it */
+        return err_set(err, status, "model too large: %u layers of %u make more than %llu parameters", config->n_layer,
+                       config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);
     return status == STATUS_OK ? status : err_set(err, status, "cannot lay out the model: %s", status_text(status));
 }
 

@@ -218,6 +218,7 @@ static void test_cross_checks(void **state)
         {"model.n_head=200", "nearest: 200"},
         {"model.vocab_size=255", "model.vocab_size: 255 is too small for data.tokenizer bytes; nearest: 256"},
         {"train.ranks=3", "train.batch_size: 16 cannot be divided among train.ranks = 3; nearest: 15 or 18"},
+        {"train.threads=257", "train.threads: 257 are 257 for each of train.ranks = 1; nearest: 256"},
         {"train.sync_every=1000", "train.sync_every: 1000 is more than train.max_steps = 720"},
         {"train.eval_tokens=10", "train.eval_tokens: 10 is less than one block; nearest: 128"},
         {"train.devices=gpu", "train.devices"},
@@ -403,6 +404,18 @@ static void test_embeddings(void **state)
 #undef OWN
 }
 
+static void test_model_too_large(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=1024", "model.n_head=1024"), STATUS_INVALID);
+    assert_message(
+        "model.n_layer: 1024 layers of model.n_embd = 65536 and a vocabulary of 256 make 5.28e+13 parameters, "
+        "more than the 1.1e+12 that a model may have");
+    assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=21", "model.n_head=1024"), STATUS_OK);
+    assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=22", "model.n_head=1024"), STATUS_INVALID);
+    assert_int_equal(RESOLVE("train.threads=1024", "train.ranks=4"), STATUS_OK);
+}
+
 /* A disagreement names where the values were given that somebody gave. */
 static void test_places(void **state)
 {
@@ -483,11 +496,12 @@ int main(void)
 {
     log_set_sink(no_log, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets),        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_methods),        cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),   cmocka_unit_test(test_down),
-        cmocka_unit_test(test_embeddings),     cmocka_unit_test(test_places),
-        cmocka_unit_test(test_printed_source), cmocka_unit_test(test_shipped_files),
+        cmocka_unit_test(test_presets),       cmocka_unit_test(test_families),
+        cmocka_unit_test(test_methods),       cmocka_unit_test(test_method_overrides_weaker_source),
+        cmocka_unit_test(test_cross_checks),  cmocka_unit_test(test_down),
+        cmocka_unit_test(test_embeddings),    cmocka_unit_test(test_model_too_large),
+        cmocka_unit_test(test_places),        cmocka_unit_test(test_printed_source),
+        cmocka_unit_test(test_shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
