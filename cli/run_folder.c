@@ -1,6 +1,7 @@
 #include "cli/run_folder.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,7 +9,7 @@
 #include "common/fileio.h"
 #include "common/mem.h"
 
-enum { LINE_FILE_MAX = 65536 };
+enum { LINE_FILE_MAX = 65536, METRICS_TAIL_MAX = 4 << 20 };
 
 enum status run_path(char *out, size_t cap, const char *dir, const char *name, struct err *err)
 {
@@ -45,17 +46,43 @@ enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *
     char folder[FILEIO_PATH_MAX], probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX];
     char name[256];
     struct stat st;
-    if (stat(path, &st)) return err_set(err, STATUS_NOTFOUND, "there is no %s: give a run or checkpoint folder", path);
+    if (stat(path, &st) && errno == ENOENT)
+        return err_set(err, STATUS_NOTFOUND, "there is no %s: give a run or checkpoint folder", path);
+    if (stat(path, &st)) return err_set(err, STATUS_IO, "cannot look at %s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run or checkpoint folder", path);
     TRY(run_folder_name(folder, sizeof folder, path, err));
     TRY(run_path(probe, sizeof probe, folder, "config.json", err));
     if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
     TRY(run_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
     TRY(run_path(latest, sizeof latest, checkpoints, "latest", err));
-    if (run_line(latest, name, sizeof name, NULL) != STATUS_OK)
+    enum status status = run_line(latest, name, sizeof name, err);
+    if (status == STATUS_NOTFOUND)
         return err_set(err, STATUS_NOTFOUND,
                        "no checkpoint in %s: it has neither config.json nor checkpoints/latest; wait for the first one",
                        folder);
+    if (status != STATUS_OK) return status;
     return run_path(out, cap, checkpoints, name, err);
+}
+
+json_t *run_last_round(const char *run)
+{
+    static const char mark[] = "\"event\":\"round\"";
+    char path[FILEIO_PATH_MAX];
+    struct file_map map;
+    json_t *round = NULL;
+    if (run_path(path, sizeof path, run, "metrics.jsonl", NULL) != STATUS_OK) return NULL;
+    if (file_map_open(&map, path, NULL) != STATUS_OK) return NULL;
+    const char *text = (const char *)map.data, *end = text + map.size;
+    for (size_t seen = 0; end > text && !round && seen < METRICS_TAIL_MAX;) {
+        const char *before = memrchr(text, '\n', (size_t)(end - text - 1)), *line = before ? before + 1 : text;
+        if (memmem(line, (size_t)(end - line), mark, sizeof mark - 1))
+            round = json_loadb(line, (size_t)(end - line), 0, NULL);
+        seen += (size_t)(end - line);
+        end = line;
+    }
+    file_map_close(&map);
+    return round;
 }
 
 bool run_folder_empty(const char *path)

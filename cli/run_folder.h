@@ -2,6 +2,7 @@
 #ifndef CLI_RUN_FOLDER_H
 #define CLI_RUN_FOLDER_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -17,6 +18,8 @@ enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *
 /* First line of a file without its end. NOTFOUND when there is no such file or the line is empty; out is set on success
  * only. */
 enum status run_line(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
+/* The last round that RUN/metrics.jsonl tells of, an object the caller decrefs; NULL when it tells of none. */
+json_t *run_last_round(const char *run);
 /* There is no such folder, or nothing in it. */
 bool run_folder_empty(const char *path);
 

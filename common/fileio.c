@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -98,6 +99,30 @@ enum status file_write(const char *path, const void *data, size_t size, struct e
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+bool file_is_locked(const char *path)
+{
+    int fd = open_retry(path, O_RDONLY);
+    if (fd < 0) return false;
+    bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return locked;
+}
+
+void file_sweep(const char *path)
+{
+    glob_t found;
+    char pattern[FILEIO_PATH_MAX];
+    size_t n = 0;
+    for (const char *p = path; *p && n < sizeof pattern - 16; p++) { /* a folder's name may hold anything */
+        if (strchr("*?[\\", *p)) pattern[n++] = '\\';
+        pattern[n++] = *p;
+    }
+    snprintf(pattern + n, sizeof pattern - n, ".tmp-[0-9]*");
+    if (glob(pattern, GLOB_NOSORT, NULL, &found)) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) unlink(found.gl_pathv[i]);
+    globfree(&found);
 }
 
 /* --- a file under construction ------------------------------------------------------------------------------------ */

@@ -17,6 +17,10 @@ enum { FILEIO_PATH_MAX = 4096 };
 enum status file_read(const char *path, size_t max, void **data, size_t *size, struct err *err) MUST_CHECK;
 enum status file_write(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
 bool file_exists(const char *path);
+/* Somebody holds the file's flock, as a coordinator that of RUN/lock while it lives: had for a moment here, to see. */
+bool file_is_locked(const char *path);
+/* Remove what processes that were killed left of the file under temporary names. For who knows that none writes it. */
+void file_sweep(const char *path);
 
 /* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. Put
  * fails, too, once a signal was noted (common/interrupt.h). */

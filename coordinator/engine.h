@@ -61,6 +61,9 @@ struct engine_io {
     void (*event)(void *ctx, const struct engine_event *event);
     /* Bytes on the socket since this process started; may be NULL. */
     void (*bytes)(void *ctx, uint64_t *up, uint64_t *down);
+    /* Recovery of a run found in the store: before each checkpoint and each record of the journal is read, with rounds
+     * and records so far. An error ends it, and engine_create with it. May be NULL. */
+    enum status (*recovering)(void *ctx, uint64_t round, uint64_t records, struct err *err);
 };
 
 struct engine_options {

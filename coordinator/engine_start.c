@@ -60,11 +60,19 @@ static enum status change_settings(struct engine *e, struct err *err)
     return begin_run(e, err);
 }
 
+static enum status tell_recovering(const struct engine *e, struct err *err)
+{
+    if (!e->io.recovering) return STATUS_OK;
+    return e->io.recovering(e->io.ctx, e->ledger.modelled ? round_done(&e->ledger.round) : 0, e->recovered, err);
+}
+
 static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                          struct err *err)
 {
     struct engine *e = ctx;
     const struct snapshot_info *newest = engine_newest(e);
+    TRY(tell_recovering(e, err));
+    e->recovered++;
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
     if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before steps are recomputed */
     return ledger_replay(&e->ledger, type, at, body, size, err);
@@ -77,6 +85,7 @@ static enum status load_snapshots(struct engine *e, struct err *err)
     size_t n;
     TRY(e->store->ops->snapshot_list(e->store, rounds, STORE_LIST_MAX, &n, err));
     for (size_t i = 0; i < n; i++) {
+        TRY(tell_recovering(e, err));
         TRY(engine_kept_room(e, err));
         struct snapshot_info *info = &e->kept[e->n_kept];
         enum status status = i + 1 == n ? snapshot_load(&e->ledger, e->store, rounds[i], info, err)

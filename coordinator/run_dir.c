@@ -47,6 +47,11 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
         return status;
     }
     *fd_p = fd;
+    static const char *const files[] = {"address", "config.yaml", "keys", "run_id", "summary.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        path_of(dir, files[i], path);
+        file_sweep(path);
+    }
     return STATUS_OK;
 }
 
@@ -66,6 +71,15 @@ enum status run_dir_write_config(const char *dir, const struct config *config, c
     enum status status = file_write(path, text, size, err);
     free(text);
     return status;
+}
+
+enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err)
+{
+    char path[FILEIO_PATH_MAX], text[2 * WIRE_UUID + 2];
+    for (int i = 0; i < WIRE_UUID; i++) snprintf(text + 2 * i, 3, "%02x", run_id[i]);
+    text[2 * WIRE_UUID] = '\n';
+    path_of(dir, "run_id", path);
+    return file_write(path, text, 2 * WIRE_UUID + 1, err);
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */

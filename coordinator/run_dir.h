@@ -1,18 +1,24 @@
-/* The coordinator's files in the run folder other than journal and checkpoints: lock, config.yaml, address, keys. */
+/* The coordinator's files in the run folder other than journal and checkpoints: lock, config.yaml, run_id, address,
+ * keys. */
 #ifndef COORDINATOR_RUN_DIR_H
 #define COORDINATOR_RUN_DIR_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/config.h"
 #include "common/status.h"
+#include "wire/msg.h"
 #include "wire/transport.h"
 
-/* Make the folder and take its lock; *fd_p holds it until closed. EXISTS when another coordinator has it. */
+/* Make the folder, take its lock and remove files that a coordinator killed before left half written; *fd_p holds the
+ * lock until closed. EXISTS when another coordinator has it. */
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err) MUST_CHECK;
 /* config.yaml: resolved, with where each value came from. */
 enum status run_dir_write_config(const char *dir, const struct config *config, const struct config_sources *sources,
                                  struct err *err) MUST_CHECK;
+/* RUN/run_id, in hex: whoever finds RUN/address can tell whether this run still answers there. */
+enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err) MUST_CHECK;
 /* The keys of the run, made at the first call (RUN/keys, mode 0600). */
 enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err) MUST_CHECK;
 /* Where to listen: `listen`, with the port of RUN/address in place of "*" if there is one. */

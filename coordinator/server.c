@@ -19,7 +19,7 @@
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
-enum { BATCH = 64, SLEEP_MAX_US = 500000, SUMMARY_FLUSH_US = 2000000 };
+enum { BATCH = 64, SLEEP_MAX_US = 500000, SUMMARY_FLUSH_US = 2000000, RECOVERING_LINE_US = 3000000 };
 
 struct server {
     const struct server_options *options;
@@ -28,8 +28,8 @@ struct server {
     struct engine *engine;
     struct transport *transport;
     struct report report;
-    uint8_t *buffer; /* one encoded message */
-    uint64_t flushed_us;
+    uint8_t *buffer;              /* one encoded message */
+    uint64_t flushed_us, said_us; /* summaries; of the recovery */
     bool warned;
 };
 
@@ -47,14 +47,18 @@ static void on_signal(int number)
     errno = saved;
 }
 
-static void catch_signals(struct transport *t)
+static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal};
-    signal_transport = t;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     if (std_streams_hang_up()) sigaction(SIGHUP, &action, NULL);
+}
+
+static enum status stopped(struct err *err)
+{
+    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal: start it again the same way to continue");
 }
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */
@@ -86,12 +90,28 @@ static void io_event(void *ctx, const struct engine_event *event)
     report_event(&s->report, event);
 }
 
+/* A large run is silent for long: what it does is said at once, and again as time goes by. */
+static enum status io_recovering(void *ctx, uint64_t round, uint64_t records, struct err *err)
+{
+    struct server *s = ctx;
+    uint64_t now = clock_monotonic_us();
+    if (stop_signal) return stopped(err);
+    if (s->said_us && now - s->said_us < RECOVERING_LINE_US) return STATUS_OK;
+    if (!s->said_us)
+        log_info("recovering the run found in its folder: reads the checkpoint and the journal behind it");
+    else
+        log_info("recovering: %" PRIu64 " records of the journal read, at round %" PRIu64, records, round);
+    s->said_us = now;
+    return STATUS_OK;
+}
+
 /* --- start -------------------------------------------------------------------------------------------------------- */
 
 static enum status start_engine(struct server *s, struct err *err)
 {
     const struct config *config = s->options->config;
-    struct engine_io io = {.ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes};
+    struct engine_io io = {
+        .ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes, .recovering = io_recovering};
     struct engine_options options = {.config = config};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
@@ -137,8 +157,9 @@ static enum status start(struct server *s, struct err *err)
     TRY(report_open(&s->report, o->config, o->run_dir, stdout, err));
     TRY(start_engine(s, err));
     TRY(run_dir_write_config(o->run_dir, o->config, o->sources, err));
+    TRY(run_dir_write_id(o->run_dir, engine_run_id(s->engine), err));
     TRY(listen_on(s, err));
-    catch_signals(s->transport);
+    signal_transport = s->transport;
     return STATUS_OK;
 }
 
@@ -212,7 +233,7 @@ static enum status serve(struct server *s, struct err *err)
         if (stop_signal) {
             engine_stop(s->engine);
             TRY(engine_sync(s->engine, err));
-            return err_set(err, STATUS_INTERRUPTED, "stopped by a signal: start it again the same way to continue");
+            return stopped(err);
         }
         TRY(turn(s, err));
     }
@@ -227,6 +248,7 @@ static enum status serve(struct server *s, struct err *err)
 enum exit_code server_run(const struct server_options *options, struct err *err)
 {
     struct server s = {.options = options, .lock = -1};
+    catch_signals();
     enum status status = start(&s, err);
     if (status == STATUS_OK) status = serve(&s, err);
     finish(&s);

@@ -61,6 +61,8 @@ enum status transport_keys_make(struct transport_keys *keys, struct err *err) MU
  * no such host. close waits up to a second for what is queued. */
 enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
                                  char *bound, size_t cap, struct err *err) MUST_CHECK;
+/* What dial does first: look the host up, and refuse what it refuses. For those who make something before they dial. */
+enum status transport_zmq_look_up(const struct transport_address *address, bool *ipv6_p, struct err *err) MUST_CHECK;
 /* Dial; connects and reconnects in the background, for as long as recv is called now and then, and logs why it cannot.
  * NOTFOUND when there is no such host (looking it up may take a while), INVALID for a plain address off loopback. uuid
  * makes both connections recognisable across reconnects. */

@@ -249,21 +249,27 @@ static void dialler_close(struct transport *t)
     mem_free(d);
 }
 
-static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID], struct err *err)
+enum status transport_zmq_look_up(const struct transport_address *address, bool *ipv6_p, struct err *err)
 {
     struct endpoint e;
     struct endpoint_found found = {.loopback = false};
-    TRY(endpoint_parse(&e, d->address.endpoint, false, err));
+    TRY(endpoint_parse(&e, address->endpoint, false, err));
     enum status status = endpoint_find(&found, &e, err);
     if (status < 0) return status;
-    if (!d->address.curve && !found.loopback)
+    if (!address->curve && !found.loopback)
         return err_set(err, STATUS_INVALID,
                        "address %s has no keys, only loopback addresses go without: use the whole join line of the "
                        "coordinator",
-                       d->address.endpoint);
+                       address->endpoint);
     if (status == STATUS_AGAIN) log_warn("host %s: the name service does not answer, trying on", e.host);
-    d->ipv6 = found.ipv6;
+    *ipv6_p = found.ipv6;
+    return STATUS_OK;
+}
+
+static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID], struct err *err)
+{
     uint64_t nonce;
+    TRY(transport_zmq_look_up(&d->address, &d->ipv6, err));
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
         return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {

@@ -9,12 +9,14 @@
 
 #include "common/config.h"
 #include "common/config_keys.h"
+#include "common/fileio.h"
 #include "common/log.h"
 #include "common/options.h"
 #include "common/std_streams.h"
 #include "common/text.h"
 #include "worker/join_line.h"
 #include "worker/train.h"
+#include "worker/train_data.h"
 #include "worker/worker_dir.h"
 
 enum { ADDRESS_POLL_US = 200000, ADDRESS_WAIT_S = 60, FOLDER_NAME_MAX = 60 };
@@ -124,20 +126,40 @@ static enum status check_join(const char *join, struct err *err)
     return STATUS_OK;
 }
 
-/* A run folder, or one that is about to be: the coordinator may be starting just now. */
-static enum status find_coordinator(const char *join, struct train_options *o, struct err *err)
+/* A join line or a run folder. */
+static enum status read_join(const char *join, struct train_options *o, struct err *err)
 {
-    struct stat st;
     if (!strncmp(join, "tcp://", 6)) {
         if ((size_t)snprintf(o->join, sizeof o->join, "%s", join) < sizeof o->join) return STATUS_OK;
         return err_set(err, STATUS_INVALID, "--join is longer than a join line");
     }
     TRY(check_join(join, err));
-    if ((size_t)snprintf(o->address_file, sizeof o->address_file, "%s/address", join) >= sizeof o->address_file)
+    if ((size_t)snprintf(o->run_dir, sizeof o->run_dir, "%s", join) >= sizeof o->run_dir)
         return err_set(err, STATUS_INVALID, "--join is too long a path");
-    bool missing = stat(join, &st) != 0;
+    snprintf(o->address_file, sizeof o->address_file, "%s/address", join);
+    return STATUS_OK;
+}
+
+/* Its summary is written, and no coordinator is left to tell late workers so. */
+static bool is_over(const char *run)
+{
+    char summary[CONFIG_PATH_MAX + 16], lock[CONFIG_PATH_MAX + 16];
+    snprintf(summary, sizeof summary, "%s/summary.json", run);
+    snprintf(lock, sizeof lock, "%s/lock", run);
+    return file_exists(summary) && !file_is_locked(lock);
+}
+
+/* A run folder, or one that is about to be: the coordinator may be starting just now. END: the run is complete. */
+static enum status await_coordinator(struct train_options *o, struct err *err)
+{
+    char id_file[CONFIG_PATH_MAX + 16];
+    bool missing = !file_exists(o->run_dir);
+    if (is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
+    snprintf(id_file, sizeof id_file, "%s/run_id", o->run_dir);
     for (int i = 0;; i++) {
+        TRY(train_go_on(err));
         enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
+        join_run_id_read(id_file, o->run_id); /* after the address, which a coordinator writes after it */
         if (status != STATUS_NOTFOUND || i * (ADDRESS_POLL_US / 1000) >= ADDRESS_WAIT_S * 1000) return status;
         if (i == (missing ? 0 : 10)) /* a folder that is not there may be a slip: at once */
             log_info("waits for a coordinator to write %s%s, for %d s", o->address_file,
@@ -154,6 +176,22 @@ static void end_here(const char *line)
     _exit(EXIT_FAILED);
 }
 
+/* What is wrong here is said before a coordinator is waited for, or the worker's folder made. */
+static enum status look_around(struct arguments *a, struct train_options *o, struct err *err)
+{
+    struct config config = a->config;
+    struct tokens train, val;
+    struct transport_address address;
+    bool ipv6;
+    TRY(read_join(a->join, o, err));
+    TRY(train_data_open(&train, &val, &config, err));
+    tokens_close(&train);
+    tokens_close(&val);
+    if (o->run_dir[0]) TRY(await_coordinator(o, err));
+    TRY(transport_address_parse(&address, o->join, err));
+    return transport_zmq_look_up(&address, &ipv6, err);
+}
+
 static enum exit_code work(struct arguments *a, struct err *err)
 {
     static struct train_options o;
@@ -161,8 +199,10 @@ static enum exit_code work(struct arguments *a, struct err *err)
     o.local = &a->config;
     o.sources = &a->sources;
     o.end = end_here;
+    train_catch_signals();
     if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
-    enum status status = find_coordinator(a->join, &o, err);
+    enum status status = look_around(a, &o, err);
+    if (status == STATUS_END) return log_info("%s", err->msg), EXIT_DONE;
     if (status == STATUS_OK)
         status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
     if (status != STATUS_OK) return exit_code_of(status);

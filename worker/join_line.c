@@ -5,6 +5,7 @@
 
 #include "common/fileio.h"
 #include "common/mem.h"
+#include "worker/worker_dir.h"
 
 enum { ADDRESS_MAX = 4096 };
 
@@ -21,4 +22,14 @@ enum status join_line_read(const char *path, char *out, size_t cap, struct err *
     if (fits) snprintf(out, cap, "%.*s", (int)length, text);
     mem_free(data);
     return fits ? STATUS_OK : err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again", path);
+}
+
+void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID])
+{
+    void *data;
+    size_t size;
+    memset(run_id, 0, WIRE_UUID);
+    if (file_read(path, ADDRESS_MAX, &data, &size, NULL) != STATUS_OK) return;
+    if (size < 2 * WIRE_UUID || !worker_uuid_parse(data, run_id)) memset(run_id, 0, WIRE_UUID);
+    mem_free(data);
 }

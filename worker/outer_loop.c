@@ -62,11 +62,16 @@ static void refresh_pulse(struct outer_loop *loop)
 /* ---- messages -----------------------------------------------------------------------------------------------------
  */
 
+static void other_run(struct outer_loop *loop)
+{
+    sync_fail(&loop->sync, "this address serves another run now: start the worker again to join that one");
+}
+
 /* A run's configuration never changes; another one means that the address serves another run now. */
 static void repeated_config(struct outer_loop *loop, const struct msg_config *m, uint64_t now_us)
 {
     if (m->config_hash != loop->config_hash || memcmp(m->run_id, loop->run_id, WIRE_UUID) != 0) {
-        sync_fail(&loop->sync, "this address serves another run now: start the worker again to join that one");
+        other_run(loop);
         return;
     }
     sync_configured(&loop->sync, loop->async, loop->n_fragments, NULL, now_us);
@@ -82,7 +87,7 @@ static void on_config(struct outer_loop *loop, const struct msg_config *m, uint6
     }
     memcpy(loop->run_id, m->run_id, WIRE_UUID);
     loop->config_hash = m->config_hash;
-    enum status status = loop->setup.on_config(loop->setup.host_ctx, m->text, &loop->model, &err);
+    enum status status = loop->setup.on_config(loop->setup.host_ctx, m, &loop->model, &err);
     if (status == STATUS_OK) status = outer_memory_init(loop, &err);
     if (status != STATUS_OK) {
         sync_fail(&loop->sync, err.msg[0] ? err.msg : status_text(status));
@@ -111,7 +116,9 @@ static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint6
     enum sync_phase before = loop->sync.phase;
     bool said = !strcmp(loop->sync.text, m->text);
     sync_on_refuse(&loop->sync, m, now_us);
-    if (before == SYNC_JOINED && loop->sync.phase == SYNC_HELLO)
+    if (m->code == REFUSE_RUN && loop->configured && loop->sync.phase == SYNC_STOPPED)
+        other_run(loop); /* not that our state is of a wrong run */
+    else if (before == SYNC_JOINED && loop->sync.phase == SYNC_HELLO)
         log_info("the coordinator does not know this session (%s): joins again", m->text);
     else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
         log_warn("the coordinator refused a message: %s", m->text);

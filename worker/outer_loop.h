@@ -68,6 +68,7 @@ struct outer_model {
 
 struct outer_setup {
     uint8_t uuid[WIRE_UUID];
+    uint8_t run_id[WIRE_UUID]; /* the run to join; zeros: whichever is served there. on_config refuses another one */
     char name[WIRE_NAME_MAX];
 
     /* Queue one message. AGAIN: the queue is full (a chunk is offered again later, anything else counts as lost and
@@ -78,7 +79,7 @@ struct outer_setup {
     /* The run's shared configuration arrived: build layout, model and data, fill *model. Called once (a rejoin brings
      * the same configuration again and only its hash is compared). On failure err says why and the loop fails. */
     void *host_ctx;
-    enum status (*on_config)(void *ctx, const char *text, struct outer_model *model, struct err *err);
+    enum status (*on_config)(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
 
     /* Storage of the worker's state; save_begin NULL: none. save_begin starts to write a state, head
      * (saved_state_head) and body, which replaces the newest atomically; the one before is kept. It may go on beside

@@ -16,11 +16,15 @@ enum status outer_send(struct outer_loop *loop, enum wire_lane lane)
     return status;
 }
 
+/* The run of the saved state, for the coordinator to refuse. Not if it is the run that is looked for: whoever has its
+ * address now would call the state wrong; he says who he is with CONFIG. */
 static void fill_hello(struct outer_loop *loop)
 {
     struct msg_hello *m = &loop->out.hello;
+    bool meant = !loop->configured && !memcmp(loop->setup.run_id, loop->run_id, WIRE_UUID);
     memcpy(m->uuid, loop->setup.uuid, WIRE_UUID);
-    memcpy(m->run_id, loop->run_id, WIRE_UUID);
+    memset(m->run_id, 0, WIRE_UUID);
+    if (!meant) memcpy(m->run_id, loop->run_id, WIRE_UUID);
     snprintf(m->name, sizeof m->name, "%s", loop->setup.name);
     snprintf(m->software, sizeof m->software, "atoll %s", ATOLL_VERSION);
 }

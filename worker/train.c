@@ -34,15 +34,19 @@ static void on_signal(int number)
     if (link) link_expect_end(link);
 }
 
-static void catch_signals(void)
+void train_catch_signals(void)
 {
     /* The second one kills as usual. */
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
-    stop_signal = 0;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     if (std_streams_hang_up()) sigaction(SIGHUP, &action, NULL);
+}
+
+enum status train_go_on(struct err *err)
+{
+    return stop_signal ? err_set(err, STATUS_INTERRUPTED, "stopped by signal %d", (int)stop_signal) : STATUS_OK;
 }
 
 static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)
@@ -263,7 +267,7 @@ static enum status loop(struct trainer *t, struct err *err)
     snprintf(join, sizeof join, "%s", t->options->join);
     TRY(open_link(t, join, err));
     for (;;) {
-        if (stop_signal) return err_set(err, STATUS_INTERRUPTED, "stopped by signal %d", (int)stop_signal);
+        TRY(train_go_on(err));
         switch (outer_loop_want(t->loop)) {
         case OUTER_WAIT: TRY(wait_for_work(t, &patience, join, sizeof join, err)); continue;
         case OUTER_TRAIN: TRY(train_round(t, err)); break;
@@ -298,10 +302,10 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
     struct outer_setup setup = {
         .io_ctx = t, .send = send_message, .host_ctx = t, .on_config = train_on_config, .stopwatch_us = stopwatch};
     memcpy(setup.uuid, options->uuid, WIRE_UUID);
+    memcpy(setup.run_id, options->run_id, WIRE_UUID);
     snprintf(setup.name, sizeof setup.name, "%s", options->name);
     state_dir_init(&dir, options->dir);
     state_dir_attach(&dir, &setup);
-    catch_signals();
     enum status status = outer_loop_create(&t->loop, &setup, clock_monotonic_us());
     if (status != STATUS_OK)
         err_set(err, status, "out of memory");

@@ -16,13 +16,19 @@ struct train_options {
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
     char dir[CONFIG_PATH_MAX]; /* the worker's own folder; its state lies there */
-    char address_file[CONFIG_PATH_MAX +
-                      16]; /* where the join line may change (a run folder on this machine); "": never */
-    char join[1024];       /* join line */
+    char join[1024];           /* join line */
+    /* Joined by its run folder on this machine: */
+    char run_dir[CONFIG_PATH_MAX];           /* "": not so */
+    char address_file[CONFIG_PATH_MAX + 16]; /* where the join line may change */
+    uint8_t run_id[WIRE_UUID];               /* of the run the folder holds; zeros: not known */
     void (*end)(const char *line); /* replica.h */
 };
 
-/* Runs until the end; SIGINT and SIGTERM stop it after the inner step in hand. DONE: code is EXIT_DONE. Otherwise err
+/* From here on SIGINT, SIGTERM, and SIGHUP where it is not ignored, are a wish to stop, which train_go_on tells of
+ * (INTERRUPTED). Before anything is made or waited for. */
+void train_catch_signals(void);
+enum status train_go_on(struct err *err) MUST_CHECK;
+/* Runs until the end; those signals stop it after the inner step in hand. DONE: code is EXIT_DONE. Otherwise err
  * says why and code is what the process should exit with. */
 enum exit_code train_run(const struct train_options *options, struct err *err);
 

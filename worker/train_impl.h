@@ -62,7 +62,7 @@ struct trainer {
 void train_setup_init(struct trainer *t, const struct train_options *options);
 void train_setup_finish(struct trainer *t);
 /* outer_setup.on_config; ctx is the trainer. */
-enum status train_on_config(void *ctx, const char *text, struct outer_model *model, struct err *err);
+enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
 
 /* Sample counters [n] from position `from` of the assignment's ranges laid end to end; false: they end before. */
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n);

@@ -9,6 +9,7 @@
 #include "gpu/plugin.h"
 #include "worker/memory_plan.h"
 #include "worker/outer_bytes.h"
+#include "worker/train_data.h"
 #include "worker/train_impl.h"
 
 void train_setup_init(struct trainer *t, const struct train_options *options)
@@ -83,56 +84,36 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 /* ---- on_config ----------------------------------------------------------------------------------------------------
  */
 
-static enum status read_config(struct trainer *t, const char *text, struct err *err)
+/* The address in a run folder may be an old one, where another run is served by now. */
+static enum status check_run(const struct trainer *t, const uint8_t run_id[WIRE_UUID], struct err *err)
+{
+    static const uint8_t any[WIRE_UUID];
+    const struct train_options *o = t->options;
+    if (!memcmp(o->run_id, any, WIRE_UUID) || !memcmp(o->run_id, run_id, WIRE_UUID)) return STATUS_OK;
+    return err_set(err, STATUS_MISMATCH, "the coordinator of %s is not running, and its address now serves another "
+                   "run, %s: start the coordinator again, or join that run", o->run_dir, t->config.run.name);
+}
+
+static enum status read_config(struct trainer *t, const struct msg_config *m, struct err *err)
 {
     t->config = *t->options->local;
     t->sources = *t->options->sources;
-    TRY(config_parse(&t->config, &t->sources, text, strlen(text), "configuration of the run", CONFIG_COORDINATOR, err));
+    TRY(config_parse(&t->config, &t->sources, m->text, strlen(m->text), "configuration of the run", CONFIG_COORDINATOR,
+                     err));
+    TRY(check_run(t, m->run_id, err));
     TRY(device_share_take(&t->share, &t->config, &t->sources, err));
     return config_resolve(&t->config, &t->sources, err);
 }
 
-static enum status open_tokens(struct tokens *tokens, const char *pattern, const char *key, struct err *err)
-{
-    if (!pattern[0])
-        return err_set(err, STATUS_INVALID,
-                       "no token shards to %s: give --data.%s=GLOB (or ATOLL_DATA_%s); "
-                       "`atoll prepare` makes them",
-                       !strcmp(key, "train") ? "train on" : "evaluate on", key,
-                       !strcmp(key, "train") ? "TRAIN" : "VAL");
-    enum status status = tokens_open(tokens, pattern, err);
-    if (status == STATUS_OK) return STATUS_OK;
-    err_prefix(err, "data.%s", key);
-    if (status == STATUS_NOTFOUND) err->code = STATUS_INVALID; /* a wrong setting, not a failure */
-    return err->code;
-}
-
-/* Without data.val: the shards beside the training shards that have "val" where those have "train" in their names. */
-static void guess_val(struct config *config)
-{
-    const char *slash = strrchr(config->data.train, '/'), *name = slash ? slash + 1 : config->data.train;
-    const char *at = strstr(name, "train");
-    if (config->data.val[0] || !at) return;
-    snprintf(config->data.val, sizeof config->data.val, "%.*sval%s", (int)(at - config->data.train), config->data.train,
-             at + strlen("train"));
-}
-
 static enum status open_data(struct trainer *t, struct err *err)
 {
-    guess_val(&t->config);
-    TRY(open_tokens(&t->train, t->config.data.train, "train", err));
-    TRY(open_tokens(&t->val, t->config.data.val, "val", err));
-    uint32_t seq = t->config.model.block_size, shared = tokens_shared(&t->train, &t->val);
+    TRY(train_data_open(&t->train, &t->val, &t->config, err));
+    uint32_t shared = tokens_shared(&t->train, &t->val);
     if (shared)
         log_warn("%u of %u shards of data.val are in data.train, too: validation losses are of text that was trained "
                  "on",
                  shared, t->val.n_shards);
-    if (tokens_samples(&t->train, seq) == 0 || tokens_samples(&t->val, seq) == 0)
-        return err_set(err, STATUS_INVALID,
-                       "%s has no shard of more than %u tokens: use more text, or a smaller "
-                       "model.block_size",
-                       tokens_samples(&t->train, seq) ? t->config.data.val : t->config.data.train, seq);
-    return STATUS_OK;
+    return train_data_check(&t->train, &t->val, &t->config, err);
 }
 
 /* Threads of the outer step, which has the machine's cores while nothing is trained. Of a CPU those that the user gave;
@@ -230,17 +211,17 @@ static void describe(const struct trainer *t)
                  "run's configuration chooses");
 }
 
-static enum status build(struct trainer *t, const char *text, struct err *err)
+static enum status build(struct trainer *t, const struct msg_config *config, struct err *err)
 {
-    TRY(read_config(t, text, err));
+    TRY(read_config(t, config, err));
     TRY(open_data(t, err));
     return make_model(t, err);
 }
 
-enum status train_on_config(void *ctx, const char *text, struct outer_model *model, struct err *err)
+enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err)
 {
     struct trainer *t = ctx;
-    enum status status = build(t, text, &t->host_err);
+    enum status status = build(t, config, &t->host_err);
     if (status != STATUS_OK) {
         if (err) *err = t->host_err;
         return status;

@@ -13,7 +13,7 @@
 
 enum { HEX = 2 * WIRE_UUID, TRIES_MAX = 64 };
 
-static bool uuid_parse(const char *text, uint8_t uuid[WIRE_UUID])
+bool worker_uuid_parse(const char *text, uint8_t uuid[WIRE_UUID])
 {
     for (int i = 0; i < WIRE_UUID; i++) {
         unsigned byte;
@@ -40,9 +40,10 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
     void *data;
     size_t size;
     snprintf(path, sizeof path, "%s/uuid", d->path);
+    file_sweep(path);
     if (!file_exists(path)) return uuid_make(path, d->uuid, err);
     TRY(file_read(path, 4096, &data, &size, err));
-    bool good = size >= HEX && uuid_parse(data, d->uuid);
+    bool good = size >= HEX && worker_uuid_parse(data, d->uuid);
     mem_free(data);
     if (!good)
         return err_set(err, STATUS_CORRUPT, "%s is not a worker's identity: remove the folder to start anew", path);

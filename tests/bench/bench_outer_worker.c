@@ -81,10 +81,11 @@ static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
     return 2;
 }
 
-static enum status on_config(void *ctx, const char *text, struct outer_model *model, struct err *err)
+static enum status on_config(void *ctx, const struct msg_config *m, struct outer_model *model, struct err *err)
 {
     struct bench *b = ctx;
-    TRY(config_parse(&b->config, &b->sources, text, strlen(text), "configuration of the run", CONFIG_COORDINATOR, err));
+    TRY(config_parse(&b->config, &b->sources, m->text, strlen(m->text), "configuration of the run", CONFIG_COORDINATOR,
+                     err));
     TRY(config_resolve(&b->config, &b->sources, err));
     const struct model_family *family = model_family_find(b->config.model.family);
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "unknown model family");

@@ -100,6 +100,12 @@ kill -TERM "$pid"
 finish "$pid" 100 75 "atoll launch of one worker after SIGTERM"
 echo "continued with fewer workers: it says whom it waits for"
 
+# A worker of a run that is over has nothing to do.
+start late.log "$BIN/atoll-worker" --join calm --dir late --name late --data.train="$WORK/data/train_*.bin"
+finish "$pid" 60 0 "a worker of a run that is over"
+grep -q 'the run in calm is complete' late.log || fail "a worker of a run that is over said: $(<late.log)"
+[[ ! -e late ]] || fail "it leaves a folder"
+
 # A worker that is started before its coordinator waits for the folder to appear.
 start early.log "$BIN/atoll-worker" --join later --dir early --name early --data.train="$WORK/data/train_*.bin"
 early=$pid
@@ -107,6 +113,10 @@ until_true 60 "the line that says what it waits for" grep -q 'waits for .*later/
 start later.log "$BIN/atoll-coordinator" run.yaml --dir later --train.max_steps=20
 finish "$pid" 100 0 "a coordinator started after its worker"
 finish "$early" 60 0 "a worker started before its coordinator"
+start asked.log "$BIN/atoll-worker" --join never --dir asked --name asked --data.train="$WORK/data/train_*.bin"
+until_true 60 "the line that says what it waits for" grep -q 'waits for .*never/address' asked.log
+kill -TERM "$pid"
+finish "$pid" 60 75 "a worker asked to stop while it waits"
 echo "a worker waits for the folder of its coordinator"
 
 # A run that starts from a checkpoint goes on when the same command is given again, also when that is no longer the newest.

@@ -47,7 +47,7 @@ wrong 'worker without an address' 2 '--join' "$BIN/atoll-worker" --name w
 wrong 'worker name that is no text' 2 'name.*UTF-8' "$BIN/atoll-worker" --join good --name $'\xff'
 wrong 'worker name of two lines' 2 'name.*control' "$BIN/atoll-worker" --join good --name $'one\ntwo'
 wrong 'worker name that is no folder' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
-wrong 'worker folder that is no name' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff'
+wrong 'worker folder that is no name' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff' --data.train='data/train_*.bin'
 wrong 'shared key given to a worker' 2 'train.max_steps belongs to the run' "$BIN/atoll-worker" --join good --train.max_steps=5
 
 echo '--- configuration'
@@ -89,14 +89,17 @@ wrong 'shard of another version' 1 'bad/train_0.bin.*version' launch --data.trai
 wrong 'token outside the vocabulary' 2 'vocab' launch --model.vocab_size=64
 wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
 
+wrong 'no shard matches, worker' 2 'data.train: .*nowhere' "$BIN/atoll-worker" --join later --data.train='nowhere/*.bin'
+
 echo '--- address'
 wrong 'an address without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
 wrong 'a join line without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600/12/34 --dir w --name w
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
 wrong 'a file for a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
-wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --dir w --name w
+wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
-wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --dir w --name w
+wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
+[[ ! -e atoll-worker-w ]] || fail "a worker without an address that can be dialled leaves a folder"
 start taken.log "$BIN/atoll-coordinator" run.yaml --dir taken --train.max_steps=1000000
 holder=$pid
 until_true 20 "the address of a coordinator" test -s taken/address
@@ -106,6 +109,14 @@ wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --d
 kill -STOP "$holder"
 wrong 'status of what does not answer' 1 'a coordinator serves taken.* within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
+mkdir stale # of a coordinator that was killed: another run has its address now
+cp taken/address stale
+cp good/run_id stale
+wrong 'address of another run, status' 1 'stale is not running: .*now serves another run, e2e' "$BIN/atoll" status stale
+wrong 'address of another run, worker' 1 'stale is not running, .*now serves another run, e2e' "$BIN/atoll-worker" --join stale \
+    --dir third --name third --data.train='data/train_*.bin'
+wrong 'address of another run, with a state' 1 'stale is not running' "$BIN/atoll-worker" --join stale \
+    --dir good/workers/worker-0 --name worker-0 --data.train='data/train_*.bin'
 wrong 'status of another folder' 1 'data holds no run' "$BIN/atoll" status data
 wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
 

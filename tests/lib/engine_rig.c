@@ -108,10 +108,17 @@ static void make_layout(struct rig *r)
     r->layout_size = w.pos;
 }
 
+static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, struct err *err)
+{
+    struct rig *r = ctx;
+    (void)round;
+    return records < r->records_max ? STATUS_OK : err_set(err, STATUS_INTERRUPTED, "told to stop");
+}
+
 enum status rig_start(struct rig *r, struct err *err)
 {
     struct engine_options options = {.config = &r->config, .entropy = r->entropy++};
-    struct engine_io io = {.ctx = r, .send = rig_send, .event = rig_event};
+    struct engine_io io = {.ctx = r, .send = rig_send, .event = rig_event, .recovering = rig_recovering};
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);
 }
 
@@ -132,6 +139,7 @@ void rig_open(struct rig *r, const char *const *settings)
     r->entropy = 99;
     r->next_peer = 1;
     r->loss_sum = 10;
+    r->records_max = UINT64_MAX;
     assert_int_equal(store_mem_create(&r->store), STATUS_OK);
     for (int i = 0; i < RIG_WORKERS; i++) {
         memset(r->workers[i].uuid, 0x40 + i, WIRE_UUID);

@@ -107,10 +107,10 @@ static enum status inner_load(void *ctx, const uint8_t *data, size_t size)
     return STATUS_OK;
 }
 
-static enum status on_config(void *ctx, const char *text, struct outer_model *model, struct err *err)
+static enum status on_config(void *ctx, const struct msg_config *m, struct outer_model *model, struct err *err)
 {
     (void)ctx;
-    assert_string_equal(text, s->config_text);
+    assert_string_equal(m->text, s->config_text);
     (void)err;
     *model = (struct outer_model){.config = &s->config,
                                   .layout = &s->layout,

@@ -140,7 +140,8 @@ void simcluster_coordinator_start(struct simcluster *c)
     c->wake_us = UINT64_MAX;
     c->transport = simnet_up(c->net, SIMNET_LISTENER);
     struct engine_options options = {.config = &c->config, .entropy = c->entropy + c->starts};
-    struct engine_io io = {c, coordinator_send, coordinator_event, coordinator_bytes};
+    struct engine_io io = {
+        .ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
     struct err err = {0};
     simcheck_note(c->check, now, "the coordinator starts");
     enum status status = engine_create(&c->engine, &options, simstore_store(c->store), &io, now, &err);

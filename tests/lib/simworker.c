@@ -49,13 +49,13 @@ static enum status worker_inner_load(void *ctx, const uint8_t *data, size_t size
     return STATUS_OK;
 }
 
-static enum status worker_on_config(void *ctx, const char *text, struct outer_model *model, struct err *err)
+static enum status worker_on_config(void *ctx, const struct msg_config *m, struct outer_model *model, struct err *err)
 {
     struct simworker *w = ctx;
     struct config_sources sources;
     assert(!w->built);
     config_defaults(&w->config, &sources);
-    TRY(config_parse(&w->config, &sources, text, strlen(text), "CONFIG", CONFIG_COORDINATOR, err));
+    TRY(config_parse(&w->config, &sources, m->text, strlen(m->text), "CONFIG", CONFIG_COORDINATOR, err));
     TRY(config_resolve(&w->config, &sources, err));
     TRY(toy_layout(w->toy, &w->config, &w->layout));
     w->built = true;

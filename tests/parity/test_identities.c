@@ -94,10 +94,10 @@ static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg 
     return STATUS_OK;
 }
 
-static enum status node_config(void *ctx, const char *text, struct outer_model *model, struct err *err)
+static enum status node_config(void *ctx, const struct msg_config *m, struct outer_model *model, struct err *err)
 {
     struct node *node = ctx;
-    return train_on_config(&node->t, text, model, err);
+    return train_on_config(&node->t, m, model, err);
 }
 
 static void set(struct config *c, struct config_sources *sources, const char *assignment)

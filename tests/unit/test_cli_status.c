@@ -127,9 +127,27 @@ static void fails(const char *subject, const char *option, int code, const char 
         fail_msg("\"%s\", expected one line with \"%s\"", said, words);
 }
 
+/* As a coordinator of the folder has it. */
+static FILE *hold_lock(void)
+{
+    char path[FILEIO_PATH_MAX];
+    put("lock", "");
+    in_run("lock", path);
+    FILE *lock = fopen(path, "r");
+    assert_true(lock && flock(fileno(lock), LOCK_EX | LOCK_NB) == 0);
+    return lock;
+}
+
+static void let_go(FILE *lock)
+{
+    fclose(lock);
+    take_away("lock");
+}
+
 static void test_answered(void **state)
 {
     (void)state;
+    FILE *lock = hold_lock();
     char json[] = "{\"round\": 7, \"method\": \"diloco\"}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 2);
     assert_int_equal(status_of(server.address, "--timeout=30"), EXIT_DONE); /* asked again until it is answered */
@@ -147,11 +165,37 @@ static void test_answered(void **state)
     assert_string_equal(out, "{\"round\": 8}\n");
     take_away("summary.json");
     take_away("address");
+    let_go(lock);
+}
+
+/* The address of a coordinator that was killed: another run answers there by now. */
+static void test_other_run(void **state)
+{
+    (void)state;
+    char json[] = "{\"run\": \"runB\", \"run_id\": \"00112233445566778899aabbccddeeff\", \"round\": 7}";
+    begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 0);
+    put("address", server.address);
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE); /* a folder of an older version: it does not say */
+    put("run_id", "00112233445566778899aabbccddeeff\n");
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    put("run_id", "ff112233445566778899aabbccddeeff\n");
+    fails(run, "--json", EXIT_FAILED, "is not running: its address tcp://127.0.0.1:");
+    assert_non_null(strstr(said, "now serves another run, runB"));
+    assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
+    put("summary.json", "{\"round\": 8}"); /* it is over: nobody is asked */
+    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    assert_string_equal(out, "{\"round\": 8}\n");
+    assert_string_equal(said, "");
+    end();
+    take_away("summary.json");
+    take_away("run_id");
+    take_away("address");
 }
 
 static void test_refused(void **state)
 {
     (void)state;
+    FILE *lock = hold_lock();
     struct msg refusal = {.type = MSG_REFUSE, .refuse.code = REFUSE_STOPPING};
     snprintf(refusal.refuse.text, sizeof refusal.refuse.text, "the reason");
     begin(&refusal, 0);
@@ -164,6 +208,7 @@ static void test_refused(void **state)
     end();
     take_away("summary.json");
     take_away("address");
+    let_go(lock);
 }
 
 static void test_no_answer(void **state)
@@ -173,20 +218,43 @@ static void test_no_answer(void **state)
     fails(server.address, "--timeout=0.2", EXIT_FAILED, "no answer from tcp://127.0.0.1:");
     put("address", server.address);
     put("lock", "");
-    fails(run, "--timeout=0.2", EXIT_FAILED, "is neither running nor finished: atoll-coordinator with --dir");
+    fails(run, "--timeout=0.2", EXIT_FAILED,
+          "is neither running nor finished, no round of it is done: atoll-coordinator with --dir");
     put("launch.lock", "");
-    fails(run, "--timeout=0.2", EXIT_FAILED, "is neither running nor finished: atoll launch with --dir");
-    char path[FILEIO_PATH_MAX];
-    in_run("lock", path);
-    FILE *lock = fopen(path, "r");
-    assert_true(lock && flock(fileno(lock), LOCK_EX | LOCK_NB) == 0);
+    put("metrics.jsonl", "{\"event\":\"round\",\"round\":3,\"rounds\":9,\"loss\":2}\n"
+                         "{\"event\":\"round\",\"round\":4,\"rounds\":9,\"loss\":1.5}\n{\"event\":\"step\",\"ro");
+    fails(run, "--timeout=0.2", EXIT_FAILED,
+          "is neither running nor finished, 4 of 9 rounds are done, loss 1.5000: atoll launch with --dir");
+    assert_int_equal(status_of(run, "--json"), EXIT_FAILED);
+    assert_string_equal(out, "{\"round\":4,\"rounds\":9,\"loss\":1.5,\"state\":\"stopped\"}\n");
+    take_away("metrics.jsonl");
+    FILE *lock = hold_lock();
     fails(run, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
     take_away("address");
     fails(run, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
-    fclose(lock);
+    let_go(lock);
     end();
-    take_away("lock");
     take_away("launch.lock");
+}
+
+/* What cannot be read is not called missing; by a user that may read everything, a loop of links stands for it. */
+static void test_not_readable(void **state)
+{
+    (void)state;
+    char path[FILEIO_PATH_MAX];
+    in_run("address", path);
+    assert_int_equal(symlink("address", path), 0);
+    FILE *lock = hold_lock();
+    fails(run, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
+    let_go(lock);
+    fails(path, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
+    take_away("address");
+    put("file", "");
+    in_run("file", path);
+    fails(path, "--json", EXIT_FAILED, "/file is a file");
+    in_run("file/run", path);
+    fails(path, "--json", EXIT_FAILED, "/file/run: Not a directory");
+    take_away("file");
 }
 
 static void test_no_run(void **state)
@@ -198,6 +266,7 @@ static void test_no_run(void **state)
     fails(run, "--timeout=0", EXIT_USAGE, "--timeout is 0: give seconds above 0");
     put("summary.json", "{\"round\":");
     fails(run, "--timeout=1", EXIT_FAILED, "summary.json");
+    fails(run, "--json", EXIT_FAILED, "summary.json is not valid JSON");
     take_away("summary.json");
 }
 
@@ -215,7 +284,8 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_no_answer), cmocka_unit_test(test_no_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),  cmocka_unit_test(test_other_run),
+                                       cmocka_unit_test(test_refused),   cmocka_unit_test(test_no_answer),
+                                       cmocka_unit_test(test_not_readable), cmocka_unit_test(test_no_run)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

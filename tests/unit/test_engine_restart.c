@@ -368,6 +368,31 @@ static void test_over_when_found(void **state)
     rig_close(&rig);
 }
 
+/* A signal ends recovery at any record, and leaves everything for the next one. */
+static void test_interrupted(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    size_t size, after;
+    begin(diloco);
+    play(NULL);
+    uint64_t theta = rig_theta_hash(&rig), records = 0;
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    rig_forget(&rig);
+    last_segment(rig.store, &size);
+    for (enum status status = STATUS_INTERRUPTED; status == STATUS_INTERRUPTED; records++) {
+        rig.records_max = records;
+        status = rig_start(&rig, &err);
+        last_segment(rig.store, &after);
+        if (status == STATUS_INTERRUPTED) assert_int_equal(after, size);
+    }
+    assert_non_null(rig.engine);
+    assert_true(records > 10);
+    assert_true(rig_theta_hash(&rig) == theta);
+    rig_close(&rig);
+}
+
 static void test_damage_is_refused(void **state)
 {
     (void)state;
@@ -537,6 +562,7 @@ int main(void)
         cmocka_unit_test(test_durable_before_visible),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_over_when_found),
+        cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_other_format),
         cmocka_unit_test(test_settings_before_anybody),

@@ -92,6 +92,27 @@ static void test_lock(void **state)
     take_away("lock");
 }
 
+/* Files of a coordinator that was killed while it wrote them, and none of anybody else. */
+static void test_left_over(void **state)
+{
+    (void)state;
+    static const char *const ours[] = {"address.tmp-12", "keys.tmp-3456789", "run_id.tmp-1"};
+    static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-12", "keys"};
+    char path[FILEIO_PATH_MAX];
+    struct err err = {0};
+    int fd = -1;
+    for (int i = 0; i < 3; i++) put(ours[i], "");
+    for (int i = 0; i < 4; i++) put(others[i], "");
+    if (run_dir_lock(dir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    close(fd);
+    for (int i = 0; i < 3; i++) {
+        in_dir(ours[i], path);
+        assert_false(file_exists(path));
+    }
+    for (int i = 0; i < 4; i++) take_away(others[i]);
+    take_away("lock");
+}
+
 /* `atoll status` looks by having the lock for a moment; a signal ends the moment while the coordinator waits. */
 static void test_lock_beside_status(void **state)
 {
@@ -129,6 +150,15 @@ static void test_no_folder(void **state)
     *strrchr(path, '/') = 0;
     assert_int_equal(rmdir(path), 0);
     take_away("file");
+}
+
+static void test_run_id(void **state)
+{
+    (void)state;
+    static const uint8_t id[WIRE_UUID] = {0x01, 0xfe, [15] = 0xa0};
+    assert_int_equal(run_dir_write_id(dir, id, NULL), STATUS_OK);
+    holds("run_id", "01fe00000000000000000000000000a0\n");
+    take_away("run_id");
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
@@ -270,9 +300,16 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lock),    cmocka_unit_test(test_lock_beside_status), cmocka_unit_test(test_no_folder),
-        cmocka_unit_test(test_keys),    cmocka_unit_test(test_bad_keys),           cmocka_unit_test(test_address),
-        cmocka_unit_test(test_bad_advertise), cmocka_unit_test(test_last_endpoint),
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_lock_beside_status),
+        cmocka_unit_test(test_left_over),
+        cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_run_id),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_address),
+        cmocka_unit_test(test_bad_advertise),
+        cmocka_unit_test(test_last_endpoint),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

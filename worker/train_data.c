@@ -1,0 +1,48 @@
+#include "worker/train_data.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static enum status open_tokens(struct tokens *tokens, const char *pattern, const char *key, struct err *err)
+{
+    if (!pattern[0])
+        return err_set(err, STATUS_INVALID,
+                       "no token shards to %s: give --data.%s=GLOB (or ATOLL_DATA_%s); "
+                       "`atoll prepare` makes them",
+                       !strcmp(key, "train") ? "train on" : "evaluate on", key,
+                       !strcmp(key, "train") ? "TRAIN" : "VAL");
+    enum status status = tokens_open(tokens, pattern, err);
+    if (status == STATUS_OK) return STATUS_OK;
+    err_prefix(err, "data.%s", key);
+    if (status == STATUS_NOTFOUND) err->code = STATUS_INVALID; /* a wrong setting, not a failure */
+    return err->code;
+}
+
+/* Without data.val: the shards beside the training shards that have "val" where those have "train" in their names. */
+static void guess_val(struct config *config)
+{
+    const char *slash = strrchr(config->data.train, '/'), *name = slash ? slash + 1 : config->data.train;
+    const char *at = strstr(name, "train");
+    if (config->data.val[0] || !at) return;
+    snprintf(config->data.val, sizeof config->data.val, "%.*sval%s", (int)(at - config->data.train), config->data.train,
+             at + strlen("train"));
+}
+
+enum status train_data_open(struct tokens *train, struct tokens *val, struct config *config, struct err *err)
+{
+    guess_val(config);
+    TRY(open_tokens(train, config->data.train, "train", err));
+    enum status status = open_tokens(val, config->data.val, "val", err);
+    if (status != STATUS_OK) tokens_close(train);
+    return status;
+}
+
+enum status train_data_check(const struct tokens *train, const struct tokens *val, const struct config *config,
+                             struct err *err)
+{
+    uint32_t seq = config->model.block_size;
+    if (tokens_samples(train, seq) && tokens_samples(val, seq)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID,
+                   "%s has no shard of more than %u tokens: use more text, or a smaller model.block_size",
+                   tokens_samples(train, seq) ? config->data.val : config->data.train, seq);
+}
