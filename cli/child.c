@@ -151,25 +151,24 @@ enum status child_start(struct child *child, uint64_t now_us, struct err *err)
     return STATUS_OK;
 }
 
-/* Every program says why it ends in one such line. */
-static void note_error(struct child *child)
+/* Every program says why it ends in one such line; on the terminal it is for the supervisor to tell. */
+static bool note_error(struct child *child)
 {
     static const char mark[] = "atoll: ";
     size_t skip = sizeof mark - 1;
-    if (child->line_used <= skip || memcmp(child->line, mark, skip) != 0) return;
+    if (child->line_used <= skip || memcmp(child->line, mark, skip) != 0) return false;
     snprintf(child->error, sizeof child->error, "%.*s", (int)(child->line_used - skip), child->line + skip);
+    return true;
 }
 
 /* A line that ends with '\r' is a progress bar: it lives on the terminal only, until the next line. */
 static void emit(struct child *child, char ending)
 {
-    if (child->shown) {
-        if (ending == '\r')
-            terminal_bar(child->line, child->line_used);
-        else
-            terminal_line(child->prefix, child->line, child->line_used);
-    }
-    if (ending != '\r') note_error(child);
+    bool error = ending != '\r' && note_error(child);
+    if (child->shown && ending == '\r')
+        terminal_bar(child->line, child->line_used);
+    else if (child->shown && !error)
+        terminal_line(child->prefix, child->line, child->line_used);
     if (ending != '\r' && child->log_fd >= 0) {
         child->line[child->line_used] = '\n';
         ssize_t put = write(child->log_fd, child->line, child->line_used + 1);

@@ -41,6 +41,7 @@ struct child {
     char line[CHILD_LINE_MAX]; /* the unfinished line */
     size_t line_used;
     char error[CHILD_ERROR_MAX]; /* what its last "atoll: ..." said, of this life; "": it said none */
+    char told[CHILD_ERROR_MAX];  /* the one that a line of the supervisor told last */
 };
 
 /* Zeroes the child. */

@@ -27,6 +27,8 @@
 #include "common/mem.h"
 #include "common/options.h"
 #include "coordinator/settings.h"
+#include "wire/endpoint.h"
+#include "worker/train_data.h"
 
 struct launch {
     const char *config_path, *dir, *resume;
@@ -222,6 +224,30 @@ static enum status summary_add_restarts(const struct launch *l, struct err *err)
     return status;
 }
 
+/* What every worker would find out for itself, each with a line of its own. */
+static enum status check_data(const struct launch *l, struct err *err)
+{
+    struct config config = l->config;
+    struct tokens train, val;
+    TRY(train_data_open(&train, &val, &config, err));
+    enum status status = train_data_check(&train, &val, &config, err);
+    tokens_close(&train);
+    tokens_close(&val);
+    return status;
+}
+
+/* What can be known before anything is started or made. */
+static enum status check_start(const struct launch *l, struct err *err)
+{
+    uint32_t max = l->config.coordinator.max_workers;
+    if (l->n_workers > max)
+        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 " and coordinator.max_workers %u: give fewer, or "
+                       "raise that", l->n_workers, max);
+    if (source_of(l, offsetof(struct config, coordinator.listen)) != CONFIG_DEFAULT)
+        TRY(endpoint_check_own(l->config.coordinator.listen, err));
+    return check_data(l, err);
+}
+
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(dir_make(l->dir, err));
@@ -260,6 +286,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     log_set_level(LOG_ERROR); /* the coordinator reads the same configuration and warns about it */
     announce_workers(l);
     TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
+    TRY(check_start(l, err));
     TRY(init_find(l, err));
     TRY(find_programs(l, err));
     TRY(folder_prepare(l, err));

@@ -111,17 +111,17 @@ static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
     stop_all(s, now_us);
 }
 
-/* What it said last, or where to look. */
-static const char *reason(const struct child *child, char *text, size_t cap)
+/* What it said last, unless that was told when it ended before. */
+static const char *reason(struct child *child, char *text, size_t cap)
 {
-    if (child->error[0])
-        snprintf(text, cap, "its error: %s", child->error);
-    else
-        snprintf(text, cap, "see its log");
+    bool told = !strcmp(child->told, child->error);
+    snprintf(text, cap, "%s%s", child->error[0] ? "; its error: " : "",
+             told && child->error[0] ? "the same" : child->error);
+    memcpy(child->told, child->error, sizeof child->told);
     return text;
 }
 
-/* Lines of children that stop follow on the screen, so the cause is told again at the end. The first one is it. */
+/* Lines of children that stop follow on the screen, so the cause is told at the end. The first one is it. */
 static void give_up(struct supervisor *s, const struct child *child, const char *how, int code, uint64_t now_us)
 {
     if (!s->failure[0])
@@ -141,11 +141,9 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
     if (hopeless || s->restarts >= s->max_restarts) {
         if (hopeless)
-            say("%s %s right after its start, %u times in a row: giving up, %s", child->name, how, child->failures,
-                reason(child, text, sizeof text));
+            say("%s %s right after its start, %u times in a row: giving up", child->name, how, child->failures);
         else
-            say("%s %s and all %" PRIu64 " restarts are used up: giving up, %s", child->name, how, s->max_restarts,
-                reason(child, text, sizeof text));
+            say("%s %s and all %" PRIu64 " restarts are used up: giving up", child->name, how, s->max_restarts);
         give_up(s, child, how, EXIT_FAILED, now_us);
         return;
     }
@@ -155,23 +153,20 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     s->restarts++;
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_ms * 1000;
-    say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s%s", child->name, how,
-        (double)pause_ms / 1000, s->restarts, s->max_restarts, child->error[0] ? "; " : "",
-        child->error[0] ? reason(child, text, sizeof text) : "");
+    say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
+        (double)pause_ms / 1000, s->restarts, s->max_restarts, reason(child, text, sizeof text));
 }
 
 /* Starting it again would end the same way. Of several that fail alike only the first has a line of its own. */
 static void on_lasting(struct supervisor *s, const struct child *child, uint64_t now_us)
 {
-    if (!s->stopping)
-        say("%s cannot run, and starting it again would not help: stopping%s%s", child->name,
-            child->error[0] ? ": " : ", see its log", child->error);
+    if (!s->stopping) say("%s cannot run, and starting it again would not help: stopping", child->name);
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
 }
 
 static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 {
-    char how[64];
+    char how[64], text[CHILD_ERROR_MAX + 32];
     bool coordinator = child == &s->coordinator;
     /* Asked to stop, before it could listen to that: nothing is lost, and nobody need know. */
     bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
@@ -184,7 +179,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
         on_failure(s, child, now_us);
     } else {
         /* Killed while everything stops anyway: worth a line, and a failure unless we did it. */
-        say("%s %s", child->name, child_ending(child->code, how, sizeof how));
+        say("%s %s%s", child->name, child_ending(child->code, how, sizeof how), reason(child, text, sizeof text));
         if (!s->asked) worsen(s, EXIT_FAILED);
     }
     if (!coordinator || child->state != CHILD_ENDED || s->stopping) return;
@@ -311,5 +306,6 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
     }
     terminal_bar_clear();
     mem_free(fds);
+    if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE) say("stopped: the same command continues the run");
     return status;
 }

@@ -153,14 +153,24 @@ void options_help(const struct options *o, FILE *out)
     fprintf(out, "  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
 }
 
+static bool supervised(void)
+{
+    const char *value = getenv(EXIT_LASTING_ENV);
+    return value && *value;
+}
+
+const char *options_advice(const char *text)
+{
+    return supervised() ? "" : text;
+}
+
 enum exit_code exit_code_of(enum status code)
 {
-    const char *supervised = getenv(EXIT_LASTING_ENV);
     switch (code) {
     case STATUS_OK: return EXIT_DONE;
     case STATUS_INVALID: return EXIT_USAGE;
     case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
-    default: return status_lasts(code) && supervised && *supervised ? EXIT_LASTING : EXIT_FAILED;
+    default: return status_lasts(code) && supervised() ? EXIT_LASTING : EXIT_FAILED;
     }
 }
 

@@ -18,6 +18,8 @@ enum { OPTIONS_SETTINGS_MAX = 128 };
 enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_LASTING = 78 };
 /* Set by launch for its children, who may end with EXIT_LASTING then. */
 #define EXIT_LASTING_ENV "ATOLL_SUPERVISED"
+/* What whoever started a program that was stopped is told to do; nothing under launch, which says it itself. */
+const char *options_advice(const char *text);
 
 enum option_kind {
     OPTION_FLAG,  /* target: bool, set to true */

@@ -58,7 +58,8 @@ static void catch_signals(void)
 
 static enum status stopped(struct err *err)
 {
-    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal: start it again the same way to continue");
+    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal%s",
+                   options_advice(": start it again the same way to continue"));
 }
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */

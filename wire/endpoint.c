@@ -1,11 +1,14 @@
 #include "wire/endpoint.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static bool port_is_good(const char *port, bool listening)
 {
@@ -85,4 +88,41 @@ enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e
     if (rc) return err_set(err, STATUS_NOTFOUND, "host %s: %s", e->host, gai_strerror(rc));
     snprintf(found->numeric, sizeof found->numeric, found->ipv6 ? "[%s]" : "%s", text);
     return STATUS_OK;
+}
+
+enum status endpoint_bind_failed(const char *endpoint, int code, const char *text, struct err *err)
+{
+    enum status status = code == EADDRINUSE ? STATUS_EXISTS : STATUS_IO;
+    if (code == EADDRINUSE) text = "address already in use: another coordinator? choose coordinator.listen or stop it";
+    if (code == EACCES || code == EADDRNOTAVAIL || code == ENODEV) status = STATUS_INVALID;
+    if (code == EACCES) text = "no permission: choose a port above 1023";
+    if (code == EADDRNOTAVAIL || code == ENODEV)
+        text = "this machine does not have that address: choose another coordinator.listen, * listens on all";
+    return err_set(err, status, "cannot listen on %s: %s", endpoint, text);
+}
+
+static int try_bind(const struct addrinfo *a)
+{
+    static const int yes = 1;
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    int code = bind(fd, a->ai_addr, a->ai_addrlen) ? errno : 0;
+    close(fd);
+    return code;
+}
+
+enum status endpoint_check_own(const char *endpoint, struct err *err)
+{
+    struct endpoint e;
+    struct endpoint_found found;
+    TRY(endpoint_parse(&e, endpoint, true, err));
+    enum status status = endpoint_find(&found, &e, err);
+    if (status != STATUS_OK) return status == STATUS_NOTFOUND ? err->code = STATUS_INVALID : status;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
+    bool any = !strcmp(e.host, "*");
+    if (getaddrinfo(any ? NULL : e.host, strcmp(e.port, "*") ? e.port : "0", &hints, &list)) return STATUS_OK;
+    int code = try_bind(list);
+    freeaddrinfo(list);
+    return !code || code == EADDRINUSE ? STATUS_OK : endpoint_bind_failed(endpoint, code, strerror(code), err);
 }

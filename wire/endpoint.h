@@ -26,5 +26,10 @@ enum status endpoint_advertised(char *out, size_t cap, const char *text, const c
 /* Look the host up; takes as long as the name service does. NOTFOUND when there is no such host, AGAIN when the name
  * service does not answer (err is filled in both cases). */
 enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e, struct err *err) MUST_CHECK;
+/* Why a socket could not be bound, from errno and its text: EXISTS when the port is taken, INVALID where the settings
+ * are to blame, else IO. */
+enum status endpoint_bind_failed(const char *endpoint, int code, const char *text, struct err *err);
+/* Could a coordinator listen there? A look ahead; a port that is taken may be free again until then. */
+enum status endpoint_check_own(const char *endpoint, struct err *err) MUST_CHECK;
 
 #endif

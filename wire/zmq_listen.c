@@ -146,16 +146,6 @@ static void listener_close(struct transport *t)
     mem_free(l);
 }
 
-static enum status bind_failed(const char *endpoint, int code, struct err *err)
-{
-    const char *why = zmq_strerror(code);
-    if (code == EADDRINUSE) why = "address already in use: another coordinator? choose coordinator.listen or stop it";
-    if (code == EACCES) why = "no permission: choose a port above 1023";
-    if (code == EADDRNOTAVAIL || code == ENODEV)
-        why = "this machine does not have that address: choose another coordinator.listen, * listens on all";
-    return err_set(err, code == EADDRINUSE ? STATUS_EXISTS : STATUS_IO, "cannot listen on %s: %s", endpoint, why);
-}
-
 static enum status listener_bind(struct listener *l, const char *endpoint, const struct transport_keys *keys,
                                  char *bound, size_t cap, struct err *err)
 {
@@ -187,7 +177,7 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
     snprintf(numeric, sizeof numeric, "tcp://%s:%s", found.numeric, e.port);
     if (zmq_setsockopt(l->router, ZMQ_IPV6, &ipv6, sizeof ipv6) || zmq_bind(l->router, numeric) ||
         zmq_getsockopt(l->router, ZMQ_LAST_ENDPOINT, bound, &cap))
-        return bind_failed(endpoint, errno, err);
+        return endpoint_bind_failed(endpoint, errno, zmq_strerror(errno), err);
     return STATUS_OK;
 }
 

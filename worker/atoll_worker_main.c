@@ -230,7 +230,7 @@ int main(int argc, char **argv)
     log_set_level((enum log_level)log_level_parse(a.config.log.level));
     enum exit_code code = work(&a, &err);
     if (code == EXIT_RESUMABLE)
-        log_info("%s; start it again the same way to continue", err.msg);
+        log_info("%s%s", err.msg, options_advice("; start it again the same way to continue"));
     else if (code != EXIT_DONE)
         fprintf(stderr, "atoll: %s\n", err.msg);
     return code;

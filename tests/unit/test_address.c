@@ -209,8 +209,13 @@ static void test_listen_refusals(void **state)
     struct err err = {0};
     char bound[128];
     assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
-    assert_int_equal(transport_zmq_listen(&t, "tcp://192.0.2.1:*", &keys, bound, sizeof bound, &err), STATUS_IO);
+    assert_int_equal(transport_zmq_listen(&t, "tcp://192.0.2.1:*", &keys, bound, sizeof bound, &err), STATUS_INVALID);
     says(&err, err.code, "does not have that address", "192.0.2.1");
+    assert_int_equal(endpoint_check_own("tcp://192.0.2.1:29600", &err), STATUS_INVALID);
+    says(&err, err.code, "does not have that address", "192.0.2.1");
+    assert_int_equal(endpoint_check_own("tcp://no-such-host.invalid:1", &err), STATUS_INVALID);
+    assert_int_equal(endpoint_check_own("tcp://127.0.0.1:*", &err), STATUS_OK);
+    assert_int_equal(endpoint_check_own("tcp://*:*", &err), STATUS_OK);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
@@ -222,6 +227,7 @@ static void test_port_taken(void **state)
     struct err err = {0};
     assert_int_equal(transport_zmq_listen(&t, "tcp://localhost:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
     assert_int_equal(try_listen(bound, &err), STATUS_EXISTS);
+    assert_int_equal(endpoint_check_own(bound, &err), STATUS_OK); /* it may be free when it is needed */
     says(&err, err.code, "address already in use: another coordinator?", bound);
     says(&err, err.code, bound, bound);
     t->ops->close(t);
