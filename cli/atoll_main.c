@@ -10,15 +10,15 @@ static const struct verb {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *help;
-    bool prints; /* what it prints is its result */
+    bool tells; /* what it prints is on the side, and no failure when it cannot be written */
 } verbs[] = {
     {"prepare", cmd_prepare, "turn text into token shards", false},
-    {"launch", cmd_launch, "start a coordinator and workers on this machine", false},
-    {"status", cmd_status, "how a run is doing", true},
-    {"generate", cmd_generate, "write text with a trained model", true},
+    {"launch", cmd_launch, "start a coordinator and workers on this machine", true},
+    {"status", cmd_status, "how a run is doing", false},
+    {"generate", cmd_generate, "write text with a trained model", false},
     {"export", cmd_export, "copy a checkpoint as a Hugging Face folder", false},
-    {"config", cmd_config, "print a resolved configuration, or list all keys", true},
-    {"codec", cmd_codec, "list the codecs", true},
+    {"config", cmd_config, "print a resolved configuration, or list all keys", false},
+    {"codec", cmd_codec, "list the codecs", false},
 };
 
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
@@ -27,7 +27,7 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: atoll VERB ...\n\n");
     for (size_t i = 0; i < N_VERBS; i++) fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].help);
-    fprintf(out, "\n`atoll VERB --help` says more. Programs beside this one: atoll-coordinator, atoll-worker.\n");
+    fprintf(out, "\n`atoll help VERB` says more. Programs beside this one: atoll-coordinator, atoll-worker.\n");
 }
 
 static int unknown(const char *name)
@@ -42,17 +42,35 @@ static int unknown(const char *name)
     return EXIT_USAGE;
 }
 
+static const struct verb *find(const char *name)
+{
+    for (size_t i = 0; i < N_VERBS; i++)
+        if (!strcmp(name, verbs[i].name)) return &verbs[i];
+    return NULL;
+}
+
+/* atoll help VERB is atoll VERB --help. */
+static int help(char *name)
+{
+    char option[] = "--help", *words[] = {name, option, NULL};
+    if (!name) return usage(stdout), EXIT_DONE;
+    const struct verb *verb = find(name);
+    return verb ? verb->run(2, words) : unknown(name);
+}
+
 int main(int argc, char **argv)
 {
     std_streams_open();
     if (argc < 2) return usage(stderr), EXIT_USAGE;
     const char *name = argv[1];
-    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) return usage(stdout), EXIT_DONE;
-    if (!strcmp(name, "--version")) return printf("atoll %s\n", ATOLL_VERSION), EXIT_DONE;
-    for (size_t i = 0; i < N_VERBS; i++) {
-        if (strcmp(name, verbs[i].name) != 0) continue;
-        int code = verbs[i].run(argc - 1, argv + 1);
-        return verbs[i].prints ? std_streams_close(code) : code;
+    const struct verb *verb = find(name);
+    if (verb) {
+        int code = verb->run(argc - 1, argv + 1);
+        return verb->tells ? code : std_streams_close(code);
     }
-    return unknown(name);
+    if (!strcmp(name, "help")) return std_streams_close(help(argv[2]));
+    if (!strcmp(name, "--help") || !strcmp(name, "-h")) return std_streams_close(help(NULL));
+    if (strcmp(name, "--version") != 0) return unknown(name);
+    printf("atoll %s\n", ATOLL_VERSION);
+    return std_streams_close(EXIT_DONE);
 }

@@ -1,5 +1,6 @@
 /* atoll codec list: what a codec specification may be made of. atoll codec test SPEC: is it one, and what does it make
  * of noise or of a real delta? */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "common/options.h"
 #include "compress/codec.h"
 
-enum { PARAMS_DEFAULT = 4 << 20, PARAMS_MAX = 1 << 30 };
+enum { PARAMS_DEFAULT = 4 << 20, PARAMS_MAX = 1 << 30, SECONDS_MAX = 3600 };
 
 struct choices {
     uint64_t params;
@@ -38,7 +39,7 @@ static enum status print_json(const struct codec_figures *f, size_t n, struct er
                   f->rel_error, "encode_gbps", f->encode_gbps, "decode_merge_gbps", f->decode_merge_gbps);
     int bad = !out || json_dumpf(out, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) || putchar('\n') == EOF;
     json_decref(out);
-    return bad ? err_set(err, STATUS_IO, "atoll codec test: cannot write the figures") : STATUS_OK;
+    return bad ? err_set(err, STATUS_IO, "cannot write the figures") : STATUS_OK;
 }
 
 static enum status run_test(const char *spec, const struct choices *c, struct err *err)
@@ -47,9 +48,11 @@ static enum status run_test(const char *spec, const struct choices *c, struct er
     struct codec_figures figures;
     TRY(codec_spec_check(spec, err));
     if (c->minus && !c->file)
-        return err_set(err, STATUS_INVALID, "atoll codec test --minus: needs a --file to subtract from");
+        return err_set(err, STATUS_INVALID, "--minus %s: needs a --file to subtract from", c->minus);
     if (!c->params || c->params > PARAMS_MAX)
-        return err_set(err, STATUS_INVALID, "atoll codec test --params: 1 to %d", PARAMS_MAX);
+        return err_set(err, STATUS_INVALID, "--params is %" PRIu64 ": give 1 to %d", c->params, PARAMS_MAX);
+    if (!(c->seconds >= 0 && c->seconds <= SECONDS_MAX))
+        return err_set(err, STATUS_INVALID, "--seconds is %g: give 0 to %d", c->seconds, SECONDS_MAX);
     TRY(c->file ? codec_input_file(&in, c->file, c->minus, err) : codec_input_noise(&in, (size_t)c->params, err));
     enum status status = codec_measure(spec, &in, c->seconds, &figures, err);
     size_t n = in.n;
@@ -92,7 +95,7 @@ int cmd_codec(int argc, char **argv)
     if (status == STATUS_OK && o.n_args == 2 && !strcmp(o.args[0], "test"))
         status = run_test(o.args[1], &c, &err);
     else if (status == STATUS_OK)
-        status = err_set(&err, STATUS_INVALID, "atoll codec %s%s%s: usage is atoll codec %s", o.args[0],
+        status = err_set(&err, STATUS_INVALID, "codec %s%s%s: usage is atoll codec %s", o.args[0],
                          o.n_args > 1 ? " " : "", o.n_args > 1 ? o.args[1] : "", o.usage);
     return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
 }

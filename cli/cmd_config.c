@@ -23,6 +23,8 @@ int cmd_config(int argc, char **argv)
     struct err err = {0};
     enum status status = options_parse(&o, argc, argv, &err);
     if (status == STATUS_END) return EXIT_DONE;
+    if (status == STATUS_OK && !strcmp(o.args[0], "help") && o.n_args > 1)
+        status = err_set(&err, STATUS_INVALID, "unexpected argument '%s': atoll config help lists all keys", o.args[1]);
     if (status == STATUS_OK && !strcmp(o.args[0], "help")) {
         config_help(stdout);
         return EXIT_DONE;

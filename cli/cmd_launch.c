@@ -67,6 +67,21 @@ static enum status folder_lock(struct launch *l, struct err *err)
     return STATUS_OK;
 }
 
+/* A data set or a model lies there, and no run: a slip. */
+static enum status folder_check_free(const struct launch *l, struct err *err)
+{
+    static const char *const others[] = {"meta.json", "config.json", "train_000000.bin", "model.safetensors"};
+    char path[FILEIO_PATH_MAX];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        TRY(run_path(path, sizeof path, l->dir, others[i], err));
+        if (!file_exists(path)) continue;
+        TRY(run_path(path, sizeof path, l->dir, "journal", err));
+        if (file_exists(path)) return STATUS_OK;
+        return err_set(err, STATUS_INVALID, "%s holds %s and no run: name another --dir", l->dir, others[i]);
+    }
+    return STATUS_OK;
+}
+
 /* What the run in the folder was started with; false: there is none. */
 static bool config_then(const struct launch *l, struct config *then)
 {
@@ -250,6 +265,7 @@ static enum status check_start(const struct launch *l, struct err *err)
 
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
+    TRY(folder_check_free(l, err));
     TRY(dir_make(l->dir, err));
     TRY(folder_lock(l, err));
     TRY(folder_check_resume(l, err));

@@ -77,6 +77,29 @@ static enum status store(const struct option_spec *spec, const char *value, stru
     return STATUS_OK;
 }
 
+/* "--section.key=value", or "--section.key value" made into that. */
+static enum status take_setting(struct options *o, int argc, char **argv, int *at, struct err *err)
+{
+    char *word = argv[*at];
+    if (o->n_settings == OPTIONS_SETTINGS_MAX)
+        return err_set(err, STATUS_INVALID, "more than %d settings on the command line: put them into the config",
+                       OPTIONS_SETTINGS_MAX);
+    if (!strchr(word, '=')) {
+        const char *value = *at + 1 < argc ? argv[*at + 1] : "--";
+        if (!strncmp(value, "--", 2))
+            return err_set(err, STATUS_INVALID, "%s has no value: write %s=VALUE", word, word);
+        size_t size = strlen(word) + strlen(value) + 2, room = OPTIONS_JOINED_MAX - o->joined_used;
+        if (size > room)
+            return err_set(err, STATUS_INVALID, "%s and its value are too long: put them into the config", word);
+        snprintf(o->joined + o->joined_used, room, "%s=%s", word, value);
+        word = o->joined + o->joined_used;
+        o->joined_used += size;
+        ++*at;
+    }
+    o->settings[o->n_settings++] = word;
+    return STATUS_OK;
+}
+
 /* One word that starts with "--"; *at moves on when the value is the next word. */
 static enum status parse_option(struct options *o, int argc, char **argv, int *at, struct err *err)
 {
@@ -91,14 +114,7 @@ static enum status parse_option(struct options *o, int argc, char **argv, int *a
         return STATUS_END;
     }
     const struct option_spec *spec = find(o, word, length);
-    if (!spec && o->settings_allowed && memchr(word, '.', length)) {
-        if (!equals) return err_set(err, STATUS_INVALID, "--%s has no value: write --%s=VALUE", word, word);
-        if (o->n_settings == OPTIONS_SETTINGS_MAX)
-            return err_set(err, STATUS_INVALID, "more than %d settings on the command line: put them into the config",
-                           OPTIONS_SETTINGS_MAX);
-        o->settings[o->n_settings++] = argv[*at];
-        return STATUS_OK;
-    }
+    if (!spec && o->settings_allowed && memchr(word, '.', length)) return take_setting(o, argc, argv, at, err);
     if (!spec) return unknown(o, word, length, err);
     if (spec->kind == OPTION_FLAG) {
         if (equals) return err_set(err, STATUS_INVALID, "--%s takes no value: leave '%s' out", spec->name, equals);
@@ -114,7 +130,7 @@ static enum status parse_option(struct options *o, int argc, char **argv, int *a
 enum status options_parse(struct options *o, int argc, char **argv, struct err *err)
 {
     o->args = argv + 1;
-    o->n_args = o->n_settings = 0;
+    o->n_args = o->n_settings = o->joined_used = 0;
     bool only_args = false;
     for (int i = 1; i < argc; i++) {
         if (!only_args && !strcmp(argv[i], "--"))

@@ -1,6 +1,6 @@
 /* Command lines: one table of options a program (or verb) parses its arguments, makes --help and refuses what it does
  * not know with the nearest name. `--name value` and `--name=value` are the same; `--section.key=value` is a setting of
- * the run's configuration and is handed on untouched; everything after `--` is an argument. */
+ * the run's configuration and is handed on untouched, or made of two words; everything after `--` is an argument. */
 #ifndef COMMON_OPTIONS_H
 #define COMMON_OPTIONS_H
 
@@ -11,7 +11,7 @@
 
 #include "common/status.h"
 
-enum { OPTIONS_SETTINGS_MAX = 128 };
+enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 
 /* Exit codes of every program. Between `atoll launch` and what it starts, and nowhere else, there is one more: a
  * failure that starting again would only repeat (status_lasts). */
@@ -50,6 +50,8 @@ struct options {
     size_t n_args;
     const char *settings[OPTIONS_SETTINGS_MAX]; /* "--section.key=value", in order */
     size_t n_settings;
+    char joined[OPTIONS_JOINED_MAX]; /* settings that were two words, one after the other */
+    size_t joined_used;
 };
 
 /* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID:

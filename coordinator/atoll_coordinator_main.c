@@ -30,7 +30,7 @@ int main(int argc, char **argv)
     };
     std_streams_open();
     enum status status = options_parse(&options, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
+    if (status == STATUS_END) return std_streams_close(EXIT_DONE);
     if (status == STATUS_OK && !dir)
         status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
     if (status == STATUS_OK) status = settings_read(&config, &sources, options.args[0], &options, &err);

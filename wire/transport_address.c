@@ -30,6 +30,8 @@ static enum status key_parse(uint8_t key[KEY_BYTES], const char *text, size_t n,
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err)
 {
     *a = (struct transport_address){0};
+    if (strncmp(text, "tcp://", 6) != 0) /* whole: keys, which are not for the screen, are behind that only */
+        return err_set(err, STATUS_INVALID, "address %.200s: expected tcp://HOST:PORT", text);
     const char *slashes = strstr(text, "://");
     const char *keys = strchr(slashes ? slashes + 3 : text, '/'); /* no message repeats what comes from here on */
     size_t n = keys ? (size_t)(keys - text) : strlen(text);

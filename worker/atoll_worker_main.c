@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     struct err err = {0};
     std_streams_open();
     enum status status = parse(&a, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
+    if (status == STATUS_END) return std_streams_close(EXIT_DONE);
     if (status != STATUS_OK) return options_fail("atoll", &err);
     log_set_level((enum log_level)log_level_parse(a.config.log.level));
     enum exit_code code = work(&a, &err);

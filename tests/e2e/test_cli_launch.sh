@@ -245,6 +245,11 @@ expect_failure 2 'atoll: data.train: no token shards match *' "$atoll" launch ru
 expect_failure 2 'atoll: data.val: no token shards match *' "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --data.val=nowhere
 expect_failure 2 'atoll: cannot listen on tcp://192.0.2.1:29600: this machine does not have that address*' \
     "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --coordinator.listen=tcp://192.0.2.1:29600
+expect_failure 2 'atoll: some holds meta.json and no run: *' "$atoll" launch run.yaml --workers 1 --dir some
+expect_success "$atoll" help launch
+[[ $out == 'usage: atoll launch '* ]] || fail "help launch said: $out"
+expect_failure 2 'atoll: unknown verb *foo*' "$atoll" help foo
+expect_failure 2 'atoll: unexpected argument *zzz*' "$atoll" config help zzz
 [[ ! -e $tmp/none ]] || fail "a run that never started left a folder"
 expect_failure 1 "atoll: cannot start */none/atoll-coordinator: *" env ATOLL_BIN_DIR="$tmp/none" "$atoll" launch run.yaml --workers 1 --dir "$tmp/x"
 done_testing

@@ -56,6 +56,12 @@ static void accepts_both_forms_in_any_order(void **state)
     assert_true(got.quiet);
     assert_int_equal(options.n_settings, 1);
     assert_string_equal(options.settings[0], "--train.x=1");
+    assert_int_equal(parse("--train.x 1 one --train.y -2 --train.z=3 two"), STATUS_OK);
+    assert_int_equal(options.n_args, 2);
+    assert_int_equal(options.n_settings, 3);
+    assert_string_equal(options.settings[0], "--train.x=1");
+    assert_string_equal(options.settings[1], "--train.y=-2");
+    assert_string_equal(options.settings[2], "--train.z=3");
 }
 
 static void stops_at_two_dashes(void **state)
@@ -77,6 +83,8 @@ static void refuses_what_it_does_not_know(void **state)
         {"a --worker 3", "did you mean --workers?"},
         {"a --verbose", "--help lists the known ones"},
         {"a --workers", "--workers has no value"},
+        {"a --train.x", "--train.x has no value: write --train.x=VALUE"},
+        {"a --train.x --quiet", "--train.x has no value"},
         {"a --workers x", "--workers is 'x'"},
         {"a --workers -3", "--workers is '-3'"},
         {"a --workers=", "--workers is ''"},
@@ -107,6 +115,15 @@ static void settings_only_where_allowed_and_bounded(void **state)
     struct options o = {.program = "prog", .usage = "", .about = "", .args_max = 1, .settings_allowed = true};
     assert_int_equal(options_parse(&o, OPTIONS_SETTINGS_MAX + 1, many, &err), STATUS_OK);
     assert_int_equal(options_parse(&o, OPTIONS_SETTINGS_MAX + 2, many, &err), STATUS_INVALID);
+    char key[] = "--a.b", value[OPTIONS_JOINED_MAX];
+    memset(value, 'v', sizeof value);
+    value[sizeof value - sizeof key - 1] = 0; /* with the key, "=" and its end: all the room there is */
+    for (int i = 1; i < 5; i++) many[i] = i % 2 ? key : value;
+    assert_int_equal(options_parse(&o, 3, many, &err), STATUS_OK);
+    assert_int_equal(strlen(o.settings[0]), OPTIONS_JOINED_MAX - 1);
+    many[1] = key, many[2] = value;
+    assert_int_equal(options_parse(&o, 5, many, &err), STATUS_INVALID);
+    many[1] = setting;
     o.settings_allowed = false;
     assert_int_equal(options_parse(&o, 2, many, &err), STATUS_INVALID);
 }
