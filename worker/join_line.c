@@ -13,9 +13,10 @@ enum status join_line_read(const char *path, char *out, size_t cap, struct err *
 {
     void *data;
     size_t size;
-    if (!file_exists(path))
+    enum status status = file_read(path, ADDRESS_MAX, &data, &size, err);
+    if (status == STATUS_NOTFOUND)
         return err_set(err, STATUS_NOTFOUND, "no file %s: is a coordinator running in that folder?", path);
-    TRY(file_read(path, ADDRESS_MAX, &data, &size, err));
+    if (status != STATUS_OK) return status;
     const char *text = data;
     size_t length = strcspn(text, "\r\n");
     bool fits = length > 0 && length < cap;

@@ -117,6 +117,11 @@ wrong 'address of another run, worker' 1 'stale is not running, .*now serves ano
     --dir third --name third --data.train='data/train_*.bin'
 wrong 'address of another run, with a state' 1 'stale is not running' "$BIN/atoll-worker" --join stale \
     --dir good/workers/worker-0 --name worker-0 --data.train='data/train_*.bin'
+mkdir loop && ln -s address loop/address # stands for what may not be read, whoever runs this
+wrong 'address that cannot be read' 1 'loop/address: Too many' "$BIN/atoll-worker" --join loop --name w --data.train='data/train_*.bin'
+mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
+wrong 'checkpoint that cannot be read' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
+wrong 'a file for a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
 wrong 'status of another folder' 1 'data holds no run' "$BIN/atoll" status data
 wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
 
