@@ -104,6 +104,14 @@ bool engine_syncs_updates(const struct engine *e)
     return e->config.journal.sync == JOURNAL_SYNC_UPDATE;
 }
 
+enum status engine_write(struct engine *e, enum record_type type, const uint8_t *body, size_t size,
+                         const struct store_part *payload, struct err *err)
+{
+    TRY(ledger_write(&e->ledger, type, body, size, payload, err));
+    engine_round_follow(e, (uint16_t)type, body, size);
+    return STATUS_OK;
+}
+
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
 enum status engine_pump(struct engine *e, struct err *err)
@@ -114,6 +122,7 @@ enum status engine_pump(struct engine *e, struct err *err)
         TRY(engine_close_fragments(e, &closed, err));
         if (closed) TRY(engine_serve(e, err)); /* workers wait for these bytes, people only for the line about them */
         TRY(engine_eval_step(e, &evaluated, err));
+        TRY(engine_checkpoint_due(e, err));
         TRY(engine_open_work(e, &opened, err));
         TRY(engine_finish_run(e, &ended, err));
         round_note_idle(&e->ledger.round, e->now_us);

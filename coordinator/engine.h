@@ -28,8 +28,8 @@ enum engine_event_kind {
     ENGINE_EVENT_RESTART,    /* this engine continues a run found in the store, with `round` rounds done */
     ENGINE_EVENT_STEP,       /* one inner step of one worker */
     ENGINE_EVENT_UPDATE,     /* one fragment took an outer step */
-    ENGINE_EVENT_ROUND,      /* a round is over, its evaluation included */
-    ENGINE_EVENT_EVAL,
+    ENGINE_EVENT_ROUND,      /* a round is over; val_loss where this version was evaluated */
+    ENGINE_EVENT_EVAL,       /* round, version, tokens: of what was evaluated */
     ENGINE_EVENT_CHECKPOINT,
     ENGINE_EVENT_WAITING,    /* text: what the run has been waiting for longer than it should */
     ENGINE_EVENT_DONE,
@@ -42,7 +42,7 @@ struct engine_event {
     const char *text;   /* or NULL */
     uint64_t step, round, rounds, version, fragment, tokens;
     double loss, val_loss, lr, grad_norm, tokens_per_s, tflops;
-    uint64_t bytes_up, bytes_down; /* of that worker process */
+    uint64_t bytes_up, bytes_down; /* STEP: of that worker process; ROUND: of the run so far */
     double compute_s, compress_s, send_s, wait_s, apply_s;
     double round_s;
     uint32_t workers, delivered; /* ROUND: assigned, merged */
@@ -70,6 +70,7 @@ struct engine_options {
     const struct config *config; /* resolved; copied */
     uint64_t entropy;            /* run id and session ids are drawn from it: random in production */
     const char *init_dir;        /* Hugging Face folder theta_0 comes from, or NULL: layout_fill */
+    uint64_t rounds_told;        /* rounds there was an event of; later ones that the journal has get theirs now */
 };
 
 /* Start a run, or continue the one the store holds. INVALID when its shared configuration differs (names the keys),

@@ -102,7 +102,7 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
     struct writer w = writer_of(head, sizeof head);
     struct store_part payload = {e->ledger.outer.payload, o->bytes};
     record_delta_encode(&delta, &w);
-    return ledger_write(&e->ledger, RECORD_DELTA, head, sizeof head, &payload, err);
+    return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
 /* A whole payload: check it, put it into the journal, acknowledge it. The outer state's buffer is free between merges
@@ -136,7 +136,6 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     round_note_delivery(round, m, offer.fragment, e->now_us);
-    memcpy(e->slowest, m->name, sizeof e->slowest);
     send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
     engine_progress(e);
     return STATUS_OK;

@@ -50,6 +50,15 @@ static bool able(const struct engine *e, const struct session *s)
     return m->in_step || s->last.state != WORKER_TRAINING;
 }
 
+/* What is evaluated, and what its loss is plotted against. */
+static void take_newest(struct engine *e)
+{
+    const struct round *r = &e->ledger.round;
+    e->eval.round = round_done(r);
+    e->eval.tokens = r->tokens;
+    memcpy(e->eval.versions, r->versions, sizeof e->eval.versions);
+}
+
 static void start(struct engine *e, bool final)
 {
     const struct ledger *l = &e->ledger;
@@ -64,8 +73,7 @@ static void start(struct engine *e, bool final)
     if (!n) n = 1; /* whoever comes takes it */
     run->open = true;
     run->final = final;
-    run->round = round_done(&l->round);
-    memcpy(run->versions, l->round.versions, sizeof run->versions);
+    take_newest(e);
     run->n = n;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t from = windows / n * i + (i < windows % n ? i : windows % n);
@@ -85,7 +93,7 @@ static void send_eval(struct engine *e, const struct session *s, const struct ev
 static void give(struct engine *e, struct eval_share *share, struct session *s)
 {
     /* async: always of the newest version; a share begun by nobody may follow it */
-    if (!barrier(e) && !e->eval.final) memcpy(e->eval.versions, e->ledger.round.versions, sizeof e->eval.versions);
+    if (!barrier(e) && !e->eval.final) take_newest(e);
     share->id = ++e->eval_ids;
     share->holder = s->id;
     send_eval(e, s, share);
@@ -142,10 +150,10 @@ static enum status finish(struct engine *e, struct err *err)
     engine_event_init(&event, ENGINE_EVENT_EVAL);
     event.round = run->round;
     event.version = run->versions[0];
-    event.tokens = e->ledger.round.tokens; /* merged so far: what the loss is plotted against */
+    event.tokens = run->tokens;
     event.loss = event.val_loss = record.loss_sum / (double)record.tokens;
     engine_emit(e, &event);
-    engine_flush_round(e, event.val_loss);
+    engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the event: the round's line says it again */
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
     return STATUS_OK;

@@ -6,6 +6,7 @@
  *     engine_model.c   the first JOIN: the run's model
  *     engine_metrics.c METRICS
  *     engine_work.c    opening rounds, closing fragments, checkpoints, the end
+ *     engine_round.c   the line of a round
  *     engine_data.c    deltas in, objects out
  *     engine_eval.c    evaluations
  *     engine_report.c  status, waiting lines, summary */
@@ -37,7 +38,7 @@ struct eval_share {
 
 struct eval_run {
     bool open, final;
-    uint64_t round; /* rounds done */
+    uint64_t round, tokens; /* rounds done and tokens merged of these versions */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     struct eval_share *shares; /* [cap] */
     uint32_t n, cap;
@@ -77,9 +78,10 @@ struct engine {
     uint64_t progress_us, notice_us; /* last time anything moved; when to say what is waited for */
 
     struct round_info info;
-    uint64_t seen_rounds;                   /* rounds done when last looked */
-    uint64_t base_us;                       /* when the round opened */
-    uint32_t delivered;                     /* parts of the round now open */
+    uint64_t rounds_told;    /* while recovery reads the journal: engine_options; then 0 */
+    uint64_t seen_rounds;    /* rounds done when last looked */
+    uint64_t rounds_begun;   /* barrier: the newest that opened, from 1 */
+    uint64_t round_begun_us; /* record_clock's time when it did; async: when the one before it was over */
     char slowest[WIRE_NAME_MAX];
     char refusal[WIRE_TEXT_MAX]; /* the last one that was logged */
     uint64_t rejected[REJECT_UNASSIGNED + 1]; /* deltas refused since this process started, by enum reject_code */
@@ -101,6 +103,9 @@ void engine_progress(struct engine *e);
 /* Everything that follows from the state as it is: closing, evaluating, opening, ending, sending. */
 enum status engine_pump(struct engine *e, struct err *err) MUST_CHECK;
 bool engine_syncs_updates(const struct engine *e);
+/* ledger_write, and what the line of the round learns from it. */
+enum status engine_write(struct engine *e, enum record_type type, const uint8_t *body, size_t size,
+                         const struct store_part *payload, struct err *err) MUST_CHECK;
 
 /* --- engine_join.c --- */
 void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m);
@@ -141,6 +146,8 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
 enum status engine_open_work(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 enum status engine_checkpoint(struct engine *e, struct err *err) MUST_CHECK;
+/* One, if checkpoint.every asks for it, and it can be: no part is held, no line of a round is still to come. */
+enum status engine_checkpoint_due(struct engine *e, struct err *err) MUST_CHECK;
 /* Room for one more in e->kept. */
 enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
 /* The newest snapshot; NULL before the first. */
@@ -151,6 +158,11 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
 void engine_send_done(struct engine *e, const struct session *s);
 enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code,
                         struct err *err) MUST_CHECK;
+
+/* --- engine_round.c --- */
+/* After a record was folded in, also one that recovery read. body: of DELTA only. */
+void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, size_t size);
+/* Tell of the round that is over, if there is one to tell of. */
 void engine_flush_round(struct engine *e, double val_loss);
 
 /* --- engine_data.c --- */

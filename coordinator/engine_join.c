@@ -130,7 +130,7 @@ static enum status write_member(struct engine *e, enum record_member_what what, 
     memcpy(m.uuid, uuid, WIRE_UUID);
     snprintf(m.name, sizeof m.name, "%s", name);
     record_member_encode(&m, &w);
-    return ledger_write(&e->ledger, RECORD_MEMBER, body, w.pos, NULL, err);
+    return engine_write(e, RECORD_MEMBER, body, w.pos, NULL, err);
 }
 
 /* Its place: the one it had, a new one once the first round has opened, none before. */

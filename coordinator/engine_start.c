@@ -8,8 +8,8 @@
 
 static enum status begin_run(struct engine *e, struct err *err)
 {
-    struct record_run run = {.config_hash = e->config_hash, .config_text = e->config_text,
-                             .config_size = strlen(e->config_text)};
+    struct record_run run = {
+        .config_hash = e->config_hash, .config_text = e->config_text, .config_size = strlen(e->config_text)};
     uint64_t id[2] = {engine_draw(e), engine_draw(e)};
     TRY(engine_check_tokenizer(e, err));
     memcpy(run.run_id, e->ledger.begun ? e->ledger.run_id : (const uint8_t *)id, sizeof run.run_id);
@@ -66,6 +66,14 @@ static enum status tell_recovering(const struct engine *e, struct err *err)
     return e->io.recovering(e->io.ctx, e->ledger.modelled ? round_done(&e->ledger.round) : 0, e->recovered, err);
 }
 
+/* Running totals go on from those of the last record. */
+static void clock_go_on(struct engine *e)
+{
+    e->elapsed_base_us = e->ledger.clock.elapsed_us;
+    e->bytes_up_base = e->ledger.clock.bytes_up;
+    e->bytes_down_base = e->ledger.clock.bytes_down;
+}
+
 static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                          struct err *err)
 {
@@ -75,7 +83,10 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     e->recovered++;
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
     if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before steps are recomputed */
-    return ledger_replay(&e->ledger, type, at, body, size, err);
+    TRY(ledger_replay(&e->ledger, type, at, body, size, err));
+    clock_go_on(e);
+    engine_round_follow(e, type, body, size);
+    return STATUS_OK;
 }
 
 /* The newest snapshot is the state; the log of updates reaches back to the oldest. */
@@ -105,6 +116,9 @@ static enum status load_snapshots(struct engine *e, struct err *err)
 static enum status recover(struct engine *e, struct err *err)
 {
     TRY(load_snapshots(e, err));
+    clock_go_on(e);
+    e->round_begun_us = e->ledger.clock.elapsed_us;
+    e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
     TRY(journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err));
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
@@ -124,18 +138,13 @@ static enum status recover(struct engine *e, struct err *err)
 static enum status revive(struct engine *e, struct err *err)
 {
     struct ledger *l = &e->ledger;
-    e->elapsed_base_us = l->clock.elapsed_us;
-    e->bytes_up_base = l->clock.bytes_up;
-    e->bytes_down_base = l->clock.bytes_down;
     e->eval_ids = l->starts << 32; /* larger than any of an earlier process */
-    e->base_us = e->now_us;
+    e->rounds_told = 0;            /* what is done again is told again */
     if (!l->modelled) return STATUS_OK;
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
     round_note_open(&l->round, e->now_us);
-    l->round.recent = (struct round_tally){0};
-    e->seen_rounds = round_done(&l->round);
     TRY(engine_keep_files(e, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = true;
@@ -154,6 +163,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->store = store;
     e->init_dir = options->init_dir;
     e->entropy = options->entropy;
+    e->rounds_told = options->rounds_told;
     e->now_us = e->start_us = now_us;
     e->retry_us = UINT64_MAX;
     e->config_hash = config_shared_hash(&e->config);

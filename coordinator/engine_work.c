@@ -59,48 +59,6 @@ static void emit_update(struct engine *e, const struct round_close *close)
     engine_emit(e, &event);
 }
 
-static void start_round_info(struct engine *e)
-{
-    e->ledger.round.recent = (struct round_tally){0};
-    e->base_us = e->now_us;
-    e->delivered = 0;
-    e->slowest[0] = 0;
-}
-
-/* A round is over: remember what its line will say. It is printed when its evaluation is in. */
-static void finish_round_info(struct engine *e)
-{
-    const struct round *r = &e->ledger.round;
-    struct engine_event *event = &e->info.event;
-    engine_flush_round(e, NAN);
-    engine_event_init(event, ENGINE_EVENT_ROUND);
-    event->round = round_done(r);
-    event->rounds = round_total(r);
-    event->tokens = r->tokens;
-    event->version = r->versions[0];
-    if (r->recent.tokens) event->loss = r->recent.loss_sum / (double)r->recent.tokens;
-    event->delivered = e->delivered;
-    event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
-    event->round_s = (double)(e->now_us - e->base_us) * 1e-6;
-    if (e->delivered) event->compute_s = (double)r->recent.compute_us * 1e-6 / e->delivered;
-    if (event->round_s > 0 && e->delivered)
-        event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
-    memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
-    memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
-    e->info.pending = true;
-    start_round_info(e);
-}
-
-void engine_flush_round(struct engine *e, double val_loss)
-{
-    if (!e->info.pending) return;
-    e->info.pending = false;
-    e->info.event.val_loss = val_loss;
-    e->info.event.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
-    e->info.event.codec = e->info.down[0] ? e->info.down : NULL;
-    engine_emit(e, &e->info.event);
-}
-
 static enum status close_one(struct engine *e, const struct round_close *close, struct err *err)
 {
     struct ledger *l = &e->ledger;
@@ -110,11 +68,8 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     if (close->late) say_late(e, close);
     TRY(ledger_close(l, close, &clock, err));
     if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));
-    for (uint32_t i = 0; i < close->n; i++) { /* merged whole: counted once a worker */
-        const struct member *m = member_by_id(&l->round.members, close->ids[i]);
-        e->delivered += !m->work.open && m->work.merged;
-    }
     emit_update(e, close);
+    engine_round_follow(e, RECORD_UPDATE, NULL, 0);
     engine_wake_gets(e, close);
     reject_dropped(e, close->fragment);
     if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
@@ -123,34 +78,17 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     return STATUS_OK;
 }
 
-static bool checkpoint_due(const struct engine *e)
-{
-    uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
-    return every && done / every > engine_newest(e)->round / every;
-}
-
-static bool anything_held(const struct round *r)
-{
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
-            if (work->parts[f].state == PART_HELD) return true;
-    }
-    return false;
-}
-
 enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *err)
 {
     struct round *r = &e->ledger.round;
     struct round_close close;
     while (round_next_close(r, e->now_us, &close)) {
+        uint64_t done = round_done(r);
         TRY(close_one(e, &close, err));
         *any_p = true;
-        if (round_done(r) == e->seen_rounds) continue;
-        e->seen_rounds = round_done(r);
+        if (round_done(r) == done) continue;
         round_note_close(r, e->now_us);
-        finish_round_info(e);
-        if (checkpoint_due(e) && !anything_held(r)) TRY(engine_checkpoint(e, err));
+        TRY(engine_checkpoint_due(e, err));
     }
     return STATUS_OK;
 }
@@ -247,6 +185,23 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
+static bool anything_held(const struct round *r)
+{
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct assignment *work = &r->members.members[i]->work;
+        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
+            if (work->parts[f].state == PART_HELD) return true;
+    }
+    return false;
+}
+
+enum status engine_checkpoint_due(struct engine *e, struct err *err)
+{
+    uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
+    bool due = every && done / every > engine_newest(e)->round / every;
+    return due && !e->info.pending && !anything_held(&e->ledger.round) ? engine_checkpoint(e, err) : STATUS_OK;
+}
+
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
@@ -270,7 +225,7 @@ static enum status write_open(struct engine *e, const struct round_open *open, s
     if (!body) return err_set(err, STATUS_NOMEM, "no memory to open a round");
     struct writer w = writer_of(body, size);
     record_open_encode(open, n, &clock, &w);
-    enum status status = ledger_write(&e->ledger, RECORD_OPEN, body, size, NULL, err);
+    enum status status = engine_write(e, RECORD_OPEN, body, size, NULL, err);
     mem_free(body);
     /* Ranges must not be handed out twice: a worker sees its assignment when it is safe. */
     return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;
@@ -297,14 +252,9 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
     enum status status = round_plan(&l->round, e->now_us, &open);
     if (status != STATUS_OK) return err_set(err, status, "the order of samples is used up");
     if (!open.n) return STATUS_OK;
-    bool fresh = !l->round.open;
     uint32_t ids[WIRE_NAMED_MAX], n = open.n < WIRE_NAMED_MAX ? open.n : WIRE_NAMED_MAX;
     for (uint32_t i = 0; i < n; i++) ids[i] = open.grants[i].id;
     TRY(write_open(e, &open, err));
-    if (e->config.train.method != METHOD_ASYNC && fresh) {
-        engine_flush_round(e, NAN);
-        start_round_info(e);
-    }
     round_note_open(&l->round, e->now_us);
     for (uint32_t i = 0; i < n; i++) {
         struct session *s = session_by_member(&e->sessions, ids[i]);
@@ -323,7 +273,7 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
     uint8_t body[RECORD_SMALL_MAX];
     struct writer w = writer_of(body, sizeof body);
     record_drop_encode(&drop, &w);
-    return ledger_write(&e->ledger, RECORD_DROP, body, w.pos, NULL, err);
+    return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
@@ -345,7 +295,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     uint8_t body[RECORD_SMALL_MAX];
     struct engine_event event;
     if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
-    engine_flush_round(e, l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN);
+    engine_flush_round(e, NAN); /* no data to evaluate on */
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
     struct writer w = writer_of(body, sizeof body);

@@ -67,7 +67,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
     r->metrics = fopen(path, "a+e");
     if (!r->metrics) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(r->metrics);
-    r->rounds_there = last_round(r->metrics);
+    r->rounds_there = r->told = last_round(r->metrics);
     fseek(r->metrics, 0, SEEK_END);
     return STATUS_OK;
 }
@@ -205,9 +205,20 @@ static void round_rest(const struct report *r, const struct engine_event *e, con
              e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
 }
 
+/* async: a round does not wait for its evaluation. */
+static void eval_line(struct report *r, const struct engine_event *e)
+{
+    char val[64];
+    if (e->round > r->told) return; /* the line of the round will say it */
+    val_text(r, e->val_loss, val, sizeof val);
+    report_line(r, "%s  after round %llu, %llu tokens", val, (unsigned long long)e->round,
+                (unsigned long long)e->tokens);
+}
+
 static void round_line(struct report *r, const struct engine_event *e)
 {
     char loss[32], val[64], up[24], down[24], eta[24], total[24], line[512];
+    r->told = e->round;
     r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
@@ -270,8 +281,8 @@ static void write_metrics(struct report *r, const struct engine_event *e)
     put_real(o, "grad_norm", e->grad_norm);
     put_real(o, "tokens_per_s", e->tokens_per_s);
     put_real(o, "tflops", e->tflops);
-    put_count(o, "bytes_up", e->kind == ENGINE_EVENT_ROUND ? r->up : e->bytes_up);
-    put_count(o, "bytes_down", e->kind == ENGINE_EVENT_ROUND ? r->down : e->bytes_down);
+    put_count(o, "bytes_up", e->bytes_up);
+    put_count(o, "bytes_down", e->bytes_down);
     put_text(o, "codec", e->codec);
     put_count(o, "update_bytes", e->update_bytes);
     put_count(o, "relay_bytes", e->relay_bytes);
@@ -310,9 +321,10 @@ void report_event(struct report *r, const struct engine_event *e)
     case ENGINE_EVENT_RESTART:
         report_line(r, "%s", e->text);
         say_done_again(r, e->round);
+        if (r->told > e->round) r->told = e->round;
         break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", e->text); break;
-    case ENGINE_EVENT_EVAL: /* shown in the line of its round */
+    case ENGINE_EVENT_EVAL: eval_line(r, e); break;
     case ENGINE_EVENT_DONE:
     case ENGINE_EVENT_STEP:
     case ENGINE_EVENT_UPDATE:

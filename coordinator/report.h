@@ -19,6 +19,7 @@ struct report {
     bool bar_shown;
     int failed;                  /* errno of the write that failed, after which metrics.jsonl gets no more; 0: none */
     uint64_t rounds_there;       /* the last round in metrics.jsonl when it was opened; 0: none */
+    uint64_t told;               /* the last round that there is a line of */
     uint64_t up, down;           /* bytes on the socket, of this process */
     uint64_t line_up, line_down; /* as of the last round line */
     double round_s;              /* smoothed seconds of a round */

@@ -216,6 +216,7 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
         m->merged[fragment] = named[i].round + 1;
         m->merged_in[fragment] = version;
         round_settle(r, m);
+        r->recent.merged += !m->work.open;
     }
     r->policy->updated(r, fragment);
     return STATUS_OK;

@@ -38,6 +38,7 @@ struct round_params {
 struct round_tally {
     uint64_t tokens, compute_us;
     double loss_sum;
+    uint32_t merged; /* assignments, with the last of their parts */
 };
 
 struct round {

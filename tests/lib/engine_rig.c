@@ -44,9 +44,16 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
 static void rig_event(void *ctx, const struct engine_event *event)
 {
     struct rig *r = ctx;
+    if (event->kind == ENGINE_EVENT_ROUND) r->rounds_told = event->round;
     if (r->n_events == RIG_OUTBOX) return;
     snprintf(r->event_text[r->n_events], sizeof r->event_text[0], "%s", event->text ? event->text : "");
     r->events[r->n_events++] = *event;
+}
+
+static void rig_bytes(void *ctx, uint64_t *up, uint64_t *down)
+{
+    struct rig *r = ctx;
+    *up = *down = r->socket;
 }
 
 void rig_forget(struct rig *r)
@@ -78,9 +85,9 @@ static void quiet(void *ctx, enum log_level level, const char *line)
 
 static void configure(struct rig *r, const char *const *settings)
 {
-    static const char *const base[] = {"train.max_steps=6", "train.sync_every=2", "train.batch_size=1",
-                                       "train.fragments=2", "model.block_size=8", "codec.up=fp32", "codec.down=fp32",
-                                       "train.eval_every=0", "inner.warmup_steps=1", NULL};
+    static const char *const base[] = {
+        "train.max_steps=6", "train.sync_every=2", "train.batch_size=1", "train.fragments=2",    "model.block_size=8",
+        "codec.up=fp32",     "codec.down=fp32",    "train.eval_every=0", "inner.warmup_steps=1", NULL};
     struct config_sources sources;
     struct err err = {0};
     config_defaults(&r->config, &sources);
@@ -117,8 +124,9 @@ static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, s
 
 enum status rig_start(struct rig *r, struct err *err)
 {
-    struct engine_options options = {.config = &r->config, .entropy = r->entropy++};
-    struct engine_io io = {.ctx = r, .send = rig_send, .event = rig_event, .recovering = rig_recovering};
+    struct engine_options options = {.config = &r->config, .entropy = r->entropy++, .rounds_told = r->rounds_told};
+    struct engine_io io = {
+        .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);
 }
 
@@ -165,6 +173,7 @@ void rig_restart(struct rig *r, bool power, uint64_t draw)
     r->engine = NULL;
     store_mem_crash(r->store, power, draw);
     rig_forget(r);
+    r->socket = 0;
     must_start(r);
 }
 
@@ -235,10 +244,17 @@ void rig_join_message(struct rig *r, int worker, bool holds, struct msg *m)
 {
     const struct rig_worker *w = &r->workers[worker];
     *m = (struct msg){.type = MSG_JOIN,
-                      .join = {.config_hash = config_shared_hash(&r->config), .layout_hash = layout_hash(&r->layout),
-                               .train_hash = 11, .val_hash = 12, .train_samples = 50, .val_samples = 10,
-                               .sample_tokens = r->config.model.block_size, .ranks = 1, .layout = r->layout_bytes,
-                               .layout_size = r->layout_size, .model_config = "{\"model_type\": \"gpt2\"}",
+                      .join = {.config_hash = config_shared_hash(&r->config),
+                               .layout_hash = layout_hash(&r->layout),
+                               .train_hash = 11,
+                               .val_hash = 12,
+                               .train_samples = 50,
+                               .val_samples = 10,
+                               .sample_tokens = r->config.model.block_size,
+                               .ranks = 1,
+                               .layout = r->layout_bytes,
+                               .layout_size = r->layout_size,
+                               .model_config = "{\"model_type\": \"gpt2\"}",
                                .round = UINT64_MAX}};
     memcpy(m->join.uuid, w->uuid, WIRE_UUID);
     memcpy(m->join.name, w->name, sizeof w->name);
@@ -273,8 +289,11 @@ void rig_beat(struct rig *r, int worker, enum worker_state state)
 {
     const struct rig_worker *w = &r->workers[worker];
     struct msg m = {.type = MSG_HEARTBEAT,
-                    .heartbeat = {.session = w->session, .state = (uint8_t)state, .round = w->task.round,
-                                  .steps = w->task.steps, .n_fragments = r->layout.n_fragments}};
+                    .heartbeat = {.session = w->session,
+                                  .state = (uint8_t)state,
+                                  .round = w->task.round,
+                                  .steps = w->task.steps,
+                                  .n_fragments = r->layout.n_fragments}};
     memcpy(m.heartbeat.versions, w->versions, sizeof m.heartbeat.versions);
     rig_say(r, w->control, &m);
 }
@@ -316,11 +335,19 @@ void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level
     bool lossless = codec_spec_lossless(r->config.codec.up);
     *m = (struct msg){
         .type = MSG_OFFER,
-        .offer = {.session = w->session, .round = w->task.round, .fragment = fragment, .steps = w->task.steps,
-                  .form = ddp ? DELTA_GRADIENT : !async && lossless ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT,
-                  .base_version = w->task.versions[fragment], .bytes = size, .crc = crc32c(0, payload, size),
+        .offer = {.session = w->session,
+                  .round = w->task.round,
+                  .fragment = fragment,
+                  .steps = w->task.steps,
+                  .form = ddp                  ? DELTA_GRADIENT
+                          : !async && lossless ? DELTA_PARAMETERS
+                                               : DELTA_PSEUDO_GRADIENT,
+                  .base_version = w->task.versions[fragment],
+                  .bytes = size,
+                  .crc = crc32c(0, payload, size),
                   .tokens = (uint64_t)w->task.steps * r->config.train.batch_size * r->config.model.block_size,
-                  .loss_sum = r->loss_sum, .compute_us = 5000}};
+                  .loss_sum = r->loss_sum,
+                  .compute_us = 5000}};
 }
 
 struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level)
@@ -337,8 +364,14 @@ struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level
     for (size_t at = answer.credit.have; at < size;) {
         size_t n = size - at < 50 ? size - at : 50;
         m = (struct msg){.type = MSG_CHUNK,
-                         .chunk = {.kind = OBJECT_DELTA, .fragment = fragment, .key = w->task.round, .offset = at,
-                                   .total = size, .crc = crc32c(0, payload + at, n), .data = payload + at, .size = n}};
+                         .chunk = {.kind = OBJECT_DELTA,
+                                   .fragment = fragment,
+                                   .key = w->task.round,
+                                   .offset = at,
+                                   .total = size,
+                                   .crc = crc32c(0, payload + at, n),
+                                   .data = payload + at,
+                                   .size = n}};
         rig_say(r, w->bulk, &m);
         at += n;
     }

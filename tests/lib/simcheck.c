@@ -260,6 +260,7 @@ void simcheck_engine_stopped(struct simcheck *c, bool power)
     /* journal.sync snapshot: after a power cut the coordinator may be behind what workers hold and have been
      * assigned. */
     c->behind = c->behind || (power && !c->synced);
+    c->cut = c->cut || power;
     c->engine_up = false;
     memset(c->engine_versions, 0, sizeof(c->engine_versions));
 }
@@ -270,6 +271,11 @@ void simcheck_event(struct simcheck *c, uint64_t now_us, const struct engine_eve
     switch (event->kind) {
     case ENGINE_EVENT_ROUND:
         simcheck_note(c, now_us, "round %llu is over", (unsigned long long)event->round);
+        /* A power cut may take the record that ended it (async: of a dropped part) along: then it ends again. */
+        if (event->round != c->rounds_told + 1 && !c->behind && !(c->cut && event->round <= c->rounds_told))
+            simcheck_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round,
+                          (unsigned long long)c->rounds_told);
+        c->rounds_told = event->round;
         break;
     case ENGINE_EVENT_FAULT:
         simcheck_note(c, now_us, "fault: %s", event->text ? event->text : "?");
@@ -287,6 +293,11 @@ void simcheck_event(struct simcheck *c, uint64_t now_us, const struct engine_eve
     }
 }
 
+uint64_t simcheck_rounds_told(const struct simcheck *c)
+{
+    return c->rounds_told;
+}
+
 void simcheck_finished(struct simcheck *c, const struct engine *engine)
 {
     uint64_t merged = 0;
@@ -298,6 +309,9 @@ void simcheck_finished(struct simcheck *c, const struct engine *engine)
     /* Every validation window was counted once, at the final theta. */
     struct engine_summary summary;
     engine_summary(engine, &summary);
+    if (c->rounds_told != summary.rounds)
+        simcheck_fail(c, "%llu rounds are done, and the last one told of is round %llu",
+                      (unsigned long long)summary.rounds, (unsigned long long)c->rounds_told);
     uint64_t windows = c->toy.val_samples, tokens = windows * c->toy.sample_tokens;
     double loss = toy_val_loss(&c->toy, engine_theta(engine), c->layout.n_params, 0, windows) / (double)tokens;
     if (summary.val_tokens != tokens || fabs(summary.final_val_loss - loss) > 1e-9 * loss)

@@ -9,6 +9,7 @@
  *  - sample positions are merged at most once, and the coordinator's lease book adds up
  *  - a relayed update goes to a worker without the delta that it delivered in this session, unless it asks for those
  *    bytes, and whole otherwise
+ *  - each round is told of exactly once, whatever is killed
  *  - nobody waits without saying what for
  *
  * The first breach is kept with the last events; simcheck_failure says so and the run stops. */
@@ -68,6 +69,7 @@ void simcheck_engine_started(struct simcheck *c, const struct engine *engine, ui
 void simcheck_engine(struct simcheck *c, const struct engine *engine, uint64_t now_us); /* after every event */
 void simcheck_engine_stopped(struct simcheck *c, bool power); /* power: what was not synced may be gone */
 void simcheck_event(struct simcheck *c, uint64_t now_us, const struct engine_event *event);
+uint64_t simcheck_rounds_told(const struct simcheck *c); /* the last there was an event of */
 void simcheck_finished(struct simcheck *c, const struct engine *engine);
 
 /* ---- workers ----------------------------------------------------------------------------------------------------- */

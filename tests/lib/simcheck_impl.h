@@ -100,7 +100,8 @@ struct simcheck {
     uint64_t now_us;
     struct simcheck_counts counts;
     char failure[512];
-    bool trace, behind;
+    bool trace, behind, cut; /* cut: there was a power cut */
+    uint64_t rounds_told; /* the last round there was an event of */
     char notes[CHECK_NOTES][CHECK_NOTE_SIZE];
     uint64_t n_notes;
     simcheck_script_fn script;

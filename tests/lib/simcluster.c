@@ -9,10 +9,23 @@
 
 /* Small defaults: a round takes a virtual second, a run some dozen rounds. */
 static const char *const small_config[] = {
-    "run.name=sim",          "run.seed=5",           "train.method=diloco",      "train.max_steps=24",
-    "train.sync_every=4",    "train.batch_size=2",   "train.eval_every=2",       "train.eval_tokens=64",
-    "train.fragments=1",     "codec.up=fp32",        "codec.down=fp32",          "checkpoint.every=3",
-    "checkpoint.keep=2",     "inner.warmup_steps=0", "coordinator.min_workers=1", "model.block_size=4", NULL,
+    "run.name=sim",
+    "run.seed=5",
+    "train.method=diloco",
+    "train.max_steps=24",
+    "train.sync_every=4",
+    "train.batch_size=2",
+    "train.eval_every=2",
+    "train.eval_tokens=64",
+    "train.fragments=1",
+    "codec.up=fp32",
+    "codec.down=fp32",
+    "checkpoint.every=3",
+    "checkpoint.keep=2",
+    "inner.warmup_steps=0",
+    "coordinator.min_workers=1",
+    "model.block_size=4",
+    NULL,
 };
 
 /* ---- the coordinator process ------------------------------------------------------------------------------------- */
@@ -139,9 +152,9 @@ void simcluster_coordinator_start(struct simcluster *c)
     c->dying = false;
     c->wake_us = UINT64_MAX;
     c->transport = simnet_up(c->net, SIMNET_LISTENER);
-    struct engine_options options = {.config = &c->config, .entropy = c->entropy + c->starts};
-    struct engine_io io = {
-        .ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
+    struct engine_options options = {
+        .config = &c->config, .entropy = c->entropy + c->starts, .rounds_told = simcheck_rounds_told(c->check)};
+    struct engine_io io = {.ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
     struct err err = {0};
     simcheck_note(c->check, now, "the coordinator starts");
     enum status status = engine_create(&c->engine, &options, simstore_store(c->store), &io, now, &err);
@@ -293,13 +306,16 @@ void simcluster_explain(struct simcluster *c, FILE *out)
     char text[WIRE_TEXT_MAX];
     uint64_t now = simnet_now(c->net);
     simcheck_print(c->check, out);
-    if (c->engine) fprintf(out, "  coordinator waits for: %s\n", engine_waiting(c->engine, text, sizeof(text)));
-    else fprintf(out, "  coordinator is %s\n", c->finished ? "finished" : "down");
+    if (c->engine)
+        fprintf(out, "  coordinator waits for: %s\n", engine_waiting(c->engine, text, sizeof(text)));
+    else
+        fprintf(out, "  coordinator is %s\n", c->finished ? "finished" : "down");
     for (int i = 0; i < c->n_workers; i++) {
         const struct simworker *w = &c->workers[i];
         if (w->up)
             fprintf(out, "  worker-%d: want %d, %s\n", i, outer_loop_want(w->loop), outer_loop_text(w->loop, now));
-        else fprintf(out, "  worker-%d is down, said last: %s\n", i, w->last_text);
+        else
+            fprintf(out, "  worker-%d is down, said last: %s\n", i, w->last_text);
     }
     fprintf(out, "  virtual time %.3f s\n", (double)now / 1e6);
 }

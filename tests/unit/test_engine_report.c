@@ -37,11 +37,20 @@ static void test_loss_after_divergence(void **state)
     rig_close(&rig);
 }
 
+static void answer_eval(int worker, double loss_sum)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_EVAL, &m);
+    m = (struct msg){.type = MSG_EVAL_RESULT,
+                     .eval_result = {.session = rig.workers[worker].session, .eval_id = m.eval.eval_id,
+                                     .start = m.eval.start, .count = m.eval.count, .tokens = 8, .loss_sum = loss_sum}};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
 /* A round whose parameters are evaluated has its line when the loss is known, and not before. */
 static void test_line_with_validation(void **state)
 {
     (void)state;
-    struct msg m;
     const char *const settings[] = {"train.eval_every=1", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -50,13 +59,70 @@ static void test_line_with_validation(void **state)
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
     rig_catch_up(&rig, 0);
     rig_beat(&rig, 0, WORKER_READY);
-    rig_expect(&rig, 0, MSG_EVAL, &m);
-    m = (struct msg){.type = MSG_EVAL_RESULT,
-                     .eval_result = {.session = rig.workers[0].session, .eval_id = m.eval.eval_id,
-                                     .start = m.eval.start, .count = m.eval.count, .tokens = 8, .loss_sum = 12}};
-    rig_say(&rig, rig.workers[0].control, &m);
+    answer_eval(0, 12);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
     assert_true(last_event(ENGINE_EVENT_ROUND)->val_loss == 1.5);
+    rig_close(&rig);
+}
+
+/* A process that ends between a round and its evaluation leaves the line to the next one, also where a checkpoint was
+ * due; what was told of is not told of again. */
+static void test_line_of_a_killed_process(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.eval_every=1", "checkpoint.every=1", NULL};
+    rig_open(&rig, settings);
+    for (int round = 1; round <= 2; round++) {
+        rig_join(&rig, 0);
+        rig_assigned(&rig, 0);
+        rig.socket = 100;
+        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+        rig_restart(&rig, false, 0);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
+        rig_catch_up(&rig, 0);
+        rig_join(&rig, 0);
+        rig.socket = 50;
+        answer_eval(0, 12);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
+        const struct engine_event *event = last_event(ENGINE_EVENT_ROUND);
+        assert_int_equal(event->round, round);
+        assert_int_equal(event->tokens, 16 * round);
+        assert_int_equal(event->bytes_up, 150 * round); /* of all processes */
+        assert_int_equal(event->bytes_down, 150 * round);
+        assert_int_equal(event->workers, 1);
+        assert_int_equal(event->delivered, 1);
+        assert_true(event->loss == 10.0 / 16 && event->val_loss == 1.5);
+        assert_string_equal(event->slowest, "worker-0");
+        rig_restart(&rig, false, 0);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
+    }
+    rig_close(&rig);
+}
+
+/* async: while a version is evaluated others come. The loss stands at the tokens of its version, and at no other. */
+static void test_loss_of_an_older_version(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.method=async", "train.eval_every=1", "coordinator.min_workers=2",
+                                    "train.fragments=1", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) {
+        rig_assigned(&rig, i);
+        assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT);
+    }
+    assert_int_equal(last_event(ENGINE_EVENT_ROUND)->round, 1);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_assigned(&rig, 0);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(last_event(ENGINE_EVENT_UPDATE)->tokens, 48);
+    answer_eval(1, 12);
+    const struct engine_event *event = last_event(ENGINE_EVENT_EVAL);
+    assert_int_equal(event->round, 1);
+    assert_int_equal(event->version, 2);
+    assert_int_equal(event->tokens, 32);
+    assert_true(isnan(last_event(ENGINE_EVENT_ROUND)->val_loss));
     rig_close(&rig);
 }
 
@@ -173,6 +239,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_after_divergence),
         cmocka_unit_test(test_line_with_validation),
+        cmocka_unit_test(test_line_of_a_killed_process),
+        cmocka_unit_test(test_loss_of_an_older_version),
         cmocka_unit_test(test_restart_before_the_first_worker),
         cmocka_unit_test(test_restart_names_the_missing),
         cmocka_unit_test(test_status),

@@ -1,5 +1,6 @@
-/* metrics.jsonl when the disk fills up or the coordinator is killed: whole lines only, for whoever reads it or goes on
- * with it. A limit on the size of files stands in for the disk: a write stops there in the middle. */
+/* What people are told. metrics.jsonl when the disk fills up or the coordinator is killed: whole lines only, for
+ * whoever reads it or goes on with it. A limit on the size of files stands in for the disk: a write stops there in the
+ * middle. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -22,7 +23,7 @@
 static char folder[64], path[FILEIO_PATH_MAX];
 static struct config config;
 static struct report report;
-static FILE *lines; /* nobody reads them */
+static FILE *lines;
 
 static int begin(void **state)
 {
@@ -30,7 +31,7 @@ static int begin(void **state)
     struct config_sources sources;
     config_defaults(&config, &sources);
     signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
-    lines = fopen("/dev/null", "w");
+    lines = tmpfile();
     snprintf(folder, sizeof folder, "/tmp/atoll-report-XXXXXX");
     if (!lines || !mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
@@ -53,7 +54,8 @@ static void open_report(void)
 static void tell(enum engine_event_kind kind, uint64_t round)
 {
     report_event(&report, &(struct engine_event){.kind = kind, .worker = "w0", .text = "a line of some length",
-                                                 .round = round, .rounds = 1000, .loss = 1, .val_loss = 1});
+                                                 .round = round, .rounds = 1000, .tokens = 7, .loss = 1,
+                                                 .val_loss = 1});
 }
 
 static size_t size_of_file(void)
@@ -178,6 +180,43 @@ static void test_killed(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* Everything said since forget_said. */
+static const char *said(void)
+{
+    static char text[4096];
+    rewind(lines);
+    text[fread(text, 1, sizeof text - 1, lines)] = '\0';
+    return text;
+}
+
+static void forget_said(void)
+{
+    rewind(lines);
+    assert_int_equal(ftruncate(fileno(lines), 0), 0);
+}
+
+/* A loss stands in the line of its round, or behind it when that has been said; also what a process before this one
+ * said of the round counts, unless it has to be done again. */
+static void test_loss_behind_its_round(void **state)
+{
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        open_report();
+        tell(ENGINE_EVENT_ROUND, 1);
+        tell(ENGINE_EVENT_ROUND, 2);
+        report_close(&report);
+        forget_said();
+        open_report();
+        tell(ENGINE_EVENT_RESTART, again ? 1 : 2);
+        tell(ENGINE_EVENT_EVAL, 2);
+        assert_int_equal(strstr(said(), "after round 2, 7 tokens") != NULL, !again);
+        tell(ENGINE_EVENT_EVAL, 3);
+        assert_null(strstr(said(), "after round 3"));
+        report_close(&report);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_more_than_a_buffer),
         cmocka_unit_test(test_at_the_end),
         cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_loss_behind_its_round),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
