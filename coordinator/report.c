@@ -154,9 +154,15 @@ static const char *loss_text(double loss, char *out, size_t cap)
     return out;
 }
 
+/* data.tokenizer is bytes by default, also for shards that hold tokens of a larger vocabulary. */
+static bool tokens_are_bytes(const struct config *config)
+{
+    return !strcmp(config->data.tokenizer, "bytes") && config->model.vocab_size == 256;
+}
+
 static void val_text(const struct report *r, double val, char *out, size_t cap)
 {
-    bool bytes = !strcmp(r->config->data.tokenizer, "bytes");
+    bool bytes = tokens_are_bytes(r->config);
     char loss[32];
     if (isnan(val)) /* none */
         snprintf(out, cap, bytes ? "val      -           " : "val      -");

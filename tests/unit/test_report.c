@@ -195,6 +195,22 @@ static void forget_said(void)
     assert_int_equal(ftruncate(fileno(lines), 0), 0);
 }
 
+/* Bits per byte: only where tokens are bytes. */
+static void test_bits_per_byte(void **state)
+{
+    (void)state;
+    for (int bytes = 0; bytes < 2; bytes++) {
+        forget_said();
+        config.model.vocab_size = bytes ? 256 : 50257;
+        open_report();
+        tell(ENGINE_EVENT_ROUND, 1);
+        report_close(&report);
+        assert_non_null(strstr(said(), "val 1.0000"));
+        assert_int_equal(strstr(said(), "(1.44 bpb)") != NULL, bytes);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 /* A loss stands in the line of its round, or behind it when that has been said; also what a process before this one
  * said of the round counts, unless it has to be done again. */
 static void test_loss_behind_its_round(void **state)
@@ -224,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_more_than_a_buffer),
         cmocka_unit_test(test_at_the_end),
         cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_bits_per_byte),
         cmocka_unit_test(test_loss_behind_its_round),
     };
     return cmocka_run_group_tests(tests, begin, end);
