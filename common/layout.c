@@ -249,12 +249,27 @@ void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, 
     pool_destroy(pool);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
+}
+
 uint64_t layout_theta_hash(const struct layout *layout, const float *theta)
 {
-    uint64_t acc = 0;
-    for (uint32_t i = 0; i < layout->n_fragments; i++) {
-        const struct fragment *f = &layout->fragments[i];
-        acc = hash_mix(acc, hash_floats(NULL, theta + f->offset, f->count));
+    const struct tensor *order[LAYOUT_TENSORS_MAX];
+    float block[HASH_BLOCK];
+    uint64_t acc = layout->n_params;
+    size_t used = 0;
+    for (uint32_t i = 0; i < layout->n_tensors; i++) order[i] = &layout->tensors[i];
+    qsort(order, layout->n_tensors, sizeof *order, by_name);
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const float *x = theta + order[i]->offset;
+        for (uint64_t at = 0, n; at < order[i]->count; at += n) {
+            n = order[i]->count - at < HASH_BLOCK - used ? order[i]->count - at : HASH_BLOCK - used;
+            memcpy(block + used, x + at, n * sizeof *x);
+            used = (used + n) % HASH_BLOCK;
+            if (!used) acc = hash_mix(acc, hash64(block, sizeof block));
+        }
     }
-    return acc;
+    return used ? hash_mix(acc, hash64(block, used * sizeof *block)) : acc;
 }

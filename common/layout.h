@@ -67,7 +67,8 @@ enum status layout_decode(struct layout *layout, struct reader *r) MUST_CHECK;
  * one is made on all cores that the process may use. */
 void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta);
 
-/* hash_floats of each fragment, combined in fragment order by hash_mix: the run's theta_hash. */
+/* The run's theta_hash: that of hash_floats over all tensors end to end in order of their names, which is how a
+ * checkpoint's model.safetensors has them. However theta is cut into fragments, the same. */
 uint64_t layout_theta_hash(const struct layout *layout, const float *theta);
 
 #endif

@@ -143,6 +143,27 @@ void engine_emit_restart(struct engine *e)
     engine_emit(e, &event);
 }
 
+/* All of the summary but theta_hash, which takes a pass over theta. */
+static void totals(const struct engine *e, struct engine_summary *out)
+{
+    const struct ledger *l = &e->ledger;
+    struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
+    *out = (struct engine_summary){.done = l->done, .restarts = l->starts, .final_val_loss = NAN,
+                                   .wall_s = (double)clock.elapsed_us * 1e-6, .bytes_up = clock.bytes_up,
+                                   .bytes_down = clock.bytes_down};
+    if (!l->modelled) return;
+    out->params = l->layout.n_params;
+    out->tokens = l->round.tokens;
+    out->worker_steps = l->round.worker_steps;
+    out->rounds = round_done(&l->round);
+    out->compute_s = (double)l->round.compute_us * 1e-6;
+    for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
+    out->steps = out->rounds * l->round.p.sync_every;
+    if (out->steps > l->round.p.max_steps) out->steps = l->round.p.max_steps;
+    if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
+    out->val_tokens = l->eval_tokens;
+}
+
 /* --- status ------------------------------------------------------------------------------------------------------- */
 
 static json_t *number(double value)
@@ -222,7 +243,7 @@ static json_t *status_object(const struct engine *e)
     struct engine_summary sum;
     char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1], hash[20];
     json_t *o = json_object();
-    engine_summary(e, &sum);
+    totals(e, &sum);
     for (int i = 0; i < WIRE_UUID; i++) snprintf(id + 2 * i, 3, "%02x", l->run_id[i]);
     json_object_set_new(o, "run", json_string(e->config.run.name));
     json_object_set_new(o, "run_id", json_string(id));
@@ -267,27 +288,8 @@ size_t engine_status_json(const struct engine *e, char *out, size_t cap)
 void engine_summary(const struct engine *e, struct engine_summary *out)
 {
     const struct ledger *l = &e->ledger;
-    struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
-    *out = (struct engine_summary){.done = l->done,
-                                   .restarts = l->starts,
-                                   .final_val_loss = NAN,
-                                   .wall_s = (double)clock.elapsed_us * 1e-6,
-                                   .bytes_up = clock.bytes_up,
-                                   .bytes_down = clock.bytes_down};
-    if (!l->modelled) return;
-    out->params = l->layout.n_params;
-    out->tokens = l->round.tokens;
-    out->worker_steps = l->round.worker_steps;
-    out->rounds = round_done(&l->round);
-    out->compute_s = (double)l->round.compute_us * 1e-6;
-    for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
-    out->steps = out->rounds * l->round.p.sync_every;
-    if (out->steps > l->round.p.max_steps) out->steps = l->round.p.max_steps;
-    if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
-    out->val_tokens = l->eval_tokens;
-    /* layout_theta_hash from the hashes that are known */
-    for (uint32_t f = 0; f < l->layout.n_fragments; f++)
-        out->theta_hash = hash_mix(out->theta_hash, l->outer.fragments[f].hash);
+    totals(e, out);
+    if (l->modelled) out->theta_hash = layout_theta_hash(&l->layout, l->outer.theta);
 }
 
 const float *engine_theta(const struct engine *e)

@@ -50,6 +50,8 @@ for file in config.yaml logs/coordinator.log logs/worker-0.log logs/worker-1.log
 done
 latest=a/checkpoints/$(<a/checkpoints/latest)
 [[ -s $latest/model.safetensors && -s $latest/config.json ]] || fail "checkpoints/latest does not name a model folder"
+[[ $(json theta "$latest/model.safetensors") == "$(json get a/summary.json theta_hash)" ]] ||
+    fail "theta_hash is not that of the newest checkpoint, $(json theta "$latest/model.safetensors")"
 "$BIN/atoll" generate a --tokens 20 --seed 1 --prompt "the " >sample.txt 2>&1 || fail "generate: $(<sample.txt)"
 "$BIN/atoll" status a >status.txt 2>&1 || fail "status: $(<status.txt)"
 "$BIN/atoll" config print a/config.yaml >printed.yaml 2>&1 || fail "config.yaml cannot be read back: $(<printed.yaml)"
