@@ -25,7 +25,7 @@ static void print_figures(const struct codec_figures *f, size_t n)
     printf("codec             %s\n", f->spec);
     printf("values            %zu in %zu bytes\n", n, f->bytes);
     printf("bits_per_param    %.4f\n", f->bits_per_param);
-    printf("bound_bits        %.4f\n", f->bound_bits);
+    printf("bound_bits        %.4f   entropy of codes and places, one by one\n", f->bound_bits);
     printf("rel_error         %.4f\n", f->rel_error);
     printf("encode_gbps       %.2f   GB of fp32 values a second and core\n", f->encode_gbps);
     printf("decode_merge_gbps %.2f\n", f->decode_merge_gbps);
@@ -78,8 +78,8 @@ int cmd_codec(int argc, char **argv)
         .usage = "list | test SPEC [options]",
         .about =
             "list: the stages a codec specification such as int8:256+lz4 is made of.\n"
-            "test: bits per value, the least any coding of the same content needs, relative error, and GB of fp32\n"
-            "values a second and core, encoding and adding up payloads.",
+            "test: bits per value, the entropy of its codes and places one by one (a bound, but for data where zeros lie\n"
+            "together), relative error, and GB of fp32 values a second and core, encoding and adding up payloads.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

@@ -67,7 +67,7 @@ struct value_stage {
     enum status (*prepare)(const struct value_ctx *ctx);
     size_t (*bound)(const struct value_ctx *ctx);   /* largest payload of any input */
     size_t (*scratch)(const struct value_ctx *ctx); /* bytes; NULL: none */
-    /* Bits per value of the smallest coding of what a full payload says. NULL: the entropy of the codes. */
+    /* codec_bound_bits, of a full payload. NULL: the entropy of the codes. */
     double (*bound_bits)(const struct value_ctx *ctx);
     /* Parts: boundaries are multiples of `align` floats, each part CODEC_PART floats rounded up to it (NULL: align 1).
      * Or the stage says itself: `parts` and `part`. */
