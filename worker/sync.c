@@ -32,7 +32,7 @@ static void end_round(struct sync *s)
         s->f[i].passed = false;
     }
     s->last_round = s->round;
-    s->last_rejected = rejected;
+    s->last_again = rejected;
     s->round = SYNC_NO_ROUND;
 }
 
@@ -147,7 +147,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     if (s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && m->round <= s->round)) return false;
     if (s->has_task && m->round <= s->task.round) return false;
     if (s->last_round != SYNC_NO_ROUND &&
-        (m->round < s->last_round || (m->round == s->last_round && !s->last_rejected)))
+        (m->round < s->last_round || (m->round == s->last_round && !s->last_again)))
         return false;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (!s->async && s->holds && s->f[i].version > m->versions[i]) return false;

@@ -73,6 +73,9 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
         sync_drop_work(s);
         s->holds = false;
     }
+    /* Whether the last round counted, and is not given out again, its coordinator knows: this process may have been
+     * another when it was refused. A merged one has moved the versions on. */
+    s->last_again = true;
     /* What was asked of us before belongs to the other session; the coordinator may have lost it and asks again. */
     s->has_task = s->eval.pending = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) {

@@ -224,6 +224,17 @@ void simcluster_kill_at(struct simcluster *c, uint64_t at_us, int client, bool p
     simnet_at(c->net, at_us, fault_kill, c, (uint64_t)(client + 1) << 1 | power);
 }
 
+static void fault_leave(void *ctx, uint64_t client)
+{
+    struct simworker *w = &((struct simcluster *)ctx)->workers[client];
+    if (w->up && !w->frozen) simworker_leave(w);
+}
+
+void simcluster_leave_at(struct simcluster *c, uint64_t at_us, int client)
+{
+    simnet_at(c->net, at_us, fault_leave, c, (uint64_t)client);
+}
+
 void simcluster_start_at(struct simcluster *c, uint64_t at_us, int client)
 {
     simnet_at(c->net, at_us, fault_start, c, (uint64_t)(client + 1));

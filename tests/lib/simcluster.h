@@ -64,8 +64,10 @@ void simcluster_destroy(struct simcluster *c);
 void simcluster_coordinator_start(struct simcluster *c);
 /* power: bytes that were not synced are lost or torn. */
 void simcluster_coordinator_kill(struct simcluster *c, bool power);
-/* The same after `delay_us`; does nothing when things have changed meanwhile (already down, already up). */
+/* The same at that time, and a worker that is told to stop; does nothing when things have changed meanwhile (already
+ * down, already up). */
 void simcluster_kill_at(struct simcluster *c, uint64_t at_us, int client, bool power);
+void simcluster_leave_at(struct simcluster *c, uint64_t at_us, int client);
 void simcluster_start_at(struct simcluster *c, uint64_t at_us, int client);
 
 /* Run until the coordinator and all workers that are up have ended, the checker failed, or `until_us`. True when the

@@ -199,6 +199,18 @@ static void fault_at(struct plan *p, uint64_t at_us, int kind, int client, uint6
     simnet_at(p->cluster->net, at_us, fault_now, p, more << 8 | (uint64_t)client << 4 | (uint64_t)kind);
 }
 
+/* In every fourth run workers are told to stop, and come back; from numbers of its own, as with the embeddings. */
+static void setup_leaves(struct plan *p, uint64_t span)
+{
+    uint64_t n = rng_u64(p->seed, RNG_TEST + 10, 0) % 12;
+    for (uint64_t i = 1; i <= n && n < 4; i++) {
+        uint64_t r = rng_u64(p->seed, RNG_TEST + 10, i), at = r % span, lasts = 10000 + (r >> 32) % 4000000;
+        int client = (int)(rng_u64(p->seed, RNG_TEST + 10, 100 + i) % (uint64_t)p->n_workers);
+        simcluster_leave_at(p->cluster, at, client);
+        simcluster_start_at(p->cluster, at + lasts, client);
+    }
+}
+
 static void setup_faults(struct plan *p)
 {
     struct simcluster *c = p->cluster;
@@ -231,6 +243,7 @@ static void setup_faults(struct plan *p)
             p->kills++;
         }
     }
+    setup_leaves(p, span);
     fault_at(p, span + 7000000, FAULT_CALM, 0, 0);
 }
 

@@ -348,6 +348,15 @@ void simworker_kill(struct simworker *w)
     worker_unload(w);
 }
 
+void simworker_leave(struct simworker *w)
+{
+    simcheck_note(w->check, simnet_now(w->net), "worker-%d is told to stop", w->client);
+    outer_loop_leave(w->loop, "stopped", simnet_now(w->net));
+    w->up = false; /* the transport stays: what was queued is flushed */
+    w->life++;
+    worker_unload(w);
+}
+
 void simworker_freeze(struct simworker *w, bool frozen)
 {
     simcheck_note(w->check, simnet_now(w->net), "worker-%d is %s", w->client, frozen ? "stopped" : "let go");

@@ -57,6 +57,8 @@ void simworker_finish(struct simworker *w);
 void simworker_start(struct simworker *w);
 /* kill -9: what was not saved is gone. */
 void simworker_kill(struct simworker *w);
+/* SIGTERM: it saves what a boundary allows, says LEAVE and ends; simworker_start continues it. */
+void simworker_leave(struct simworker *w);
 /* SIGSTOP and SIGCONT. */
 void simworker_freeze(struct simworker *w, bool frozen);
 /* The network has something for it. */

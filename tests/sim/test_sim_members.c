@@ -192,6 +192,48 @@ static void test_cut_off_then_evicted_then_delivers(void **state)
     simrig_done(c);
 }
 
+static void wait_us(struct simcluster *c, uint64_t us)
+{
+    uint64_t until = simnet_now(c->net) + us;
+    while (simnet_now(c->net) < until && simnet_step(c->net, until)) continue;
+}
+
+/* Everybody loses its place in a round that is given out again under its number. One of them comes back, has its delta
+ * refused, is told to stop while it waits for the others, and is started again: the round is its own once more. */
+static void refused_and_started_again(const char *method, const char *codec, const char *every)
+{
+    const char *config[] = {method, codec, every, "train.max_steps=40", "coordinator.min_workers=2",
+                            "coordinator.evict_after_s=4", "train.eval_every=0", NULL};
+    struct simcluster_setup setup = {.seed = 9, .n_workers = 2, .config = config};
+    struct simcluster *c = simrig_cluster(&setup);
+    simrig_start(c, 2);
+    assert_true(until_round(c, 3));
+    struct watch reject = {.type = MSG_REJECT, .client = 0, .to_client = true};
+    simcheck_script(c->check, watch_message, &reject);
+    while (c->workers[0].busy != SIMWORKER_TRAINS) assert_true(simnet_step(c->net, UINT64_MAX));
+    for (int i = 0; i < 2; i++) simworker_freeze(&c->workers[i], true);
+    wait_us(c, 8000000);
+    assert_int_equal(simcheck_counts(c->check).evicted, 2);
+    simworker_freeze(&c->workers[0], false);
+    assert_true(simrig_until(c, 30, watch_seen, &reject));
+    wait_us(c, 2000000);
+    simworker_leave(&c->workers[0]);
+    wait_us(c, 500000);
+    simworker_start(&c->workers[0]);
+    wait_us(c, 1000000);
+    simworker_freeze(&c->workers[1], false);
+    assert_true(simrig_ends(c, 300));
+    simrig_done(c);
+}
+
+static void test_refused_stopped_and_started_again(void **state)
+{
+    (void)state;
+    refused_and_started_again("train.method=ddp", "codec.up=fp32", "checkpoint.worker_every=1");
+    refused_and_started_again("train.method=diloco", "codec.up=int8:16", "checkpoint.worker_every=1");
+    refused_and_started_again("train.method=diloco", "codec.up=int8:16", "checkpoint.worker_every=3");
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -243,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_stale_async_delta),
         cmocka_unit_test(test_evicted_and_back),
         cmocka_unit_test(test_cut_off_then_evicted_then_delivers),
+        cmocka_unit_test(test_refused_stopped_and_started_again),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_stranger_with_a_known_name),
     };

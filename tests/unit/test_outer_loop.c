@@ -158,7 +158,7 @@ static void test_rejection_puts_the_delta_back(void **state)
     scripted_pass(1000000);
     s->reject = false;
     s->no_work = false;
-    assert_int_equal(s->loop->sync.last_rejected, 1);
+    assert_int_equal(s->loop->sync.last_again, 1);
     scripted_check_nothing_lost();                                        /* all of it is in the residual */
     for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false); /* the round closed without it */
     scripted_rounds(3);

@@ -151,7 +151,7 @@ static void test_refusal_waits_for_the_save(void **state)
     hand_in_saving();
     scripted_pass(100000);
     assert_int_equal(s->saves, 2);
-    assert_int_equal(s->loop->sync.last_rejected, 1);
+    assert_int_equal(s->loop->sync.last_again, 1);
     scripted_check_nothing_lost();
     scripted_pass(SAVE_US);
     assert_int_equal(s->saves, 2);

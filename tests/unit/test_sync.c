@@ -331,7 +331,7 @@ static void test_rejection_ends_the_round(void **state)
     assert_int_equal(syncrig_update(0, 0, 0), SYNC_NAMED);
     assert_int_equal(syncrig_update(1, 0, SYNC_NO_ROUND), SYNC_NOT_MINE);
     assert_int_equal(syncrig.s.state, WORKER_READY);
-    assert_true(syncrig.s.last_rejected);
+    assert_true(syncrig.s.last_again);
     struct msg_assign again = syncrig_assign(0, 1);
     assert_true(sync_on_assign(&syncrig.s, &again, syncrig.now)); /* a refused round may be given again */
 }
@@ -449,6 +449,27 @@ static void test_repeated_welcome(void **state)
     assert_false(syncrig.s.holds);
 }
 
+/* A worker that restarts does not know whether its last round counted; the session that it begins does. */
+static void test_last_round_may_be_given_by_a_new_session(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        syncrig_start(async, 1, 4);
+        syncrig.s.last_round = 4; /* as restored */
+        struct msg_assign older = syncrig_assign(3, 4), m = syncrig_assign(4, 4);
+        assert_false(sync_on_assign(&syncrig.s, &older, syncrig.now));
+        assert_true(sync_on_assign(&syncrig.s, &m, syncrig.now));
+        sync_train_begin(&syncrig.s, syncrig.now);
+        sync_work_ready(&syncrig.s, 4, (uint64_t[]){1000}, syncrig.now);
+        syncrig_update(0, 4, 4);
+        assert_int_equal(syncrig.s.last_round, 4);
+        assert_false(sync_on_assign(&syncrig.s, &m, syncrig.now)); /* merged, and said again */
+        sync_rejoin(&syncrig.s, syncrig.now += 2 * S);
+        syncrig_join_again(9, true, 5, 0);
+        if (!async) assert_false(sync_on_assign(&syncrig.s, &m, syncrig.now)); /* its versions have gone by */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_assignment_that_overtakes_the_update),
         cmocka_unit_test(test_stale_assignments),
         cmocka_unit_test(test_rejection_ends_the_round),
+        cmocka_unit_test(test_last_round_may_be_given_by_a_new_session),
         cmocka_unit_test(test_closed_without_us_asks_for_the_verdict),
         cmocka_unit_test(test_named_in_a_life_that_was_not_saved),
         cmocka_unit_test(test_new_session_keeps_the_work),
