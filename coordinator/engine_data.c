@@ -132,6 +132,8 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     if (status == STATUS_NONFINITE)
         return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
+    if (!outer_state_takes(&e->ledger.outer, &view))
+        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds numbers of 2^64 or more", err);
     TRY(write_delta(e, m, u, err));
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};

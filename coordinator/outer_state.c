@@ -231,3 +231,37 @@ double outer_state_lr(const struct outer_state *s, uint64_t round)
                                    c->inner.warmup_steps, c->train.max_steps};
     return lr_schedule_at(&schedule, (double)round);
 }
+
+struct magnitude_job {
+    const struct outer_state *s;
+    const struct codec_view *view;
+    uint32_t largest[POOL_THREADS_MAX]; /* by thread: bits of the largest magnitude */
+};
+
+static void find_largest(void *ctx, int thread, int threads)
+{
+    struct magnitude_job *job = ctx;
+    const struct codec *codec = job->view->codec;
+    float *x = job->s->merger.scratch + (size_t)thread * 2 * job->s->merger.part_max;
+    uint32_t largest = 0;
+    size_t first, end;
+    pool_share(codec_parts(codec), 1, thread, threads, &first, &end);
+    for (size_t i = first; i < end; i++) {
+        struct codec_part part = codec_part(codec, i);
+        codec_view_decode(job->view, i, x);
+        for (size_t k = 0; k < part.to - part.from; k++) {
+            uint32_t bits = float_bits(x[k]) & 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
+    }
+    job->largest[thread] = largest;
+}
+
+bool outer_state_takes(const struct outer_state *s, const struct codec_view *view)
+{
+    struct magnitude_job job = {.s = s, .view = view};
+    bool takes = true;
+    pool_run_if(s->pool, codec_parts(view->codec) > 1, find_largest, &job);
+    for (int i = 0; i < POOL_THREADS_MAX; i++) takes = takes && job.largest[i] < float_bits(0x1p64f);
+    return takes;
+}

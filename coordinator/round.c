@@ -230,7 +230,7 @@ static const char *drop_reason(uint16_t code)
     case REJECT_LATE: return "the run went on without it";
     case REJECT_STALE: return "its base version is too old";
     case REJECT_BASE: return "computed from a version that cannot be merged";
-    case REJECT_NONFINITE: return "holds NaN or infinity";
+    case REJECT_NONFINITE: return "holds NaN, infinity or numbers that can be no delta";
     case REJECT_CORRUPT: return "damaged or malformed";
     default: return "this worker holds no such assignment";
     }

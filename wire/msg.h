@@ -79,7 +79,7 @@ enum reject_code {
     REJECT_LATE = 1,  /* the round closed without it */
     REJECT_STALE,     /* base version too old (outer.max_staleness) */
     REJECT_BASE,      /* computed from a version the policy does not merge */
-    REJECT_NONFINITE, /* decodes to NaN or infinity */
+    REJECT_NONFINITE, /* decodes to NaN, infinity or a number of 2^64 or more */
     REJECT_CORRUPT,   /* CRC or codec check failed */
     REJECT_UNASSIGNED /* this worker holds no assignment for this round */
 };

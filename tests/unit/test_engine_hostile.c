@@ -80,22 +80,27 @@ static void expect_counted(const char *reason)
     if (!strstr(m.status_reply.json, want)) fail_msg("not %s: %s", want, m.status_reply.json);
 }
 
+/* By worker 0, with the offer of another delta. */
+static void send_bytes(const struct attack *a, struct msg *m)
+{
+    m->offer.bytes = a->size;
+    m->offer.crc = crc32c(0, a->bytes, a->size < PAYLOAD ? a->size : PAYLOAD);
+    rig_say(&rig, rig.workers[0].control, m);
+    if (a->size > PAYLOAD) return;
+    *m = (struct msg){.type = MSG_CHUNK,
+                      .chunk = {.kind = OBJECT_DELTA, .total = a->size, .crc = crc32c(0, a->bytes, a->size),
+                                .data = a->bytes, .size = a->size}};
+    rig_say(&rig, rig.workers[0].bulk, m);
+}
+
 /* Worker 0 offers the bytes, worker 1 its genuine delta. Returns the hash of theta after the round. */
 static uint64_t attacked_round(const struct attack *a, uint16_t *code)
 {
     struct msg m;
     *code = 0;
     rig_offer_message(&rig, 0, 0, 1, &m);
-    m.offer.bytes = a->size;
-    m.offer.crc = crc32c(0, a->bytes, a->size < PAYLOAD ? a->size : PAYLOAD);
-    rig_say(&rig, rig.workers[0].control, &m);
-    if (!rig_take(&rig, 0, MSG_REJECT, &m)) {
-        m = (struct msg){.type = MSG_CHUNK,
-                         .chunk = {.kind = OBJECT_DELTA, .total = a->size, .crc = crc32c(0, a->bytes, a->size),
-                                   .data = a->bytes, .size = a->size}};
-        rig_say(&rig, rig.workers[0].bulk, &m);
-        rig_expect(&rig, 0, MSG_REJECT, &m);
-    }
+    send_bytes(a, &m);
+    rig_expect(&rig, 0, MSG_REJECT, &m);
     *code = m.reject.code;
     expect_counted(*code == REJECT_NONFINITE ? "nonfinite" : "corrupt");
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* and named */
@@ -223,6 +228,51 @@ static void test_places_out_of_range(void **state)
     }
 }
 
+/* One worker's round with one number replaced. The code of the refusal; 0: it was merged. */
+static uint16_t replaced(const char *method, const char *spec, float number)
+{
+    struct attack a;
+    struct msg m;
+    float x[RIG_PARAMS];
+    char up[64];
+    snprintf(up, sizeof up, "codec.up=%s", spec);
+    const char *settings[] = {"train.fragments=1", "coordinator.min_workers=1", "outer.learning_rate=3", method, up,
+                              NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    struct codec *codec = codec_of_run();
+    rig_values(&rig, 0, 1, x);
+    x[RIG_PARAMS / 2] = number;
+    assert_int_equal(codec_encode(codec, x, a.bytes, sizeof a.bytes, &a.size, NULL), STATUS_OK);
+    codec_destroy(codec);
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    send_bytes(&a, &m);
+    uint16_t code = rig_take(&rig, 0, MSG_REJECT, &m) ? m.reject.code : 0;
+    assert_int_equal(engine_version(rig.engine, 0), code ? 0 : 1);
+    rig_close(&rig);
+    return code;
+}
+
+/* Finite, but nothing that training makes, as where a bit of an exponent flipped. What is just small enough does not
+ * end the run, either: the outer step with its rate and momentum stays finite. */
+static void test_numbers_too_large(void **state)
+{
+    (void)state;
+    static const char *const methods[] = {"train.method=local-sgd", "train.method=ddp", "train.method=diloco",
+                                          "train.method=async"};
+    static const char *const ups[] = {"fp32", "bf16", "int8:16", "topk:9/256", "fp32+lz4"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        for (size_t k = 0; k < sizeof ups / sizeof *ups; k++) {
+            uint16_t code = replaced(methods[i], ups[k], 0x1p66f), larger = replaced(methods[i], ups[k], -3.2e38f);
+            if (code != REJECT_NONFINITE || larger != REJECT_NONFINITE)
+                fail_msg("%s, %s: codes %u, %u", methods[i], ups[k], code, larger);
+        }
+        assert_int_equal(replaced(methods[i], "fp32", 0x1p64f), REJECT_NONFINITE);
+        assert_int_equal(replaced(methods[i], "fp32", 0x1.fffffep63f), 0);
+    }
+}
+
 static void damage(struct msg *offer, uint8_t *payload, size_t size, int how)
 {
     const float infinite = __builtin_inff();
@@ -305,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_adversarial),
         cmocka_unit_test(test_places_out_of_range),
+        cmocka_unit_test(test_numbers_too_large),
         cmocka_unit_test(test_bad_payloads),
         cmocka_unit_test(test_messages_that_make_no_sense),
     };
