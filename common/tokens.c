@@ -78,6 +78,8 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
         if (shard->width != tokens->shards[0].width)
             return err_set(err, STATUS_MISMATCH, "%s has %u-byte tokens, %s has %u-byte tokens: not one data set",
                            paths[i], shard->width, paths[0], tokens->shards[0].width);
+        shard->path = mem_strdup(paths[i]);
+        if (!shard->path) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
         tokens->n_tokens += shard->n_tokens;
         shard->hash = shard_hash(shard);
         tokens->hash = hash_mix(tokens->hash, shard->hash);
@@ -104,7 +106,10 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
 
 void tokens_close(struct tokens *tokens)
 {
-    for (uint32_t i = 0; i < tokens->n_shards; i++) file_map_close(&tokens->maps[i]);
+    for (uint32_t i = 0; i < tokens->n_shards; i++) {
+        file_map_close(&tokens->maps[i]);
+        mem_free(tokens->shards[i].path);
+    }
     mem_free(tokens->shards);
     mem_free(tokens->maps);
     *tokens = (struct tokens){0};
@@ -133,11 +138,17 @@ uint64_t tokens_samples(const struct tokens *tokens, uint32_t t)
     return n;
 }
 
+/* The shard that holds window *index of all, which becomes the window of that shard. */
+static const struct token_shard *shard_of(const struct tokens *tokens, uint32_t t, uint64_t *index)
+{
+    const struct token_shard *shard = tokens->shards;
+    for (uint64_t n; *index >= (n = shard_samples(shard, t)); shard++) *index -= n;
+    return shard;
+}
+
 uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out)
 {
-    uint32_t i = 0;
-    for (uint64_t n; index >= (n = shard_samples(&tokens->shards[i], t)); i++) index -= n;
-    const struct token_shard *shard = &tokens->shards[i];
+    const struct token_shard *shard = shard_of(tokens, t, &index);
     uint64_t bytes = ((uint64_t)t + 1) * shard->width;
     struct reader r = reader_of(shard->tokens + index * t * shard->width, bytes);
     uint32_t largest = 0;
@@ -146,6 +157,72 @@ uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, 
         if (out[k] > largest) largest = out[k];
     }
     return largest;
+}
+
+/* --- against a vocabulary ----------------------------------------------------------------------------------------- */
+
+static uint32_t token_at(const struct token_shard *shard, uint64_t i)
+{
+    const uint8_t *p = shard->tokens + i * shard->width;
+    uint32_t low = p[0] | (uint32_t)p[1] << 8;
+    return shard->width == 2 ? low : low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Of tokens of 2 bytes, and of 4: loops that compilers make vectors of. */
+static uint32_t largest_u16(const uint8_t *p, uint64_t n)
+{
+    uint16_t largest = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t token = (uint16_t)(p[2 * i] | p[2 * i + 1] << 8);
+        largest = token > largest ? token : largest;
+    }
+    return largest;
+}
+
+static uint32_t largest_u32(const uint8_t *p, uint64_t n)
+{
+    uint32_t largest = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t token = p[4 * i] | (uint32_t)p[4 * i + 1] << 8 | (uint32_t)p[4 * i + 2] << 16 |
+                         (uint32_t)p[4 * i + 3] << 24;
+        largest = token > largest ? token : largest;
+    }
+    return largest;
+}
+
+static enum status check_part(const struct token_shard *shard, uint64_t from, uint64_t n, uint32_t vocab_size,
+                              struct err *err)
+{
+    const uint8_t *p = shard->tokens + from * shard->width;
+    uint32_t largest = shard->width == 2 ? largest_u16(p, n) : largest_u32(p, n);
+    if (!n || largest < vocab_size) return STATUS_OK;
+    while (token_at(shard, from) < vocab_size) from++;
+    return err_set(err, STATUS_INVALID, "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data "
+                   "set or wrong model", shard->path ? shard->path : "the data set", token_at(shard, from),
+                   (unsigned long long)from, vocab_size);
+}
+
+enum status tokens_check(const struct tokens *tokens, uint32_t vocab_size, uint64_t read_max, struct err *err)
+{
+    enum { PIECES = 64, PIECE_TOKENS = 2048 };
+    for (uint32_t i = 0; i < tokens->n_shards; i++) {
+        const struct token_shard *shard = &tokens->shards[i];
+        uint64_t n = shard->n_tokens, stride = n / PIECES;
+        if (shard->width == 2 && vocab_size > UINT16_MAX) continue;
+        if (tokens->n_tokens * shard->width <= read_max || stride <= PIECE_TOKENS) {
+            TRY(check_part(shard, 0, n, vocab_size, err));
+            continue;
+        }
+        for (uint64_t k = 0; k < PIECES; k++) TRY(check_part(shard, k * stride, PIECE_TOKENS, vocab_size, err));
+    }
+    return STATUS_OK;
+}
+
+enum status tokens_check_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t vocab_size,
+                                struct err *err)
+{
+    const struct token_shard *shard = shard_of(tokens, t, &index);
+    return check_part(shard, index * t, (uint64_t)t + 1, vocab_size, err);
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */

@@ -21,6 +21,7 @@ struct token_shard {
     uint64_t n_tokens;
     uint32_t width; /* bytes a token: 2 or 4 */
     uint64_t hash;  /* of its size and of content sampled at fixed places; set by tokens_open */
+    char *path;     /* set by tokens_open, which owns it */
 };
 
 struct tokens {
@@ -42,9 +43,15 @@ void tokens_close(struct tokens *tokens);
 uint64_t tokens_samples(const struct tokens *tokens, uint32_t t);
 /* How many shards of `b` that hold tokens are in `a`, too, by their hashes. */
 uint32_t tokens_shared(const struct tokens *a, const struct tokens *b);
+/* INVALID, with shard and position, when a token is outside the vocabulary. Sets of more than `read_max` bytes are
+ * looked at only in places spread over their shards. */
+enum status tokens_check(const struct tokens *tokens, uint32_t vocab_size, uint64_t read_max,
+                         struct err *err) MUST_CHECK;
 /* Copy window `index` < tokens_samples(t) to out[t + 1] and return the largest token in it (for the caller's check
- * against its vocabulary). */
+ * against its vocabulary, which tokens_check_window puts into words). */
 uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out);
+enum status tokens_check_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t vocab_size,
+                                struct err *err) MUST_CHECK;
 
 /* Streaming writer of DIR/NAME_000000.bin, DIR/NAME_000001.bin, ...: a new shard after shard_tokens tokens. Each shard
  * appears when it is complete. */

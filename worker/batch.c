@@ -37,9 +37,7 @@ enum status batch_fill(const struct batch_source *source, const uint64_t *counte
         uint64_t window = batch_window(source, counters[i]);
         uint32_t largest = tokens_window(source->tokens, source->seq, window, scratch);
         if (largest >= source->vocab_size)
-            return err_set(err, STATUS_INVALID,
-                           "token %u in window %llu of the data set, but model.vocab_size is %u: wrong data set or "
-                           "wrong model", largest, (unsigned long long)window, source->vocab_size);
+            return tokens_check_window(source->tokens, source->seq, window, source->vocab_size, err);
         for (size_t t = 0; t < seq; t++) {
             tokens[t] = (int32_t)scratch[t];
             targets[t] = (int32_t)scratch[t + 1];

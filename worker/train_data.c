@@ -37,10 +37,21 @@ enum status train_data_open(struct tokens *train, struct tokens *val, struct con
     return status;
 }
 
+/* Of training data whatever can be read in a second or two; of validation data all, as the last evaluation reads it. */
+static enum status check_tokens(const struct tokens *tokens, const char *key, uint64_t read_max,
+                                const struct config *config, struct err *err)
+{
+    enum status status = tokens_check(tokens, config->model.vocab_size, read_max, err);
+    if (status != STATUS_OK) err_prefix(err, "data.%s", key);
+    return status;
+}
+
 enum status train_data_check(const struct tokens *train, const struct tokens *val, const struct config *config,
                              struct err *err)
 {
     uint32_t seq = config->model.block_size;
+    TRY(check_tokens(train, "train", 1u << 30, config, err));
+    TRY(check_tokens(val, "val", UINT64_MAX, config, err));
     if (tokens_samples(train, seq) && tokens_samples(val, seq)) return STATUS_OK;
     return err_set(err, STATUS_INVALID,
                    "%s has no shard of more than %u tokens: use more text, or a smaller model.block_size",

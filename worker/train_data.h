@@ -11,7 +11,7 @@
  * configuration gets the pattern. Nothing stays open on failure. */
 enum status train_data_open(struct tokens *train, struct tokens *val, struct config *config,
                             struct err *err) MUST_CHECK;
-/* INVALID when one of the two has no sample of model.block_size. */
+/* INVALID when one of the two has no sample of model.block_size, or a token outside model.vocab_size. */
 enum status train_data_check(const struct tokens *train, const struct tokens *val, const struct config *config,
                              struct err *err) MUST_CHECK;
 

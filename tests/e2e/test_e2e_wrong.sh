@@ -86,6 +86,13 @@ head -c 5000 data/train_000000.bin >bad/train_0.bin
 wrong 'shard cut short' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
 { head -c 4 data/train_000000.bin && printf '\x09\0\0\0' && tail -c +9 data/train_000000.bin; } >bad/train_0.bin
 wrong 'shard of another version' 1 'bad/train_0.bin.*version' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
+cp data/train_000000.bin bad/train_0.bin
+for part in val_000000 train_0; do # the last evaluation would read the one, a step of some worker the other
+    printf '\xff\xff' | dd of="bad/$part.bin" bs=1 seek=$((1024 + 2 * 100)) conv=notrunc status=none
+    wrong "one token of ${part%_*} too large" 2 "data.${part%_*}: bad/$part.bin: token 65535 at position 100, .* is 256" \
+        launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
+    cp data/val_000000.bin bad/val_000000.bin
+done
 wrong 'token outside the vocabulary' 2 'vocab' launch --model.vocab_size=64
 wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
 

@@ -90,7 +90,7 @@ static void test_vocabulary(void **state)
     assert_int_equal(batch_fill(&s, &counter, 1, 1, tokens, targets, scratch, &err), STATUS_OK);
     s = source(400, true); /* the last target is the one too large */
     assert_int_equal(batch_fill(&s, &counter, 1, 1, tokens, targets, scratch, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "token 400"));
+    assert_non_null(strstr(err.msg, "token 400 at position 400, but model.vocab_size is 400"));
 }
 
 static void test_too_short(void **state)

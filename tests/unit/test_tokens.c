@@ -264,6 +264,34 @@ static void test_large_offsets(void **state)
     tokens_close(&tokens);
 }
 
+/* The first token outside the vocabulary is named, wherever it lies; where not all is read, what all of a shard has is
+ * still found. */
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    struct err err = {0};
+    for (uint32_t width = 2; width <= 4; width += 2) {
+        uint32_t n = width == 2 ? 60000 : 200000;
+        write_set("words", width, 0, n); /* token i is i */
+        open_set(&tokens, "words");
+        assert_int_equal(tokens_check(&tokens, n, UINT64_MAX, &err), STATUS_OK);
+        assert_int_equal(tokens_check(&tokens, n - 1, UINT64_MAX, &err), STATUS_INVALID);
+        assert_int_equal(tokens_check(&tokens, n - 1, 1000, &err), width == 2 ? STATUS_INVALID : STATUS_OK);
+        for (uint32_t vocab = 1; vocab < 60000; vocab += 9999) {
+            char want[64];
+            snprintf(want, sizeof want, "words_000000.bin: token %u at position %u,", vocab, vocab);
+            assert_int_equal(tokens_check(&tokens, vocab, UINT64_MAX, &err), STATUS_INVALID);
+            assert_non_null(strstr(err.msg, want));
+            assert_int_equal(tokens_check(&tokens, vocab, 1000, &err), STATUS_INVALID);
+        }
+        assert_int_equal(tokens_check_window(&tokens, 10, 3, 35, &err), STATUS_INVALID);
+        assert_non_null(strstr(err.msg, "token 35 at position 35,"));
+        assert_int_equal(tokens_check_window(&tokens, 10, 3, 41, &err), STATUS_OK);
+        tokens_close(&tokens);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_mixed_widths),    cmocka_unit_test(test_large_offsets),
         cmocka_unit_test(test_shared),          cmocka_unit_test(test_earlier_set_goes_first),
         cmocka_unit_test(test_bad_headers),     cmocka_unit_test(test_abort_leaves_nothing),
+        cmocka_unit_test(test_vocabulary),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }
