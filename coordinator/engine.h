@@ -41,6 +41,7 @@ struct engine_event {
     const char *worker; /* name, or NULL */
     const char *text;   /* or NULL */
     uint64_t step, round, rounds, version, fragment, tokens;
+    bool skipped; /* STEP: the gradient was not finite, the step was not taken */
     double loss, val_loss, lr, grad_norm, tokens_per_s, tflops;
     uint64_t bytes_up, bytes_down; /* STEP: of that worker process; ROUND: of the run so far */
     double compute_s, compress_s, send_s, wait_s, apply_s;

@@ -140,6 +140,8 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
 
 /* --- engine_metrics.c --- */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
+/* How many steps this worker skipped since that was said, if any. */
+void engine_tell_skips(struct engine *e, struct session *s);
 
 /* --- engine_work.c --- */
 enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;

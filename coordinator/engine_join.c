@@ -353,6 +353,7 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     if (m->finished) e->told++;
     if (m->finished && member) member->left = true;
     if (!m->finished) TRY(lose_place(e, RECORD_MEMBER_LEAVE, member, err));
+    engine_tell_skips(e, s);
     session_remove(&e->sessions, s);
     engine_progress(e);
     engine_emit_text(e, ENGINE_EVENT_LEAVE, name, m->text);

@@ -1,5 +1,11 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
 #include "common/model_flops.h"
 #include "coordinator/engine_impl.h"
+
+enum { SKIPS_LINE_US = 30000000 };
 
 /* Merged ones, and those of steps reported since by members whose rounds are not merged yet. */
 static uint64_t tokens_so_far(const struct engine *e)
@@ -20,6 +26,24 @@ static void count_step(struct session *s, const struct metrics_step *step)
     s->step_tokens += step->tokens;
 }
 
+void engine_tell_skips(struct engine *e, struct session *s)
+{
+    char text[160];
+    if (!s->skips) return;
+    snprintf(text, sizeof text, "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
+             "lower inner.learning_rate or set inner.grad_clip", s->step_round + 1, s->skips);
+    s->skips = 0;
+    s->skips_said_us = e->now_us;
+    engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
+}
+
+/* The round it reports steps of is trained, as far as can be seen. */
+static bool trained(const struct engine *e, const struct session *s, const struct metrics_step *last)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    return !m || m->work.round != last->round || last->step + 1 >= m->work.steps;
+}
+
 /* Steps and rounds count from 1 where people see them. */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
 {
@@ -36,6 +60,8 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         event.loss = (double)step->loss;
         event.lr = (double)step->lr;
         event.grad_norm = (double)step->grad_norm;
+        event.skipped = !isfinite(step->grad_norm);
+        s->skips += event.skipped;
         if (step->step_us) {
             event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
             event.tflops = event.tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
@@ -53,4 +79,6 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         }
         engine_emit(e, &event);
     }
+    bool due = !s->skips_said_us || e->now_us - s->skips_said_us >= SKIPS_LINE_US;
+    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_tell_skips(e, s);
 }

@@ -285,6 +285,7 @@ static void write_metrics(struct report *r, const struct engine_event *e)
     put_real(o, "val_loss", e->val_loss);
     put_real(o, "lr", e->lr);
     put_real(o, "grad_norm", e->grad_norm);
+    if (e->skipped) json_object_set_new(o, "skipped", json_true());
     put_real(o, "tokens_per_s", e->tokens_per_s);
     put_real(o, "tflops", e->tflops);
     put_count(o, "bytes_up", e->bytes_up);

@@ -313,6 +313,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         status = loop(t, err);
     if (t->link && status != STATUS_OK && status != STATUS_REFUSED)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
+    train_end_skips(&t->skips);
     shut_link(t, FLUSH_US);
     outer_loop_destroy(t->loop);
     train_setup_finish(t);

@@ -17,6 +17,7 @@ enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96 };
 /* Steps that were not taken since it was last said. */
 struct skip_log {
     uint64_t count, said_us; /* said_us 0: never */
+    double position;         /* of the last one */
 };
 
 /* A step whose result may come later. */
@@ -69,6 +70,8 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 
 /* A step was skipped for its gradient: a warning for the first, then one with a count every half a minute. */
 void train_note_skip(struct skip_log *log, double position, uint64_t now_us);
+/* The worker ends: those that were not said yet. */
+void train_end_skips(struct skip_log *log);
 /* "1234 tok/s  5.678 TFLOP/s", with "  MFU 45.6 %" behind it where the peak is known (not 0). */
 void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
 /* One step is done: a step line now and then, a record for METRICS. */

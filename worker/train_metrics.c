@@ -19,16 +19,25 @@ static float number(double value)
 void train_note_skip(struct skip_log *log, double position, uint64_t now_us)
 {
     log->count++;
-    if (!log->said_us)
+    log->position = position;
+    if (!log->said_us) {
+        log->count = 0;
         log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on lower inner.learning_rate or "
                  "set inner.grad_clip",
                  position + 1);
-    else if (now_us - log->said_us >= SKIP_LINE_US)
-        log_warn("%" PRIu64 " more steps up to step %.0f were skipped: the gradient is not finite", log->count,
-                 position + 1);
-    else
+    } else if (now_us - log->said_us >= SKIP_LINE_US) {
+        train_end_skips(log);
+    } else {
         return;
+    }
     log->said_us = now_us;
+}
+
+void train_end_skips(struct skip_log *log)
+{
+    if (log->count)
+        log_warn("%" PRIu64 " more step%s up to step %.0f %s skipped: the gradient is not finite", log->count,
+                 log->count > 1 ? "s" : "", log->position + 1, log->count > 1 ? "were" : "was");
     log->count = 0;
 }
 

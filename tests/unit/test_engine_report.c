@@ -234,6 +234,42 @@ static void test_tokens_of_a_step(void **state)
     rig_close(&rig);
 }
 
+static void report_step(uint64_t round, uint32_t step, float grad_norm)
+{
+    struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX,
+                                                     .n_steps = 1}};
+    m.metrics.steps[0] =
+        (struct metrics_step){.round = round, .step = step, .position = step, .tokens = 16, .grad_norm = grad_norm};
+    rig_say(&rig, rig.workers[0].control, &m);
+}
+
+/* Steps that a worker skipped are marked, and counted when their round is trained, now and then, and when it goes. */
+static void test_skipped_steps(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.sync_every=3", "train.max_steps=9", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    report_step(0, 0, NAN);
+    assert_true(last_event(ENGINE_EVENT_STEP)->skipped);
+    report_step(0, 1, INFINITY);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
+    report_step(0, 2, 1);
+    assert_false(last_event(ENGINE_EVENT_STEP)->skipped);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
+    assert_non_null(strstr(rig.event_text[rig.n_events - 1], "inner steps skipped up to round 1: 2,"));
+    rig_deliver_all(&rig, 1, 1.0f);
+    rig_assigned(&rig, 0);
+    for (uint32_t step = 0; step < 3; step++) report_step(1, step, NAN);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* said a moment ago */
+    struct msg m = {.type = MSG_LEAVE, .leave = {.session = rig.workers[0].session}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 2);
+    assert_non_null(strstr(rig.event_text[rig.n_events - 2], "inner steps skipped up to round 2: 3,"));
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +281,7 @@ int main(void)
         cmocka_unit_test(test_restart_names_the_missing),
         cmocka_unit_test(test_status),
         cmocka_unit_test(test_tokens_of_a_step),
+        cmocka_unit_test(test_skipped_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,11 @@ static void test_skipped_steps(void **state)
     assert_non_null(strstr(last, "300 more steps up to step 342"));
     train_note_skip(&skips, 342, now += 100000);
     assert_int_equal(lines, 2);
+    train_end_skips(&skips);
+    assert_int_equal(lines, 3);
+    assert_non_null(strstr(last, "1 more step up to step 343 was"));
+    train_end_skips(&skips);
+    assert_int_equal(lines, 3);
     log_set_sink(NULL, NULL);
 }
 
