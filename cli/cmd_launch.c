@@ -40,7 +40,7 @@ struct launch {
     struct config_sources sources;
     char init_dir[FILEIO_PATH_MAX]; /* the checkpoint --resume means; empty: auto or never */
     bool begun;                     /* the run in `dir` started from it, so this goes on */
-    char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX];
+    char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX];
     int lock_fd;
     struct supervisor supervisor;
 };
@@ -224,16 +224,31 @@ static void announce_workers(const struct launch *l)
 
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
-/* summary.json is the coordinator's; only the supervisor knows how often something was restarted. */
+/* How often workers were restarted by the launches before, of this run. */
+static uint64_t restarts_before(const struct launch *l)
+{
+    char journal[FILEIO_PATH_MAX];
+    void *text;
+    size_t size;
+    if (run_path(journal, sizeof journal, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(journal)) return 0;
+    if (file_read(l->count, 64, &text, &size, NULL) != STATUS_OK) return 0;
+    uint64_t count = strtoull(text, NULL, 10);
+    mem_free(text);
+    return count;
+}
+
+/* summary.json is the coordinator's, which counts its own restarts; only the supervisor knows of its workers'. */
 static enum status summary_add_restarts(const struct launch *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     json_error_t error;
     TRY(run_path(path, sizeof path, l->dir, "summary.json", err));
-    if (!l->supervisor.finished || !file_exists(path)) return STATUS_OK;
+    if (!l->supervisor.finished || !l->supervisor.worker_restarts || !file_exists(path)) return STATUS_OK;
     json_t *summary = json_load_file(path, 0, &error);
     if (!summary) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
-    bool set = !json_object_set_new(summary, "restarts", json_integer((json_int_t)l->supervisor.restarts));
+    json_int_t own = json_integer_value(json_object_get(summary, "restarts"));
+    json_int_t all = own + (json_int_t)l->supervisor.worker_restarts;
+    bool set = !json_object_set_new(summary, "restarts", json_integer(all));
     enum status status = json_file_write(path, set ? summary : NULL, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
     json_decref(summary);
     return status;
@@ -271,6 +286,7 @@ static enum status folder_prepare(struct launch *l, struct err *err)
     TRY(folder_check_resume(l, err));
     TRY(run_path(l->logs, sizeof l->logs, l->dir, "logs", err));
     TRY(run_path(l->address, sizeof l->address, l->dir, "address", err));
+    TRY(run_path(l->count, sizeof l->count, l->dir, "worker-restarts", err));
     return dir_make(l->logs, err);
 }
 
@@ -308,6 +324,8 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));
     s->address_path = l->address;
+    s->count_path = l->count;
+    s->worker_restarts = restarts_before(l);
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
     announce_terminal();

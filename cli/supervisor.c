@@ -14,6 +14,7 @@
 #include "cli/run_folder.h"
 #include "cli/terminal.h"
 #include "common/clock.h"
+#include "common/fileio.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/std_streams.h"
@@ -131,6 +132,14 @@ static void give_up(struct supervisor *s, const struct child *child, const char 
     stop_all(s, now_us);
 }
 
+static void count_worker(struct supervisor *s)
+{
+    char text[32];
+    struct err err = {0};
+    int n = snprintf(text, sizeof text, "%" PRIu64 "\n", ++s->worker_restarts);
+    if (file_write(s->count_path, text, (size_t)n, &err) != STATUS_OK) say("%s", err.msg);
+}
+
 /* A child failed: restart it after a pause, or give up. */
 static void on_failure(struct supervisor *s, struct child *child, uint64_t now_us)
 {
@@ -151,6 +160,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     uint64_t pause_ms = (uint64_t)BACKOFF_FIRST_MS << shift;
     if (pause_ms > BACKOFF_MAX_MS) pause_ms = BACKOFF_MAX_MS;
     s->restarts++;
+    if (child != &s->coordinator) count_worker(s);
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_ms * 1000;
     say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,

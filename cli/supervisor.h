@@ -25,11 +25,13 @@ struct supervisor {
     struct child *workers; /* n_workers */
     size_t n_workers;
     const char *address_path; /* file the coordinator writes its join address to */
+    const char *count_path;   /* file that worker_restarts is kept in, for the launches to come */
     uint64_t max_restarts;
     double stop_timeout_s; /* from a request to stop to SIGKILL */
 
     /* Results. */
-    uint64_t restarts;
+    uint64_t restarts;        /* of this launch */
+    uint64_t worker_restarts; /* of the run: those before are the caller's to set */
     int exit_code;
     bool finished; /* the coordinator ended with 0: the run is complete */
     char failure[CHILD_ERROR_MAX + 128]; /* the first child given up, and why; empty: none was */

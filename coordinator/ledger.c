@@ -105,7 +105,7 @@ static enum status fold_start(struct ledger *l, struct journal_ref at, const uin
     (void)body;
     (void)err;
     if (size || !l->begun) return STATUS_CORRUPT;
-    l->starts++;
+    if (!l->done) l->starts++; /* there is nothing to go on with */
     return STATUS_OK;
 }
 

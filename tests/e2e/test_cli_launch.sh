@@ -17,7 +17,7 @@ echo $$ >"$dir/coordinator.pid"
 echo tcp://127.0.0.1:12345 >"$dir/address.tmp" && mv "$dir/address.tmp" "$dir/address"
 echo "round 1"
 until [[ -e $STUB_DIR/finish && -e $STUB_DIR/worker-0.pid && -e $STUB_DIR/worker-1.pid ]]; do sleep 0.02; done
-echo '{"method": "diloco", "restarts": 0, "wall_s": 1.5}' >"$dir/summary.json"
+echo "{\"method\": \"diloco\", \"restarts\": $(($(grep -c ^coordinator "$STUB_LOG") - 1)), \"wall_s\": 1.5}" >"$dir/summary.json"
 STUB
 
 # A worker does what the first line of $STUB_DIR/plan-NAME says, and takes that line off; without one it waits.
@@ -76,7 +76,7 @@ expect_equal restarts "$(restarts)" 0
 expect_success launch --quiet
 [[ $out == *"round 1"* && $out != *"[w0]"* ]] || fail "--quiet said: $out"
 
-# A worker dies twice and is started again; the count reaches the summary.
+# A worker dies twice and is started again; the count reaches the summary, also of a later launch.
 fresh killed
 # shellcheck disable=SC2016 # for the stub
 printf 'kill -9 $$\necho "atoll: the GPU fell off"; exit 1\ntouch $STUB_DIR/finish\n' >"$STUB_DIR/plan-worker-0"
@@ -86,6 +86,12 @@ expect_equal restarts "$(restarts)" 2
 [[ $out == *"worker-0 was killed by signal 9 (Killed): starting it again in 0.25 s (restart 1 of 10)"$'\n'* ]] || fail "said: $out"
 [[ $out == *"worker-0 ended with code 1: starting it again in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
     fail "said: $out"
+mkdir "$rundir/journal" && touch "$rundir/journal/segment"
+expect_success launch
+expect_equal "restarts, and the coordinator's second start" "$(restarts)" 3
+rm -r "$rundir/journal"
+expect_success launch
+expect_equal "restarts, without those of another run's workers" "$(restarts)" 2
 
 # The coordinator dies and comes back at its old address.
 fresh coordinator
