@@ -20,12 +20,13 @@
 #include "common/fileio.h"
 #include "common/interrupt.h"
 #include "common/json_file.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/rng.h"
 #include "common/tokens.h"
 
-enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256 };
+enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
 
 struct prepare {
     const char *out;
@@ -154,10 +155,22 @@ static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inpu
         status = err_set(err, STATUS_INVALID, "the input holds no text at all: %s is empty", list.paths[0]);
         goto out;
     }
+    uint64_t tokens = p->documents + p->bytes, shards = tokens / p->shard_tokens;
+    if (shards >= TOKENS_SHARDS_MAX) {
+        status = err_set(err, STATUS_INVALID,
+                         "--shard-tokens is %" PRIu64 ": %" PRIu64 " tokens would be more than %d "
+                         "shards; give %" PRIu64 " or more",
+                         p->shard_tokens, tokens, TOKENS_SHARDS_MAX, tokens / TOKENS_SHARDS_MAX + 1);
+        goto out;
+    }
     double held_out = (double)p->documents * p->val_fraction;
     if (held_out >= HELD_OUT_DOCUMENTS_MIN) p->held_out = (uint64_t)held_out;
     TRY_GOTO(write_alone(p, &list, err), out);
     report(p, list.n);
+    if (p->val_fraction > 0 && !p->val.n_tokens)
+        log_warn("%g of so little is no validation text, and a run needs some: give more text, or a larger "
+                 "--val-fraction",
+                 p->val_fraction);
 out:
     input_finish(&list);
     return status;
@@ -190,9 +203,9 @@ int cmd_prepare(int argc, char **argv)
         status = err_set(&err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", tokenizer);
     if (status == STATUS_OK && !(p.val_fraction >= 0 && p.val_fraction <= 0.5))
         status = err_set(&err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p.val_fraction);
-    if (status == STATUS_OK && (p.shard_tokens < 1 || p.shard_tokens > INT32_MAX))
-        status =
-            err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give 1 to %d", p.shard_tokens, INT32_MAX);
+    if (status == STATUS_OK && (p.shard_tokens < SHARD_MIN || p.shard_tokens > INT32_MAX))
+        status = err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give %d to %d", p.shard_tokens,
+                         SHARD_MIN, INT32_MAX);
     if (status == STATUS_OK) {
         p.out = o.args[0];
         status = prepare(&p, o.args + 1, o.n_args - 1, &err);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "common/fileio.h"
+#include "common/log.h"
 #include "common/mem.h"
 
 static bool ends_with(const char *path, const char *ending)
@@ -33,9 +34,37 @@ static enum status list_add(struct input_list *list, const char *path)
     return STATUS_OK;
 }
 
-static enum status collect(struct input_list *list, const char *path, bool named, struct err *err);
+struct folder {
+    dev_t device;
+    ino_t inode;
+};
 
-static enum status collect_folder(struct input_list *list, const char *path, struct err *err)
+/* Everything below one path that the user named. */
+struct walk {
+    struct input_list *list;
+    struct folder *folders; /* those it has been in: a link may lead there again, and for ever */
+    size_t n, cap;
+};
+
+/* NOMEM, or END for a folder where it has been. */
+static enum status enter(struct walk *walk, const struct stat *st)
+{
+    for (size_t i = 0; i < walk->n; i++)
+        if (walk->folders[i].device == st->st_dev && walk->folders[i].inode == st->st_ino) return STATUS_END;
+    if (walk->n == walk->cap) {
+        size_t cap = walk->cap ? 2 * walk->cap : 64, size = sizeof *walk->folders;
+        struct folder *folders = mem_resize(walk->folders, walk->cap * size, cap * size);
+        if (!folders) return STATUS_NOMEM;
+        walk->folders = folders;
+        walk->cap = cap;
+    }
+    walk->folders[walk->n++] = (struct folder){st->st_dev, st->st_ino};
+    return STATUS_OK;
+}
+
+static enum status collect(struct walk *walk, const char *path, bool named, struct err *err);
+
+static enum status collect_folder(struct walk *walk, const char *path, struct err *err)
 {
     struct dirent **entries;
     enum status status = STATUS_OK;
@@ -48,7 +77,7 @@ static enum status collect_folder(struct input_list *list, const char *path, str
             if (snprintf(below, sizeof below, "%s/%s", path, name) >= (int)sizeof below)
                 status = err_set(err, STATUS_LIMIT, "the path %s/%s is too long", path, name);
             else
-                status = collect(list, below, false, err);
+                status = collect(walk, below, false, err);
         }
         free(entries[i]);
     }
@@ -57,20 +86,28 @@ static enum status collect_folder(struct input_list *list, const char *path, str
 }
 
 /* `named`: the user wrote this path, so its ending does not matter. */
-static enum status collect(struct input_list *list, const char *path, bool named, struct err *err)
+static enum status collect(struct walk *walk, const char *path, bool named, struct err *err)
 {
     struct stat st;
+    enum status status = STATUS_OK;
     if (stat(path, &st)) {
-        enum status code = errno == ENOENT ? STATUS_NOTFOUND : STATUS_IO;
-        return err_set(err, code, "cannot read the input %s: %s", path, strerror(errno));
+        bool nowhere = errno == ENOENT || errno == ELOOP;
+        if (nowhere && !named) return log_warn("%s is a link to nothing and is left out", path), STATUS_OK;
+        return err_set(err, nowhere ? STATUS_INVALID : STATUS_IO, "cannot read the input %s: %s", path,
+                       strerror(errno));
     }
-    if (S_ISDIR(st.st_mode)) return collect_folder(list, path, err);
-    if (!S_ISREG(st.st_mode)) {
+    if (S_ISDIR(st.st_mode)) {
+        status = enter(walk, &st);
+        if (status == STATUS_END)
+            return log_warn("%s is a folder that is read already, and is left out", path), STATUS_OK;
+        if (status == STATUS_OK) return collect_folder(walk, path, err);
+    } else if (!S_ISREG(st.st_mode)) {
         if (!named) return STATUS_OK;
         return err_set(err, STATUS_INVALID, "the input %s is neither a file nor a folder: give text files", path);
+    } else if (named || ends_with(path, ".txt") || ends_with(path, ".md") || ends_with(path, ".jsonl")) {
+        status = list_add(walk->list, path);
     }
-    if (!named && !ends_with(path, ".txt") && !ends_with(path, ".md") && !ends_with(path, ".jsonl")) return STATUS_OK;
-    if (list_add(list, path) != STATUS_OK) return err_set(err, STATUS_NOMEM, "out of memory while listing %s", path);
+    if (status != STATUS_OK) return err_set(err, status, "out of memory while listing %s", path);
     return STATUS_OK;
 }
 
@@ -78,7 +115,11 @@ enum status input_collect(struct input_list *list, char *const *args, size_t n_a
 {
     memset(list, 0, sizeof *list);
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < n_args && status == STATUS_OK; i++) status = collect(list, args[i], true, err);
+    for (size_t i = 0; i < n_args && status == STATUS_OK; i++) {
+        struct walk walk = {.list = list};
+        status = collect(&walk, args[i], true, err);
+        mem_free(walk.folders);
+    }
     if (status == STATUS_OK && !list->n)
         status =
             err_set(err, STATUS_INVALID, "no text in %s: give .txt, .md or .jsonl files, or folders that hold some",
@@ -146,9 +187,10 @@ enum status input_each(const struct input_list *list, input_document_fn fn, void
         struct file_map map;
         const char *path = list->paths[i];
         TRY(file_map_open(&map, path, err));
-        const char *data = (const char *)map.data;
-        enum status status = ends_with(path, ".jsonl") ? each_jsonl(path, data, map.size, fn, ctx, err)
-                                                       : each_text(path, data, map.size, fn, ctx, err);
+        size_t mark = map.size >= 3 && !memcmp(map.data, "\xef\xbb\xbf", 3) ? 3 : 0;
+        const char *text = (const char *)map.data + mark;
+        enum status status = ends_with(path, ".jsonl") ? each_jsonl(path, text, map.size - mark, fn, ctx, err)
+                                                       : each_text(path, text, map.size - mark, fn, ctx, err);
         file_map_close(&map);
         TRY(status);
     }

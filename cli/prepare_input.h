@@ -1,8 +1,9 @@
 /* The text that `atoll prepare` reads: files and folders in, documents out.
  *
  * A .txt or .md file is one document. A .jsonl file is one document a line, the string "text" of an object; blank lines
- * are skipped. A folder stands for all such files below it, in the order of their names; hidden ones are left out. A
- * file named on its own is read as text whatever its ending. */
+ * are skipped. A folder stands for all such files below it, in the order of their names; hidden ones are left out, and
+ * with a warning links to nothing and folders that links lead to once more. A file named on its own is read as text
+ * whatever its ending. A byte order mark at its start is no text. */
 #ifndef CLI_PREPARE_INPUT_H
 #define CLI_PREPARE_INPUT_H
 
@@ -15,8 +16,8 @@ struct input_list {
     size_t n, cap;
 };
 
-/* Zeroes the list first. NOTFOUND or IO for a path that cannot be read, INVALID when the arguments name no file at
- * all. */
+/* Zeroes the list first. IO for a path that cannot be read, INVALID when one is not there or the arguments name no file
+ * at all. */
 enum status input_collect(struct input_list *list, char *const *args, size_t n_args, struct err *err) MUST_CHECK;
 void input_finish(struct input_list *list);
 

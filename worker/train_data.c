@@ -52,8 +52,10 @@ enum status train_data_check(const struct tokens *train, const struct tokens *va
     uint32_t seq = config->model.block_size;
     TRY(check_tokens(train, "train", 1u << 30, config, err));
     TRY(check_tokens(val, "val", UINT64_MAX, config, err));
-    if (tokens_samples(train, seq) && tokens_samples(val, seq)) return STATUS_OK;
+    bool trains = tokens_samples(train, seq) > 0;
+    if (trains && tokens_samples(val, seq)) return STATUS_OK;
     return err_set(err, STATUS_INVALID,
-                   "%s has no shard of more than %u tokens: use more text, or a smaller model.block_size",
-                   tokens_samples(train, seq) ? config->data.val : config->data.train, seq);
+                   "%s has no shard of more than %u tokens: use more text, %sa smaller model.block_size",
+                   trains ? config->data.val : config->data.train, seq,
+                   trains ? "a larger --val-fraction of atoll prepare, or " : "or ");
 }

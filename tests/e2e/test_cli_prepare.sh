@@ -45,18 +45,38 @@ expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 3
 expect_success "$atoll" prepare shards many.jsonl
 expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 1
 
+# Byte order marks, links that lead nowhere or back, and text of which nothing can be held out.
+mkdir -p links/below
+printf '\xef\xbb\xbf{"text":"xy"}\n' >links/a.jsonl
+printf '\xef\xbb\xbfz' >links/below/b.txt
+ln -s below links/again
+ln -s .. links/below/up
+ln -s itself links/itself
+ln -s nowhere links/gone.txt
+expect_success "$atoll" prepare linked links --val-fraction 0.01
+expect_equal "tokens behind marks and links" "$(tokens linked/train_000000.bin)" "0 120 121 0 122"
+sed 's/^[^ ]* //' "$tmp/.err" >warned.txt
+expect_equal "warnings of links" "$(<warned.txt)" "warn: links/again/up is a folder that is read already, and is left out
+warn: links/below is a folder that is read already, and is left out
+warn: links/gone.txt is a link to nothing and is left out
+warn: links/itself is a link to nothing and is left out
+warn: 0.01 of so little is no validation text, and a run needs some: give more text, or a larger --val-fraction"
+ln -s itself2 itself2
+expect_failure 2 'atoll: cannot read the input itself2: *' "$atoll" prepare no itself2
+
 mkdir empty
 : >empty.txt
 printf '{"text":"a"}\n{"text":3}\n' >type.jsonl
 printf '{"text":"a"}\nnonsense\n' >syntax.jsonl
 expect_failure 2 'atoll: too few arguments*' "$atoll" prepare out
-expect_failure 1 'atoll: cannot read the input nowhere.txt*' "$atoll" prepare no nowhere.txt
+expect_failure 2 'atoll: cannot read the input nowhere.txt*' "$atoll" prepare no nowhere.txt
 expect_failure 2 'atoll: no text in empty:*' "$atoll" prepare no empty
 expect_failure 2 'atoll: *empty.txt is empty' "$atoll" prepare no empty.txt
 expect_failure 2 'atoll: *is not text: byte**' "$atoll" prepare no in/b.txt out/train_000000.bin
 expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepare no type.jsonl
 expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
 expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
+expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
 expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gpt2
 expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3
 expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in

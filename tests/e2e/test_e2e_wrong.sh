@@ -73,13 +73,15 @@ wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*nearest: 2' launch --
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
 
 echo '--- data'
-wrong 'no text' 1 'nothing.txt' "$BIN/atoll" prepare out nothing.txt
+wrong 'no text' 2 'nothing.txt' "$BIN/atoll" prepare out nothing.txt
 : >empty.txt
 wrong 'empty text' 2 'empty|no (text|tokens|documents)' "$BIN/atoll" prepare out empty.txt
 printf '{"text": "fine"}\n{"title": "no text here"}\n' >bad.jsonl
 wrong 'jsonl without text' 2 'bad.jsonl.*2' "$BIN/atoll" prepare out bad.jsonl
 wrong 'no shard matches' 2 'nowhere' launch --data.train='nowhere/*.bin'
 wrong 'a folder for shards' 2 'data.train: data/ is a folder: .*data/train_\*.bin' launch --data.train=data --data.val=data
+printf 'too short to hold anything out' >short.txt && "$BIN/atoll" prepare short short.txt >/dev/null
+wrong 'little to evaluate on' 2 'short/val_\*.bin has no shard of more than .*--val-fraction' launch "--data.val=short/val_*.bin"
 mkdir bad && cp data/val_*.bin bad/ && printf 'this is no shard of tokens, just some text of sufficient length' >bad/train_0.bin
 wrong 'not a token shard' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
 head -c 5000 data/train_000000.bin >bad/train_0.bin
