@@ -127,20 +127,41 @@ static bool first_of_section(int index)
     return index == 0 || strcmp(config_keys[index].section, config_keys[index - 1].section) != 0;
 }
 
+/* What a value follows from that nobody gave. */
+static void derived_text(const struct config *config, int index, char out[96])
+{
+    const char *section = config_keys[index].section;
+    bool ddp = config->train.method == METHOD_DDP;
+    size_t at = config_keys[index].offset;
+    char optimizer[CONFIG_VALUE_MAX];
+    config_value_text(config, config_key_at(offsetof(struct config, outer.optimizer)), optimizer);
+    if (!strcmp(section, "model") && config->model.preset[0])
+        snprintf(out, 96, "preset %s", config->model.preset);
+    else if (!strcmp(section, "model"))
+        snprintf(out, 96, "follows from the other sizes");
+    else if (at == offsetof(struct config, train.ranks))
+        snprintf(out, 96, "follows train.devices");
+    else if (at == offsetof(struct config, train.sync_every) && !ddp)
+        snprintf(out, 96, "no more than train.max_steps");
+    else if (at == offsetof(struct config, outer.learning_rate) && ddp)
+        snprintf(out, 96, "follows inner.learning_rate");
+    else if (at == offsetof(struct config, outer.learning_rate) || at == offsetof(struct config, outer.momentum))
+        snprintf(out, 96, "follows optimizer %.60s", optimizer);
+    else if (!strcmp(section, "merge"))
+        snprintf(out, 96, "follows codec.up");
+    else
+        snprintf(out, 96, "follows method %s", config_method_name(config->train.method));
+}
+
 static void source_text(const struct config *config, int index, uint8_t source, char out[96])
 {
-    static const char *const names[] = {
-        [CONFIG_DEFAULT] = "default",         [CONFIG_PRESET] = "derived",  [CONFIG_FILE] = "file",
-        [CONFIG_COORDINATOR] = "coordinator", [CONFIG_ENV] = "environment", [CONFIG_FLAG] = "flag"};
-    if (source == CONFIG_PRESET && !strcmp(config_keys[index].section, "model"))
-        snprintf(out, 96, "preset %s", config->model.preset);
-    else if (source == CONFIG_PRESET && index == config_key_at(offsetof(struct config, train.sync_every)) &&
-             config->train.method != METHOD_DDP)
-        snprintf(out, 96, "no more than train.max_steps");
-    else if (source == CONFIG_PRESET && !strcmp(config_keys[index].section, "merge"))
-        snprintf(out, 96, "follows codec.up");
-    else if (source == CONFIG_PRESET)
-        snprintf(out, 96, "follows method %s", config_method_name(config->train.method));
+    static const char *const names[] = {[CONFIG_DEFAULT] = "default",
+                                        [CONFIG_FILE] = "file",
+                                        [CONFIG_COORDINATOR] = "coordinator",
+                                        [CONFIG_ENV] = "environment",
+                                        [CONFIG_FLAG] = "flag"};
+    if (source == CONFIG_PRESET)
+        derived_text(config, index, out);
     else
         snprintf(out, 96, "%s", source <= CONFIG_FLAG ? names[source] : "?");
 }

@@ -465,17 +465,34 @@ static int check_shipped(const char *path, const struct stat *st, int type, stru
 static void test_printed_source(void **state)
 {
     (void)state;
-    char printed[16384] = {0};
-    assert_int_equal(RESOLVE("codec.up=topk:64/4096", "codec.down=relay", "train.method=local-sgd"), STATUS_OK);
-    FILE *out = fmemopen(printed, sizeof printed, "w");
-    config_print(&config, &sources, out);
-    fclose(out);
-    const char *rule = strstr(printed, "rule: contributors"), *optimizer = strstr(printed, "optimizer: sgd");
-    assert_non_null(rule);
-    assert_non_null(optimizer);
-    const char *codec = strstr(rule, "follows codec.up"), *method = strstr(optimizer, "follows method local-sgd");
-    assert_true(codec && codec < strchr(rule, '\n'));
-    assert_true(method && method < strchr(optimizer, '\n'));
+    static const struct {
+        const char *flags[4], *section, *line, *source;
+    } cases[] = {
+        {{"codec.up=topk:64/4096", "codec.down=relay", "train.method=local-sgd"},
+         "merge:",
+         "  rule: contributors ",
+         "# follows codec.up\n"},
+        {{"train.method=local-sgd"}, "outer:", "  optimizer: sgd ", "# follows method local-sgd\n"},
+        {{"outer.optimizer=sgd"}, "outer:", "  learning_rate: 1 ", "# follows optimizer sgd\n"},
+        {{"outer.optimizer=sgd"}, "outer:", "  momentum: 0 ", "# follows optimizer sgd\n"},
+        {{"outer.optimizer=sgd"}, "outer:", "  optimizer: sgd ", "# flag\n"},
+        {{"train.method=ddp"}, "outer:", "  learning_rate: 0.0015 ", "# follows inner.learning_rate\n"},
+        {{"model.preset=d2"}, "model:", "  n_layer: 2 ", "# preset d2\n"},
+        {{"model.family=llama"}, "model:", "  n_kv_head: 4 ", "# follows from the other sizes\n"},
+        {{"train.devices=cuda:0,1"}, "train:", "  ranks: 2 ", "# follows train.devices\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char printed[16384] = {0};
+        assert_int_equal(resolve(cases[i].flags), STATUS_OK);
+        FILE *out = fmemopen(printed, sizeof printed, "w");
+        config_print(&config, &sources, out);
+        fclose(out);
+        const char *section = strstr(printed, cases[i].section),
+                   *line = section ? strstr(section, cases[i].line) : NULL;
+        const char *source = line ? strchr(line, '#') : NULL;
+        if (!source || strncmp(source, cases[i].source, strlen(cases[i].source)))
+            fail_msg("%s: %.80s", cases[i].line, line ? line : printed);
+    }
 }
 
 static void test_shipped_files(void **state)
