@@ -176,6 +176,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     }
     sync_set_rtt(s, pulse_rtt_us(&loop->pulse));
     outer_apply_ready(loop, now_us);
+    outer_save_refusal(loop, now_us);
     refresh_pulse(loop);
 }
 
@@ -183,6 +184,7 @@ void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
 {
     outer_save_tick(loop, now_us);
     outer_apply_ready(loop, now_us);
+    outer_save_refusal(loop, now_us);
     outer_send_due(loop, now_us);
     refresh_pulse(loop);
 }

@@ -88,7 +88,7 @@ struct outer_loop {
     uint64_t sent_us, delivered_us;
     double applied_s; /* running.apply_s when its deltas were ready, then delivered */
 
-    struct saved_state saved; /* of the save under way; scratch of restore */
+    struct saved_state saved; /* of the save under way, or of the newest; scratch of restore */
     struct msg out;           /* the message being sent */
     char text[WIRE_TEXT_MAX + 320];
 };
@@ -135,6 +135,9 @@ bool outer_save_due(const struct outer_loop *loop, uint64_t round);
 void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us);
 void outer_save_tick(struct outer_loop *loop, uint64_t now_us);
 void outer_save_join(struct outer_loop *loop);
+/* Begin to save the state without the delta that it was saved with, if that was refused and nothing else tells it from
+ * the next one. Call it before a heartbeat can say that the worker is READY. */
+void outer_save_refusal(struct outer_loop *loop, uint64_t now_us);
 void outer_restore(struct outer_loop *loop, uint64_t now_us);
 /* The run id of the newest saved state, zeros when there is none. */
 void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID]);

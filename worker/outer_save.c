@@ -152,6 +152,26 @@ void outer_save_join(struct outer_loop *loop)
     if (loop->save.running) (void)look(loop, true);
 }
 
+/* A delta that was refused is still in the newest state on disk, and may be taken for that of another assignment: the
+ * same round can be given out again, from the same versions and with other samples. */
+static bool holds_refused(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    if (loop->async || loop->saved.round != loop->save.saved_round || s->round != SYNC_NO_ROUND || !s->holds)
+        return false;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        const struct saved_fragment *saved = &loop->saved.f[i];
+        bool passed = saved->base_version != s->f[i].version || s->f[i].have; /* this fragment's round has closed */
+        if (saved->payload_size && !passed) return true;
+    }
+    return false;
+}
+
+void outer_save_refusal(struct outer_loop *loop, uint64_t now_us)
+{
+    if (!loop->save.running && holds_refused(loop)) outer_save_begin(loop, loop->save.saved_round, now_us);
+}
+
 /* ---- restore -------------------------------------------------------------------------------------------------------
  */
 

@@ -36,7 +36,7 @@ static void end_round(struct sync *s)
     s->round = SYNC_NO_ROUND;
 }
 
-static bool behind(const struct sync *s)
+bool sync_behind(const struct sync *s)
 {
     if (!s->holds) return true;
     for (uint32_t i = 0; i < s->n_fragments; i++)
@@ -62,8 +62,8 @@ void sync_settle(struct sync *s)
         s->state = WORKER_SENDING;
     else if (waiting)
         s->state = WORKER_WAITING;
-    else
-        s->state = behind(s) ? WORKER_CATCHING_UP : WORKER_READY;
+    else /* who says READY is assigned work, and must not come back from an older state after that */
+        s->state = sync_behind(s) || s->unsaved ? WORKER_CATCHING_UP : WORKER_READY;
 }
 
 void sync_drop_work(struct sync *s)
@@ -161,7 +161,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
 
 bool sync_wants_training(const struct sync *s)
 {
-    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending && !s->unsaved;
+    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending;
 }
 
 void sync_train_begin(struct sync *s, uint64_t now_us)

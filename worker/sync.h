@@ -208,8 +208,9 @@ void sync_train_begin(struct sync *s, uint64_t now_us);
 void sync_train_abandon(struct sync *s, uint64_t now_us);
 /* The state of this worker is being saved, from here to sync_saved (or to where that failed): the last byte of each
  * delta stays here, so that nothing is merged that this worker could not send again, and the parameters stay as they
- * are: no update is applied, and no training begins. Fragments begin one after the other, each when the rate of the
- * last rounds has those before it through, so that the last byte of one need not wait for all of the next. */
+ * are: no update is applied, no training begins, and it is not READY. Fragments begin one after the other, each when
+ * the rate of the last rounds has those before it through, so that the last byte of one need not wait for all of the
+ * next. */
 void sync_unsaved(struct sync *s, uint64_t now_us);
 void sync_saved(struct sync *s, uint64_t now_us);
 /* What may go of the deltas before sync_saved needs about so many microseconds more; UINT64_MAX: it is not under way

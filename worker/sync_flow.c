@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "worker/sync_impl.h"
+
 enum {
     PARKED_GUESS = 64 << 10, /* size of the first object of all, for its deadline */
     BLOCKED_US = 5000,       /* a full queue is tried again after this */
@@ -332,6 +334,7 @@ void sync_unsaved(struct sync *s, uint64_t now_us)
 {
     s->unsaved = true;
     s->unsaved_us = now_us;
+    sync_settle(s);
 }
 
 void sync_saved(struct sync *s, uint64_t now_us)
@@ -342,6 +345,7 @@ void sync_saved(struct sync *s, uint64_t now_us)
         s->f[i].up_wait = 0;
         s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);
     }
+    sync_settle(s);
 }
 
 uint64_t sync_held_back_us(const struct sync *s)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "worker/sync_flow.h"
+#include "worker/sync_impl.h"
 
 enum { CONNECT_LAST_US = 10000000 };
 
@@ -93,8 +94,7 @@ static bool waits_for_save(const struct sync *s)
 {
     bool complete = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) complete = complete || s->f[i].complete;
-    if (!s->unsaved) return false;
-    return (s->state == WORKER_READY && s->has_task) || (s->state == WORKER_CATCHING_UP && complete);
+    return s->unsaved && s->state == WORKER_CATCHING_UP && (complete || !sync_behind(s));
 }
 
 static void waits_for_download(const struct sync *s, char *out, size_t cap)

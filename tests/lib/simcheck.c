@@ -141,6 +141,12 @@ static void appended_delta(struct simcheck *c, const uint8_t *body, size_t size)
         return;
     }
     found->accepted = true;
+    const struct msg_assign *given = &c->workers[found->client].given_last;
+    bool other = given->n_ranges != found->n_ranges ||
+                 memcmp(given->ranges, found->ranges, given->n_ranges * sizeof given->ranges[0]) != 0;
+    if (given->round == m.round && other && !c->behind)
+        simcheck_fail(c, "a delta of worker-%d round %llu is taken in for an assignment with other samples",
+                      found->client, (unsigned long long)m.round);
     struct check_own *own = &c->workers[found->client].own[m.fragment];
     own->session = c->workers[found->client].given;
     own->round = m.round;

@@ -6,6 +6,7 @@
  *  - a version that anybody saw stays in the log with the same bytes whatever crashes; nothing is seen before it is
  *    durable
  *  - every copy of theta (coordinator, workers, snapshots) at a version has the hash the log says; all are finite
+ *  - a delta is taken in for the assignment that it was trained for
  *  - sample positions are merged at most once, and the coordinator's lease book adds up
  *  - a relayed update goes to a worker without the delta that it delivered in this session, unless it asks for those
  *    bytes, and whole otherwise

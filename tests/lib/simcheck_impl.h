@@ -74,18 +74,19 @@ struct check_own {
 struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded, neither merged nor refused as far as we know */
-    int64_t refused[CHECK_FRAGMENTS];                   /* round of the last REJECT that reached it; -1: none */
+    int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT that came since it trained; -1: none */
     int64_t remembers;                                  /* the last round it trained and has not forgotten; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME */
     uint64_t given;                                     /* session of the last WELCOME sent to it */
     struct check_own own[CHECK_FRAGMENTS];
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
+    struct msg_assign given_last;                       /* sent to it last; steps 0: none */
     uint32_t id; /* merge order; UINT32_MAX: not told yet */
     uint64_t waits_since, active_us;
 };
 
 struct simcheck_mark {
-    int64_t remembers;
+    int64_t remembers, refused[CHECK_FRAGMENTS];
     float *residual[CHECK_FRAGMENTS];
     bool feedback_pending[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS];

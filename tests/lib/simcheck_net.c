@@ -138,6 +138,7 @@ static void sent_assign(struct simcheck *c, int client, const struct msg_assign 
     }
     c->client_of_id[a->worker_id] = client;
     w->id = a->worker_id;
+    w->given_last = *a;
     if (c->synced && c->open_unsynced)
         simcheck_fail(c, "worker-%d is sent its assignment of round %llu before it is durable", client,
                       (unsigned long long)a->round);

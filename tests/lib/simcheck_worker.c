@@ -72,6 +72,7 @@ struct simcheck_mark *simcheck_worker_saved(struct simcheck *c, int client)
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         mark->feedback_pending[f] = w->feedback[f].pending;
         mark->pending[f] = w->pending[f];
+        mark->refused[f] = w->refused[f];
         if (!w->feedback[f].residual) continue;
         size_t bytes = check_count(c, f) * sizeof(float);
         mark->residual[f] = mem_alloc(bytes, 1);
@@ -94,6 +95,7 @@ void simcheck_worker_loaded(struct simcheck *c, int client, const struct simchec
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         w->feedback[f].pending = mark->feedback_pending[f];
         w->pending[f] = mark->pending[f];
+        w->refused[f] = mark->refused[f];
         if (mark->residual[f]) memcpy(w->feedback[f].residual, mark->residual[f], check_count(c, f) * sizeof(float));
     }
     w->remembers = mark->remembers;
@@ -155,6 +157,7 @@ static void make_delta(struct simcheck *c, int client, const struct msg_assign *
     d->payload = mem_alloc(bound, 1);
     assert(d->payload);
     settle(c, client, f);
+    w->refused[f] = -1;
     if (base >= 0 && forgot(c, w, f, (uint64_t)base)) feedback_reset(&w->feedback[f]);
     if (feedback_encode(&w->feedback[f], c->logs[f].up, NULL, x, d->payload, bound, &d->size) != STATUS_OK)
         simcheck_fail(c, "worker-%d: the checker cannot encode its delta", client);

@@ -14,7 +14,8 @@ struct plan {
     char settings[SETTINGS_MAX][64];
     const char *list[SETTINGS_MAX + 1];
     int n_settings, n_workers, n_late;
-    bool barrier, evicts, saves_all, nan;
+    bool barrier, saves_all, nan;
+    unsigned evict_s; /* 0: nobody loses its place */
     const char *up; /* codec.up; NULL: of ddp */
     struct simcluster *cluster;
     uint64_t kills;
@@ -105,8 +106,8 @@ static void plan_make(struct plan *p, uint64_t seed)
     p->n_workers = 1 + (int)draw(p, 4);
     p->n_late = draw(p, 3) ? 0 : (int)draw(p, (uint64_t)p->n_workers);
     set(p, "coordinator.min_workers=%d", p->n_workers - p->n_late);
-    p->evicts = draw(p, 4) == 0;
-    set(p, "coordinator.evict_after_s=%u", p->evicts ? 3 + (unsigned)draw(p, 10) : 100000);
+    if (draw(p, 4) == 0) p->evict_s = 3 + (unsigned)draw(p, 10);
+    set(p, "coordinator.evict_after_s=%u", p->evict_s ? p->evict_s : 100000);
     if (p->barrier && draw(p, 4) == 0) set(p, "coordinator.quorum=%u", 1 + (unsigned)draw(p, (uint64_t)p->n_workers));
     set(p, "train.batch_size=%u", 1 + (unsigned)draw(p, 3));
     set(p, "train.grad_accum=%u", 1 + (unsigned)draw(p, 2));
@@ -211,6 +212,27 @@ static void setup_leaves(struct plan *p, uint64_t span)
     }
 }
 
+/* Where places are lost, often all of them at once: rounds are given out again. Those who come back are told to stop,
+ * or killed, soon after. From numbers of its own, too; returns when it is over. */
+static uint64_t setup_outage(struct plan *p)
+{
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 11, 0), begin = 500000 + (r >> 8) % 4000000, last = 0;
+    if (!p->evict_s || r % 4 == 0) return 0;
+    for (int i = 0; i < p->n_workers; i++) {
+        uint64_t more = rng_u64(p->seed, RNG_TEST + 11, 1 + (uint64_t)i);
+        uint64_t back = begin + p->evict_s * 1000000 + 500000 + more % 3000000, at = back + (more >> 32) % 2000000;
+        fault_at(p, begin + (more >> 16) % 1000000, more % 2 ? FAULT_CUT : FAULT_FREEZE, i, 0);
+        fault_at(p, back, more % 2 ? FAULT_HEAL : FAULT_THAW, i, 0);
+        if (more / 2 % 2)
+            simcluster_leave_at(p->cluster, at, i);
+        else
+            simcluster_kill_at(p->cluster, at, i, false);
+        simcluster_start_at(p->cluster, at + 300000, i);
+        if (at > last) last = at;
+    }
+    return last;
+}
+
 static void setup_faults(struct plan *p)
 {
     struct simcluster *c = p->cluster;
@@ -244,7 +266,8 @@ static void setup_faults(struct plan *p)
         }
     }
     setup_leaves(p, span);
-    fault_at(p, span + 7000000, FAULT_CALM, 0, 0);
+    uint64_t outage = setup_outage(p);
+    fault_at(p, (outage > span ? outage : span) + 7000000, FAULT_CALM, 0, 0);
 }
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */

@@ -27,12 +27,14 @@ atoll_planted_worker(sent_before_it_is_saved test_outer_save worker/sync_flow.c
 atoll_planted_worker(update_during_a_save test_outer_save worker/sync.c
     "bool frozen = s->unsaved || " "bool frozen = ")
 atoll_planted_worker(training_during_a_save test_sync_flow worker/sync.c
-    "&& !s->eval.pending && !s->unsaved;" "&& !s->eval.pending;")
+    "sync_behind(s) || s->unsaved ?" "sync_behind(s) ?")
 atoll_planted_worker(fragments_all_at_once_during_a_save test_sync_flow worker/sync_flow.c
     "return before ? s->unsaved_us" "return before == UINT64_MAX ? s->unsaved_us")
 atoll_planted_worker(held_back_for_good test_sync_flow worker/sync_flow.c
-    "s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);\n    }\n}\n\nuint64_t sync_held"
-    "s->f[i].up_at = UINT64_MAX;\n    }\n}\n\nuint64_t sync_held")
+    "s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);\n    }\n    sync_settle"
+    "s->f[i].up_at = UINT64_MAX;\n    }\n    sync_settle")
+atoll_planted_worker(refused_delta_kept_on_disk test_outer_save worker/outer_save.c
+    "if (saved->payload_size && !passed) return true;" "(void)passed;")
 atoll_planted_worker(residual_reset_during_a_save test_outer_save worker/outer_loop_delta.c
     "    outer_save_join(loop);\n    feedback_reset" "    feedback_reset")
 atoll_planted_worker(two_saves_at_once test_outer_save worker/outer_loop.c

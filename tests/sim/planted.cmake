@@ -60,6 +60,9 @@ atoll_planted(update_applied_under_a_task worker/sync.c
 atoll_planted(lost_round_never_taken_again worker/sync.c
     "s->round = s->last_round = SYNC_NO_ROUND; /*"
     "s->round = SYNC_NO_ROUND; /*")
+atoll_planted(refused_round_never_taken_again worker/sync_connection.c
+    "s->last_again = true;"
+    "")
 atoll_planted(half_a_ddp_delta_kept coordinator/round.c
     "dropped && r->p.together"
     "dropped && 0")
@@ -82,6 +85,9 @@ atoll_planted(residual_not_committed worker/outer_loop_apply.c
 atoll_planted(refused_delta_forgotten worker/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
+atoll_planted(ready_before_it_is_forgotten worker/sync.c
+    "sync_behind(s) || s->unsaved ?"
+    "sync_behind(s) ?")
 atoll_planted(poison_kept worker/outer_loop_delta.c
     "if (!delta_floats_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")

@@ -234,6 +234,44 @@ static void test_refused_stopped_and_started_again(void **state)
     refused_and_started_again("train.method=diloco", "codec.up=int8:16", "checkpoint.worker_every=3");
 }
 
+static bool trains(struct simcluster *c, void *ctx)
+{
+    (void)ctx;
+    return c->workers[1].busy == SIMWORKER_TRAINS;
+}
+
+/* A delta that was refused, with the state that it was saved with, and the round given out again with other samples. A
+ * worker that is killed then must not hand in the old one as the new one. */
+static void test_refused_delta_does_not_come_back(void **state)
+{
+    (void)state;
+    const char *config[] = {"codec.up=int8:16", "train.max_steps=40", "coordinator.min_workers=1",
+                            "coordinator.evict_after_s=4", "train.eval_every=0", NULL};
+    struct simcluster_setup setup = {.seed = 10, .n_workers = 2, .config = config};
+    for (int training = 0; training < 2; training++) {
+        struct simcluster *c = simrig_cluster(&setup);
+        simrig_start(c, 2);
+        assert_true(until_round(c, 3));
+        assert_true(simrig_until(c, 10, trains, NULL));
+        simnet_partition(c->net, 1, true);
+        simworker_freeze(&c->workers[0], true);
+        wait_us(c, 8000000);
+        assert_int_equal(simcheck_counts(c->check).evicted, 2);
+        struct watch assign = {.type = MSG_ASSIGN, .client = 1, .to_client = true};
+        simcheck_script(c->check, watch_message, &assign);
+        simnet_partition(c->net, 1, false);
+        assert_true(simrig_until(c, 100, watch_seen, &assign));
+        assert_true(simcheck_counts(c->check).rejected > 0);
+        if (training) assert_true(simrig_until(c, 10, trains, NULL));
+        simworker_kill(&c->workers[1]); /* without `training`: before it is told */
+        wait_us(c, 1000000);
+        simworker_start(&c->workers[1]);
+        simworker_freeze(&c->workers[0], false);
+        assert_true(simrig_ends(c, 1000));
+        simrig_done(c);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -286,6 +324,7 @@ int main(void)
         cmocka_unit_test(test_evicted_and_back),
         cmocka_unit_test(test_cut_off_then_evicted_then_delivers),
         cmocka_unit_test(test_refused_stopped_and_started_again),
+        cmocka_unit_test(test_refused_delta_does_not_come_back),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_stranger_with_a_known_name),
     };

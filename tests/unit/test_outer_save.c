@@ -141,7 +141,8 @@ static void test_update_waits_for_the_save(void **state)
     scripted_check_theta();
 }
 
-/* The residual changes at once: the save has ended by then. */
+/* The residual changes at once: the save has ended by then. The round may be given out again from the same versions,
+ * and the refused delta must not come back from the disk then: it is READY when its state is there without it. */
 static void test_refusal_waits_for_the_save(void **state)
 {
     (void)state;
@@ -153,8 +154,19 @@ static void test_refusal_waits_for_the_save(void **state)
     assert_int_equal(s->saves, 2);
     assert_int_equal(s->loop->sync.last_again, 1);
     scripted_check_nothing_lost();
+    assert_string_equal(outer_loop_text(s->loop, s->now), "its state to be saved");
+    assert_int_equal(s->loop->sync.state, WORKER_CATCHING_UP);
     scripted_pass(SAVE_US);
-    assert_int_equal(s->saves, 2);
+    assert_int_equal(s->saves, 3);
+    assert_int_equal(s->loop->sync.state, WORKER_READY);
+    memset(s->offered, 0, sizeof s->offered);
+    scripted_worker_kill();
+    scripted_worker_up();
+    s->reject = false;
+    scripted_pass(5000000);
+    assert_int_equal(s->loop->sync.state, WORKER_READY);
+    assert_int_equal(s->offered[0].bytes, 0);
+    scripted_check_nothing_lost();
 }
 
 /* The run went on without it: all that it has is dropped, and loaded anew. */

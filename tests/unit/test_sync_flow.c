@@ -327,8 +327,8 @@ static void test_updates_wait_for_the_save(void **state)
         sync_unsaved(&syncrig.s, syncrig.now);
         sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
         assert_false(sync_apply(&syncrig.s, &f));
-        assert_true(syncrig_reject(4, 0)); /* the round is over, and the next one is waited for */
-        assert_int_equal(syncrig.s.state, WORKER_READY);
+        assert_true(syncrig_reject(4, 0)); /* the round is over, and the next one may be given out: not yet */
+        assert_int_equal(syncrig.s.state, WORKER_CATCHING_UP);
         syncrig_give(5, async ? 4 : 5);
         assert_false(sync_wants_training(&syncrig.s));
         sync_waits_for(&syncrig.s, text, sizeof text);
