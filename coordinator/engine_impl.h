@@ -154,7 +154,7 @@ enum status engine_checkpoint_due(struct engine *e, struct err *err) MUST_CHECK;
 enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
 /* The newest snapshot; NULL before the first. */
 const struct snapshot_info *engine_newest(const struct engine *e);
-/* Remove what is beyond checkpoint.keep, unless somebody is still behind it. */
+/* Remove what is beyond checkpoint.keep, unless somebody is still behind it, and not too far. */
 enum status engine_collect(struct engine *e, struct err *err) MUST_CHECK;
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m);
 void engine_send_done(struct engine *e, const struct session *s);

@@ -89,24 +89,30 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     return STATUS_OK;
 }
 
+static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, struct err *err)
+{
+    TRY(tell_recovering(e, err));
+    TRY(engine_kept_room(e, err));
+    struct snapshot_info *info = &e->kept[e->n_kept];
+    enum status status = newest ? snapshot_load(&e->ledger, e->store, round, info, err)
+                                : snapshot_look(e->store, round, info, err);
+    if (status == STATUS_MISMATCH) return check_config(e, err);
+    if (status != STATUS_OK) return status;
+    e->n_kept++;
+    if (info->n_fragments == e->kept[0].n_fragments) return STATUS_OK;
+    return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
+}
+
 /* The newest snapshot is the state; the log of updates reaches back to the oldest. */
 static enum status load_snapshots(struct engine *e, struct err *err)
 {
-    uint64_t rounds[STORE_LIST_MAX];
+    uint64_t *rounds;
     size_t n;
-    TRY(e->store->ops->snapshot_list(e->store, rounds, STORE_LIST_MAX, &n, err));
-    for (size_t i = 0; i < n; i++) {
-        TRY(tell_recovering(e, err));
-        TRY(engine_kept_room(e, err));
-        struct snapshot_info *info = &e->kept[e->n_kept];
-        enum status status = i + 1 == n ? snapshot_load(&e->ledger, e->store, rounds[i], info, err)
-                                        : snapshot_look(e->store, rounds[i], info, err);
-        if (status == STATUS_MISMATCH) return check_config(e, err);
-        if (status != STATUS_OK) return status;
-        e->n_kept++;
-        if (info->n_fragments != e->kept[0].n_fragments)
-            return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
-    }
+    TRY(store_list(e->store, e->store->ops->snapshot_list, &rounds, &n, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n && status == STATUS_OK; i++) status = load_snapshot(e, rounds[i], i + 1 == n, err);
+    mem_free(rounds);
+    TRY(status);
     for (uint32_t f = 0; n && f < e->kept[0].n_fragments; f++)
         if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
             return err_set(err, STATUS_NOMEM, "no memory for the log of updates");

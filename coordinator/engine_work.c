@@ -6,6 +6,8 @@
 #include "common/mem.h"
 #include "coordinator/engine_impl.h"
 
+enum { BEHIND_MAX = 32 }; /* checkpoints beyond checkpoint.keep that are kept for those behind */
+
 /* --- closing ------------------------------------------------------------------------------------------------------ */
 
 /* Who is being left behind, for the line that says a time limit fired. */
@@ -112,11 +114,13 @@ enum status engine_kept_room(struct engine *e, struct err *err)
 }
 
 /* The version of a fragment that this member's state on its own disk begins at: it was saved before all of its last
- * delta was sent. UINT64_MAX: it never delivered one. */
+ * delta was sent. UINT64_MAX: it never delivered one, or its last one was refused: one that is always late would keep
+ * all checkpoints since it was in time. Killed, it may have to load a snapshot. */
 static uint64_t saved_version(const struct member *m, uint32_t fragment)
 {
     const struct part *part = &m->work.parts[fragment];
     if (part->state == PART_HELD || part->state == PART_MERGED) return part->base_version;
+    if (part->state == PART_DROPPED || !m->in_step) return UINT64_MAX;
     return m->merged_in[fragment] ? m->merged_in[fragment] - 1 : UINT64_MAX;
 }
 
@@ -144,12 +148,12 @@ static bool everybody_past(const struct engine *e, const struct snapshot_info *i
 
 enum status engine_collect(struct engine *e, struct err *err)
 {
-    uint64_t list[STORE_LIST_MAX];
+    uint64_t *list;
     size_t n, keep = e->config.checkpoint.keep;
     const struct store_ops *ops = e->store->ops;
     bool sweep = e->restarted && e->collect_due && e->now_us == e->start_us; /* a crash may have left segments behind */
     e->collect_due = keep && e->n_kept > keep;
-    while (keep && e->n_kept > keep && everybody_past(e, &e->kept[1])) {
+    while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || everybody_past(e, &e->kept[1]))) {
         TRY(ops->snapshot_remove(e->store, e->kept[0].round, err));
         e->n_kept--;
         memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
@@ -157,8 +161,12 @@ enum status engine_collect(struct engine *e, struct err *err)
         sweep = true;
     }
     if (!sweep) return STATUS_OK;
-    TRY(ops->segment_list(e->store, list, STORE_LIST_MAX, &n, err));
-    for (size_t i = 0; i < n && list[i] < e->kept[0].segment; i++) TRY(ops->segment_remove(e->store, list[i], err));
+    TRY(store_list(e->store, ops->segment_list, &list, &n, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n && list[i] < e->kept[0].segment && status == STATUS_OK; i++)
+        status = ops->segment_remove(e->store, list[i], err);
+    mem_free(list);
+    TRY(status);
     for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
         update_log_trim(&e->ledger.log, f, e->kept[0].versions[f]);
     return STATUS_OK;

@@ -180,19 +180,21 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
                             void *ctx, struct err *err)
 {
-    uint64_t list[STORE_LIST_MAX];
+    uint64_t *list, expect = first;
     size_t n;
     *journal = (struct journal){.store = store};
-    TRY(store->ops->segment_list(store, list, STORE_LIST_MAX, &n, err));
-    uint64_t expect = first;
-    for (size_t i = 0; i < n; i++) {
+    TRY(store_list(store, store->ops->segment_list, &list, &n, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         if (list[i] < first) continue;
         if (list[i] != expect++)
-            return err_set(err, STATUS_CORRUPT, "journal segment %llu is missing: restore it from a copy",
-                           (unsigned long long)(expect - 1));
-        TRY(recover_segment(journal, list[i], i + 1 == n, visit, ctx, err));
+            status = err_set(err, STATUS_CORRUPT, "journal segment %llu is missing: restore it from a copy",
+                             (unsigned long long)(expect - 1));
+        else
+            status = recover_segment(journal, list[i], i + 1 == n, visit, ctx, err);
     }
-    return STATUS_OK;
+    mem_free(list);
+    return status;
 }
 
 enum status journal_begin(struct journal *journal, struct store *store, uint64_t segment, struct err *err)

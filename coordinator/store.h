@@ -80,10 +80,13 @@ struct store {
     const struct store_ops *ops;
 };
 
-enum {
-    STORE_LIST_MAX = 4096, /* segments or snapshots at one time */
-    SPOOL_ALIGN = 4096,
-};
+enum { SPOOL_ALIGN = 4096 };
+
+typedef enum status (*store_list_fn)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
+
+/* Everything that segment_list or snapshot_list has to say, however much it is. The list is the caller's (mem_free);
+ * not set after an error. */
+enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, size_t *n_p, struct err *err) MUST_CHECK;
 
 /* RUN/journal/00000000.log ..., RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin},
  * RUN/checkpoints/latest, RUN/tokenizer/ where files are kept. Folders are made when missing; what a crash left

@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "common/mem.h"
+#include "coordinator/store.h"
 #include "tests/lib/engine_rig.h"
 #include "wire/object.h"
 
@@ -144,6 +146,82 @@ static void test_kept_for_those_behind(void **state)
     rig_close(&rig);
 }
 
+static size_t checkpoints(void)
+{
+    uint64_t *list;
+    size_t n;
+    assert_int_equal(store_list(rig.store, rig.store->ops->snapshot_list, &list, &n, NULL), STATUS_OK);
+    mem_free(list);
+    return n;
+}
+
+/* A round that closes without worker-1, whose work is refused when it is ready with the next one. */
+static void round_without_the_late_one(bool catches_up)
+{
+    rig_assigned(&rig, 0);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+    for (int i = 0; i < 3; i++) { /* the limit of one second, and no eviction */
+        rig_beat(&rig, 0, WORKER_WAITING);
+        rig_beat(&rig, 1, WORKER_TRAINING);
+        rig_wait(&rig, 500000);
+    }
+    if (catches_up) rig_catch_up(&rig, 1);
+    rig_catch_up(&rig, 0);
+    rig_forget(&rig);
+    rig_beat(&rig, 0, WORKER_READY); /* its assignment again */
+}
+
+/* Nothing is kept for a worker that is late in every round, and not everything for one that goes on training from where
+ * it was: its updates are gone then, and it joins again. */
+static void test_not_kept_for_the_late(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
+                              "coordinator.quorum=1", "train.max_steps=200", NULL};
+    uint8_t object[8192];
+    struct msg m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_deliver_all(&rig, 2, 1); /* once it was in time */
+    for (int round = 0; round < 6; round++) {
+        round_without_the_late_one(true);
+        assert_true(checkpoints() <= 3);
+    }
+    for (int round = 0; round < 40; round++) round_without_the_late_one(false);
+    assert_int_equal(checkpoints(), 1 + 32);
+    assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 8, object, sizeof object), 0);
+    rig_expect(&rig, 1, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_GONE);
+    rig_restart(&rig, false, 0);
+    rig_close(&rig);
+}
+
+static enum status numbers(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
+{
+    enum { MANY = 10000 };
+    (void)s;
+    for (size_t i = 0; i < cap && i < MANY; i++) out[i] = i;
+    if (cap < MANY) return err_set(err, STATUS_LIMIT, "too many files");
+    *n_p = MANY;
+    return STATUS_OK;
+}
+
+/* checkpoint.keep of 0 keeps every one of them. */
+static void test_many_files(void **state)
+{
+    (void)state;
+    uint64_t *list;
+    size_t n;
+    struct err err = {0};
+    assert_int_equal(store_list(NULL, numbers, &list, &n, &err), STATUS_OK);
+    assert_int_equal(err.code, 0);
+    assert_int_equal(n, 10000);
+    assert_int_equal(list[n - 1], n - 1);
+    mem_free(list);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -151,6 +229,8 @@ int main(void)
         cmocka_unit_test(test_full_lane),
         cmocka_unit_test(test_snapshot_bytes),
         cmocka_unit_test(test_kept_for_those_behind),
+        cmocka_unit_test(test_not_kept_for_the_late),
+        cmocka_unit_test(test_many_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
