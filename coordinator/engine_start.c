@@ -150,7 +150,7 @@ static enum status revive(struct engine *e, struct err *err)
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
-    round_note_open(&l->round, e->now_us);
+    round_note_resume(&l->round, e->now_us);
     TRY(engine_keep_files(e, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = true;

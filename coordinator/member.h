@@ -45,6 +45,8 @@ struct assignment {
     struct part *parts; /* [n_fragments] */
 };
 
+#define MEMBER_ASSIGNED_EARLIER UINT64_MAX /* before this process began */
+
 struct member {
     uint32_t id; /* its index */
     uint8_t uuid[WIRE_UUID];
@@ -60,7 +62,7 @@ struct member {
     /* What its session last said. Not part of the journaled state. */
     bool ready;    /* may be given work */
     double step_s; /* 0: not known */
-    uint64_t assigned_us;
+    uint64_t assigned_us; /* 0: no work is open */
     uint64_t heard_us;
     bool left; /* it knows that the run is over */
 };

@@ -36,18 +36,36 @@ static struct tally count(const struct round *r, uint32_t fragment)
     return t;
 }
 
+static uint64_t longer(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A round found at a start opened longer ago than this process knows. Its workers have as long as they have to come
+ * back, and to compute it all once more as those did who delivered. */
+static uint64_t resumed_us(const struct round *r, uint32_t fragment)
+{
+    uint64_t us = longer(patience_us, r->p.evict_us);
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct assignment *work = &r->members.members[i]->work;
+        if (work->open && work->parts[fragment].state == PART_HELD)
+            us = longer(us, 2 * work->parts[fragment].compute_us);
+    }
+    return us;
+}
+
 /* From opening to delivery; before anything is known, as long again as the quorum took. */
 static struct deadline_limit limit_of(const struct round *r, uint32_t fragment)
 {
-    uint64_t took = r->quorum_us[fragment] - r->opened_us;
-    return deadline_of(&r->arrivals, limit_k, limit_floor_us, limit_ceiling_us, 2 * took);
+    uint64_t unknown = 2 * (r->quorum_us[fragment] - r->opened_us);
+    if (r->resumed) unknown = longer(unknown, resumed_us(r, fragment));
+    return deadline_of(&r->arrivals, limit_k, limit_floor_us, limit_ceiling_us, unknown);
 }
 
 static uint64_t late_us(const struct round *r, uint32_t fragment)
 {
     if (!r->quorum_us[fragment]) return UINT64_MAX;
-    uint64_t at = r->opened_us + limit_of(r, fragment).limit_us;
-    return at > r->quorum_us[fragment] ? at : r->quorum_us[fragment];
+    return longer(r->opened_us + limit_of(r, fragment).limit_us, r->quorum_us[fragment]);
 }
 
 static bool closable(const struct round *r, uint32_t fragment, uint64_t now_us, bool *late_p)

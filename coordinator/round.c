@@ -17,6 +17,7 @@ void round_params_of(struct round_params *p, const struct config *c, uint32_t n_
         .step_samples = (uint64_t)c->train.batch_size * c->train.grad_accum,
         .sample_tokens = c->model.block_size,
         .max_staleness = c->outer.max_staleness,
+        .evict_us = (uint64_t)(c->coordinator.evict_after_s * 1e6),
         .dynamic = async && c->train.dynamic_steps != CHOICE_OFF,
         .together = ddp,
         .form = outer_delta_form(c),
@@ -334,53 +335,4 @@ bool round_busy(const struct round *r)
     for (uint32_t i = 0; i < r->members.n; i++)
         if (r->members.members[i]->work.open) return true;
     return false;
-}
-
-/* --- volatile ----------------------------------------------------------------------------------------------------- */
-
-static uint32_t held(const struct round *r, uint32_t fragment)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        n += work->open && work->parts[fragment].state == PART_HELD;
-    }
-    return n;
-}
-
-uint32_t round_quorum(const struct round *r)
-{
-    uint32_t n = r->p.quorum ? r->p.quorum
-                             : (uint32_t)(((uint64_t)r->n_assigned * r->p.quorum_percent + 99) / 100);
-    if (n > r->n_assigned) n = r->n_assigned;
-    return n ? n : 1;
-}
-
-void round_note_open(struct round *r, uint64_t now_us)
-{
-    r->opened_us = now_us;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++) r->quorum_us[f] = held(r, f) >= round_quorum(r) ? now_us : 0;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        struct member *m = r->members.members[i];
-        if (m->work.open && !m->assigned_us) m->assigned_us = now_us;
-    }
-}
-
-void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
-{
-    deadline_add(&r->arrivals, now_us - m->assigned_us);
-    if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
-}
-
-void round_note_close(struct round *r, uint64_t now_us)
-{
-    deadline_add(&r->durations, now_us - r->opened_us);
-}
-
-void round_note_idle(struct round *r, uint64_t now_us)
-{
-    if (round_busy(r))
-        r->idle_us = 0;
-    else if (!r->idle_us)
-        r->idle_us = now_us;
 }

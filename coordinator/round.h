@@ -29,6 +29,7 @@ struct round_params {
     uint32_t quorum;        /* workers; 0: by quorum_percent */
     uint32_t quorum_percent;
     uint32_t max_staleness;
+    uint64_t evict_us; /* a member not heard of for so long loses its place; 0: as measured */
     bool dynamic;  /* H follows speed */
     bool together; /* all fragments of a round close at once */
     uint8_t form;  /* enum delta_form of this run */
@@ -64,9 +65,10 @@ struct round {
 
     /* Not journaled: when things happened in this process. */
     uint64_t opened_us, quorum_us[LAYOUT_FRAGMENTS_MAX]; /* 0: not yet */
+    bool resumed;              /* the open round was found at a start: how long it has taken is not known */
     uint64_t idle_us;          /* nothing has been open since; 0: something is */
     struct deadline arrivals;  /* from opening to delivery */
-    struct deadline durations; /* from opening to closing */
+    struct deadline durations; /* from opening to closing; async: of each member's own, to its last part */
 };
 
 /* One assignment about to be made. */
@@ -150,9 +152,12 @@ uint64_t round_staleness(const struct round *r, uint32_t fragment, uint64_t base
 /* Any part of any assignment waited for or held. */
 bool round_busy(const struct round *r);
 
-/* --- for the shell: volatile bookkeeping --- */
-/* Assignments were made, or found in the journal at a start: their clocks start now. */
+/* --- for the shell: volatile bookkeeping (round_time.c) --- */
+/* Assignments were made: their clocks start now. */
 void round_note_open(struct round *r, uint64_t now_us);
+/* Assignments were found in the journal at a start. Who works on them has to find the way back; nothing about them is
+ * measured. */
+void round_note_resume(struct round *r, uint64_t now_us);
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
 /* After every change: whether work is open, and since when none is. */

@@ -346,6 +346,26 @@ static void test_full_disk(void **state)
     }
 }
 
+/* A quorum was in when the coordinator died: the others, in time before, still are when they are back. */
+static void test_quorum_found(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "coordinator.quorum=1", NULL};
+    begin(settings);
+    rig_assigned(&rig, 0);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+    rig_restart(&rig, false, 0);
+    rig_join(&rig, 0);
+    rig_wait(&rig, 10000000);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 1);
+    rig_wait(&rig, 10000000);
+    assert_int_equal(engine_version(rig.engine, 0), 0);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 1, f, 1).type, MSG_CREDIT);
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    rig_close(&rig);
+}
+
 /* Started again with one worker more when the run is over: that one, too, hears of it before the coordinator ends. */
 static void test_over_when_found(void **state)
 {
@@ -561,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_async_restart_keeps_state),
         cmocka_unit_test(test_durable_before_visible),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_quorum_found),
         cmocka_unit_test(test_over_when_found),
         cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_damage_is_refused),

@@ -243,6 +243,69 @@ static void test_quorum_and_deadline(void **state)
     }
 }
 
+/* A new process finds the round with a quorum in: those that were in time before have time to come back, and what they
+ * say of old work measures nothing. */
+static void test_quorum_of_a_round_that_was_found(void **state)
+{
+    (void)state;
+    const uint64_t start = 1000, minute = 60000000;
+    for (int i = 0; i < 3; i++) {
+        const char *settings[] = {"coordinator.quorum=2", i == 1 ? "coordinator.evict_after_s=90" : NULL, NULL};
+        struct round r;
+        struct round_close close;
+        open_machine(&r, settings, 1);
+        ready(&r, 0, 2);
+        open_round(&r, start, 3);
+        for (uint32_t id = 0; id < 2; id++) deliver(&r, id, 0, start);
+        r.arrivals = r.durations = (struct deadline){0};
+        if (i == 2) r.members.members[1]->work.parts[0].compute_us = 50000000;
+        round_note_resume(&r, start);
+        uint64_t limit = i == 0 ? minute : i == 1 ? 90000000 : 2 * 50000000;
+        assert_int_equal(round_deadline_us(&r), start + limit);
+        assert_int_equal(close_all(&r, start + limit - 1, &close), 0);
+        deliver(&r, 2, 0, start + 2000000);
+        assert_int_equal(close_all(&r, start + 2000000, &close), 1);
+        assert_false(close.late);
+        round_note_close(&r, start + 2000000);
+        assert_int_equal(r.arrivals.n, 0);
+        assert_int_equal(r.durations.n, 0);
+        open_round(&r, start + 2000000, 3);
+        for (uint32_t id = 0; id < 3; id++) deliver(&r, id, 0, start + 4000000);
+        assert_int_equal(close_all(&r, start + 4000000, &close), 1);
+        round_note_close(&r, start + 4000000);
+        assert_int_equal(r.arrivals.n, 3);
+        assert_int_equal(r.durations.n, 1);
+        close_machine(&r);
+    }
+}
+
+/* Each member's own time, whoever else was given work meanwhile. */
+static void test_async_durations(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async", "train.max_steps=1000", NULL};
+    struct round r;
+    struct round_close close;
+    open_machine(&r, settings, 2);
+    ready(&r, 0, 2);
+    open_round(&r, 500, 1);
+    round_note_resume(&r, 800);
+    for (uint32_t i = 0; i < 2; i++) open_round(&r, 1000 + i * 10000000, 1);
+    for (uint32_t f = 0; f < 2; f++) {
+        deliver(&r, 0, f, 900);
+        assert_int_equal(close_all(&r, 900, &close), 1);
+    }
+    assert_int_equal(r.arrivals.n, 0); /* its work was found at a start */
+    for (uint32_t f = 0; f < 2; f++) {
+        deliver(&r, 1, f, 1000 + 35000000 + f);
+        assert_int_equal(close_all(&r, 1000 + 35000000 + f, &close), 1);
+        round_note_close(&r, 1000 + 35000000 + f);
+        assert_int_equal(r.durations.n, f);
+    }
+    assert_int_equal(r.durations.samples_us[0], 35000001);
+    close_machine(&r);
+}
+
 static void test_member_leaves(void **state)
 {
     (void)state;
@@ -453,6 +516,7 @@ int main(void)
         cmocka_unit_test(test_quorum_and_deadline), cmocka_unit_test(test_member_leaves),
         cmocka_unit_test(test_reopened_round),   cmocka_unit_test(test_ddp_closes_together),
         cmocka_unit_test(test_async),            cmocka_unit_test(test_folds_refuse),
+        cmocka_unit_test(test_async_durations),  cmocka_unit_test(test_quorum_of_a_round_that_was_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
