@@ -65,6 +65,8 @@ struct engine {
     struct snapshot_info *kept; /* snapshots there are, oldest first */
     size_t n_kept, cap_kept;
     bool collect_due; /* there are more than checkpoint.keep asks for, but somebody still needs the oldest */
+    bool sweep_due;   /* a crash may have left segments that no checkpoint needs */
+    bool stuck;       /* something could not be removed: said so */
 
     uint64_t entropy, draws, eval_ids;
     uint64_t now_us, start_us;

@@ -153,7 +153,7 @@ static enum status revive(struct engine *e, struct err *err)
     round_note_resume(&l->round, e->now_us);
     TRY(engine_keep_files(e, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
-    e->collect_due = true;
+    e->collect_due = e->sweep_due = true;
     e->found_done = l->done;
     if (l->done) e->done_us = e->now_us;
     return STATUS_OK;

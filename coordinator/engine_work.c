@@ -146,15 +146,29 @@ static bool everybody_past(const struct engine *e, const struct snapshot_info *i
     return true;
 }
 
+/* A file that cannot be removed costs its room, and nothing else: said once. */
+static bool removed(struct engine *e, enum status status, const struct err *why)
+{
+    if (status == STATUS_OK) return true;
+    if (!e->stuck) log_warn("%s: it stays, and the run goes on (said once)", why->msg);
+    e->stuck = true;
+    return false;
+}
+
 enum status engine_collect(struct engine *e, struct err *err)
 {
     uint64_t *list;
     size_t n, keep = e->config.checkpoint.keep;
     const struct store_ops *ops = e->store->ops;
-    bool sweep = e->restarted && e->collect_due && e->now_us == e->start_us; /* a crash may have left segments behind */
+    struct err why = {0};
+    bool sweep = e->sweep_due;
+    e->sweep_due = false;
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || everybody_past(e, &e->kept[1]))) {
-        TRY(ops->snapshot_remove(e->store, e->kept[0].round, err));
+        if (!removed(e, ops->snapshot_remove(e->store, e->kept[0].round, &why), &why)) {
+            e->collect_due = false; /* a checkpoint still, with all that is behind it, until the next is written */
+            break;
+        }
         e->n_kept--;
         memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
         e->collect_due = e->n_kept > keep;
@@ -162,11 +176,9 @@ enum status engine_collect(struct engine *e, struct err *err)
     }
     if (!sweep) return STATUS_OK;
     TRY(store_list(e->store, ops->segment_list, &list, &n, err));
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < n && list[i] < e->kept[0].segment && status == STATUS_OK; i++)
-        status = ops->segment_remove(e->store, list[i], err);
+    for (size_t i = 0; i < n && list[i] < e->kept[0].segment; i++)
+        if (!removed(e, ops->segment_remove(e->store, list[i], &why), &why)) break;
     mem_free(list);
-    TRY(status);
     for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
         update_log_trim(&e->ledger.log, f, e->kept[0].versions[f]);
     return STATUS_OK;
@@ -216,8 +228,12 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
 {
     const struct assignment *work = &m->work;
     struct msg msg = {.type = MSG_ASSIGN,
-                      .assign = {.round = work->round, .worker_id = m->id, .steps = work->steps, .step0 = work->step0,
-                                 .step_rate = work->step_rate, .n_ranges = work->n_ranges,
+                      .assign = {.round = work->round,
+                                 .worker_id = m->id,
+                                 .steps = work->steps,
+                                 .step0 = work->step0,
+                                 .step_rate = work->step_rate,
+                                 .n_ranges = work->n_ranges,
                                  .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(msg.assign.ranges, work->ranges, sizeof msg.assign.ranges);
     memcpy(msg.assign.versions, work->versions, e->ledger.layout.n_fragments * sizeof *work->versions);

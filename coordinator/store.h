@@ -65,6 +65,7 @@ struct store_ops {
     /* theta[first .. first + count) of a snapshot; layout is the run's. */
     enum status (*snapshot_theta_read)(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
                                        float *dst, uint64_t count, struct err *err);
+    /* On OK it is none any more; files in its folder that are not a snapshot's stay, and the folder with them. */
     enum status (*snapshot_remove)(struct store *s, uint64_t round, struct err *err);
 
     /* Room for what is arriving: bytes at any offset, gone with the process. Forgotten bytes are not read again; whole
@@ -90,7 +91,7 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
 
 /* RUN/journal/00000000.log ..., RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin},
  * RUN/checkpoints/latest, RUN/tokenizer/ where files are kept. Folders are made when missing; what a crash left
- * half-written is removed. */
+ * half-written is removed. What others put beside and into these folders is left alone. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
 
 #endif

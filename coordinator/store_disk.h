@@ -24,6 +24,7 @@ struct store_disk {
     uint64_t map_round;
     struct safetensors map;
     struct spool spool;
+    bool warned; /* of an old checkpoint that stays */
 };
 
 static inline struct store_disk *store_disk_of(struct store *s)
@@ -60,7 +61,8 @@ enum status store_disk_snapshot_state_read(struct store *s, uint64_t round, uint
 enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
                                            float *dst, uint64_t count, struct err *err) MUST_CHECK;
 enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
-/* Removes folders a crash left under temporary names, or without the state that makes them snapshots. */
+/* Removes folders a crash left under temporary names, or without the state that makes them snapshots. Only those of a
+ * run, under names that we give, with nothing in them but the files that we write. */
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;
 /* Lets go of the snapshot whose theta was read last. */
 void store_disk_unmap(struct store_disk *d);

@@ -10,6 +10,7 @@
 
 #include "common/fileio.h"
 #include "common/hf_folder.h"
+#include "common/log.h"
 
 static void snapshot_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
 {
@@ -34,6 +35,79 @@ static enum status write_state(const char *path, const struct store_snapshot *in
     return status;
 }
 
+/* --- what is ours ------------------------------------------------------------------------------------------------- */
+
+static const char *digits_end(const char *text)
+{
+    return text + strspn(text, "0123456789");
+}
+
+/* "", or what file_write and hf_folder_write add to a name while they are at it. */
+static bool is_tail(const char *text)
+{
+    static const char tmp[] = ".tmp-";
+    if (!*text) return true;
+    if (strncmp(text, tmp, sizeof tmp - 1) != 0) return false;
+    text += sizeof tmp - 1;
+    return *text && !*digits_end(text);
+}
+
+static bool is_our_file(const char *name)
+{
+    static const char *const names[] = {"coordinator_state.bin", "model.safetensors", "config.json", "tokenizer.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(name, names[i], strlen(names[i])) && is_tail(name + strlen(names[i]))) return true;
+    return false;
+}
+
+static bool is_our_folder(const char *name)
+{
+    static const char round[] = "round_";
+    const char *number = name + sizeof round - 1;
+    if (strncmp(name, round, sizeof round - 1) != 0) return false;
+    const char *end = digits_end(number);
+    return end - number >= 6 && is_tail(end);
+}
+
+static bool is_dots(const char *name)
+{
+    return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+/* A folder that is one itself, not a link to one elsewhere. */
+static DIR *folder_open(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (fd >= 0 && !dir) close(fd);
+    return dir;
+}
+
+static bool holds_only_ours(const char *path)
+{
+    DIR *dir = folder_open(path);
+    bool only = dir != NULL;
+    for (const struct dirent *e; only && (e = readdir(dir));) only = is_dots(e->d_name) || is_our_file(e->d_name);
+    if (dir) closedir(dir);
+    return only;
+}
+
+/* Removes the files we write, and the folder when nothing else is in it. False, with errno: something stayed. */
+static bool folder_remove(const char *path)
+{
+    DIR *dir = folder_open(path);
+    int cause = 0;
+    if (!dir) return errno == ENOENT;
+    for (const struct dirent *e; (e = readdir(dir));)
+        if (is_our_file(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0)) cause = errno;
+    closedir(dir);
+    if (!rmdir(path)) return true;
+    if (cause) errno = cause;
+    return false;
+}
+
+/* --- writing and removing ----------------------------------------------------------------------------------------- */
+
 enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
@@ -43,7 +117,23 @@ enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct e
     snapshot_path(d, round, "coordinator_state.bin", path);
     if (unlink(path) && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
     snapshot_path(d, round, "", path);
-    return dir_remove_flat(path, err);
+    if (folder_remove(path) || d->warned) return STATUS_OK;
+    d->warned = true;
+    log_warn("an old checkpoint, %.300s, cannot be removed whole, and the rest of it stays (said once): %s", path,
+             strerror(errno));
+    return STATUS_OK;
+}
+
+/* What somebody else put into a folder of that name is kept, under another one. */
+static enum status make_way(const struct store_disk *d, uint64_t round, struct err *err)
+{
+    char path[FILEIO_PATH_MAX], aside[FILEIO_PATH_MAX];
+    snapshot_path(d, round, "", path);
+    if (!file_exists(path)) return STATUS_OK;
+    if (snprintf(aside, sizeof aside, "%s.kept-%ld", path, (long)getpid()) >= (int)sizeof aside || rename(path, aside))
+        return store_disk_fail(err, "move out of the way", path);
+    log_warn("%.300s is where a checkpoint goes: what was in it is in %.300s now", path, aside);
+    return STATUS_OK;
 }
 
 enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
@@ -51,6 +141,7 @@ enum status store_disk_snapshot_write(struct store *s, const struct store_snapsh
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX], name[64];
     TRY(store_disk_snapshot_remove(s, in->round, err));
+    TRY(make_way(d, in->round, err));
     snapshot_path(d, in->round, "", path);
     store_disk_files_path(d, files);
     enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
@@ -140,18 +231,23 @@ enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, cons
 
 enum status store_disk_sweep(struct store_disk *d, struct err *err)
 {
+    uint64_t segments[STORE_LIST_MAX];
+    size_t n;
     char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/journal", d->dir);
+    TRY(store_disk_list_numbers(path, "", ".log", segments, STORE_LIST_MAX, &n, err));
+    if (!n) return STATUS_OK; /* no run was here: nothing is ours */
     snprintf(path, sizeof path, "%s/checkpoints", d->dir);
     DIR *dir = opendir(path);
     if (!dir) return store_disk_fail(err, "list", path);
-    enum status status = STATUS_OK;
-    for (struct dirent *e; status == STATUS_OK && (e = readdir(dir));) {
-        if (strncmp(e->d_name, "round_", 6) != 0) continue;
+    for (const struct dirent *e; (e = readdir(dir));) {
+        if (!is_our_folder(e->d_name)) continue;
         if (snprintf(sub, sizeof sub, "%s/%s/coordinator_state.bin", path, e->d_name) >= (int)sizeof sub) continue;
         bool whole = file_exists(sub) && !strstr(e->d_name, ".tmp");
         sub[strlen(sub) - strlen("/coordinator_state.bin")] = 0;
-        if (!whole) status = dir_remove_flat(sub, err);
+        if (!whole && holds_only_ours(sub) && !folder_remove(sub))
+            log_warn("%.300s is half a checkpoint and cannot be removed: %s", sub, strerror(errno));
     }
     closedir(dir);
-    return status;
+    return STATUS_OK;
 }

@@ -34,8 +34,12 @@ static void test_parked_get(void **state)
     rig_expect(&rig, 0, MSG_CHUNK, &m);
     assert_int_equal(m.chunk.fragment, 0);
     /* from an offset: the tail */
-    struct msg get = {.type = MSG_GET, .get = {.session = rig.workers[0].session, .kind = OBJECT_UPDATE, .version = 1,
-                                               .offset = m.chunk.total - 3, .length = 1000}};
+    struct msg get = {.type = MSG_GET,
+                      .get = {.session = rig.workers[0].session,
+                              .kind = OBJECT_UPDATE,
+                              .version = 1,
+                              .offset = m.chunk.total - 3,
+                              .length = 1000}};
     rig_say(&rig, rig.workers[0].control, &get);
     uint8_t tail[3];
     memcpy(tail, m.chunk.data + m.chunk.total - 3, 3);
@@ -146,12 +150,12 @@ static void test_kept_for_those_behind(void **state)
     rig_close(&rig);
 }
 
-static size_t checkpoints(void)
+static size_t listed(store_list_fn list)
 {
-    uint64_t *list;
+    uint64_t *numbers;
     size_t n;
-    assert_int_equal(store_list(rig.store, rig.store->ops->snapshot_list, &list, &n, NULL), STATUS_OK);
-    mem_free(list);
+    assert_int_equal(store_list(rig.store, list, &numbers, &n, NULL), STATUS_OK);
+    mem_free(numbers);
     return n;
 }
 
@@ -176,7 +180,7 @@ static void round_without_the_late_one(bool catches_up)
 static void test_not_kept_for_the_late(void **state)
 {
     (void)state;
-    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
+    const char *settings[] = {"checkpoint.every=1",   "checkpoint.keep=1",   "coordinator.min_workers=2",
                               "coordinator.quorum=1", "train.max_steps=200", NULL};
     uint8_t object[8192];
     struct msg m;
@@ -187,10 +191,10 @@ static void test_not_kept_for_the_late(void **state)
     rig_deliver_all(&rig, 2, 1); /* once it was in time */
     for (int round = 0; round < 6; round++) {
         round_without_the_late_one(true);
-        assert_true(checkpoints() <= 3);
+        assert_true(listed(rig.store->ops->snapshot_list) <= 3);
     }
     for (int round = 0; round < 40; round++) round_without_the_late_one(false);
-    assert_int_equal(checkpoints(), 1 + 32);
+    assert_int_equal(listed(rig.store->ops->snapshot_list), 1 + 32);
     assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 8, object, sizeof object), 0);
     rig_expect(&rig, 1, MSG_REFUSE, &m);
     assert_int_equal(m.refuse.code, REFUSE_GONE);
@@ -222,6 +226,48 @@ static void test_many_files(void **state)
     mem_free(list);
 }
 
+static enum status stays(struct store *s, uint64_t number, struct err *err)
+{
+    (void)s;
+    return err_set(err, STATUS_IO, "cannot remove %d: Read-only file system", (int)number);
+}
+
+/* What cannot be removed stays, and the run goes on: a checkpoint with all that is behind it, segments until the next
+ * start. That one removes them at any time of its clock. */
+static void test_cannot_be_removed(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "train.max_steps=20", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    const struct store_ops *ops = rig.store->ops;
+    struct store_ops refusing = *ops;
+    refusing.snapshot_remove = stays;
+    rig.store->ops = &refusing;
+    for (int round = 0; round < 4; round++) {
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 1);
+    }
+    assert_int_equal(listed(ops->snapshot_list), 5);
+    assert_int_equal(listed(ops->segment_list), 6);
+    rig_restart(&rig, false, 0); /* all of it fits together */
+    refusing.snapshot_remove = ops->snapshot_remove;
+    refusing.segment_remove = stays;
+    rig_join(&rig, 0);
+    for (int round = 0; round < 2; round++) {
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 1);
+    }
+    assert_int_equal(listed(ops->snapshot_list), 2);
+    assert_int_equal(listed(ops->segment_list), 8);
+    rig.store->ops = ops;
+    rig_restart(&rig, false, 0);
+    rig_join(&rig, 0);
+    assert_int_equal(listed(ops->snapshot_list), 2);
+    assert_int_equal(listed(ops->segment_list), 2);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +277,7 @@ int main(void)
         cmocka_unit_test(test_kept_for_those_behind),
         cmocka_unit_test(test_not_kept_for_the_late),
         cmocka_unit_test(test_many_files),
+        cmocka_unit_test(test_cannot_be_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,174 @@
+/* checkpoints/ on a real file system: what is ours comes and goes, what is somebody else's stays. Segments are in
+ * test_journal, the spool in test_spool. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/fileio.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "coordinator/store.h"
+
+static char run[64];
+static struct layout layout;
+static int warnings;
+
+static void in_run(const char *name, char path[FILEIO_PATH_MAX])
+{
+    snprintf(path, FILEIO_PATH_MAX, "%s/%s", run, name);
+}
+
+static bool there(const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    struct stat st;
+    in_run(name, path);
+    return !lstat(path, &st);
+}
+
+static void put(const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    in_run(name, path);
+    *strrchr(path, '/') = 0;
+    assert_int_equal(dir_make(path, NULL), STATUS_OK);
+    in_run(name, path);
+    assert_int_equal(file_write(path, "x", 1, NULL), STATUS_OK);
+}
+
+static struct store *open_store(void)
+{
+    struct store *s;
+    struct err err = {0};
+    if (store_disk_open(&s, run, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return s;
+}
+
+static void reopen(void)
+{
+    struct store *s = open_store();
+    s->ops->close(s);
+}
+
+static void save(struct store *s, uint64_t round)
+{
+    const float theta[8] = {1, 2, 3};
+    const struct store_part state = {"state", 5};
+    struct store_snapshot snapshot = {.round = round, .layout = &layout, .theta = theta, .config_json = "{}",
+                                      .tokenizer_json = "{}", .state = &state, .n_state = 1};
+    struct err err = {0};
+    if (s->ops->snapshot_write(s, &snapshot, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void lists(struct store *s, size_t want)
+{
+    uint64_t rounds[8];
+    size_t n;
+    assert_int_equal(s->ops->snapshot_list(s, rounds, 8, &n, NULL), STATUS_OK);
+    assert_int_equal(n, want);
+}
+
+/* Half a checkpoint of ours goes at the next start; nothing else does, whatever its name begins with. */
+static void test_sweep(void **state)
+{
+    static const char *const ours[] = {"checkpoints/round_000004/model.safetensors",
+                                       "checkpoints/round_000005.tmp-77/model.safetensors",
+                                       "checkpoints/round_000006/coordinator_state.bin.tmp-77"};
+    static const char *const others[] = {
+        "checkpoints/round_notes.txt",           "checkpoints/round_1/model.safetensors",
+        "checkpoints/round_000007",              "checkpoints/round_000020_hf/model.safetensors",
+        "checkpoints/round_000021/notes.txt",    "checkpoints/round_000022.tmp-/model.safetensors",
+        "checkpoints/round_000023/.cache/model", "checkpoints/round_000024.kept-77/model.safetensors"};
+    (void)state;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) put(ours[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) put(others[i]);
+    char link[FILEIO_PATH_MAX];
+    in_run("checkpoints/round_000008", link);
+    assert_int_equal(symlink("round_1", link), 0); /* what lies elsewhere is not ours either */
+    reopen();
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) assert_true(there(ours[i])); /* no run was here */
+    put("journal/00000000.log");
+    reopen();
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_true(there(others[i]));
+    assert_true(there("checkpoints/round_000008"));
+    assert_false(there("checkpoints/round_000004"));
+    assert_false(there("checkpoints/round_000005.tmp-77"));
+    assert_false(there("checkpoints/round_000006"));
+}
+
+/* Tools that work in a model's folder leave something there: the checkpoint goes, that stays, and one line says so. */
+static void test_folder_in_it(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    put("journal/00000000.log");
+    struct store *s = open_store();
+    save(s, 57);
+    save(s, 58);
+    lists(s, 2);
+    put("checkpoints/round_000057/.cache/x");
+    put("checkpoints/round_000058/.cache/x");
+    for (uint64_t round = 57; round <= 58; round++)
+        assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
+    assert_int_equal(warnings, 1);
+    lists(s, 0);
+    assert_false(there("checkpoints/round_000057/model.safetensors"));
+    assert_true(there("checkpoints/round_000057/.cache/x"));
+    s->ops->close(s);
+    s = open_store();
+    lists(s, 0);
+
+    /* A run that goes back and comes to this round again needs the name. */
+    char aside[64];
+    snprintf(aside, sizeof aside, "checkpoints/round_000057.kept-%ld/.cache/x", (long)getpid());
+    save(s, 57);
+    lists(s, 1);
+    assert_true(there(aside));
+    assert_int_equal(s->ops->snapshot_remove(s, 57, &err), STATUS_OK);
+    assert_false(there("checkpoints/round_000057"));
+    s->ops->close(s);
+}
+
+static void count(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx, (void)line;
+    warnings += level == LOG_WARN && !strstr(line, ".kept-");
+}
+
+static int setup(void **state)
+{
+    const uint64_t shape[1] = {8};
+    (void)state;
+    snprintf(run, sizeof run, "/tmp/atoll-test-store-XXXXXX");
+    layout_init(&layout);
+    warnings = 0;
+    return !mkdtemp(run) || layout_add(&layout, "w", 1, shape, LAYOUT_INIT_NORMAL, 0.5f, true) != STATUS_OK ||
+           layout_split(&layout, 1) != STATUS_OK;
+}
+
+static int teardown(void **state)
+{
+    char command[128];
+    (void)state;
+    layout_finish(&layout);
+    snprintf(command, sizeof command, "rm -r %s", run);
+    return system(command) || mem_live_bytes() != 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_in_it, setup, teardown),
+    };
+    log_set_sink(count, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
