@@ -16,7 +16,8 @@
 #include "common/mem.h"
 #include "common/options.h"
 
-enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127 };
+/* READS_MAX: four times what a pipe holds, so that the last output of a child that has ended is read whole. */
+enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };
 
 void child_init(struct child *child, const char *name, const char *prefix, bool shown)
 {
@@ -189,7 +190,7 @@ static void take(struct child *child, const char *data, size_t size)
 bool child_read(struct child *child)
 {
     char data[16384];
-    for (;;) {
+    for (int reads = 0; reads < READS_MAX; reads++) {
         ssize_t got = read(child->pipe_fd, data, sizeof data);
         if (got > 0)
             take(child, data, (size_t)got);
@@ -198,6 +199,7 @@ bool child_read(struct child *child)
         else
             return got < 0 && errno == EAGAIN;
     }
+    return true;
 }
 
 bool child_reap(struct child *child)

@@ -59,7 +59,8 @@ enum status child_arg_replace(struct child *child, const char *prefix, const cha
 enum status child_log_open(struct child *child, const char *logs, struct err *err) MUST_CHECK;
 /* Fork and exec. NOTFOUND when the program is not there, IO when the system refuses. */
 enum status child_start(struct child *child, uint64_t now_us, struct err *err) MUST_CHECK;
-/* Read what the pipe holds: whole lines go to the log and, when shown, to the terminal. False at its end. */
+/* Read what the pipe holds, of a child that prints without end a part: whole lines go to the log and, when shown, to
+ * the terminal. False at its end. */
 bool child_read(struct child *child);
 /* Reap without waiting. True when the child has just ended: code is set, its last output was read. */
 bool child_reap(struct child *child);

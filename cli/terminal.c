@@ -1,16 +1,31 @@
 #include "cli/terminal.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/columns.h"
 
+/* PATIENCE_US: how long a reader that takes nothing is waited for, in all until it takes something again. */
+enum { TEXT_MAX = 8192, PATIENCE_US = 200000, RETRY_US = 1000 };
+
 static const char round_field[] = "round ";
+static const char wipe[] = "\033[K";
 
 static char bar[512];
 static size_t bar_size;
+
+static char text_out[TEXT_MAX]; /* what is to be written together */
+static size_t text_used;
+static uint64_t patience_us = PATIENCE_US;
+static unsigned long missed; /* lines that were not taken */
+static bool cut;             /* the last thing written is the beginning of something */
 
 bool terminal_interactive(void)
 {
@@ -18,41 +33,114 @@ bool terminal_interactive(void)
     return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-static void bar_draw(void)
+/* --- writing without being held up -------------------------------------------------------------------------------- */
+
+/* Standard output, where it may block opened once more: others who share it (a terminal) need not know that here nobody
+ * waits for it. */
+static int out_fd(void)
 {
-    if (bar_size) printf("%.*s\r", (int)bar_size, bar);
-    fflush(stdout);
+    static int fd = -1;
+    struct stat st;
+    if (fd >= 0) return fd;
+    if (!fstat(STDOUT_FILENO, &st) && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)))
+        fd = open("/proc/self/fd/1", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0) fd = STDOUT_FILENO;
+    return fd;
 }
 
-static void bar_wipe(void)
+static bool wait_for_reader(int fd, uint64_t at_least_us)
 {
-    if (bar_size) printf("\033[K");
+    struct pollfd out = {.fd = fd, .events = POLLOUT};
+    uint64_t since = clock_monotonic_us();
+    if (at_least_us) usleep((useconds_t)at_least_us);
+    bool ready = poll(&out, 1, at_least_us ? 0 : (int)(patience_us / 1000)) > 0;
+    uint64_t waited = clock_monotonic_us() - since;
+    patience_us -= waited < patience_us ? waited : patience_us;
+    return ready;
 }
+
+/* False: not all of it was taken in time. */
+static bool write_out(void)
+{
+    int fd = out_fd();
+    struct pollfd out = {.fd = fd, .events = POLLOUT};
+    for (size_t done = 0; done < text_used;) {
+        if (poll(&out, 1, 0) <= 0 && !wait_for_reader(fd, 0)) return false;
+        ssize_t n = write(fd, text_out + done, text_used - done);
+        if (n > 0) {
+            cut = true;
+            done += (size_t)n;
+        } else if (n < 0 && errno == EAGAIN) { /* a terminal with room for less than a line's end */
+            wait_for_reader(fd, RETRY_US);
+            if (!patience_us) return false;
+        } else if (n < 0 && errno != EINTR) { /* for standard output to remember: std_streams_close */
+            fwrite(text_out + done, 1, text_used - done, stdout);
+            fflush(stdout);
+            return true;
+        }
+    }
+    return true;
+}
+
+static void add(const char *text, size_t size)
+{
+    if (size > TEXT_MAX - text_used) size = TEXT_MAX - text_used;
+    memcpy(text_out + text_used, text, size);
+    text_used += size;
+}
+
+/* Begin what is written together: first what tells of a gap. */
+static void begin(void)
+{
+    char note[128];
+    text_used = 0;
+    if (cut) add("\n", 1);
+    if (bar_size) add(wipe, sizeof wipe - 1);
+    if (!missed) return;
+    snprintf(note, sizeof note, "launch: %lu lines are missing here: nobody took them in time; see the logs\n", missed);
+    add(note, strlen(note));
+}
+
+static void end(bool line)
+{
+    if (bar_size) add(bar, bar_size), add("\r", 1);
+    if (!write_out()) {
+        missed += line;
+        return;
+    }
+    patience_us = PATIENCE_US;
+    missed = 0;
+    cut = false;
+}
+
+/* --- lines and the bar -------------------------------------------------------------------------------------------- */
 
 void terminal_line(const char *prefix, const char *text, size_t size)
 {
     unsigned width = columns_of(STDOUT_FILENO), used = (unsigned)strlen(prefix);
     bool fields = size >= sizeof round_field && !memcmp(text, round_field, sizeof round_field - 1);
     if (fields && width) size = columns_fit(text, size, width > used ? width - used : 1);
-    bar_wipe();
-    printf("%s%.*s\n", prefix, (int)size, text);
-    bar_draw();
+    begin();
+    add(prefix, used);
+    add(text, size);
+    add("\n", 1);
+    end(true);
 }
 
 void terminal_bar(const char *text, size_t size)
 {
     if (!terminal_interactive()) return;
-    bar_wipe();
+    begin();
     unsigned width = columns_of(STDOUT_FILENO);
     bar_size = size < sizeof bar ? size : sizeof bar;
     if (width && bar_size >= width) bar_size = width - 1; /* a bar that wraps cannot be wiped */
     memcpy(bar, text, bar_size);
-    bar_draw();
+    end(false);
 }
 
 void terminal_bar_clear(void)
 {
-    bar_wipe();
+    begin();
     bar_size = 0;
-    fflush(stdout);
+    end(false);
 }

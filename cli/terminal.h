@@ -1,4 +1,6 @@
-/* Lines and one progress bar on the standard output of `atoll launch`, several children sharing it. */
+/* Lines and one progress bar on the standard output of `atoll launch`, several children sharing it. A reader that takes
+ * nothing (a pager, a terminal that stands still) holds nobody up: after a fifth of a second its lines are dropped
+ * until it takes some again, and then one line says how many. */
 #ifndef CLI_TERMINAL_H
 #define CLI_TERMINAL_H
 

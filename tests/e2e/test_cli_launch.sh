@@ -222,6 +222,18 @@ wait $pid || code=$?
 expect_equal "exit code" "$code" 75
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the stubborn worker is still there"
 
+# A child that prints without end keeps nothing from being heard.
+fresh endless
+echo 'exec yes' >"$STUB_DIR/plan-worker-0"
+launch_in_place --quiet >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 plan_taken
+kill -TERM $pid
+wait_until 10 gone $pid
+code=0
+wait $pid || code=$?
+expect_equal "exit code" "$code" 75
+
 # Even SIGKILL of launch leaves no process and no lock behind.
 fresh sigkill
 launch_in_place >"$tmp/.bg" 2>&1 &

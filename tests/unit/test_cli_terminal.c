@@ -1,0 +1,75 @@
+/* What `atoll launch` shows: whole lines while they are taken, none that holds it up, and how many are missing. A pipe
+ * takes the place of standard output; a write that waits for its reader would wait for ever. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/terminal.h"
+
+enum { LINES = 10000, GOT_MAX = 1 << 20 }; /* lines: more than any pipe holds */
+
+static int reader, kept = -1;
+static char got[GOT_MAX];
+
+static int setup(void **state)
+{
+    int ends[2];
+    (void)state;
+    fflush(stdout);
+    if (pipe(ends) || fcntl(ends[0], F_SETFL, O_NONBLOCK)) return -1;
+    reader = ends[0];
+    kept = dup(STDOUT_FILENO);
+    return dup2(ends[1], STDOUT_FILENO) < 0 || close(ends[1]);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dup2(kept, STDOUT_FILENO) < 0;
+}
+
+static const char *taken(void)
+{
+    size_t used = 0;
+    for (ssize_t n; (n = read(reader, got + used, sizeof got - 1 - used)) > 0;) used += (size_t)n;
+    got[used] = 0;
+    return got;
+}
+
+static void line(const char *text)
+{
+    terminal_line("[w0] ", text, strlen(text));
+}
+
+static void test_not_taken(void **state)
+{
+    unsigned long missing = 0;
+    int shown = 0;
+    (void)state;
+    line("first");
+    assert_string_equal(taken(), "[w0] first\n");
+    for (int i = 0; i < LINES; i++) line("as many as nobody takes");
+    for (const char *at = taken(); (at = strstr(at, "nobody takes\n")); at++) shown++;
+    assert_true(shown > 10 && shown < LINES);
+    line("next");
+    const char *note = strstr(taken(), "launch: ");
+    assert_non_null(note);
+    assert_int_equal(sscanf(note, "launch: %lu lines are missing here: ", &missing), 1);
+    assert_int_equal(missing, LINES - shown);
+    assert_string_equal(strchr(note, '\n'), "\n[w0] next\n");
+    line("last");
+    assert_string_equal(taken(), "[w0] last\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_not_taken, setup, teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
