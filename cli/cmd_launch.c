@@ -26,9 +26,12 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "coordinator/run_dir.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
+
+enum { LOCK_TRIES = 20 }; /* each takes a tenth of a second when it fails */
 
 struct launch {
     const char *config_path, *dir, *resume;
@@ -82,6 +85,17 @@ static enum status folder_check_free(const struct launch *l, struct err *err)
     return STATUS_OK;
 }
 
+/* A coordinator that somebody started by hand has the folder, and its workers need the address in it. That of a launch
+ * which was killed a moment ago may still be ending. */
+static enum status folder_check_served(const struct launch *l, struct err *err)
+{
+    int fd = -1;
+    enum status status = STATUS_EXISTS;
+    for (int tries = 0; status == STATUS_EXISTS && tries < LOCK_TRIES; tries++) status = run_dir_lock(l->dir, &fd, err);
+    if (status == STATUS_OK) close(fd);
+    return status;
+}
+
 /* What the run in the folder was started with; false: there is none. */
 static bool config_then(const struct launch *l, struct config *then)
 {
@@ -100,8 +114,10 @@ static enum status folder_check_resume(const struct launch *l, struct err *err)
     char journal[FILEIO_PATH_MAX];
     TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
     if (!strcmp(l->resume, "auto") || l->begun || run_folder_empty(journal)) return STATUS_OK;
-    return err_set(err, STATUS_STATE, "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
-                   "another --dir", l->dir, l->resume);
+    return err_set(err, STATUS_STATE,
+                   "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
+                   "another --dir",
+                   l->dir, l->resume);
 }
 
 /* Did the run in the folder start from the checkpoint --resume names, or from one in the run it names? The newest there
@@ -271,8 +287,10 @@ static enum status check_start(const struct launch *l, struct err *err)
 {
     uint32_t max = l->config.coordinator.max_workers;
     if (l->n_workers > max)
-        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 " and coordinator.max_workers %u: give fewer, or "
-                       "raise that", l->n_workers, max);
+        return err_set(err, STATUS_INVALID,
+                       "--workers is %" PRIu64 " and coordinator.max_workers %u: give fewer, or "
+                       "raise that",
+                       l->n_workers, max);
     if (source_of(l, offsetof(struct config, coordinator.listen)) != CONFIG_DEFAULT)
         TRY(endpoint_check_own(l->config.coordinator.listen, err));
     return check_data(l, err);
@@ -283,6 +301,7 @@ static enum status folder_prepare(struct launch *l, struct err *err)
     TRY(folder_check_free(l, err));
     TRY(dir_make(l->dir, err));
     TRY(folder_lock(l, err));
+    TRY(folder_check_served(l, err));
     TRY(folder_check_resume(l, err));
     TRY(run_path(l->logs, sizeof l->logs, l->dir, "logs", err));
     TRY(run_path(l->address, sizeof l->address, l->dir, "address", err));
@@ -396,8 +415,7 @@ int cmd_launch(int argc, char **argv)
         status = check(l, &err);
         if (status == STATUS_OK) status = launch(l, &o, &err);
         if (status == STATUS_OK) code = l->supervisor.exit_code;
-        if (status == STATUS_OK && l->supervisor.failure[0])
-            fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
+        if (status == STATUS_OK && l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
     }
     if (status != STATUS_OK && status != STATUS_END) code = options_fail("atoll", &err);
     launch_finish(l);

@@ -119,6 +119,19 @@ kill -TERM "$pid"
 finish "$pid" 60 75 "a worker asked to stop while it waits"
 echo "a worker waits for the folder of its coordinator"
 
+# A folder that somebody serves by hand is left alone, the address in it above all.
+start served.log "$BIN/atoll-coordinator" run.yaml --dir served
+coordinator=$pid
+until_true 60 "its address" test -s served/address
+address=$(<served/address)
+start refused.log "$BIN/atoll" launch run.yaml --workers 1 --dir served "${overrides[@]}"
+finish "$pid" 60 1 "atoll launch in a folder that is served"
+[[ $(<refused.log) == 'atoll: another coordinator serves served: '* ]] || fail "refused: $(<refused.log)"
+[[ $(<served/address) == "$address" ]] || fail "the address of the other coordinator is gone"
+kill -TERM "$coordinator"
+finish "$coordinator" 60 75 "the coordinator"
+echo "a folder that is served is refused"
+
 # A run that starts from a checkpoint goes on when the same command is given again, also when that is no longer the newest.
 latest=$(<calm/checkpoints/latest)
 cp -r "calm/checkpoints/$latest" calm/checkpoints/newer
