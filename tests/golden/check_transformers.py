@@ -22,6 +22,7 @@ def main(folder):
     missing = [key for key in info["missing_keys"] if key != "lm_head.weight" or not model.config.tie_word_embeddings]
     assert not problems and not missing, (problems, missing)
     assert model.dtype == torch.float32, model.dtype
+    assert model.config.bos_token_id == model.config.eos_token_id == 0, model.config  # bytes
     with open(f"{folder}/logits.bin", "rb") as f:
         seq, vocab = struct.unpack("<II", f.read(8))
         tokens = numpy.frombuffer(f.read(4 * seq), "<i4")
