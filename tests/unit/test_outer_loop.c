@@ -342,6 +342,22 @@ static void test_refused_for_good(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "refused by the test"));
 }
 
+/* Another coordinator at the address refuses the run of a worker that has trained: the state is not to blame. */
+static void test_another_run_at_the_address(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    s->refuse_hello = REFUSE_RUN;
+    scripted_pass(5000000);
+    struct msg unknown = {.type = MSG_REFUSE, .refuse.code = REFUSE_UNKNOWN_SESSION};
+    scripted_answer(&unknown);
+    scripted_pass(5000000);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
+    assert_true(outer_loop_refused(s->loop));
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "serves another run now"));
+}
+
 static int warnings;
 
 static void count_warnings(void *ctx, enum log_level level, const char *line)
@@ -507,6 +523,7 @@ int main(void)
         cmocka_unit_test_teardown(test_state_of_another_run_is_not_used, end),
         cmocka_unit_test_teardown(test_not_finite_is_never_sent, end),
         cmocka_unit_test_teardown(test_refused_for_good, end),
+        cmocka_unit_test_teardown(test_another_run_at_the_address, end),
         cmocka_unit_test_teardown(test_taken_name, end),
         cmocka_unit_test_teardown(test_evaluation_and_end, end),
         cmocka_unit_test_teardown(test_bad_network, end),
