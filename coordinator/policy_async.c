@@ -5,7 +5,7 @@
  * starts at (steps handed out) / min_workers and advances by (active members) / min_workers a step. */
 #include "coordinator/policy.h"
 
-enum { STEPS_MIN = 5 }; /* DyLU never assigns fewer, unless fewer are left */
+enum { STEPS_MIN = 5 }; /* DyLU never assigns fewer, unless H is less or fewer are left */
 
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
@@ -50,7 +50,7 @@ static bool async_over(const struct round *r)
     return r->steps_committed >= budget(r);
 }
 
-/* H_i = max(5, floor(H v_i / v_max)) with speeds v = 1 / step_s, so that all return at about the same time. */
+/* H_i = max(min(5, H), floor(H v_i / v_max)) with speeds v = 1 / step_s, so that all return at about the same time. */
 static uint32_t steps_for(const struct round *r, const struct member *m)
 {
     double fastest = 0;
@@ -61,7 +61,8 @@ static uint32_t steps_for(const struct round *r, const struct member *m)
     }
     double steps = (double)r->p.sync_every * (fastest / m->step_s);
     if (steps >= r->p.sync_every) return r->p.sync_every;
-    return steps < STEPS_MIN ? STEPS_MIN : (uint32_t)steps;
+    uint32_t least = r->p.sync_every < STEPS_MIN ? r->p.sync_every : STEPS_MIN;
+    return steps < least ? least : (uint32_t)steps;
 }
 
 /* One assignment at a time: each is journaled before the next is planned. */

@@ -66,7 +66,7 @@ struct round {
     /* Not journaled: when things happened in this process. */
     uint64_t opened_us, quorum_us[LAYOUT_FRAGMENTS_MAX]; /* 0: not yet */
     bool resumed;              /* the open round was found at a start: how long it has taken is not known */
-    uint64_t idle_us;          /* nothing has been open since; 0: something is */
+    uint64_t idle_us;          /* somebody has been ready since while nothing is open; 0: nobody is, or something */
     struct deadline arrivals;  /* from opening to delivery */
     struct deadline durations; /* from opening to closing; async: of each member's own, to its last part */
 };
@@ -160,7 +160,7 @@ void round_note_open(struct round *r, uint64_t now_us);
 void round_note_resume(struct round *r, uint64_t now_us);
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
-/* After every change: whether work is open, and since when none is. */
+/* After every change: since when is somebody ready while no work is open? */
 void round_note_idle(struct round *r, uint64_t now_us);
 
 #endif

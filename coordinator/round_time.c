@@ -67,9 +67,16 @@ void round_note_close(struct round *r, uint64_t now_us)
     if (r->policy == &policy_barrier && !r->resumed) deadline_add(&r->durations, now_us - r->opened_us);
 }
 
+static bool anybody_ready(const struct round *r)
+{
+    for (uint32_t i = 0; i < r->members.n; i++)
+        if (r->members.members[i]->active && r->members.members[i]->ready) return true;
+    return false;
+}
+
 void round_note_idle(struct round *r, uint64_t now_us)
 {
-    if (round_busy(r))
+    if (round_busy(r) || !anybody_ready(r))
         r->idle_us = 0;
     else if (!r->idle_us)
         r->idle_us = now_us;

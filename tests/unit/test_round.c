@@ -333,10 +333,16 @@ static void test_member_leaves(void **state)
     assert_int_equal(r.round, 1);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(round_fold_join(&r, i, r.members.members[i]->uuid, "back"), STATUS_OK);
-    ready(&r, 1, 2);
-    r.idle_us = 5;
-    assert_int_equal(plan(&r, 10, &open), 0);
-    assert_int_equal(plan(&r, 5 + 60000000, &open), 2); /* who does not come back is not waited for for ever */
+    const uint64_t hour = 3600000000u, minute = 60000000;
+    round_note_idle(&r, 5);
+    assert_int_equal(round_deadline_us(&r), UINT64_MAX);
+    ready(&r, 1, 1);
+    round_note_idle(&r, hour); /* the first one to be ready: the others have a minute from now on */
+    ready(&r, 2, 2);
+    round_note_idle(&r, hour + 10);
+    assert_int_equal(round_deadline_us(&r), hour + minute);
+    assert_int_equal(plan(&r, hour + minute - 1, &open), 0);
+    assert_int_equal(plan(&r, hour + minute, &open), 2); /* who does not come back is not waited for for ever */
     ready(&r, 0, 0);
     open_round(&r, 10, 3);
     assert_int_equal(r.members.members[0]->work.round, 1);
@@ -393,25 +399,22 @@ static void test_ddp_closes_together(void **state)
 static void test_async(void **state)
 {
     (void)state;
-    const char *settings[] = {"train.method=async", "outer.max_staleness=1", NULL};
+    const char *settings[] = {"train.method=async", "outer.max_staleness=1", "train.max_steps=9", NULL};
     struct round r;
     struct round_open open;
     struct round_close close;
     uint16_t code;
     open_machine(&r, settings, 1);
     ready(&r, 0, 2);
-    r.members.members[0]->step_s = 0.1;
-    r.members.members[1]->step_s = 0.2;
-    r.members.members[2]->step_s = 10;
     assert_int_equal(plan(&r, 0, &open), 1); /* one at a time, each journaled before the next */
     open_round(&r, 0, 1);
     assert_int_equal(grants[0].steps, 4);
     assert_true(grants[0].step0 == 0 && grants[0].step_rate == 1);
     open_round(&r, 0, 1);
-    assert_int_equal(grants[0].steps, 5); /* DyLU: never fewer than 5 ... */
+    assert_int_equal(grants[0].steps, 4);
     assert_true(grants[0].step0 == 4.0 / 3);
     open_round(&r, 0, 1);
-    assert_int_equal(r.steps_outstanding, 14);
+    assert_int_equal(r.steps_outstanding, 12);
     assert_int_equal(plan(&r, 0, &open), 0);
     struct round_offer old = offer_of(&r, 2, 0);
     for (int i = 0; i < 5; i++) { /* worker-0 goes on alone */
@@ -429,8 +432,9 @@ static void test_async(void **state)
     assert_int_equal(r.versions[0], 5);
     assert_int_equal(round_staleness(&r, 0, 0), 1); /* 5 versions, 3 members */
     assert_int_equal(judge(&r, 2, &old, &code), ROUND_ACCEPT);
-    /* 30 steps are the budget: 4 + 5 + 5 out first, then 4 each; what is left over is handed out as it comes back */
-    assert_int_equal(r.steps_committed + r.steps_outstanding, 30);
+    /* 27 steps are the budget: 4 each, the last time what is left; what comes back is handed out again */
+    assert_int_equal(grants[0].steps, 3);
+    assert_int_equal(r.steps_committed + r.steps_outstanding, 27);
     ready(&r, 0, 0);
     assert_int_equal(plan(&r, 0, &open), 0);
     deliver(&r, 1, 0, 0);
@@ -440,15 +444,12 @@ static void test_async(void **state)
     assert_int_equal(code, REJECT_STALE);
     assert_int_equal(round_fold_drop(&r, 2, 0, 0, code), STATUS_OK);
     assert_false(round_over(&r));
-    assert_int_equal(round_done(&r), 2); /* 25 of 30 steps, 12 a round */
-    open_round(&r, 0, 1);
-    assert_int_equal(grants[0].steps, 4);
-    assert_int_equal(grants[0].ranges[0].start, 54); /* what was refused: 24 + 30 positions before it */
-    deliver(&r, 0, 0, 0);
-    assert_int_equal(close_all(&r, 0, &close), 1);
+    assert_int_equal(round_done(&r), 1); /* 23 of 27 steps, 12 a round */
+    assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
     ready(&r, 1, 1);
     open_round(&r, 0, 1);
-    assert_int_equal(grants[0].steps, 1); /* the rest of the budget */
+    assert_int_equal(grants[0].steps, 4);
+    assert_int_equal(grants[0].ranges[0].start, 48); /* what was refused: 24 + 24 positions before it */
     old = offer_of(&r, 1, 0);
     old.base_version = 99;
     assert_int_equal(judge(&r, 1, &old, &code), ROUND_DROP); /* from the future */
@@ -457,9 +458,31 @@ static void test_async(void **state)
     assert_int_equal(close_all(&r, 0, &close), 1);
     assert_true(round_over(&r));
     assert_int_equal(round_done(&r), round_total(&r));
-    assert_int_equal(r.worker_steps, 30);
-    assert_int_equal(r.leases.committed, 180);
+    assert_int_equal(r.worker_steps, 27);
+    assert_int_equal(r.leases.committed, 162);
     close_machine(&r);
+}
+
+/* DyLU: all return at about the same time, but nobody for a handful of steps, unless that is what all of them take. */
+static void test_steps_by_speed(void **state)
+{
+    (void)state;
+    static const char *const every[] = {"train.sync_every=20", "train.sync_every=5", "train.sync_every=3"};
+    static const uint32_t expect[][3] = {{20, 10, 5}, {5, 5, 5}, {3, 3, 3}};
+    for (int i = 0; i < 3; i++) {
+        const char *settings[] = {"train.method=async", "train.max_steps=1000", every[i], NULL};
+        struct round r;
+        open_machine(&r, settings, 1);
+        ready(&r, 0, 2);
+        r.members.members[0]->step_s = 0.1;
+        r.members.members[1]->step_s = 0.2;
+        r.members.members[2]->step_s = 10;
+        for (int id = 0; id < 3; id++) {
+            open_round(&r, 0, 1);
+            assert_int_equal(grants[0].steps, expect[i][id]);
+        }
+        close_machine(&r);
+    }
 }
 
 /* A damaged journal: records that do not fit change nothing. */
@@ -516,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_quorum_and_deadline), cmocka_unit_test(test_member_leaves),
         cmocka_unit_test(test_reopened_round),   cmocka_unit_test(test_ddp_closes_together),
         cmocka_unit_test(test_async),            cmocka_unit_test(test_folds_refuse),
+        cmocka_unit_test(test_steps_by_speed),
         cmocka_unit_test(test_async_durations),  cmocka_unit_test(test_quorum_of_a_round_that_was_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
