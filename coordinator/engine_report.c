@@ -171,17 +171,27 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *worker_json(const struct engine *e, const char *name, const struct member *m, const struct session *s)
+/* What a status has room for: all of everybody, those who are not gone, no more than their names and states, nobody. */
+enum detail { DETAIL_ALL, DETAIL_HERE, DETAIL_STATES, DETAIL_NONE };
+
+static bool is_gone(const struct member *m, const struct session *s)
+{
+    return !s && (!m->active || m->left);
+}
+
+static json_t *worker_json(const struct engine *e, const char *name, const struct member *m, const struct session *s,
+                           enum detail detail)
 {
     json_t *o = json_object();
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
-    const char *state = !s                       ? (m && m->active && !m->left ? "lost" : "gone")
+    const char *state = !s                       ? (is_gone(m, s) ? "gone" : "lost")
                         : engine_is_silent(e, s) ? "silent"
                         : s->beating             ? session_state_name(s->last.state)
                                                  : "joining";
     json_object_set_new(o, "state", json_string(state));
+    if (detail == DETAIL_STATES) return o;
     if (s && s->beating) {
         json_object_set_new(o, "round",
                             s->last.round == UINT64_MAX ? json_null() : json_integer((json_int_t)s->last.round));
@@ -198,18 +208,32 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     return o;
 }
 
-static json_t *workers_json(const struct engine *e)
+/* "workers", and how many are not in it: "workers_gone", "workers_not_listed". */
+static void add_workers(json_t *o, const struct engine *e, enum detail detail)
 {
     json_t *list = json_array();
+    uint32_t gone = 0, hidden = 0;
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
-        json_array_append_new(list, worker_json(e, m->name, m, session_by_member(&e->sessions, i)));
+        const struct session *s = session_by_member(&e->sessions, i);
+        if (detail != DETAIL_ALL && is_gone(m, s))
+            gone++;
+        else if (detail == DETAIL_NONE)
+            hidden++;
+        else
+            json_array_append_new(list, worker_json(e, m->name, m, s, detail));
     }
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
-        if (s->id && s->member == SESSION_NO_MEMBER) json_array_append_new(list, worker_json(e, s->name, NULL, s));
+        if (!s->id || s->member != SESSION_NO_MEMBER) continue;
+        if (detail == DETAIL_NONE)
+            hidden++;
+        else
+            json_array_append_new(list, worker_json(e, s->name, NULL, s, detail));
     }
-    return list;
+    json_object_set_new(o, "workers", list);
+    if (gone) json_object_set_new(o, "workers_gone", json_integer(gone));
+    if (hidden) json_object_set_new(o, "workers_not_listed", json_integer(hidden));
 }
 
 static const char *state_name(const struct engine *e)
@@ -269,14 +293,17 @@ static json_t *status_object(const struct engine *e)
     }
     json_object_set_new(o, "fragments", versions);
     json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, text, sizeof text)));
-    json_object_set_new(o, "workers", workers_json(e));
     return o;
 }
 
 size_t engine_status_json(const struct engine *e, char *out, size_t cap)
 {
     json_t *o = status_object(e);
-    size_t n = json_dumpb(o, out, cap - 1, JSON_COMPACT);
+    size_t n = cap;
+    for (int detail = DETAIL_ALL; detail <= DETAIL_NONE && n >= cap; detail++) {
+        add_workers(o, e, (enum detail)detail);
+        n = json_dumpb(o, out, cap - 1, JSON_COMPACT);
+    }
     json_decref(o);
     if (n >= cap) return 0;
     out[n] = 0;

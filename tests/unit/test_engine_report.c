@@ -195,6 +195,38 @@ static void test_status(void **state)
     rig_close(&rig);
 }
 
+/* What has no room in an answer is left out of it, those who are gone first; there is an answer always. */
+static void test_status_of_many(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=3", NULL};
+    char json[8192];
+    struct msg m;
+    rig_open(&rig, settings);
+    for (int i = 0; i < 3; i++) rig_join(&rig, i);
+    rig_assigned(&rig, 2);
+    m = (struct msg){.type = MSG_LEAVE, .leave.session = rig.workers[2].session};
+    rig_say(&rig, rig.workers[2].control, &m);
+    size_t all = engine_status_json(rig.engine, json, sizeof json);
+    assert_non_null(strstr(json, "worker-2"));
+    assert_null(strstr(json, "workers_gone"));
+    size_t here = engine_status_json(rig.engine, json, all);
+    assert_true(here > 0 && here < all);
+    assert_null(strstr(json, "\"name\":\"worker-2\""));
+    assert_non_null(strstr(json, "\"workers_gone\":1"));
+    assert_non_null(strstr(json, "steps_merged"));
+    size_t states = engine_status_json(rig.engine, json, here);
+    assert_true(states > 0 && states < here);
+    assert_null(strstr(json, "steps_merged"));
+    assert_non_null(strstr(json, "\"name\":\"worker-1\""));
+    size_t none = engine_status_json(rig.engine, json, states);
+    assert_true(none > 0 && none < states);
+    assert_null(strstr(json, "\"name\""));
+    assert_non_null(strstr(json, "\"workers_gone\":1,\"workers_not_listed\":2"));
+    assert_int_equal(engine_status_json(rig.engine, json, none), 0);
+    rig_close(&rig);
+}
+
 /* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
 static void test_tokens_of_a_step(void **state)
 {
@@ -280,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_restart_before_the_first_worker),
         cmocka_unit_test(test_restart_names_the_missing),
         cmocka_unit_test(test_status),
+        cmocka_unit_test(test_status_of_many),
         cmocka_unit_test(test_tokens_of_a_step),
         cmocka_unit_test(test_skipped_steps),
     };
