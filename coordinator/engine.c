@@ -246,7 +246,6 @@ static bool everybody_left(const struct engine *e)
 enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
 {
     e->now_us = now_us;
-    if (e->retry_us <= now_us) e->retry_us = UINT64_MAX;
     if (e->ledger.modelled) {
         mark_silent(e);
         TRY(engine_evict(e, err));

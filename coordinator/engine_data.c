@@ -285,6 +285,7 @@ static enum status serve_session(struct engine *e, struct session *s, struct err
 {
     struct serve_item item;
     uint64_t size;
+    if (s->serve.again_us > e->now_us) return STATUS_OK;
     while (s->bulk != SESSION_NO_PEER && serve_next(&s->serve, &item, &size)) {
         /* Kept objects may have changed since it was asked for. */
         if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
@@ -300,7 +301,7 @@ static enum status serve_session(struct engine *e, struct session *s, struct err
                                   .size = size}};
         enum status status = engine_send(e, s->bulk, WIRE_BULK, &m);
         if (status == STATUS_AGAIN) {
-            if (e->retry_us == UINT64_MAX) e->retry_us = e->now_us + ENGINE_RETRY_US;
+            serve_full(&s->serve, e->now_us);
             return STATUS_OK;
         }
         if (status != STATUS_OK) {
@@ -314,7 +315,12 @@ static enum status serve_session(struct engine *e, struct session *s, struct err
 
 enum status engine_serve(struct engine *e, struct err *err)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) TRY(serve_session(e, &e->sessions.sessions[i], err));
+    e->retry_us = UINT64_MAX;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        TRY(serve_session(e, s, err));
+        if (s->serve.again_us > e->now_us && s->serve.again_us < e->retry_us) e->retry_us = s->serve.again_us;
+    }
     return STATUS_OK;
 }

@@ -21,7 +21,6 @@
 enum {
     ENGINE_HEARTBEAT_MS = 1000,
     ENGINE_SILENT_BEATS = 3,
-    ENGINE_RETRY_US = 5000,      /* a full bulk lane is tried again after this */
     ENGINE_LINGER_US = 5000000,  /* after the end, for workers that have not heard of it */
     ENGINE_EVICT_MIN_US = 60000000,
     ENGINE_NOTICE_US = 10000000, /* before anything is measured, waiting longer than this is said */
@@ -76,7 +75,7 @@ struct engine {
     uint64_t done_us;
     bool found_done; /* the run was over when this process began */
     uint32_t told;   /* workers that left because it is */
-    uint64_t retry_us; /* a bulk lane was full: when to try again; UINT64_MAX: none was */
+    uint64_t retry_us; /* bulk lanes are full: when to try the first one again; UINT64_MAX: none is */
     uint64_t progress_us, notice_us; /* last time anything moved; when to say what is waited for */
 
     struct round_info info;

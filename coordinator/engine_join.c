@@ -273,6 +273,7 @@ void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
         return;
     }
     s->bulk = peer;
+    serve_resume(&s->serve);
     engine_hear(e, s);
 }
 

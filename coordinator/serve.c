@@ -76,6 +76,7 @@ bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p
 void serve_sent(struct serve *s, const struct serve_item *sent, uint64_t size)
 {
     struct serve_item *item = find(s, sent->kind, sent->fragment, sent->version);
+    s->wait_us /= 2;
     if (!item) return;
     item->at += size;
     if (item->hole_to && item->at == item->hole_from) item->at = item->hole_to;
@@ -87,4 +88,17 @@ bool serve_busy(const struct serve *s)
     struct serve_item item;
     uint64_t size;
     return serve_next(s, &item, &size);
+}
+
+void serve_full(struct serve *s, uint64_t now_us)
+{
+    uint64_t longer = 2 * s->wait_us;
+    if (longer < SERVE_WAIT_US) longer = SERVE_WAIT_US;
+    s->wait_us = longer < SERVE_WAIT_MAX_US ? longer : SERVE_WAIT_MAX_US;
+    s->again_us = now_us + s->wait_us;
+}
+
+void serve_resume(struct serve *s)
+{
+    s->wait_us = s->again_us = 0;
 }

@@ -8,7 +8,12 @@
 
 #include "wire/msg.h"
 
-enum { SERVE_MAX = 16, SERVE_CHUNK = 256 << 10 };
+enum {
+    SERVE_MAX = 16,
+    SERVE_CHUNK = 256 << 10,
+    SERVE_WAIT_US = 5000,      /* a full lane is tried again after this, then after twice as long, ... */
+    SERVE_WAIT_MAX_US = 200000,
+};
 
 struct serve_item {
     bool used, parked;
@@ -23,6 +28,7 @@ struct serve_item {
 struct serve {
     struct serve_item items[SERVE_MAX];
     uint64_t orders;
+    uint64_t wait_us, again_us; /* its lane was full: for how long it was left alone, until when */
 };
 
 /* Take a request; one for the same object replaces the older, or prolongs it when it begins where that ends, or later
@@ -39,5 +45,12 @@ bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p
 /* It was sent (size), or cannot be (size 0: forget the request). */
 void serve_sent(struct serve *s, const struct serve_item *item, uint64_t size);
 bool serve_busy(const struct serve *s);
+
+/* The lane did not take the chunk. To try costs reading and checking it, so it is left alone until again_us: twice as
+ * long each time, half as long after each chunk that it takes, and at first no longer than it has been full already:
+ * what is queued there lasts. */
+void serve_full(struct serve *s, uint64_t now_us);
+/* Its worker has a new connection. */
+void serve_resume(struct serve *s);
 
 #endif

@@ -26,7 +26,7 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
     size_t size;
     assert_int_equal(lane, msg_lane(m->type));
     if (msg_encode(m, encoded, sizeof encoded, &size) != STATUS_OK) fail_msg("%s cannot be encoded", msg_name(m->type));
-    if (lane == WIRE_BULK && r->bulk_answer != STATUS_OK) return r->bulk_answer;
+    if (lane == WIRE_BULK && r->bulk_answer != STATUS_OK) return r->bulk_refused++, r->bulk_answer;
     if (r->n_out == RIG_OUTBOX) fail_msg("the engine says too much");
     struct rig_mail *mail = &r->out[r->n_out++];
     *mail = (struct rig_mail){.peer = peer, .m = &pool[r->n_out - 1]};

@@ -44,6 +44,7 @@ struct rig {
     double loss_sum;         /* of the deltas it delivers */
     enum status bulk_answer; /* what the transport says to chunks */
     uint64_t records_max;    /* recovery is told to stop (INTERRUPTED) before it reads one more; UINT64_MAX: never */
+    int bulk_refused;        /* chunks it said that to */
     struct engine_event events[RIG_OUTBOX];
     char event_text[RIG_OUTBOX][256];
     size_t n_events;

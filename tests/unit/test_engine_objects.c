@@ -75,6 +75,26 @@ static void test_full_lane(void **state)
     rig_close(&rig);
 }
 
+/* A reader that takes nothing for long costs little, however many messages come; after that it is served at once. */
+static void test_lane_full_for_long(void **state)
+{
+    (void)state;
+    uint8_t object[8192];
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig.bulk_answer = STATUS_AGAIN;
+    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
+    for (int i = 0; i < 1000; i++) rig_beat(&rig, 0, WORKER_TRAINING); /* a second */
+    assert_in_range(rig.bulk_refused, 5, 12);
+    rig.bulk_answer = STATUS_OK;
+    m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    rig_expect(&rig, 0, MSG_CHUNK, &m);
+    rig_close(&rig);
+}
+
 static void test_snapshot_bytes(void **state)
 {
     (void)state;
@@ -273,6 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parked_get),
         cmocka_unit_test(test_full_lane),
+        cmocka_unit_test(test_lane_full_for_long),
         cmocka_unit_test(test_snapshot_bytes),
         cmocka_unit_test(test_kept_for_those_behind),
         cmocka_unit_test(test_not_kept_for_the_late),

@@ -141,11 +141,37 @@ static void test_nothing_to_leave_out(void **state)
     sends_nothing(&s);
 }
 
+/* A full lane is left alone for longer each time, for less after each chunk that it took. */
+static void test_full(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    uint64_t now = 1000000, begun = now, tries = 0;
+    assert_true(ask(&s, 0, 2 * SERVE_CHUNK, 4 * SERVE_CHUNK));
+    while (now < begun + 1000000) {
+        uint64_t full_for = now - begun;
+        serve_full(&s, now);
+        assert_true(s.again_us > now && s.again_us - now <= full_for + SERVE_WAIT_US);
+        now = s.again_us;
+        tries++;
+    }
+    assert_in_range(tries, 5, 12);
+    assert_int_equal(s.wait_us, SERVE_WAIT_MAX_US);
+    sends(&s, 0, SERVE_CHUNK);
+    sends(&s, SERVE_CHUNK, 2 * SERVE_CHUNK);
+    serve_full(&s, now);
+    assert_int_equal(s.again_us, now + SERVE_WAIT_MAX_US / 2);
+    serve_resume(&s);
+    serve_full(&s, now);
+    assert_int_equal(s.again_us, now + SERVE_WAIT_US);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parked),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_full),
         cmocka_unit_test(test_left_out),
         cmocka_unit_test(test_not_had_after_all),
         cmocka_unit_test(test_left_out_across_windows),
