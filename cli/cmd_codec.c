@@ -78,8 +78,8 @@ int cmd_codec(int argc, char **argv)
         .usage = "list | test SPEC [options]",
         .about =
             "list: the stages a codec specification such as int8:256+lz4 is made of.\n"
-            "test: bits per value, the entropy of its codes and places one by one (a bound, but for data where zeros lie\n"
-            "together), relative error, and GB of fp32 values a second and core, encoding and adding up payloads.",
+            "test: bits per value, the entropy of its codes and places one by one (a bound, but for data where zeros\n"
+            "lie together), relative error, and GB of fp32 values a second and core, encoding and adding up payloads.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

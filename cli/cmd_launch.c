@@ -1,7 +1,6 @@
 /* atoll launch: a whole run on this machine. This file turns the command line and the configuration into command lines
- * of the coordinator and the workers and guards the run folder; cli/supervisor.c does the rest. */
+ * of the coordinator and the workers; cli/launch_folder.c guards the run folder, cli/supervisor.c does the rest. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -9,10 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/launch_folder.h"
 #include "cli/launch_memory.h"
 #include "cli/run_folder.h"
 #include "cli/supervisor.h"
@@ -26,131 +24,22 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
-#include "coordinator/run_dir.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
 
-enum { LOCK_TRIES = 20 }; /* each takes a tenth of a second when it fails */
-
 struct launch {
-    const char *config_path, *dir, *resume;
+    const char *config_path;
+    struct launch_folder folder;
     uint64_t n_workers, max_restarts;
     double stop_timeout_s;
     bool quiet;
 
     struct config config;
     struct config_sources sources;
-    char init_dir[FILEIO_PATH_MAX]; /* the checkpoint --resume means; empty: auto or never */
-    bool begun;                     /* the run in `dir` started from it, so this goes on */
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX];
-    int lock_fd;
     struct supervisor supervisor;
 };
-
-/* --- the run folder ----------------------------------------------------------------------------------------------- */
-
-/* The lock dies with this process, however it dies; the number in the file is only for the message. */
-static enum status folder_lock(struct launch *l, struct err *err)
-{
-    char path[FILEIO_PATH_MAX], pid[32] = "?";
-    TRY(run_path(path, sizeof path, l->dir, "launch.lock", err));
-    l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (l->lock_fd < 0)
-        return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
-    if (flock(l->lock_fd, LOCK_EX | LOCK_NB)) {
-        ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
-        pid[got > 0 ? got : 0] = '\0';
-        return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
-                       l->dir, pid);
-    }
-    int n = snprintf(pid, sizeof pid, "%ld", (long)getpid());
-    if (ftruncate(l->lock_fd, 0) || write(l->lock_fd, pid, (size_t)n) != n)
-        return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
-/* A data set or a model lies there, and no run: a slip. */
-static enum status folder_check_free(const struct launch *l, struct err *err)
-{
-    static const char *const others[] = {"meta.json", "config.json", "train_000000.bin", "model.safetensors"};
-    char path[FILEIO_PATH_MAX];
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        TRY(run_path(path, sizeof path, l->dir, others[i], err));
-        if (!file_exists(path)) continue;
-        TRY(run_path(path, sizeof path, l->dir, "journal", err));
-        if (file_exists(path)) return STATUS_OK;
-        return err_set(err, STATUS_INVALID, "%s holds %s and no run: name another --dir", l->dir, others[i]);
-    }
-    return STATUS_OK;
-}
-
-/* A coordinator that somebody started by hand has the folder, and its workers need the address in it. That of a launch
- * which was killed a moment ago may still be ending. */
-static enum status folder_check_served(const struct launch *l, struct err *err)
-{
-    int fd = -1;
-    enum status status = STATUS_EXISTS;
-    for (int tries = 0; status == STATUS_EXISTS && tries < LOCK_TRIES; tries++) status = run_dir_lock(l->dir, &fd, err);
-    if (status == STATUS_OK) close(fd);
-    return status;
-}
-
-/* What the run in the folder was started with; false: there is none. */
-static bool config_then(const struct launch *l, struct config *then)
-{
-    char path[FILEIO_PATH_MAX];
-    struct config_sources sources;
-    if (run_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
-    if (run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
-    config_defaults(then, &sources);
-    return config_load(then, &sources, path, NULL) == STATUS_OK;
-}
-
-/* --resume auto continues the journal; never wants a folder without one, and so does PATH, unless the run there began
- * with it: a command that is given again continues its run. */
-static enum status folder_check_resume(const struct launch *l, struct err *err)
-{
-    char journal[FILEIO_PATH_MAX];
-    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
-    if (!strcmp(l->resume, "auto") || l->begun || run_folder_empty(journal)) return STATUS_OK;
-    return err_set(err, STATUS_STATE,
-                   "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
-                   "another --dir",
-                   l->dir, l->resume);
-}
-
-/* Did the run in the folder start from the checkpoint --resume names, or from one in the run it names? The newest there
- * may be another one by now. */
-static bool init_find_begun(struct launch *l)
-{
-    char named[FILEIO_PATH_MAX];
-    struct config then;
-    const char *from = then.model.init_from;
-    if (!config_then(l, &then) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK) return false;
-    size_t n = strlen(named);
-    if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;
-    return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
-}
-
-/* Where a new run would start from is looked at here: the coordinator opens it when the first worker has joined. */
-static enum status init_find(struct launch *l, struct err *err)
-{
-    char journal[FILEIO_PATH_MAX];
-    struct stat st;
-    const char *from = l->config.model.init_from;
-    if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
-        l->begun = init_find_begun(l);
-        if (l->begun) return STATUS_OK;
-        if (run_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
-        err_prefix(err, "--resume");
-        return err->code = STATUS_INVALID;
-    }
-    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
-    if (!strcmp(from, "scratch") || !run_folder_empty(journal)) return STATUS_OK;
-    if (!stat(from, &st) && S_ISDIR(st.st_mode)) return STATUS_OK;
-    return err_set(err, STATUS_INVALID, "model.init_from: there is no folder %s", from);
-}
 
 /* --- command lines ------------------------------------------------------------------------------------------------ */
 
@@ -180,7 +69,7 @@ static enum config_source source_of(const struct launch *l, size_t offset)
 static uint64_t min_workers(const struct launch *l)
 {
     struct config then;
-    bool keep = l->config.train.method == METHOD_ASYNC && config_then(l, &then);
+    bool keep = l->config.train.method == METHOD_ASYNC && launch_folder_config(&l->folder, &then);
     return keep ? then.coordinator.min_workers : l->n_workers;
 }
 
@@ -190,7 +79,7 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     TRY(child_arg(child, "%s/atoll-coordinator", l->bin_dir));
     TRY(child_arg(child, "%s", l->config_path));
     TRY(child_arg(child, "--dir"));
-    TRY(child_arg(child, "%s", l->dir));
+    TRY(child_arg(child, "%s", l->folder.dir));
     for (size_t i = 0; i < o->n_settings; i++)
         if (strncmp(o->settings[i], "--coordinator.listen=", 21) != 0) TRY(child_arg(child, "%s", o->settings[i]));
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
@@ -198,7 +87,7 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     /* All on this machine: any free port will do unless one was asked for. */
     bool free_port = source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT;
     TRY(child_arg(child, "--coordinator.listen=%s", free_port ? "tcp://127.0.0.1:*" : l->config.coordinator.listen));
-    if (l->init_dir[0]) TRY(child_arg(child, "--model.init_from=%s", l->init_dir));
+    if (l->folder.init_dir[0]) TRY(child_arg(child, "--model.init_from=%s", l->folder.init_dir));
     return STATUS_OK;
 }
 
@@ -210,9 +99,9 @@ static enum status worker_build(struct launch *l, size_t i)
     TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
     /* The folder, not the address in it: that may hold the run's key, and a command line is there for all to see. */
     TRY(child_arg(child, "--join"));
-    TRY(child_arg(child, "%s", l->dir));
+    TRY(child_arg(child, "%s", l->folder.dir));
     TRY(child_arg(child, "--dir"));
-    TRY(child_arg(child, "%s/workers/%s", l->dir, child->name));
+    TRY(child_arg(child, "%s/workers/%s", l->folder.dir, child->name));
     TRY(child_arg(child, "--name"));
     TRY(child_arg(child, "%s", child->name));
     for (int k = 0; k < config_keys_count; k++) {
@@ -246,7 +135,8 @@ static uint64_t restarts_before(const struct launch *l)
     char journal[FILEIO_PATH_MAX];
     void *text;
     size_t size;
-    if (run_path(journal, sizeof journal, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(journal)) return 0;
+    if (run_path(journal, sizeof journal, l->folder.dir, "journal", NULL) != STATUS_OK || run_folder_empty(journal))
+        return 0;
     if (file_read(l->count, 64, &text, &size, NULL) != STATUS_OK) return 0;
     uint64_t count = strtoull(text, NULL, 10);
     mem_free(text);
@@ -258,7 +148,7 @@ static enum status summary_add_restarts(const struct launch *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     json_error_t error;
-    TRY(run_path(path, sizeof path, l->dir, "summary.json", err));
+    TRY(run_path(path, sizeof path, l->folder.dir, "summary.json", err));
     if (!l->supervisor.finished || !l->supervisor.worker_restarts || !file_exists(path)) return STATUS_OK;
     json_t *summary = json_load_file(path, 0, &error);
     if (!summary) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
@@ -298,14 +188,10 @@ static enum status check_start(const struct launch *l, struct err *err)
 
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
-    TRY(folder_check_free(l, err));
-    TRY(dir_make(l->dir, err));
-    TRY(folder_lock(l, err));
-    TRY(folder_check_served(l, err));
-    TRY(folder_check_resume(l, err));
-    TRY(run_path(l->logs, sizeof l->logs, l->dir, "logs", err));
-    TRY(run_path(l->address, sizeof l->address, l->dir, "address", err));
-    TRY(run_path(l->count, sizeof l->count, l->dir, "worker-restarts", err));
+    TRY(launch_folder_take(&l->folder, err));
+    TRY(run_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
+    TRY(run_path(l->address, sizeof l->address, l->folder.dir, "address", err));
+    TRY(run_path(l->count, sizeof l->count, l->folder.dir, "worker-restarts", err));
     return dir_make(l->logs, err);
 }
 
@@ -338,7 +224,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     announce_workers(l);
     TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
     TRY(check_start(l, err));
-    TRY(init_find(l, err));
+    TRY(launch_folder_find_init(&l->folder, l->config.model.init_from, err));
     TRY(find_programs(l, err));
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));
@@ -361,16 +247,17 @@ static void launch_finish(struct launch *l)
     child_finish(&l->supervisor.coordinator);
     for (size_t i = 0; i < l->supervisor.n_workers; i++) child_finish(&l->supervisor.workers[i]);
     mem_free(l->supervisor.workers);
-    if (l->lock_fd >= 0) close(l->lock_fd);
+    launch_folder_release(&l->folder);
 }
 
 static enum status check(const struct launch *l, struct err *err)
 {
-    if (!l->dir) return err_set(err, STATUS_INVALID, "--dir is missing: name the run's folder");
+    if (!l->folder.dir) return err_set(err, STATUS_INVALID, "--dir is missing: name the run's folder");
     if (l->n_workers < 1 || l->n_workers > SUPERVISOR_WORKERS_MAX)
         return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d",
                        l->n_workers ? "too large" : "missing or 0", SUPERVISOR_WORKERS_MAX);
-    if (!*l->resume) return err_set(err, STATUS_INVALID, "--resume is empty: give auto, never or a checkpoint folder");
+    if (!*l->folder.resume)
+        return err_set(err, STATUS_INVALID, "--resume is empty: give auto, never or a checkpoint folder");
     if (!(l->stop_timeout_s >= 0 && l->stop_timeout_s < 1e6))
         return err_set(err, STATUS_INVALID, "--stop-timeout is %g: give seconds, 0 or more", l->stop_timeout_s);
     return STATUS_OK;
@@ -380,13 +267,13 @@ int cmd_launch(int argc, char **argv)
 {
     struct launch *l = mem_alloc(1, sizeof *l);
     if (!l) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
-    *l = (struct launch){.resume = "auto", .max_restarts = 10, .stop_timeout_s = 60, .lock_fd = -1};
+    *l = (struct launch){.folder = {.resume = "auto", .lock_fd = -1}, .max_restarts = 10, .stop_timeout_s = 60};
     l->supervisor.signal_fd = -1;
     child_init(&l->supervisor.coordinator, "coordinator", "", true);
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &l->n_workers, "N", "worker processes to start"},
-        {"dir", OPTION_TEXT, &l->dir, "RUN", "the run's folder; made when it is not there"},
-        {"resume", OPTION_TEXT, &l->resume, "HOW",
+        {"dir", OPTION_TEXT, &l->folder.dir, "RUN", "the run's folder; made when it is not there"},
+        {"resume", OPTION_TEXT, &l->folder.resume, "HOW",
          "auto: go on where RUN stands (default); never: RUN must be new;\n"
          "                           a checkpoint or run folder: start a new run from its parameters"},
         {"max-restarts", OPTION_COUNT, &l->max_restarts, "N",

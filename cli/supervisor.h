@@ -5,8 +5,8 @@
  *     damaged file, a refusal (everything stops, exit code 1). Anything else is a failure: it is started again after a
  *     pause that doubles from 0.25 s to 10 s, at most max_restarts times in all. A child that fails three times in a
  *     row within five seconds of its start is not going to do better: everything stops.
- *   - The line "atoll: ..." with which a child ends goes to its log, and is told once: with its first restart, or at the
- *     end for the child that everything stopped for.
+ *   - The line "atoll: ..." with which a child ends goes to its log, and is told once: with its first restart, or at
+ *     the end for the child that everything stopped for.
  *   - The coordinator's end ends the run: workers get a while to follow, then SIGTERM, then SIGKILL.
  *   - First SIGINT, SIGTERM or SIGHUP: SIGTERM to all, who save and end with 75. Second: SIGKILL.
  *   - When the supervisor itself is killed, the kernel kills the children (cli/child.h). */

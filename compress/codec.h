@@ -146,9 +146,9 @@ enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers 
 enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t size, void *room) MUST_CHECK;
 
 /* Bits per value that no coding of this payload's content goes below that takes codes and places one by one: for dense
- * stages the entropy of the codes, without scales; for top-k log2 of the number of choices where each chunk sends K, and
- * the value bits. 1-D tensors of stages that send those as bf16 count 16 bits a value. Where zeros lie together, as in
- * rows that were not touched, it takes less: +skip and +lz4 see that, and top-k sends nothing of a chunk of them. */
+ * stages the entropy of the codes, without scales; for top-k log2 of the number of choices where each chunk sends K,
+ * and the value bits. 1-D tensors of stages that send those as bf16 count 16 bits a value. Where zeros lie together, as
+ * in rows that were not touched, it takes less: +skip and +lz4 see that, and top-k sends nothing of a chunk of them. */
 double codec_bound_bits(const struct codec_view *view);
 
 /* Value stages and byte stages this build knows, one line each. */

@@ -93,8 +93,8 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                              size_t *size_p) MUST_CHECK;
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);
-/* Every number of a delta is smaller than 2^64. What is larger is damage, such as a flipped bit of an exponent: merged it
- * would be the end of theta, or of the run where the step overflows. */
+/* Every number of a delta is smaller than 2^64. What is larger is damage, such as a flipped bit of an exponent: merged
+ * it would be the end of theta, or of the run where the step overflows. */
 bool outer_state_takes(const struct outer_state *s, const struct codec_view *view);
 
 #endif

@@ -116,8 +116,8 @@ static uint64_t barrier_deadline(const struct round *r)
 
 /* Who takes part: members in step at once, heard of or not (a worker killed between two rounds keeps its place until it
  * is evicted, so that the run does not depend on when it died); others when they are ready. Where nobody is in step, at
- * the start and after everybody left, min_workers must be ready; or whoever is, a minute after the first one was in which
- * the others did not come back. */
+ * the start and after everybody left, min_workers must be ready; or whoever is, a minute after the first one was in
+ * which the others did not come back. */
 static uint32_t takers(const struct round *r, uint64_t now_us)
 {
     uint32_t in_step = 0, ready = 0;

@@ -46,6 +46,8 @@ struct transport_address {
     int curve;              /* 0 or 1 */
 };
 
+/* How much of what was given for an address may be repeated on a screen or in a log: not what looks like keys. */
+int transport_address_shown(const char *text);
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err) MUST_CHECK;
 void transport_address_format(const struct transport_address *a, char *out, size_t cap);
 

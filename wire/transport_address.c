@@ -27,13 +27,22 @@ static enum status key_parse(uint8_t key[KEY_BYTES], const char *text, size_t n,
                    KEY_DIGITS);
 }
 
+int transport_address_shown(const char *text)
+{
+    enum { LOOKS_LIKE_A_KEY = 16 };
+    size_t n = strcspn(text, "/");
+    while (text[n] && strspn(text + n + 1, "0123456789abcdefABCDEF") < LOOKS_LIKE_A_KEY)
+        n += 1 + strcspn(text + n + 1, "/");
+    return (int)n;
+}
+
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err)
 {
     *a = (struct transport_address){0};
-    if (strncmp(text, "tcp://", 6) != 0) /* whole: keys, which are not for the screen, are behind that only */
-        return err_set(err, STATUS_INVALID, "address %.200s: expected tcp://HOST:PORT", text);
-    const char *slashes = strstr(text, "://");
-    const char *keys = strchr(slashes ? slashes + 3 : text, '/'); /* no message repeats what comes from here on */
+    int shown = transport_address_shown(text);
+    if (strncmp(text, "tcp://", 6) != 0)
+        return err_set(err, STATUS_INVALID, "address %.*s: expected tcp://HOST:PORT", shown < 200 ? shown : 200, text);
+    const char *keys = strchr(text + 6, '/');
     size_t n = keys ? (size_t)(keys - text) : strlen(text);
     if (n >= sizeof a->endpoint)
         return err_set(err, STATUS_INVALID, "address: longer than %zu bytes", sizeof a->endpoint);

@@ -5,7 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets go of a slow one that still
+/* TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets a slow one be that still
  * moves. What finds a dead program behind a live relay is ZMTP's ping, the worker's affair (wire/zmq_dial.c). */
 static const struct zmq_option common_options[] = {
     {ZMQ_TCP_MAXRT, 30000},

@@ -122,7 +122,8 @@ static enum status check_join(const char *join, struct err *err)
                        join);
     }
     if (!*join || port || strstr(join, "://"))
-        return err_set(err, STATUS_INVALID, "--join %.200s is neither tcp://HOST:PORT[/KEYS] nor a run folder", join);
+        return err_set(err, STATUS_INVALID, "--join %.*s is neither tcp://HOST:PORT[/KEYS] nor a run folder",
+                       transport_address_shown(join), join);
     return STATUS_OK;
 }
 

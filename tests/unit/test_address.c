@@ -68,6 +68,7 @@ static void test_bad(void **state)
         {"127.0.0.1:29600", "expected tcp://HOST:PORT"},
         {"http://127.0.0.1:80", "expected tcp://HOST:PORT"},
         {"ipc:///tmp/socket:1", "ipc:///tmp/socket:1: expected tcp://HOST:PORT"},
+        {"/" HEX64, "address : expected tcp://HOST:PORT"},
         {"tcp://127.0.0.1", "expected tcp://HOST:PORT"},
         {"tcp://[fe80::1]", "expected tcp://HOST:PORT"},
         {"127.0.0.1:29600/" HEX64 "/" HEX64, "expected tcp://HOST:PORT"},

@@ -1,0 +1,128 @@
+#include "cli/launch_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/run_folder.h"
+#include "coordinator/run_dir.h"
+
+enum { LOCK_TRIES = 20 }; /* each takes a tenth of a second when it fails */
+
+/* The lock dies with this process, however it dies; the number in the file is only for the message. */
+static enum status lock(struct launch_folder *l, struct err *err)
+{
+    char path[FILEIO_PATH_MAX], pid[32] = "?";
+    TRY(run_path(path, sizeof path, l->dir, "launch.lock", err));
+    l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (l->lock_fd < 0)
+        return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
+    if (flock(l->lock_fd, LOCK_EX | LOCK_NB)) {
+        ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
+        pid[got > 0 ? got : 0] = '\0';
+        return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
+                       l->dir, pid);
+    }
+    int n = snprintf(pid, sizeof pid, "%ld", (long)getpid());
+    if (ftruncate(l->lock_fd, 0) || write(l->lock_fd, pid, (size_t)n) != n)
+        return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* A data set or a model lies there, and no run: a slip. */
+static enum status check_free(const struct launch_folder *l, struct err *err)
+{
+    static const char *const others[] = {"meta.json", "config.json", "train_000000.bin", "model.safetensors"};
+    char path[FILEIO_PATH_MAX];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        TRY(run_path(path, sizeof path, l->dir, others[i], err));
+        if (!file_exists(path)) continue;
+        TRY(run_path(path, sizeof path, l->dir, "journal", err));
+        if (file_exists(path)) return STATUS_OK;
+        return err_set(err, STATUS_INVALID, "%s holds %s and no run: name another --dir", l->dir, others[i]);
+    }
+    return STATUS_OK;
+}
+
+/* A coordinator that somebody started by hand has the folder, and its workers need the address in it. That of a launch
+ * which was killed a moment ago may still be ending. */
+static enum status check_served(const struct launch_folder *l, struct err *err)
+{
+    int fd = -1;
+    enum status status = STATUS_EXISTS;
+    for (int tries = 0; status == STATUS_EXISTS && tries < LOCK_TRIES; tries++) status = run_dir_lock(l->dir, &fd, err);
+    if (status == STATUS_OK) close(fd);
+    return status;
+}
+
+bool launch_folder_config(const struct launch_folder *l, struct config *then)
+{
+    char path[FILEIO_PATH_MAX];
+    struct config_sources sources;
+    if (run_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
+    if (run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
+    config_defaults(then, &sources);
+    return config_load(then, &sources, path, NULL) == STATUS_OK;
+}
+
+/* --resume auto continues the journal; never wants a folder without one, and so does PATH, unless the run there began
+ * with it: a command that is given again continues its run. */
+static enum status check_resume(const struct launch_folder *l, struct err *err)
+{
+    char journal[FILEIO_PATH_MAX];
+    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
+    if (!strcmp(l->resume, "auto") || l->begun || run_folder_empty(journal)) return STATUS_OK;
+    return err_set(err, STATUS_STATE,
+                   "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
+                   "another --dir",
+                   l->dir, l->resume);
+}
+
+/* Did the run in the folder start from the checkpoint --resume names, or from one in the run it names? The newest there
+ * may be another one by now. */
+static bool init_find_begun(struct launch_folder *l)
+{
+    char named[FILEIO_PATH_MAX];
+    struct config then;
+    const char *from = then.model.init_from;
+    if (!launch_folder_config(l, &then) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK)
+        return false;
+    size_t n = strlen(named);
+    if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;
+    return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
+}
+
+enum status launch_folder_find_init(struct launch_folder *l, const char *from, struct err *err)
+{
+    char journal[FILEIO_PATH_MAX];
+    struct stat st;
+    if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
+        l->begun = init_find_begun(l);
+        if (l->begun) return STATUS_OK;
+        if (run_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
+        err_prefix(err, "--resume");
+        return err->code = STATUS_INVALID;
+    }
+    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
+    if (!strcmp(from, "scratch") || !run_folder_empty(journal)) return STATUS_OK;
+    if (!stat(from, &st) && S_ISDIR(st.st_mode)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "model.init_from: there is no folder %s", from);
+}
+
+enum status launch_folder_take(struct launch_folder *l, struct err *err)
+{
+    TRY(check_free(l, err));
+    TRY(dir_make(l->dir, err));
+    TRY(lock(l, err));
+    TRY(check_served(l, err));
+    return check_resume(l, err);
+}
+
+void launch_folder_release(struct launch_folder *l)
+{
+    if (l->lock_fd >= 0) close(l->lock_fd);
+}
