@@ -25,6 +25,11 @@ static const struct {
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
+const char *hf_files_name(int i)
+{
+    return i < N_FILES ? files[i].name : NULL;
+}
+
 /* False: there is none. */
 static bool find(const char *folder, int i, char path[FILEIO_PATH_MAX])
 {

@@ -10,6 +10,8 @@
 
 enum hf_files { HF_FILES_TOKENIZER = 1, HF_FILES_GENERATION = 2, HF_FILES_ALL = 3 };
 
+/* Name i of those files, from 0; NULL behind the last. */
+const char *hf_files_name(int i);
 /* Those of `kinds` (enum hf_files, or-ed) that are in `from`, into the folder `to`. LIMIT: one is too long. */
 enum status hf_files_copy(const char *from, const char *to, unsigned kinds, struct err *err) MUST_CHECK;
 /* Whether a tokenizer is in the folder. */

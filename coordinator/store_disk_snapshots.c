@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "common/fileio.h"
+#include "common/hf_files.h"
 #include "common/hf_folder.h"
 #include "common/log.h"
+#include "common/mem.h"
 
 static void snapshot_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
 {
@@ -52,12 +54,18 @@ static bool is_tail(const char *text)
     return *text && !*digits_end(text);
 }
 
+static bool begins_with(const char *name, const char *ours)
+{
+    return !strncmp(name, ours, strlen(ours)) && is_tail(name + strlen(ours));
+}
+
 static bool is_our_file(const char *name)
 {
-    static const char *const names[] = {"coordinator_state.bin", "model.safetensors", "config.json", "tokenizer.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strncmp(name, names[i], strlen(names[i])) && is_tail(name + strlen(names[i]))) return true;
-    return false;
+    static const char *const names[] = {"coordinator_state.bin", "model.safetensors", "config.json"};
+    bool ours = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) ours = ours || begins_with(name, names[i]);
+    for (int i = 0; hf_files_name(i); i++) ours = ours || begins_with(name, hf_files_name(i));
+    return ours;
 }
 
 static bool is_our_folder(const char *name)
@@ -231,11 +239,11 @@ enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, cons
 
 enum status store_disk_sweep(struct store_disk *d, struct err *err)
 {
-    uint64_t segments[STORE_LIST_MAX];
+    uint64_t *segments;
     size_t n;
     char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
-    snprintf(path, sizeof path, "%s/journal", d->dir);
-    TRY(store_disk_list_numbers(path, "", ".log", segments, STORE_LIST_MAX, &n, err));
+    TRY(store_list(&d->base, d->base.ops->segment_list, &segments, &n, err));
+    mem_free(segments);
     if (!n) return STATUS_OK; /* no run was here: nothing is ours */
     snprintf(path, sizeof path, "%s/checkpoints", d->dir);
     DIR *dir = opendir(path);
