@@ -133,8 +133,8 @@ const struct config_key config_keys[] = {
     REAL(outer, learning_rate, "0.7", 0, 1000, "", "default follows the optimizer: sgd 1, nesterov 0.7"),
     REAL(outer, momentum, "0.9", 0, 0.999999, "", "default follows the optimizer: sgd 0, nesterov 0.9"),
     U32(outer, max_staleness, "4", 0, 1000000, "rounds",
-        "async: deltas above it are refused: whole (versions behind / active workers)"),
-    REAL(outer, staleness_power, "0.5", 0, 10, "", "async: a delta weighs (1 + staleness)^-power, staleness as above"),
+        "async: largest staleness: versions behind / active workers, rounded down"),
+    REAL(outer, staleness_power, "0.5", 0, 10, "", "async: a delta weighs (1 + staleness)^-power"),
     U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: the number of workers"),
     REAL(outer, momentum_spread, "0", 0, 1, "", "async: share of the momentum step spread over the deltas between"),
 
