@@ -112,6 +112,27 @@ enum status engine_write(struct engine *e, enum record_type type, const uint8_t 
     return STATUS_OK;
 }
 
+/* --- time ----------------------------------------------------------------------------------------------------------- */
+
+static void later(uint64_t *at_us, uint64_t gap_us)
+{
+    if (*at_us) *at_us += gap_us;
+}
+
+/* Ticks come every second. When this process was stopped meanwhile, its machine slept, or it was long at work, what came
+ * in has not been looked at: that is nobody's silence and counts for no time limit. */
+static void advance(struct engine *e, uint64_t now_us)
+{
+    uint64_t gap = now_us - e->now_us;
+    e->now_us = now_us;
+    if (gap < ENGINE_PAUSE_US) return;
+    if (gap >= ENGINE_NOTICE_US)
+        log_info("the coordinator listened to nobody for %.1f s: nobody is left out for that", (double)gap * 1e-6);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) later(&e->sessions.sessions[i].heard_us, gap);
+    round_note_pause(&e->ledger.round, gap);
+    later(&e->done_us, gap);
+}
+
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
 enum status engine_pump(struct engine *e, struct err *err)
@@ -194,7 +215,7 @@ static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m
 enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m,
                               uint64_t now_us, struct err *err)
 {
-    e->now_us = now_us;
+    advance(e, now_us);
     if (msg_lane(m->type) != lane) return STATUS_OK;
     TRY(dispatch(e, peer, m, err));
     return engine_pump(e, err);
@@ -245,7 +266,7 @@ static bool everybody_left(const struct engine *e)
 
 enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
 {
-    e->now_us = now_us;
+    advance(e, now_us);
     if (e->ledger.modelled) {
         mark_silent(e);
         TRY(engine_evict(e, err));
@@ -261,7 +282,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-uint64_t engine_next_deadline_us(const struct engine *e)
+static uint64_t next_deadline_us(const struct engine *e)
 {
     if (e->ledger.done) return everybody_left(e) ? 0 : sooner(e->retry_us, e->done_us + ENGINE_LINGER_US);
     uint64_t at = sooner(e->retry_us, e->notice_us);
@@ -280,6 +301,11 @@ uint64_t engine_next_deadline_us(const struct engine *e)
         if (m->active) at = sooner(at, m->heard_us + evict);
     }
     return at;
+}
+
+uint64_t engine_next_deadline_us(const struct engine *e)
+{
+    return sooner(next_deadline_us(e), e->now_us + ENGINE_PAUSE_US / 2);
 }
 
 bool engine_finished(const struct engine *e)

@@ -87,7 +87,8 @@ enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_la
 void engine_on_disconnect(struct engine *engine, uint64_t peer);
 /* Call when engine_next_deadline_us is reached; harmless at any time. */
 enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err) MUST_CHECK;
-/* When engine_tick wants to be called; UINT64_MAX: not before the next message. */
+/* When engine_tick wants to be called: a second after the last message or tick at most. Longer pauses between calls are
+ * taken for times in which this process did not run. */
 uint64_t engine_next_deadline_us(const struct engine *engine);
 /* The run is done and told to everybody who listened (or nobody did for a while). */
 bool engine_finished(const struct engine *engine);

@@ -21,6 +21,7 @@
 enum {
     ENGINE_HEARTBEAT_MS = 1000,
     ENGINE_SILENT_BEATS = 3,
+    ENGINE_PAUSE_US = 2000000,   /* without a tick or a message for so long: nobody was listened to */
     ENGINE_LINGER_US = 5000000,  /* after the end, for workers that have not heard of it */
     ENGINE_EVICT_MIN_US = 60000000,
     ENGINE_NOTICE_US = 10000000, /* before anything is measured, waiting longer than this is said */

@@ -160,6 +160,8 @@ void round_note_open(struct round *r, uint64_t now_us);
 void round_note_resume(struct round *r, uint64_t now_us);
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
+/* For so long nobody was listened to: everything that happened before counts as that much later. */
+void round_note_pause(struct round *r, uint64_t gap_us);
 /* After every change: since when is somebody ready while no work is open? */
 void round_note_idle(struct round *r, uint64_t now_us);
 

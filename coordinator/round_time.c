@@ -67,6 +67,19 @@ void round_note_close(struct round *r, uint64_t now_us)
     if (r->policy == &policy_barrier && !r->resumed) deadline_add(&r->durations, now_us - r->opened_us);
 }
 
+void round_note_pause(struct round *r, uint64_t gap_us)
+{
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        struct member *m = r->members.members[i];
+        m->heard_us += gap_us;
+        if (m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER) m->assigned_us += gap_us;
+    }
+    for (uint32_t f = 0; f < r->p.n_fragments; f++)
+        if (r->quorum_us[f]) r->quorum_us[f] += gap_us;
+    if (r->idle_us) r->idle_us += gap_us;
+    r->opened_us += gap_us;
+}
+
 static bool anybody_ready(const struct round *r)
 {
     for (uint32_t i = 0; i < r->members.n; i++)

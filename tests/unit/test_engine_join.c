@@ -316,6 +316,32 @@ static void test_eviction(void **state)
     rig_close(&rig);
 }
 
+/* Stopped for a long time, the coordinator comes back to heartbeats it has not read: nobody was silent. */
+static void test_coordinator_stopped(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
+    struct err err = {0};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int message = 0; message < 2; message++) {
+        rig.now += 300000000;
+        if (message)
+            rig_beat(&rig, 0, WORKER_TRAINING); /* the first one of many */
+        else
+            assert_int_equal(engine_tick(rig.engine, rig.now, &err), STATUS_OK);
+        rig_wait(&rig, 3000000);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
+        for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_TRAINING);
+    }
+    rig_wait(&rig, 4000000);
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    rig_wait(&rig, 1500000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1); /* who is silent while it listens, is */
+    rig_close(&rig);
+}
+
 static void answer(int worker, const struct msg *eval, uint64_t tokens)
 {
     struct msg m = {.type = MSG_EVAL_RESULT,
@@ -394,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_replaced_session), cmocka_unit_test(test_copied_folder),
         cmocka_unit_test(test_leave_and_return),
         cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_coordinator_stopped),
         cmocka_unit_test(test_evaluation_changes_hands),
         cmocka_unit_test(test_ddp_fragments_agree),
     };

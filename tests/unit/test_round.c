@@ -225,8 +225,10 @@ static void test_quorum_and_deadline(void **state)
         assert_int_equal(round_deadline_us(&r), UINT64_MAX); /* no quorum, no limit */
         assert_int_equal(close_all(&r, UINT64_MAX - 1, &close), 0);
         deliver(&r, 0, 0, 1000 + 5000000);
+        assert_int_equal(round_deadline_us(&r), 1000 + 2 * 5000000); /* nothing measured: as long again */
+        round_note_pause(&r, 7000000);
         uint64_t limit = round_deadline_us(&r);
-        assert_int_equal(limit, 1000 + 2 * 5000000); /* nothing measured: as long again */
+        assert_int_equal(limit, 1000 + 2 * 5000000 + 7000000);
         assert_int_equal(close_all(&r, limit - 1, &close), 0);
         struct round_offer late = offer_of(&r, 1, 0);
         assert_int_equal(close_all(&r, limit, &close), 1);

@@ -63,7 +63,7 @@ static void save(struct store *s, uint64_t round)
     const float theta[8] = {1, 2, 3};
     const struct store_part state = {"state", 5};
     struct store_snapshot snapshot = {.round = round, .layout = &layout, .theta = theta, .config_json = "{}",
-                                      .tokenizer_json = "{}", .state = &state, .n_state = 1};
+                                      .state = &state, .n_state = 1};
     struct err err = {0};
     if (s->ops->snapshot_write(s, &snapshot, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
@@ -81,6 +81,7 @@ static void test_sweep(void **state)
 {
     static const char *const ours[] = {"checkpoints/round_000004/model.safetensors",
                                        "checkpoints/round_000005.tmp-77/model.safetensors",
+                                       "checkpoints/round_000005.tmp-77/generation_config.json",
                                        "checkpoints/round_000006/coordinator_state.bin.tmp-77"};
     static const char *const others[] = {
         "checkpoints/round_notes.txt",           "checkpoints/round_1/model.safetensors",
@@ -110,10 +111,12 @@ static void test_folder_in_it(void **state)
     struct err err = {0};
     (void)state;
     put("journal/00000000.log");
+    put("tokenizer/tokenizer_config.json"); /* beside every model */
     struct store *s = open_store();
     save(s, 57);
     save(s, 58);
     lists(s, 2);
+    assert_true(there("checkpoints/round_000057/tokenizer_config.json"));
     put("checkpoints/round_000057/.cache/x");
     put("checkpoints/round_000058/.cache/x");
     for (uint64_t round = 57; round <= 58; round++)
