@@ -102,7 +102,7 @@ static bool spreads_momentum(const struct config *c)
     return is_async(c) && c->outer.optimizer == OPTIMIZER_NESTEROV;
 }
 
-static bool no_ddp(const struct config *c)
+static bool takes_outer_rate(const struct config *c)
 {
     return c->train.method != METHOD_DDP || c->outer.learning_rate == c->inner.learning_rate;
 }
@@ -144,7 +144,7 @@ static const struct effect {
     }
     EFFECT(coordinator.quorum, no_async, "a train.method whose rounds wait for workers, which async has not"),
     EFFECT(train.dynamic_steps, takes_steps_by_speed, "train.method async"),
-    EFFECT(outer.learning_rate, no_ddp, "another train.method than ddp, which steps by inner.learning_rate"),
+    EFFECT(outer.learning_rate, takes_outer_rate, "another train.method than ddp, which steps by inner.learning_rate"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
     EFFECT(outer.max_staleness, is_async, "train.method async"),
     EFFECT(outer.staleness_power, weighs_arrivals, "train.method async with outer.optimizer nesterov or sgd"),
