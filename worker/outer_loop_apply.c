@@ -55,6 +55,7 @@ static void take_own(struct outer_loop *loop, uint32_t i)
 
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us)
 {
+    sync_on_chunk(&loop->sync, m->size, now_us);
     if (!sync_expects(&loop->sync, m->kind, m->fragment, m->key)) return;
     struct outer_fragment *f = &loop->f[m->fragment];
     const struct sync_fragment *sf = &loop->sync.f[m->fragment];

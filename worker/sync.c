@@ -17,7 +17,8 @@ void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us)
     s->state = WORKER_CATCHING_UP;
     s->worker_id = UINT32_MAX;
     s->round = s->last_round = SYNC_NO_ROUND;
-    s->up_rate = s->down_rate = SYNC_RATE_FIRST;
+    sync_rate_init(&s->up, now_us);
+    sync_rate_init(&s->down, now_us);
 }
 
 /* --- the state of the work ---------------------------------------------------------------------------------------- */

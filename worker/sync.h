@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "wire/msg.h"
+#include "worker/sync_rate.h"
 
 enum {
     SYNC_CHUNK = 256 << 10,      /* payload bytes of one CHUNK we send: 2 s at 1 Mbit/s */
@@ -61,7 +62,6 @@ struct sync_fragment {
     uint64_t target;           /* newest version known to exist */
     uint64_t get_version;      /* of the object */
     uint64_t have, total;      /* bytes; total 0: not known */
-    uint64_t have_us;          /* when `have` grew last */
     uint64_t usual;            /* bytes of the update before: what the next one is expected to have */
     uint64_t requested;        /* end of what the open GET asks for; 0: none open */
     uint64_t own_from, own_to; /* bytes of the object that are not waited for; 0, 0: none */
@@ -74,7 +74,6 @@ struct sync_fragment {
     bool probing;               /* offered again after silence: if still only `probe` is held, the rest was lost */
     uint64_t bytes, held, upto; /* payload size; what the coordinator has; what it allows */
     uint64_t sent, probe;       /* bytes given to the transport */
-    uint64_t credit_us;         /* when `held` grew last */
     uint64_t up_at, up_wait;    /* when to offer again */
 };
 
@@ -98,9 +97,9 @@ struct sync {
     uint64_t joined_at;
     uint64_t name_since; /* since when its name is refused; 0: it is not */
     uint64_t rtt_us;
-    double up_rate, down_rate; /* bytes per second, smoothed, pessimistic at first */
-    uint64_t blocked_until;    /* the bulk queue was full */
-    uint32_t drops;            /* times everything was dropped since the last merged delta */
+    struct sync_rate up, down;
+    uint64_t blocked_until; /* the bulk queue was full */
+    uint32_t drops;         /* times everything was dropped since the last merged delta */
     bool bind_due;
 
     uint64_t round;      /* being trained, sent or waited for; SYNC_NO_ROUND: none */
@@ -181,6 +180,8 @@ void sync_set_rtt(struct sync *s, uint64_t rtt_us);
 /* --- objects --- */
 /* Where a chunk of this object would go: true when it is the one being assembled. */
 bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version);
+/* A chunk of so many bytes came, of whatever object: a copy of what is here already is a sign of life, too. */
+void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us);
 /* The assembled prefix grew to `have` of `total` bytes. */
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us);
 /* Bytes [from, to) of the object being assembled are in place without the network, 0 < from and to < total: `have`

@@ -25,13 +25,7 @@ static uint64_t longer(uint64_t wait_us)
     return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
 }
 
-static double measured(double rate, uint64_t bytes, uint64_t us)
-{
-    return 0.75 * rate + 0.25 * 1e6 * (double)bytes / (double)(us ? us : 1);
-}
-
-/* ---- download -----------------------------------------------------------------------------------------------------
- */
+/* ---- download ------------------------------------------------------------------------------------------------- */
 
 static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
 {
@@ -73,19 +67,38 @@ bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_
            kind == (f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE);
 }
 
-/* An object that may be on its way is not asked for again: a request that crosses it is a second copy of all of it. */
-static void expect_object(const struct sync *s, struct sync_fragment *f, uint64_t now_us)
-{
-    uint64_t at = now_us + silence_us(s, f->usual, s->down_rate);
-    if (f->get_at < at) f->get_at = at;
-}
-
 /* Of the bytes [from, to) those that must come through the network. */
 static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t to)
 {
     if (to <= from) return 0;
     uint64_t a = f->own_from > from ? f->own_from : from, b = f->own_to < to ? f->own_to : to;
     return to - from - (b > a ? b - a : 0);
+}
+
+/* Bytes that are asked for and known to exist, all fragments together: they share one connection. */
+static uint64_t coming(const struct sync *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].total && !s->f[i].complete) bytes += lacking(&s->f[i], s->f[i].have, s->f[i].requested);
+    return bytes;
+}
+
+/* What moves for one moves for those behind it: a request that crosses an object is a second copy of all of it. */
+static void expect_objects(struct sync *s, uint64_t now_us)
+{
+    uint64_t before = coming(s);
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        struct sync_fragment *f = &s->f[i];
+        uint64_t at = now_us + silence_us(s, f->usual > before ? f->usual : before, s->down.per_s);
+        if (f->requested > f->have && f->get_at < at) f->get_at = at;
+    }
+}
+
+void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us)
+{
+    sync_rate_add(&s->down, bytes);
+    expect_objects(s, now_us);
 }
 
 static void skip_own(struct sync_fragment *f)
@@ -105,18 +118,14 @@ void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to)
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
-    if (f->have) s->down_rate = measured(s->down_rate, have - f->have, now_us - f->have_us);
     f->have = have;
     skip_own(f);
-    f->have_us = now_us;
     f->total = total;
     if (!f->loading) f->usual = total;
     f->complete = have == total;
     f->get_wait = 0;
-    f->get_at = now_us + silence_us(s, lacking(f, f->have, f->requested), s->down_rate);
-    /* Those behind it on the same connection are not lost, they wait. */
-    for (uint32_t i = 0; i < s->n_fragments; i++)
-        if (i != fragment && s->f[i].requested > s->f[i].have) expect_object(s, &s->f[i], now_us);
+    f->get_at = now_us;
+    expect_objects(s, now_us);
 }
 
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
@@ -185,12 +194,11 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
     uint64_t expect = f->total ? lacking(f, a->offset, f->requested) : f->usual ? f->usual : PARKED_GUESS;
-    f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down_rate);
+    f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down.per_s);
     f->get_at = now_us + f->get_wait;
 }
 
-/* ---- upload -------------------------------------------------------------------------------------------------------
- */
+/* ---- upload --------------------------------------------------------------------------------------------------- */
 
 void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us)
 {
@@ -212,9 +220,9 @@ static uint64_t under_way(const struct sync *s)
     return bytes;
 }
 
-static void delivered(const struct sync *s, struct sync_fragment *f, uint64_t now_us)
+static void delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
 {
-    if (f->requested > f->have) expect_object(s, f, now_us); /* the update may follow at once */
+    expect_objects(s, now_us); /* the update may follow at once */
     f->held = f->bytes;
     f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
     f->lost = f->passed;
@@ -228,31 +236,24 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     if (have >= f->bytes) {
         delivered(s, f, now_us);
     } else {
-        if (f->upload == SYNC_UPLOAD_OFFERED) {
-            f->sent = have; /* first credit of this offer: from where it stands */
-            f->credit_us = now_us;
-        } else if (have < f->held) {
-            f->sent = have; /* it lost what it held */
-        } else if (f->probing && have == f->probe) {
-            f->sent = have;
-        }
+        bool first = f->upload == SYNC_UPLOAD_OFFERED, lost = have < f->held;
+        if (first || lost || (f->probing && have == f->probe)) f->sent = have; /* from where it stands */
         f->upload = SYNC_UPLOAD_SENDING;
         f->upto = upto < f->bytes ? upto : f->bytes;
         f->probing = false;
     }
     bool moved = have > f->held || f->upload != SYNC_UPLOAD_SENDING;
-    if (have > f->held && f->held) s->up_rate = measured(s->up_rate, have - f->held, now_us - f->credit_us);
-    if (moved) f->credit_us = now_us;
+    if (have > f->held) sync_rate_add(&s->up, f->held ? have - f->held : 0); /* an OFFER tells of what was there */
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->held = have;
         if (f->sent < have) f->sent = have;
-        f->up_at = now_us + silence_us(s, under_way(s), s->up_rate);
+        f->up_at = now_us + silence_us(s, under_way(s), s->up.per_s);
         if (moved) f->up_wait = 0;
     }
     /* What moves for one fragment moves for those behind it. */
     for (uint32_t i = 0; moved && i < s->n_fragments; i++)
         if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
-            s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);
+            s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up.per_s);
 }
 
 /* Where the bytes of a delta end that may be sent. */
@@ -282,7 +283,7 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
         f->probing = true;
         f->probe = f->held;
     }
-    f->up_wait = f->up_wait ? longer(f->up_wait) : silence_us(s, under_way(s), s->up_rate);
+    f->up_wait = f->up_wait ? longer(f->up_wait) : silence_us(s, under_way(s), s->up.per_s);
     f->up_at = now_us + f->up_wait;
 }
 
@@ -293,7 +294,7 @@ static uint64_t begins_us(const struct sync *s, uint32_t fragment)
     uint64_t before = 0;
     for (uint32_t i = 0; i < fragment && s->unsaved; i++)
         if (sync_flow_pending(&s->f[i])) before += s->f[i].bytes;
-    return before ? s->unsaved_us + (uint64_t)(1e6 * (double)before / s->up_rate) : 0;
+    return before ? s->unsaved_us + (uint64_t)(1e6 * (double)before / s->up.per_s) : 0;
 }
 
 /* Fragments one after the other, so that the first is complete, and can be merged, early. */
@@ -320,7 +321,7 @@ static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now
 {
     struct sync_fragment *f = &s->f[a->fragment];
     f->sent = a->offset + a->length;
-    uint64_t at = now_us + silence_us(s, under_way(s), s->up_rate);
+    uint64_t at = now_us + silence_us(s, under_way(s), s->up.per_s);
     if (f->up_at < at) f->up_at = at;
 }
 
@@ -343,7 +344,7 @@ void sync_saved(struct sync *s, uint64_t now_us)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
         s->f[i].up_wait = 0;
-        s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up_rate);
+        s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up.per_s);
     }
     sync_settle(s);
 }
@@ -360,11 +361,18 @@ uint64_t sync_held_back_us(const struct sync *s)
         left += unsent; /* of one that has not begun */
         any = true;
     }
-    return any ? (uint64_t)(1e6 * (double)left / s->up_rate) : UINT64_MAX;
+    return any ? (uint64_t)(1e6 * (double)left / s->up.per_s) : UINT64_MAX;
 }
 
-/* ---- both ---------------------------------------------------------------------------------------------------------
- */
+/* ---- both ----------------------------------------------------------------------------------------------------- */
+
+void sync_flow_look(struct sync *s, uint64_t now_us)
+{
+    bool more = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) more = more || (s->f[i].have && !s->f[i].complete);
+    sync_rate_look(&s->down, more, now_us);
+    sync_rate_look(&s->up, under_way(s) != 0, now_us);
+}
 
 uint64_t sync_flow_action(const struct sync *s, struct sync_action *a)
 {

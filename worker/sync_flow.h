@@ -5,9 +5,6 @@
 
 #include "worker/sync.h"
 
-/* Bytes per second assumed before anything was measured: 1 Mbit/s. */
-#define SYNC_RATE_FIRST 125000.0
-
 /* Download: start on a snapshot; go on to the next update; ask again where it stopped (a new session), and offer again
  * what is not settled. */
 void sync_flow_load(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us);
@@ -23,6 +20,8 @@ static inline bool sync_flow_pending(const struct sync_fragment *f)
     return f->upload == SYNC_UPLOAD_OFFERED || f->upload == SYNC_UPLOAD_SENDING || f->upload == SYNC_UPLOAD_DELIVERED;
 }
 
+/* Time has passed, and all that came was taken in. */
+void sync_flow_look(struct sync *s, uint64_t now_us);
 /* The earliest OFFER, CHUNK or GET and its time; UINT64_MAX: none. */
 uint64_t sync_flow_action(const struct sync *s, struct sync_action *a);
 void sync_flow_sent(struct sync *s, const struct sync_action *a, uint64_t now_us);

@@ -42,6 +42,7 @@ static uint64_t next_action(const struct sync *s, struct sync_action *a)
 
 bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
 {
+    sync_flow_look(s, now_us);
     if (next_action(s, a) > now_us) return false;
     switch (a->type) {
     case SYNC_SEND_HELLO:

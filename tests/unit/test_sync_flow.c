@@ -88,6 +88,45 @@ static void test_object_on_its_way_is_not_asked_for_again(void **state)
     assert_int_equal(n[SYNC_SEND_GET], 1);
 }
 
+/* Chunks that queued up while it trained are found at once: how fast the line is they do not tell. */
+static void test_rate_is_measured_from_look_to_look(void **state)
+{
+    (void)state;
+    syncrig_start(true, 1, 6);
+    syncrig_give(6, 6);
+    sync_train_begin(&syncrig.s, syncrig.now);
+    for (uint64_t have = 0; have < 4 * BYTES;) {
+        syncrig.now += 8 * S;
+        for (int i = 0; i < 4; i++) { /* 1 MB each time: 1 Mbit/s */
+            have += BYTES / 4;
+            sync_on_chunk(&syncrig.s, BYTES / 4, syncrig.now += 50);
+            sync_on_progress(&syncrig.s, 0, have, 5 * BYTES, syncrig.now);
+        }
+        syncrig_drain_all();
+        assert_in_range(syncrig.s.down.per_s, 100000, 140000);
+    }
+}
+
+/* Copies of what is here already: the line is busy, nothing is lost. */
+static void test_copies_are_a_sign_of_life(void **state)
+{
+    (void)state;
+    int n[8];
+    syncrig_start(false, 1, 6);
+    sync_on_chunk(&syncrig.s, BYTES, syncrig.now);
+    sync_on_progress(&syncrig.s, 0, BYTES, 10 * BYTES, syncrig.now);
+    syncrig_drain_all();
+    for (int i = 0; i < 100; i++) {
+        syncrig.now += 2 * S;
+        sync_on_chunk(&syncrig.s, BYTES / 4, syncrig.now);
+        syncrig_drain(n);
+        assert_int_equal(n[SYNC_SEND_GET], 0);
+    }
+    syncrig.now += SYNC_RETRY_MAX_US;
+    syncrig_drain(n);
+    assert_int_equal(n[SYNC_SEND_GET], 1);
+}
+
 static void test_download_window(void **state)
 {
     (void)state;
@@ -465,6 +504,8 @@ int main(void)
         cmocka_unit_test(test_waiting_worker_has_parked_gets),
         cmocka_unit_test(test_download_resumes_where_it_stopped),
         cmocka_unit_test(test_object_on_its_way_is_not_asked_for_again),
+        cmocka_unit_test(test_rate_is_measured_from_look_to_look),
+        cmocka_unit_test(test_copies_are_a_sign_of_life),
         cmocka_unit_test(test_download_window),
         cmocka_unit_test(test_next_window_is_asked_for_early),
         cmocka_unit_test(test_own_bytes_are_skipped),
