@@ -109,6 +109,22 @@ void engine_eval_prefer(struct engine *e, uint64_t session)
     give(e, &e->eval.shares[0], s);
 }
 
+/* Who gets a share: not the worker that gave it back, which would do so again at once, where others are there who can or
+ * soon will. Async: the share it gets is of a newer version. */
+static struct session *taker(struct engine *e, const struct eval_share *share)
+{
+    struct session *again = NULL;
+    bool others = false;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        bool returned = s->id == share->returned && (barrier(e) || e->eval.final);
+        if (able(e, s) && !returned) return s;
+        if (able(e, s)) again = s;
+        others = others || (s->id && engine_eval_holds(e, s) && !engine_is_silent(e, s));
+    }
+    return others ? NULL : again;
+}
+
 /* Take shares back from workers that cannot finish them, and give out those that nobody holds. */
 static void distribute(struct engine *e)
 {
@@ -121,8 +137,8 @@ static void distribute(struct engine *e)
                      holder ? holder->name : "a worker that left");
             share->holder = 0;
         }
-        for (uint32_t k = 0; !share->holder && k < e->sessions.cap; k++)
-            if (able(e, &e->sessions.sessions[k])) give(e, share, &e->sessions.sessions[k]);
+        struct session *s = share->holder ? NULL : taker(e, share);
+        if (s) give(e, share, s);
     }
 }
 
@@ -182,6 +198,7 @@ void engine_on_eval_result(struct engine *e, struct session *s, const struct msg
             share->count != m->count)
             continue;
         share->holder = 0;
+        share->returned = s->id;
         if (m->tokens) { /* 0: it had moved past the version */
             share->done = true;
             share->loss_sum = m->loss_sum;

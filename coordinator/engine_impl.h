@@ -31,6 +31,7 @@ struct eval_share {
     uint64_t id;           /* of the EVAL message; 0: not given to anybody */
     uint64_t start, count; /* validation windows */
     uint64_t holder;       /* session; 0: nobody */
+    uint64_t returned;     /* the last session that answered, without a result where it is not done */
     bool done;
     double loss_sum;
     uint64_t tokens;

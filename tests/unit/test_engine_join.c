@@ -387,6 +387,37 @@ static void test_evaluation_changes_hands(void **state)
     rig_close(&rig);
 }
 
+/* A worker that cannot evaluate, for whatever reason, does not keep a barrier for ever. */
+static void test_evaluation_given_back(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
+                              "train.max_steps=20", NULL};
+    struct msg mine, other, m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_deliver_all(&rig, 2, 1);
+    rig_expect(&rig, 0, MSG_EVAL, &mine);
+    rig_expect(&rig, 1, MSG_EVAL, &other);
+    rig_forget(&rig);
+    answer(0, &mine, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_expect_none(&rig, 0, MSG_EVAL); /* not the same one again: the other worker will be through with its own */
+    answer(1, &other, 32);
+    rig_expect_none(&rig, 0, MSG_EVAL);
+    rig_expect(&rig, 1, MSG_EVAL, &m);
+    assert_int_equal(m.eval.start, mine.eval.start);
+    answer(1, &m, 32);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
+    for (int i = 0; i < 2; i++) {
+        rig_beat(&rig, i, WORKER_READY);
+        rig_assigned(&rig, i);
+    }
+    rig_close(&rig);
+}
+
 /* ddp: how theta is cut does not matter, the norm spans all fragments. */
 static void test_ddp_fragments_agree(void **state)
 {
@@ -422,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_coordinator_stopped),
         cmocka_unit_test(test_evaluation_changes_hands),
+        cmocka_unit_test(test_evaluation_given_back),
         cmocka_unit_test(test_ddp_fragments_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
