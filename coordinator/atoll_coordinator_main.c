@@ -1,5 +1,6 @@
 /* atoll-coordinator: serves one training run. Its configuration is the run's; workers get theirs from it. */
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "common/config.h"
 #include "common/log.h"
@@ -7,6 +8,15 @@
 #include "common/std_streams.h"
 #include "coordinator/server.h"
 #include "coordinator/settings.h"
+
+/* Every connection takes a descriptor, and anybody may open some: the journal needs the next one. */
+static void allow_open_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit)) log_debug("the limit of open files stays as it is");
+}
 
 int main(int argc, char **argv)
 {
@@ -41,6 +51,7 @@ int main(int argc, char **argv)
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));
     settings_warn(&config, &sources);
+    allow_open_files();
     struct server_options server = {.config = &config, .sources = &sources, .run_dir = dir};
     enum exit_code code = server_run(&server, &err);
     if (code == EXIT_RESUMABLE)

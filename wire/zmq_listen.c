@@ -13,7 +13,9 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-enum { AHEAD = 8, QUEUE_MESSAGES = 64 };
+/* HANDSHAKE_MS: who has not shown a key by then is cut off, for a connection that says nothing costs a descriptor. Two
+ * round trips, even behind the full buffers of a slow link, take less. */
+enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 10000 };
 
 struct ahead {
     struct {
@@ -154,6 +156,7 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
         {ZMQ_ROUTER_MANDATORY, 1},
         {ZMQ_SNDHWM, QUEUE_MESSAGES},
         {ZMQ_RCVHWM, QUEUE_MESSAGES},
+        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {0, 0},
     };
     struct endpoint e;

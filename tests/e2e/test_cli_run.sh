@@ -120,16 +120,21 @@ finish "$pid" 60 75 "a worker asked to stop while it waits"
 echo "a worker waits for the folder of its coordinator"
 
 # A folder that somebody serves by hand is left alone, the address in it above all.
-start served.log "$BIN/atoll-coordinator" run.yaml --dir served
+few_files() { # connections of strangers must not take what the journal needs
+    ulimit -Sn 256
+    exec "$BIN/atoll-coordinator" run.yaml --dir served
+}
+start served.log few_files
 coordinator=$pid
 until_true 60 "its address" test -s served/address
 address=$(<served/address)
+read -r soft hard <<<"$(sed -n 's/^Max open files//p' "/proc/$coordinator/limits")"
+[[ $soft == "${hard%% *}" ]] || fail "the coordinator may open $soft files, of ${hard%% *}"
+exec {stranger}<>"/dev/tcp/127.0.0.1/${address##*:}"
 start refused.log "$BIN/atoll" launch run.yaml --workers 1 --dir served "${overrides[@]}"
 finish "$pid" 60 1 "atoll launch in a folder that is served"
 [[ $(<refused.log) == 'atoll: another coordinator serves served: '* ]] || fail "refused: $(<refused.log)"
 [[ $(<served/address) == "$address" ]] || fail "the address of the other coordinator is gone"
-kill -TERM "$coordinator"
-finish "$coordinator" 60 75 "the coordinator"
 echo "a folder that is served is refused"
 
 # A run that starts from a checkpoint goes on when the same command is given again, also when that is no longer the newest.
@@ -187,3 +192,9 @@ code=0
 "$BIN/atoll" export calm out 2>export.err || code=$?
 [[ $code == 1 && $(<export.err) == 'atoll: out exists and is not empty'* ]] || fail "export over a folder: $code $(<export.err)"
 echo "generate and export agree"
+
+# A connection that says nothing is cut off after ten seconds, most of which have gone by here.
+timeout 14 cat <&"$stranger" >/dev/null || fail "a stranger keeps its connection: $?"
+kill -TERM "$coordinator"
+finish "$coordinator" 60 75 "the coordinator"
+echo "a connection that says nothing is cut off"
