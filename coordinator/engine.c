@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/rng.h"
@@ -44,6 +45,20 @@ void engine_send_control(struct engine *e, const struct session *s, const struct
         log_debug("%s to %s was not taken by the transport; it will be asked for again", msg_name(m->type), s->name);
 }
 
+/* Workers that are refused for now ask again and again: one line a minute is enough for each. */
+static bool refusal_was_said(struct engine *e, const char *text)
+{
+    uint64_t hash = hash64(text, strlen(text));
+    struct refusal *oldest = &e->refusals[0];
+    for (size_t i = 0; i < ENGINE_REFUSALS; i++) {
+        struct refusal *r = &e->refusals[i];
+        if (r->hash == hash && e->now_us < r->said_us + ENGINE_REFUSAL_US) return true;
+        if (r->said_us < oldest->said_us) oldest = r;
+    }
+    *oldest = (struct refusal){hash, e->now_us};
+    return false;
+}
+
 void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
 {
     struct msg m = {.type = MSG_REFUSE, .refuse = {.code = (uint16_t)code}};
@@ -51,12 +66,8 @@ void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const
     va_start(args, fmt);
     vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
     va_end(args);
-    /* A worker that is refused for now asks again and again: one line is enough. */
-    bool said = !strcmp(e->refusal, m.refuse.text);
-    if (code != REFUSE_UNKNOWN_SESSION && !said) {
+    if (code != REFUSE_UNKNOWN_SESSION && !refusal_was_said(e, m.refuse.text))
         log_info("refused a worker: %s", m.refuse.text);
-        memcpy(e->refusal, m.refuse.text, sizeof e->refusal);
-    }
     if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
 }
 

@@ -23,6 +23,8 @@ enum {
     ENGINE_SILENT_BEATS = 3,
     ENGINE_PAUSE_US = 2000000,   /* without a tick or a message for so long: nobody was listened to */
     ENGINE_LINGER_US = 5000000,  /* after the end, for workers that have not heard of it */
+    ENGINE_REFUSALS = 64,
+    ENGINE_REFUSAL_US = 60000000, /* the same refusal is logged again after this */
     ENGINE_EVICT_MIN_US = 60000000,
     ENGINE_NOTICE_US = 10000000, /* before anything is measured, waiting longer than this is said */
 };
@@ -50,6 +52,10 @@ struct round_info {
     bool pending;
     struct engine_event event;
     char slowest[WIRE_NAME_MAX], down[64];
+};
+
+struct refusal {
+    uint64_t hash, said_us; /* of its text; when it was logged */
 };
 
 struct engine {
@@ -86,7 +92,7 @@ struct engine {
     uint64_t rounds_begun;   /* barrier: the newest that opened, from 1 */
     uint64_t round_begun_us; /* record_clock's time when it did; async: when the one before it was over */
     char slowest[WIRE_NAME_MAX];
-    char refusal[WIRE_TEXT_MAX]; /* the last one that was logged */
+    struct refusal refusals[ENGINE_REFUSALS]; /* those logged last */
     uint64_t rejected[REJECT_UNASSIGNED + 1]; /* deltas refused since this process started, by enum reject_code */
     uint8_t *chunk; /* [SERVE_CHUNK] */
 };

@@ -4,10 +4,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "common/log.h"
 #include "tests/lib/engine_rig.h"
 
 static struct rig rig;
@@ -227,6 +229,30 @@ static void test_status_of_many(void **state)
     rig_close(&rig);
 }
 
+static void count_refused(void *ctx, enum log_level level, const char *line)
+{
+    (void)level;
+    *(int *)ctx += strstr(line, "refused a worker") != NULL;
+}
+
+/* Workers that are refused in turn, again and again, are a line a minute each. */
+static void test_refusals_said_once(void **state)
+{
+    (void)state;
+    int lines = 0;
+    struct msg m = {.type = MSG_HELLO, .hello.run_id = {1}}; /* another run's */
+    rig_open(&rig, NULL);
+    log_set_sink(count_refused, &lines);
+    for (int i = 0; i < 24; i++) {
+        snprintf(m.hello.name, sizeof m.hello.name, "worker-%d", i % 2);
+        rig_say(&rig, (uint64_t)i % 2, &m);
+        rig.now += 5000000;
+        if (i == 11) assert_int_equal(lines, 2);
+    }
+    assert_int_equal(lines, 4);
+    rig_close(&rig);
+}
+
 /* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
 static void test_tokens_of_a_step(void **state)
 {
@@ -313,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_restart_names_the_missing),
         cmocka_unit_test(test_status),
         cmocka_unit_test(test_status_of_many),
+        cmocka_unit_test(test_refusals_said_once),
         cmocka_unit_test(test_tokens_of_a_step),
         cmocka_unit_test(test_skipped_steps),
     };
