@@ -46,7 +46,7 @@ void engine_send_control(struct engine *e, const struct session *s, const struct
 }
 
 /* Workers that are refused for now ask again and again: one line a minute is enough for each. */
-static bool refusal_was_said(struct engine *e, const char *text)
+bool engine_was_said(struct engine *e, const char *text)
 {
     uint64_t hash = hash64(text, strlen(text));
     struct refusal *oldest = &e->refusals[0];
@@ -66,7 +66,7 @@ void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const
     va_start(args, fmt);
     vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
     va_end(args);
-    if (code != REFUSE_UNKNOWN_SESSION && !refusal_was_said(e, m.refuse.text))
+    if (code != REFUSE_UNKNOWN_SESSION && !engine_was_said(e, m.refuse.text))
         log_info("refused a worker: %s", m.refuse.text);
     if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
 }

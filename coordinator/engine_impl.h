@@ -103,6 +103,8 @@ struct record_clock engine_clock(const struct engine *e);
 /* Sends; AGAIN and CLOSED are for the caller to use or ignore: everything is said again when it is asked for. */
 enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m);
 void engine_send_control(struct engine *e, const struct session *s, const struct msg *m);
+/* Whether this text was said within the last minute; it counts as said from now on. */
+bool engine_was_said(struct engine *e, const char *text);
 void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void engine_event_init(struct engine_event *event, enum engine_event_kind kind);

@@ -121,6 +121,23 @@ static bool can_resume(const struct engine *e, const struct msg_join *m)
     return true;
 }
 
+static void emit_joined(struct engine *e, const char *name, const struct msg_join *m, bool resume)
+{
+    char text[160];
+    const char *what = resume ? "continues with what it holds" : "starts from a snapshot";
+    uint64_t version = e->ledger.round.versions[0];
+    if (!resume && m->n_held && m->held[0].version > version) {
+        snprintf(text, sizeof text,
+                 "it holds version %llu and the run is at %llu: the run folder is an older copy; starts from a "
+                 "snapshot",
+                 (unsigned long long)m->held[0].version, (unsigned long long)version);
+        what = text;
+    } else if (!resume && !version) {
+        what = "begins";
+    }
+    engine_emit_text(e, ENGINE_EVENT_JOIN, name, what);
+}
+
 static enum status write_member(struct engine *e, enum record_member_what what, uint32_t id,
                                 const uint8_t uuid[WIRE_UUID], const char *name, struct err *err)
 {
@@ -249,20 +266,24 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     bool resume = can_resume(e, m);
     send_welcome(e, s, resume);
     engine_progress(e);
-    engine_emit_text(e, ENGINE_EVENT_JOIN, s->name, resume ? "continues with what it holds" : "starts from a snapshot");
+    emit_joined(e, s->name, m, resume);
     return STATUS_OK;
 }
 
 void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
 {
     const struct session *next = session_after(&e->sessions, id);
-    if (next && next->times >= COPY_TIMES)
-        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION,
-                      "two processes take turns as '%s', with copies of one folder: give one of them a --dir and a "
-                      "--name of its own",
-                      next->name);
-    else
-        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "this session is not known here: say HELLO again");
+    if (!next || next->times < COPY_TIMES) {
+        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "it was started again, or had left this worker out");
+        return;
+    }
+    char text[WIRE_TEXT_MAX];
+    snprintf(text, sizeof text,
+             "two processes take turns as '%s', with copies of one folder: give one of them a --dir and a --name of "
+             "its own",
+             next->name);
+    if (!engine_was_said(e, text)) log_warn("%s", text);
+    engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "%s", text);
 }
 
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)

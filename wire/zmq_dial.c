@@ -15,7 +15,13 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-enum { LANES = 2, REOPEN_US = 3 * 1000 * 1000, HANG_UPS_MAX = 5, LOST_US = 2000 * 1000 };
+enum {
+    LANES = 2,
+    REOPEN_US = 3 * 1000 * 1000,
+    HANG_UPS_MAX = 5,
+    LOST_US = 2000 * 1000,
+    COMPLAIN_US = 60 * 1000 * 1000,
+};
 
 struct dialler_lane {
     void *socket, *monitor;
@@ -29,7 +35,9 @@ struct dialler {
     struct zmq_base base;
     struct transport_address address;
     bool ipv6;
-    bool complained;  /* that control is not connected: one line, not one an attempt */
+    /* That control is not connected: since when it is complained of (0: it is not), and when the next time. Not one
+     * line an attempt. */
+    uint64_t complained_us, complain_us;
     uint64_t lost_us; /* when its connection ended, and nothing is said about it yet; 0: it did not */
     struct dialler_lane lanes[LANES];
     zmq_msg_t held;
@@ -107,26 +115,35 @@ static enum status lane_open(struct dialler *d, enum wire_lane which, struct err
     return STATUS_OK;
 }
 
+/* Whether it is time to complain: at first, then when it has lasted a minute, and twice as long each time. */
+static bool complaint_due(struct dialler *d)
+{
+    uint64_t now = clock_monotonic_us();
+    if (d->complained_us && now < d->complain_us) return false;
+    d->complain_us = now + (d->complained_us ? 2 * (now - d->complained_us) : COMPLAIN_US);
+    if (!d->complained_us) d->complained_us = now;
+    return true;
+}
+
 /* What a user should know about the control connection. */
 static void tell(struct dialler *d, unsigned event, bool was_connected)
 {
     const char *where = d->address.endpoint;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-        log_write(d->complained ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
-        d->complained = false;
+        log_write(d->complained_us ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
+        d->complained_us = 0;
         d->lost_us = 0;
         return;
     }
     if (was_connected) d->lost_us = clock_monotonic_us();
-    if (d->lost_us || atomic_load(&d->base.transport.ending)) return;
-    if (!d->complained && event == ZMQ_EVENT_CONNECT_RETRIED)
+    if (d->lost_us || atomic_load(&d->base.transport.ending) || !complaint_due(d)) return;
+    if (event == ZMQ_EVENT_CONNECT_RETRIED)
         log_warn("nobody answers at %s, trying again until the coordinator is there", where);
-    else if (!d->complained && event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+    else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
         log_warn("%s refuses the key of this join line: take the one that its coordinator printed", where);
-    else if (!d->complained)
+    else
         log_warn("%s hangs up%s, trying again: is its coordinator running, and is this its whole join line?", where,
                  d->address.curve ? "" : " on a connection without keys");
-    d->complained = true;
 }
 
 /* Not at once: when all of a run is stopped, the coordinator may be gone a moment before this program hears of it. */
@@ -134,9 +151,8 @@ static void tell_lost(struct dialler *d)
 {
     if (!d->lost_us || clock_monotonic_us() - d->lost_us < LOST_US) return;
     d->lost_us = 0;
-    if (!d->complained && !atomic_load(&d->base.transport.ending))
+    if (!atomic_load(&d->base.transport.ending) && complaint_due(d))
         log_warn("connection to %s lost, connecting again", d->address.endpoint);
-    d->complained = true;
 }
 
 static void read_monitor(struct dialler *d, enum wire_lane which)

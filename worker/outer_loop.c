@@ -100,13 +100,19 @@ static void on_config(struct outer_loop *loop, const struct msg_config *m, uint6
 static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uint64_t now_us)
 {
     bool held = loop->sync.holds;
+    uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
     pulse_join(&loop->pulse, m->session, m->heartbeat_ms);
     if (loop->sync.holds) {
         log_debug("joined: continues at version %" PRIu64, loop->sync.f[0].version);
         return;
     }
-    if (held) log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");
+    if (held && version > m->current[0].version)
+        log_warn("this worker holds version %" PRIu64 " and the run is at %" PRIu64 ", so its folder is an older copy: "
+                 "what came after is lost, this worker starts from a snapshot",
+                 version, m->current[0].version);
+    else if (held)
+        log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");
     outer_forget_deltas(loop);
     outer_make_first(loop, m, now_us);
 }
@@ -220,9 +226,10 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     if (loop->sync.phase == SYNC_STOPPED) return loop->sync.text;
     sync_waits_for(&loop->sync, what, sizeof what);
     uint64_t heard = pulse_heard_us(&loop->pulse);
-    double silent_s = heard && now_us > heard ? (double)(now_us - heard) / 1e6 : 0;
-    if (silent_s > 5)
-        snprintf(loop->text, sizeof loop->text, "%s (no answer for %.0f s)", what, silent_s);
+    if (heard && now_us > heard + PULSE_SILENT_US)
+        snprintf(loop->text, sizeof loop->text, "the coordinator, which has not answered for %.0f s%s%s",
+                 (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? "; then for " : "",
+                 loop->sync.phase == SYNC_JOINED ? what : "");
     else
         snprintf(loop->text, sizeof loop->text, "%s", what);
     return loop->text;

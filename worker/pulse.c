@@ -113,9 +113,10 @@ uint64_t pulse_heard_us(struct pulse *p)
     return at;
 }
 
-void pulse_waiting_for(struct pulse *p, char out[WIRE_TEXT_MAX])
+void pulse_waiting_for(struct pulse *p, uint64_t now_us, char out[WIRE_TEXT_MAX])
 {
     pthread_mutex_lock(&p->lock);
     memcpy(out, p->waiting_for, WIRE_TEXT_MAX);
+    if (now_us > p->heard_us + PULSE_SILENT_US) out[0] = '\0';
     pthread_mutex_unlock(&p->lock);
 }

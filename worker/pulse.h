@@ -9,6 +9,8 @@
 
 #include "wire/msg.h"
 
+enum { PULSE_SILENT_US = 5000000 }; /* heartbeats are answered, one a second: this is no delay any more */
+
 struct pulse {
     pthread_mutex_t lock;
     struct msg_heartbeat beat; /* sent_us is filled when it is taken */
@@ -43,6 +45,7 @@ void pulse_heard(struct pulse *p, const struct msg *m, uint64_t now_us);
 /* Anybody. */
 uint64_t pulse_rtt_us(struct pulse *p);
 uint64_t pulse_heard_us(struct pulse *p);
-void pulse_waiting_for(struct pulse *p, char out[WIRE_TEXT_MAX]);
+/* What the run waits for, as the coordinator said last; empty when it has not answered for PULSE_SILENT_US. */
+void pulse_waiting_for(struct pulse *p, uint64_t now_us, char out[WIRE_TEXT_MAX]);
 
 #endif

@@ -209,7 +209,7 @@ static void say_wait(struct trainer *t, struct patience *p, uint64_t now)
     uint64_t next = p->said_after ? 2 * p->said_after : WAIT_LINE_US;
     if (now - p->since < next) return;
     p->said_after = next;
-    pulse_waiting_for(outer_loop_pulse(t->loop), others);
+    pulse_waiting_for(outer_loop_pulse(t->loop), now, others);
     log_info("waits for %s since %.0f s%s%s", outer_loop_text(t->loop, now), (double)(now - p->since) / 1e6,
              others[0] ? "; the run waits for " : "", others);
 }

@@ -222,7 +222,7 @@ static void test_replaced_session(void **state)
     assert_int_equal(m.credit.have, sizeof byte);
     m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
     rig_say(&rig, rig.workers[0].control, &m);
-    expect_refusal(0, REFUSE_UNKNOWN_SESSION, "HELLO");
+    expect_refusal(0, REFUSE_UNKNOWN_SESSION, "was started again");
     rig_close(&rig);
 }
 
@@ -248,8 +248,24 @@ static void test_copied_folder(void **state)
         rig_forget(&rig);
         m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
         rig_say(&rig, rig.workers[0].control, &m);
-        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "say HELLO again" : "two processes take turns as 'worker-0'");
+        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "started again" : "two processes take turns as 'worker-0'");
     }
+    rig_close(&rig);
+}
+
+/* A run folder that was restored from a copy: workers hold versions that its log does not know. */
+static void test_older_copy(void **state)
+{
+    (void)state;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig.workers[0].versions[0] = 7;
+    rig_join(&rig, 0);
+    assert_false(rig.workers[0].resume);
+    const char *text = "";
+    for (size_t i = 0; i < rig.n_events; i++)
+        if (rig.events[i].kind == ENGINE_EVENT_JOIN) text = rig.event_text[i];
+    if (!strstr(text, "it holds version 7 and the run is at 0: the run folder is an older copy")) fail_msg("%s", text);
     rig_close(&rig);
 }
 
@@ -449,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_full_and_names),
         cmocka_unit_test(test_late_joiner),
         cmocka_unit_test(test_replaced_session), cmocka_unit_test(test_copied_folder),
+        cmocka_unit_test(test_older_copy),
         cmocka_unit_test(test_leave_and_return),
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_coordinator_stopped),

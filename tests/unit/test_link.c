@@ -301,8 +301,10 @@ static void test_answers_to_heartbeats_end_in_the_pulse(void **state)
     assert_int_equal(m.type, MSG_CREDIT);
     assert_true(pulse_rtt_us(&pulse) >= 5000);
     assert_true(pulse_heard_us(&pulse) > 0);
-    pulse_waiting_for(&pulse, text);
+    pulse_waiting_for(&pulse, clock_monotonic_us(), text);
     assert_string_equal(text, "worker-7");
+    pulse_waiting_for(&pulse, clock_monotonic_us() + PULSE_SILENT_US, text); /* not when it is long ago */
+    assert_string_equal(text, "");
 }
 
 static void test_garbage_is_reported_not_fatal(void **state)

@@ -332,6 +332,23 @@ static void test_not_finite_is_never_sent(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
 }
 
+/* A coordinator that does not answer is what is waited for, whatever was waited for when it did. */
+static void test_no_answer(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    scripted_train();
+    scripted_train_done();
+    pulse_heard(outer_loop_pulse(s->loop), NULL, s->now);
+    assert_null(strstr(outer_loop_text(s->loop, s->now + 4000000), "coordinator"));
+    const char *text = outer_loop_text(s->loop, s->now + 7000000);
+    if (!strstr(text, "the coordinator, which has not answered for 7 s; then for its delta of round "))
+        fail_msg("%s", text);
+    s->loop->sync.phase = SYNC_HELLO;
+    assert_string_equal(outer_loop_text(s->loop, s->now + 8000000), "the coordinator, which has not answered for 8 s");
+}
+
 static void test_refused_for_good(void **state)
 {
     (void)state;
@@ -522,6 +539,7 @@ int main(void)
         cmocka_unit_test_teardown(test_torn_newest_state_falls_back_to_the_older, end),
         cmocka_unit_test_teardown(test_state_of_another_run_is_not_used, end),
         cmocka_unit_test_teardown(test_not_finite_is_never_sent, end),
+        cmocka_unit_test_teardown(test_no_answer, end),
         cmocka_unit_test_teardown(test_refused_for_good, end),
         cmocka_unit_test_teardown(test_another_run_at_the_address, end),
         cmocka_unit_test_teardown(test_taken_name, end),
