@@ -250,7 +250,8 @@ void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
-        if (w->snapshot[i].version != 0) continue;
+        const struct sync_fragment *sf = &loop->sync.f[i];
+        if (w->snapshot[i].version != 0 || !sf->loading || sf->have) continue; /* it is on its way here, or has come */
         float *theta = loop->theta + f->offset;
         layout_fill(loop->model.layout, i, loop->model.config->run.seed, theta);
         uint64_t hash = hash_floats(loop->model.pool, theta, f->count);

@@ -23,11 +23,9 @@
 #include "worker/sync_rate.h"
 
 enum {
-    SYNC_CHUNK = 256 << 10,      /* payload bytes of one CHUNK we send: 2 s at 1 Mbit/s */
-    SYNC_WINDOW = 4 << 20,       /* bytes asked for and not yet here, all fragments together */
-    SYNC_GETS_MAX = 8,           /* fragments with an open GET */
-    SYNC_RETRY_MIN_US = 2000000, /* silence before anything is sent again */
-    SYNC_RETRY_MAX_US = 30000000,
+    SYNC_CHUNK = 256 << 10,    /* payload bytes of one CHUNK we send: 2 s at 1 Mbit/s */
+    SYNC_WINDOW = 4 << 20,     /* bytes asked for and not yet here, all fragments together */
+    SYNC_GETS_MAX = 8,         /* fragments with an open GET */
     SYNC_CONNECT_US = 1000000, /* HELLO and JOIN are sent again after this, then later and later */
     SYNC_DROPS_MAX = 5,
     SYNC_NAME_US = 90000000, /* a name that is still taken after this is another worker's */
@@ -61,6 +59,7 @@ struct sync_fragment {
     bool complete;             /* assembled, not applied yet */
     uint64_t target;           /* newest version known to exist */
     uint64_t get_version;      /* of the object */
+    uint64_t snapshot_hash;    /* of the snapshot that is being loaded, or was loaded last */
     uint64_t have, total;      /* bytes; total 0: not known */
     uint64_t usual;            /* bytes of the update before: what the next one is expected to have */
     uint64_t requested;        /* end of what the open GET asks for; 0: none open */
@@ -162,7 +161,8 @@ bool sync_on_config(struct sync *s, uint64_t now_us);
  * are ignored at a rejoin, where what it holds is known). */
 void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us);
 /* True: a new session began. When it does not resume, all work is dropped and every fragment is `loading` its snapshot:
- * the owner drops its payloads and residuals, and may call sync_loaded for what it can make itself. */
+ * the owner drops its payloads and residuals, and may call sync_loaded for what it can make itself. What a session
+ * before loaded of the same snapshot is kept: fragments that are not `loading`, and bytes of those that are. */
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us);
 /* May start the handshake again, wait, or stop for good (phase SYNC_STOPPED, `refused`, `text`). */
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);

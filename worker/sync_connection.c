@@ -33,7 +33,10 @@ void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uin
         s->async = async;
         s->n_fragments = n_fragments;
         s->holds = versions != NULL;
-        for (uint32_t i = 0; versions && i < n_fragments; i++) s->f[i].version = s->f[i].target = versions[i];
+        for (uint32_t i = 0; i < n_fragments; i++) {
+            s->f[i].loading = !versions;
+            s->f[i].version = s->f[i].target = versions ? versions[i] : 0;
+        }
     }
     s->phase = SYNC_JOINING;
     s->text[0] = '\0';
@@ -46,6 +49,21 @@ static bool covers(const struct sync *s, const struct msg_welcome *w)
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].version < w->snapshot[i].version || s->f[i].version > w->current[i].version) return false;
     return s->phase == SYNC_JOINED;
+}
+
+/* A fragment that was loaded while others were not yet. */
+static bool is_loaded(const struct sync *s, uint32_t fragment, struct wire_version snapshot)
+{
+    const struct sync_fragment *f = &s->f[fragment];
+    return !s->holds && !f->loading && f->version == snapshot.version && f->snapshot_hash == snapshot.hash;
+}
+
+/* Start on the snapshots, or go on with them; replaying begins when all of them are loaded. */
+static void load_snapshots(struct sync *s, const struct wire_version *snapshots, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (!is_loaded(s, i, snapshots[i])) sync_flow_load(s, i, snapshots[i], now_us);
+    s->holds = false;
 }
 
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
@@ -71,7 +89,7 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     s->text[0] = '\0';
     if (!resume) {
         sync_drop_work(s);
-        s->holds = false;
+        load_snapshots(s, w->snapshot, now_us);
     }
     /* Whether the last round counted, and is not given out again, its coordinator knows: this process may have been
      * another when it was refused. A merged one has moved the versions on. */
@@ -79,12 +97,8 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     /* What was asked of us before belongs to the other session; the coordinator may have lost it and asks again. */
     s->has_task = s->eval.pending = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
-        struct sync_fragment *f = &s->f[i];
-        f->target = w->current[i].version;
-        if (resume)
-            sync_flow_again(s, i, now_us);
-        else
-            sync_flow_load(s, i, w->snapshot[i].version, now_us);
+        s->f[i].target = w->current[i].version;
+        if (resume) sync_flow_again(s, i, now_us);
     }
     sync_settle(s);
     return true;
@@ -104,7 +118,7 @@ void sync_drop(struct sync *s, uint64_t now_us)
     if (s->phase == SYNC_STOPPED) return;
     sync_drop_work(s);
     s->holds = false;
-    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, 0, now_us);
+    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, (struct wire_version){0}, now_us);
     sync_rejoin(s, now_us);
     s->retry_at = now_us + ((uint64_t)SYNC_CONNECT_US << s->drops);
     if (++s->drops > SYNC_DROPS_MAX)

@@ -13,18 +13,6 @@ enum {
     DELIVERED_US = 30000000, /* a delivered delta is offered again after this: a lost REJECT must not wait for ever */
 };
 
-static uint64_t silence_us(const struct sync *s, uint64_t bytes, double rate)
-{
-    double us = 4.0 * (double)s->rtt_us + 2e6 * (double)bytes / rate;
-    if (us < SYNC_RETRY_MIN_US) return SYNC_RETRY_MIN_US;
-    return us > SYNC_RETRY_MAX_US ? SYNC_RETRY_MAX_US : (uint64_t)us;
-}
-
-static uint64_t longer(uint64_t wait_us)
-{
-    return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
-}
-
 /* ---- download ------------------------------------------------------------------------------------------------- */
 
 static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
@@ -36,10 +24,23 @@ static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t
     f->get_wait = 0;
 }
 
-void sync_flow_load(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us)
+static void ask_again(struct sync_fragment *f, uint64_t now_us)
 {
-    s->f[fragment].loading = true;
-    restart_download(&s->f[fragment], version, now_us);
+    f->requested = f->have;
+    f->get_at = now_us;
+    f->get_wait = 0;
+}
+
+void sync_flow_load(struct sync *s, uint32_t fragment, struct wire_version snapshot, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    bool same = f->loading && f->get_version == snapshot.version && f->snapshot_hash == snapshot.hash;
+    f->loading = true;
+    f->snapshot_hash = snapshot.hash;
+    if (same)
+        ask_again(f, now_us);
+    else
+        restart_download(f, snapshot.version, now_us);
 }
 
 void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us)
@@ -53,9 +54,7 @@ void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us)
     /* A snapshot may be another one now, an update is the same for ever. */
     if (f->get_version != f->version + 1 || f->loading) sync_flow_next(s, fragment, now_us);
     f->loading = false;
-    f->requested = f->have;
-    f->get_at = now_us;
-    f->get_wait = 0;
+    ask_again(f, now_us);
     if (sync_flow_pending(f)) sync_flow_offer(s, fragment, f->bytes, now_us);
 }
 
@@ -90,7 +89,7 @@ static void expect_objects(struct sync *s, uint64_t now_us)
     uint64_t before = coming(s);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         struct sync_fragment *f = &s->f[i];
-        uint64_t at = now_us + silence_us(s, f->usual > before ? f->usual : before, s->down.per_s);
+        uint64_t at = now_us + sync_silence_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before);
         if (f->requested > f->have && f->get_at < at) f->get_at = at;
     }
 }
@@ -194,7 +193,7 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
     uint64_t expect = f->total ? lacking(f, a->offset, f->requested) : f->usual ? f->usual : PARKED_GUESS;
-    f->get_wait = f->get_wait ? longer(f->get_wait) : silence_us(s, expect, s->down.per_s);
+    f->get_wait = f->get_wait ? sync_longer_us(f->get_wait) : sync_silence_us(&s->down, s->rtt_us, expect);
     f->get_at = now_us + f->get_wait;
 }
 
@@ -247,13 +246,13 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->held = have;
         if (f->sent < have) f->sent = have;
-        f->up_at = now_us + silence_us(s, under_way(s), s->up.per_s);
+        f->up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
         if (moved) f->up_wait = 0;
     }
     /* What moves for one fragment moves for those behind it. */
     for (uint32_t i = 0; moved && i < s->n_fragments; i++)
         if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
-            s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up.per_s);
+            s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
 }
 
 /* Where the bytes of a delta end that may be sent. */
@@ -283,7 +282,7 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
         f->probing = true;
         f->probe = f->held;
     }
-    f->up_wait = f->up_wait ? longer(f->up_wait) : silence_us(s, under_way(s), s->up.per_s);
+    f->up_wait = f->up_wait ? sync_longer_us(f->up_wait) : sync_silence_us(&s->up, s->rtt_us, under_way(s));
     f->up_at = now_us + f->up_wait;
 }
 
@@ -321,7 +320,7 @@ static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now
 {
     struct sync_fragment *f = &s->f[a->fragment];
     f->sent = a->offset + a->length;
-    uint64_t at = now_us + silence_us(s, under_way(s), s->up.per_s);
+    uint64_t at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
     if (f->up_at < at) f->up_at = at;
 }
 
@@ -344,7 +343,7 @@ void sync_saved(struct sync *s, uint64_t now_us)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
         s->f[i].up_wait = 0;
-        s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up.per_s);
+        s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
     }
     sync_settle(s);
 }

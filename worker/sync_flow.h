@@ -5,9 +5,9 @@
 
 #include "worker/sync.h"
 
-/* Download: start on a snapshot; go on to the next update; ask again where it stopped (a new session), and offer again
- * what is not settled. */
-void sync_flow_load(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us);
+/* Download: start on a snapshot, or go on with this very one; go on to the next update; ask again where it stopped (a
+ * new session), and offer again what is not settled. */
+void sync_flow_load(struct sync *s, uint32_t fragment, struct wire_version snapshot, uint64_t now_us);
 void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us);
 void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* Upload: a payload of `bytes` is ready (0: nothing); credit for it came. */

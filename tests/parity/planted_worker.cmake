@@ -31,7 +31,7 @@ atoll_planted_worker(training_during_a_save test_sync_flow worker/sync.c
 atoll_planted_worker(fragments_all_at_once_during_a_save test_sync_flow worker/sync_flow.c
     "return before ? s->unsaved_us" "return before == UINT64_MAX ? s->unsaved_us")
 atoll_planted_worker(held_back_for_good test_sync_flow worker/sync_flow.c
-    "s->f[i].up_at = now_us + silence_us(s, under_way(s), s->up.per_s);\n    }\n    sync_settle"
+    "s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));\n    }\n    sync_settle"
     "s->f[i].up_at = UINT64_MAX;\n    }\n    sync_settle")
 atoll_planted_worker(refused_delta_kept_on_disk test_outer_save worker/outer_save.c
     "if (saved->payload_size && !passed) return true;" "(void)passed;")

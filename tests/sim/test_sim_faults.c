@@ -216,6 +216,52 @@ static void test_cut_in_mid_transfer(void **state)
     simrig_done(c);
 }
 
+/* Bytes of snapshots that came to worker 1; when they are `kill_at`, the coordinator dies. */
+struct snapshot_count {
+    struct simcluster *c;
+    uint64_t bytes, kill_at;
+};
+
+static int count_snapshot(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct snapshot_count *k = ctx;
+    if (moment != SIMNET_ARRIVED || client != 1 || !to_client || m->type != MSG_CHUNK) return 1;
+    if (m->chunk.kind == OBJECT_SNAPSHOT) k->bytes += m->chunk.size;
+    if (k->bytes < k->kill_at) return 1;
+    k->kill_at = UINT64_MAX;
+    simcluster_kill_at(k->c, simnet_now(k->c->net), SIMNET_LISTENER, false);
+    simcluster_start_at(k->c, simnet_now(k->c->net) + 400000, SIMNET_LISTENER);
+    return 1;
+}
+
+static bool first_checkpoint(struct simcluster *c, void *ctx)
+{
+    (void)ctx;
+    return simcheck_counts(c->check).updates > 0;
+}
+
+/* A worker that joins late loads its snapshot over several sessions, and each byte once. */
+static void test_snapshot_is_gone_on_with_after_a_restart(void **state)
+{
+    (void)state;
+    const char *config[] = {"train.max_steps=3", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
+                            "checkpoint.every=1", "train.fragments=2", NULL};
+    struct simcluster_setup setup = {.seed = 22, .n_workers = 2, .config = config, .n_tensors = 4, .scale = 20000};
+    struct simcluster *c = simrig_cluster(&setup);
+    struct snapshot_count count = {.c = c, .kill_at = 2000000};
+    simnet_link(c->net, 1)->rate = 400000;
+    simcheck_script(c->check, count_snapshot, &count);
+    simrig_start(c, 1);
+    assert_true(simrig_until(c, 100, first_checkpoint, NULL));
+    c->workers[0].step_us = 60000000; /* no other snapshot meanwhile */
+    simworker_start(&c->workers[1]);
+    assert_true(simrig_ends(c, 1000));
+    assert_int_equal(count.kill_at, UINT64_MAX);
+    uint64_t whole = (5 + 12 + 19 + 5) * 20000 * sizeof(float);
+    assert_in_range(count.bytes, whole, whole + (512 << 10));
+    simrig_done(c);
+}
+
 static void test_nan_never_gets_in(void **state)
 {
     (void)state;
@@ -322,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_every_message_twice),
         cmocka_unit_test(test_any_message_lost),
         cmocka_unit_test(test_cut_in_mid_transfer),
+        cmocka_unit_test(test_snapshot_is_gone_on_with_after_a_restart),
         cmocka_unit_test(test_nan_never_gets_in),
         cmocka_unit_test(test_a_worker_that_cannot_save_goes_on),
         cmocka_unit_test(test_damaged_worker_state),

@@ -49,6 +49,48 @@ static void test_download_resumes_where_it_stopped(void **state)
     fail_msg("no second GET");
 }
 
+/* What a session before loaded of the same snapshot is kept. */
+static void test_snapshot_is_gone_on_with_in_a_new_session(void **state)
+{
+    (void)state;
+    for (int other = 0; other < 3; other++) {
+        int n[8];
+        syncrig_start(false, 2, 6);
+        sync_drop(&syncrig.s, syncrig.now);
+        syncrig_sleep_until_due();
+        syncrig_join_again(8, false, 9, 8);
+        syncrig_drain(n);
+        assert_int_equal(n[SYNC_SEND_GET], 2);
+        sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
+        sync_loaded(&syncrig.s, 0, 8, syncrig.now);
+        sync_on_progress(&syncrig.s, 1, 300000, 10000000, syncrig.now);
+        sync_rejoin(&syncrig.s, syncrig.now += 2 * S);
+        syncrig_expect(SYNC_SEND_HELLO);
+        assert_true(sync_on_config(&syncrig.s, syncrig.now));
+        sync_configured(&syncrig.s, false, 2, NULL, syncrig.now);
+        syncrig_expect(SYNC_SEND_JOIN);
+        struct msg_welcome w = syncrig_welcome(9, false, 9, other == 1 ? 9 : 8);
+        for (int i = 0; i < 2 && other == 2; i++) w.snapshot[i].hash = 77;
+        assert_true(sync_on_welcome(&syncrig.s, &w, syncrig.now));
+        assert_int_equal(syncrig.s.f[0].loading, other != 0);
+        assert_int_equal(syncrig.s.f[1].have, other ? 0 : 300000);
+        assert_false(syncrig.s.holds);
+        syncrig_expect(SYNC_SEND_BIND);
+        struct sync_action a = syncrig_expect(SYNC_SEND_GET);
+        assert_int_equal(a.fragment, other ? 0 : 1);
+        assert_int_equal(a.kind, OBJECT_SNAPSHOT);
+        assert_int_equal(a.version, other == 1 ? 9 : 8);
+        assert_int_equal(a.offset, other ? 0 : 300000);
+        if (other) continue;
+        syncrig_expect_none(); /* of the fragment that is loaded: when the other one is */
+        sync_on_progress(&syncrig.s, 1, 10000000, 10000000, syncrig.now);
+        sync_loaded(&syncrig.s, 1, 8, syncrig.now);
+        assert_true(syncrig.s.holds);
+        syncrig_drain(n);
+        assert_int_equal(n[SYNC_SEND_GET], 2);
+    }
+}
+
 /* A request that crosses the object it asks for brings a second copy of all of it: on a slow line that is a round lost.
  */
 static void test_object_on_its_way_is_not_asked_for_again(void **state)
@@ -503,6 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waiting_worker_has_parked_gets),
         cmocka_unit_test(test_download_resumes_where_it_stopped),
+        cmocka_unit_test(test_snapshot_is_gone_on_with_in_a_new_session),
         cmocka_unit_test(test_object_on_its_way_is_not_asked_for_again),
         cmocka_unit_test(test_rate_is_measured_from_look_to_look),
         cmocka_unit_test(test_copies_are_a_sign_of_life),
