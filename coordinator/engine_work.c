@@ -113,15 +113,27 @@ enum status engine_kept_room(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
+/* With a barrier each round is a version. A worker that finds less of the log than it needs begins with a snapshot, and
+ * loses its inner optimizer, which ddp does not have. */
+static uint64_t version_of_save(const struct engine *e, uint64_t base_version, uint64_t round)
+{
+    uint32_t every = e->config.checkpoint.worker_every;
+    bool each = every <= 1 || e->config.train.method == METHOD_ASYNC || e->config.train.method == METHOD_DDP;
+    uint64_t since = each ? 0 : round % every;
+    return base_version > since ? base_version - since : 0;
+}
+
 /* The version of a fragment that this member's state on its own disk begins at: it was saved before all of its last
- * delta was sent. UINT64_MAX: it never delivered one, or its last one was refused: one that is always late would keep
- * all checkpoints since it was in time. Killed, it may have to load a snapshot. */
-static uint64_t saved_version(const struct member *m, uint32_t fragment)
+ * delta was sent, or in a round before where not every one is saved. UINT64_MAX: it never delivered one, or its last
+ * one was refused: one that is always late would keep all checkpoints since it was in time. Killed, it may have to load
+ * a snapshot. */
+static uint64_t saved_version(const struct engine *e, const struct member *m, uint32_t fragment)
 {
     const struct part *part = &m->work.parts[fragment];
-    if (part->state == PART_HELD || part->state == PART_MERGED) return part->base_version;
-    if (part->state == PART_DROPPED || !m->in_step) return UINT64_MAX;
-    return m->merged_in[fragment] ? m->merged_in[fragment] - 1 : UINT64_MAX;
+    if (part->state == PART_HELD || part->state == PART_MERGED)
+        return version_of_save(e, part->base_version, m->work.round);
+    if (part->state == PART_DROPPED || !m->in_step || !m->merged_in[fragment]) return UINT64_MAX;
+    return version_of_save(e, m->merged_in[fragment] - 1, m->merged[fragment] - 1);
 }
 
 /* Does everybody who has a place hold at least what this snapshot holds, in memory and, in case that is killed, on
@@ -139,7 +151,7 @@ static bool everybody_past(const struct engine *e, const struct snapshot_info *i
         if (!m->active) continue;
         if (!s || s->last.n_fragments != info->n_fragments) return false;
         for (uint32_t f = 0; f < info->n_fragments; f++) {
-            bool saved = e->ledger.done || saved_version(m, f) >= info->versions[f];
+            bool saved = e->ledger.done || saved_version(e, m, f) >= info->versions[f];
             if (s->last.versions[f] < info->versions[f] || !saved) return false;
         }
     }

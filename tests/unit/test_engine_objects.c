@@ -288,6 +288,27 @@ static void test_cannot_be_removed(void **state)
     rig_close(&rig);
 }
 
+/* A worker that saves its state every third round may come back as it was two rounds ago. */
+static void test_kept_for_states_that_are_older(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "checkpoint.worker_every=3",
+                              "train.max_steps=40", NULL};
+    uint64_t list[64];
+    size_t n;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (uint64_t round = 0; round < 8; round++) {
+        rig_assigned(&rig, 0);
+        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+        rig_catch_up(&rig, 0);
+        assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+        assert_int_equal(list[0], round / 3 * 3);
+        assert_int_equal(list[n - 1], round + 1);
+    }
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +320,7 @@ int main(void)
         cmocka_unit_test(test_not_kept_for_the_late),
         cmocka_unit_test(test_many_files),
         cmocka_unit_test(test_cannot_be_removed),
+        cmocka_unit_test(test_kept_for_states_that_are_older),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
