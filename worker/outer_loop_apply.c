@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/hash.h"
@@ -53,6 +54,14 @@ static void take_own(struct outer_loop *loop, uint32_t i)
     }
 }
 
+/* Asking for it again would not help. */
+static void no_memory(struct outer_loop *loop, uint64_t bytes)
+{
+    snprintf(loop->text, sizeof loop->text,
+             "no memory for an update of %.1f MB: codec.down relays the deltas of all workers", (double)bytes / 1e6);
+    sync_fail(&loop->sync, loop->text);
+}
+
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us)
 {
     sync_on_chunk(&loop->sync, m->size, now_us);
@@ -61,7 +70,12 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
     const struct sync_fragment *sf = &loop->sync.f[m->fragment];
     uint64_t have = sf->have;
     bool snapshot = m->kind == OBJECT_SNAPSHOT;
-    bool fits = snapshot ? m->total == snapshot_bytes(f) : outer_object_room(f, m->total);
+    enum status room = snapshot ? STATUS_OK : outer_object_room(f, m->total);
+    if (room == STATUS_NOMEM) {
+        no_memory(loop, m->total);
+        return;
+    }
+    bool fits = snapshot ? m->total == snapshot_bytes(f) : room == STATUS_OK;
     if (!fits || (sf->total && m->total != sf->total) || m->offset > m->total || m->size > m->total - m->offset) {
         log_warn("chunk of %s %" PRIu64 ", fragment %u has impossible sizes: ignored", snapshot ? "snapshot" : "update",
                  m->key, m->fragment);

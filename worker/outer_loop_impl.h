@@ -101,8 +101,8 @@ enum status outer_send(struct outer_loop *loop, enum wire_lane lane);
 void outer_send_due(struct outer_loop *loop, uint64_t now_us);
 
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us);
-/* Room for an update of so many bytes; false: that is impossible, or there is no memory. */
-bool outer_object_room(struct outer_fragment *f, size_t bytes);
+/* Room for an update of so many bytes. LIMIT: no update of this run has as many. */
+enum status outer_object_room(struct outer_fragment *f, size_t bytes) MUST_CHECK;
 /* Apply what sync lets through. */
 void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
 /* Make version 0 where WELCOME says that this is the snapshot and the hash agrees. */

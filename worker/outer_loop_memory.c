@@ -38,15 +38,15 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     return STATUS_OK;
 }
 
-bool outer_object_room(struct outer_fragment *f, size_t bytes)
+enum status outer_object_room(struct outer_fragment *f, size_t bytes)
 {
-    if (bytes <= f->object_cap) return true;
-    if (bytes > f->object_max) return false;
+    if (bytes <= f->object_cap) return STATUS_OK;
+    if (bytes > f->object_max) return STATUS_LIMIT;
     uint8_t *larger = mem_resize(f->object, f->object_cap, bytes);
-    if (!larger) return false;
+    if (!larger) return STATUS_NOMEM;
     f->object = larger;
     f->object_cap = bytes;
-    return true;
+    return STATUS_OK;
 }
 
 /* What merging relayed deltas takes. */

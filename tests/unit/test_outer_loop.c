@@ -518,6 +518,27 @@ static void test_out_of_memory_at_config(void **state)
     scripted_begin("int8:256");
 }
 
+/* Relayed updates grow with the number of workers. One that is larger than any can be is a defect of its sender; one
+ * that there is no memory for would be asked for again for ever. */
+static void test_no_memory_for_an_update(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    assert_true(scripted_until_training());
+    struct outer_fragment *f = &s->loop->f[0];
+    struct msg m = {.type = MSG_CHUNK, .chunk = {.kind = OBJECT_UPDATE, .key = 1, .total = f->object_max + 1}};
+    m.chunk.data = (const uint8_t *)"x";
+    m.chunk.size = 1;
+    outer_loop_on_message(s->loop, WIRE_BULK, &m, s->now);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_TRAIN);
+    f->object_max++;
+    mem_fail_after(1);
+    outer_loop_on_message(s->loop, WIRE_BULK, &m, s->now);
+    mem_fail_after(0);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "no memory for an update of "));
+}
+
 int main(void)
 {
     log_set_level(LOG_ERROR - 1);
@@ -548,6 +569,7 @@ int main(void)
         cmocka_unit_test_teardown(test_no_allocation_after_the_layout_is_known, end),
         cmocka_unit_test_teardown(test_times_add_up, end),
         cmocka_unit_test_teardown(test_out_of_memory_at_config, end),
+        cmocka_unit_test_teardown(test_no_memory_for_an_update, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
