@@ -123,15 +123,15 @@ enum status engine_write(struct engine *e, enum record_type type, const uint8_t 
     return STATUS_OK;
 }
 
-/* --- time ----------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 static void later(uint64_t *at_us, uint64_t gap_us)
 {
     if (*at_us) *at_us += gap_us;
 }
 
-/* Ticks come every second. When this process was stopped meanwhile, its machine slept, or it was long at work, what came
- * in has not been looked at: that is nobody's silence and counts for no time limit. */
+/* Ticks come every second. When this process was stopped meanwhile, its machine slept, or it was long at work, what
+ * came in has not been looked at: that is nobody's silence and counts for no time limit. */
 static void advance(struct engine *e, uint64_t now_us)
 {
     uint64_t gap = now_us - e->now_us;

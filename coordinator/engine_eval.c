@@ -109,8 +109,8 @@ void engine_eval_prefer(struct engine *e, uint64_t session)
     give(e, &e->eval.shares[0], s);
 }
 
-/* Who gets a share: not the worker that gave it back, which would do so again at once, where others are there who can or
- * soon will. Async: the share it gets is of a newer version. */
+/* Who gets a share: not the worker that gave it back, which would do so again at once, where others are there who can,
+ * or soon will. Async: the share it gets is of a newer version. */
 static struct session *taker(struct engine *e, const struct eval_share *share)
 {
     struct session *again = NULL;
