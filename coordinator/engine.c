@@ -139,7 +139,10 @@ static void advance(struct engine *e, uint64_t now_us)
     if (gap < ENGINE_PAUSE_US) return;
     if (gap >= ENGINE_NOTICE_US)
         log_info("the coordinator listened to nobody for %.1f s: nobody is left out for that", (double)gap * 1e-6);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) later(&e->sessions.sessions[i].heard_us, gap);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        later(&e->sessions.sessions[i].heard_us, gap);
+        later(&e->sessions.sessions[i].moved_us, gap);
+    }
     round_note_pause(&e->ledger.round, gap);
     later(&e->done_us, gap);
 }

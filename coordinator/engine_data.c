@@ -152,6 +152,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     switch (upload_chunk(u, m)) {
     case STATUS_OK:
         TRY(e->store->ops->spool_write(e->store, spool_room(e, u) + m->offset, m->data, m->size, err));
+        s->moved_us = e->now_us;
         break;
     case STATUS_AGAIN: /* lost or repeated: the worker finds out by itself and offers again */
         return STATUS_OK;

@@ -238,7 +238,7 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     s->control = peer;
     s->before = before;
     s->times = times;
-    s->joined_us = s->heard_us = e->now_us;
+    s->joined_us = s->heard_us = s->moved_us = e->now_us;
     return s;
 }
 
@@ -349,6 +349,7 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
 
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m, struct err *err)
 {
+    if (m->state != s->last.state || m->round != s->last.round || m->step != s->last.step) s->moved_us = e->now_us;
     s->last = *m;
     s->beating = true;
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};

@@ -37,6 +37,14 @@ static void add_patience(const struct engine *e, struct line *line, const struct
     add(line, ")");
 }
 
+/* Heartbeats go on while a disk or a device hangs. Only people can tell that from a step that takes long. */
+static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
+{
+    uint64_t still = e->now_us - s->moved_us;
+    if (still >= engine_evict_after_us(e)) add(line, ", no progress for %.0f s", (double)still * 1e-6);
+    add(line, ")");
+}
+
 /* "worker-1 (training, step 12/30)"; m may be NULL: it has no place yet */
 static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s,
                        const struct member *m)
@@ -49,7 +57,11 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
         add(line, "silent for %.0f s", (double)(e->now_us - s->heard_us) * 1e-6);
         add_patience(e, line, m);
     } else if (s->last.state == WORKER_TRAINING) {
-        add(line, "training, step %u/%u)", s->last.step, s->last.steps);
+        add(line, "training, step %u/%u", s->last.step, s->last.steps);
+        add_standstill(e, line, s);
+    } else if (s->last.state == WORKER_SENDING) {
+        add(line, "%s", session_state_name(s->last.state));
+        add_standstill(e, line, s);
     } else {
         add(line, "%s)", s->beating ? session_state_name(s->last.state) : "joining");
     }

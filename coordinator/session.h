@@ -29,6 +29,7 @@ struct session {
     uint32_t member; /* id of its place, SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk; /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;
+    uint64_t moved_us; /* when its work last went on: another state or step, or bytes of a delta */
     uint64_t before; /* id of the session it replaced; 0: none */
     uint32_t times;  /* sessions in a row that were replaced soon after they began, up to this one */
     struct msg_heartbeat last; /* zeros before the first one */

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/hash.h"
 #include "common/log.h"
 #include "tests/lib/engine_rig.h"
 
@@ -138,6 +139,43 @@ static void test_restart_before_the_first_worker(void **state)
     assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
     rig_join(&rig, 0);
     rig_assigned(&rig, 0);
+    rig_close(&rig);
+}
+
+static bool waits_without_progress(const char *text)
+{
+    char line[WIRE_TEXT_MAX];
+    return strstr(engine_waiting(rig.engine, line, sizeof line), text);
+}
+
+/* A worker whose heartbeats go on while its step or its upload does not: it keeps its place, and is named. */
+static void test_no_progress(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    const enum worker_state states[] = {WORKER_TRAINING, WORKER_SENDING};
+    for (int i = 0; i < 2; i++) {
+        rig_beat(&rig, 0, states[i]);
+        for (int s = 0; s < 70; s++) {
+            rig_wait(&rig, 1000000);
+            rig_beat(&rig, 0, states[i]);
+            assert_int_equal(waits_without_progress("no progress"), s >= 59);
+        }
+        assert_true(waits_without_progress(i ? "worker-0 (sending, no progress for 70 s)"
+                                             : "worker-0 (training, step 0/2, no progress for 70 s)"));
+    }
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    rig_say(&rig, rig.workers[0].control, &m);
+    uint8_t bytes[10] = {0};
+    m = (struct msg){.type = MSG_CHUNK,
+                     .chunk = {.kind = OBJECT_DELTA, .total = m.offer.bytes, .data = bytes, .size = sizeof bytes,
+                               .crc = crc32c(0, bytes, sizeof bytes)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    assert_false(waits_without_progress("no progress"));
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
     rig_close(&rig);
 }
 
@@ -337,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_loss_of_an_older_version),
         cmocka_unit_test(test_restart_before_the_first_worker),
         cmocka_unit_test(test_restart_names_the_missing),
+        cmocka_unit_test(test_no_progress),
         cmocka_unit_test(test_status),
         cmocka_unit_test(test_status_of_many),
         cmocka_unit_test(test_refusals_said_once),
