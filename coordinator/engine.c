@@ -235,16 +235,6 @@ enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane la
     return engine_pump(e, err);
 }
 
-void engine_on_disconnect(struct engine *e, uint64_t peer)
-{
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
-        if (s->bulk == peer) s->bulk = SESSION_NO_PEER;
-        if (s->control == peer) s->control = SESSION_NO_PEER;
-    }
-}
-
 static void notice(struct engine *e)
 {
     char text[WIRE_TEXT_MAX];

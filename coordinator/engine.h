@@ -83,8 +83,6 @@ void engine_destroy(struct engine *engine);
 
 enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_lane lane, const struct msg *m,
                               uint64_t now_us, struct err *err) MUST_CHECK;
-/* A connection ended (optional: silence has the same effect, later). */
-void engine_on_disconnect(struct engine *engine, uint64_t peer);
 /* Call when engine_next_deadline_us is reached; harmless at any time. */
 enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err) MUST_CHECK;
 /* When engine_tick wants to be called: a second after the last message or tick at most. Longer pauses between calls are

@@ -289,12 +289,9 @@ void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
 {
     struct session *s = session_by_id(&e->sessions, m->session);
-    if (!s) {
-        engine_refuse_session(e, peer, m->session);
-        return;
-    }
+    if (!s) return; /* refusals are for the control lane: its next heartbeat gets one */
+    if (s->bulk != peer) serve_resume(&s->serve);
     s->bulk = peer;
-    serve_resume(&s->serve);
     engine_hear(e, s);
 }
 
