@@ -215,6 +215,29 @@ size_t lease_encoded_size(const struct lease_book *book)
     return size;
 }
 
+void put_ranges(struct writer *w, const struct wire_range *ranges, uint32_t n)
+{
+    put_u32(w, n);
+    for (uint32_t i = 0; i < n; i++) {
+        put_u64(w, ranges[i].start);
+        put_u64(w, ranges[i].count);
+    }
+}
+
+uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX])
+{
+    uint32_t n = get_u32(r);
+    if (n > WIRE_RANGES_MAX) {
+        reader_fail(r);
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        ranges[i].start = get_u64(r);
+        ranges[i].count = get_u64(r);
+    }
+    return n;
+}
+
 void lease_encode(const struct lease_book *book, struct writer *w)
 {
     put_u64(w, book->cursor);
@@ -229,11 +252,7 @@ void lease_encode(const struct lease_book *book, struct writer *w)
         const struct lease *lease = &book->leases[i];
         put_u32(w, lease->worker);
         put_u64(w, lease->round);
-        put_u32(w, lease->n_ranges);
-        for (uint32_t k = 0; k < lease->n_ranges; k++) {
-            put_u64(w, lease->ranges[k].start);
-            put_u64(w, lease->ranges[k].count);
-        }
+        put_ranges(w, lease->ranges, lease->n_ranges);
     }
 }
 
@@ -241,15 +260,8 @@ static void decode_lease(struct lease *lease, struct reader *r)
 {
     lease->worker = get_u32(r);
     lease->round = get_u64(r);
-    lease->n_ranges = get_u32(r);
-    if (!lease->n_ranges || lease->n_ranges > WIRE_RANGES_MAX) {
-        lease->n_ranges = 0;
-        reader_fail(r);
-    }
-    for (uint32_t k = 0; k < lease->n_ranges; k++) {
-        lease->ranges[k].start = get_u64(r);
-        lease->ranges[k].count = get_u64(r);
-    }
+    lease->n_ranges = get_ranges(r, lease->ranges);
+    if (!lease->n_ranges) reader_fail(r);
 }
 
 enum status lease_decode(struct lease_book *book, struct reader *r)

@@ -58,6 +58,11 @@ uint64_t lease_outstanding(const struct lease_book *book);
 /* CORRUPT unless committed + outstanding + free = [0, cursor) without overlap. */
 enum status lease_check(const struct lease_book *book) MUST_CHECK;
 
+/* Ranges as journal and checkpoints have them: how many (u32), then start and count of each. More than WIRE_RANGES_MAX
+ * fail the reader and are none. */
+void put_ranges(struct writer *w, const struct wire_range *ranges, uint32_t n);
+uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX]) MUST_CHECK;
+
 size_t lease_encoded_size(const struct lease_book *book);
 void lease_encode(const struct lease_book *book, struct writer *w);
 /* Into an initialised book; the result passes lease_check. */

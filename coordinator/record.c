@@ -135,11 +135,7 @@ void record_open_encode(const struct round_open *open, uint32_t n_fragments, con
         put_u32(w, g->steps);
         put_f64(w, g->step0);
         put_f64(w, g->step_rate);
-        put_u32(w, g->n_ranges);
-        for (uint32_t k = 0; k < g->n_ranges; k++) {
-            put_u64(w, g->ranges[k].start);
-            put_u64(w, g->ranges[k].count);
-        }
+        put_ranges(w, g->ranges, g->n_ranges);
     }
 }
 
@@ -151,15 +147,8 @@ static void get_grant(struct round_grant *g, struct reader *r)
     g->steps = get_u32(r);
     g->step0 = get_f64(r);
     g->step_rate = get_f64(r);
-    g->n_ranges = get_u32(r);
-    if (g->n_ranges > WIRE_RANGES_MAX || !isfinite(g->step0) || !isfinite(g->step_rate)) {
-        g->n_ranges = 0;
-        reader_fail(r);
-    }
-    for (uint32_t k = 0; k < g->n_ranges; k++) {
-        g->ranges[k].start = get_u64(r);
-        g->ranges[k].count = get_u64(r);
-    }
+    g->n_ranges = get_ranges(r, g->ranges);
+    if (!isfinite(g->step0) || !isfinite(g->step_rate)) reader_fail(r);
 }
 
 enum status record_open_decode(struct round_open *open, uint32_t cap, uint32_t n_fragments, struct record_clock *clock,

@@ -61,11 +61,7 @@ static void member_encode(const struct member *m, uint32_t n_fragments, struct w
     put_u32(w, work->steps);
     put_f64(w, work->step0);
     put_f64(w, work->step_rate);
-    put_u32(w, work->n_ranges);
-    for (uint32_t i = 0; i < work->n_ranges; i++) {
-        put_u64(w, work->ranges[i].start);
-        put_u64(w, work->ranges[i].count);
-    }
+    put_ranges(w, work->ranges, work->n_ranges);
     for (uint32_t f = 0; f < n_fragments; f++) {
         put_u64(w, work->versions[f]);
         put_u8(w, work->parts[f].state);
@@ -81,15 +77,7 @@ static void work_decode(struct assignment *work, uint32_t n_fragments, struct re
     work->steps = get_u32(r);
     work->step0 = get_f64(r);
     work->step_rate = get_f64(r);
-    work->n_ranges = get_u32(r);
-    if (work->n_ranges > WIRE_RANGES_MAX) {
-        work->n_ranges = 0;
-        reader_fail(r);
-    }
-    for (uint32_t i = 0; i < work->n_ranges; i++) {
-        work->ranges[i].start = get_u64(r);
-        work->ranges[i].count = get_u64(r);
-    }
+    work->n_ranges = get_ranges(r, work->ranges);
     for (uint32_t f = 0; f < n_fragments; f++) {
         work->versions[f] = get_u64(r);
         work->parts[f] = (struct part){.state = get_u8(r)};
