@@ -222,12 +222,13 @@ wait $pid || code=$?
 expect_equal "exit code" "$code" 75
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the stubborn worker is still there"
 
-# A child that prints without end keeps nothing from being heard.
+# A child that prints without end, faster than it is read, keeps nothing from being heard.
 fresh endless
-echo 'exec yes' >"$STUB_DIR/plan-worker-0"
-launch_in_place --quiet >"$tmp/.bg" 2>&1 &
+echo 'for i in 1 2 3 4; do yes & done; wait' >"$STUB_DIR/plan-worker-0"
+launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 plan_taken
+sleep 0.2
 kill -TERM $pid
 wait_until 10 gone $pid
 code=0

@@ -90,7 +90,7 @@ static void test_lane_full_for_long(void **state)
     assert_in_range(rig.bulk_refused, 5, 12);
     rig.bulk_answer = STATUS_OK;
     m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].bulk, &m);
+    rig_say(&rig, rig.workers[0].bulk = 777, &m); /* a new connection is empty */
     rig_expect(&rig, 0, MSG_CHUNK, &m);
     rig_close(&rig);
 }

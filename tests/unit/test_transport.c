@@ -38,10 +38,17 @@ struct arrival {
 
 static uint8_t big[BIG];
 
+/* A port that was given back may be somebody's for a moment: one that dials takes any that is free. */
 static void listen_at(struct place *p, const char *endpoint, const struct transport_keys *keys)
 {
     struct err err = {0};
-    if (transport_zmq_listen(&p->listener, endpoint, keys, p->bound, sizeof p->bound, &err)) fail_msg("%s", err.msg);
+    char bound[sizeof p->bound];
+    uint64_t end = clock_monotonic_us() + PATIENCE;
+    enum status status;
+    do status = transport_zmq_listen(&p->listener, endpoint, keys, bound, sizeof bound, &err);
+    while (status == STATUS_EXISTS && clock_monotonic_us() < end && usleep(SECOND / 10) == 0);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    memcpy(p->bound, bound, sizeof bound);
     assert_int_equal(transport_address_parse(&p->address, p->bound, NULL), STATUS_OK);
     if (!keys) return;
     p->address.curve = 1;
