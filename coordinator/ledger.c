@@ -5,9 +5,6 @@
 #include "common/mem.h"
 #include "coordinator/update_compute.h"
 
-typedef enum status (*fold_fn)(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                               struct err *err);
-
 enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir, struct err *err)
 {
     *l = (struct ledger){.config = config, .init_dir = init_dir};
@@ -89,30 +86,22 @@ enum status ledger_room(struct ledger *l)
 
 /* --- folds of the small records ----------------------------------------------------------------------------------- */
 
-static enum status fold_run(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size, struct err *err)
+static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size)
 {
     struct record_run run;
-    (void)at;
-    (void)err;
     TRY(record_run_decode(&run, body, size));
     return ledger_set_run(l, &run);
 }
 
-static enum status fold_start(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                              struct err *err)
+static enum status fold_start(struct ledger *l, size_t size)
 {
-    (void)at;
-    (void)body;
-    (void)err;
     if (size || !l->begun) return STATUS_CORRUPT;
     if (!l->done) l->starts++; /* there is nothing to go on with */
     return STATUS_OK;
 }
 
-static enum status fold_model(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                              struct err *err)
+static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
 {
-    (void)at;
     TRY(ledger_set_model(l, body, size, err));
     TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
@@ -124,56 +113,42 @@ static enum status fold_model(struct ledger *l, struct journal_ref at, const uin
     return STATUS_OK;
 }
 
-static enum status fold_member(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                               struct err *err)
+static enum status fold_member(struct ledger *l, const uint8_t *body, size_t size)
 {
     struct record_member m;
-    (void)at;
-    (void)err;
     TRY(record_member_decode(&m, body, size));
     if (m.what == RECORD_MEMBER_JOIN) return round_fold_join(&l->round, m.id, m.uuid, m.name);
     return round_fold_leave(&l->round, m.id);
 }
 
-static enum status fold_open(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                             struct err *err)
+static enum status fold_open(struct ledger *l, const uint8_t *body, size_t size)
 {
     struct round_open open;
-    (void)at;
-    (void)err;
     TRY(ledger_room(l));
     open.grants = l->grants;
     TRY(record_open_decode(&open, l->cap_grants, l->layout.n_fragments, &l->clock, body, size));
     return round_fold_open(&l->round, &open);
 }
 
-static enum status fold_delta(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                              struct err *err)
+static enum status fold_delta(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size)
 {
     struct record_delta m;
-    (void)err;
     TRY(record_delta_decode(&m, body, size));
     m.part.at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
     if (m.fragment >= l->layout.n_fragments || m.part.bytes > l->outer.delta_cap) return STATUS_CORRUPT;
     return round_fold_delta(&l->round, m.id, m.round, m.fragment, &m.part);
 }
 
-static enum status fold_drop(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                             struct err *err)
+static enum status fold_drop(struct ledger *l, const uint8_t *body, size_t size)
 {
     struct record_drop m;
-    (void)at;
-    (void)err;
     TRY(record_drop_decode(&m, body, size));
     return round_fold_drop(&l->round, m.id, m.round, m.fragment, m.code);
 }
 
-static enum status fold_eval(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                             struct err *err)
+static enum status fold_eval(struct ledger *l, const uint8_t *body, size_t size)
 {
     struct record_eval m;
-    (void)at;
-    (void)err;
     TRY(record_eval_decode(&m, body, size));
     l->clock = m.clock;
     l->evaluated = true;
@@ -184,22 +159,13 @@ static enum status fold_eval(struct ledger *l, struct journal_ref at, const uint
     return STATUS_OK;
 }
 
-static enum status fold_done(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
-                             struct err *err)
+static enum status fold_done(struct ledger *l, const uint8_t *body, size_t size)
 {
-    (void)at;
-    (void)err;
     struct reader r = reader_of(body, size);
     record_clock_decode(&l->clock, &r);
     l->done = true;
     return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
 }
-
-static const fold_fn folds[] = {
-    [RECORD_RUN] = fold_run,       [RECORD_START] = fold_start, [RECORD_MODEL] = fold_model,
-    [RECORD_MEMBER] = fold_member, [RECORD_OPEN] = fold_open,   [RECORD_DELTA] = fold_delta,
-    [RECORD_DROP] = fold_drop,     [RECORD_EVAL] = fold_eval,   [RECORD_DONE] = fold_done,
-};
 
 static const char *const names[] = {
     [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL",   [RECORD_MEMBER] = "MEMBER",
@@ -211,8 +177,19 @@ static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, 
                         struct err *err)
 {
     bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
-    if (type >= sizeof folds / sizeof *folds || !folds[type] || (!early && !l->modelled)) return STATUS_CORRUPT;
-    return folds[type](l, at, body, size, err);
+    if (!early && !l->modelled) return STATUS_CORRUPT;
+    switch (type) {
+    case RECORD_RUN: return fold_run(l, body, size);
+    case RECORD_START: return fold_start(l, size);
+    case RECORD_MODEL: return fold_model(l, body, size, err);
+    case RECORD_MEMBER: return fold_member(l, body, size);
+    case RECORD_OPEN: return fold_open(l, body, size);
+    case RECORD_DELTA: return fold_delta(l, at, body, size);
+    case RECORD_DROP: return fold_drop(l, body, size);
+    case RECORD_EVAL: return fold_eval(l, body, size);
+    case RECORD_DONE: return fold_done(l, body, size);
+    default: return STATUS_CORRUPT;
+    }
 }
 
 enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t *body, size_t size,
