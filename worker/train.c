@@ -232,16 +232,19 @@ static void shut_link(struct trainer *t, uint64_t flush_us)
     t->link = NULL;
 }
 
-/* A coordinator on this machine may come back at another port: its run folder says where. */
+/* A coordinator on this machine may come back at another port: its run folder says where. Where that cannot be reached
+ * the worker leaves as it does after any error, by the connection that it has. */
 static enum status follow_address(struct trainer *t, char *join, size_t cap, struct err *err)
 {
     char now_there[sizeof t->options->join];
+    struct link *before = t->link;
     if (join_line_read(t->options->address_file, now_there, sizeof now_there, NULL) != STATUS_OK) return STATUS_OK;
     if (!strcmp(now_there, join)) return STATUS_OK;
     log_info("the coordinator's address changed: connects again");
     snprintf(join, cap, "%s", now_there);
-    shut_link(t, 0);
-    return open_link(t, join, err);
+    TRY(open_link(t, join, err));
+    link_close(before, 0);
+    return STATUS_OK;
 }
 
 static enum status wait_for_work(struct trainer *t, struct patience *patience, char *join, size_t cap, struct err *err)

@@ -100,3 +100,24 @@ stop_one() { # method rounds: false when the run was over before its worker was 
 rounds=$((rounds_per_s * (stopped_s + 6))) # a guess: this machine may be faster by now than it was above
 stop_one async $rounds || stop_one async $((4 * rounds)) || fail "async: over before its worker was let go"
 stop_one diloco 200 || stop_one diloco $rounds || fail "diloco: over before its worker was let go"
+
+# The coordinator is silent, and its run folder names another address, which nobody can dial: the worker saves its state
+# and leaves by the connection that it has.
+reset
+write_config run.yaml train.method=diloco train.max_steps=1000000 train.sync_every=5 train.eval_every=0 \
+    checkpoint.worker_every=1000000
+node_start coordinator
+node_start worker-0
+until_true 60 "some rounds" rounds_reach 5
+kill -STOP "${node_pid[coordinator]}"
+mv run/address address.before
+echo 'tcp://nowhere' >run/address
+finish "${node_pid[worker-0]}" 30 2 worker-0
+grep -q "address changed" worker-0.log || fail "worker-0 ended for another reason: $(tail -n 2 worker-0.log)"
+mv address.before run/address
+kill -CONT "${node_pid[coordinator]}"
+until_true 30 "LEAVE to come" grep -q 'worker-0 left' coordinator.log
+node_start worker-0
+until_true 30 "the state" grep -Eq 'continues from its state after round ([2-9]|[0-9]{2,}) ' worker-0.log
+kill "${node_pid[worker-0]}" "${node_pid[coordinator]}"
+echo "a coordinator that moved out of reach: the worker left with its state saved"
