@@ -1,6 +1,7 @@
 #include "common/pool.h"
 
 #include "common/mem.h"
+#include "common/thread.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -133,7 +134,7 @@ enum status pool_create(int threads, enum pool_floats floats, struct pool **out)
     pool->floats = floats;
     for (int i = 1; i < threads; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .index = i};
-        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
+        if (thread_start(&pool->workers[i].thread, worker_main, &pool->workers[i]) != 0) {
             pool_stop(pool, i);
             return STATUS_NOMEM;
         }

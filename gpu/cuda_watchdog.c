@@ -8,6 +8,7 @@
 
 #include "common/environment.h"
 #include "common/mem.h"
+#include "common/thread.h"
 
 enum { LOOKS = 10 /* a second */, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
 
@@ -81,7 +82,7 @@ static void help(struct cuda_watchdog *w, void *(*body)(void *arg))
     pthread_t thread;
     w->helpers++;
     pthread_mutex_unlock(&w->lock);
-    if (pthread_create(&thread, NULL, body, w) == 0)
+    if (thread_start(&thread, body, w) == 0)
         pthread_detach(thread);
     else
         body(w);
@@ -169,7 +170,7 @@ enum status cuda_watchdog_start(const struct cuda_watch *watch, struct cuda_watc
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&w->turned, &attr);
     pthread_condattr_destroy(&attr);
-    if (pthread_create(&w->thread, NULL, watch_main, w) != 0) {
+    if (thread_start(&w->thread, watch_main, w) != 0) {
         watchdog_free(w);
         return err_set(err, STATUS_LIMIT, "watchdog: cannot start its thread");
     }

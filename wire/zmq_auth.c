@@ -1,12 +1,12 @@
 #include "wire/zmq_auth.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <zmq.h>
 
 #include "common/log.h"
+#include "common/thread.h"
 #include "wire/transport.h"
 
 enum { KEY_BYTES = 32, KEY_Z85 = 41, ZAP_PARTS = 7, ZAP_PART_MAX = 255 };
@@ -56,16 +56,10 @@ static void *answer_all(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads: one here would cut an answer short. */
 static bool start_thread(struct zmq_auth *auth)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&auth->thread, NULL, answer_all, auth);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = failed;
-    return !failed;
+    errno = thread_start(&auth->thread, answer_all, auth);
+    return !errno;
 }
 
 enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32], struct err *err)

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -10,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/thread.h"
 #include "worker/ring.h"
 #include "worker/sync.h"
 
@@ -148,13 +148,8 @@ static void finish(struct link *link)
 
 static enum status start(struct link *link)
 {
-    sigset_t all, before;
-    sigfillset(&all); /* signals are the compute thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&link->thread, NULL, run, link);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    link->started = !failed;
-    return failed ? STATUS_NOMEM : STATUS_OK;
+    link->started = thread_start(&link->thread, run, link) == 0;
+    return link->started ? STATUS_OK : STATUS_NOMEM;
 }
 
 enum status link_open(struct link **link_p, struct transport *transport, struct pulse *pulse, struct err *err)

@@ -1,5 +1,7 @@
 #include "worker/replica_impl.h"
 
+#include "common/thread.h"
+
 /* --- one rank's work ---------------------------------------------------------------------------------------------- */
 
 /* Rows of micro-step `micro` that belong to this rank: counters are dealt micro-step by micro-step, rank by rank. */
@@ -185,7 +187,7 @@ enum status ranks_reached(struct replica *r, int slot, struct err *err)
 enum status ranks_start(struct replica *r, struct err *err)
 {
     for (int i = 1; i < r->n_ranks; i++) {
-        if (pthread_create(&r->ranks[i].thread, NULL, rank_main, &r->ranks[i]) != 0)
+        if (thread_start(&r->ranks[i].thread, rank_main, &r->ranks[i]) != 0)
             return err_set(err, STATUS_LIMIT, "cannot start the thread of rank %d", i);
         r->ranks[i].started = true;
     }

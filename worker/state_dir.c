@@ -1,7 +1,6 @@
 #include "worker/state_dir.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,6 +8,7 @@
 
 #include "common/fileio.h"
 #include "common/hash.h"
+#include "common/thread.h"
 
 enum { PIECE = 1 << 20 }; /* summed while the cache has it, then written */
 
@@ -93,17 +93,13 @@ static void *run(void *arg)
 static void save_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n)
 {
     struct state_dir *d = ctx;
-    sigset_t all, before;
     d->state = state;
     d->body = body;
     d->n_body = n;
     d->err = (struct err){0};
     atomic_store(&d->over, false);
     d->begun = true;
-    sigfillset(&all); /* signals are the caller's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    d->apart = pthread_create(&d->thread, NULL, run, d) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    d->apart = thread_start(&d->thread, run, d) == 0;
     if (!d->apart) run(d); /* no more threads: it takes longer, and is as safe */
 }
 

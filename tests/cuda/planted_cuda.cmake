@@ -419,7 +419,7 @@ atoll_planted_cuda(slow_taken_for_hung test_slow cuda_watchdog.c
 atoll_planted_cuda(idle_taken_for_hung test_slow cuda_watchdog.c
     "now == moves && w->watch.busy(w->watch.ctx)" "now == moves" WAITS)
 atoll_planted_cuda(aborted_by_who_should_look test_last_resort cuda_watchdog.c
-    "pthread_create(&thread, NULL, body, w) == 0" "false" WAITS)
+    "thread_start(&thread, body, w) == 0" "false" WAITS)
 atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
     "if (w->watch.end) last_resort(w);" "" WAITS)
 

@@ -1,7 +1,9 @@
 /* ctest: labels=threads
  * The pool: every thread runs every job once, shares cover everything, and more threads than cores cost little. */
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -170,6 +172,29 @@ static void test_more_threads_than_cores(void **state)
 #endif
 }
 
+static void check_signals(void *ctx, int thread, int threads)
+{
+    sigset_t blocked;
+    (void)threads;
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    atomic_bool *as_it_should_be = ctx;
+    bool other = thread != 0;
+    if (sigismember(&blocked, SIGTERM) != other || sigismember(&blocked, SIGINT) != other)
+        atomic_store(as_it_should_be, false);
+}
+
+/* A signal ends the waits of the thread that main runs in: no other one takes it. */
+static void test_signals_are_for_the_caller(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    atomic_bool as_it_should_be = true;
+    assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    pool_run(pool, check_signals, &as_it_should_be);
+    pool_destroy(pool);
+    assert_true(atomic_load(&as_it_should_be));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +202,7 @@ int main(void)
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_signals_are_for_the_caller),
         cmocka_unit_test(test_more_threads_than_cores),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
