@@ -165,8 +165,7 @@ static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint6
 void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const struct msg *m, uint64_t now_us)
 {
     struct sync *s = &loop->sync;
-    (void)lane;
-    if (s->phase == SYNC_STOPPED) return;
+    if (s->phase == SYNC_STOPPED || lane != msg_lane(m->type)) return;
     pulse_heard(&loop->pulse, m, now_us);
     switch (m->type) {
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
