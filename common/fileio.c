@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -108,21 +107,6 @@ bool file_is_locked(const char *path)
     bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
     return locked;
-}
-
-void file_sweep(const char *path)
-{
-    glob_t found;
-    char pattern[FILEIO_PATH_MAX];
-    size_t n = 0;
-    for (const char *p = path; *p && n < sizeof pattern - 16; p++) { /* a folder's name may hold anything */
-        if (strchr("*?[\\", *p)) pattern[n++] = '\\';
-        pattern[n++] = *p;
-    }
-    snprintf(pattern + n, sizeof pattern - n, ".tmp-[0-9]*");
-    if (glob(pattern, GLOB_NOSORT, NULL, &found)) return;
-    for (size_t i = 0; i < found.gl_pathc; i++) unlink(found.gl_pathv[i]);
-    globfree(&found);
 }
 
 /* --- a file under construction ------------------------------------------------------------------------------------ */

@@ -19,8 +19,6 @@ enum status file_write(const char *path, const void *data, size_t size, struct e
 bool file_exists(const char *path);
 /* Somebody holds the file's flock, as a coordinator that of RUN/lock while it lives: had for a moment here, to see. */
 bool file_is_locked(const char *path);
-/* Remove what processes that were killed left of the file under temporary names. For who knows that none writes it. */
-void file_sweep(const char *path);
 
 /* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. Put
  * fails, too, once a signal was noted (common/interrupt.h). */

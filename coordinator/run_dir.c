@@ -17,6 +17,7 @@
 
 #include "common/fileio.h"
 #include "common/mem.h"
+#include "common/temporary.h"
 #include "wire/endpoint.h"
 
 enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024, LOCK_AGAIN_US = 100000 };
@@ -50,7 +51,7 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
     static const char *const files[] = {"address", "config.yaml", "keys", "run_id", "summary.json"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         path_of(dir, files[i], path);
-        file_sweep(path);
+        temporary_sweep(path);
     }
     return STATUS_OK;
 }

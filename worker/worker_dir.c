@@ -10,6 +10,7 @@
 
 #include "common/fileio.h"
 #include "common/mem.h"
+#include "common/temporary.h"
 
 enum { HEX = 2 * WIRE_UUID, TRIES_MAX = 64 };
 
@@ -40,7 +41,7 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
     void *data;
     size_t size;
     snprintf(path, sizeof path, "%s/uuid", d->path);
-    file_sweep(path);
+    temporary_sweep(path);
     if (!file_exists(path)) return uuid_make(path, d->uuid, err);
     TRY(file_read(path, 4096, &data, &size, err));
     bool good = size >= HEX && worker_uuid_parse(data, d->uuid);

@@ -96,20 +96,20 @@ static void test_lock(void **state)
 static void test_left_over(void **state)
 {
     (void)state;
-    static const char *const ours[] = {"address.tmp-12", "keys.tmp-3456789", "run_id.tmp-1"};
-    static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-12", "keys"};
+    static const char *const ours[] = {"address.tmp-999999999", "keys.tmp-999999998"};
+    static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-999999999", "keys", "run_id.tmp-1"};
     char path[FILEIO_PATH_MAX];
     struct err err = {0};
     int fd = -1;
-    for (int i = 0; i < 3; i++) put(ours[i], "");
-    for (int i = 0; i < 4; i++) put(others[i], "");
+    for (int i = 0; i < 2; i++) put(ours[i], "");
+    for (int i = 0; i < 5; i++) put(others[i], "");
     if (run_dir_lock(dir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
     close(fd);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         in_dir(ours[i], path);
         assert_false(file_exists(path));
     }
-    for (int i = 0; i < 4; i++) take_away(others[i]);
+    for (int i = 0; i < 5; i++) take_away(others[i]);
     take_away("lock");
 }
 
