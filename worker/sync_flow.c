@@ -78,8 +78,10 @@ static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t t
 static uint64_t coming(const struct sync *s)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < s->n_fragments; i++)
-        if (s->f[i].total && !s->f[i].complete) bytes += lacking(&s->f[i], s->f[i].have, s->f[i].requested);
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!f->complete) bytes += lacking(f, f->have, f->requested < f->total ? f->requested : f->total);
+    }
     return bytes;
 }
 
@@ -221,7 +223,7 @@ static uint64_t under_way(const struct sync *s)
 
 static void delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
 {
-    expect_objects(s, now_us); /* the update may follow at once */
+    if (f->upload != SYNC_UPLOAD_DELIVERED) expect_objects(s, now_us); /* the update may follow at once */
     f->held = f->bytes;
     f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
     f->lost = f->passed;
