@@ -1,15 +1,16 @@
 /* Private to coordinator/engine*.c: the engine's state and what its parts ask of each other.
  *
- *     engine.c         dispatch, time, what follows from every event (engine_pump); sends, refuses, reports for all
- *     engine_start.c   create, recover, destroy
- *     engine_join.c    HELLO, JOIN, BIND, HEARTBEAT, LEAVE, eviction
- *     engine_model.c   the first JOIN: the run's model
- *     engine_metrics.c METRICS
- *     engine_work.c    opening rounds, closing fragments, checkpoints, the end
- *     engine_round.c   the line of a round
- *     engine_data.c    deltas in, objects out
- *     engine_eval.c    evaluations
- *     engine_report.c  status, waiting lines, summary */
+ *     engine.c          dispatch, time, what follows from every event (engine_pump); sends, refuses, reports for all
+ *     engine_start.c    create, recover, destroy
+ *     engine_join.c     HELLO, JOIN, BIND
+ *     engine_presence.c HEARTBEAT, LEAVE, eviction
+ *     engine_model.c    the first JOIN: the run's model
+ *     engine_metrics.c  METRICS
+ *     engine_work.c     opening rounds, closing fragments, checkpoints, the end
+ *     engine_round.c    the line of a round
+ *     engine_data.c     deltas in, objects out
+ *     engine_eval.c     evaluations
+ *     engine_report.c   status, waiting lines, summary */
 #ifndef COORDINATOR_ENGINE_IMPL_H
 #define COORDINATOR_ENGINE_IMPL_H
 
@@ -124,11 +125,16 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
 /* Nobody has this session: says so, and why, where another process took its place. */
 void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id);
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m);
+/* Give places to everybody waiting for the first round, in order of names. */
+enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
+/* Write that a member comes, leaves or is evicted. */
+enum status engine_write_member(struct engine *e, enum record_member_what what, uint32_t id,
+                                const uint8_t uuid[WIRE_UUID], const char *name, struct err *err) MUST_CHECK;
+
+/* --- engine_presence.c --- */
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,
                                 struct err *err) MUST_CHECK;
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
-/* Give places to everybody waiting for the first round, in order of names. */
-enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
 /* Its worker was heard of: on any lane, by any message. */
 void engine_hear(struct engine *e, struct session *s);
 /* Remove members not heard of for too long, and their sessions. */

@@ -114,7 +114,7 @@ atoll_planted(put_back_during_a_save worker/outer_loop_delta.c
     "    f->pending = false;")
 
 # --- patience
-atoll_planted(assignment_never_repeated coordinator/engine_join.c
+atoll_planted(assignment_never_repeated coordinator/engine_presence.c
     "engine_send_assign(" "if (0) engine_send_assign(")
 atoll_planted(offer_never_repeated worker/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
