@@ -1,7 +1,8 @@
 #include "compress/payload_entropy.h"
 
 #include <math.h>
-#include <string.h>
+
+#include "common/mem.h"
 
 enum { SYMBOLS_MAX = 1 << 16 };
 
@@ -26,10 +27,12 @@ static double entropy_of_bits(const uint8_t *codes, size_t size, unsigned bits)
 
 static double entropy_of_16(const uint8_t *codes, size_t n)
 {
-    static _Thread_local uint64_t count[SYMBOLS_MAX];
-    memset(count, 0, sizeof count);
+    uint64_t *count = mem_alloc(SYMBOLS_MAX, sizeof *count);
+    if (!count) return NAN;
     for (size_t i = 0; i < n; i++) count[codes[2 * i] | codes[2 * i + 1] << 8]++;
-    return entropy(count, SYMBOLS_MAX);
+    double bits = entropy(count, SYMBOLS_MAX);
+    mem_free(count);
+    return bits;
 }
 
 static double entropy_of_planes(const uint8_t *codes, size_t n, size_t width)
