@@ -80,13 +80,12 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     TRY(child_arg(child, "%s", l->config_path));
     TRY(child_arg(child, "--dir"));
     TRY(child_arg(child, "%s", l->folder.dir));
-    for (size_t i = 0; i < o->n_settings; i++)
-        if (strncmp(o->settings[i], "--coordinator.listen=", 21) != 0) TRY(child_arg(child, "%s", o->settings[i]));
+    for (size_t i = 0; i < o->n_settings; i++) TRY(child_arg(child, "%s", o->settings[i]));
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
     /* All on this machine: any free port will do unless one was asked for. */
-    bool free_port = source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT;
-    TRY(child_arg(child, "--coordinator.listen=%s", free_port ? "tcp://127.0.0.1:*" : l->config.coordinator.listen));
+    if (source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT)
+        TRY(child_arg(child, "--coordinator.listen=tcp://127.0.0.1:*"));
     if (l->folder.init_dir[0]) TRY(child_arg(child, "--model.init_from=%s", l->folder.init_dir));
     return STATUS_OK;
 }

@@ -252,8 +252,8 @@ static const char *state_name(const struct engine *e)
 {
     if (e->ledger.done) return "done";
     if (e->stopping) return "stopping";
-    if (!e->ledger.modelled || (!e->ledger.round.members.n && !round_done(&e->ledger.round))) return "waiting";
-    return e->eval.open && engine_eval_blocks(e) ? "evaluating" : "training";
+    if (e->eval.open && engine_eval_blocks(e)) return "evaluating";
+    return e->ledger.modelled && round_busy(&e->ledger.round) ? "training" : "waiting";
 }
 
 /* "deltas_refused": how many, and "refused_for": how many for each reason there was. */
