@@ -21,7 +21,7 @@ static double attn_loss(void *ctx)
     struct attn_case *k = ctx;
     size_t t = k->s.seq, hd = k->s.head_dim, c = k->s.heads * hd;
     size_t groups = k->s.kv_heads ? k->s.kv_heads : k->s.heads, ld = c + 2 * groups * hd;
-    double loss = 0, *p = mem_alloc(t, sizeof *p);
+    double loss = 0, scale = 1 / sqrt((double)hd), *p = mem_alloc(t, sizeof *p);
     memset(k->o, 0, k->s.batch * t * c * sizeof *k->o);
     for (size_t bh = 0; bh < k->s.batch * k->s.heads; bh++) {
         size_t h = bh % k->s.heads;
@@ -32,14 +32,14 @@ static double attn_loss(void *ctx)
             double top = -INFINITY, sum = 0;
             for (size_t j = 0; j <= i; j++) {
                 p[j] = 0;
-                for (size_t d = 0; d < hd; d++) p[j] += q[i * ld + d] * key[j * ld + d] / sqrt((double)hd);
+                for (size_t d = 0; d < hd; d++) p[j] += q[i * ld + d] * key[j * ld + d] * scale;
                 top = fmax(top, p[j]);
             }
-            for (size_t j = 0; j <= i; j++) sum += exp(p[j] - top);
+            for (size_t j = 0; j <= i; j++) sum += p[j] = exp(p[j] - top);
             k->lse[bh * t + i] = top + log(sum);
             for (size_t d = 0; d < hd; d++) {
                 size_t at = (bh / k->s.heads * t + i) * c + h * hd + d;
-                for (size_t j = 0; j <= i; j++) k->o[at] += exp(p[j] - top) / sum * value[j * ld + d];
+                for (size_t j = 0; j <= i; j++) k->o[at] += p[j] / sum * value[j * ld + d];
                 loss += k->g[at] * k->o[at];
             }
         }
