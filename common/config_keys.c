@@ -156,7 +156,7 @@ const struct config_key config_keys[] = {
                "all, a number of workers (all, where fewer are there), or a percentage such as 75%"),
     LOCAL_U32(coordinator, min_workers, "1", 1, 65536, "workers",
               "workers that must be there before the first round; async: the run takes max_steps for each of them"),
-    LOCAL_U32(coordinator, max_workers, "64", 1, 2000, "workers", "workers at one time"),
+    LOCAL_U32(coordinator, max_workers, "64", 1, 65536, "workers", "workers at one time"),
     LOCAL_U32(coordinator, threads, "0", 0, 256, "threads", "of the outer step; 0: one a core; changes no result"),
     LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
                "silence after which a worker loses its place, 2 s or more; 0: as measured"),

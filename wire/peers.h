@@ -8,10 +8,7 @@
 
 #include "wire/msg.h"
 
-enum {
-    PEER_ID_BYTES = 29,
-    PEERS_MAX = 4096, /* connections: two a worker (coordinator.max_workers), and of who asks for the status */
-};
+enum { PEER_ID_BYTES = 29, PEERS_MAX = 4096 };
 
 /* A dialler's routing id: "ATL1", lane, uuid, nonce of the process. */
 struct peer_id {
