@@ -51,30 +51,6 @@ enum status child_arg(struct child *child, const char *fmt, ...)
     return STATUS_OK;
 }
 
-static size_t arg_index(const struct child *child, const char *prefix)
-{
-    size_t i = 1;
-    while (i < child->argc && strncmp(child->argv[i], prefix, strlen(prefix)) != 0) i++;
-    return i < child->argc ? i : 0;
-}
-
-const char *child_arg_find(const struct child *child, const char *prefix)
-{
-    size_t i = arg_index(child, prefix);
-    return i ? child->argv[i] : NULL;
-}
-
-enum status child_arg_replace(struct child *child, const char *prefix, const char *word)
-{
-    size_t i = arg_index(child, prefix);
-    if (!i) return child_arg(child, "%s", word);
-    char *copy = mem_strdup(word);
-    if (!copy) return STATUS_NOMEM;
-    mem_free(child->argv[i]);
-    child->argv[i] = copy;
-    return STATUS_OK;
-}
-
 enum status child_log_open(struct child *child, const char *logs, struct err *err)
 {
     char path[4096];

@@ -50,10 +50,6 @@ void child_init(struct child *child, const char *name, const char *prefix, bool 
 void child_finish(struct child *child);
 /* Append one word to the command line. */
 enum status child_arg(struct child *child, const char *fmt, ...) __attribute__((format(printf, 2, 3))) MUST_CHECK;
-/* The first word that starts with `prefix`, or NULL. */
-const char *child_arg_find(const struct child *child, const char *prefix);
-/* Replace that word, or append the new one. */
-enum status child_arg_replace(struct child *child, const char *prefix, const char *word) MUST_CHECK;
 
 /* Open LOGS/NAME.log for appending. */
 enum status child_log_open(struct child *child, const char *logs, struct err *err) MUST_CHECK;

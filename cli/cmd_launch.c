@@ -232,6 +232,8 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     s->worker_restarts = restarts_before(l);
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
+    bool never = !strcmp(l->folder.resume, "never");
+    s->again = never ? "the same command with --resume auto" : "the same command";
     announce_terminal();
     launch_memory_announce(&l->config, (uint32_t)l->n_workers);
     TRY(supervisor_init(s, err));

@@ -1,6 +1,7 @@
 /* atoll status: asks a running coordinator, or reads the summary of a run that is over. */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -16,12 +17,12 @@
 #include "common/options.h"
 #include "wire/transport.h"
 
-enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_AFAR_S = 1, ADDRESS_MAX = 1024 };
+enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_AFAR_S = 1, ADDRESS_MAX = 1024 };
 
 struct question {
     const char *run; /* the folder asked about; NULL: an address */
     char run_id[2 * WIRE_UUID + 1]; /* of the run it holds; "": not known */
-    double timeout_s;
+    double timeout_s; /* NAN: not given */
     bool raw;
 };
 
@@ -109,9 +110,9 @@ static enum status tell_stopped(const struct question *q, const char *program, s
 {
     json_t *round = run_last_round(q->run);
     char far[128] = "no round of it is done";
-    double loss;
+    double loss = NAN; /* a loss that is no number is left out */
     json_int_t at, of;
-    if (!json_unpack(round, "{s:I, s:I, s:F}", "round", &at, "rounds", &of, "loss", &loss))
+    if (!json_unpack(round, "{s:I, s:I, s?:F}", "round", &at, "rounds", &of, "loss", &loss))
         snprintf(far, sizeof far, "%lld of %lld rounds are done, loss %.4f", (long long)at, (long long)of, loss);
     if (q->raw && round) {
         json_object_del(round, "event");
@@ -174,8 +175,9 @@ static enum status status_of_run(struct question *q, struct err *err)
     if (known != STATUS_OK && known != STATUS_NOTFOUND) return known;
     if (!here) { /* it is most likely an old address, if not one of a machine that shares the folder */
         log_set_level(LOG_ERROR);
-        if (q->timeout_s > ASK_AFAR_S) q->timeout_s = ASK_AFAR_S;
+        if (isnan(q->timeout_s)) q->timeout_s = ASK_AFAR_S;
     }
+    if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
     if (known == STATUS_OK) asked = status_of_address(address, q, err);
     if (asked == STATUS_OK) return asked;
     if (over) return show_summary(path, q->raw, err);
@@ -184,7 +186,7 @@ static enum status status_of_run(struct question *q, struct err *err)
 
 int cmd_status(int argc, char **argv)
 {
-    struct question q = {.timeout_s = 5};
+    struct question q = {.timeout_s = NAN};
     const struct option_spec specs[] = {
         {"json", OPTION_FLAG, &q.raw, NULL, "the answer as it came"},
         {"timeout", OPTION_REAL, &q.timeout_s, "S", "seconds to wait for an answer (5)"},
@@ -201,9 +203,10 @@ int cmd_status(int argc, char **argv)
     struct err err = {0};
     enum status status = options_parse(&o, argc, argv, &err);
     if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && !(q.timeout_s > 0 && q.timeout_s < 1e6))
+    if (status == STATUS_OK && !isnan(q.timeout_s) && !(q.timeout_s > 0 && q.timeout_s < 1e6))
         status = err_set(&err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q.timeout_s);
     if (status == STATUS_OK && strstr(o.args[0], "://")) {
+        if (isnan(q.timeout_s)) q.timeout_s = ASK_S;
         status = status_of_address(o.args[0], &q, &err);
     } else if (status == STATUS_OK) {
         q.run = o.args[0];

@@ -36,7 +36,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
 /* A data set or a model lies there, and no run: a slip. */
 static enum status check_free(const struct launch_folder *l, struct err *err)
 {
-    static const char *const others[] = {"meta.json", "config.json", "train_000000.bin", "model.safetensors"};
+    static const char *const others[] = {"meta.json", "train_000000.bin", "model.safetensors"};
     char path[FILEIO_PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         TRY(run_path(path, sizeof path, l->dir, others[i], err));

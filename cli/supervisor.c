@@ -202,23 +202,8 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     }
 }
 
-/* A coordinator that took a free port ("...:*") must come back at the same one when it is restarted. */
-static enum status listen_fix_port(struct supervisor *s)
-{
-    static const char key[] = "--coordinator.listen=";
-    const char *listen = child_arg_find(&s->coordinator, key);
-    size_t n = listen ? strlen(listen) : 0, address = strcspn(s->address, " ");
-    if (!n || listen[n - 1] != '*') return STATUS_OK;
-    char word[SUPERVISOR_ADDRESS_MAX + 512];
-    const char *colon = memrchr(s->address, ':', address);
-    if (!colon) return STATUS_OK;
-    snprintf(word, sizeof word, "%.*s%.*s", (int)(n - 1), listen, (int)(s->address + address - colon - 1), colon + 1);
-    return child_arg_replace(&s->coordinator, key, word);
-}
-
 static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
 {
-    TRY(listen_fix_port(s));
     for (size_t i = 0; i < s->n_workers; i++) TRY(child_start(&s->workers[i], now_us, err));
     return STATUS_OK;
 }
@@ -316,6 +301,6 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
     }
     terminal_bar_clear();
     mem_free(fds);
-    if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE) say("stopped: the same command continues the run");
+    if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE) say("stopped: %s continues the run", s->again);
     return status;
 }

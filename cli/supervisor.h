@@ -30,6 +30,7 @@ struct supervisor {
     const char *count_path;   /* file that worker_restarts is kept in, for the launches to come */
     uint64_t max_restarts;
     double stop_timeout_s; /* from a request to stop to SIGKILL */
+    const char *again;     /* what goes on with a run that was stopped, for people */
 
     /* Results. */
     uint64_t restarts;        /* of this launch */

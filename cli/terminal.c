@@ -97,7 +97,7 @@ static void begin(void)
     if (cut) add("\n", 1);
     if (bar_size) add(wipe, sizeof wipe - 1);
     if (!missed) return;
-    snprintf(note, sizeof note, "launch: %lu lines are missing here: nobody took them in time; see the logs\n", missed);
+    snprintf(note, sizeof note, "launch: lines missing here, which nobody took in time: %lu; see the logs\n", missed);
     add(note, strlen(note));
 }
 

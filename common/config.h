@@ -134,7 +134,8 @@ enum status config_parse(struct config *config, struct config_sources *sources, 
                          const char *where, enum config_source source, struct err *err) MUST_CHECK;
 enum status config_load(struct config *config, struct config_sources *sources, const char *path,
                         struct err *err) MUST_CHECK;
-/* Apply ATOLL_SECTION_KEY for every key of the table. INVALID for ATOLL_SECTION_ with something that is no key. */
+/* Apply ATOLL_SECTION_KEY for every key of the table. INVALID for ATOLL_SECTION_ with something that is nearly a
+ * key. */
 enum status config_env(struct config *config, struct config_sources *sources, struct err *err) MUST_CHECK;
 /* Warn of other ATOLL_ variables that no program reads (others' may be called so, too). Once for a run, not by each of
  * its programs. */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "common/config_keys.h"
+#include "common/edit_distance.h"
 #include "common/log.h"
 #include "common/options.h"
 
@@ -48,28 +49,27 @@ static bool unknown(const char *variable, char rest[128])
     return true;
 }
 
-/* ATOLL_SECTION_ is a name of ours: what follows is a misspelt key. *key_p: where it begins in `rest`. */
-static bool in_section(const char *rest, char section[64], const char **key_p)
+/* ATOLL_SECTION_ with what is nearly a key of that section: the key; -1: none. What is further away may be somebody
+ * else's (ATOLL_COORDINATOR_SERVICE_HOST is what Kubernetes makes of a service's name). */
+static int misspelt(const char *rest)
 {
     for (int i = 0; i < config_keys_count; i++) {
-        size_t n = strlen(config_keys[i].section);
-        if (strncmp(rest, config_keys[i].section, n) != 0 || rest[n] != '_') continue;
-        snprintf(section, 64, "%s", config_keys[i].section);
-        *key_p = rest + n + 1;
-        return true;
+        const char *section = config_keys[i].section, *key = rest + strlen(section) + 1;
+        if (strncmp(rest, section, strlen(section)) != 0 || key[-1] != '_') continue;
+        int nearest = config_key_nearest(section, key);
+        return 4 * edit_distance(key, config_keys[nearest].key) <= (int)strlen(key) + 3 ? nearest : -1;
     }
-    return false;
+    return -1;
 }
 
 /* As a flag, or a line of a file: a value that somebody gave and nobody takes would be missed after hours. */
 static enum status refuse_misspelt(struct err *err)
 {
     for (char **e = environ; *e; e++) {
-        char rest[128], section[64], name[128];
-        const char *key;
-        if (!unknown(*e, rest) || !in_section(rest, section, &key)) continue;
+        char rest[128], name[128];
+        if (!unknown(*e, rest) || misspelt(rest) < 0) continue;
         return err_set(err, STATUS_INVALID, "environment, %.*s: there is no such key; the nearest is %s",
-                       (int)strcspn(*e, "="), *e, config_env_name(config_key_nearest(section, key), name));
+                       (int)strcspn(*e, "="), *e, config_env_name(misspelt(rest), name));
     }
     return STATUS_OK;
 }
@@ -110,9 +110,8 @@ static const char *meant(const char *rest, char out[128])
 void config_env_warn(void)
 {
     for (char **e = environ; *e; e++) {
-        char rest[128], section[64], name[128];
-        const char *key;
-        if (!unknown(*e, rest) || in_section(rest, section, &key)) continue;
+        char rest[128], name[128];
+        if (!unknown(*e, rest) || misspelt(rest) >= 0) continue;
         bool near = meant(rest, name)[0];
         log_warn("environment: %.*s names nothing here and is ignored%s%s%s", (int)strcspn(*e, "="), *e,
                  near ? "; did you mean " : "", name, near ? "?" : "");

@@ -45,17 +45,20 @@ void engine_send_control(struct engine *e, const struct session *s, const struct
         log_debug("%s to %s was not taken by the transport; it will be asked for again", msg_name(m->type), s->name);
 }
 
-/* Workers that are refused for now ask again and again: one line a minute is enough for each. */
+/* Workers that are refused for now ask again and again: one line a minute is enough for each, and ENGINE_REFUSALS of
+ * them for all. */
 bool engine_was_said(struct engine *e, const char *text)
 {
     uint64_t hash = hash64(text, strlen(text));
-    struct refusal *oldest = &e->refusals[0];
+    struct refusal *place = NULL;
     for (size_t i = 0; i < ENGINE_REFUSALS; i++) {
         struct refusal *r = &e->refusals[i];
-        if (r->hash == hash && e->now_us < r->said_us + ENGINE_REFUSAL_US) return true;
-        if (r->said_us < oldest->said_us) oldest = r;
+        bool live = r->hash && e->now_us < r->said_us + ENGINE_REFUSAL_US;
+        if (live && r->hash == hash) return true;
+        if (!live) place = r;
     }
-    *oldest = (struct refusal){hash, e->now_us};
+    if (!place) return true;
+    *place = (struct refusal){hash, e->now_us};
     return false;
 }
 

@@ -146,13 +146,14 @@ void engine_refresh_ready(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
 
 /* --- engine_model.c --- */
-/* The run's model becomes what `m` brings, with the first checkpoint. What cannot start a run is refused: OK, and the
- * ledger is still without a model. */
 /* INVALID: data.tokenizer names no file of a tokenizer. */
 enum status engine_check_tokenizer(const struct engine *e, struct err *err) MUST_CHECK;
 /* Keep what checkpoints have beside the model. Not `anew`: of a run that goes on, whose sources may have gone, and
  * which goes on without. */
 enum status engine_keep_files(struct engine *e, bool anew, struct err *err) MUST_CHECK;
+/* The run's model becomes what `m` brings, with the first checkpoint. What cannot start a run is refused: OK, and the
+ * ledger is still without a model. An error where what the coordinator itself adds is at fault: data.tokenizer, the
+ * folder of model.init_from. */
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
 
 /* --- engine_metrics.c --- */

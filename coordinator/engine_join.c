@@ -128,8 +128,8 @@ static void emit_joined(struct engine *e, const char *name, const struct msg_joi
     uint64_t version = e->ledger.round.versions[0];
     if (!resume && m->n_held && m->held[0].version > version) {
         snprintf(text, sizeof text,
-                 "it holds version %llu and the run is at %llu: the run folder is an older copy; starts from a "
-                 "snapshot",
+                 "it holds version %llu and the run's log ends at %llu (a power cut, or an older copy of the folder): "
+                 "starts from a snapshot",
                  (unsigned long long)m->held[0].version, (unsigned long long)version);
         what = text;
     } else if (!resume && !version) {

@@ -2,7 +2,8 @@
  *
  * It follows the journal record by record, live and in recovery alike. So a process that ends in between loses none:
  * the next one finds the round in the journal and tells of it, if nobody has (engine_options.rounds_told). No
- * checkpoint is made meanwhile (engine_checkpoint_due), so what follows the newest one is enough for that.
+ * checkpoint is made meanwhile (engine_checkpoint_due), so what follows the newest one is enough for that. (One that
+ * falls into a later round, of async, or where a crash was in its way, has that round's sums of what follows it only.)
  *
  * async: nothing stops for an evaluation, and when its loss is in there are newer versions. It is told of by itself,
  * and rounds as soon as they are over; but the last one, after which there is only the evaluation of its version. */

@@ -50,6 +50,8 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 
 /* --- store_disk_snapshots.c --- */
+/* What is at `path`, of somebody else, is kept under another name, NAME.kept-PID. */
+enum status store_disk_make_way(const char *path, struct err *err) MUST_CHECK;
 /* As struct store_ops says. */
 enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err) MUST_CHECK;
 enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p,

@@ -5,6 +5,7 @@
 #include "common/fileio.h"
 #include "common/hf_files.h"
 #include "common/mem.h"
+#include "common/temporary.h"
 #include "coordinator/store_disk.h"
 
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX])
@@ -46,14 +47,15 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
     void *text = NULL;
     size_t size = 0;
     store_disk_files_path(d, path);
-    snprintf(made, sizeof made, "%s/tokenizer.tmp", d->dir);
     if (!anew && file_exists(path)) return STATUS_OK;
+    if (!init_dir && !tokenizer) return store_disk_make_way(path, err);
+    if (init_dir && !file_exists(init_dir)) return err_set(err, STATUS_NOTFOUND, "there is no folder %s", init_dir);
+    TRY(temporary_name(path, made, sizeof made, err));
     TRY(dir_remove_flat(made, err));
-    if (!init_dir && !tokenizer) return dir_remove_flat(path, err);
     if (tokenizer) TRY(hf_tokenizer_read(tokenizer, &text, &size, err));
     enum status status = fill(made, init_dir, text, size, err);
     mem_free(text);
-    if (status == STATUS_OK) status = dir_remove_flat(path, err);
+    if (status == STATUS_OK) status = store_disk_make_way(path, err); /* no run was here: it is somebody else's */
     if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);
     return status == STATUS_OK ? dir_sync(d->dir, err) : status;
 }

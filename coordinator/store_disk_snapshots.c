@@ -14,6 +14,8 @@
 #include "common/log.h"
 #include "common/mem.h"
 
+enum { KEPT_MAX = 100 };
+
 static void snapshot_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
 {
     snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/round_%06llu%s%s", d->dir, (unsigned long long)round,
@@ -132,16 +134,21 @@ enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct e
     return STATUS_OK;
 }
 
-/* What somebody else put into a folder of that name is kept, under another one. */
-static enum status make_way(const struct store_disk *d, uint64_t round, struct err *err)
+enum status store_disk_make_way(const char *path, struct err *err)
 {
-    char path[FILEIO_PATH_MAX], aside[FILEIO_PATH_MAX];
-    snapshot_path(d, round, "", path);
-    if (!file_exists(path)) return STATUS_OK;
-    if (snprintf(aside, sizeof aside, "%s.kept-%ld", path, (long)getpid()) >= (int)sizeof aside || rename(path, aside))
-        return store_disk_fail(err, "move out of the way", path);
-    log_warn("%.300s is where a checkpoint goes: what was in it is in %.300s now", path, aside);
-    return STATUS_OK;
+    char aside[FILEIO_PATH_MAX];
+    struct stat st;
+    if (lstat(path, &st)) return STATUS_OK;
+    for (unsigned n = 0; n < KEPT_MAX; n++) {
+        if (snprintf(aside, sizeof aside, n ? "%s.kept-%ld-%u" : "%s.kept-%ld", path, (long)getpid(), n) >=
+            (int)sizeof aside)
+            break;
+        if (!lstat(aside, &st)) continue;
+        if (rename(path, aside)) break;
+        log_warn("%.300s is a name that the run needs: what was there is %.300s now", path, aside);
+        return STATUS_OK;
+    }
+    return store_disk_fail(err, "move out of the way", path);
 }
 
 enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
@@ -149,8 +156,8 @@ enum status store_disk_snapshot_write(struct store *s, const struct store_snapsh
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX], name[64];
     TRY(store_disk_snapshot_remove(s, in->round, err));
-    TRY(make_way(d, in->round, err));
     snapshot_path(d, in->round, "", path);
+    TRY(store_disk_make_way(path, err));
     store_disk_files_path(d, files);
     enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
     if (status == STATUS_OK) {

@@ -120,7 +120,7 @@ static bool complaint_due(struct dialler *d)
 {
     uint64_t now = clock_monotonic_us();
     if (d->complained_us && now < d->complain_us) return false;
-    d->complain_us = now + (d->complained_us ? 2 * (now - d->complained_us) : COMPLAIN_US);
+    d->complain_us = now + (d->complained_us ? now - d->complained_us : COMPLAIN_US);
     if (!d->complained_us) d->complained_us = now;
     return true;
 }

@@ -108,8 +108,8 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
         return;
     }
     if (held && version > m->current[0].version)
-        log_warn("this worker holds version %" PRIu64 " and the run is at %" PRIu64 ", so its folder is an older copy: "
-                 "what came after is lost, this worker starts from a snapshot",
+        log_warn("this worker holds version %" PRIu64 " and the run's log ends at %" PRIu64 " (a power cut there, or "
+                 "an older copy of the folder): it starts from a snapshot",
                  version, m->current[0].version);
     else if (held)
         log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");

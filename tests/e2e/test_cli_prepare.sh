@@ -86,7 +86,7 @@ expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in
 # with the next run. The input is so long that each is stopped in the middle.
 awk 'BEGIN { for (i = 0; i < 1000000; i++) print "all work and no play" }' >work.txt
 read -ra long <<<"$(printf 'work.txt %.0s' {1..200})"
-writing() { compgen -G 'alone/train_000000.bin.tmp-*' >/dev/null; }
+writing() { compgen -G 'alone/*.bin.tmp-*' >/dev/null; }
 "$atoll" prepare alone "${long[@]}" 2>stopped.err &
 pid=$!
 wait_until 60 writing

@@ -61,7 +61,7 @@ static void test_not_taken(void **state)
     line("next");
     const char *note = strstr(taken(), "launch: ");
     assert_non_null(note);
-    assert_int_equal(sscanf(note, "launch: %lu lines are missing here: ", &missing), 1);
+    assert_int_equal(sscanf(note, "launch: lines missing here, which nobody took in time: %lu", &missing), 1);
     assert_int_equal(missing, LINES - shown);
     assert_string_equal(strchr(note, '\n'), "\n[w0] next\n");
     line("last");

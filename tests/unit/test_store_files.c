@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -76,8 +77,11 @@ static int tear_down(void **state)
     (void)state;
     char path[256];
     static const char *const folders[] = {"source", "tokenizer", "journal", "checkpoints/round_000003", "checkpoints"};
+    char cmd[256];
     if (store->ops->snapshot_remove(store, 3, &err) != STATUS_OK) return -1;
     store->ops->close(store);
+    snprintf(cmd, sizeof cmd, "rm -rf %s/tokenizer.kept-*", dir);
+    if (system(cmd) != 0) return -1;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, folders[i]);
         if (dir_remove_flat(path, &err) != STATUS_OK) return -1;
@@ -123,11 +127,39 @@ static void test_of_a_file(void **state)
     assert_int_equal(store->ops->files_keep(store, NULL, other, false, &err), STATUS_OK);
 }
 
+/* What somebody else has there is kept, whatever it is; a source that is away for a start is asked for at the next. */
+static void test_of_others(void **state)
+{
+    (void)state;
+    char path[300], kept[300];
+    snprintf(path, sizeof path, "%s/tokenizer/notes", dir);
+    assert_int_equal(dir_make(path, &err), STATUS_OK);
+    put(path, "train.txt", "kept");
+    snprintf(kept, sizeof kept, "%s/gone", dir);
+    snprintf(path, sizeof path, "%s/tokenizer", dir);
+    assert_int_equal(store->ops->files_keep(store, kept, NULL, true, &err), STATUS_NOTFOUND);
+    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
+    snprintf(kept, sizeof kept, "%s/tokenizer.kept-%ld/notes/train.txt", dir, (long)getpid());
+    assert_true(file_exists(kept));
+    snapshot();
+    holds("tokenizer.json", "{\"model\": {}}");
+    assert_int_equal(dir_remove_flat(path, &err), STATUS_OK);
+    assert_int_equal(symlink("source", path), 0);
+    assert_int_equal(store->ops->files_keep(store, NULL, other, true, &err), STATUS_OK);
+    snprintf(kept, sizeof kept, "%s/source/README.md", dir);
+    assert_true(file_exists(kept));
+    assert_int_equal(dir_remove_flat(path, &err), STATUS_OK);
+    snprintf(kept, sizeof kept, "%s/gone", dir);
+    assert_int_equal(store->ops->files_keep(store, kept, NULL, false, &err), STATUS_NOTFOUND);
+    assert_false(file_exists(path));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_of_a_folder, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_of_a_file, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_of_others, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
