@@ -118,16 +118,27 @@ static bool folder_remove(const char *path)
 
 /* --- writing and removing ----------------------------------------------------------------------------------------- */
 
-enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err)
+/* *whole_p: nothing of it stayed, else errno says why. */
+static enum status snapshot_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
 {
-    struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
     if (d->map_round == round) store_disk_unmap(d);
     /* The state goes first: what remains of a half-removed folder is no snapshot. */
     snapshot_path(d, round, "coordinator_state.bin", path);
     if (unlink(path) && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
     snapshot_path(d, round, "", path);
-    if (folder_remove(path) || d->warned) return STATUS_OK;
+    *whole_p = folder_remove(path);
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    bool whole = false;
+    snapshot_path(d, round, "", path);
+    TRY(snapshot_remove(d, round, &whole, err));
+    if (whole || d->warned) return STATUS_OK;
     d->warned = true;
     log_warn("an old checkpoint, %.300s, cannot be removed whole, and the rest of it stays (said once): %s", path,
              strerror(errno));
@@ -155,9 +166,10 @@ enum status store_disk_snapshot_write(struct store *s, const struct store_snapsh
 {
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX], name[64];
-    TRY(store_disk_snapshot_remove(s, in->round, err));
+    bool whole = false;
+    TRY(snapshot_remove(d, in->round, &whole, err));
     snapshot_path(d, in->round, "", path);
-    TRY(store_disk_make_way(path, err));
+    TRY(store_disk_make_way(path, err)); /* what stayed */
     store_disk_files_path(d, files);
     enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
     if (status == STATUS_OK) {
