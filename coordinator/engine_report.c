@@ -198,10 +198,9 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
-    const char *state = !s                       ? (is_gone(m, s) ? "gone" : "lost")
+    const char *state = !s ? (is_gone(m, s) ? "gone" : "lost")
                         : engine_is_silent(e, s) ? "silent"
-                        : s->beating             ? session_state_name(s->last.state)
-                                                 : "joining";
+                        : s->beating ? session_state_name(s->last.state) : "joining";
     json_object_set_new(o, "state", json_string(state));
     if (detail == DETAIL_STATES) return o;
     if (s && s->beating) {
