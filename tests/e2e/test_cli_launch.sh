@@ -20,7 +20,8 @@ until [[ -e $STUB_DIR/finish && -e $STUB_DIR/worker-0.pid && -e $STUB_DIR/worker
 echo "{\"method\": \"diloco\", \"restarts\": $(($(grep -c ^coordinator "$STUB_LOG") - 1)), \"wall_s\": 1.5}" >"$dir/summary.json"
 STUB
 
-# A worker does what the first line of $STUB_DIR/plan-NAME says, and takes that line off; without one it waits.
+# A worker does what the first line of $STUB_DIR/plan-NAME says, and takes that line off; without one it waits. Nothing is
+# done before both have started: what ends at once would keep the other from it.
 cat >bin/atoll-worker <<'STUB'
 #!/bin/bash
 printf 'worker %s\n' "$*" >>"$STUB_LOG"
@@ -29,6 +30,7 @@ while (($#)); do [[ $1 == --name ]] && name=$2; shift; done
 trap 'exit 75' TERM
 echo $$ >"$STUB_DIR/$name.pid"
 echo "this is $name"
+until [[ -e $STUB_DIR/worker-0.pid && -e $STUB_DIR/worker-1.pid ]]; do sleep 0.02; done
 plan=$STUB_DIR/plan-$name
 if [[ -s $plan ]]; then
     line=$(head -n 1 "$plan")
@@ -56,6 +58,7 @@ by=() # what launch is started by
 launch_in_place() { exec "${by[@]}" "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # for &, so that $! is launch
 calls() { grep -c "^$1" "$STUB_LOG"; }
 restarted() { [[ $(calls coordinator) == 2 ]]; }
+both_started() { [[ -s $STUB_DIR/worker-0.pid && -s $STUB_DIR/worker-1.pid ]]; }
 plan_taken() { [[ ! -s $STUB_DIR/plan-worker-0 && -e $STUB_DIR/worker-1.pid ]]; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 restarts() { sed -nE 's/.*"restarts": ([0-9]+).*/\1/p' "$rundir/summary.json"; }
@@ -97,12 +100,12 @@ expect_equal "restarts, without those of another run's workers" "$(restarts)" 2
 fresh coordinator
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+wait_until 10 both_started
 kill -9 "$(<"$rundir/coordinator.pid")"
 wait_until 10 restarted
 touch "$STUB_DIR/finish"
 wait $pid || fail "ended with $?: $(<"$tmp/.bg")"
-expect_equal "listens at" "$(tail -n 1 "$STUB_LOG" | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:*"
+expect_equal "listens at" "$(grep '^coordinator' "$STUB_LOG" | tail -n 1 | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:*"
 expect_equal restarts "$(restarts)" 1
 
 # Restarts are bounded, and a child that cannot start is not tried ten times.
@@ -141,8 +144,7 @@ grep -q 'atoll: no driver here' "$rundir"/logs/worker-*.log || fail "the error i
 
 # One that was told to stop before it could listen has no line of its own, and is no failure.
 fresh early
-# shellcheck disable=SC2016 # for the stub
-echo 'until [[ -e $STUB_DIR/worker-1.pid ]]; do sleep 0.02; done; sleep 0.1; exit 78' >"$STUB_DIR/plan-worker-0"
+echo 'sleep 0.1; exit 78' >"$STUB_DIR/plan-worker-0"
 echo 'trap - TERM; exec sleep 20' >"$STUB_DIR/plan-worker-1"
 run launch
 expect_equal "exit code" "$code" 1
@@ -179,7 +181,7 @@ expect_equal "starts of the coordinator" "$(wc -l <"$STUB_LOG")" 1
 fresh term
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+wait_until 10 both_started
 expect_failure 1 "atoll: the run folder $rundir is in use by process $pid: *" launch
 kill -TERM $pid
 code=0
@@ -194,7 +196,7 @@ fresh hangup
 by=(env --default-signal=HUP) # this test may run under nohup itself
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+wait_until 10 both_started
 kill -HUP $pid
 code=0
 wait $pid || code=$?
@@ -203,7 +205,7 @@ fresh nohup
 by=(nohup)
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 test -e "$STUB_DIR/worker-1.pid"
+wait_until 10 both_started
 kill -HUP $pid
 touch "$STUB_DIR/finish"
 wait $pid || fail "nohup: ended with $?: $(<"$tmp/.bg")"
@@ -239,8 +241,7 @@ expect_equal "exit code" "$code" 75
 fresh sigkill
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 test -e "$STUB_DIR/worker-1.pid"
-wait_until 10 test -e "$STUB_DIR/worker-0.pid"
+wait_until 10 both_started
 kill -9 $pid
 wait $pid 2>/dev/null || true
 wait_until 5 gone "$(<"$STUB_DIR/worker-0.pid")"
