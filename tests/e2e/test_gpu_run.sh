@@ -131,6 +131,20 @@ finish "$pid" 20 1 "tests/gpu/run after SIGTERM"
 grep -q 'stopped by signal 15' "$WORK/term.json" || fail "it was stopped, and its results do not say so"
 ! grep -q ceilings "$WORK/term.json" || fail "it went on after SIGTERM"
 
+# Killed in the middle of a section, as where a machine is taken back: what that has done so far is in the file.
+cp "$WORK/here/bin/gpu_one" "$WORK/odd/gpu_kernels_vectors"
+cp "$WORK/here/bin/bench_gpu" "$WORK/odd/bench_gpu"
+printf '#!/bin/sh\necho $$ >"%s"\nexec sleep 1000\n' "$WORK/hangs" >"$WORK/odd/gpu_kernels_rows"
+start "$WORK/kill.log" python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --out "$WORK/kill.json"
+until_true 20 "the second program" test -s "$WORK/hangs"
+kill -KILL "$pid" "$(<"$WORK/hangs")"
+finish "$pid" 20 137 "tests/gpu/run after SIGKILL"
+python3 - "$WORK/kill.json" <<'PY'
+import json, sys
+section = json.load(open(sys.argv[1]))["sections"]["parity"]
+assert section["programs"] == ["kernels_vectors"] and not section["ok"], section
+PY
+
 # What a machine can lack: cmake; libcublasLt, which is looked for in wheels, too; and what a pack takes along.
 status=0
 python=$(python3 -c 'import sys; print(sys.executable)')
@@ -181,6 +195,7 @@ if os.path.exists(plugin):
 
 # One that hangs has three times its share, not all the time there is.
 one = runner.Run.__new__(runner.Run)
+one.save = lambda: None
 one.until = one.deadline = one.item_until = time.monotonic() + 100
 entry, lefts = {"errors": []}, []
 def body(item):

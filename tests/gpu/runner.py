@@ -163,7 +163,7 @@ class Run:
         start = time.monotonic()
         self.until = start + budget
         self.item_until = self.until
-        entry = {"ok": True, "errors": []}
+        entry = {"ok": False, "errors": []} # up to its end
         self.before = self.results["sections"].get(name, {})
         self.results["sections"][name] = entry
         self.ran.append(name)
@@ -178,6 +178,9 @@ class Run:
         print(f"{name}: {'ok' if entry['ok'] else 'FAILED'} in {entry['seconds']} s", flush=True)
         for error in entry["errors"]:
             print(f"    {error}", flush=True)
+        self.save()
+
+    def save(self):
         try:
             self.write()
         except OSError as error: # the next section may find room again
@@ -192,7 +195,7 @@ class Run:
 
     def each(self, entry, key, items, body):
         """One failure of many does not hide the others, and one that hangs leaves them their time: an item has three
-        times its share of what the section has left."""
+        times its share of what the section has left. What is done is in the file: a machine may be taken back any time."""
         entry[key] = []
         for i, item in enumerate(items):
             now = time.monotonic()
@@ -207,4 +210,5 @@ class Run:
                 raise
             except (Failed, ValueError, LookupError, TypeError) as error:
                 entry["errors"].append(f"{key} {item}: {error or type(error).__name__}")
+            self.save()
         self.item_until = self.until
