@@ -8,6 +8,10 @@
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
+/* What each process that shares a GPU takes of it beside its plan: the driver's, more the more multiprocessors there
+ * are (107 MiB of an RTX 4060 Ti, 426 of an RTX 6000 Ada, 555 of an RTX PRO 6000: pull requests 23604 of
+ * ggml-org/llama.cpp and 1053 of unslothai/unsloth-zoo), and workspaces of ours. Who plans first does not see it. */
+enum { PROCESS_BYTES = 640 << 20, PROCESS_SHARE = 40 };
 
 static const char *const class_names[MEMORY_CLASSES] = {
     [MEMORY_PARAMS] = "parameters",   [MEMORY_IMAGE] = "their bf16 image", [MEMORY_GRADIENT] = "gradient",
@@ -22,11 +26,17 @@ const char *memory_level_name(enum recompute level)
     return names[level];
 }
 
-/* An equal part of what the coordinator leaves; at least a byte: 0 is "not known". */
-static uint64_t part_of(uint64_t bytes, uint64_t coordinator, uint32_t workers)
+/* An equal part of what `others` leave; at least a byte: 0 is "not known". */
+static uint64_t part_of(uint64_t bytes, uint64_t others, uint32_t workers)
 {
-    uint64_t part = bytes > coordinator ? (bytes - coordinator) / workers : 0;
+    uint64_t part = bytes > others ? (bytes - others) / workers : 0;
     return part ? part : 1;
+}
+
+static uint64_t process_bytes(uint64_t total)
+{
+    uint64_t share = total / PROCESS_SHARE;
+    return share < PROCESS_BYTES ? share : PROCESS_BYTES;
 }
 
 enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err)
@@ -41,7 +51,8 @@ enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t shar
     if (!ask->free_bytes || (workers < 2 && !coordinator)) return STATUS_OK;
     ask->workers = workers;
     ask->coordinator = coordinator;
-    ask->total_bytes = part_of(ask->total_bytes, coordinator, workers);
+    uint64_t others = of_host ? coordinator : workers * process_bytes(ask->total_bytes);
+    ask->total_bytes = part_of(ask->total_bytes, others, workers);
     if (ask->free_bytes > ask->total_bytes) ask->free_bytes = ask->total_bytes;
     if (!host || !of_host) return STATUS_OK;
     /* What is free now is less the later a worker starts; its part is not: one that is started again finds its own. */

@@ -50,15 +50,15 @@ works 4 2 shared --train.devices=cuda
 for worker in 0 1 2 3; do
     has shared $worker "4 workers on 2 GPUs: this one has cuda:$((worker % 2)), shared with 1 more\$"
     has shared $worker "cuda:$((worker % 2)) emulated"
-    has shared $worker 'memory in MiB: .* of 524288 free'
+    has shared $worker 'memory in MiB: .* of 523648 free'
 done
 works 3 2 uneven --train.devices=cuda
 has uneven 1 'this one has cuda:1$'
 has uneven 1 'memory in MiB: .* of 10485[67][0-9] free'
-has uneven 2 'memory in MiB: .* of 524288 free'
+has uneven 2 'memory in MiB: .* of 523648 free'
 works 2 1 one
 has one 1 '2 workers on 1 GPU: this one has it, shared with 1 more$'
-has one 1 'memory in MiB: .* of 524288 free'
+has one 1 'memory in MiB: .* of 523648 free'
 
 # A list is dealt as it was written; what its parts cannot do is refused before anything starts.
 works 2 4 listed --train.devices=cuda:3,1 --train.batch_size=1

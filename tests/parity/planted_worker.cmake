@@ -143,6 +143,8 @@ atoll_planted_worker(chosen_ranks_forgotten test_gpu_share common/gpu_share.c
     "chosen ? config->train.ranks : most" "most")
 atoll_planted_worker(all_workers_counted_on_each_gpu test_memory_plan worker/memory_plan.c
     "of_host ? here.workers : sharers" "here.workers")
+atoll_planted_worker(drivers_of_others_forgotten test_memory_plan worker/memory_plan.c
+    "workers * process_bytes(ask->total_bytes)" "process_bytes(ask->total_bytes)")
 
 # --- the host's memory beside a GPU
 atoll_planted_worker(pinned_buffers_counted_once test_memory_plan worker/replica_memory.c

@@ -360,9 +360,12 @@ static void test_share(void **state)
     struct replica_config on_gpu = config_of("cuda", 1, RECOMPUTE_NONE);
     on_gpu.sharers = 3;
     struct replica *r = make(&on_gpu);
-    assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3);
+    assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3 - (640 << 20)); /* and each is a process */
     replica_destroy(r);
     unsetenv(WORKERS_HERE_ENV);
+    ask = (struct memory_ask){.free_bytes = 900, .total_bytes = 1000}; /* a small GPU has little of a driver's */
+    assert_int_equal(memory_ask_share(&ask, false, 2, &err), STATUS_OK);
+    assert_int_equal(ask.free_bytes, 475);
 }
 
 /* The emulated device has less and less: auto goes down the levels, each as soon as the one before does not fit, and
