@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -20,11 +19,10 @@
 #include "common/rng.h"
 #include "coordinator/engine.h"
 #include "tests/lib/store_mem.h"
+#include "tests/lib/tmpdir.h"
 #include "worker/train_impl.h"
 
 enum { WORKERS_MAX = 2, QUEUE = 1024, SAMPLES_MAX = 64 };
-
-static char folder[] = "/tmp/atoll-identity-XXXXXX";
 
 /* ---- messages -----------------------------------------------------------------------------------------------------
  */
@@ -132,7 +130,7 @@ static void cluster_start(int workers, const char *const *settings)
         memset(node, 0, sizeof *node);
         node->index = i;
         config_defaults(&node->local, &node->sources);
-        snprintf(train, sizeof train, "data.train=%s/train_*.bin", folder);
+        snprintf(train, sizeof train, "data.train=%s/train_*.bin", tmpdir);
         set(&node->local, &node->sources, train);
         set(&node->local, &node->sources, "train.devices=cpu");
         node->options = (struct train_options){.local = &node->local, .sources = &node->sources};
@@ -390,13 +388,12 @@ static void test_ddp_of_two_is_one_with_twice_the_batch(void **state)
 
 static int make_data(void **state)
 {
-    (void)state;
     static const char *const names[] = {"train", "val"};
     uint32_t last = 0;
-    if (!mkdtemp(folder)) return -1;
+    if (tmpdir_make(state) != 0) return -1;
     for (int i = 0; i < 2; i++) {
         struct token_writer w;
-        if (token_writer_open(&w, folder, names[i], 2, 0, NULL) != STATUS_OK) return -1;
+        if (token_writer_open(&w, tmpdir, names[i], 2, 0, NULL) != STATUS_OK) return -1;
         for (uint64_t k = 0; k < (i ? 600 : 12000); k++) {
             uint64_t r = rng_u64(3, RNG_TEST, k + (uint64_t)i * 100000);
             last = r % 4 ? (last * 5 + 3) % 64 : (uint32_t)(r >> 32) % 64; /* something to learn */
@@ -405,12 +402,6 @@ static int make_data(void **state)
         if (token_writer_close(&w, NULL) != STATUS_OK) return -1;
     }
     return 0;
-}
-
-static int remove_data(void **state)
-{
-    (void)state;
-    return dir_remove_flat(folder, NULL) == STATUS_OK ? 0 : -1;
 }
 
 int main(void)
@@ -422,5 +413,5 @@ int main(void)
         cmocka_unit_test(test_local_sgd_is_the_mean_of_the_parameters),
         cmocka_unit_test(test_ddp_of_two_is_one_with_twice_the_batch),
     };
-    return cmocka_run_group_tests(tests, make_data, remove_data);
+    return cmocka_run_group_tests(tests, make_data, tmpdir_remove);
 }

@@ -15,23 +15,21 @@
 #include "common/fileio.h"
 #include "common/mem.h"
 #include "gpu/algo_cache.h"
+#include "tests/lib/tmpdir.h"
 
-static char folder[64], path[FILEIO_PATH_MAX];
+static char path[FILEIO_PATH_MAX];
 
 static int make_folder(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/algo-cache-XXXXXX");
-    if (!mkdtemp(folder)) return 1;
-    snprintf(path, sizeof path, "%s/choices", folder);
+    if (tmpdir_make(state) != 0) return -1;
+    snprintf(path, sizeof path, "%s/choices", tmpdir);
     return setenv("ATOLL_ALGO_CACHE", path, 1);
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     unsetenv("ATOLL_ALGO_CACHE");
-    return dir_remove_flat(folder, NULL) != STATUS_OK;
+    return tmpdir_remove(state);
 }
 
 static void words_of(uint64_t seed, uint64_t words[ALGO_WORDS])
@@ -166,22 +164,20 @@ static void test_places(void **state)
     char want[FILEIO_PATH_MAX + 64];
     struct err err = {0};
     unsetenv("ATOLL_ALGO_CACHE");
-    setenv("XDG_CACHE_HOME", folder, 1);
+    setenv("XDG_CACHE_HOME", tmpdir, 1);
     assert_int_equal(algo_cache_open(&cache, "NVIDIA H200/../x", 130100), STATUS_OK);
-    snprintf(want, sizeof want, "%s/atoll/gemm-NVIDIA-H200-..-x-130100.txt", folder);
+    snprintf(want, sizeof want, "%s/atoll/gemm-NVIDIA-H200-..-x-130100.txt", tmpdir);
     assert_string_equal(cache.path, want);
     put(&cache, "k", 1);
     assert_true(file_exists(want));
     algo_cache_close(&cache);
-    snprintf(want, sizeof want, "%s/atoll", folder);
-    assert_int_equal(dir_remove_flat(want, &err), STATUS_OK);
     setenv("ATOLL_ALGO_CACHE", "", 1); /* nowhere: for this process only */
     assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
     assert_null(cache.path);
     put(&cache, "k", 1);
     assert_true(has(&cache, "k", 1));
     algo_cache_close(&cache);
-    snprintf(want, sizeof want, "%s/none/there", folder);
+    snprintf(want, sizeof want, "%s/none/there", tmpdir);
     setenv("ATOLL_ALGO_CACHE", want, 1); /* cannot be written: said, and kept all the same */
     assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
     uint64_t words[ALGO_WORDS];

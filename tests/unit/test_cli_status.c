@@ -15,8 +15,8 @@
 
 #include "cli/verbs.h"
 #include "common/fileio.h"
-#include "common/mem.h"
 #include "common/options.h"
+#include "tests/lib/tmpdir.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -33,8 +33,7 @@ static struct {
     int unanswered;
 } server;
 
-static char run[] = "/tmp/test_cli_status_XXXXXX"; /* a folder */
-static char out[TEXT_MAX], said[TEXT_MAX];         /* what the last call wrote to stdout and stderr */
+static char out[TEXT_MAX], said[TEXT_MAX]; /* what the last call wrote to stdout and stderr */
 
 static void *serve(void *unused)
 {
@@ -70,25 +69,6 @@ static void end(void)
     atomic_store(&server.end, true);
     pthread_join(server.thread, NULL);
     server.listener->ops->close(server.listener);
-}
-
-static void in_run(const char *name, char path[FILEIO_PATH_MAX])
-{
-    snprintf(path, FILEIO_PATH_MAX, "%s/%s", run, name);
-}
-
-static void put(const char *name, const char *text)
-{
-    char path[FILEIO_PATH_MAX];
-    in_run(name, path);
-    assert_int_equal(file_write(path, text, strlen(text), NULL), STATUS_OK);
-}
-
-static void take_away(const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    in_run(name, path);
-    unlink(path);
 }
 
 /* `atoll status SUBJECT OPTION`: the exit code. */
@@ -130,10 +110,8 @@ static void fails(const char *subject, const char *option, int code, const char 
 /* As a coordinator of the folder has it. */
 static FILE *hold_lock(void)
 {
-    char path[FILEIO_PATH_MAX];
-    put("lock", "");
-    in_run("lock", path);
-    FILE *lock = fopen(path, "r");
+    tmpdir_put("lock", "");
+    FILE *lock = fopen(tmpdir_path("lock"), "r");
     assert_true(lock && flock(fileno(lock), LOCK_EX | LOCK_NB) == 0);
     return lock;
 }
@@ -141,7 +119,7 @@ static FILE *hold_lock(void)
 static void let_go(FILE *lock)
 {
     fclose(lock);
-    take_away("lock");
+    tmpdir_take("lock");
 }
 
 static void test_answered(void **state)
@@ -154,17 +132,17 @@ static void test_answered(void **state)
     assert_non_null(strstr(out, "round              7\n"));
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
-    put("address", server.address);
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    tmpdir_put("address", server.address);
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
-    put("summary.json", "{\"round\": 8}"); /* it is about to end: what it says goes first */
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    tmpdir_put("summary.json", "{\"round\": 8}"); /* it is about to end: what it says goes first */
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
     end();
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 8}\n");
-    take_away("summary.json");
-    take_away("address");
+    tmpdir_take("summary.json");
+    tmpdir_take("address");
     let_go(lock);
 }
 
@@ -174,22 +152,22 @@ static void test_other_run(void **state)
     (void)state;
     char json[] = "{\"run\": \"runB\", \"run_id\": \"00112233445566778899aabbccddeeff\", \"round\": 7}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 0);
-    put("address", server.address);
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE); /* a folder of an older version: it does not say */
-    put("run_id", "00112233445566778899aabbccddeeff\n");
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
-    put("run_id", "ff112233445566778899aabbccddeeff\n");
-    fails(run, "--json", EXIT_FAILED, "is not running: its address tcp://127.0.0.1:");
+    tmpdir_put("address", server.address);
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE); /* a folder of an older version: it does not say */
+    tmpdir_put("run_id", "00112233445566778899aabbccddeeff\n");
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
+    tmpdir_put("run_id", "ff112233445566778899aabbccddeeff\n");
+    fails(tmpdir, "--json", EXIT_FAILED, "is not running: its address tcp://127.0.0.1:");
     assert_non_null(strstr(said, "now serves another run, runB"));
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
-    put("summary.json", "{\"round\": 8}"); /* it is over: nobody is asked */
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    tmpdir_put("summary.json", "{\"round\": 8}"); /* it is over: nobody is asked */
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 8}\n");
     assert_string_equal(said, "");
     end();
-    take_away("summary.json");
-    take_away("run_id");
-    take_away("address");
+    tmpdir_take("summary.json");
+    tmpdir_take("run_id");
+    tmpdir_take("address");
 }
 
 static void test_refused(void **state)
@@ -200,14 +178,14 @@ static void test_refused(void **state)
     snprintf(refusal.refuse.text, sizeof refusal.refuse.text, "the reason");
     begin(&refusal, 0);
     fails(server.address, "--timeout=30", EXIT_FAILED, "refused: the reason");
-    put("address", server.address);
-    fails(run, "--timeout=30", EXIT_FAILED, "refused: the reason"); /* and not that nobody is there */
-    put("summary.json", "{\"round\": 8}");
-    assert_int_equal(status_of(run, "--json"), EXIT_DONE);
+    tmpdir_put("address", server.address);
+    fails(tmpdir, "--timeout=30", EXIT_FAILED, "refused: the reason"); /* and not that nobody is there */
+    tmpdir_put("summary.json", "{\"round\": 8}");
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 8}\n");
     end();
-    take_away("summary.json");
-    take_away("address");
+    tmpdir_take("summary.json");
+    tmpdir_take("address");
     let_go(lock);
 }
 
@@ -216,76 +194,61 @@ static void test_no_answer(void **state)
     (void)state;
     begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
     fails(server.address, "--timeout=0.2", EXIT_FAILED, "no answer from tcp://127.0.0.1:");
-    put("address", server.address);
-    put("lock", "");
-    fails(run, "--timeout=0.2", EXIT_FAILED,
+    tmpdir_put("address", server.address);
+    tmpdir_put("lock", "");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
           "is neither running nor finished, no round of it is done: atoll-coordinator with --dir");
-    put("launch.lock", "");
-    put("metrics.jsonl", "{\"event\":\"round\",\"round\":3,\"rounds\":9,\"loss\":2}\n"
-                         "{\"event\":\"round\",\"round\":4,\"rounds\":9,\"loss\":1.5}\n{\"event\":\"step\",\"ro");
-    fails(run, "--timeout=0.2", EXIT_FAILED,
+    tmpdir_put("launch.lock", "");
+    tmpdir_put("metrics.jsonl",
+               "{\"event\":\"round\",\"round\":3,\"rounds\":9,\"loss\":2}\n"
+               "{\"event\":\"round\",\"round\":4,\"rounds\":9,\"loss\":1.5}\n{\"event\":\"step\",\"ro");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
           "is neither running nor finished, 4 of 9 rounds are done, loss 1.5000: atoll launch with --dir");
-    assert_int_equal(status_of(run, "--json"), EXIT_FAILED);
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_FAILED);
     assert_string_equal(out, "{\"round\":4,\"rounds\":9,\"loss\":1.5,\"state\":\"stopped\"}\n");
-    take_away("metrics.jsonl");
+    tmpdir_take("metrics.jsonl");
     FILE *lock = hold_lock();
-    fails(run, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
-    take_away("address");
-    fails(run, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
+    tmpdir_take("address");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
     let_go(lock);
     end();
-    take_away("launch.lock");
+    tmpdir_take("launch.lock");
 }
 
 /* What cannot be read is not called missing; by a user that may read everything, a loop of links stands for it. */
 static void test_not_readable(void **state)
 {
     (void)state;
-    char path[FILEIO_PATH_MAX];
-    in_run("address", path);
-    assert_int_equal(symlink("address", path), 0);
+    assert_int_equal(symlink("address", tmpdir_path("address")), 0);
     FILE *lock = hold_lock();
-    fails(run, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
+    fails(tmpdir, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
     let_go(lock);
-    fails(path, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
-    take_away("address");
-    put("file", "");
-    in_run("file", path);
-    fails(path, "--json", EXIT_FAILED, "/file is a file");
-    in_run("file/run", path);
-    fails(path, "--json", EXIT_FAILED, "/file/run: Not a directory");
-    take_away("file");
+    fails(tmpdir_path("address"), "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
+    tmpdir_take("address");
+    tmpdir_put("file", "");
+    fails(tmpdir_path("file"), "--json", EXIT_FAILED, "/file is a file");
+    fails(tmpdir_path("file/run"), "--json", EXIT_FAILED, "/file/run: Not a directory");
+    tmpdir_take("file");
 }
 
 static void test_no_run(void **state)
 {
     (void)state;
-    fails(run, "--json", EXIT_FAILED, "holds no run");
+    fails(tmpdir, "--json", EXIT_FAILED, "holds no run");
     fails("/nowhere", "--json", EXIT_FAILED, "there is no run folder /nowhere");
     fails("tcp://127.0.0.1", "--json", EXIT_USAGE, "127.0.0.1");
-    fails(run, "--timeout=0", EXIT_USAGE, "--timeout is 0: give seconds above 0");
-    put("summary.json", "{\"round\":");
-    fails(run, "--timeout=1", EXIT_FAILED, "summary.json");
-    fails(run, "--json", EXIT_FAILED, "summary.json is not valid JSON");
-    take_away("summary.json");
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(run) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return rmdir(run) || mem_live_bytes() ? -1 : 0;
+    fails(tmpdir, "--timeout=0", EXIT_USAGE, "--timeout is 0: give seconds above 0");
+    tmpdir_put("summary.json", "{\"round\":");
+    fails(tmpdir, "--timeout=1", EXIT_FAILED, "summary.json");
+    fails(tmpdir, "--json", EXIT_FAILED, "summary.json is not valid JSON");
+    tmpdir_take("summary.json");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),  cmocka_unit_test(test_other_run),
-                                       cmocka_unit_test(test_refused),   cmocka_unit_test(test_no_answer),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),     cmocka_unit_test(test_other_run),
+                                       cmocka_unit_test(test_refused),      cmocka_unit_test(test_no_answer),
                                        cmocka_unit_test(test_not_readable), cmocka_unit_test(test_no_run)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

@@ -3,73 +3,50 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
 #include "common/fileio.h"
 #include "gpu/cpu_memory.h"
+#include "tests/lib/tmpdir.h"
 
 static const uint64_t GIB = 1 << 30;
-static char root[64];
-
-/* `path` under the root, its folders too. */
-static void put(const char *path, const char *text)
-{
-    char full[512], folder[512];
-    struct err err = {0};
-    snprintf(full, sizeof full, "%s/%s", root, path);
-    snprintf(folder, sizeof folder, "%s", full);
-    *strrchr(folder, '/') = '\0';
-    if (dir_make(folder, &err) != STATUS_OK || file_write(full, text, strlen(text), &err) != STATUS_OK)
-        fail_msg("%s", err.msg);
-}
-
 /* A group's limit, use, and how much of that are files, in GiB; limit 0: none. */
 static void group(const char *folder, bool second, unsigned limit, unsigned used, unsigned files)
 {
     char path[256], text[128];
     snprintf(path, sizeof path, "%s/%s", folder, second ? "memory.max" : "memory.limit_in_bytes");
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)(limit * GIB));
-    put(path, limit ? text : second ? "max\n" : "9223372036854771712\n");
+    tmpdir_put(path, limit ? text : second ? "max\n" : "9223372036854771712\n");
     snprintf(path, sizeof path, "%s/%s", folder, second ? "memory.current" : "memory.usage_in_bytes");
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)(used * GIB));
-    put(path, text);
+    tmpdir_put(path, text);
     snprintf(path, sizeof path, "%s/memory.stat", folder);
     snprintf(text, sizeof text, "anon 5\ninactive_file %llu\nactive_file 0\n", (unsigned long long)(files * GIB));
-    put(path, text);
+    tmpdir_put(path, text);
 }
 
 static void expect(unsigned free_gib, unsigned total_gib)
 {
     uint64_t left, all;
-    cpu_memory_in(root, &left, &all);
+    cpu_memory_in(tmpdir, &left, &all);
     assert_int_equal(left, free_gib * GIB);
     assert_int_equal(all, total_gib * GIB);
 }
 
 static int machine(void **state)
 {
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/cpu-memory-XXXXXX");
-    if (!mkdtemp(root)) return 1;
-    put("proc/meminfo", "MemTotal:       67108864 kB\nMemFree: 1 kB\nMemAvailable:   52428800 kB\n"); /* 64, 50 GiB */
+    if (tmpdir_make(state) != 0) return -1;
+    tmpdir_put("proc/meminfo",
+               "MemTotal:       67108864 kB\nMemFree: 1 kB\nMemAvailable:   52428800 kB\n"); /* 64, 50 GiB */
     return 0;
-}
-
-static int gone(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command);
 }
 
 static void test_version_2(void **state)
 {
     (void)state;
     expect(50, 64);
-    put("proc/self/cgroup", "0::/user.slice/box/run\n");
+    tmpdir_put("proc/self/cgroup", "0::/user.slice/box/run\n");
     expect(50, 64);
     group("sys/fs/cgroup/user.slice", true, 0, 60, 0);
     group("sys/fs/cgroup/user.slice/box", true, 20, 18, 3);
@@ -91,16 +68,16 @@ static void test_container(void **state)
     (void)state;
     group("sys/fs/cgroup", true, 16, 4, 1);
     expect(13, 16);
-    put("proc/self/cgroup", "0::/docker/0123456789\n");
+    tmpdir_put("proc/self/cgroup", "0::/docker/0123456789\n");
     expect(13, 16);
-    put("proc/self/cgroup", "0::/\n");
+    tmpdir_put("proc/self/cgroup", "0::/\n");
     expect(13, 16);
 }
 
 static void test_version_1(void **state)
 {
     (void)state;
-    put("proc/self/cgroup", "9:name=systemd:/a\n5:cpu,memory:/job/step\n3:cpuset:/b\n0::/c\n");
+    tmpdir_put("proc/self/cgroup", "9:name=systemd:/a\n5:cpu,memory:/job/step\n3:cpuset:/b\n0::/c\n");
     group("sys/fs/cgroup/memory", false, 0, 60, 0);
     group("sys/fs/cgroup/memory/job", false, 12, 7, 2);
     group("sys/fs/cgroup/memory/job/step", false, 0, 1, 0);
@@ -110,7 +87,7 @@ static void test_version_1(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, machine, gone)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, machine, tmpdir_remove)
     const struct CMUnitTest tests[] = {TEST(test_version_2), TEST(test_container), TEST(test_version_1)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

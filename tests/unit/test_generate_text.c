@@ -19,6 +19,7 @@
 #include "common/hf_folder.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "tests/lib/tmpdir.h"
 #include "worker/generate_text.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"
@@ -34,7 +35,7 @@ static const struct model_family *family;
 static struct model_config config;
 static struct layout layout;
 static float *theta;
-static char dir[64], folder[1024];
+static char folder[1024];
 
 struct text {
     char bytes[TEXT_MAX];
@@ -58,9 +59,8 @@ static int set_up(const struct model_family *of, const struct model_config *size
     char json[2048];
     struct err err = {0};
     const char *keep = getenv("ATOLL_HF_OUT");
-    snprintf(dir, sizeof dir, "/tmp/test_generate_XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(folder, sizeof folder, "%s%s%s", keep ? keep : dir, keep ? "-" : "/", family->name);
+    if (tmpdir_make(NULL) != 0) return -1;
+    snprintf(folder, sizeof folder, "%s%s%s", keep ? keep : tmpdir, keep ? "-" : "/", family->name);
     layout_init(&layout);
     if (family->layout(&config, &layout, &err) != STATUS_OK) return -1;
     theta = mem_alloc(layout.n_params, sizeof *theta);
@@ -75,11 +75,9 @@ static int set_up(const struct model_family *of, const struct model_config *size
 
 static int tear_down(void **state)
 {
-    (void)state;
     mem_free(theta);
     layout_finish(&layout);
-    if (!getenv("ATOLL_HF_OUT") && dir_remove_flat(folder, NULL) != STATUS_OK) return -1;
-    return dir_remove_flat(dir, NULL) == STATUS_OK && mem_live_bytes() == 0 ? 0 : -1;
+    return tmpdir_remove(state);
 }
 
 static struct text text_of(bool from_folder, const struct generate_options *options)

@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "coordinator/journal.h"
 #include "tests/lib/golden.h"
 #include "tests/lib/store_mem.h"
+#include "tests/lib/tmpdir.h"
 
 enum { RECORDS_MAX = 64 };
 
@@ -326,26 +326,23 @@ static void test_format_1(void **state)
 static void test_on_disk(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/atoll-test-journal-XXXXXX", path[128];
     struct store *store;
     struct journal j = {0};
     struct seen seen;
     struct err err = {0};
     uint64_t list[8];
     size_t n;
-    assert_non_null(mkdtemp(dir));
-    assert_int_equal(store_disk_open(&store, dir, &err), STATUS_OK);
+    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
     sample(store, &j);
     store->ops->close(store);
-    snprintf(path, sizeof path, "%s/journal/00000001.log", dir);
-    assert_int_equal(truncate(path, JOURNAL_SEGMENT_HEADER + 632 + 10), 0);
-    assert_int_equal(store_disk_open(&store, dir, &err), STATUS_OK);
+    assert_int_equal(truncate(tmpdir_path("journal/00000001.log"), JOURNAL_SEGMENT_HEADER + 632 + 10), 0);
+    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
     assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
     assert_int_equal(seen.n, 7);
     append(&j, 8, 0x88, 8);
     assert_int_equal(journal_begin(&j, store, 1, &err), STATUS_IO); /* a segment is never written twice */
     store->ops->close(store);
-    assert_int_equal(store_disk_open(&store, dir, &err), STATUS_OK);
+    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
     assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
     assert_int_equal(seen.n, 8);
     assert_int_equal(store->ops->segment_list(store, list, 8, &n, &err), STATUS_OK);
@@ -355,11 +352,6 @@ static void test_on_disk(void **state)
     assert_int_equal(store->ops->segment_remove(store, 0, &err), STATUS_OK);
     assert_int_equal(store->ops->segment_remove(store, 1, &err), STATUS_OK);
     store->ops->close(store);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, i ? "checkpoints" : "journal");
-        assert_int_equal(dir_remove_flat(path, &err), STATUS_OK);
-    }
-    assert_int_equal(dir_remove_flat(dir, &err), STATUS_OK);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
@@ -384,7 +376,7 @@ int main(void)
         cmocka_unit_test(test_visitor_stops_it),
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_format_1),
-        cmocka_unit_test(test_on_disk),
+        cmocka_unit_test_setup_teardown(test_on_disk, tmpdir_make, tmpdir_remove),
     };
     log_set_sink(quiet, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

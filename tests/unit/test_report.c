@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,36 +18,34 @@
 #include "common/config.h"
 #include "common/fileio.h"
 #include "coordinator/report.h"
+#include "tests/lib/tmpdir.h"
 
-static char folder[64], path[FILEIO_PATH_MAX];
+static char path[FILEIO_PATH_MAX];
 static struct config config;
 static struct report report;
 static FILE *lines;
 
 static int begin(void **state)
 {
-    (void)state;
     struct config_sources sources;
     config_defaults(&config, &sources);
     signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
     lines = tmpfile();
-    snprintf(folder, sizeof folder, "/tmp/atoll-report-XXXXXX");
-    if (!lines || !mkdtemp(folder)) return 1;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    if (!lines || tmpdir_make(state) != 0) return -1;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", tmpdir);
     return 0;
 }
 
 static int end(void **state)
 {
-    (void)state;
     fclose(lines);
-    return dir_remove_flat(folder, NULL) != STATUS_OK;
+    return tmpdir_remove(state);
 }
 
 static void open_report(void)
 {
     struct err err = {0};
-    if (report_open(&report, &config, folder, lines, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (report_open(&report, &config, tmpdir, lines, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
 static void tell(enum engine_event_kind kind, uint64_t round)

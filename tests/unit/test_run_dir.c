@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -18,56 +17,31 @@
 #include "common/fileio.h"
 #include "common/mem.h"
 #include "coordinator/run_dir.h"
+#include "tests/lib/tmpdir.h"
 
-static char dir[] = "/tmp/test_run_dir_XXXXXX";
 static int held = -1; /* the lock, as somebody else has it */
-
-static void in_dir(const char *name, char path[FILEIO_PATH_MAX])
-{
-    snprintf(path, FILEIO_PATH_MAX, "%s/%s", dir, name);
-}
 
 static void holds(const char *name, const char *want)
 {
-    char path[FILEIO_PATH_MAX];
     void *text;
     size_t size;
-    in_dir(name, path);
-    assert_int_equal(file_read(path, 4096, &text, &size, NULL), STATUS_OK);
+    assert_int_equal(file_read(tmpdir_path(name), 4096, &text, &size, NULL), STATUS_OK);
     assert_string_equal(text, want);
     mem_free(text);
 }
 
-static void put(const char *name, const char *text)
-{
-    char path[FILEIO_PATH_MAX];
-    in_dir(name, path);
-    assert_int_equal(file_write(path, text, strlen(text), NULL), STATUS_OK);
-}
-
 static unsigned mode_of(const char *name)
 {
-    char path[FILEIO_PATH_MAX];
     struct stat st;
-    in_dir(name, path);
-    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(stat(tmpdir_path(name), &st), 0);
     return st.st_mode & 0777;
-}
-
-static void take_away(const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    in_dir(name, path);
-    assert_int_equal(unlink(path), 0);
 }
 
 /* --- lock --------------------------------------------------------------------------------------------------------- */
 
 static void hold(int how)
 {
-    char path[FILEIO_PATH_MAX];
-    in_dir("lock", path);
-    held = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+    held = open(tmpdir_path("lock"), O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
     assert_true(held >= 0 && flock(held, how | LOCK_NB) == 0);
 }
 
@@ -83,13 +57,13 @@ static void test_lock(void **state)
     (void)state;
     struct err err = {0};
     int fd = -1, other = -1;
-    assert_int_equal(run_dir_lock(dir, &fd, &err), STATUS_OK);
-    assert_int_equal(run_dir_lock(dir, &other, &err), STATUS_EXISTS);
-    assert_non_null(strstr(err.msg, "another coordinator serves /tmp/test_run_dir_"));
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_OK);
+    assert_int_equal(run_dir_lock(tmpdir, &other, &err), STATUS_EXISTS);
+    assert_non_null(strstr(err.msg, "another coordinator serves /tmp/atoll-test-"));
     close(fd);
-    assert_int_equal(run_dir_lock(dir, &fd, &err), STATUS_OK);
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_OK);
     close(fd);
-    take_away("lock");
+    tmpdir_take("lock");
 }
 
 /* Files of a coordinator that was killed while it wrote them, and none of anybody else. */
@@ -98,19 +72,15 @@ static void test_left_over(void **state)
     (void)state;
     static const char *const ours[] = {"address.tmp-999999999", "keys.tmp-999999998"};
     static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-999999999", "keys", "run_id.tmp-1"};
-    char path[FILEIO_PATH_MAX];
     struct err err = {0};
     int fd = -1;
-    for (int i = 0; i < 2; i++) put(ours[i], "");
-    for (int i = 0; i < 5; i++) put(others[i], "");
-    if (run_dir_lock(dir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    for (int i = 0; i < 2; i++) tmpdir_put(ours[i], "");
+    for (int i = 0; i < 5; i++) tmpdir_put(others[i], "");
+    if (run_dir_lock(tmpdir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
     close(fd);
-    for (int i = 0; i < 2; i++) {
-        in_dir(ours[i], path);
-        assert_false(file_exists(path));
-    }
-    for (int i = 0; i < 5; i++) take_away(others[i]);
-    take_away("lock");
+    for (int i = 0; i < 2; i++) assert_false(file_exists(tmpdir_path(ours[i])));
+    for (int i = 0; i < 5; i++) tmpdir_take(others[i]);
+    tmpdir_take("lock");
 }
 
 /* `atoll status` looks by having the lock for a moment; a signal ends the moment while the coordinator waits. */
@@ -123,42 +93,39 @@ static void test_lock_beside_status(void **state)
     assert_int_not_equal(signal(SIGALRM, let_go), SIG_ERR);
     hold(LOCK_SH);
     assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
-    if (run_dir_lock(dir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (run_dir_lock(tmpdir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_int_equal(held, -1);
     close(fd);
     hold(LOCK_SH); /* for longer than anybody looks */
-    assert_int_equal(run_dir_lock(dir, &fd, &err), STATUS_EXISTS);
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_EXISTS);
     let_go(0);
-    take_away("lock");
+    tmpdir_take("lock");
 }
 
 static void test_no_folder(void **state)
 {
     (void)state;
     struct err err = {0};
-    char path[FILEIO_PATH_MAX];
     int fd = -1;
-    put("file", "");
-    in_dir("file/run", path);
-    assert_int_not_equal(run_dir_lock(path, &fd, &err), STATUS_OK);
+    tmpdir_put("file", "");
+    assert_int_not_equal(run_dir_lock(tmpdir_path("file/run"), &fd, &err), STATUS_OK);
     assert_non_null(strstr(err.msg, "file"));
-    in_dir("new/run", path); /* made with what leads to it */
-    if (run_dir_lock(path, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    /* Made with what leads to it. */
+    if (run_dir_lock(tmpdir_path("new/run"), &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
     close(fd);
-    take_away("new/run/lock");
-    assert_int_equal(rmdir(path), 0);
-    *strrchr(path, '/') = 0;
-    assert_int_equal(rmdir(path), 0);
-    take_away("file");
+    tmpdir_take("new/run/lock");
+    assert_int_equal(rmdir(tmpdir_path("new/run")), 0);
+    assert_int_equal(rmdir(tmpdir_path("new")), 0);
+    tmpdir_take("file");
 }
 
 static void test_run_id(void **state)
 {
     (void)state;
     static const uint8_t id[WIRE_UUID] = {0x01, 0xfe, [15] = 0xa0};
-    assert_int_equal(run_dir_write_id(dir, id, NULL), STATUS_OK);
+    assert_int_equal(run_dir_write_id(tmpdir, id, NULL), STATUS_OK);
     holds("run_id", "01fe00000000000000000000000000a0\n");
-    take_away("run_id");
+    tmpdir_take("run_id");
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
@@ -170,12 +137,12 @@ static void test_keys(void **state)
     struct err err = {0};
     memset(&made, 0, sizeof made);
     memset(&read, 0, sizeof read);
-    assert_int_equal(run_dir_keys(dir, &made, &err), STATUS_OK);
+    assert_int_equal(run_dir_keys(tmpdir, &made, &err), STATUS_OK);
     assert_int_equal(mode_of("keys"), 0600);
-    assert_int_equal(run_dir_keys(dir, &read, &err), STATUS_OK);
+    assert_int_equal(run_dir_keys(tmpdir, &read, &err), STATUS_OK);
     assert_memory_equal(&made, &read, sizeof made);
-    take_away("keys");
-    assert_int_equal(run_dir_keys(dir, &read, &err), STATUS_OK);
+    tmpdir_take("keys");
+    assert_int_equal(run_dir_keys(tmpdir, &read, &err), STATUS_OK);
     assert_memory_not_equal(&made, &read, sizeof made);
 }
 
@@ -184,11 +151,10 @@ static void test_bad_keys(void **state)
 {
     (void)state;
     struct transport_keys keys;
-    char path[FILEIO_PATH_MAX], bad[512];
+    char bad[512];
     void *good;
     size_t size;
-    in_dir("keys", path);
-    assert_int_equal(file_read(path, sizeof bad - 2, &good, &size, NULL), STATUS_OK);
+    assert_int_equal(file_read(tmpdir_path("keys"), sizeof bad - 2, &good, &size, NULL), STATUS_OK);
     assert_int_equal(size, 4 * 65);
     for (int i = 0; i < 5; i++) {
         struct err err = {0};
@@ -198,13 +164,13 @@ static void test_bad_keys(void **state)
         if (i == 2) bad[3 * 65] = 0;
         if (i == 3) memcpy(bad + size, "0", 2);
         if (i == 4) bad[0] = ' ';
-        put("keys", bad);
-        assert_int_equal(run_dir_keys(dir, &keys, &err), i == 3 ? STATUS_LIMIT : STATUS_CORRUPT);
+        tmpdir_put("keys", bad);
+        assert_int_equal(run_dir_keys(tmpdir, &keys, &err), i == 3 ? STATUS_LIMIT : STATUS_CORRUPT);
         assert_non_null(strstr(err.msg, "/keys"));
         holds("keys", bad);
     }
     mem_free(good);
-    take_away("keys");
+    tmpdir_take("keys");
 }
 
 /* --- address ------------------------------------------------------------------------------------------------------ */
@@ -213,7 +179,7 @@ static const char *line_for(const char *bound, const char *advertise, const stru
 {
     static char line[1024];
     struct err err = {0};
-    if (run_dir_write_address(dir, bound, advertise, keys, line, sizeof line, &err) != STATUS_OK)
+    if (run_dir_write_address(tmpdir, bound, advertise, keys, line, sizeof line, &err) != STATUS_OK)
         fail_msg("%s", err.msg);
     return line;
 }
@@ -244,7 +210,7 @@ static void test_address(void **state)
     assert_memory_equal(a.server_key, keys.server_public, sizeof a.server_key);
     assert_memory_equal(a.secret, keys.worker_secret, sizeof a.secret);
     assert_null(strstr(line_for("tcp://[::]:29600", "auto", &keys), "[::]"));
-    take_away("address");
+    tmpdir_take("address");
 }
 
 static void test_bad_advertise(void **state)
@@ -252,12 +218,10 @@ static void test_bad_advertise(void **state)
     (void)state;
     char line[1024];
     struct err err = {0};
-    assert_int_equal(run_dir_write_address(dir, "tcp://127.0.0.1:1", "a b:c", NULL, line, sizeof line, &err),
+    assert_int_equal(run_dir_write_address(tmpdir, "tcp://127.0.0.1:1", "a b:c", NULL, line, sizeof line, &err),
                      STATUS_INVALID);
     assert_string_not_equal(err.msg, "");
-    char path[FILEIO_PATH_MAX];
-    in_dir("address", path);
-    assert_false(file_exists(path));
+    assert_false(file_exists(tmpdir_path("address")));
 }
 
 /* A coordinator that is started again listens where its workers look for it. */
@@ -278,23 +242,11 @@ static void test_last_endpoint(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char out[256];
-        if (cases[i].address) put("address", cases[i].address);
-        run_dir_last_endpoint(dir, cases[i].listen, out, sizeof out);
+        if (cases[i].address) tmpdir_put("address", cases[i].address);
+        run_dir_last_endpoint(tmpdir, cases[i].listen, out, sizeof out);
         assert_string_equal(out, cases[i].want);
     }
-    take_away("address");
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return rmdir(dir) || mem_live_bytes() ? -1 : 0;
+    tmpdir_take("address");
 }
 
 int main(void)
@@ -311,5 +263,5 @@ int main(void)
         cmocka_unit_test(test_bad_advertise),
         cmocka_unit_test(test_last_endpoint),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

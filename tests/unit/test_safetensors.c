@@ -18,24 +18,9 @@
 #include "common/hf_folder.h"
 #include "common/mem.h"
 #include "common/safetensors.h"
+#include "tests/lib/tmpdir.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"
-
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/test_safetensors_XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-    (void)state;
-    assert_int_equal(mem_live_bytes(), 0);
-    return dir_remove_flat(dir, NULL) == STATUS_OK ? 0 : -1;
-}
 
 /* A file of header text and `tail` bytes of tensors. */
 static size_t make_file(uint8_t *out, size_t cap, const char *header, size_t tail)
@@ -180,11 +165,11 @@ static void test_folder_round_trip(void **state)
     char json[2048], folder[128], path[192];
     float *theta = some_theta(&layout), *back = mem_alloc(layout.n_params, sizeof *back);
     assert_int_equal(gpt2_config_json(&small, json, sizeof json), STATUS_OK);
-    snprintf(folder, sizeof folder, "%s/model", dir);
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    snprintf(folder, sizeof folder, "%s/model", tmpdir);
+    snprintf(path, sizeof path, "%s/tokenizer.json", tmpdir);
     assert_int_equal(file_write(path, "{}", 2, &err), STATUS_OK);
     for (int again = 0; again < 2; again++) { /* the second write replaces the first */
-        assert_int_equal(hf_folder_write(folder, &layout, theta, json, again ? NULL : dir, &err), STATUS_OK);
+        assert_int_equal(hf_folder_write(folder, &layout, theta, json, again ? NULL : tmpdir, &err), STATUS_OK);
         assert_true(hf_files_tokenizer(folder) == !again);
     }
     assert_int_equal(unlink(path), 0);
@@ -257,7 +242,7 @@ static void test_sharded_with_prefix(void **state)
     tensors[n] = (struct safetensors_tensor){.name = "lm_head.weight", .ndim = 2, .data = head};
     memcpy(tensors[n].shape, words->shape, sizeof words->shape);
     tensors[n + 1] = (struct safetensors_tensor){.name = "h.0.attn.bias", .ndim = 1, .shape = {4}, .data = theta};
-    snprintf(folder, sizeof folder, "%s/sharded", dir);
+    snprintf(folder, sizeof folder, "%s/sharded", tmpdir);
     assert_int_equal(dir_make(folder, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/a.safetensors", folder);
     assert_int_equal(safetensors_write(path, tensors, half, &err), STATUS_OK);
@@ -435,12 +420,12 @@ static void test_ids_taken(void **state)
     static const char ours[] = "{\"n_layer\": 1, \"bos_token_id\": null, \"eos_token_id\": null, \"eps\": 1.5}";
     char path[128], *text = NULL;
     struct err err = {0};
-    assert_int_equal(hf_config_with_ids(ours, dir, &text, &err), STATUS_OK); /* no config.json there */
+    assert_int_equal(hf_config_with_ids(ours, tmpdir, &text, &err), STATUS_OK); /* no config.json there */
     assert_null(text);
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(path, sizeof path, "%s/config.json", tmpdir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(file_write(path, cases[i].from, strlen(cases[i].from), &err), STATUS_OK);
-        enum status status = hf_config_with_ids(ours, dir, &text, &err);
+        enum status status = hf_config_with_ids(ours, tmpdir, &text, &err);
         assert_int_equal(status, cases[i].want ? STATUS_OK : STATUS_CORRUPT);
         if (!cases[i].want) continue;
         json_t *got = json_loads(text, 0, NULL), *want = json_loads(cases[i].want, 0, NULL);
@@ -449,7 +434,7 @@ static void test_ids_taken(void **state)
         json_decref(want);
         mem_free(text);
     }
-    assert_int_equal(hf_config_with_ids("no JSON", dir, &text, &err), STATUS_OK);
+    assert_int_equal(hf_config_with_ids("no JSON", tmpdir, &text, &err), STATUS_OK);
     assert_null(text);
     assert_int_equal(unlink(path), 0);
     static const char half[] = "{\"dtype\": \"bfloat16\", \"n_layer\": 1}";
@@ -479,7 +464,7 @@ static void test_files(void **state)
     struct err err = {0};
     void *text;
     size_t size;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    snprintf(path, sizeof path, "%s/tokenizer.json", tmpdir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t length = cases[i].size ? cases[i].size : strlen(cases[i].text);
         assert_int_equal(file_write(path, cases[i].text, length, &err), STATUS_OK);
@@ -492,14 +477,14 @@ static void test_files(void **state)
     assert_int_equal(unlink(path), 0);
     assert_int_equal(hf_tokenizer_read(path, &text, &size, &err), STATUS_NOTFOUND);
 
-    snprintf(to, sizeof to, "%s/copy", dir);
+    snprintf(to, sizeof to, "%s/copy", tmpdir);
     assert_int_equal(dir_make(to, &err), STATUS_OK);
-    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    snprintf(path, sizeof path, "%s/tokenizer.model", tmpdir);
     assert_int_equal(file_write(path, "a\0b", 3, &err), STATUS_OK);
-    assert_true(hf_files_tokenizer(dir));
-    assert_int_equal(hf_files_copy(dir, to, HF_FILES_GENERATION, &err), STATUS_OK);
+    assert_true(hf_files_tokenizer(tmpdir));
+    assert_int_equal(hf_files_copy(tmpdir, to, HF_FILES_GENERATION, &err), STATUS_OK);
     assert_false(hf_files_tokenizer(to));
-    assert_int_equal(hf_files_copy(dir, to, HF_FILES_ALL, &err), STATUS_OK);
+    assert_int_equal(hf_files_copy(tmpdir, to, HF_FILES_ALL, &err), STATUS_OK);
     snprintf(copy, sizeof copy, "%s/tokenizer.model", to);
     assert_int_equal(file_read(copy, 3, &text, &size, &err), STATUS_OK);
     assert_true(size == 3 && !memcmp(text, "a\0b", 3));
@@ -551,10 +536,10 @@ static void test_failed_write(void **state)
     float one = 1;
     struct safetensors_tensor twice[] = {{.name = "a", .ndim = 1, .shape = {1}, .data = &one},
                                          {.name = "a", .ndim = 1, .shape = {1}, .data = &one}};
-    snprintf(path, sizeof path, "%s/twice.safetensors", dir);
+    snprintf(path, sizeof path, "%s/twice.safetensors", tmpdir);
     assert_int_equal(safetensors_write(path, twice, 2, &err), STATUS_INVALID);
     assert_false(file_exists(path));
-    snprintf(path, sizeof path, "%s/no/such/folder/a.safetensors", dir);
+    snprintf(path, sizeof path, "%s/no/such/folder/a.safetensors", tmpdir);
     assert_int_equal(safetensors_write(path, twice, 1, &err), STATUS_NOTFOUND);
 }
 
@@ -569,5 +554,5 @@ int main(void)
         cmocka_unit_test(test_llama_sizes),
         cmocka_unit_test(test_failed_write),
     };
-    return cmocka_run_group_tests(tests, make_dir, drop_dir);
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

@@ -13,21 +13,7 @@
 
 #include "coordinator/spool.h"
 #include "coordinator/store.h"
-
-
-static char folder[] = "/tmp/atoll-spool-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder); /* fails when anything was left in it */
-}
+#include "tests/lib/tmpdir.h"
 
 static int files_in(const char *path)
 {
@@ -48,10 +34,10 @@ static void test_bytes_come_back(void **state)
     memset(b, 2, sizeof b);
     struct err err = {0};
     assert_int_equal(spool_read(&spool, 0, back, 1, &err), STATUS_CORRUPT); /* before anything was written */
-    assert_int_equal(spool_write(&spool, folder, 3 * SPOOL_ALIGN, a, sizeof a, &err), STATUS_OK);
-    assert_int_equal(spool_write(&spool, folder, SPOOL_ALIGN, b, 4000, &err), STATUS_OK); /* pieces, in front */
-    assert_int_equal(spool_write(&spool, folder, SPOOL_ALIGN + 4000, b, 1000, &err), STATUS_OK);
-    assert_int_equal(files_in(folder), 0);
+    assert_int_equal(spool_write(&spool, tmpdir, 3 * SPOOL_ALIGN, a, sizeof a, &err), STATUS_OK);
+    assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN, b, 4000, &err), STATUS_OK); /* pieces, in front */
+    assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN + 4000, b, 1000, &err), STATUS_OK);
+    assert_int_equal(files_in(tmpdir), 0);
     assert_int_equal(spool_read(&spool, 3 * SPOOL_ALIGN, back, sizeof a, &err), STATUS_OK);
     assert_memory_equal(back, a, sizeof a);
     assert_int_equal(spool_read(&spool, SPOOL_ALIGN, back, sizeof b, &err), STATUS_OK);
@@ -72,7 +58,7 @@ static void test_forgotten_room_is_given_back(void **state)
     assert_true(data && back);
     memset(data, 7, BYTES);
     spool_forget(&spool, 0, BYTES); /* nothing there: no effect */
-    assert_int_equal(spool_write(&spool, folder, 0, data, BYTES, &err), STATUS_OK);
+    assert_int_equal(spool_write(&spool, tmpdir, 0, data, BYTES, &err), STATUS_OK);
     assert_int_equal(fstat(spool.fd, &full), 0);
     spool_forget(&spool, 0, BYTES / 2);
     assert_int_equal(fstat(spool.fd, &half), 0);
@@ -100,5 +86,5 @@ int main(void)
         cmocka_unit_test(test_forgotten_room_is_given_back),
         cmocka_unit_test(test_no_folder),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

@@ -14,41 +14,23 @@
 
 #include "common/fileio.h"
 #include "common/log.h"
-#include "common/mem.h"
 #include "coordinator/store.h"
+#include "tests/lib/tmpdir.h"
 
-static char run[64];
 static struct layout layout;
 static int warnings;
 
-static void in_run(const char *name, char path[FILEIO_PATH_MAX])
-{
-    snprintf(path, FILEIO_PATH_MAX, "%s/%s", run, name);
-}
-
 static bool there(const char *name)
 {
-    char path[FILEIO_PATH_MAX];
     struct stat st;
-    in_run(name, path);
-    return !lstat(path, &st);
-}
-
-static void put(const char *name)
-{
-    char path[FILEIO_PATH_MAX];
-    in_run(name, path);
-    *strrchr(path, '/') = 0;
-    assert_int_equal(dir_make(path, NULL), STATUS_OK);
-    in_run(name, path);
-    assert_int_equal(file_write(path, "x", 1, NULL), STATUS_OK);
+    return !lstat(tmpdir_path(name), &st);
 }
 
 static struct store *open_store(void)
 {
     struct store *s;
     struct err err = {0};
-    if (store_disk_open(&s, run, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (store_disk_open(&s, tmpdir, &err) != STATUS_OK) fail_msg("%s", err.msg);
     return s;
 }
 
@@ -89,14 +71,13 @@ static void test_sweep(void **state)
         "checkpoints/round_000021/notes.txt",    "checkpoints/round_000022.tmp-/model.safetensors",
         "checkpoints/round_000023/.cache/model", "checkpoints/round_000024.kept-77/model.safetensors"};
     (void)state;
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) put(ours[i]);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) put(others[i]);
-    char link[FILEIO_PATH_MAX];
-    in_run("checkpoints/round_000008", link);
-    assert_int_equal(symlink("round_1", link), 0); /* what lies elsewhere is not ours either */
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) tmpdir_put(ours[i], "x");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) tmpdir_put(others[i], "x");
+    /* What lies elsewhere is not ours either. */
+    assert_int_equal(symlink("round_1", tmpdir_path("checkpoints/round_000008")), 0);
     reopen();
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) assert_true(there(ours[i])); /* no run was here */
-    put("journal/00000000.log");
+    tmpdir_put("journal/00000000.log", "x");
     reopen();
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_true(there(others[i]));
     assert_true(there("checkpoints/round_000008"));
@@ -110,15 +91,15 @@ static void test_folder_in_it(void **state)
 {
     struct err err = {0};
     (void)state;
-    put("journal/00000000.log");
-    put("tokenizer/tokenizer_config.json"); /* beside every model */
+    tmpdir_put("journal/00000000.log", "x");
+    tmpdir_put("tokenizer/tokenizer_config.json", "x"); /* beside every model */
     struct store *s = open_store();
     save(s, 57);
     save(s, 58);
     lists(s, 2);
     assert_true(there("checkpoints/round_000057/tokenizer_config.json"));
-    put("checkpoints/round_000057/.cache/x");
-    put("checkpoints/round_000058/.cache/x");
+    tmpdir_put("checkpoints/round_000057/.cache/x", "x");
+    tmpdir_put("checkpoints/round_000058/.cache/x", "x");
     for (uint64_t round = 57; round <= 58; round++)
         assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
     assert_int_equal(warnings, 1);
@@ -151,21 +132,16 @@ static void count(void *ctx, enum log_level level, const char *line)
 static int setup(void **state)
 {
     const uint64_t shape[1] = {8};
-    (void)state;
-    snprintf(run, sizeof run, "/tmp/atoll-test-store-XXXXXX");
     layout_init(&layout);
     warnings = 0;
-    return !mkdtemp(run) || layout_add(&layout, "w", 1, shape, LAYOUT_INIT_NORMAL, 0.5f, true) != STATUS_OK ||
+    return tmpdir_make(state) || layout_add(&layout, "w", 1, shape, LAYOUT_INIT_NORMAL, 0.5f, true) != STATUS_OK ||
            layout_split(&layout, 1) != STATUS_OK;
 }
 
 static int teardown(void **state)
 {
-    char command[128];
-    (void)state;
     layout_finish(&layout);
-    snprintf(command, sizeof command, "rm -r %s", run);
-    return system(command) || mem_live_bytes() != 0;
+    return tmpdir_remove(state);
 }
 
 int main(void)

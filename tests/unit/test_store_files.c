@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -14,17 +13,11 @@
 #include "common/layout.h"
 #include "common/mem.h"
 #include "coordinator/store.h"
+#include "tests/lib/tmpdir.h"
 
-static char dir[64], source[96], other[96];
+static char source[96], other[96];
 static struct store *store;
 static struct err err;
-
-static void put(const char *folder, const char *name, const char *text)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    assert_int_equal(file_write(path, text, strlen(text), &err), STATUS_OK);
-}
 
 /* The file in the snapshot has this text; NULL: it is not there. */
 static void holds(const char *name, const char *text)
@@ -32,7 +25,7 @@ static void holds(const char *name, const char *text)
     char path[256];
     void *data;
     size_t size;
-    snprintf(path, sizeof path, "%s/checkpoints/round_000003/%s", dir, name);
+    snprintf(path, sizeof path, "%s/checkpoints/round_000003/%s", tmpdir, name);
     if (!text) {
         assert_false(file_exists(path));
         return;
@@ -58,35 +51,21 @@ static void snapshot(void)
 
 static int set_up(void **state)
 {
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/atoll-test-files-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(source, sizeof source, "%s/source", dir);
-    snprintf(other, sizeof other, "%s/other.json", dir);
-    if (dir_make(source, &err) != STATUS_OK) return -1;
-    put(source, "tokenizer.json", "{\"model\": {}}");
-    put(source, "tokenizer_config.json", "{}");
-    put(source, "generation_config.json", "{\"eos_token_id\": [1, 2]}");
-    put(source, "README.md", "a model");
-    put(dir, "other.json", "{\"model\": {\"type\": \"BPE\"}}");
-    return store_disk_open(&store, dir, &err) == STATUS_OK ? 0 : -1;
+    if (tmpdir_make(state) != 0) return -1;
+    snprintf(source, sizeof source, "%s/source", tmpdir);
+    snprintf(other, sizeof other, "%s/other.json", tmpdir);
+    tmpdir_put("source/tokenizer.json", "{\"model\": {}}");
+    tmpdir_put("source/tokenizer_config.json", "{}");
+    tmpdir_put("source/generation_config.json", "{\"eos_token_id\": [1, 2]}");
+    tmpdir_put("source/README.md", "a model");
+    tmpdir_put("other.json", "{\"model\": {\"type\": \"BPE\"}}");
+    return store_disk_open(&store, tmpdir, &err) == STATUS_OK ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char path[256];
-    static const char *const folders[] = {"source", "tokenizer", "journal", "checkpoints/round_000003", "checkpoints"};
-    char cmd[256];
-    if (store->ops->snapshot_remove(store, 3, &err) != STATUS_OK) return -1;
     store->ops->close(store);
-    snprintf(cmd, sizeof cmd, "rm -rf %s/tokenizer.kept-*", dir);
-    if (system(cmd) != 0) return -1;
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, folders[i]);
-        if (dir_remove_flat(path, &err) != STATUS_OK) return -1;
-    }
-    return dir_remove_flat(dir, &err) == STATUS_OK && mem_live_bytes() == 0 ? 0 : -1;
+    return tmpdir_remove(state);
 }
 
 static void test_of_a_folder(void **state)
@@ -109,18 +88,17 @@ static void test_of_a_folder(void **state)
 static void test_of_a_file(void **state)
 {
     (void)state;
-    char own[128];
     assert_int_equal(store->ops->files_keep(store, source, other, true, &err), STATUS_OK);
     snapshot();
     holds("tokenizer.json", "{\"model\": {\"type\": \"BPE\"}}");
     holds("tokenizer_config.json", NULL);
     holds("generation_config.json", "{\"eos_token_id\": [1, 2]}");
-    snprintf(own, sizeof own, "%s/tokenizer.json", source);
-    assert_int_equal(store->ops->files_keep(store, source, own, true, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, source, tmpdir_path("source/tokenizer.json"), true, &err),
+                     STATUS_OK);
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     holds("tokenizer_config.json", "{}");
-    put(dir, "other.json", "no tokenizer"); /* what was kept stays */
+    tmpdir_put("other.json", "no tokenizer"); /* what was kept stays */
     assert_int_equal(store->ops->files_keep(store, source, other, true, &err), STATUS_CORRUPT);
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
@@ -131,27 +109,21 @@ static void test_of_a_file(void **state)
 static void test_of_others(void **state)
 {
     (void)state;
-    char path[300], kept[300];
-    snprintf(path, sizeof path, "%s/tokenizer/notes", dir);
-    assert_int_equal(dir_make(path, &err), STATUS_OK);
-    put(path, "train.txt", "kept");
-    snprintf(kept, sizeof kept, "%s/gone", dir);
-    snprintf(path, sizeof path, "%s/tokenizer", dir);
-    assert_int_equal(store->ops->files_keep(store, kept, NULL, true, &err), STATUS_NOTFOUND);
+    char kept[64];
+    tmpdir_put("tokenizer/notes/train.txt", "kept");
+    assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, true, &err), STATUS_NOTFOUND);
     assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
-    snprintf(kept, sizeof kept, "%s/tokenizer.kept-%ld/notes/train.txt", dir, (long)getpid());
-    assert_true(file_exists(kept));
+    snprintf(kept, sizeof kept, "tokenizer.kept-%ld/notes/train.txt", (long)getpid());
+    assert_true(file_exists(tmpdir_path(kept)));
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
-    assert_int_equal(dir_remove_flat(path, &err), STATUS_OK);
-    assert_int_equal(symlink("source", path), 0);
+    assert_int_equal(dir_remove_flat(tmpdir_path("tokenizer"), &err), STATUS_OK);
+    assert_int_equal(symlink("source", tmpdir_path("tokenizer")), 0);
     assert_int_equal(store->ops->files_keep(store, NULL, other, true, &err), STATUS_OK);
-    snprintf(kept, sizeof kept, "%s/source/README.md", dir);
-    assert_true(file_exists(kept));
-    assert_int_equal(dir_remove_flat(path, &err), STATUS_OK);
-    snprintf(kept, sizeof kept, "%s/gone", dir);
-    assert_int_equal(store->ops->files_keep(store, kept, NULL, false, &err), STATUS_NOTFOUND);
-    assert_false(file_exists(path));
+    assert_true(file_exists(tmpdir_path("source/README.md")));
+    assert_int_equal(dir_remove_flat(tmpdir_path("tokenizer"), &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, false, &err), STATUS_NOTFOUND);
+    assert_false(file_exists(tmpdir_path("tokenizer")));
 }
 
 int main(void)

@@ -15,29 +15,16 @@
 #include "common/fileio.h"
 #include "common/interrupt.h"
 #include "common/temporary.h"
+#include "tests/lib/tmpdir.h"
 
-static char dir[64];
 static struct err err;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/test_temporary_XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-    (void)state;
-    return dir_remove_flat(dir, NULL) == STATUS_OK ? 0 : -1;
-}
 
 static const char *in_dir(const char *name, long pid)
 {
     static char path[2][256];
     static int turn;
     turn = !turn;
-    snprintf(path[turn], sizeof path[turn], pid ? "%s/%s.tmp-%ld" : "%s/%s", dir, name, pid);
+    snprintf(path[turn], sizeof path[turn], pid ? "%s/%s.tmp-%ld" : "%s/%s", tmpdir, name, pid);
     return path[turn];
 }
 
@@ -86,11 +73,11 @@ static void test_lock(void **state)
 {
     (void)state;
     int one, other;
-    assert_int_equal(dir_lock(dir, &one, &err), STATUS_OK);
-    assert_int_equal(dir_lock(dir, &other, &err), STATUS_EXISTS);
-    assert_non_null(strstr(err.msg, dir));
+    assert_int_equal(dir_lock(tmpdir, &one, &err), STATUS_OK);
+    assert_int_equal(dir_lock(tmpdir, &other, &err), STATUS_EXISTS);
+    assert_non_null(strstr(err.msg, tmpdir));
     close(one);
-    assert_int_equal(dir_lock(dir, &other, &err), STATUS_OK);
+    assert_int_equal(dir_lock(tmpdir, &other, &err), STATUS_OK);
     close(other);
     assert_int_equal(dir_lock(in_dir("nowhere", 0), &other, &err), STATUS_NOTFOUND);
 }
@@ -120,5 +107,5 @@ int main(void)
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_interrupt),
     };
-    return cmocka_run_group_tests(tests, make_dir, drop_dir);
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

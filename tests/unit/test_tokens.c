@@ -13,30 +13,14 @@
 
 #include "common/bytes.h"
 #include "common/fileio.h"
-#include "common/mem.h"
 #include "common/tokens.h"
-
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/test_tokens_XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-    (void)state;
-    assert_int_equal(mem_live_bytes(), 0);
-    return dir_remove_flat(dir, NULL) == STATUS_OK ? 0 : -1;
-}
+#include "tests/lib/tmpdir.h"
 
 static void write_set(const char *name, uint32_t width, uint64_t per_shard, uint32_t n)
 {
     struct token_writer w;
     struct err err = {0};
-    assert_int_equal(token_writer_open(&w, dir, name, width, per_shard, &err), STATUS_OK);
+    assert_int_equal(token_writer_open(&w, tmpdir, name, width, per_shard, &err), STATUS_OK);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t token = i;
         assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
@@ -49,7 +33,7 @@ static void open_set(struct tokens *tokens, const char *name)
 {
     char pattern[128];
     struct err err = {0};
-    snprintf(pattern, sizeof pattern, "%s/%s_*.bin", dir, name);
+    snprintf(pattern, sizeof pattern, "%s/%s_*.bin", tmpdir, name);
     enum status status = tokens_open(tokens, pattern, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
 }
@@ -117,7 +101,7 @@ static void test_earlier_set_goes_first(void **state)
     struct err err = {0};
     uint32_t token = 7;
     write_set("first", 2, 10, 100);
-    assert_int_equal(token_writer_open(&w, dir, "first", 2, 10, &err), STATUS_OK);
+    assert_int_equal(token_writer_open(&w, tmpdir, "first", 2, 10, &err), STATUS_OK);
     for (int i = 0; i < 25; i++) assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
     open_set(&tokens, "first");
     assert_int_equal(tokens.n_shards, 2);
@@ -163,12 +147,12 @@ static void test_abort_leaves_nothing(void **state)
     struct err err = {0};
     uint32_t token = 70000;
     char pattern[128];
-    assert_int_equal(token_writer_open(&w, dir, "abort", 2, 10, &err), STATUS_OK);
+    assert_int_equal(token_writer_open(&w, tmpdir, "abort", 2, 10, &err), STATUS_OK);
     assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_INVALID);
     token_writer_abort(&w);
-    snprintf(pattern, sizeof pattern, "%s/abort*", dir);
+    snprintf(pattern, sizeof pattern, "%s/abort*", tmpdir);
     assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_NOTFOUND);
-    assert_int_equal(token_writer_open(&w, dir, "abort", 2, 10, &err), STATUS_OK);
+    assert_int_equal(token_writer_open(&w, tmpdir, "abort", 2, 10, &err), STATUS_OK);
     token = 7;
     for (int i = 0; i < 35; i++) assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
     open_set(&tokens, "abort");
@@ -232,7 +216,7 @@ static void test_mixed_widths(void **state)
     char pattern[128];
     write_set("mixa", 2, 0, 10);
     write_set("mixb", 4, 0, 10);
-    snprintf(pattern, sizeof pattern, "%s/mix*", dir);
+    snprintf(pattern, sizeof pattern, "%s/mix*", tmpdir);
     assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_MISMATCH);
 }
 
@@ -245,7 +229,7 @@ static void test_large_offsets(void **state)
     uint8_t head[1024] = {0}, mark[4] = {0x34, 0x12};
     struct tokens tokens;
     struct err err = {0};
-    snprintf(path, sizeof path, "%s/large_000000.bin", dir);
+    snprintf(path, sizeof path, "%s/large_000000.bin", tmpdir);
     put_header(head, sizeof head, 20240801, 7, count);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
@@ -302,5 +286,5 @@ int main(void)
         cmocka_unit_test(test_bad_headers),     cmocka_unit_test(test_abort_leaves_nothing),
         cmocka_unit_test(test_vocabulary),
     };
-    return cmocka_run_group_tests(tests, make_dir, drop_dir);
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "common/mem.h"
 #include "tests/lib/save_image.h"
 #include "tests/lib/scripted.h"
+#include "tests/lib/tmpdir.h"
 #include "worker/state_dir.h"
 
 enum { N = 50, INNER = 24, PAYLOAD = 17 };
@@ -163,7 +163,6 @@ static void test_contradictions_are_refused(void **unused)
 /* ---- on disk ------------------------------------------------------------------------------------------------------
  */
 
-static char folder[] = "/tmp/atoll-state-XXXXXX";
 static struct state_dir dir;
 static struct outer_setup setup;
 
@@ -186,20 +185,12 @@ static enum status save(uint8_t salt)
     return setup.save_poll(setup.storage_ctx, true, NULL);
 }
 
-static int setup_dir(void **unused)
+static int setup_dir(void **state)
 {
-    (void)unused;
-    strcpy(folder + sizeof folder - 7, "XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    state_dir_init(&dir, folder);
+    if (tmpdir_make(state) != 0) return -1;
+    state_dir_init(&dir, tmpdir);
     state_dir_attach(&dir, &setup);
     return 0;
-}
-
-static int teardown_dir(void **unused)
-{
-    (void)unused;
-    return dir_remove_flat(folder, NULL) == STATUS_OK ? 0 : -1;
 }
 
 static void test_two_generations(void **unused)
@@ -231,7 +222,7 @@ static ino_t inode(const char *name)
 {
     char path[CONFIG_PATH_MAX + 64];
     struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", tmpdir, name);
     return stat(path, &st) == 0 ? st.st_ino : 0;
 }
 
@@ -281,8 +272,8 @@ static void test_killed_saves(void **unused)
             assert_true(inode("state.spare.bin") != inode("state.bin"));
             assert_true(inode("state.spare.bin") != inode("state.old.bin"));
         }
-        assert_int_equal(dir_remove_flat(folder, NULL), STATUS_OK);
-        assert_int_equal(dir_make(folder, NULL), STATUS_OK);
+        assert_int_equal(dir_remove_flat(tmpdir, NULL), STATUS_OK);
+        assert_int_equal(dir_make(tmpdir, NULL), STATUS_OK);
     }
 }
 
@@ -291,10 +282,10 @@ static void test_failed_save_keeps_what_was(void **unused)
     (void)unused;
     char tmp_is_a_folder[CONFIG_PATH_MAX + 64];
     assert_int_equal(save(0), STATUS_OK);
-    snprintf(tmp_is_a_folder, sizeof tmp_is_a_folder, "%s/gone", folder);
+    snprintf(tmp_is_a_folder, sizeof tmp_is_a_folder, "%s/gone", tmpdir);
     state_dir_init(&dir, tmp_is_a_folder); /* no such folder: nothing can be written */
     assert_int_not_equal(save(1), STATUS_OK);
-    state_dir_init(&dir, folder);
+    state_dir_init(&dir, tmpdir);
     assert_int_equal(load(0), STATUS_OK);
     assert_true(theta[0] == 0.0f);
 }
@@ -367,13 +358,13 @@ int main(void)
         cmocka_unit_test(test_every_torn_end_is_seen),
         cmocka_unit_test(test_other_format),
         cmocka_unit_test(test_contradictions_are_refused),
-        cmocka_unit_test_setup_teardown(test_save_beside_the_caller, setup_dir, teardown_dir),
-        cmocka_unit_test_setup_teardown(test_loop_beside_its_saves, setup_dir, teardown_dir),
-        cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, teardown_dir),
-        cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, teardown_dir),
-        cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, teardown_dir),
-        cmocka_unit_test_setup_teardown(test_killed_saves, setup_dir, teardown_dir),
-        cmocka_unit_test_setup_teardown(test_failed_save_keeps_what_was, setup_dir, teardown_dir),
+        cmocka_unit_test_setup_teardown(test_save_beside_the_caller, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_loop_beside_its_saves, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_killed_saves, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_failed_save_keeps_what_was, setup_dir, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

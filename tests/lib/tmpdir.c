@@ -1,0 +1,67 @@
+#include "tests/lib/tmpdir.h"
+
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/fileio.h"
+#include "common/mem.h"
+
+char tmpdir[32];
+
+int tmpdir_make(void **state)
+{
+    (void)state;
+    snprintf(tmpdir, sizeof tmpdir, "/tmp/atoll-test-XXXXXX");
+    return mkdtemp(tmpdir) ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *place)
+{
+    (void)st, (void)type, (void)place;
+    return remove(path);
+}
+
+int tmpdir_remove(void **state)
+{
+    (void)state;
+    return nftw(tmpdir, remove_one, 8, FTW_DEPTH | FTW_PHYS) || mem_live_bytes() ? -1 : 0;
+}
+
+int tmpdir_remove_empty(void **state)
+{
+    (void)state;
+    return rmdir(tmpdir) || mem_live_bytes() ? -1 : 0;
+}
+
+const char *tmpdir_path(const char *name)
+{
+    static char paths[4][FILEIO_PATH_MAX];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, FILEIO_PATH_MAX, "%s/%s", tmpdir, name);
+    return path;
+}
+
+void tmpdir_put(const char *name, const char *text)
+{
+    char folder[FILEIO_PATH_MAX];
+    struct err err = {0};
+    snprintf(folder, sizeof folder, "%s", tmpdir_path(name));
+    *strrchr(folder, '/') = '\0';
+    if (dir_make(folder, &err) != STATUS_OK || file_write(tmpdir_path(name), text, strlen(text), &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+}
+
+void tmpdir_take(const char *name)
+{
+    assert_int_equal(unlink(tmpdir_path(name)), 0);
+}
