@@ -1,6 +1,5 @@
 #include "common/config.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "common/config_keys.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/text.h"
 
 void config_defaults(struct config *config, struct config_sources *sources)
 {
@@ -17,14 +17,6 @@ void config_defaults(struct config *config, struct config_sources *sources)
     for (int i = 0; i < config_keys_count; i++)
         if (config_value_set(config, i, config_keys[i].preset, NULL) != STATUS_OK)
             log_error("default of %s.%s breaks its own range", config_keys[i].section, config_keys[i].key);
-}
-
-/* text[len] cut to fit one line of an error, control characters replaced. */
-static void copy_shown(const char *text, size_t len, char out[64])
-{
-    size_t n = len < 60 ? len : 60;
-    for (size_t i = 0; i < n; i++) out[i] = iscntrl((unsigned char)text[i]) ? '?' : text[i];
-    out[n] = 0;
 }
 
 /* "--train.max_steps=10" -> index of train.max_steps, *value_p -> "10". -1 when it is no known key: err is filled. */
@@ -37,9 +29,9 @@ static int split_assignment(const char *assignment, const char **value_p, struct
     const char *key = dot ? dot + 1 : name;
     int index = config_key_find(name, section_len, key, len - (size_t)(key - name));
     if (index < 0) {
-        char section[64], text[64];
-        copy_shown(name, section_len, section);
-        copy_shown(key, len - (size_t)(key - name), text);
+        char section[TEXT_SHOWN], text[TEXT_SHOWN];
+        text_shown(name, section_len, section);
+        text_shown(key, len - (size_t)(key - name), text);
         int nearest = config_key_nearest(section, text);
         err_set(err, STATUS_INVALID, "unknown option --%s%s%s; the nearest is --%s.%s", section, dot ? "." : "", text,
                 config_keys[nearest].section, config_keys[nearest].key);

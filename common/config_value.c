@@ -8,40 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the UTF-8 character at p if it is one that a value may hold and YAML carries unchanged inside double quotes
- * (no control characters, line separators, surrogates, byte order mark), else 0. */
-static size_t printable(const unsigned char *p)
-{
-    if (p[0] < 0x80) return p[0] >= 0x20 && p[0] != 0x7f;
-    size_t n = p[0] >= 0xf0 && p[0] < 0xf8 ? 4 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3 : p[0] >= 0xc0 && p[0] < 0xe0 ? 2 : 0;
-    if (!n) return 0;
-    uint32_t c = p[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) return 0; /* a terminator stops here too */
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    static const uint32_t smallest[] = {0, 0, 0xa0, 0x800, 0x10000};
-    if (c < smallest[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) || c == 0x2028 || c == 0x2029 || c == 0xfeff ||
-        c == 0xfffe || c == 0xffff)
-        return 0;
-    return n;
-}
+#include "common/text.h"
 
-/* The value cut to something that fits a line and holds no control characters. */
-static const char *shown(const char *text, char out[64])
+/* Length of the character at p if it is one that a value may hold and YAML carries unchanged inside double quotes: no
+ * line separators, no byte order mark. Else 0. */
+static size_t printable(const char *p)
 {
-    size_t n = 0;
-    for (const unsigned char *p = (const unsigned char *)text; *p && n < 48;) {
-        size_t len = printable(p);
-        if (len)
-            memcpy(out + n, p, len);
-        else
-            out[n] = '?';
-        n += len ? len : 1;
-        p += len ? len : 1;
-    }
-    snprintf(out + n, 64 - n, "%s", strlen(text) > 48 ? "..." : "");
-    return out;
+    uint32_t c;
+    size_t n = text_character(p, strlen(p), &c);
+    return n && (c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff) ? 0 : n;
 }
 
 const char *config_value_range(int index, char *out, size_t cap)
@@ -71,16 +46,17 @@ const char *config_value_range(int index, char *out, size_t cap)
 
 static enum status refuse(int index, const char *text, const char *what, struct err *err)
 {
-    char value[64], range[160];
+    char value[TEXT_SHOWN], range[160];
     return err_set(err, STATUS_INVALID, "%s.%s: \"%s\" %s; allowed: %s", config_keys[index].section,
-                   config_keys[index].key, shown(text, value), what, config_value_range(index, range, sizeof range));
+                   config_keys[index].key, text_shown(text, strlen(text), value), what,
+                   config_value_range(index, range, sizeof range));
 }
 
 static enum status set_text(void *field, int index, const char *text, struct err *err)
 {
     size_t n = strlen(text);
     if (n >= config_keys[index].size) return refuse(index, text, "is too long", err);
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+    for (const char *p = text; *p;) {
         size_t len = printable(p);
         if (!len) return refuse(index, text, "holds a control character or is not UTF-8", err);
         p += len;

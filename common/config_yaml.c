@@ -8,6 +8,7 @@
 
 #include "common/config_keys.h"
 #include "common/mem.h"
+#include "common/text.h"
 
 struct yaml_reader {
     yaml_parser_t parser;
@@ -88,13 +89,10 @@ static bool is_null(const yaml_event_t *e)
            !e->data.scalar.tag && (!e->data.scalar.length || !strcmp((const char *)e->data.scalar.value, "~"));
 }
 
-/* Copy the current scalar, cut to fit: names in error lines and look-ups that fail anyway when cut. */
-static void copy_name(const struct yaml_reader *y, char out[64])
+/* The current scalar for error lines, and for look-ups that fail anyway when it is cut. */
+static void take_name(const struct yaml_reader *y, char out[TEXT_SHOWN])
 {
-    const char *text = (const char *)y->event.data.scalar.value;
-    size_t n = strnlen(text, 60);
-    for (size_t i = 0; i < n; i++) out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i];
-    out[n] = 0;
+    text_shown((const char *)y->event.data.scalar.value, y->event.data.scalar.length, out);
 }
 
 struct parse_state {
@@ -133,9 +131,9 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
 /* The current event is a section's name. */
 static enum status parse_section(struct yaml_reader *y, struct parse_state *s)
 {
-    char section[64], key[64];
+    char section[TEXT_SHOWN], key[TEXT_SHOWN];
     TRY(want_scalar(y, "a section's name"));
-    copy_name(y, section);
+    take_name(y, section);
     size_t line = line_of(y);
     if (!config_section_exists(section)) {
         int nearest = config_key_nearest("", section);
@@ -156,7 +154,7 @@ static enum status parse_section(struct yaml_reader *y, struct parse_state *s)
         TRY(next(y));
         if (y->event.type == YAML_MAPPING_END_EVENT) break;
         TRY(want_scalar(y, "a key"));
-        copy_name(y, key);
+        take_name(y, key);
         const char *full = (const char *)y->event.data.scalar.value;
         int index = config_key_find(section, strlen(section), full, strlen(full));
         if (index < 0) {

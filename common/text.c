@@ -1,37 +1,29 @@
 #include "common/text.h"
 
-#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Length of the UTF-8 sequence at p (n bytes left), 0 when it is malformed. */
-static size_t utf8_sequence(const unsigned char *p, size_t n, uint32_t *code_p)
+size_t text_character(const char *text, size_t n, uint32_t *code)
 {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t len = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+    static const uint32_t least[5] = {0, 0x20, 0xa0, 0x800, 0x10000};
+    const unsigned char *p = (const unsigned char *)text;
+    size_t len = p[0] < 0x7f ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
     if (!len || len > n) return 0;
-    uint32_t code = len == 1 ? p[0] : p[0] & (0x7fu >> len);
+    uint32_t c = len == 1 ? p[0] : p[0] & (0x7fu >> len);
     for (size_t i = 1; i < len; i++) {
         if (p[i] >> 6 != 2) return 0;
-        code = code << 6 | (p[i] & 0x3f);
+        c = c << 6 | (p[i] & 0x3f);
     }
-    *code_p = code;
-    return code >= least[len] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? len : 0;
-}
-
-/* Length of the clean character at p, 0 when there is none. */
-static size_t clean_character(const unsigned char *p, size_t n, bool lines)
-{
-    uint32_t code = 0;
-    size_t len = utf8_sequence(p, n, &code);
-    bool space = lines && (code == '\t' || code == '\n' || code == '\r');
-    return (code < 0x20 && !space) || (code >= 0x7f && code < 0xa0) ? 0 : len;
+    *code = c;
+    return c >= least[len] && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff) ? len : 0;
 }
 
 bool text_is_clean(const char *text, size_t n, bool lines)
 {
-    const unsigned char *p = (const unsigned char *)text;
+    uint32_t code;
     for (size_t i = 0, len; i < n; i += len) {
-        len = clean_character(p + i, n - i, lines);
+        bool space = lines && (text[i] == '\t' || text[i] == '\n' || text[i] == '\r');
+        len = space ? 1 : text_character(text + i, n - i, &code);
         if (!len) return false;
     }
     return true;
@@ -39,11 +31,19 @@ bool text_is_clean(const char *text, size_t n, bool lines)
 
 void text_make_clean(char *line)
 {
-    unsigned char *p = (unsigned char *)line;
-    for (size_t n = strlen(line), len; n; n -= len, p += len) {
-        len = clean_character(p, n, false);
+    uint32_t code;
+    for (size_t n = strlen(line), len; n; n -= len, line += len) {
+        len = text_character(line, n, &code);
         if (len) continue;
-        *p = '?';
+        *line = '?';
         len = 1;
     }
+}
+
+const char *text_shown(const char *text, size_t n, char out[TEXT_SHOWN])
+{
+    int most = n < TEXT_SHOWN ? (int)n : TEXT_SHOWN - 4;
+    snprintf(out, TEXT_SHOWN, "%.*s%s", most, text, n < TEXT_SHOWN ? "" : "...");
+    text_make_clean(out);
+    return out;
 }

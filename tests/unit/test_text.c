@@ -1,0 +1,82 @@
+/* Which bytes are clean text, and what a line shows of others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/text.h"
+
+static void test_characters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t length;
+        uint32_t code;
+    } cases[] = {{" ", 1, 0x20},
+                 {"~", 1, 0x7e},
+                 {"\x7f", 0, 0},
+                 {"\x1f", 0, 0},
+                 {"\xc2\xa0", 2, 0xa0},
+                 {"\xc2\x9f", 0, 0},
+                 {"\xc3\xbc", 2, 0xfc},
+                 {"\xc0\xa0", 0, 0},
+                 {"\xe0\xa0\x80", 3, 0x800},
+                 {"\xe0\x9f\xbf", 0, 0},
+                 {"\xed\x9f\xbf", 3, 0xd7ff},
+                 {"\xed\xa0\x80", 0, 0},
+                 {"\xed\xbf\xbf", 0, 0},
+                 {"\xee\x80\x80", 3, 0xe000},
+                 {"\xf0\x90\x80\x80", 4, 0x10000},
+                 {"\xf0\x8f\xbf\xbf", 0, 0},
+                 {"\xf4\x8f\xbf\xbf", 4, 0x10ffff},
+                 {"\xf4\x90\x80\x80", 0, 0},
+                 {"\xf8\x88\x80\x80\x80", 0, 0},
+                 {"\x80", 0, 0},
+                 {"\xe2\x82", 0, 0},
+                 {"\xc3z", 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t code = 0;
+        const char *text = cases[i].text;
+        if (text_character(text, strlen(text), &code) != cases[i].length) fail_msg("case %zu", i);
+        if (cases[i].length) assert_int_equal(code, cases[i].code);
+        assert_int_equal(text_is_clean(text, strlen(text), false), cases[i].length > 0);
+        if (cases[i].length > 1) assert_int_equal(text_character(text, cases[i].length - 1, &code), 0);
+    }
+}
+
+static void test_lines(void **state)
+{
+    (void)state;
+    assert_true(text_is_clean("a\tb\r\n", 5, true));
+    assert_true(text_is_clean("", 0, false));
+    for (const char *p = "\t\r\n"; *p; p++) assert_false(text_is_clean(p, 1, false));
+    assert_false(text_is_clean("\v", 1, true));
+    char line[] = "a\tb\xc3\xbc\xc3 \xe2\x82";
+    text_make_clean(line);
+    assert_string_equal(line, "a?b\xc3\xbc? ??");
+}
+
+static void test_shown(void **state)
+{
+    (void)state;
+    char out[TEXT_SHOWN], text[TEXT_SHOWN + 1];
+    memset(text, 'x', sizeof text - 1);
+    text[TEXT_SHOWN] = '\0';
+    assert_string_equal(text_shown("one=two", 3, out), "one");
+    assert_string_equal(text_shown("a\nb", 3, out), "a?b");
+    assert_string_equal(text_shown(text, TEXT_SHOWN - 1, out), text + 1);
+    text_shown(text, TEXT_SHOWN, out);
+    assert_int_equal(strlen(out), TEXT_SHOWN - 1);
+    assert_string_equal(out + TEXT_SHOWN - 5, "x...");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_characters), cmocka_unit_test(test_lines),
+                                       cmocka_unit_test(test_shown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
