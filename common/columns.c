@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "common/number.h"
+
 enum { COLUMNS_LIMIT = 10000 };
 
 unsigned columns_of(int fd)
@@ -12,9 +14,8 @@ unsigned columns_of(int fd)
     struct winsize size = {0};
     const char *text = getenv("COLUMNS");
     if (!isatty(fd)) return 0;
-    char *end;
-    unsigned long said = text ? strtoul(text, &end, 10) : 0;
-    if (said && !*end && said < COLUMNS_LIMIT) return (unsigned)said;
+    uint64_t said;
+    if (text && number_whole(text, &said) && said && said < COLUMNS_LIMIT) return (unsigned)said;
     return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 

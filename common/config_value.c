@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/number.h"
 #include "common/text.h"
 
 /* Length of the character at p if it is one that a value may hold and YAML carries unchanged inside double quotes: no
@@ -81,18 +82,14 @@ static enum status set_choice(void *field, int index, const char *text, struct e
 static enum status set_whole(void *field, int index, const char *text, struct err *err)
 {
     const struct config_key *k = &config_keys[index];
-    size_t digits = strspn(text, "0123456789");
-    if (!digits || text[digits]) {
-        bool negative = text[0] == '-' && text[1] && !text[1 + strspn(text + 1, "0123456789")];
-        return refuse(index, text, negative ? "is out of range" : "is not a whole number", err);
-    }
-    errno = 0;
-    unsigned long long v = strtoull(text, NULL, 10);
-    if (errno || v < k->lo || v > k->hi) return refuse(index, text, "is out of range", err);
+    const char *digits = text + (*text == '-');
+    uint64_t v;
+    if (!*digits || digits[strspn(digits, "0123456789")]) return refuse(index, text, "is not a whole number", err);
+    if (!number_whole(text, &v) || v < k->lo || v > k->hi) return refuse(index, text, "is out of range", err);
     if (k->type == CONFIG_TYPE_U32)
         memcpy(field, &(uint32_t){(uint32_t)v}, sizeof(uint32_t));
     else
-        memcpy(field, &(uint64_t){v}, sizeof(uint64_t));
+        memcpy(field, &v, sizeof v);
     return STATUS_OK;
 }
 
@@ -129,15 +126,6 @@ enum status config_value_set(struct config *config, int index, const char *text,
     return STATUS_INVALID;
 }
 
-/* The fewest digits that read back as the same double. */
-static void real_text(double v, char *out, size_t cap)
-{
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, cap, "%.*g", digits, v);
-        if (strtod(out, NULL) == v) return;
-    }
-}
-
 const char *config_value_text(const struct config *config, int index, char out[CONFIG_VALUE_MAX])
 {
     const struct config_key *k = &config_keys[index];
@@ -170,7 +158,7 @@ const char *config_value_text(const struct config *config, int index, char out[C
         break;
     case CONFIG_TYPE_REAL:
         memcpy(&real, field, sizeof real);
-        real_text(real, out, CONFIG_VALUE_MAX);
+        number_real_text(real, out);
         break;
     }
     return out;

@@ -80,8 +80,7 @@ uint32_t gpu_share_listed(const char *devices)
     return n;
 }
 
-/* The number at place i of a list, or i itself. */
-static unsigned long number_at(const char *devices, uint32_t i)
+unsigned long gpu_share_nth(const char *devices, uint32_t i)
 {
     if (strncmp(devices, "cuda:", 5)) return i;
     for (devices += 5; i && strchr(devices, ','); i--) devices = strchr(devices, ',') + 1;
@@ -94,7 +93,7 @@ static enum status write_devices(const struct gpu_share *s, struct config *confi
     size_t at = 0;
     for (uint32_t i = 0; i < s->ranks && at < sizeof text; i++)
         at += (size_t)snprintf(text + at, sizeof text - at, "%s%lu", i ? "," : "cuda:",
-                               number_at(config->train.devices, s->first + i));
+                               gpu_share_nth(config->train.devices, s->first + i));
     if (at >= sizeof text)
         return err_set(err, STATUS_INVALID, "train.devices: %" PRIu32 " GPUs are too many for one worker: start more "
                        "workers, or set train.ranks", s->ranks);

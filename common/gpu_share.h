@@ -35,6 +35,8 @@ enum status gpu_share_check(const struct config *config, const struct config_sou
                             struct err *err) MUST_CHECK;
 /* GPUs in train.devices where that is a list, else 0. */
 uint32_t gpu_share_listed(const char *devices);
+/* The number at place i of such a list; of anything else i itself. */
+unsigned long gpu_share_nth(const char *devices, uint32_t i);
 
 /* Deal them, and make train.devices and train.ranks those of this worker: train.ranks that somebody chose is kept.
  * Where it is one GPU for all, and where nothing was dealt, they stay as they are. A list is divided among several

@@ -1,11 +1,11 @@
 #include "common/options.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/edit_distance.h"
+#include "common/number.h"
 
 enum { NAME_MAX_LEN = 63 };
 
@@ -23,18 +23,7 @@ const char *options_nearest(const char *text, const char *const *names, size_t n
     return best;
 }
 
-bool options_count(const char *text, uint64_t *value)
-{
-    if (*text < '0' || *text > '9') return false;
-    char *end;
-    errno = 0;
-    unsigned long long parsed = strtoull(text, &end, 10);
-    if (errno || *end) return false;
-    *value = parsed;
-    return true;
-}
-
-bool options_real(const char *text, double *value)
+static bool real(const char *text, double *value)
 {
     if (!strchr("+-.0123456789", *text) || !*text) return false;
     char *end;
@@ -69,9 +58,9 @@ static enum status unknown(const struct options *o, const char *word, size_t len
 
 static enum status store(const struct option_spec *spec, const char *value, struct err *err)
 {
-    if (spec->kind == OPTION_COUNT && !options_count(value, spec->target))
+    if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
-    if (spec->kind == OPTION_REAL && !options_real(value, spec->target))
+    if (spec->kind == OPTION_REAL && !real(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a number", spec->name, value);
     if (spec->kind == OPTION_TEXT) *(const char **)spec->target = value;
     return STATUS_OK;

@@ -62,10 +62,6 @@ void options_help(const struct options *options, FILE *out);
 /* The name of names[n] nearest to `text` by edit distance, or NULL when none is near enough to be meant. */
 const char *options_nearest(const char *text, const char *const *names, size_t n);
 
-/* Whole text as a number; false for anything else (sign, spaces, overflow, NaN, rest). */
-bool options_count(const char *text, uint64_t *value);
-bool options_real(const char *text, double *value);
-
 /* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED, or EXIT_LASTING for
  * whoever asked for it. */
 enum exit_code exit_code_of(enum status code);

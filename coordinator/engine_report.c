@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/hash.h"
+#include "common/number.h"
 #include "common/text.h"
 #include "coordinator/engine_impl.h"
 
@@ -279,9 +280,8 @@ static json_t *status_object(const struct engine *e)
     char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1], hash[20];
     json_t *o = json_object();
     totals(e, &sum);
-    for (int i = 0; i < WIRE_UUID; i++) snprintf(id + 2 * i, 3, "%02x", l->run_id[i]);
     json_object_set_new(o, "run", json_string(e->config.run.name));
-    json_object_set_new(o, "run_id", json_string(id));
+    json_object_set_new(o, "run_id", json_string(number_hex_text(l->run_id, WIRE_UUID, id)));
     json_object_set_new(o, "method", json_string(config_method_name(e->config.train.method)));
     json_object_set_new(o, "state", json_string(state_name(e)));
     json_object_set_new(o, "round", json_integer((json_int_t)sum.rounds));

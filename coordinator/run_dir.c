@@ -17,6 +17,7 @@
 
 #include "common/fileio.h"
 #include "common/mem.h"
+#include "common/number.h"
 #include "common/temporary.h"
 #include "wire/endpoint.h"
 
@@ -77,7 +78,7 @@ enum status run_dir_write_config(const char *dir, const struct config *config, c
 enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err)
 {
     char path[FILEIO_PATH_MAX], text[2 * WIRE_UUID + 2];
-    for (int i = 0; i < WIRE_UUID; i++) snprintf(text + 2 * i, 3, "%02x", run_id[i]);
+    number_hex_text(run_id, WIRE_UUID, text);
     text[2 * WIRE_UUID] = '\n';
     path_of(dir, "run_id", path);
     return file_write(path, text, 2 * WIRE_UUID + 1, err);
@@ -96,20 +97,14 @@ static enum status write_private(const char *path, const char *text, struct err 
 
 static void key_line(const uint8_t key[KEY_BYTES], char *out)
 {
-    for (int i = 0; i < KEY_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", key[i]);
+    number_hex_text(key, KEY_BYTES, out);
     out[2 * KEY_BYTES] = '\n';
     out[2 * KEY_BYTES + 1] = 0;
 }
 
 static bool key_read(const char *line, uint8_t key[KEY_BYTES])
 {
-    for (int i = 0; i < KEY_BYTES; i++) {
-        unsigned value;
-        char two[3] = {line[2 * i], line[2 * i + 1], 0};
-        if (strspn(two, "0123456789abcdef") != 2 || sscanf(two, "%x", &value) != 1) return false;
-        key[i] = (uint8_t)value;
-    }
-    return line[2 * KEY_BYTES] == '\n';
+    return number_hex(line, key, KEY_BYTES) && line[2 * KEY_BYTES] == '\n';
 }
 
 enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err)

@@ -1,10 +1,11 @@
 #include "gpu/device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "common/gpu_share.h"
 #include "common/log.h"
+#include "common/number.h"
 #include "gpu/cpu_impl.h"
 #include "gpu/plugin.h"
 
@@ -21,10 +22,9 @@ static enum status open_auto(int threads, struct device **out, struct err *err)
 /* "", ":N": the text after "cuda". */
 static enum status open_cuda(const char *text, struct device **out, struct err *err)
 {
-    char *end = NULL;
+    uint64_t index;
     if (!*text) return plugin_cuda_open(0, out, err);
-    unsigned long index = strtoul(text + 1, &end, 10);
-    if (end != text + 1 && *end == '\0' && index < 1024) return plugin_cuda_open((int)index, out, err);
+    if (number_whole(text + 1, &index) && index < 1024) return plugin_cuda_open((int)index, out, err);
     return err_set(err, STATUS_INVALID, "device \"cuda%s\" is unknown: use cuda, or cuda:0", text);
 }
 
@@ -44,22 +44,13 @@ enum status device_advise(enum status status, const char *name, const char *cpu,
     return status;
 }
 
-/* The rank-th number of a list "0,1,2". */
-static unsigned long number_of(const char *list, int rank)
-{
-    while (rank-- > 0 && strchr(list, ',')) list = strchr(list, ',') + 1;
-    return strtoul(list, NULL, 10);
-}
-
 const char *device_of_rank(const char *devices, int rank, int ranks, char out[DEVICE_NAME_BYTES])
 {
     bool automatic = strcmp(devices, "auto") == 0;
     if (ranks == 1 && !strchr(devices, ',')) {
         snprintf(out, DEVICE_NAME_BYTES, "%s", devices);
-    } else if (strncmp(devices, "cuda:", 5) == 0) {
-        snprintf(out, DEVICE_NAME_BYTES, "cuda:%lu", number_of(devices + 5, rank));
-    } else if (strcmp(devices, "cuda") == 0 || (automatic && plugin_cuda_count() >= ranks)) {
-        snprintf(out, DEVICE_NAME_BYTES, "cuda:%d", rank);
+    } else if (strncmp(devices, "cuda", 4) == 0 || (automatic && plugin_cuda_count() >= ranks)) {
+        snprintf(out, DEVICE_NAME_BYTES, "cuda:%lu", gpu_share_nth(devices, (uint32_t)rank));
     } else {
         snprintf(out, DEVICE_NAME_BYTES, "%s", automatic ? "cpu" : devices);
     }

@@ -5,18 +5,17 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/number.h"
+
 static bool port_is_good(const char *port, bool listening)
 {
     if (listening && (!strcmp(port, "*") || !strcmp(port, "0"))) return true;
-    size_t n = strlen(port);
-    if (!n || n > 5 || strspn(port, "0123456789") != n) return false;
-    long value = strtol(port, NULL, 10);
-    return value >= 1 && value <= 65535;
+    uint64_t value;
+    return strlen(port) <= 5 && number_whole(port, &value) && value >= 1 && value <= 65535;
 }
 
 enum status endpoint_parse(struct endpoint *e, const char *text, bool listening, struct err *err)

@@ -1,28 +1,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/number.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
 enum { KEY_BYTES = 32, KEY_DIGITS = 2 * KEY_BYTES };
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 static enum status key_parse(uint8_t key[KEY_BYTES], const char *text, size_t n, const char *what, struct err *err)
 {
-    bool good = n == KEY_DIGITS;
-    for (size_t i = 0; good && i < KEY_BYTES; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-        good = high >= 0 && low >= 0;
-        key[i] = (uint8_t)((high & 15) << 4 | (low & 15));
-    }
-    if (good) return STATUS_OK;
+    if (n == KEY_DIGITS && number_hex(text, key, KEY_BYTES)) return STATUS_OK;
     return err_set(err, STATUS_INVALID, "address: the %s must be %d hexadecimal digits: copy the whole join line", what,
                    KEY_DIGITS);
 }
@@ -61,13 +48,10 @@ enum status transport_address_parse(struct transport_address *a, const char *tex
 
 void transport_address_format(const struct transport_address *a, char *out, size_t cap)
 {
-    char keys[2 * (1 + KEY_DIGITS) + 1] = "";
-    if (a->curve) {
-        char *p = keys;
-        for (int k = 0; k < 2; k++) {
-            *p++ = '/';
-            for (size_t i = 0; i < KEY_BYTES; i++, p += 2) snprintf(p, 3, "%02x", k ? a->secret[i] : a->server_key[i]);
-        }
-    }
-    snprintf(out, cap, "%s%s", a->endpoint, keys);
+    char key[KEY_DIGITS + 1], secret[KEY_DIGITS + 1];
+    if (a->curve)
+        snprintf(out, cap, "%s/%s/%s", a->endpoint, number_hex_text(a->server_key, KEY_BYTES, key),
+                 number_hex_text(a->secret, KEY_BYTES, secret));
+    else
+        snprintf(out, cap, "%s", a->endpoint);
 }

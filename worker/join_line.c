@@ -5,7 +5,7 @@
 
 #include "common/fileio.h"
 #include "common/mem.h"
-#include "worker/worker_dir.h"
+#include "common/number.h"
 
 enum { ADDRESS_MAX = 4096 };
 
@@ -31,6 +31,6 @@ void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID])
     size_t size;
     memset(run_id, 0, WIRE_UUID);
     if (file_read(path, ADDRESS_MAX, &data, &size, NULL) != STATUS_OK) return;
-    if (size < 2 * WIRE_UUID || !worker_uuid_parse(data, run_id)) memset(run_id, 0, WIRE_UUID);
+    if (!number_hex(data, run_id, WIRE_UUID)) memset(run_id, 0, WIRE_UUID);
     mem_free(data);
 }

@@ -1,8 +1,8 @@
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "common/number.h"
 #include "worker/llama.h"
 
 enum { LLAMA_SIDE_MAX = 1 << 24 }; /* of any dimension: keeps every product within 64 bits */
@@ -120,11 +120,7 @@ struct llama_offsets llama_offsets_of(const struct model_config *config)
 /* The fewest digits that read back as the same double, as a JSON number that is not taken for an integer. */
 static const char *json_real(double v, char out[40])
 {
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, 32, "%.*g", digits, v);
-        if (strtod(out, NULL) == v) break;
-    }
-    size_t n = strlen(out);
+    size_t n = strlen(number_real_text(v, out));
     if (!strpbrk(out, ".e")) snprintf(out + n, 40 - n, ".0");
     return out;
 }

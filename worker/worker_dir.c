@@ -10,27 +10,17 @@
 
 #include "common/fileio.h"
 #include "common/mem.h"
+#include "common/number.h"
 #include "common/temporary.h"
 
 enum { HEX = 2 * WIRE_UUID, TRIES_MAX = 64 };
-
-bool worker_uuid_parse(const char *text, uint8_t uuid[WIRE_UUID])
-{
-    for (int i = 0; i < WIRE_UUID; i++) {
-        unsigned byte;
-        if (strspn(text + (size_t)2 * i, "0123456789abcdef") < 2 || sscanf(text + (size_t)2 * i, "%2x", &byte) != 1)
-            return false;
-        uuid[i] = (uint8_t)byte;
-    }
-    return true;
-}
 
 static enum status uuid_make(const char *path, uint8_t uuid[WIRE_UUID], struct err *err)
 {
     char text[HEX + 2];
     if (getrandom(uuid, WIRE_UUID, 0) != WIRE_UUID)
         return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
-    for (int i = 0; i < WIRE_UUID; i++) snprintf(text + (size_t)2 * i, 3, "%02x", uuid[i]);
+    number_hex_text(uuid, WIRE_UUID, text);
     text[HEX] = '\n';
     return file_write(path, text, HEX + 1, err);
 }
@@ -44,7 +34,7 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
     temporary_sweep(path);
     if (!file_exists(path)) return uuid_make(path, d->uuid, err);
     TRY(file_read(path, 4096, &data, &size, err));
-    bool good = size >= HEX && worker_uuid_parse(data, d->uuid);
+    bool good = number_hex(data, d->uuid, WIRE_UUID);
     mem_free(data);
     if (!good)
         return err_set(err, STATUS_CORRUPT, "%s is not a worker's identity: remove the folder to start anew", path);

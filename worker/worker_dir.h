@@ -21,7 +21,5 @@ enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *
  * no process has. A given name (not "") is kept. */
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err) MUST_CHECK;
 void worker_dir_close(struct worker_dir *d);
-/* 2 * WIRE_UUID hex digits; false: it is something else. */
-bool worker_uuid_parse(const char *text, uint8_t uuid[WIRE_UUID]);
 
 #endif
