@@ -46,7 +46,7 @@ static enum status parse(struct job *j, const char *device, const char *precisio
         .ranks = 1, .threads = cores > 0 ? (uint32_t)cores : 1, .batch_size = number[6], .grad_accum = 1, .seed = 1,
         .recompute = RECOMPUTE_AUTO,
         .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
-                .grad_clip = 1.0}};
+                .grad_clip = 1.0, .unread = true}}; /* nothing is saved */
     if (!j->config.family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);
     if (n < 10) return STATUS_OK;
     for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++)
