@@ -16,8 +16,8 @@ enum { PREFIX = sizeof prefix - 1 };
  * (tests/lint/check_environment.sh compares them), ... */
 static const char *const programs[] = {
     "algo_cache", "algo_timing",  "attention",   "bin_dir",          "cpu",       "cuda_plugin",  "cudnn_library",
-    "epilogue",   "gpu_grace",    "gpu_timeout", "host_coordinator", "host_free", "nccl_library", "progress_bar",
-    "supervised", "worker_index", "workers_here"};
+    "epilogue",   "gpu_grace",    "gpu_timeout", "host_coordinator", "host_free", "host_memory",  "nccl_library",
+    "progress_bar", "supervised", "worker_index", "workers_here"};
 /* ... and what ./run and the tests read; a star stands for any end. */
 static const char *const tools[] = {"bin",    "build", "case_log",   "emulate*", "fuzz_spec",    "golden",
                                     "hf_out", "long",  "no_install", "stub_*",   "test_presets", "torch_python"};

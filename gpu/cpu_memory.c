@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/environment.h"
+
 enum { LINE_BYTES = 256, GROUP_BYTES = 1024, PATH_BYTES = GROUP_BYTES + 256 };
 
 /* "MemAvailable:   12345 kB": what could be given without swapping, caches included. */
@@ -110,6 +112,15 @@ static void group_of(const char *root, bool second, char group[GROUP_BYTES])
     (void)fclose(f);
 }
 
+/* What is in use stays so. At least a byte is free: 0 is "not known". */
+static void as_told(uint64_t *free_p, uint64_t *total_p)
+{
+    uint64_t told = 0, used = *total_p - *free_p;
+    if (environment_number(CPU_MEMORY_ENV, "bytes", 0, UINT64_MAX, &told, NULL) != STATUS_OK || !told) return;
+    *free_p = told > used ? told - used : 1;
+    *total_p = told;
+}
+
 void cpu_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
 {
     static const struct kind kinds[] = {
@@ -124,6 +135,7 @@ void cpu_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
         group_of(root, i < 2, group);
         of_groups(&kinds[i], root, group, machine, free_p, total_p);
     }
+    as_told(free_p, total_p);
 }
 
 void cpu_memory(uint64_t *free_p, uint64_t *total_p)

@@ -4,6 +4,10 @@
 
 #include <stdint.h>
 
+/* Says how many bytes there are where the system tells of others: some virtual machines get more as they use what they
+ * have. What is no number is taken for nothing: worker/memory_plan.c refuses it. */
+#define CPU_MEMORY_ENV "ATOLL_HOST_MEMORY"
+
 /* *free_p of *total_p bytes: of the machine, or of the control groups (version 2, or 1) that this process is in, from
  * its own up to the root of what it sees: whichever has least left, and the least limit. What cannot be read is 0, both
  * of them when nothing can. */

@@ -5,6 +5,7 @@
 
 #include "common/environment.h"
 #include "common/gpu_share.h"
+#include "gpu/cpu_memory.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
@@ -44,7 +45,8 @@ enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t shar
     struct gpu_share here;
     TRY(gpu_share_here(&here, err));
     uint32_t workers = of_host ? here.workers : sharers;
-    uint64_t host, coordinator; /* 0: nobody said */
+    uint64_t host, coordinator, told; /* 0: nobody said */
+    TRY(environment_number(CPU_MEMORY_ENV, "bytes", 0, UINT64_MAX, &told, err));
     TRY(environment_number(MEMORY_HOST_ENV, "bytes", 0, UINT64_MAX, &host, err));
     TRY(environment_number(MEMORY_COORDINATOR_ENV, "bytes", 0, UINT64_MAX, &coordinator, err));
     if (!of_host || !workers) coordinator = 0;
@@ -179,7 +181,8 @@ static enum status refuse_host(const struct memory_plan *plan, const struct memo
         snprintf(advice, sizeof advice, "checkpoint.worker_every=0 takes %.2f GiB less: nothing is saved of a worker",
                  gib(moments));
     else
-        snprintf(advice, sizeof advice, "take a smaller model, or a machine with more memory");
+        snprintf(advice, sizeof advice, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY: bytes "
+                 "that it has, if it shows less)");
     bool never = plan->total > plan->total_bytes;
     return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "beside %s a worker needs %.2f GiB of the host's "
                    "memory, and %s: %s (%s)", ask->dev->name, gib(plan->total), free_text(ask, room, sizeof room),

@@ -85,9 +85,29 @@ static void test_version_1(void **state)
     expect(7, 12);
 }
 
+/* Somebody knows better: what is in use is taken off all the same. */
+static void test_told(void **state)
+{
+    (void)state;
+    setenv(CPU_MEMORY_ENV, "107374182400", 1);
+    expect(86, 100);
+    setenv(CPU_MEMORY_ENV, "17179869184", 1);
+    expect(2, 16);
+    setenv(CPU_MEMORY_ENV, "1", 1);
+    uint64_t left, all;
+    cpu_memory_in(tmpdir, &left, &all);
+    assert_true(left == 1 && all == 1);
+    setenv(CPU_MEMORY_ENV, "100G", 1);
+    expect(50, 64);
+    setenv(CPU_MEMORY_ENV, "", 1);
+    expect(50, 64);
+    unsetenv(CPU_MEMORY_ENV);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, machine, tmpdir_remove)
-    const struct CMUnitTest tests[] = {TEST(test_version_2), TEST(test_container), TEST(test_version_1)};
+    const struct CMUnitTest tests[] = {TEST(test_version_2), TEST(test_container), TEST(test_version_1),
+                                       TEST(test_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
