@@ -6,9 +6,9 @@
  * barrier a step, at most 31 steps. [derived: about 2000 cycles of arithmetic a chunk against 3000 of memory traffic]
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* where ptxas spills one or two of the 96 registers */
-#define KERNEL_BLOCKS 4
+#define KERNEL_RESIDENT 512
 #else
-#define KERNEL_BLOCKS 5
+#define KERNEL_RESIDENT 640
 #endif
 #include "gpu/cuda_delta.h"
 

@@ -23,10 +23,10 @@
 
 #define FULL_WARP 0xffffffffu
 
-/* Blocks of a kernel that must fit one multiprocessor at a time: a source that wants more than one says so first, and
- * gets the fewer registers that leaves. */
-#ifndef KERNEL_BLOCKS
-#define KERNEL_BLOCKS 1
+/* Threads of a kernel that must fit one multiprocessor at a time: a source that wants more than a block says so first,
+ * and gets the fewer registers that leaves. */
+#ifndef KERNEL_RESIDENT
+#define KERNEL_RESIDENT 1
 #endif
 
 #ifdef __CUDACC__
@@ -36,6 +36,7 @@
 #define DEVICE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
+#define KERNEL_BOUNDS(threads) __launch_bounds__(threads, KERNEL_RESIDENT > (threads) ? KERNEL_RESIDENT / (threads) : 1)
 /* Puts the kernel, launched with `bytes` of shared memory, on the list of struct cuda_known_kernel. */
 #define KNOWN_KERNEL(kernel, bytes)                                                                                    \
     __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
@@ -49,20 +50,20 @@ static inline void kernel_launch(const void *kernel, const struct cuda_grid *gri
     (void)cudaLaunchKernel(kernel, dim3(grid->x, grid->y), dim3(threads), all, bytes, (cudaStream_t)grid->stream);
 }
 #define KERNEL(name, args, threads)                                                                                    \
-    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a);               \
+    static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a);                                  \
     KNOWN_KERNEL(name##_kernel, 0)                                                                                     \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
         kernel_launch((const void *)name##_kernel, grid, (threads), 0, a);                                             \
     }                                                                                                                  \
-    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a)
+    static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a)
 #define ACT_KERNEL(name, args, threads)                                                                                \
     DEVICE void name##_body(const struct args a, const int bf16);                                                      \
-    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_fp32_kernel(const struct args a)           \
+    static __global__ void KERNEL_BOUNDS(threads) name##_fp32_kernel(const struct args a)                              \
     {                                                                                                                  \
         name##_body(a, 0);                                                                                             \
     }                                                                                                                  \
-    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_bf16_kernel(const struct args a)           \
+    static __global__ void KERNEL_BOUNDS(threads) name##_bf16_kernel(const struct args a)                              \
     {                                                                                                                  \
         name##_body(a, 1);                                                                                             \
     }                                                                                                                  \

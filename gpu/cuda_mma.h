@@ -25,7 +25,7 @@ struct shared {
 #define MMA_KERNEL(name, args, threads, bytes)                                                                         \
     static_assert((int)(bytes) <= (int)MMA_SHARED_MAX, "fits no multiprocessor of 8.6");                               \
     DEVICE void name##_body(const struct args a, const struct shared s);                                               \
-    static __global__ void __launch_bounds__(threads, KERNEL_BLOCKS) name##_kernel(const struct args a)                \
+    static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a)                                   \
     {                                                                                                                  \
         extern __shared__ __align__(1024) unsigned char mma_shared[];                                                  \
         struct shared s;                                                                                               \

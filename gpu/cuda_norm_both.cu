@@ -2,6 +2,7 @@
  * A block goes through its rows in order, as many at a time as it can hold, so that their loads are on their way
  * together; a thread keeps to its columns, whose sums stay in registers. For rows of whole wide loads that fit a block;
  * others take two kernels (gpu/cuda_norm.cu, gpu/cuda_rms.cu). */
+#define KERNEL_RESIDENT 512 /* leave each 128 registers; compilers would take a few more */
 #include "gpu/cuda_act.h"
 
 enum {
@@ -12,12 +13,19 @@ enum {
 /* One for the rows of now, one for those before: a single barrier each time. */
 typedef float row_sums[2][WARPS_MOST][HELD][2];
 
-/* A thread's columns of one row: x becomes hat = (x - mean) rstd, dy becomes g = dy w; the columns' sums grow. */
-DEVICE void both_look(const struct cuda_both_args *a, const int rms, size_t row, size_t column, float *x, float *dy,
-                      float *dw, float *db, float *sum, float *dot)
+/* A thread's columns of one row as they lie in memory. A conversion beside a load would have the next load wait. */
+struct both_held {
+    uint32_t x[WIDE], dy[WIDE], dres[WIDE];
+};
+
+/* A thread's columns of one row as they were held: hat = (x - mean) rstd and g = dy w; the columns' sums grow. */
+DEVICE void both_look(const struct cuda_both_args *a, const int bf16, const int rms, size_t row, size_t column,
+                      const struct both_held *held, float *x, float *dy, float *dw, float *db, float *sum, float *dot)
 {
     float w[WIDE], mean = rms ? 0.0f : a->mean[row], rstd = a->rstd[row];
     weights_load(a->w, column, WIDE, w);
+    act_held(held->x, bf16, x);
+    act_held(held->dy, bf16, dy);
     UNROLL for (int k = 0; k < WIDE; k++)
     {
         x[k] = (x[k] - mean) * rstd;
@@ -69,23 +77,23 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
     size_t first = threadIdx.x * (size_t)WIDE, row = blockIdx.x * a->block;
     size_t end = row + a->block < a->n ? row + a->block : a->n;
     float hat[HELD][WIDE], g[HELD][WIDE], dw[HELD][WIDE] = {{0}}, db[HELD][WIDE] = {{0}};
-    uint32_t dres[HELD][WIDE];
+    struct both_held held[HELD];
     for (unsigned turn = 0; row < end; row += rows, turn ^= 1) {
         UNROLL for (int h = 0; h < HELD; h++)
         { /* all on their way before the first is needed, and before a store, behind which no load is early */
             size_t at = row + h / loads, column = first + h % loads * across;
             if (at >= end || column >= a->c) continue;
-            act_load(a->x, at * a->c + column, bf16, WIDE, hat[h]);
-            act_load(a->dy, at * a->c + column, bf16, WIDE, g[h]);
-            if (bf16 && a->dres) act_hold(a->dres, at * a->c + column, 1, dres[h]);
+            act_hold(a->x, at * a->c + column, bf16, held[h].x);
+            act_hold(a->dy, at * a->c + column, bf16, held[h].dy);
+            if (bf16 && a->dres) act_hold(a->dres, at * a->c + column, 1, held[h].dres);
         }
         UNROLL for (int r = 0; r < rows; r++)
         {
             float sum = 0, dot = 0;
             UNROLL for (int l = 0; l < loads; l++)
                 if (row + r < end && first + l * across < a->c)
-                    both_look(a, rms, row + r, first + l * across, hat[r * loads + l], g[r * loads + l], dw[l], db[l],
-                              &sum, &dot);
+                    both_look(a, bf16, rms, row + r, first + l * across, &held[r * loads + l], hat[r * loads + l],
+                              g[r * loads + l], dw[l], db[l], &sum, &dot);
             if (warp * 32 * WIDE < a->c) { /* else it has no columns */
                 if (!rms) sum = warp_sum(sum);
                 dot = warp_sum(dot);
@@ -103,7 +111,7 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
             UNROLL for (int l = 0; l < loads; l++)
                 if (row + r < end && first + l * across < a->c)
                     both_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l],
-                               dres[r * loads + l], mean_g, mean_gh);
+                               held[r * loads + l].dres, mean_g, mean_gh);
         }
     }
     float *out = a->partials + blockIdx.x * (rms ? 1 : 2) * a->c + first;

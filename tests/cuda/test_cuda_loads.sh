@@ -1,0 +1,60 @@
+# What a warp has under way at a time, as PTX ($@: nvcc and the flags of the build): loads of 16 bytes before the first
+# instruction that wants a number of them. Device memory takes hundreds of cycles, and a warp stops where a number is
+# missing; ptxas moves loads past that within a basic block, but not out of one. So they are counted over blocks, and a
+# block that uses a number ends the count. Where rows have an end each load has a branch of its own, and a conversion
+# beside it halves what is under way: no test of results sees that.
+# shellcheck shell=bash
+set -euo pipefail
+
+nvcc=("$@")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+most() { # kernel < PTX: the most loads under way
+    awk -v kernel="$1_kernel" '
+        function block_ends(    r) {
+            if (used) { under_way = 0; for (r in loaded) delete loaded[r] }
+            if (under_way + loads > best) best = under_way + loads
+            under_way += loads
+            loads = used = 0
+        }
+        /\.entry/ { inside = index($0, kernel) }
+        !inside { next }
+        /^\$L/ || /\tbra/ { block_ends() }
+        {
+            n = split($0, word, /[^%a-z0-9_.]+/)
+            wide = /ld\.global\.v4/
+            loads += wide
+            for (i = 1; i <= n; i++) {
+                if (word[i] !~ /^%[rfh]/) continue
+                if (wide && $0 ~ "[{][^}]*" word[i] "[,}]") loaded[word[i]]
+                else if (word[i] in loaded) used = 1
+            }
+        }
+        END { block_ends(); print best }'
+}
+
+for file in norm_both loss embed; do "${nvcc[@]}" -ptx gpu/cuda_$file.cu -o "$folder/$file"; done
+status=0
+# Of x and dy two rows, or one in two parts (fp32: two loads each), in bf16 of dres, too; logits in two parts; eight rows
+# of a token.
+while read -r file kernel wanted; do
+    n=$(most "$kernel" <"$folder/$file")
+    ((n >= wanted)) || { echo "$kernel: $n loads under way together, not $wanted"; status=1; }
+done <<'END'
+norm_both cuda_norm_both_bf16 6
+norm_both cuda_norm_both_short_bf16 6
+norm_both cuda_rms_both_bf16 6
+norm_both cuda_rms_both_short_bf16 6
+norm_both cuda_norm_both_fp32 8
+norm_both cuda_norm_both_short_fp32 8
+loss cuda_xent_bf16 2
+embed cuda_embed_word_bf16 8
+END
+
+# That it would be seen: a conversion beside the loads.
+sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda_norm_both.cu >"$folder/changed.cu"
+"${nvcc[@]}" -ptx "$folder/changed.cu" -o "$folder/changed"
+(($(most cuda_norm_both_bf16 <"$folder/changed") < 6)) || { echo "a conversion beside loads goes unnoticed"; status=1; }
+((status)) || echo "as many loads under way as kernels are written for"
+exit $status
