@@ -128,6 +128,18 @@ DEVICE float logistic(float z, const int bf16)
     return 1.0f / (1.0f + expf(-z));
 }
 
+/* 2^x to two units in the last place; 0 where that is below 2^-126. */
+DEVICE float power_of_2(float x)
+{
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return x < -126 ? 0 : exp2f(x);
+#endif
+}
+
 DEVICE float act_one(const void *p, size_t i, const int bf16)
 {
     float x;

@@ -3,7 +3,16 @@
 
 enum { WARPS = CUDA_BLOCK / 32, XENT_WARPS = CUDA_XENT_THREADS / 32, XENT_STEP = CUDA_XENT_THREADS * WIDE };
 
-#define LOG2_E 1.44269504f /* exp2 is one instruction of a GPU, exp several */
+#define LOG2_E 1.44269504f
+
+/* e^(x - top), of a GPU one instruction for powers of 2: exp2f adds four for results below 2^-126. Without them, in
+ * bf16, the kernel waits for memory and not for its own instructions. [derived from the code for sm_90: 16 a logit, 23
+ * with exp2f, where the memory of an H200 leaves time for 27] */
+DEVICE float power(float x, float top, const int bf16)
+{
+    if (bf16) return power_of_2(fmaf(x, LOG2_E, -(top * LOG2_E)));
+    return exp2f((x - top) * LOG2_E);
+}
 
 /* Over a block of so many warps; every thread gets it. `scratch` is free again after the caller's next
  * __syncthreads. */
@@ -58,18 +67,18 @@ DEVICE float xent_look(const struct cuda_xent_args *a, size_t base, const int bf
         xent_load(a, base, i, bf16, x);
         xent_load(a, base, i + XENT_STEP, bf16, x + WIDE);
         UNROLL for (int k = 0; k < 2 * WIDE; k++) higher = fmaxf(higher, x[k]);
-        if (higher > top) sum *= exp2f((top - higher) * LOG2_E);
+        if (higher > top) sum *= power(top, higher, bf16);
         top = higher;
-        UNROLL for (int k = 0; k < 2 * WIDE; k++) sum += exp2f((x[k] - top) * LOG2_E);
+        UNROLL for (int k = 0; k < 2 * WIDE; k++) sum += power(x[k], top, bf16);
     }
     *top_out = top;
     return sum;
 }
 
 /* In place: (softmax - onehot) dscale, zero behind the last logit. What is seldom is asked of all WIDE together. */
-DEVICE void xent_slope(const struct cuda_xent_args *a, size_t i, size_t target, float lse, float *x)
+DEVICE void xent_slope(const struct cuda_xent_args *a, size_t i, size_t target, float lse, const int bf16, float *x)
 {
-    UNROLL for (int k = 0; k < WIDE; k++) x[k] = exp2f((x[k] - lse) * LOG2_E) * a->dscale;
+    UNROLL for (int k = 0; k < WIDE; k++) x[k] = power(x[k], lse, bf16) * a->dscale;
     if (i + WIDE > a->v) UNROLL for (int k = 0; k < WIDE; k++) x[k] = i + k < a->v ? x[k] : 0.0f;
     if (target - i >= WIDE) return;
     UNROLL for (int k = 0; k < WIDE; k++) x[k] -= i + k == target ? a->dscale : 0.0f;
@@ -81,10 +90,10 @@ DEVICE void xent_write(const struct cuda_xent_args *a, size_t base, size_t targe
     for (size_t i = threadIdx.x * (size_t)WIDE, j = i + XENT_STEP; i < a->ld; i = j + XENT_STEP, j = i + XENT_STEP) {
         act_load(a->logits, base + i, bf16, WIDE, x);
         if (j < a->ld) act_load(a->logits, base + j, bf16, WIDE, y);
-        xent_slope(a, i, target, lse, x);
+        xent_slope(a, i, target, lse, bf16, x);
         act_store(a->logits, base + i, bf16, WIDE, x);
         if (j >= a->ld) break;
-        xent_slope(a, j, target, lse, y);
+        xent_slope(a, j, target, lse, bf16, y);
         act_store(a->logits, base + j, bf16, WIDE, y);
     }
 }
@@ -110,7 +119,7 @@ ACT_KERNEL(cuda_xent, cuda_xent_args, CUDA_XENT_THREADS)
         return; /* the whole block */
     }
     float own, sum = xent_look(&a, base, bf16, &own), top = block_max(own, XENT_WARPS, tops);
-    sum = own > -INFINITY ? sum * exp2f((own - top) * LOG2_E) : sum; /* a thread without logits: zero */
+    sum = own > -INFINITY ? sum * power(own, top, bf16) : sum; /* a thread without logits: zero */
     warps_sum(sum, sums);
     __syncthreads();
     if (threadIdx.x == 0) { /* alone: a logarithm in fp64 is slow where fp64 is */

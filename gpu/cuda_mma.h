@@ -130,14 +130,6 @@ DEVICE uint32_t bf16_pair(float low, float high)
     return pair;
 }
 
-/* 2^x to two units in the last place; 0 where that is below 2^-126. */
-DEVICE float power_of_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 #else
 
 #include <stdbool.h>
@@ -246,11 +238,6 @@ DEVICE void shared_to_device(struct shared s, unsigned at, void *to)
 DEVICE uint32_t bf16_pair(float low, float high)
 {
     return bf16_of(low) | (uint32_t)bf16_of(high) << 16;
-}
-
-DEVICE float power_of_2(float x)
-{
-    return x < -126 ? 0 : exp2f(x);
 }
 
 #endif

@@ -110,6 +110,8 @@ atoll_planted_cuda(a_second_load_of_the_same_logits test_head cuda_loss
     "xent_load(a, base, i + XENT_STEP, bf16, x + WIDE);" "xent_load(a, base, i, bf16, x + WIDE);")
 atoll_planted_cuda(a_second_load_without_its_slope test_head cuda_loss
     "if (j >= a->ld) break;" "if (j + WIDE >= a->ld) break;")
+atoll_planted_cuda(a_power_of_2_under_another_maximum test_head cuda_loss
+    "-(top * LOG2_E)" "-top")
 atoll_planted_cuda(a_span_takes_the_first_element_of_the_next test_adamw cuda_optim
     "if (at >= span->count) continue;" "if (at > span->count) continue;")
 atoll_planted_cuda(rounded_by_the_place_in_a_shard test_adamw_bf16 cuda_optim
