@@ -3,7 +3,7 @@
 # configure the build, the packages named are those that the programs link, and the coordinator runs as it does there:
 # process 1 of its own processes, a user without a name, one folder that can be written, an address that is not its own.
 # Workers join from outside; a stopped container goes on where it was.
-# ctest: timeout=120
+# ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh

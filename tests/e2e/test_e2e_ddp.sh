@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ddp keeps no state a step: what its runs survive and how. Lossless: kill -9 of a worker changes nothing. Lossy: SIGTERM of
 # all and kill -9 of the coordinator change nothing; kill -9 of a worker costs its residual, never a sample or the run.
-# ctest: timeout=120
+# ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh

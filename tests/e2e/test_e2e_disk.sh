@@ -2,7 +2,7 @@
 # A disk that fills up and gets room again: the run that is started again ends at the theta of the run nobody disturbed.
 # First the disk of everybody under `atoll launch`, then that of one worker, which is killed while its disk is full. The
 # disk is a small tmpfs in a mount namespace of this test; skipped where that is not allowed.
-# ctest: timeout=170
+# ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 if [[ -z ${DISK_NAMESPACE:-} ]]; then
     unshare -rm mount -t tmpfs none /mnt 2>/dev/null || exit 77

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sparse deltas up, and every way down: relayed, as a union, either, by a codec. A worker and the coordinator are killed on
 # the way (kill -9): all copies of theta stay equal, and end where the undisturbed run ends.
-# ctest: timeout=170
+# ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # kill -9, ten times the coordinator and ten times a worker, at random instants of one run: it ends, at the same theta as
 # the run that nobody disturbed. SETTINGS: more of them, "key=value ...".
-# ctest: timeout=170 waits=1
+# ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh

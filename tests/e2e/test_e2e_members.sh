@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A late joiner catches up while the others go on. A stopped worker (SIGSTOP): async goes on with the others, the
 # barrier says whom it waits for, and both finish after SIGCONT. ATOLL_LONG=1: it is stopped for 20 s instead of 5.
-# ctest: timeout=170
+# ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A whole run through `atoll launch`: what it leaves in the run folder, that it learns, that it is reproducible.
-# ctest: timeout=120
+# ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two workers behind one line of 1 Mbit/s with 50 ms each way: it trains, and heartbeats go on while deltas of two seconds
 # saturate the line. Then the line is cut in mid-transfer: only the chunks under way are sent again.
-# ctest: timeout=120 waits=1
+# ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 

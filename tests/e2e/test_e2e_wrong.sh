@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Wrong inputs: every program says in one line what was wrong, where, and what to do, and ends with the right code.
 # Prints a table of what it tried and what came back.
-# ctest: timeout=170 waits=1
+# ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 
