@@ -70,8 +70,9 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         .program = "atoll-worker",
         .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--section.key=value ...]",
         .about =
-            "Joins a training run and computes for it until the run is done. Local keys only: data.*, train.threads,\n"
-            "train.ranks, train.devices, log.*; everything else is the run's.",
+            "Joins a training run and computes for it until the run is done. Local keys only: data.train, data.val,\n"
+            "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps; everything else\n"
+            "is the run's.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .settings_allowed = true,

@@ -79,3 +79,10 @@ for words in 'atoll help' 'atoll help launch' 'atoll --version' 'atoll prepare a
 done
 "$BIN/atoll" config print run.yaml | one_line || fail "config print to a reader that ends: ${PIPESTATUS[0]}"
 echo "full: a result that is not whole is a failure"
+
+# What a worker may set, as `atoll config help` has it.
+"$BIN/atoll-worker" --help >help.txt
+while read -r key; do
+    grep -qF "$key" help.txt || fail "atoll-worker --help does not name $key, which is local"
+done < <("$BIN/atoll" config help | sed -nE 's/^  ([a-z_.]+) .* \(local\) .*/\1/p' | grep -v '^coordinator\.')
+echo "atoll-worker --help names all keys that are a worker's own"
