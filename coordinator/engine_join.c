@@ -82,7 +82,7 @@ static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join
         uint32_t i = 0, n = other.n_tensors < mine->n_tensors ? other.n_tensors : mine->n_tensors;
         while (i < n && same_tensor(&other.tensors[i], &mine->tensors[i])) i++;
         if (i < n)
-            snprintf(what, sizeof what, "tensor %u is '%.80s' there and '%.80s' here, or of another shape", i,
+            snprintf(what, sizeof what, "its tensor %u is '%.80s', the run's '%.80s', or of another shape", i,
                      other.tensors[i].name, mine->tensors[i].name);
         else
             snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run %u in %u", other.n_tensors,
@@ -101,7 +101,8 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
         refuse_layout(e, peer, m);
     else if (!train || !val || m->sample_tokens != model->sample_tokens)
         engine_refuse(e, peer, REFUSE_DATASET,
-                      "the %s data of '%s' differs from the run's (%llu samples there, %llu here): use the same shards",
+                      "the %s data of '%s' differs from the run's (it has %llu samples, the run %llu): use the same "
+                      "shards as the others",
                       train ? "validation" : "training", m->name,
                       (unsigned long long)(train ? m->val_samples : m->train_samples),
                       (unsigned long long)(train ? model->val_samples : model->train_samples));

@@ -46,7 +46,9 @@ static enum status check_config(const struct engine *e, struct err *err)
     if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
     TRY(name_differences(e, names, sizeof names, err));
     return err_set(err, STATUS_INVALID,
-                   "the run folder holds a run with other settings: %s: use those, or another --dir", names);
+                   "the run folder holds a run with other settings: %s: use those there, or another --dir (where "
+                   "model.init_from begins a new run from a checkpoint of this one)",
+                   names);
 }
 
 /* The folder of a run that no worker has joined, as after a first try with a model that did not fit: nothing is lost

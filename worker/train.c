@@ -210,7 +210,7 @@ static void say_wait(struct trainer *t, struct patience *p, uint64_t now)
     if (now - p->since < next) return;
     p->said_after = next;
     pulse_waiting_for(outer_loop_pulse(t->loop), now, others);
-    log_info("waits for %s since %.0f s%s%s", outer_loop_text(t->loop, now), (double)(now - p->since) / 1e6,
+    log_info("has waited %.0f s for %s%s%s", (double)(now - p->since) / 1e6, outer_loop_text(t->loop, now),
              others[0] ? "; the run waits for " : "", others);
 }
 

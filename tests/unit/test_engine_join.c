@@ -109,8 +109,8 @@ static void test_later_joins_must_match(void **state)
     rig_hello(&rig, 1);
     for (int i = 0; i < 5; i++) {
         static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_LAYOUT, REFUSE_DATASET, REFUSE_DATASET, REFUSE_DATASET};
-        static const char *const words[] = {"other settings", "tensor 0 is 'tensor_0' there and 'tensor_0' here",
-                                            "training data", "validation data", "49 samples there, 50 here"};
+        static const char *const words[] = {"other settings", "its tensor 0 is 'tensor_0', the run's 'tensor_0'",
+                                            "training data", "validation data", "it has 49 samples, the run 50"};
         layout_init(&other);
         rig_join_message(&rig, 1, false, &m);
         switch (i) {

@@ -515,7 +515,8 @@ static void test_other_settings(void **state)
     rig.config.train.embedding_fragment = CHOICE_ON; /* other fragments */
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
     assert_string_equal(err.msg, "the run folder holds a run with other settings: train.embedding_fragment (on here, "
-                                 "off there): use those, or another --dir");
+                                 "off there): use those there, or another --dir (where model.init_from begins a new "
+                                 "run from a checkpoint of this one)");
     rig.engine = NULL;
     rig.config.train.embedding_fragment = CHOICE_OFF;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
