@@ -221,9 +221,17 @@ static void eval_line(struct report *r, const struct engine_event *e)
                 (unsigned long long)e->tokens);
 }
 
+/* Of a round with a barrier, how many of its workers delivered. async: some bring several deltas, some none. */
+static const char *who_text(const struct report *r, const struct engine_event *e, char *out, size_t cap)
+{
+    bool async = r->config->train.method == METHOD_ASYNC;
+    snprintf(out, cap, async ? "deltas %u  workers %u" : "workers %u/%u", e->delivered, e->workers);
+    return out;
+}
+
 static void round_line(struct report *r, const struct engine_event *e)
 {
-    char loss[32], val[64], up[24], down[24], eta[24], total[24], line[512];
+    char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
     r->told = e->round;
     r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;
@@ -231,9 +239,9 @@ static void round_line(struct report *r, const struct engine_event *e)
     val_text(r, e->val_loss, val, sizeof val);
     time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
     /* The most important first: a terminal shows as much of it as it is wide. 100 columns reach to the time. */
-    int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  workers %u/%u  up %7s  down %7s  in %5.1f s",
-                     width, (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
-                     e->delivered, e->workers, bytes_text((double)(r->up - r->line_up), up, sizeof up),
+    int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  %s  up %7s  down %7s  in %5.1f s", width,
+                     (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
+                     who_text(r, e, who, sizeof who), bytes_text((double)(r->up - r->line_up), up, sizeof up),
                      bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s);
     round_rest(r, e, eta, line + n, sizeof line - (size_t)n);
     report_line(r, "%.*s", (int)columns_fit(line, strlen(line), columns_of(fileno(r->out))), line);

@@ -230,6 +230,25 @@ static void test_loss_behind_its_round(void **state)
     }
 }
 
+/* async: deltas are not workers, and may be more. */
+static void test_who_delivered(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"  workers 3/4  up", "  deltas 5  workers 2  up"};
+    for (int async = 0; async < 2; async++) {
+        config.train.method = async ? METHOD_ASYNC : METHOD_DILOCO;
+        forget_said();
+        open_report();
+        report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_ROUND, .worker = "w0", .text = "", .round = 1,
+                                                     .rounds = 9, .delivered = async ? 5 : 3,
+                                                     .workers = async ? 2 : 4});
+        assert_non_null(strstr(said(), words[async]));
+        report_close(&report);
+        assert_int_equal(unlink(path), 0);
+    }
+    config.train.method = METHOD_DILOCO;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_bits_per_byte),
         cmocka_unit_test(test_loss_behind_its_round),
+        cmocka_unit_test(test_who_delivered),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
