@@ -5,7 +5,7 @@
 #include "coordinator/round.h"
 
 struct policy {
-    const char *name;
+    bool barrier; /* one round of all members at a time; false: each member has rounds of its own */
     /* May a waited-for part of this base be merged? 0, or enum reject_code with *reason_p. */
     uint16_t (*judge)(const struct round *r, const struct member *m, const struct round_offer *offer,
                       const char **reason_p);

@@ -103,7 +103,7 @@ static uint64_t async_done(const struct round *r)
 }
 
 const struct policy policy_async = {
-    .name = "async",
+    .barrier = false,
     .judge = async_judge,
     .close = async_close,
     .deadline_us = async_deadline,

@@ -169,7 +169,7 @@ static uint64_t barrier_done(const struct round *r)
 }
 
 const struct policy policy_barrier = {
-    .name = "barrier",
+    .barrier = true,
     .judge = barrier_judge,
     .close = barrier_close,
     .deadline_us = barrier_deadline,

@@ -133,7 +133,7 @@ static bool grant_fits(const struct round *r, const struct round_grant *grant)
     const struct member *m = member_by_id(&r->members, grant->id);
     if (!m || !m->active || m->work.open || !grant->steps || !grant->n_ranges || grant->n_ranges > WIRE_RANGES_MAX)
         return false;
-    return r->policy == &policy_async || grant->round == r->round;
+    return !r->policy->barrier || grant->round == r->round;
 }
 
 enum status round_fold_open(struct round *r, const struct round_open *open)
@@ -147,7 +147,7 @@ enum status round_fold_open(struct round *r, const struct round_open *open)
         TRY(lease_take(&r->leases, grant->id, grant->round, grant->ranges, grant->n_ranges));
         assign(r, member_by_id(&r->members, grant->id), grant, open->versions);
     }
-    if (r->policy == &policy_async) return STATUS_OK;
+    if (!r->policy->barrier) return STATUS_OK;
     if (!r->open) memset(r->closed, 0, sizeof r->closed);
     r->open = true;
     r->n_assigned = open->n;
@@ -251,7 +251,7 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
 static enum round_verdict judge_old(const struct round *r, const struct round_offer *offer, uint16_t *code_p,
                                     const char **reason_p)
 {
-    if (r->policy == &policy_barrier && offer->base_version < r->versions[offer->fragment]) return ROUND_HAVE;
+    if (r->policy->barrier && offer->base_version < r->versions[offer->fragment]) return ROUND_HAVE;
     *code_p = REJECT_LATE;
     *reason_p = drop_reason(REJECT_LATE);
     return ROUND_REJECT;

@@ -56,7 +56,7 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
 {
     if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
         deadline_add(&r->arrivals, now_us - m->assigned_us);
-        if (r->policy == &policy_async && !waited_for(m, r->p.n_fragments))
+        if (!r->policy->barrier && !waited_for(m, r->p.n_fragments))
             deadline_add(&r->durations, now_us - m->assigned_us);
     }
     if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
@@ -64,7 +64,7 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
 
 void round_note_close(struct round *r, uint64_t now_us)
 {
-    if (r->policy == &policy_barrier && !r->resumed) deadline_add(&r->durations, now_us - r->opened_us);
+    if (r->policy->barrier && !r->resumed) deadline_add(&r->durations, now_us - r->opened_us);
 }
 
 void round_note_pause(struct round *r, uint64_t gap_us)
