@@ -324,8 +324,3 @@ enum status engine_sync(struct engine *e, struct err *err)
 {
     return journal_sync(&e->ledger.journal, err);
 }
-
-void engine_stop(struct engine *e)
-{
-    e->stopping = true;
-}

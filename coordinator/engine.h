@@ -92,8 +92,6 @@ uint64_t engine_next_deadline_us(const struct engine *engine);
 bool engine_finished(const struct engine *engine);
 /* Everything journaled so far survives a power cut. */
 enum status engine_sync(struct engine *engine, struct err *err) MUST_CHECK;
-/* Stop taking new work: workers that ask are refused with "try again later". */
-void engine_stop(struct engine *engine);
 
 /* How things were at the last message or tick.
  * Status for people and `atoll status`: JSON into out[cap], terminated; returns the length, 0 when it does not fit. */

@@ -178,7 +178,7 @@ static enum status finish(struct engine *e, struct err *err)
 enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err)
 {
     bool final = false;
-    if (!e->eval.open && !e->stopping && due(e, &final) && (barrier(e) || final)) start(e, final);
+    if (!e->eval.open && due(e, &final) && (barrier(e) || final)) start(e, final);
     if (!e->eval.open) {
         if (e->info.pending && !due(e, &final) && !round_over(&e->ledger.round)) engine_flush_round(e, NAN);
         return STATUS_OK;

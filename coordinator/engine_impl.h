@@ -79,7 +79,7 @@ struct engine {
     uint64_t entropy, draws, eval_ids;
     uint64_t now_us, start_us;
     uint64_t elapsed_base_us, bytes_up_base, bytes_down_base;
-    bool restarted, stopping, finished;
+    bool restarted, finished;
     uint64_t recovered; /* records of the journal that recovery has read */
     uint64_t done_us;
     bool found_done; /* the run was over when this process began */

@@ -28,10 +28,6 @@ static const struct session *original_of(const struct engine *e, const uint8_t u
 
 static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
 {
-    if (e->stopping) {
-        engine_refuse(e, peer, REFUSE_STOPPING, "the coordinator is stopping: try again when it is back");
-        return true;
-    }
     if (another_is_called(e, uuid, name)) {
         engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name",
                       name);

@@ -23,7 +23,7 @@ bool engine_is_silent(const struct engine *e, const struct session *s)
 
 void engine_refresh_ready(struct engine *e, struct session *s)
 {
-    bool can = s->beating && s->last.state == WORKER_READY && !e->stopping && !engine_eval_holds(e, s);
+    bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
     s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m) return;

@@ -251,7 +251,6 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
 static const char *state_name(const struct engine *e)
 {
     if (e->ledger.done) return "done";
-    if (e->stopping) return "stopping";
     if (e->eval.open && engine_eval_blocks(e)) return "evaluating";
     return e->ledger.modelled && round_busy(&e->ledger.round) ? "training" : "waiting";
 }

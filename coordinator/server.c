@@ -232,7 +232,6 @@ static enum status serve(struct server *s, struct err *err)
 {
     while (!engine_finished(s->engine)) {
         if (stop_signal) {
-            engine_stop(s->engine);
             TRY(engine_sync(s->engine, err));
             return stopped(err);
         }

@@ -72,7 +72,7 @@ enum refuse_code {
     REFUSE_NAME,            /* another live worker has this name */
     REFUSE_UNKNOWN_SESSION, /* not joined, or the coordinator restarted: say HELLO again */
     REFUSE_GONE,            /* the object asked for no longer exists: join again */
-    REFUSE_STOPPING,        /* the coordinator is shutting down: try again later */
+    REFUSE_STOPPING,        /* the coordinator is shutting down: try again later; no longer sent */
     REFUSE_MALFORMED,       /* the message could not be understood */
 };
 enum reject_code {
