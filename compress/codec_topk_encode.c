@@ -201,7 +201,7 @@ static uint64_t group_bound(const struct value_ctx *ctx, const struct batch *b)
 }
 
 /* Write the batch as group `index` at dst + *pos. LIMIT when it does not end within cap. Its exact size is counted
- * only where room is short. */
+ * only where room is short: for the longest there can be, and the 8 bytes behind that bits_put_wide touches. */
 static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_t index, uint8_t *dst, size_t cap,
                              size_t *pos)
 {
