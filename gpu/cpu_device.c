@@ -334,7 +334,6 @@ static const struct device_ops cpu_ops = {
     .muon = cpu_muon,
     .sgd = cpu_sgd,
     .axpy = cpu_axpy,
-    .scale = cpu_scale,
     .delta = cpu_delta,
     .delta_add = cpu_delta_add,
 };

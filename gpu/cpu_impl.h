@@ -115,7 +115,6 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
 void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count);
 void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale);
 void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
-void cpu_scale(struct device *dev, size_t n, float a, float *x);
 void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
                const float *residual, float *rest, void *numbers);
 void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);

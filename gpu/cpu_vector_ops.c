@@ -233,7 +233,6 @@ void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
     pool_run(cpu->pool, axpy_thread, &job);
 }
 
-
 static void scale_thread(void *ctx, int thread, int threads)
 {
     const struct job *j = ctx;
@@ -242,16 +241,11 @@ static void scale_thread(void *ctx, int thread, int threads)
     j->kernels->scale_run(end - begin, j->a, j->out + begin);
 }
 
-void cpu_scale(struct device *dev, size_t n, float a, float *x)
-{
-    struct cpu_device *cpu = cpu_of(dev);
-    struct job job = {.kernels = cpu->kernels, .n = n, .a = a, .out = x};
-    pool_run(cpu->pool, scale_thread, &job);
-}
-
 void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
 {
     if (scale && *scale == 0) return;
-    if (keep != 1) cpu_scale(dev, n, keep, theta);
+    struct cpu_device *cpu = cpu_of(dev);
+    struct job decay = {.kernels = cpu->kernels, .n = n, .a = keep, .out = theta};
+    if (keep != 1) pool_run(cpu->pool, scale_thread, &decay);
     cpu_axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
 }

@@ -56,9 +56,8 @@ struct cuda_vector_args {
     const float *x;
     float *y;
 };
-void cuda_fill(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y = alpha */
-void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a);  /* y += alpha x */
-void cuda_scale(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y *= alpha */
+void cuda_fill(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y = alpha */
+void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y += alpha x */
 
 struct cuda_round_args {
     size_t n, width; /* width: 1, or CUDA_WIDE where n is a multiple of it and both begin at 16 bytes */

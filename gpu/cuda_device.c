@@ -179,7 +179,6 @@ static const struct device_ops cuda_ops = {
     .muon = cuda_op_muon,
     .sgd = cuda_op_sgd,
     .axpy = cuda_op_axpy,
-    .scale = cuda_op_scale,
     .delta = cuda_op_delta,
     .delta_add = cuda_op_delta_add,
 };

@@ -13,12 +13,6 @@ KERNEL(cuda_axpy, cuda_vector_args, CUDA_BLOCK)
     if (i < a.n) a.y[i] = fmaf(a.alpha, a.x[i], a.y[i]);
 }
 
-KERNEL(cuda_scale, cuda_vector_args, CUDA_BLOCK)
-{
-    size_t i = global_index();
-    if (i < a.n) a.y[i] *= a.alpha;
-}
-
 DEVICE void round_some(const struct cuda_round_args *a, const int width)
 {
     size_t i = global_index() * width;

@@ -250,7 +250,6 @@ void cuda_op_count_step(struct device *dev, const float *scale, float beta1, flo
 void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
                  const float *scale);
 void cuda_op_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
-void cuda_op_scale(struct device *dev, size_t n, float a, float *x);
 void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
                    float decay, const float *residual, float *rest, void *numbers);
 void cuda_op_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);

@@ -4,13 +4,13 @@
  *
  * A kernel takes one struct by value and has a fixed number of threads a block:
  *
- *     KERNEL(cuda_scale, cuda_vector_args, 256)
+ *     KERNEL(cuda_fill, cuda_vector_args, 256)
  *     {
  *         size_t i = global_index();
- *         if (i < a.n) a.y[i] *= a.alpha;
+ *         if (i < a.n) a.y[i] = a.alpha;
  *     }
  *
- * which defines the function that launches it: void cuda_scale(const struct cuda_grid *, const struct
+ * which defines the function that launches it: void cuda_fill(const struct cuda_grid *, const struct
  * cuda_vector_args *). ACT_KERNEL is the same for kernels that read or write activations: two kernels from one body, in
  * which `bf16` is the constant that args.bf16 chose (gpu/cuda_act.h). */
 #ifndef GPU_CUDA_KERNEL_H

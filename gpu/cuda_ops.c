@@ -30,13 +30,6 @@ void cuda_op_sgd(struct device *dev, size_t n, float *theta, const float *grad, 
            .lr = lr, .keep = keep, .scale = scale);
 }
 
-void cuda_op_scale(struct device *dev, size_t n, float a, float *x)
-{
-    if (!n) return;
-    cuda_written(cuda_of(dev), x, n * sizeof *x);
-    LAUNCH(cuda_of(dev), cuda_scale, blocks_of(n, CUDA_BLOCK), 1, cuda_vector_args, .n = n, .alpha = a, .y = x);
-}
-
 static void reduce(struct cuda_device *cuda, size_t n, const float *x, bool square, float *out)
 {
     bool wide = (uintptr_t)x % 16 == 0;

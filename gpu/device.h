@@ -273,7 +273,6 @@ struct device_ops {
     void (*sgd)(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep,
                 const float *scale);
     void (*axpy)(struct device *dev, size_t n, float a, const float *x, float *y); /* y += a x */
-    void (*scale)(struct device *dev, size_t n, float a, float *x);                /* x *= a */
 
     /* What the outer path sends of one fragment, in one pass over theta, anchor and residual:
      *     x = (anchor - theta) + decay * residual;   numbers = what the codec makes of x;   rest = x - their values

@@ -77,7 +77,7 @@ atoll_planted_cuda(parameters_may_lie_anywhere test_lin_fused cuda_lin.c
 
 # --- off by one
 atoll_planted_cuda(one_element_too_many test_vectors cuda_element
-    "if (i < a.n) a.y[i] *= a.alpha;" "if (i <= a.n) a.y[i] *= a.alpha;")
+    "if (i < a.n) a.y[i] = fmaf(" "if (i <= a.n) a.y[i] = fmaf(")
 atoll_planted_cuda(last_column_not_summed test_norm cuda_norm
     "for (int k = 0; k < width; k++) sum += x[k];" "for (int k = 0; k < width - (i + k + 1 == a->c); k++) sum += x[k];")
 atoll_planted_cuda(last_block_of_rows_too_long test_norm cuda_norm

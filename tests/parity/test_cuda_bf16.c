@@ -190,8 +190,6 @@ static void test_writers(void **state)
     image_is_true(&s, "fill");
     ops->axpy(s.dev, 17, 0.5f, s.grad, s.theta + 3);
     image_is_true(&s, "axpy");
-    ops->scale(s.dev, s.n, 0.9f, s.theta);
-    image_is_true(&s, "scale");
     ops->sgd(s.dev, s.n / 2, s.theta + 11, s.grad, 0.1f, 0.99f, NULL);
     image_is_true(&s, "sgd");
     ops->upload(s.dev, s.theta, values, 64 * sizeof *values); /* stale, and then changed by both */

@@ -78,6 +78,12 @@ static void fetch_range(const float *device, const float *want, size_t from, siz
                      (double)want[from + i]);
 }
 
+/* On the device: a step of plain decay. */
+static void multiply(float *device, size_t n, float by)
+{
+    rig.dev->ops->sgd(rig.dev, n, device, device, 0, by, NULL);
+}
+
 static void one_call(void)
 {
     size_t from = draw(N), n = draw(3) ? 1 + draw(N - from) : N - from;
@@ -88,7 +94,7 @@ static void one_call(void)
     case 1: send_range(device, want, from, n); break;
     case 2: fetch_range(device, want, from, n); break;
     case 3:
-        rig.dev->ops->scale(rig.dev, n, 0.5f, device + from);
+        multiply(device + from, n, 0.5f);
         for (size_t i = 0; i < n; i++) want[from + i] *= 0.5f;
         break;
     default:
@@ -119,7 +125,7 @@ static void test_emulated_beside(void **state)
         open_rig(seed, 400);
         unsigned long before = emulate_idle_waits();
         send_range(rig.x, rig.want_x, 0, N);
-        rig.dev->ops->scale(rig.dev, N, 2, rig.x);
+        multiply(rig.x, N, 2);
         send_range(rig.y, rig.want_y, 0, N);
         send_range(rig.x, rig.want_x, 100, 5);
         assert_int_equal(emulate_idle_waits() - before, 0);
@@ -173,7 +179,7 @@ static void test_emulated_threads(void **state)
         for (size_t i = 0; i < LONG; i++) host[i] = (float)(i % 65521) + (float)seed;
         rig.dev->ops->send(rig.dev, device, host, LONG * sizeof *host);
         memset(host, 0xff, LONG * sizeof *host);
-        rig.dev->ops->scale(rig.dev, LONG, 2, device);
+        multiply(device, LONG, 2);
         host[LONG] = -1;
         if (rig.dev->ops->fetch(rig.dev, host, device, LONG * sizeof *host, &err) != STATUS_OK) fail_msg("%s", err.msg);
         for (size_t i = 0; i < LONG; i++)
