@@ -103,7 +103,11 @@ left_behind() {
 
 # Called from another folder, with names as they are there; and where nothing can be written.
 mkdir -p "$WORK/here/bin"
-printf '#!/bin/sh\necho "{\\"device\\": \\"none\\", \\"note\\": \\"\\", \\"peak_tflops\\": 0}"\n' >"$WORK/here/bin/bench_gpu"
+cat >"$WORK/here/bin/bench_gpu" <<'SH'
+#!/bin/sh
+echo "a library has something to say" >&2
+echo '{"device": "none", "note": "", "peak_tflops": 0, "recompute": "none", "planned_mb": 10, "taken_mb": 10}'
+SH
 cat >"$WORK/here/bin/gpu_one" <<'SH'
 #!/bin/sh
 printf 'sums\t1e-7\t1e-6\n' >>"$ATOLL_CASE_LOG"
@@ -113,7 +117,7 @@ for name in kernels_vectors kernels_rows kernels_layers muon recompute; do
 done
 chmod +x "$WORK/here/bin"/*
 root=$PWD
-(cd "$WORK/here" && python3 "$root/tests/gpu/run" --emulated --bin bin --only parity --out results.json) >"$WORK/here.log" 2>&1 ||
+(cd "$WORK/here" && python3 "$root/tests/gpu/run" --emulated --bin bin --only parity,memory --out results.json) >"$WORK/here.log" 2>&1 ||
     fail "called from another folder: $(<"$WORK/here.log")"
 grep -q '"what": "sums"' "$WORK/here/results.json" || fail "called from another folder: comparisons are lost"
 status=0

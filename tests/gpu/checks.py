@@ -102,7 +102,7 @@ def memory(run, entry):
 
     def one(shape, precision="bf16"):
         command = [os.path.join(run.bin, "bench_gpu"), "train", run.device, precision] + [str(v) for v in shape]
-        said = json.loads(run.call(command, input="").splitlines()[0])
+        said = json.loads([line for line in run.call(command, input="").splitlines() if line.startswith("{")][0])
         row = {"shape": shape, "precision": precision, "recompute": said["recompute"],
                "planned_mb": said["planned_mb"], "taken_mb": said["taken_mb"]}
         row["off"] = row["planned_mb"] / row["taken_mb"] - 1
