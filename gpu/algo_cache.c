@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/fileio.h"
@@ -16,8 +17,9 @@
 enum {
     FILE_MAX = 4 << 20,
     LINE_BYTES = ALGO_KEY_BYTES + ALGO_WORDS * 17 + 4, /* without the kind */
-    LOCK_TRIES = 400,
     LOCK_PAUSE_US = 5000,
+    LOCK_TRIES = 400,   /* to read or to add a line; */
+    ENTER_TRIES = 2000, /* while others measure: each takes up to a second or so */
 };
 
 static enum status keep(struct algo_cache *cache, const struct algo_choice *choice)
@@ -60,9 +62,9 @@ static bool parse(const char *line, struct algo_choice *choice)
 }
 
 /* Waits for others, not for ever: lines are short, and a file system may have no locks. */
-static void lock(int fd, int how)
+static void lock(int fd, int how, int tries)
 {
-    for (int i = 0; i < LOCK_TRIES && flock(fd, how | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
+    for (int i = 0; i < tries && flock(fd, how | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
         usleep(LOCK_PAUSE_US);
 }
 
@@ -82,18 +84,24 @@ static enum status read_lines(struct algo_cache *cache, char *data, size_t size)
     return STATUS_OK;
 }
 
-static enum status read_file(struct algo_cache *cache)
+static enum status read_locked(struct algo_cache *cache)
 {
     void *data = NULL;
     size_t size;
-    int fd = cache->path ? open(cache->path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return STATUS_OK;
-    lock(fd, LOCK_SH);
     enum status status = file_read(cache->path, FILE_MAX, &data, &size, NULL);
-    close(fd);
     if (status != STATUS_OK) return status == STATUS_NOMEM ? status : STATUS_OK;
     status = read_lines(cache, data, size);
     mem_free(data);
+    return status;
+}
+
+static enum status read_file(struct algo_cache *cache)
+{
+    int fd = cache->path ? open(cache->path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return STATUS_OK;
+    lock(fd, LOCK_SH, LOCK_TRIES);
+    enum status status = read_locked(cache);
+    close(fd);
     return status;
 }
 
@@ -128,7 +136,7 @@ static char *place_of(const char *kind)
 
 enum status algo_cache_open(struct algo_cache *cache, const char *gpu, unsigned version)
 {
-    *cache = (struct algo_cache){0};
+    *cache = (struct algo_cache){.held = -1};
     snprintf(cache->kind, sizeof cache->kind, "%s-%u", gpu, version);
     plain(cache->kind);
     cache->path = place_of(cache->kind);
@@ -154,13 +162,34 @@ bool algo_cache_find(const struct algo_cache *cache, const char *key, uint64_t w
     return false;
 }
 
+static int open_locked(const char *path, int tries)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd >= 0) lock(fd, LOCK_EX, tries);
+    return fd;
+}
+
+void algo_cache_enter(struct algo_cache *cache)
+{
+    struct stat st;
+    if (cache->path && stat(cache->path, &st) == 0 && !S_ISREG(st.st_mode)) return; /* /dev/null: of no use to others */
+    if (cache->path) cache->held = open_locked(cache->path, ENTER_TRIES);
+    if (cache->held >= 0) (void)!read_locked(cache); /* without memory for it all is measured again */
+}
+
+void algo_cache_leave(struct algo_cache *cache)
+{
+    if (cache->held >= 0) close(cache->held);
+    cache->held = -1;
+}
+
 /* One more line. After a line that was cut short a new one begins. */
-static enum status append(const char *path, char *line, size_t size, struct err *err)
+static enum status append(const struct algo_cache *cache, char *line, size_t size, struct err *err)
 {
     char last = '\n';
-    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const char *path = cache->path;
+    int fd = cache->held >= 0 ? cache->held : open_locked(path, LOCK_TRIES);
     if (fd < 0) return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
-    lock(fd, LOCK_EX);
     off_t end = lseek(fd, 0, SEEK_END);
     bool good = end < FILE_MAX || ftruncate(fd, 0) == 0; /* nobody reads more: begin again */
     if (end > 0 && end < FILE_MAX) good = pread(fd, &last, 1, end - 1) == 1;
@@ -168,7 +197,7 @@ static enum status append(const char *path, char *line, size_t size, struct err 
     size -= (size_t)(from - line);
     good = good && write(fd, from, size) == (ssize_t)size;
     int error = errno;
-    close(fd);
+    if (fd != cache->held) close(fd);
     return good ? STATUS_OK : err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(error));
 }
 
@@ -179,7 +208,7 @@ static enum status write_line(const struct algo_cache *cache, const struct algo_
     for (int w = 0; w < ALGO_WORDS; w++)
         used += (size_t)snprintf(line + used, sizeof line - used, " %" PRIx64, choice->words[w]);
     line[used++] = '\n';
-    return append(cache->path, line, used, err);
+    return append(cache, line, used, err);
 }
 
 enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],

@@ -5,8 +5,9 @@
  * The file: $ATOLL_ALGO_CACHE, or atoll/gemm-GPU-VERSION.txt in $XDG_CACHE_HOME or ~/.cache. A line is GPU-VERSION, the
  * key of a product and eight hexadecimal words, so GPUs of several kinds may share a file that was named by hand: each
  * reads its own lines. Of lines with the same key the last one holds. Lines are only ever added, one write under a lock
- * each: threads, processes and machines that share the file lose nothing of each other. Nothing is lost with the file:
- * whoever deletes it pays the timing once more. */
+ * each: threads, processes and machines that share the file lose nothing of each other. They do not measure at the same
+ * time, either: two that share a GPU would measure each other. Nothing is lost with the file: whoever deletes it pays
+ * the timing once more. */
 #ifndef GPU_ALGO_CACHE_H
 #define GPU_ALGO_CACHE_H
 
@@ -28,6 +29,7 @@ struct algo_cache {
     char kind[ALGO_KIND_BYTES]; /* begins the lines that are read and written */
     struct algo_choice *all;
     size_t n, cap;
+    int held; /* the file, locked, between enter and leave; else -1 */
 };
 
 /* For GPUs of this name and a library of this version. A file that is not there is an empty one; lines that make no
@@ -36,6 +38,10 @@ enum status algo_cache_open(struct algo_cache *cache, const char *gpu, unsigned 
 void algo_cache_close(struct algo_cache *cache);
 /* Copies what is kept for `key` to words; false: nothing. */
 bool algo_cache_find(const struct algo_cache *cache, const char *key, uint64_t words[ALGO_WORDS]);
+/* Whoever measures is alone: waits, for some seconds at most, until nobody else who shares the file measures, and finds
+ * what they chose. Who has no file does not wait. */
+void algo_cache_enter(struct algo_cache *cache);
+void algo_cache_leave(struct algo_cache *cache);
 /* Keep a choice, and add it to the file. LIMIT: key too long; NOMEM, IO: the choice holds for this process anyway. */
 enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],
                            struct err *err) MUST_CHECK;

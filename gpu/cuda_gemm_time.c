@@ -155,13 +155,25 @@ static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
            (!s->slope || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
 
+/* What another chose meanwhile is not measured. */
+static void choose_fastest(struct cuda_rt *rt, struct cuda_gemm *g, const char *key, enum gemm_alignment alignment,
+                           const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+    uint64_t words[ALGO_WORDS];
+    if (choose_kept(rt, g, key, alignment)) return;
+    int at = fastest(rt, g, found, n);
+    if (at < 0) return;
+    g->algo[alignment] = found[at].algo;
+    memcpy(words, &g->algo[alignment], sizeof words);
+    (void)!algo_cache_put(&rt->algos, key, words, NULL); /* where it cannot be written, it is timed again */
+}
+
 /* Who cannot measure takes the library's guess, too: its first proposal. */
 bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignment alignment)
 {
     cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS];
     char key[ALGO_KEY_BYTES];
     bool timed = may_time();
-    int at = -1;
     if (!point_end(rt, g)) return false;
     key_of(&g->shape, alignment == GEMM_VECTOR ? "vector" : "element", key);
     if (timed && choose_kept(rt, g, key, alignment)) return true;
@@ -170,15 +182,13 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
     /* Pointers that are not aligned are rare, and what is tiny is fast anyway. */
     timed = timed && n > 1 && (alignment == GEMM_VECTOR || !cuda_gemm_rows_aligned(&g->shape)) &&
             worth_timing(&g->shape);
-    if (timed) at = fastest(rt, g, found, n);
-    g->algo[alignment] = found[at < 0 ? 0 : at].algo;
-    g->has[alignment] = true;
-    if (at >= 0) {
-        uint64_t words[ALGO_WORDS];
-        memcpy(words, &g->algo[alignment], sizeof words);
-        (void)!algo_cache_put(&rt->algos, key, words, NULL); /* where it cannot be written, it is timed again */
+    g->algo[alignment] = found[0].algo;
+    if (timed) {
+        algo_cache_enter(&rt->algos);
+        choose_fastest(rt, g, key, alignment, found, n);
+        algo_cache_leave(&rt->algos);
     }
-    return true;
+    return g->has[alignment] = true;
 }
 
 /* --- one product or a product and kernels ------------------------------------------------------------------------- */
@@ -220,10 +230,14 @@ static int form_of(struct cuda_rt *rt, const char *key, const struct cuda_gemm *
 {
     uint64_t words[ALGO_WORDS] = {0};
     if (algo_cache_find(&rt->algos, key, words)) return (int)words[0];
-    int form = fused ? faster_form(rt, apart, fused, user) : 0;
-    words[0] = (uint64_t)form;
-    if (form) (void)!algo_cache_put(&rt->algos, key, words, NULL);
-    return form;
+    if (!fused) return 0;
+    algo_cache_enter(&rt->algos);
+    if (!algo_cache_find(&rt->algos, key, words)) {
+        words[0] = (uint64_t)faster_form(rt, apart, fused, user);
+        if (words[0]) (void)!algo_cache_put(&rt->algos, key, words, NULL);
+    }
+    algo_cache_leave(&rt->algos);
+    return (int)words[0];
 }
 
 enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,

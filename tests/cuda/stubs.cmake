@@ -140,9 +140,11 @@ atoll_planted_library(test_cublaslt kernel_not_timed test_faster cuda_gemm_time
     "for (int i = 0; i < RUNS; i++) user->run(user->ctx, g, &t->call);"
     "for (int i = 0; i < RUNS; i++) cuda_rt_gemm(rt, g, &t->call);")
 atoll_planted_library(test_cublaslt form_forgotten test_faster cuda_gemm_time
-    "if (form) (void)!algo_cache_put(" "if (!form) (void)!algo_cache_put(")
+    "if (words[0]) (void)!algo_cache_put(" "if (!words[0]) (void)!algo_cache_put(")
 atoll_planted_library(test_cublaslt form_kept_and_not_looked_at test_faster cuda_gemm_time
     "return (int)words[0];" "return 0;")
+atoll_planted_library(test_cublaslt measured_beside_others test_shared cuda_gemm_time
+    "if (choose_kept(rt, g, key, alignment)) return;" "")
 atoll_planted_library(test_cublaslt algorithm_of_the_plain_product test_faster cuda_gemm_time
     "s->slope ? \"+slope\" : s->sums ? \"+sums\" : \"\"" "\"\"")
 atoll_planted_library(test_cublaslt refusal_taken_for_an_error test_apart cuda_gemm_time

@@ -307,6 +307,26 @@ static void test_apart(void **state)
     assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
 }
 
+/* A worker that shares the GPU, and looked into the file before there was anything in it. */
+static void test_shared(void **state)
+{
+    (void)state;
+    struct cuda_rt *other = NULL;
+    struct err err = {.code = STATUS_OK};
+    char name[64];
+    bool timed;
+    forget();
+    if (cuda_rt_open(0, &other, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    struct cuda_rt *first = rt;
+    size_t before = stub.products;
+    rt = other;
+    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 0, &timed)); /* not what it would measure */
+    assert_int_equal(stub.products, before);
+    cuda_rt_close(rt);
+    rt = first;
+}
+
 /* Operands that begin at 16 bytes only. */
 static void test_takes(void **state)
 {
@@ -334,7 +354,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_faster),
                                        cmocka_unit_test(test_asked_for), cmocka_unit_test(test_timing_words),
-                                       cmocka_unit_test(test_apart),
+                                       cmocka_unit_test(test_apart),    cmocka_unit_test(test_shared),
                                        cmocka_unit_test(test_takes)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

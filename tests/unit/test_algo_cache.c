@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,11 +249,52 @@ static void test_lock(void **state)
     algo_cache_close(&cache);
 }
 
+static atomic_bool entered;
+
+static void *enter_and_look(void *ctx)
+{
+    struct algo_cache *cache = ctx;
+    algo_cache_enter(cache);
+    atomic_store(&entered, true);
+    put(cache, "later", 2);
+    algo_cache_leave(cache);
+    return NULL;
+}
+
+/* Who measures is alone, and finds what was measured before. */
+static void test_enter(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    struct algo_cache first, second;
+    assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
+    assert_int_equal(algo_cache_open(&second, "g", 1), STATUS_OK);
+    algo_cache_enter(&first);
+    assert_int_equal(pthread_create(&thread, NULL, enter_and_look, &second), 0);
+    usleep(100000);
+    assert_false(atomic_load(&entered));
+    put(&first, "chosen", 1);
+    algo_cache_leave(&first);
+    pthread_join(thread, NULL);
+    assert_true(atomic_load(&entered) && has(&second, "chosen", 1));
+    algo_cache_enter(&first);
+    assert_true(has(&first, "later", 2));
+    algo_cache_leave(&first);
+    algo_cache_close(&first);
+    algo_cache_close(&second);
+    assert_int_equal(setenv("ATOLL_ALGO_CACHE", "/dev/null", 1), 0); /* nobody is waited for */
+    assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
+    algo_cache_enter(&first);
+    assert_int_equal(first.held, -1);
+    algo_cache_leave(&first);
+    algo_cache_close(&first);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {TEST(test_restart), TEST(test_damaged),  TEST(test_unlike),
                                        TEST(test_places),  TEST(test_too_long), TEST(test_together),
-                                       TEST(test_lock)};
+                                       TEST(test_lock),    TEST(test_enter)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
