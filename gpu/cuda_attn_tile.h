@@ -12,8 +12,6 @@
 
 #include "gpu/cuda_mma.h"
 
-#define LOG2_E 1.4426950408889634f
-
 DEVICE unsigned tile_at(const int head, unsigned row, unsigned chunk)
 {
     return row * (unsigned)head * 2 + (chunk ^ row % 8) * 16;

@@ -3,8 +3,6 @@
 
 enum { WARPS = CUDA_BLOCK / 32, XENT_WARPS = CUDA_XENT_THREADS / 32, XENT_STEP = CUDA_XENT_THREADS * WIDE };
 
-#define LOG2_E 1.44269504f
-
 /* e^(x - top), of a GPU one instruction for powers of 2: exp2f adds four for results below 2^-126. Without them, in
  * bf16, the kernel waits for memory and not for its own instructions. [derived from the code for sm_90: 16 a logit, 23
  * with exp2f, where the memory of an H200 leaves time for 27] */

@@ -1,8 +1,12 @@
-# What a warp has under way at a time, as PTX ($@: nvcc and the flags of the build): loads of 16 bytes before the first
-# instruction that wants a number of them. Device memory takes hundreds of cycles, and a warp stops where a number is
-# missing; ptxas moves loads past that within a basic block, but not out of one. So they are counted over blocks, and a
-# block that uses a number ends the count. Where rows have an end each load has a branch of its own, and a conversion
-# beside it halves what is under way: no test of results sees that.
+# What makes kernels slow and shows in their PTX, but in no test of results ($@: nvcc and the flags of the build).
+#
+# Loads of 16 bytes before the first instruction that wants a number of them. Device memory takes hundreds of cycles, and
+# a warp stops where a number is missing; ptxas moves loads past that within a basic block, but not out of one. So they
+# are counted over blocks, and a block that uses a number ends the count. Where rows have an end each load has a branch
+# of its own, and a conversion beside it halves what is under way.
+#
+# Exponentials and quotients for results in bf16: a GPU has instructions for them, and what CUDA makes of functions of C
+# are several more.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -34,7 +38,7 @@ most() { # kernel < PTX: the most loads under way
         END { block_ends(); print best }'
 }
 
-for file in norm_both loss embed; do "${nvcc[@]}" -ptx gpu/cuda_$file.cu -o "$folder/$file"; done
+for file in norm_both loss embed element glu; do "${nvcc[@]}" -ptx gpu/cuda_$file.cu -o "$folder/$file"; done
 status=0
 # Of x and dy two rows, or one in two parts (fp32: two loads each), in bf16 of dres, too; logits in two parts; eight rows
 # of a token.
@@ -52,9 +56,21 @@ loss cuda_xent_bf16 2
 embed cuda_embed_word_bf16 8
 END
 
+while read -r file kernel; do
+    slow=$(awk -v kernel="${kernel}_bf16_kernel" '/\.entry/ { inside = index($0, kernel) } inside' "$folder/$file" |
+        grep -oE '\b(ex2|lg2|rcp|div|sqrt)\.(approx|full|rn)\.f32' | sort -u || true)
+    [[ -z $slow ]] || { echo "${kernel}_bf16: ${slow//$'\n'/ }"; status=1; }
+done <<'END'
+loss cuda_xent
+element cuda_gelu_fwd
+element cuda_gelu_bwd
+glu cuda_glu_fwd
+glu cuda_glu_bwd
+END
+
 # That it would be seen: a conversion beside the loads.
 sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda_norm_both.cu >"$folder/changed.cu"
 "${nvcc[@]}" -ptx "$folder/changed.cu" -o "$folder/changed"
 (($(most cuda_norm_both_bf16 <"$folder/changed") < 6)) || { echo "a conversion beside loads goes unnoticed"; status=1; }
-((status)) || echo "as many loads under way as kernels are written for"
+((status)) || echo "as many loads under way as kernels are written for, exponentials by one instruction"
 exit $status
