@@ -36,27 +36,32 @@ times_of() { # event [worker]: when, in ms
 }
 
 # --- a late joiner
-write_config run.yaml train.sync_every=$every train.batch_size=8 train.max_steps=$((every * 250)) codec.up=int8:64 \
-    codec.down=int8:64 coordinator.min_workers=2 checkpoint.every=10 train.eval_every=0
-node_start coordinator
-node_start worker-0
-node_start worker-1
-until_true 60 "round 20" rounds_reach 20
-node_start worker-2
-nodes_finish 120
-[[ $(json get run/summary.json workers) == 3 ]] || fail "three workers should have delivered"
-[[ $(json get run/summary.json steps) == $((every * 250)) ]] || fail "steps"
-extra=$(($(json get run/summary.json tokens) / delta_tokens - 2 * 250))
-((extra > 0)) || fail "the late joiner added no round: $extra"
-joined=$(times_of join worker-2 | sed -n 1p)
-trained=$(times_of step worker-2 | sed -n 1p)
-# Ten seconds: no measure of speed, which other work on this machine decides; nothing hung.
-((trained - joined < 10000)) || fail "worker-2 took $((trained - joined)) ms from joining to training"
-gap=$(times_of round | awk 'NR > 1 && $1 - last > gap { gap = $1 - last } { last = $1 } END { print gap }')
-((gap < 10000)) || fail "the others paused for $gap ms"
-echo "late joiner: trained $((trained - joined)) ms after it joined, $extra of 250 rounds; longest round of all $gap ms"
-wall=$(json get run/summary.json wall_s)
-rounds_per_s=$((250 / (${wall%.*} + 1) + 1))
+join_late() { # rounds: false when the run was over before it had a part in it
+    local rounds=$1 extra joined trained gap
+    reset
+    write_config run.yaml train.sync_every=$every train.batch_size=8 train.max_steps=$((every * rounds)) codec.up=int8:64 \
+        codec.down=int8:64 coordinator.min_workers=2 checkpoint.every=10 train.eval_every=0
+    node_start coordinator
+    node_start worker-0
+    node_start worker-1
+    until_true 60 "round 20" rounds_reach 20
+    node_start worker-2
+    nodes_finish 120
+    [[ $(json get run/summary.json steps) == $((every * rounds)) ]] || fail "steps"
+    extra=$(($(json get run/summary.json tokens) / delta_tokens - 2 * rounds))
+    ((extra > 0)) || return 1
+    [[ $(json get run/summary.json workers) == 3 ]] || fail "three workers should have delivered"
+    joined=$(times_of join worker-2 | sed -n 1p)
+    trained=$(times_of step worker-2 | sed -n 1p)
+    # Ten seconds: no measure of speed, which other work on this machine decides; nothing hung.
+    ((trained - joined < 10000)) || fail "worker-2 took $((trained - joined)) ms from joining to training"
+    gap=$(times_of round | awk 'NR > 1 && $1 - last > gap { gap = $1 - last } { last = $1 } END { print gap }')
+    ((gap < 10000)) || fail "the others paused for $gap ms"
+    echo "late joiner: trained $((trained - joined)) ms after it joined, $extra of $rounds rounds; longest round of all $gap ms"
+    wall=$(json get run/summary.json wall_s)
+    rounds_per_s=$((rounds / (${wall%.*} + 1) + 1))
+}
+join_late 250 || join_late 1000 || fail "the late joiner added no round"
 
 # --- a stopped worker
 
@@ -89,7 +94,7 @@ stop_one() { # method rounds: false when the run was over before its worker was 
         until_true 60 "the log to say so, too" grep -qi 'wait.*worker-1' coordinator.log
         echo "barrier: stands still, and says: $(grep -i 'wait.*worker-1' status.txt | sed -n 1p | sed 's/  */ /g')"
     fi
-    [[ -e run/address ]] || over=1
+    [[ ! -e run/summary.json ]] || over=1
     kill -CONT "${node_pid[worker-1]}"
     nodes_finish 120
     [[ $(json get run/summary.json workers) == 3 ]] || fail "$method: three workers should have delivered"
