@@ -76,8 +76,8 @@ static enum status ask(struct transport *t, const char *address, const struct qu
         if (answer.type == MSG_REFUSE)
             return err_set(err, STATUS_REFUSED, "the coordinator at %s refused: %s", address, answer.refuse.text);
     }
-    return err_set(err, STATUS_CLOSED, "no answer from %s within %g s: is the coordinator running there, and is this "
-                   "its whole join line?", address, q->timeout_s);
+    return err_set(err, STATUS_CLOSED, "no answer from %s within %g s: is the coordinator running there, its port open "
+                   "in the firewall, and is this its whole join line?", address, q->timeout_s);
 }
 
 static enum status status_of_address(const char *address, const struct question *q, struct err *err)

@@ -138,7 +138,8 @@ static void tell(struct dialler *d, unsigned event, bool was_connected)
     if (was_connected) d->lost_us = clock_monotonic_us();
     if (d->lost_us || atomic_load(&d->base.transport.ending) || !complaint_due(d)) return;
     if (event == ZMQ_EVENT_CONNECT_RETRIED)
-        log_warn("nobody answers at %s, trying again until the coordinator is there", where);
+        log_warn("nobody answers at %s, trying again: is its coordinator running, and its port open in the firewall?",
+                 where);
     else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
         log_warn("%s refuses the key of this join line: take the one that its coordinator printed", where);
     else

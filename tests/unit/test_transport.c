@@ -444,6 +444,28 @@ static void test_orderly_end(void **state)
     close_all(&p);
 }
 
+/* Where no coordinator listens, or a firewall is in between: what to look at. */
+static void test_nobody_there(void **state)
+{
+    (void)state;
+    struct place p = {0};
+    struct arrival a;
+    listen_at(&p, "tcp://127.0.0.1:*", NULL);
+    p.listener->ops->close(p.listener);
+    p.listener = NULL;
+    dial(&p, 0);
+    last_warning[0] = 0;
+    log_set_level(LOG_WARN);
+    log_set_sink(keep_warning, NULL);
+    for (int i = 0; i < 100 && !last_warning[0]; i++)
+        assert_int_equal(recv_for(p.diallers[0], SECOND / 10, &a), STATUS_AGAIN);
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR);
+    assert_non_null(strstr(last_warning, "nobody answers at tcp://127.0.0.1:"));
+    assert_non_null(strstr(last_warning, "its port open in the firewall"));
+    close_all(&p);
+}
+
 /* Both lanes of dialler 0 come to the listener, whatever they met before, and are answered. */
 static void expect_healed(struct place *p)
 {
@@ -528,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_handshake_heals),
         cmocka_unit_test(test_orderly_end),
+        cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_forwarder_hangs_up),
     };
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
