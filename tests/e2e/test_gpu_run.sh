@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu/run without a GPU: one line and 77; and its whole flow on the emulated device, so that it cannot rot.
-# ctest: timeout=170
+# ctest: timeout=240
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 
@@ -20,7 +20,7 @@ sed 's/^/    /' "$WORK/run.log"
 python3 - "$WORK/results.json" <<'PY'
 import json, sys
 sections = json.load(open(sys.argv[1]))["sections"]
-assert list(sections) == ["info", "parity", "codecs", "runs", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
+assert list(sections) == ["info", "parity", "codecs", "runs", "launch", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
 assert all(s["ok"] for s in sections.values())
 rows = {(r["what"], r["allowed"]) for r in sections["parity"]["table"]}
 assert len(rows) > 25, len(rows)
@@ -35,6 +35,7 @@ for name in ("slope", "sums"):
 assert ends["slope"]["chosen"] == "apart" # the emulation times nothing, and the slope of the sum rounds otherwise
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
+assert list(sections["launch"]["losses"]) == ["cpu", "fp32", "bf16"], sections["launch"]
 assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1
 assert all(r["ms_up_as_floats"] > 0 and r["ms_up_as_numbers"] > 0 for r in sections["outer"]["delta"])
 assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30_of_large_steps"]["gpt2-toy"] < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
@@ -47,7 +48,7 @@ again() {
     python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))["sections"])' "$WORK/results.json"
 }
 sed -i 's/"planned_mb"/"first_go"/' "$WORK/results.json"
-[[ $(again) == "info parity codecs runs ceilings memory train outer precision peers" ]] || fail "a second go lost sections"
+[[ $(again) == "info parity codecs runs launch ceilings memory train outer precision peers" ]] || fail "a second go lost sections"
 grep -q '"planned_mb"' "$WORK/results.json" || fail "the section was not done again"
 grep -q '"first_go"' "$WORK/results.json" || fail "another section was"
 sed -i 's/"device": "[^"]*"/"device": "another"/' "$WORK/results.json"

@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import shutil
+import tempfile
 import time
 
 import programs
@@ -86,6 +88,53 @@ def losses_of(run, device, precision, shape, counts):
     command = [os.path.join(run.bin, "bench_gpu"), "train", device, precision] + [str(v) for v in shape]
     out = run.call(command, input="".join(f"{count}\n" for count in counts))
     return [json.loads(line) for line in out.splitlines() if line.startswith("{\"tokens")]
+
+
+CONFIG = """run: {{name: gpu, seed: 7}}
+data: {{train: "{folder}/data/train_*.bin", val: "{folder}/data/val_*.bin", tokenizer: bytes}}
+model: {{family: gpt2, n_layer: {layers}, n_head: 4, n_embd: {width}, block_size: {width}, vocab_size: 256}}
+train: {{method: diloco, max_steps: {steps}, sync_every: {each}, batch_size: 8, threads: 1, eval_tokens: 4096}}
+inner: {{learning_rate: 3.0e-3, warmup_steps: 5}}
+codec: {{up: fp32, down: fp32}}
+coordinator: {{listen: "tcp://127.0.0.1:*"}}
+"""
+
+
+def sentences(count):
+    words = random.Random(1)
+    parts = ("the keeper|a grey boat|her brother|the tide", "watched|carried|lost|found", "the mail|seven stones")
+    return "".join(" ".join(words.choice(part.split("|")) for part in parts) + ".\n" for _ in range(count))
+
+
+def launch(run, entry):
+    """The product itself: two workers that share the device and a coordinator, with the losses of two on the CPU; and
+    in bf16, with deltas and updates that the device makes numbers of."""
+    sizes = dict(layers=1, width=16, steps=4, each=2) if run.emulated else dict(layers=2, width=128, steps=60, each=10)
+    runs = ("cpu --train.devices=cpu", f"fp32 --train.devices={run.device}", f"bf16 --train.devices={run.device} "
+            "--train.precision=bf16 --codec.up=topk:64/4096 --codec.down=int8")
+    entry["losses"] = {}
+    with tempfile.TemporaryDirectory(prefix="atoll-gpu-") as folder:
+        with open(f"{folder}/run.yaml", "w", encoding="utf-8") as config, \
+                open(f"{folder}/text.txt", "w", encoding="utf-8") as text:
+            config.write(CONFIG.format(folder=folder, **sizes))
+            text.write(sentences(1000 if run.emulated else 20000))
+        run.call([os.path.join(run.bin, "atoll"), "prepare", f"{folder}/data", f"{folder}/text.txt"])
+
+        def one(words):
+            name, *settings = words.split()
+            run.call([os.path.join(run.bin, "atoll"), "launch", f"{folder}/run.yaml", "--workers", "2", "--dir",
+                      f"{folder}/{name}"] + settings)
+            with open(f"{folder}/{name}/summary.json", encoding="utf-8") as file:
+                entry["losses"][name] = json.load(file)["final_val_loss"]
+            print(f"    {name}: two workers end at a loss of {entry['losses'][name]:.4f}", flush=True)
+            return name
+
+        run.each(entry, "runs", runs, one)
+    losses = entry["losses"]
+    if "cpu" in losses and "fp32" in losses and not abs(losses["fp32"] - losses["cpu"]) < 1e-2:
+        raise Failed("the device's run does not end where the CPU's does")
+    if "bf16" in losses and not losses["bf16"] < (5.6 if run.emulated else 4): # log 256 is 5.55
+        raise Failed("in bf16 nothing is learned")
 
 
 def memory(run, entry):

@@ -14,14 +14,14 @@ BUILD = os.environ.get("ATOLL_BUILD", os.path.join(ROOT, "build"))
 # Tests of tests/parity that run on any device; each is built once more as gpu_NAME.
 PARITY = ("kernels_vectors", "kernels_rows", "kernels_layers", "muon", "recompute")
 CODECS = ("delta", "outer", "stage", "theta")
-PROGRAMS = ["atoll", "atoll-coordinator", "atoll-worker"] # go into a pack, too
+PROGRAMS = ["atoll", "atoll-coordinator", "atoll-worker"]
 GOLDEN = os.path.join("tests", "golden") # what programs read that compare, from where they run
 GOLDEN_FILES = ("muon_steps.bin",)
 
 
 def targets(emulated):
     names = ["bench_gpu"] + [f"gpu_{name}" for name in PARITY + CODECS]
-    return names + ["atoll_cuda_emulated" if emulated else "atoll_cuda"]
+    return names + PROGRAMS + ["atoll_cuda_emulated" if emulated else "atoll_cuda"]
 
 
 def build(args):
@@ -32,8 +32,7 @@ def build(args):
     log = os.path.join(BUILD, "gpu", "build.log")
     generator = "Ninja" if shutil.which("ninja") else "Unix Makefiles"
     steps = [["cmake", "-S", ROOT, "-B", BUILD, "-G", generator, "-DATOLL_CUDA=ON"],
-             ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count() or 1), "--target"] + targets(args.emulated)
-             + (PROGRAMS if args.pack else [])]
+             ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count() or 1), "--target"] + targets(args.emulated)]
     if glob.glob(os.path.join(BUILD, "build.ninja")) + glob.glob(os.path.join(BUILD, "Makefile")):
         steps[0] = ["cmake", BUILD]
     print(f"tests/gpu/run: builds, see {log}", flush=True)
@@ -59,7 +58,7 @@ def pack(with_cublas):
         os.makedirs(os.path.join(folder, name))
     for name in GOLDEN_FILES:
         shutil.copy2(os.path.join(ROOT, GOLDEN, name), os.path.join(folder, GOLDEN))
-    for name in targets(False) + PROGRAMS:
+    for name in targets(False):
         path = os.path.join(BUILD, "bin", name + (".so" if name == "atoll_cuda" else ""))
         shutil.copy2(path, os.path.join(folder, "bin"))
         for library, file in libraries.linked(path, with_cublas).items():
