@@ -109,7 +109,9 @@ atoll_planted_cuda(logits_behind_the_last_one_count test_head cuda_loss
 atoll_planted_cuda(a_second_load_of_the_same_logits test_head cuda_loss
     "xent_load(a, base, i + XENT_STEP, bf16, x + WIDE);" "xent_load(a, base, i, bf16, x + WIDE);")
 atoll_planted_cuda(a_second_load_without_its_slope test_head cuda_loss
-    "if (j >= a->ld) break;" "if (j + WIDE >= a->ld) break;")
+    "if (j >= a->ld) continue;" "if (j + WIDE >= a->ld) continue;")
+atoll_planted_cuda(the_first_words_without_their_slope test_head cuda_loss
+    "round-- > 0" "round-- > (a->ld > 2 * XENT_STEP)")
 atoll_planted_cuda(a_power_of_2_under_another_maximum test_head cuda_loss
     "-(top * LOG2_E)" "-top")
 atoll_planted_cuda(a_span_takes_the_first_element_of_the_next test_adamw cuda_optim
