@@ -173,11 +173,9 @@ static enum status status_of_run(struct question *q, struct err *err)
     if (over && !here) return show_summary(path, q->raw, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
     if (known != STATUS_OK && known != STATUS_NOTFOUND) return known;
-    if (!here) { /* it is most likely an old address, if not one of a machine that shares the folder */
-        log_set_level(LOG_ERROR);
-        if (isnan(q->timeout_s)) q->timeout_s = ASK_AFAR_S;
-    }
-    if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
+    log_set_level(LOG_ERROR); /* why nobody answers is said in the end */
+    /* Not served, it is most likely an old address, if not one of a machine that shares the folder. */
+    if (isnan(q->timeout_s)) q->timeout_s = here ? ASK_S : ASK_AFAR_S;
     if (known == STATUS_OK) asked = status_of_address(address, q, err);
     if (asked == STATUS_OK) return asked;
     if (over) return show_summary(path, q->raw, err);

@@ -15,6 +15,7 @@
 
 #include "cli/verbs.h"
 #include "common/fileio.h"
+#include "common/log.h"
 #include "common/options.h"
 #include "tests/lib/tmpdir.h"
 #include "wire/msg.h"
@@ -80,6 +81,7 @@ static int status_of(const char *subject, const char *option)
     FILE *streams[] = {stdout, stderr}, *files[2];
     char *texts[] = {out, said};
     int true_fd[2];
+    log_set_level(LOG_INFO); /* as a program begins */
     for (int i = 0; i < 2; i++) {
         files[i] = tmpfile();
         assert_non_null(files[i]);
@@ -209,10 +211,12 @@ static void test_no_answer(void **state)
     tmpdir_take("metrics.jsonl");
     FILE *lock = hold_lock();
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
+    end();
+    tmpdir_put("address", "tcp://127.0.0.1:1"); /* it died when the folder had been looked at */
+    fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "and does not answer within 0.5 s");
     tmpdir_take("address");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
     let_go(lock);
-    end();
     tmpdir_take("launch.lock");
 }
 
