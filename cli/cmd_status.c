@@ -99,10 +99,11 @@ static bool holds(const char *run, const char *file)
     return run_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
 }
 
-static bool served(const char *run)
+/* A process that is there has it: of the coordinator, or of atoll launch. */
+static bool held(const char *run, const char *lock)
 {
     char path[FILEIO_PATH_MAX];
-    return run_path(path, sizeof path, run, "lock", NULL) == STATUS_OK && file_is_locked(path);
+    return run_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
 }
 
 /* How far a run came that nobody serves, as its metrics have it. */
@@ -127,11 +128,14 @@ static enum status tell_stopped(const struct question *q, const char *program, s
 /* No coordinator answered, and the run is not over. */
 static enum status why_nothing(const struct question *q, bool asked, struct err *err)
 {
-    bool here = served(q->run);
+    bool here = held(q->run, "lock");
     if (here && asked)
         return err_set(err, STATUS_CLOSED, "a coordinator serves %s and does not answer within %g s: it is busy, "
                        "stopped, or not reached from here; ask again", q->run, q->timeout_s);
     if (here) return err_set(err, STATUS_CLOSED, "a coordinator of %s is starting: ask again", q->run);
+    if (held(q->run, "launch.lock"))
+        return err_set(err, STATUS_CLOSED, "atoll launch is at work in %s, and its coordinator is not there right now: "
+                       "ask again", q->run);
     if (holds(q->run, "launch.lock")) return tell_stopped(q, "atoll launch", err);
     if (holds(q->run, "lock")) return tell_stopped(q, "atoll-coordinator", err);
     return err_set(err, STATUS_NOTFOUND, "%s holds no run: give the folder that was a run's --dir, or an address "
@@ -169,7 +173,7 @@ static enum status status_of_run(struct question *q, struct err *err)
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run folder, or an address tcp://HOST:PORT", q->run);
     TRY(run_path(path, sizeof path, q->run, "summary.json", err));
-    bool over = file_exists(path), here = served(q->run);
+    bool over = file_exists(path), here = held(q->run, "lock");
     if (over && !here) return show_summary(path, q->raw, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
     if (known != STATUS_OK && known != STATUS_NOTFOUND) return known;

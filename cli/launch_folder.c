@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +20,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
     l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (l->lock_fd < 0)
         return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
-    if (flock(l->lock_fd, LOCK_EX | LOCK_NB)) {
+    if (!file_lock(l->lock_fd)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
         pid[got > 0 ? got : 0] = '\0';
         return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",

@@ -14,7 +14,7 @@
 #include "common/mem.h"
 #include "common/temporary.h"
 
-enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16 };
+enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000 };
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {
@@ -107,6 +107,14 @@ bool file_is_locked(const char *path)
     bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
     return locked;
+}
+
+bool file_lock(int fd)
+{
+    if (!flock(fd, LOCK_EX | LOCK_NB)) return true;
+    if (errno != EWOULDBLOCK) return false;
+    usleep(LOCK_AGAIN_US); /* file_is_locked, in `atoll status`, say */
+    return !flock(fd, LOCK_EX | LOCK_NB);
 }
 
 /* --- a file under construction ------------------------------------------------------------------------------------ */

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@
 #include "common/temporary.h"
 #include "wire/endpoint.h"
 
-enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024, LOCK_AGAIN_US = 100000 };
+enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024 };
 
 static void path_of(const char *dir, const char *file, char out[FILEIO_PATH_MAX])
 {
@@ -35,12 +34,7 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
     path_of(dir, "lock", path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
-    int refused = flock(fd, LOCK_EX | LOCK_NB);
-    if (refused && errno == EWOULDBLOCK) { /* `atoll status` has it for a moment, to see whether anybody does */
-        usleep(LOCK_AGAIN_US);
-        refused = flock(fd, LOCK_EX | LOCK_NB);
-    }
-    if (refused) {
+    if (!file_lock(fd)) {
         enum status status =
             errno == EWOULDBLOCK
                 ? err_set(err, STATUS_EXISTS, "another coordinator serves %.300s: stop it, or use another --dir", dir)

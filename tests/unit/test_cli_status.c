@@ -109,13 +109,18 @@ static void fails(const char *subject, const char *option, int code, const char 
         fail_msg("\"%s\", expected one line with \"%s\"", said, words);
 }
 
-/* As a coordinator of the folder has it. */
-static FILE *hold_lock(void)
+/* As a coordinator of the folder has "lock", and atoll launch "launch.lock". */
+static FILE *hold(const char *name)
 {
-    tmpdir_put("lock", "");
-    FILE *lock = fopen(tmpdir_path("lock"), "r");
+    tmpdir_put(name, "");
+    FILE *lock = fopen(tmpdir_path(name), "r");
     assert_true(lock && flock(fileno(lock), LOCK_EX | LOCK_NB) == 0);
     return lock;
+}
+
+static FILE *hold_lock(void)
+{
+    return hold("lock");
 }
 
 static void let_go(FILE *lock)
@@ -209,6 +214,9 @@ static void test_no_answer(void **state)
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_FAILED);
     assert_string_equal(out, "{\"round\":4,\"rounds\":9,\"loss\":1.5,\"state\":\"stopped\"}\n");
     tmpdir_take("metrics.jsonl");
+    FILE *launch = hold("launch.lock"); /* it starts its coordinator again */
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "atoll launch is at work in ");
+    fclose(launch);
     FILE *lock = hold_lock();
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
     end();
