@@ -107,7 +107,7 @@ container_start
 kill -CONT "${node_pid[worker-1]}"
 until_true 60 "a round after that" rounds_reach $((stopped + 1)) "$root/data"
 node_pid[container]=$container
-nodes_finish 90
+nodes_finish 250
 (($(rounds_done "$root/data") == 1000)) || fail "$(rounds_done "$root/data") rounds, expected 1000"
 for made in journal summary.json keys; do
     [[ $(stat -c %u "$root/data/$made") == "${user%:*}" ]] || fail "$made is not of the container's user"
