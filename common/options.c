@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/config_keys.h"
 #include "common/edit_distance.h"
 #include "common/number.h"
 
@@ -40,15 +41,34 @@ static const struct option_spec *find(const struct options *o, const char *name,
     return NULL;
 }
 
+static bool same_key(const char *name, const char *key)
+{
+    for (; *name && (*name == '-' ? '_' : *name) == *key; name++) key++;
+    return !*name && !*key;
+}
+
+/* --batch_size or --batch-size, as other programs have it: settings of that name with their sections. */
+static bool find_settings(const char *name, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (int i = 0; i < config_keys_count; i++)
+        if (same_key(name, config_keys[i].key) && n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s--%s.%s", n ? " or " : "", config_keys[i].section,
+                                  config_keys[i].key);
+    return n > 0;
+}
+
 static enum status unknown(const struct options *o, const char *word, size_t length, struct err *err)
 {
     const char *names[64];
-    char name[NAME_MAX_LEN + 1];
+    char name[NAME_MAX_LEN + 1], settings[256];
     size_t n = 0;
     for (; n < o->n_specs && n < 62; n++) names[n] = o->specs[n].name;
     names[n++] = "help";
     names[n++] = "version";
     snprintf(name, sizeof name, "%.*s", (int)(length < NAME_MAX_LEN ? length : NAME_MAX_LEN), word);
+    if (o->settings_allowed && find_settings(name, settings, sizeof settings))
+        return err_set(err, STATUS_INVALID, "unknown option --%s: did you mean %s?", name, settings);
     const char *nearest = options_nearest(name, names, n);
     if (nearest)
         return err_set(err, STATUS_INVALID, "unknown option --%s: did you mean --%s? (%s --help lists all)", name,

@@ -82,6 +82,9 @@ static void refuses_what_it_does_not_know(void **state)
     } cases[] = {
         {"a --worker 3", "did you mean --workers?"},
         {"a --verbose", "--help lists the known ones"},
+        {"a --batch_size=3", "unknown option --batch_size: did you mean --train.batch_size?"},
+        {"a --batch-size 3", "unknown option --batch-size: did you mean --train.batch_size?"},
+        {"a --learning_rate 1", "did you mean --inner.learning_rate or --outer.learning_rate?"},
         {"a --workers", "--workers has no value"},
         {"a --train.x", "--train.x has no value: write --train.x=VALUE"},
         {"a --train.x --quiet", "--train.x has no value"},
