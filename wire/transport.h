@@ -44,6 +44,7 @@ struct transport_address {
     uint8_t server_key[32]; /* CURVE public key of the coordinator */
     uint8_t secret[32];     /* CURVE secret key all enrolled workers of the run share */
     int curve;              /* 0 or 1 */
+    bool hurried;           /* for its dialler: a name service that does not answer is an error, and not tried again */
 };
 
 /* How much of what was given for an address may be repeated on a screen or in a log: not what looks like keys. */
@@ -66,8 +67,8 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
 /* What dial does first: look the host up, and refuse what it refuses. For those who make something before they dial. */
 enum status transport_zmq_look_up(const struct transport_address *address, bool *ipv6_p, struct err *err) MUST_CHECK;
 /* Dial; connects and reconnects in the background, for as long as recv is called now and then, and logs why it cannot.
- * NOTFOUND when there is no such host (looking it up may take a while), INVALID for a plain address off loopback. uuid
- * makes both connections recognisable across reconnects. */
+ * NOTFOUND when there is no such host (looking it up may take a while), AGAIN when a hurried one cannot know, INVALID
+ * for a plain address off loopback. uuid makes both connections recognisable across reconnects. */
 enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
                                const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;
 

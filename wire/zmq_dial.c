@@ -278,6 +278,7 @@ enum status transport_zmq_look_up(const struct transport_address *address, bool 
                        "address %s has no keys, only loopback addresses go without: use the whole join line of the "
                        "coordinator",
                        address->endpoint);
+    if (status == STATUS_AGAIN && address->hurried) return status;
     if (status == STATUS_AGAIN) log_warn("host %s: the name service does not answer, trying on", e.host);
     *ipv6_p = found.ipv6;
     return STATUS_OK;

@@ -86,3 +86,12 @@ while read -r key; do
     grep -qF "$key" help.txt || fail "atoll-worker --help does not name $key, which is local"
 done < <("$BIN/atoll" config help | sed -nE 's/^  ([a-z_.]+) .* \(local\) .*/\1/p' | grep -v '^coordinator\.')
 echo "atoll-worker --help names all keys that are a worker's own"
+
+# Without a name service (or with none that knows the name) status fails at once, not after --timeout.
+if unshare -rn true 2>/dev/null; then
+    key=$(printf '%064d' 0) code=0
+    unshare -rn "$BIN/atoll" status "tcp://no-such-host.invalid:29600/$key/$key" --timeout=1000 2>host.txt || code=$?
+    [[ $code == 1 && $(<host.txt) == 'atoll: host no-such-host.invalid: '* ]] ||
+        fail "status without a name service: $(<host.txt)"
+    echo "a name service that does not answer is not waited for"
+fi
