@@ -1,6 +1,7 @@
 #include "common/options.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,13 +110,28 @@ static enum status take_setting(struct options *o, int argc, char **argv, int *a
     return STATUS_OK;
 }
 
+static void help(const struct options *o)
+{
+    printf("usage: %s %s\n\n%s\n", o->program, o->usage, o->about);
+    printf("\noptions:\n");
+    for (size_t i = 0; i < o->n_specs; i++) {
+        char left[64];
+        const struct option_spec *spec = &o->specs[i];
+        snprintf(left, sizeof left, "--%s%s%s", spec->name, spec->value ? " " : "", spec->value ? spec->value : "");
+        printf("  %-24s %s\n", left, spec->help);
+    }
+    if (o->settings_allowed)
+        printf("  %-24s %s\n", "--section.key=value", "a setting of the run; `atoll config help` lists them");
+    printf("  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
+}
+
 /* One word that starts with "--"; *at moves on when the value is the next word. */
 static enum status parse_option(struct options *o, int argc, char **argv, int *at, struct err *err)
 {
     const char *word = argv[*at] + 2, *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     if (!strcmp(word, "help")) {
-        options_help(o, stdout);
+        help(o);
         return STATUS_END;
     }
     if (!strcmp(word, "version")) {
@@ -145,7 +161,7 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
         if (!only_args && !strcmp(argv[i], "--"))
             only_args = true;
         else if (!only_args && !strcmp(argv[i], "-h"))
-            return options_help(o, stdout), STATUS_END;
+            return help(o), STATUS_END;
         else if (!only_args && !strncmp(argv[i], "--", 2))
             TRY(parse_option(o, argc, argv, &i, err));
         else if (!only_args && argv[i][0] == '-' && argv[i][1])
@@ -161,21 +177,6 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
         return err_set(err, STATUS_INVALID, "unexpected argument '%s': usage is %s %s", o->args[o->args_max],
                        o->program, o->usage);
     return STATUS_OK;
-}
-
-void options_help(const struct options *o, FILE *out)
-{
-    fprintf(out, "usage: %s %s\n\n%s\n", o->program, o->usage, o->about);
-    fprintf(out, "\noptions:\n");
-    for (size_t i = 0; i < o->n_specs; i++) {
-        char left[64];
-        const struct option_spec *spec = &o->specs[i];
-        snprintf(left, sizeof left, "--%s%s%s", spec->name, spec->value ? " " : "", spec->value ? spec->value : "");
-        fprintf(out, "  %-24s %s\n", left, spec->help);
-    }
-    if (o->settings_allowed)
-        fprintf(out, "  %-24s %s\n", "--section.key=value", "a setting of the run; `atoll config help` lists them");
-    fprintf(out, "  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
 }
 
 static bool supervised(void)

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "common/status.h"
 
@@ -57,7 +56,6 @@ struct options {
 /* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID:
  * `err` holds one line (unknown option with the nearest one, missing or bad value, too few or too many arguments). */
 enum status options_parse(struct options *options, int argc, char **argv, struct err *err) MUST_CHECK;
-void options_help(const struct options *options, FILE *out);
 
 /* The name of names[n] nearest to `text` by edit distance, or NULL when none is near enough to be meant. */
 const char *options_nearest(const char *text, const char *const *names, size_t n);

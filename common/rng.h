@@ -9,10 +9,9 @@
 
 /* Streams keep uses of one seed apart. */
 enum rng_stream {
-    RNG_INIT = 1,   /* initial parameters; counter = tensor index << 40 | element */
-    RNG_ORDER = 2,  /* sample order; counter = epoch */
-    RNG_SAMPLE = 3, /* text generation */
-    RNG_RETRY = 4,  /* back-off jitter */
+    RNG_INIT = 1,    /* initial parameters; counter = tensor index << 40 | element */
+    RNG_ORDER = 2,   /* sample order; counter = epoch */
+    RNG_SAMPLE = 3,  /* text generation */
     RNG_MOMENTS = 5, /* rounding of the inner optimizer's moments; counter = worker */
     RNG_TEST = 100,
 };

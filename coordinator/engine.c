@@ -152,7 +152,8 @@ static void advance(struct engine *e, uint64_t now_us)
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
-enum status engine_pump(struct engine *e, struct err *err)
+/* Everything that follows from the state as it is: closing, evaluating, opening, ending, sending. */
+static enum status pump(struct engine *e, struct err *err)
 {
     bool any = e->ledger.modelled;
     while (any) {
@@ -235,7 +236,7 @@ enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane la
     advance(e, now_us);
     if (msg_lane(m->type) != lane) return STATUS_OK;
     TRY(dispatch(e, peer, m, err));
-    return engine_pump(e, err);
+    return pump(e, err);
 }
 
 static void notice(struct engine *e)
@@ -278,7 +279,7 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
         mark_silent(e);
         TRY(engine_evict(e, err));
     }
-    TRY(engine_pump(e, err));
+    TRY(pump(e, err));
     notice(e);
     if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || everybody_left(e))) e->finished = true;
     return STATUS_OK;

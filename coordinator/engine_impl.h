@@ -1,6 +1,6 @@
 /* Private to coordinator/engine*.c: the engine's state and what its parts ask of each other.
  *
- *     engine.c          dispatch, time, what follows from every event (engine_pump); sends, refuses, reports for all
+ *     engine.c          dispatch, time, what follows from every event (pump); sends, refuses, reports for all
  *     engine_start.c    create, recover, destroy
  *     engine_join.c     HELLO, JOIN, BIND
  *     engine_presence.c HEARTBEAT, LEAVE, eviction
@@ -112,8 +112,6 @@ void engine_event_init(struct engine_event *event, enum engine_event_kind kind);
 void engine_emit(struct engine *e, const struct engine_event *event);
 void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text);
 void engine_progress(struct engine *e);
-/* Everything that follows from the state as it is: closing, evaluating, opening, ending, sending. */
-enum status engine_pump(struct engine *e, struct err *err) MUST_CHECK;
 bool engine_syncs_updates(const struct engine *e);
 /* ledger_write, and what the line of the round learns from it. */
 enum status engine_write(struct engine *e, enum record_type type, const uint8_t *body, size_t size,

@@ -61,7 +61,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
                         struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out)), .start_s = clock_epoch_s()};
+    *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out))};
     r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
     r->metrics = fopen(path, "a+e");
@@ -349,7 +349,8 @@ void report_event(struct report *r, const struct engine_event *e)
 
 /* --- summary ------------------------------------------------------------------------------------------------------ */
 
-double report_ddp_bytes(const struct engine_summary *s)
+/* fp32 ring all-reduce every step for the same tokens: 2 (N - 1) / N * 4 P bytes a step and worker, summed. */
+static double ddp_bytes(const struct engine_summary *s)
 {
     if (s->workers < 2) return 0;
     double n = s->workers;
@@ -374,7 +375,7 @@ enum status report_summary(const struct report *r, const struct engine_summary *
     put_real(o, "wall_s", s->wall_s);
     put_count(o, "bytes_up", s->bytes_up);
     put_count(o, "bytes_down", s->bytes_down);
-    put_count(o, "ddp_bytes", (uint64_t)report_ddp_bytes(s));
+    put_count(o, "ddp_bytes", (uint64_t)ddp_bytes(s));
     put_real(o, "utilization", s->wall_s > 0 && s->workers ? s->compute_s / s->wall_s / s->workers : 0);
     put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);
     put_text(o, "theta_hash", hash);

@@ -25,7 +25,6 @@ struct report {
     double round_s;              /* smoothed seconds of a round */
     uint64_t held;               /* rounds since the last line (ddp prints every log.every_steps) */
     double held_s;
-    double start_s;              /* epoch */
 };
 
 /* Opens (appends to) RUN/metrics.jsonl. */
@@ -42,7 +41,5 @@ enum status report_flush(struct report *r, struct err *err) MUST_CHECK;
 /* RUN/summary.json. */
 enum status report_summary(const struct report *r, const struct engine_summary *s, const char *run_dir,
                            struct err *err) MUST_CHECK;
-/* fp32 ring all-reduce every step for the same tokens: 2 (N - 1) / N * 4 P bytes a step and worker, summed. */
-double report_ddp_bytes(const struct engine_summary *s);
 
 #endif

@@ -6,7 +6,7 @@
 #include "coordinator/outer_state.h"
 #include "coordinator/policy.h"
 
-void round_params_of(struct round_params *p, const struct config *c, uint32_t n_fragments)
+static void take_params(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {
     bool ddp = c->train.method == METHOD_DDP, async = c->train.method == METHOD_ASYNC;
     *p = (struct round_params){
@@ -36,7 +36,7 @@ void round_params_of(struct round_params *p, const struct config *c, uint32_t n_
 void round_init(struct round *r, const struct config *config, uint32_t n_fragments)
 {
     memset(r, 0, sizeof *r);
-    round_params_of(&r->p, config, n_fragments);
+    take_params(&r->p, config, n_fragments);
     r->policy = config->train.method == METHOD_ASYNC ? &policy_async : &policy_barrier;
     member_table_init(&r->members, n_fragments);
     lease_book_init(&r->leases);

@@ -114,7 +114,6 @@ enum round_verdict {
     ROUND_DROP,   /* refused, and the part has to be dropped (round_fold_drop) */
 };
 
-void round_params_of(struct round_params *p, const struct config *config, uint32_t n_fragments);
 void round_init(struct round *r, const struct config *config, uint32_t n_fragments);
 void round_finish(struct round *r);
 

@@ -83,13 +83,6 @@ void serve_sent(struct serve *s, const struct serve_item *sent, uint64_t size)
     if (!size || item->at >= item->end) item->used = false;
 }
 
-bool serve_busy(const struct serve *s)
-{
-    struct serve_item item;
-    uint64_t size;
-    return serve_next(s, &item, &size);
-}
-
 void serve_full(struct serve *s, uint64_t now_us)
 {
     uint64_t longer = 2 * s->wait_us;

@@ -44,7 +44,6 @@ void serve_leave_out(struct serve *s, uint32_t fragment, uint64_t version, uint6
 bool serve_next(const struct serve *s, struct serve_item *item, uint64_t *size_p);
 /* It was sent (size), or cannot be (size 0: forget the request). */
 void serve_sent(struct serve *s, const struct serve_item *item, uint64_t size);
-bool serve_busy(const struct serve *s);
 
 /* The lane did not take the chunk. To try costs reading and checking it, so it is left alone until again_us: twice as
  * long each time, half as long after each chunk that it takes, and at first no longer than it has been full already:

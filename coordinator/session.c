@@ -87,13 +87,6 @@ struct session *session_by_bulk(const struct session_table *t, uint64_t peer)
     return NULL;
 }
 
-uint32_t session_count(const struct session_table *t)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->cap; i++) n += t->sessions[i].id != 0;
-    return n;
-}
-
 const char *session_state_name(uint8_t state)
 {
     static const char *const names[] = {"catching up", "ready",   "training",  "sending",

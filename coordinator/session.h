@@ -61,7 +61,6 @@ struct session *session_after(const struct session_table *t, uint64_t id);
 struct session *session_by_name(const struct session_table *t, const char *name);
 struct session *session_by_member(const struct session_table *t, uint32_t member);
 struct session *session_by_bulk(const struct session_table *t, uint64_t peer);
-uint32_t session_count(const struct session_table *t);
 
 const char *session_state_name(uint8_t state);
 

@@ -13,7 +13,8 @@ void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
     if (cpu->error.code == STATUS_OK) err_set(&cpu->error, code, "device %s: %s", cpu->base.name, what);
 }
 
-enum status cpu_scratch_reserve(struct cpu_device *cpu, size_t bytes)
+/* Make every thread's scratch at least this large. */
+static enum status reserve_scratch(struct cpu_device *cpu, size_t bytes)
 {
     if (bytes <= cpu->scratch_bytes) return STATUS_OK;
     for (int t = 0; t < cpu->base.threads; t++) {
@@ -176,7 +177,7 @@ static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *sh
     size_t kv_heads = shape->kv_heads ? shape->kv_heads : shape->heads;
     if (!shape->batch || !shape->seq || !shape->heads || !shape->head_dim || shape->heads % kv_heads)
         return STATUS_INVALID;
-    TRY(cpu_scratch_reserve(cpu, attn_scratch_bytes(cpu, shape)));
+    TRY(reserve_scratch(cpu, attn_scratch_bytes(cpu, shape)));
     TRY(plan_new(cpu, CPU_PLAN_ATTN, &plan));
     plan->as.attn = *shape;
     plan->as.attn.kv_heads = kv_heads;
@@ -348,7 +349,7 @@ static enum status cpu_fill_in(struct cpu_device *cpu, int threads)
     cpu->scratch = mem_alloc((size_t)threads, sizeof *cpu->scratch);
     cpu->partials = mem_alloc(PARTIAL_FLOATS, sizeof *cpu->partials);
     if (!cpu->scratch || !cpu->partials) return STATUS_NOMEM;
-    TRY(cpu_scratch_reserve(cpu, gemm_scratch_bytes()));
+    TRY(reserve_scratch(cpu, gemm_scratch_bytes()));
     return pool_create(threads, POOL_FLOATS_FLUSHED, &cpu->pool);
 }
 

@@ -66,8 +66,6 @@ static inline struct cpu_device *cpu_of(struct device *dev)
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what);
 /* `plan`, or NULL where it is of another kind, which is an error of the device's. */
 const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind);
-/* Make every thread's scratch at least this large. */
-enum status cpu_scratch_reserve(struct cpu_device *cpu, size_t bytes) MUST_CHECK;
 
 enum status cpu_open(int threads, struct device **out, struct err *err) MUST_CHECK;
 

@@ -27,13 +27,6 @@ typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-INLINE float v_lane(vf v, int i)
-{
-    float lanes[VL];
-    memcpy(lanes, &v, sizeof lanes);
-    return lanes[i];
-}
-
 /* Sum and maximum of the lanes, always in the same order. */
 INLINE float v_hsum(vf v)
 {

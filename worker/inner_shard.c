@@ -155,7 +155,9 @@ void inner_shard_destroy(struct inner_shard *s)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *sumsq)
+/* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
+ * bits on every rank, for the parts are added in one order everywhere. */
+static enum status sum_squares(struct inner_shard *s, const float *grad, float *sumsq)
 {
     const struct device_ops *ops = s->dev->ops;
     float *own = s->sums + (size_t)s->coll->rank * s->slots;
@@ -171,7 +173,7 @@ enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_conf
 {
     struct inner_step step = {.dev = s->dev, .spans = s->spans, .n_spans = s->n_spans, .muon = s->muon,
                               .m = s->m, .v = s->v, .momentum = s->momentum, .scalars = scalars};
-    TRY(inner_shard_sumsq(s, grad, scalars + SCALAR_SUMSQ));
+    TRY(sum_squares(s, grad, scalars + SCALAR_SUMSQ));
     inner_step_apply(&step, config, theta, grad, lr);
     return STATUS_OK;
 }

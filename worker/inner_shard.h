@@ -39,9 +39,6 @@ void inner_shard_destroy(struct inner_shard *s);
 uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, size_t moment);
 uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct device *dev);
 
-/* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
- * bits on every rank, for the parts are added in one order everywhere. */
-enum status inner_shard_sumsq(struct inner_shard *s, const float *grad, float *sumsq) MUST_CHECK;
 /* Submit this rank's part of a step (inner_opt_apply_apart); scalars as in struct inner_opt_slice. */
 enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars,
                               float *theta, const float *grad, double lr) MUST_CHECK;

@@ -11,7 +11,7 @@
 
 enum { FAULTS_MAX = 3 };
 
-void outer_anchor(struct outer_loop *loop, uint32_t fragment)
+static void anchor(struct outer_loop *loop, uint32_t fragment)
 {
     const struct outer_fragment *f = &loop->f[fragment];
     if (loop->maker) delta_maker_anchor(loop->maker, fragment, loop->theta + f->offset, f->hash);
@@ -26,12 +26,12 @@ void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t be
     if (!loop->maker || state == WORKER_TRAINING) return;
     bool numbers = f->down && u->form == UPDATE_INCREMENT && !strcmp(u->codec, codec_spec(f->down));
     if (numbers && delta_maker_add(loop->maker, fragment, u->payload, u->payload_size, before, f->hash)) return;
-    if (state == WORKER_SENDING || state == WORKER_WAITING) outer_anchor(loop, fragment);
+    if (state == WORKER_SENDING || state == WORKER_WAITING) anchor(loop, fragment);
 }
 
 void outer_anchor_all(struct outer_loop *loop)
 {
-    for (uint32_t i = 0; i < loop->n_fragments; i++) outer_anchor(loop, i);
+    for (uint32_t i = 0; i < loop->n_fragments; i++) anchor(loop, i);
 }
 
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)

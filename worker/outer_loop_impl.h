@@ -108,12 +108,10 @@ void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
 /* Make version 0 where WELCOME says that this is the snapshot and the hash agrees. */
 void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
 
-/* The device has this fragment of theta, or all of it, at the version held from now on, where there is a maker. Not
- * while it is training. */
-void outer_anchor(struct outer_loop *loop, uint32_t fragment);
+/* The device has theta at the versions held from now on, where there is a maker. Not while it is training. */
+void outer_anchor_all(struct outer_loop *loop);
 /* The fragment had the hash `before`, then this update was applied. */
 void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t before, const struct update *u);
-void outer_anchor_all(struct outer_loop *loop);
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
 /* fb.residual is the newest copy, or an error was logged. */
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST_CHECK;

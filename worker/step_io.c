@@ -1,6 +1,7 @@
 #include "worker/step_io.h"
 
-int step_io_slots(const struct device *dev)
+/* Slots that the device wants. */
+static int slots_of(const struct device *dev)
 {
     return dev->host_memory ? 1 : STEP_SLOTS_MAX;
 }
@@ -12,7 +13,7 @@ static size_t slot_bytes(size_t micro_tokens, uint32_t micro_steps)
 
 size_t step_io_bytes(const struct device *dev, size_t micro_tokens, uint32_t micro_steps)
 {
-    return (size_t)step_io_slots(dev) * slot_bytes(micro_tokens, micro_steps);
+    return (size_t)slots_of(dev) * slot_bytes(micro_tokens, micro_steps);
 }
 
 enum status step_io_open(struct step_io *io, struct device *dev, size_t micro_tokens, uint32_t micro_steps)
@@ -20,7 +21,7 @@ enum status step_io_open(struct step_io *io, struct device *dev, size_t micro_to
     size_t n = micro_tokens * micro_steps;
     io->dev = dev;
     io->micro_tokens = micro_tokens;
-    io->n_slots = step_io_slots(dev);
+    io->n_slots = slots_of(dev);
     for (int i = 0; i < io->n_slots; i++) {
         struct step_slot *slot = &io->slots[i];
         slot->tokens = dev->ops->host_alloc(dev, slot_bytes(micro_tokens, micro_steps));

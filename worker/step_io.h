@@ -25,8 +25,6 @@ struct step_io {
     struct step_slot slots[STEP_SLOTS_MAX];
 };
 
-/* Slots that the device wants. */
-int step_io_slots(const struct device *dev);
 /* Bytes of host memory of all slots. */
 size_t step_io_bytes(const struct device *dev, size_t micro_tokens, uint32_t micro_steps);
 /* NOMEM; step_io_close is due then, too. `io` is zeroed before. */
