@@ -189,12 +189,10 @@ enum status file_out_put(struct file_out *out, const void *data, size_t size, st
     return STATUS_OK;
 }
 
-enum status file_out_patch(struct file_out *out, uint64_t offset, const void *data, size_t size, struct err *err)
+enum status file_out_put_head(struct file_out *out, const void *data, size_t size, struct err *err)
 {
-    if (offset > out->size || size > out->size - offset)
-        return err_set(err, STATUS_INVALID, "patch past the end of %s", out->path);
     TRY(file_out_flush(out, err));
-    return write_all(out, data, size, (off_t)offset, err);
+    return write_all(out, data, size, 0, err);
 }
 
 static enum status sync_parent(const char *path, struct err *err)

@@ -41,9 +41,8 @@ enum status file_out_open(struct file_out *out, const char *path, struct err *er
 enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare,
                                 struct err *err) MUST_CHECK;
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
-/* Overwrite bytes already put, at `offset` (a header whose counts are known at the end). */
-enum status file_out_patch(struct file_out *out, uint64_t offset, const void *data, size_t size,
-                           struct err *err) MUST_CHECK;
+/* Put this over the first bytes, which were put before: a header whose counts are known at the end. */
+enum status file_out_put_head(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
 /* All that was put is on the disk, under the temporary name. Commit does this, too. */
 enum status file_out_sync(struct file_out *out, struct err *err) MUST_CHECK;
 enum status file_out_commit(struct file_out *out, struct err *err) MUST_CHECK;

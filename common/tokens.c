@@ -277,7 +277,7 @@ static enum status shard_end(struct token_writer *w, struct err *err)
     put_u32(&b, w->width == 2 ? MAGIC_U16 : MAGIC_U32);
     put_u32(&b, w->width == 2 ? VERSION_U16 : VERSION_U32);
     put_u32(&b, (uint32_t)w->in_shard);
-    TRY(file_out_patch(&w->out, 0, head, sizeof head, err));
+    TRY(file_out_put_head(&w->out, head, sizeof head, err));
     return file_out_commit(&w->out, err);
 }
 

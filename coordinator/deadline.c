@@ -38,7 +38,7 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
     if (d->n < ENOUGH) return (struct deadline_limit){.limit_us = clamp((double)unknown_us, floor_us, ceiling_us)};
     uint64_t v[DEADLINE_SAMPLES];
     memcpy(v, d->samples_us, d->n * sizeof *v);
-    struct deadline_limit limit = {.n = d->n, .median_us = median(v, d->n)};
+    struct deadline_limit limit = {.k = k, .n = d->n, .median_us = median(v, d->n)};
     for (uint32_t i = 0; i < d->n; i++)
         v[i] = v[i] > limit.median_us ? v[i] - limit.median_us : limit.median_us - v[i];
     limit.mad_us = median(v, d->n);
@@ -46,12 +46,13 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
     return limit;
 }
 
-const char *deadline_text(const struct deadline_limit *limit, double k, char *out, size_t cap)
+const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap)
 {
     double s = 1e-6;
     if (limit->n)
         snprintf(out, cap, "%.1f s (median %.1f s + %g x MAD %.1f s of %u measured, within its bounds)",
-                 (double)limit->limit_us * s, (double)limit->median_us * s, k, (double)limit->mad_us * s, limit->n);
+                 (double)limit->limit_us * s, (double)limit->median_us * s, limit->k, (double)limit->mad_us * s,
+                 limit->n);
     else
         snprintf(out, cap, "%.1f s (nothing measured yet)", (double)limit->limit_us * s);
     return out;

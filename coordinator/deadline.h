@@ -17,6 +17,7 @@ struct deadline {
 struct deadline_limit {
     uint64_t limit_us;
     uint64_t median_us, mad_us;
+    double k;
     uint32_t n; /* measurements it is made of; 0: limit is the caller's guess */
 };
 
@@ -25,6 +26,6 @@ void deadline_add(struct deadline *d, uint64_t duration_us);
 struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t floor_us, uint64_t ceiling_us,
                                   uint64_t unknown_us);
 /* "12.3 s = median 8.1 s + 4 x MAD 0.9 s of 40 measured", for log lines. Returns out. */
-const char *deadline_text(const struct deadline_limit *limit, double k, char *out, size_t cap);
+const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap);
 
 #endif

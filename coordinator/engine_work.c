@@ -22,7 +22,7 @@ static void say_late(struct engine *e, const struct round_close *close)
         snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->name);
     }
     snprintf(text, sizeof text, "round %llu closes without %s: a quorum is in, and the time limit of %s has passed",
-             (unsigned long long)r->round + 1, names, deadline_text(&close->limit, 4, limit, sizeof limit));
+             (unsigned long long)r->round + 1, names, deadline_text(&close->limit, limit, sizeof limit));
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
 }
 

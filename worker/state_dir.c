@@ -59,7 +59,7 @@ static enum status put_state(struct state_dir *d, struct file_out *out, struct e
         size += d->body[i].size;
     }
     saved_state_head(d->state, size, crc, d->head);
-    return file_out_patch(out, 0, d->head, head, err);
+    return file_out_put_head(out, d->head, head, err);
 }
 
 static enum status write_state(struct state_dir *d, struct err *err)
