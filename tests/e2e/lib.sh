@@ -13,16 +13,28 @@ pid=''         # of what was started last
 started=()   # process ids this test must end
 overrides=() # flags given to write_config
 
-# Every descendant of process $1.
+# Every descendant of process $1, parents first. No program is started for it: what is to be stopped runs meanwhile.
 descendants() {
-    local stat fields parent
+    local stat fields id i parents=() family=("$1")
     for stat in /proc/[0-9]*/stat; do
-        fields=$(cat "$stat" 2>/dev/null) || continue
-        read -r _ parent _ <<<"${fields##*) }" # the name in parentheses may hold anything
-        [[ $parent == "$1" ]] || continue
-        echo "${fields%% *}"
-        descendants "${fields%% *}"
+        fields=''
+        IFS= read -r -d '' fields 2>/dev/null <"$stat" || [[ $fields ]] || continue
+        id=${fields%% *} fields=${fields##*) } fields=${fields#* } # the name in parentheses may hold anything
+        parents[id]=${fields%% *}
     done
+    for ((i = 0; i < ${#family[@]}; i++)); do
+        ((i == 0)) || echo "${family[i]}"
+        for id in "${!parents[@]}"; do
+            [[ ${parents[id]} != "${family[i]}" ]] || family+=("$id")
+        done
+    done
+}
+
+# command_of PID: its command line with blanks, one behind it, in $command; false: there is no such process.
+command_of() {
+    local words=()
+    mapfile -t -d '' words 2>/dev/null <"/proc/$1/cmdline" || return 1
+    command="${words[*]} "
 }
 
 cleanup() {

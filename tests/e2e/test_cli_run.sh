@@ -9,27 +9,32 @@ source "$(dirname "$0")/lib.sh"
 make_data
 launch() { exec "$BIN/atoll" launch run.yaml --workers 2 --dir "$WORK/$1" "${overrides[@]}"; }
 none_left() { # run: no process has its folder on the command line
-    local file
-    for file in /proc/[0-9]*/cmdline; do
-        [[ $(tr '\0' ' ' 2>/dev/null <"$file") != *"--dir $WORK/$1"[/\ ]* ]] || return 1
-    done 2>/dev/null
+    local folder command
+    for folder in /proc/[0-9]*; do
+        ! command_of "${folder#/proc/}" || [[ $command != *"--dir $WORK/$1"[/\ ]* ]] || return 1
+    done
 }
 rounds_reach() { [[ $(json lines "$1/metrics.jsonl" round round 2>/dev/null | tail -n 1) -ge $2 ]]; }
 orderly() { ! grep -q 'connection.*lost' "$1" || fail "it looks like an accident: $(grep -m 1 'connection.*lost' "$1")"; }
 
 signal_workers() { # signal: to the workers of the launch started last
-    local id
+    local id command
     for id in $(descendants "$pid"); do
-        [[ $(tr '\0' ' ' 2>/dev/null <"/proc/$id/cmdline") != */atoll-worker\ * ]] || kill "-$1" "$id" 2>/dev/null || true
+        ! command_of "$id" || [[ $command != */atoll-worker\ * ]] || kill "-$1" "$id" 2>/dev/null || true
     done
 }
 
-# held RUN ROUND: that round is done, and the run stays where it is; false when it is over already.
-over_or_reached() { [[ -e $1/summary.json ]] || rounds_reach "$1" "$2"; }
+# held RUN ROUND: that round's checkpoint is written, and the run stays where it is; false when it is over already.
+# Checkpoints are seen at once, lines of metrics once a second.
+saved() { # run, round
+    local newest
+    read -r newest 2>/dev/null <"$1/checkpoints/latest" && ((10#${newest#round_} >= $2))
+}
+over_or_saved() { [[ -e $1/summary.json ]] || saved "$1" "$2"; }
 held() {
-    until_true 100 "round $2" over_or_reached "$1" "$2"
+    until_true 100 "round $2" over_or_saved "$1" "$2"
     signal_workers STOP
-    [[ ! -e $1/summary.json ]] && ! rounds_reach "$1" "$last"
+    [[ ! -e $1/summary.json ]] && ! saved "$1" $((last - 10))
 }
 
 look_at_it() { # while it goes on
@@ -41,7 +46,7 @@ look_at_it() { # while it goes on
 # Asked to stop: 75, all gone, and the same command continues to the same end. False: it was over too soon.
 stopped() {
     start stormy.log launch stormy
-    held stormy 5 || return 1
+    held stormy 10 || return 1
     look_at_it
     kill -TERM "$pid"
     signal_workers CONT

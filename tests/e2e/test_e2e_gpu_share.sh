@@ -97,7 +97,7 @@ export ATOLL_EMULATED_GPUS=4
 start again.log "$BIN/atoll" launch run.yaml --workers 2 --dir again --train.max_steps=100000
 until_true 60 "steps" grep -q ' step ' again/logs/worker-1.log
 for id in $(descendants "$pid"); do
-    command=$(tr '\0' ' ' <"/proc/$id/cmdline" 2>/dev/null) || continue
+    command_of "$id" || continue
     [[ $command != *'--name worker-1 '* ]] || kill -9 "$id"
 done
 dealt_twice() { (($(grep -c 'this one has cuda:2,3$' again/logs/worker-1.log) == 2)); }
