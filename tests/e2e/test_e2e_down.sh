@@ -7,7 +7,7 @@ source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-rounds=100
+rounds=60
 make_data
 
 run_once() { # everybody from nothing

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A late joiner catches up while the others go on. A stopped worker (SIGSTOP): async goes on with the others, the
-# barrier says whom it waits for, and both finish after SIGCONT. ATOLL_LONG=1: it is stopped for 20 s instead of 5.
+# barrier says whom it waits for, and both finish after SIGCONT. ATOLL_LONG=1: it is stopped for 20 s instead of 2.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-stopped_s=5
+stopped_s=2
 ((LONG)) && stopped_s=20
 every=20
 make_data
