@@ -76,7 +76,7 @@ set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbe
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage theta recompute)
     add_test(NAME test_stubbed_${name} COMMAND gpu_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(test_stubbed_${name} PROPERTIES LABELS parity TIMEOUT 120
-                         ENVIRONMENT "${plugin};ATOLL_ATTENTION=own")
+                         ENVIRONMENT "${plugin};ATOLL_ATTENTION=own;ATOLL_STUB_GPUS=8") # as large machines have
 endforeach()
 if(ATOLL_CUDNN_BUILT)
     set(cudnn ATOLL_CUDNN_LIBRARY=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libcudnn_stub.so)

@@ -253,7 +253,7 @@ static void test_refusals(void **state)
     struct attn_plan *attn;
     int count = 0;
     assert_int_equal(atoll_cuda_plugin.count(&count, &err), STATUS_OK);
-    assert_int_equal(atoll_cuda_plugin.open(7, &dev, &err), STATUS_INVALID);
+    assert_int_equal(atoll_cuda_plugin.open(1000, &dev, &err), STATUS_INVALID);
     assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
     assert_false(dev->host_memory);
     assert_int_equal(dev->ops->lin_plan(dev, &(struct lin_shape){.n = 1, .m = 1}, &lin), STATUS_INVALID);
