@@ -27,6 +27,7 @@ assert len(rows) > 25, len(rows)
 assert all(r["off"] <= r["allowed"] for r in sections["parity"]["table"])
 toy = sections["train"]["models"]["gpt2-toy"]["ours"]
 assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and abs(toy["planned_mb"] - toy["taken_mb"]) < 1e-3 and toy["flops_per_token"] > 0
+assert toy["step_tokens"] == 16 * 2 * 2, toy # sequence, batch, parts
 assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["attention"][0]["bwd_tflops"] > 0
 ends = sections["ceilings"]["ends"][0]
 for name in ("slope", "sums"):

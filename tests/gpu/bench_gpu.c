@@ -8,9 +8,9 @@
  *   bench_gpu copy  DEVICE SECONDS MB
  *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters (fp32, bf16, fp16: the
  *       host's, for it makes those deltas)
- *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE]
- *       says what memory was planned and taken, reads step counts from standard input, one a line, and answers each
- *       with the tokens per second and the losses of those steps
+ *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE, or PARTS]
+ *       of PARTS batches a step, else one; says what memory was planned and taken, reads step counts from standard
+ *       input, one a line, and answers each with the tokens per second and the losses of those steps
  * PRECISION: fp32 or bf16. Numbers are normal, not zero: a GPU that multiplies zeros takes less power and runs faster
  * than any model. */
 #include <stdio.h>

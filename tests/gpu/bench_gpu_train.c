@@ -20,7 +20,8 @@ struct job {
     struct token_shard shard;
     struct tokens data;
     uint32_t *tokens;
-    uint64_t *counters; /* of one step */
+    uint64_t *counters; /* [step] */
+    uint32_t step;      /* sequences of one */
     uint64_t done;      /* sequences */
     struct replica *replica;
 };
@@ -49,6 +50,8 @@ static enum status parse(struct job *j, const char *device, const char *precisio
                 .grad_clip = 1.0, .unread = true}}; /* nothing is saved */
     if (!j->config.family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);
     if (n < 10) return STATUS_OK;
+    uint32_t parts = (uint32_t)strtoul(v[9], NULL, 10); /* 0: it is a word */
+    if (parts) j->config.grad_accum = parts;
     for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++)
         if (!strcmp(v[9], memory_level_name((enum recompute)level))) j->config.recompute = (enum recompute)level;
     return STATUS_OK;
@@ -59,8 +62,9 @@ static enum status make_data(struct job *j, struct err *err)
 {
     uint32_t vocab = j->config.model.vocab_size;
     size_t n = (size_t)WINDOWS_A_SEQUENCE * j->config.batch_size * j->config.model.block_size + 1;
+    j->step = j->config.batch_size * j->config.grad_accum;
     j->tokens = mem_alloc(n, sizeof *j->tokens);
-    j->counters = mem_alloc(j->config.batch_size, sizeof *j->counters);
+    j->counters = mem_alloc(j->step, sizeof *j->counters);
     if (!j->tokens || !j->counters || !vocab) return err_set(err, STATUS_NOMEM, "no memory for %zu tokens", n);
     for (size_t i = 1; i < n; i++)
         j->tokens[i] = (uint32_t)((5ULL * j->tokens[i - 1] + 1 + rng_u64(1, RNG_TEST, i) % 4) % vocab);
@@ -110,14 +114,14 @@ static enum status answer(struct job *j, long count, struct err *err)
     struct step_result result;
     uint64_t start = clock_monotonic_us();
     for (long i = 0; i < count; i++) {
-        for (uint32_t k = 0; k < j->config.batch_size; k++) j->counters[k] = j->done++;
-        TRY(replica_train_step(j->replica, j->counters, j->config.batch_size, 3e-4, &result, err));
+        for (uint32_t k = 0; k < j->step; k++) j->counters[k] = j->done++;
+        TRY(replica_train_step(j->replica, j->counters, j->step, 3e-4, &result, err));
         note(result, &seen, &sum, losses);
     }
     TRY(replica_flush(j->replica, &result, err));
     note(result, &seen, &sum, losses);
     double seconds = (double)(clock_monotonic_us() - start) * 1e-6;
-    double tokens = (double)count * j->config.batch_size * j->config.model.block_size;
+    double tokens = (double)count * j->step * j->config.model.block_size;
     printf("{\"tokens_per_s\": %.6g, \"loss\": %.7g, \"losses\": [", tokens / seconds, sum / (double)(seen ? seen : 1));
     for (long i = 0; i < seen && i < LOSSES_MAX; i++) printf("%s%.7g", i ? ", " : "", losses[i]);
     printf("]}\n");
@@ -133,17 +137,18 @@ static enum status serve(struct job *j, struct device *dev, struct err *err)
     dev->ops->memory(dev, &before, &total);
     TRY(job_open(j, err));
     /* What libraries take, they have taken after a step; one with a rate of 0 changes no parameter. */
-    for (uint32_t k = 0; k < j->config.batch_size; k++) j->counters[k] = k;
-    TRY(replica_train_step(j->replica, j->counters, j->config.batch_size, 0, &result, err));
+    for (uint32_t k = 0; k < j->step; k++) j->counters[k] = k;
+    TRY(replica_train_step(j->replica, j->counters, j->step, 0, &result, err));
     TRY(replica_flush(j->replica, &result, err));
     const struct memory_plan *plan = replica_memory(j->replica);
     struct device *at = replica_device(j->replica);
     at->ops->memory(at, &after, &total);
-    printf("{\"device\": \"%s\", \"note\": \"%s\", \"params\": %llu, \"flops_per_token\": %.0f, \"recompute\": \"%s\", "
-           "\"planned_mb\": %.6g, \"taken_mb\": %.6g, \"used_gb\": %.6g}\n",
+    printf("{\"device\": \"%s\", \"note\": \"%s\", \"params\": %llu, \"flops_per_token\": %.0f, \"step_tokens\": %zu, "
+           "\"recompute\": \"%s\", \"planned_mb\": %.6g, \"taken_mb\": %.6g, \"used_gb\": %.6g}\n",
            bench_text(at->name, name), bench_text(at->note, note), (unsigned long long)j->layout.n_params,
-           flops_per_token(&j->config.model), memory_level_name((enum recompute)(RECOMPUTE_NONE + (int)plan->level)),
-           (double)plan->total * 1e-6, (double)(before - after) * 1e-6, (double)(total - after) * 1e-9);
+           flops_per_token(&j->config.model), (size_t)j->step * j->config.model.block_size,
+           memory_level_name((enum recompute)(RECOMPUTE_NONE + (int)plan->level)), (double)plan->total * 1e-6,
+           (double)(before - after) * 1e-6, (double)(total - after) * 1e-9);
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) TRY(answer(j, strtol(line, NULL, 10), err));
     return STATUS_OK;

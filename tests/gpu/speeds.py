@@ -12,14 +12,16 @@ import programs
 from runner import Failed, Stopped, Watchdog, end_group
 
 STEP_TOKENS = 1 << 19 # as llm.c and modded-nanogpt train GPT-2 124M
-# family, layers, heads, heads of keys, width, ffn, sequence, batch, vocabulary
+# family, layers, heads, heads of keys, width, ffn, sequence, batch, vocabulary, parts: batches that fit 80 GB, and as
+# many of them a step as make 65536 tokens. With one alone AdamW and the norm would be 10 % of a step of the largest
+# [derived: 34 bytes a parameter at 3.8 TB/s beside 8192 tokens], which nobody trains with.
 MODELS = {
-    "124m": ("gpt2", 12, 12, 0, 768, 0, 1024, 32, 50304),
-    "355m": ("gpt2", 24, 16, 0, 1024, 0, 1024, 16, 50304),
-    "1558m": ("gpt2", 48, 25, 0, 1600, 0, 1024, 8, 50304),
-    "llama-1.2b": ("llama", 16, 32, 8, 2048, 8192, 2048, 8, 128256),
+    "124m": ("gpt2", 12, 12, 0, 768, 0, 1024, 32, 50304, 2),
+    "355m": ("gpt2", 24, 16, 0, 1024, 0, 1024, 16, 50304, 4),
+    "1558m": ("gpt2", 48, 25, 0, 1600, 0, 1024, 8, 50304, 8),
+    "llama-1.2b": ("llama", 16, 32, 8, 2048, 8192, 2048, 8, 128256, 4),
 }
-TOY_MODELS = {"gpt2-toy": ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96)}
+TOY_MODELS = {"gpt2-toy": ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96, 2)}
 GEMMS = [(16384, 768, 2304), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 4800), (16384, 1600, 6400),
          (16384, 2048, 8192), (16384, 8192, 2048), (8192, 8192, 8192)]
 # Layers of GPT-2 whose way back may be one product (gpu/cuda_lin.c).
@@ -71,8 +73,9 @@ def rate(process, count):
     return json.loads(answer(process))
 
 
-def drive(run, command, env, tokens):
-    """A trainer that is driven through its standard input: its first line, then the best of three rates."""
+def drive(run, command, env, tokens, few):
+    """A trainer that is driven through its standard input: its first line, then the best of three rates, of `few` steps
+    at least."""
     complaints = tempfile.TemporaryFile("w+", errors="replace") # nobody reads it meanwhile: a pipe could fill
     process = subprocess.Popen(command, env=env, cwd=run.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=complaints, text=True, errors="replace", start_new_session=True)
@@ -80,9 +83,9 @@ def drive(run, command, env, tokens):
     try:
         about = json.loads(answer(process))
         if not run.emulated:
-            rate(process, 3) # compiles, chooses kernels, takes memory
-        warm = rate(process, 3)["tokens_per_s"]
-        count = 2 if run.emulated else max(3, int(2 * warm / tokens))
+            rate(process, few) # compiles, chooses kernels, takes memory
+        warm = rate(process, few)["tokens_per_s"]
+        count = 2 if run.emulated else max(few, int(2 * warm / tokens))
         rates = [rate(process, count) for _ in range(1 if run.emulated else 3)]
         process.stdin.close()
         process.wait(timeout=20)
@@ -107,7 +110,8 @@ def models(run):
 def speed(run, entry, name, trainer, command, env):
     """One trainer of one model; what it costs in FLOP is ours to say."""
     shape = models(run)[name]
-    row = drive(run, command + [str(v) for v in shape], env, shape[6] * shape[7])
+    parts = shape[9]
+    row = drive(run, command + [str(v) for v in shape], env, shape[6] * shape[7] * parts, max(1, 3 // parts))
     rows = entry["models"].setdefault(name, {"shape": [str(v) for v in shape]})
     rows[trainer] = row
     sections = run.results["sections"]
@@ -185,7 +189,7 @@ def outer(run, entry):
     run.each(entry, "delta", pairs, lambda p: run.bench("delta", run.device, run.seconds, *p))
     models = run.results["sections"].get("train", {}).get("models", {})
     # All that a round waits for beside network and disk (bench_gpu_outer.c), not the device's part alone. Of rounds of
-    # 30 steps, which are one micro-batch of this benchmark, the least that a step can be; and as large as those that
+    # 30 steps, each one part of this benchmark's, the least that a step can be; and as large as those that
     # such models are trained with.
     entry["share_at_h30"], entry["share_at_h30_of_large_steps"] = {}, {"tokens_a_step": STEP_TOKENS}
     rate = max((d["params"] / d["ms_round"] for d in entry["delta"] if d["codec"] == specs[0]), default=0)

@@ -1,6 +1,6 @@
 """PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, activations and norms in bf16,
-its fastest attention, fused AdamW, clipping; the batch in parts where memory is short.
-Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB
+its fastest attention, fused AdamW, clipping; a step has PARTS batches, in more parts where memory is short.
+Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB PARTS
 Speaks as bench_gpu does: a line about itself, then for each step count on standard input a line with tokens per
 second and loss."""
 
@@ -121,11 +121,11 @@ def attention_of(device):
 
 
 class Side:
-    """One step, in as few parts of the batch as there is memory for."""
+    """One step, in `parts`, or in as few more as there is memory for."""
 
-    def __init__(self, model, compiled, opt, x, y, device):
+    def __init__(self, model, compiled, opt, x, y, parts, device):
         self.model, self.compiled, self.opt, self.x, self.y, self.device = model, compiled, opt, x, y, device
-        self.attention, self.used, self.parts, self.forward = attention_of(device), "by priority", 1, compiled()
+        self.attention, self.used, self.parts, self.forward = attention_of(device), "by priority", parts, compiled()
 
     def step(self):
         self.opt.zero_grad(set_to_none=True)
@@ -169,7 +169,7 @@ class Side:
 class Shape:
     def __init__(self, words):
         self.family = words[0]
-        names = ("layers", "heads", "kv", "width", "ffn", "seq", "batch", "vocab")
+        names = ("layers", "heads", "kv", "width", "ffn", "seq", "batch", "vocab", "parts")
         for name, word in zip(names, words[1:]):
             setattr(self, name, int(word))
 
@@ -185,9 +185,9 @@ def main():
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     opt = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
     compiled = (lambda: torch.compile(model, dynamic=False)) if kind == "compile" else lambda: model
-    data = torch.randint(0, shape.vocab, (shape.batch, shape.seq + 1), device=device)
+    data = torch.randint(0, shape.vocab, (shape.batch * shape.parts, shape.seq + 1), device=device)
     x, y = data[:, :-1].contiguous(), data[:, 1:].contiguous()
-    side = Side(model, compiled, opt, x, y, device)
+    side = Side(model, compiled, opt, x, y, shape.parts, device)
     side.settle()
     about = {"torch": torch.__version__, "attention": side.used, "micro_steps": side.parts,
              "params": sum(p.numel() for p in model.parameters())}
