@@ -3,9 +3,9 @@
 
 enum { WARPS = CUDA_BLOCK / 32, XENT_WARPS = CUDA_XENT_THREADS / 32, XENT_STEP = CUDA_XENT_THREADS * WIDE };
 
-/* e^(x - top), of a GPU one instruction for powers of 2: exp2f adds four for results below 2^-126. Without them, in
- * bf16, the kernel waits for memory and not for its own instructions. [derived from the code for sm_90: 16 a logit, 23
- * with exp2f, where the memory of an H200 leaves time for 27] */
+/* e^(x - top). A GPU has an instruction for powers of 2, to which exp2f adds four for results below 2^-126; without
+ * these, in bf16, the kernel waits for memory and not for its own instructions. [derived from the code for sm_90: 16 a
+ * logit, 23 with exp2f, where the memory of an H200 leaves time for 27] */
 DEVICE float power(float x, float top, const int bf16)
 {
     if (bf16) return power_of_2(fmaf(x, LOG2_E, -(top * LOG2_E)));
