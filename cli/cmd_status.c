@@ -174,8 +174,8 @@ static enum status status_of_run(struct question *q, struct err *err)
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run folder, or an address tcp://HOST:PORT", q->run);
     TRY(run_path(path, sizeof path, q->run, "summary.json", err));
-    bool over = file_exists(path), here = held(q->run, "lock");
-    if (over && !here) return show_summary(path, q->raw, err);
+    bool here = held(q->run, "lock");
+    if (!here && file_exists(path)) return show_summary(path, q->raw, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
     if (known != STATUS_OK && known != STATUS_NOTFOUND) return known;
     log_set_level(LOG_ERROR); /* why nobody answers is said in the end */
@@ -183,7 +183,7 @@ static enum status status_of_run(struct question *q, struct err *err)
     if (isnan(q->timeout_s)) q->timeout_s = here ? ASK_S : ASK_AFAR_S;
     if (known == STATUS_OK) asked = status_of_address(address, q, err);
     if (asked == STATUS_OK) return asked;
-    if (over) return show_summary(path, q->raw, err);
+    if (file_exists(path)) return show_summary(path, q->raw, err); /* by now: it may have ended while it was asked */
     return asked == STATUS_CLOSED ? why_nothing(q, known == STATUS_OK, err) : asked; /* a refusal says why itself */
 }
 

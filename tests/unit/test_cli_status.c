@@ -32,6 +32,7 @@ static struct {
     uint8_t answer[TEXT_MAX];
     size_t size;
     int unanswered;
+    char over[FILEIO_PATH_MAX]; /* this summary appears when it is asked; empty: none */
 } server;
 
 static char out[TEXT_MAX], said[TEXT_MAX]; /* what the last call wrote to stdout and stderr */
@@ -47,6 +48,7 @@ static void *serve(void *unused)
         struct msg question;
         if (server.listener->ops->recv(server.listener, LOOK_US, &peer, &lane, &data, &size) != STATUS_OK) continue;
         if (msg_decode(&question, data, size, NULL) != STATUS_OK || question.type != MSG_STATUS) continue;
+        if (server.over[0] && file_write(server.over, "{\"round\": 8}", 12, NULL) != STATUS_OK) continue;
         if (server.unanswered-- > 0) continue;
         (void)server.listener->ops->send(server.listener, peer, WIRE_CONTROL, server.answer, server.size);
     }
@@ -196,6 +198,23 @@ static void test_refused(void **state)
     let_go(lock);
 }
 
+/* It was asked, wrote its summary and ended. */
+static void test_ends_meanwhile(void **state)
+{
+    (void)state;
+    snprintf(server.over, sizeof server.over, "%s/summary.json", tmpdir);
+    begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
+    tmpdir_put("address", server.address);
+    tmpdir_put("lock", "");
+    assert_int_equal(status_of(tmpdir, "--timeout=0.5"), EXIT_DONE);
+    if (said[0] || !strstr(out, "round") || !strchr(out, '8')) fail_msg("\"%s\" and \"%s\"", out, said);
+    end();
+    server.over[0] = 0;
+    tmpdir_take("summary.json");
+    tmpdir_take("address");
+    tmpdir_take("lock");
+}
+
 static void test_no_answer(void **state)
 {
     (void)state;
@@ -261,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),     cmocka_unit_test(test_other_run),
                                        cmocka_unit_test(test_refused),      cmocka_unit_test(test_no_answer),
-                                       cmocka_unit_test(test_not_readable), cmocka_unit_test(test_no_run)};
+                                       cmocka_unit_test(test_not_readable), cmocka_unit_test(test_no_run),
+                                       cmocka_unit_test(test_ends_meanwhile)};
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }
