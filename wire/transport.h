@@ -44,7 +44,7 @@ struct transport_address {
     uint8_t server_key[32]; /* CURVE public key of the coordinator */
     uint8_t secret[32];     /* CURVE secret key all enrolled workers of the run share */
     int curve;              /* 0 or 1 */
-    bool hurried;           /* for its dialler: a name service that does not answer is an error, and not tried again */
+    bool hurried;           /* a name service that does not answer is AGAIN, and not left to ZeroMQ to try on */
 };
 
 /* How much of what was given for an address may be repeated on a screen or in a log: not what looks like keys. */

@@ -178,20 +178,34 @@ static void end_here(const char *line)
     _exit(EXIT_FAILED);
 }
 
+/* A name service that does not answer is waited for here: what ZeroMQ looks up cannot be interrupted. */
+static enum status find_host(const char *join, struct err *err)
+{
+    struct transport_address address;
+    bool ipv6, said = false;
+    TRY(transport_address_parse(&address, join, err));
+    address.hurried = true;
+    for (;;) {
+        enum status status = transport_zmq_look_up(&address, &ipv6, err);
+        if (status != STATUS_AGAIN) return status;
+        if (!said) log_warn("%s, trying on", err->msg);
+        said = true;
+        TRY(train_go_on(err));
+        usleep(ADDRESS_POLL_US);
+    }
+}
+
 /* What is wrong here is said before a coordinator is waited for, or the worker's folder made. */
 static enum status look_around(struct arguments *a, struct train_options *o, struct err *err)
 {
     struct config config = a->config;
     struct tokens train, val;
-    struct transport_address address;
-    bool ipv6;
     TRY(read_join(a->join, o, err));
     TRY(train_data_open(&train, &val, &config, err));
     tokens_close(&train);
     tokens_close(&val);
     if (o->run_dir[0]) TRY(await_coordinator(o, err));
-    TRY(transport_address_parse(&address, o->join, err));
-    return transport_zmq_look_up(&address, &ipv6, err);
+    return find_host(o->join, err);
 }
 
 static enum exit_code work(struct arguments *a, struct err *err)

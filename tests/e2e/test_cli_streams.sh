@@ -93,5 +93,14 @@ if unshare -rn true 2>/dev/null; then
     unshare -rn "$BIN/atoll" status "tcp://no-such-host.invalid:29600/$key/$key" --timeout=1000 2>host.txt || code=$?
     [[ $code == 1 && $(<host.txt) == 'atoll: host no-such-host.invalid: '* ]] ||
         fail "status without a name service: $(<host.txt)"
-    echo "a name service that does not answer is not waited for"
+    echo "a name service that does not answer is not waited for by status"
+    if ! grep -q 'not found' host.txt; then
+        start early.log unshare -rn "$BIN/atoll-worker" --join "tcp://no-such-host.invalid:29600/$key/$key" \
+            --name early --data.train="$WORK/data/train_*.bin"
+        until_true 60 "the worker's line" grep -q 'invalid: the name service does not answer, trying on' early.log
+        kill -TERM "$pid"
+        finish "$pid" 60 75 "a worker that waits for a name service"
+        [[ ! -e atoll-worker-early ]] || fail "it leaves a folder"
+        echo "a worker that waits for one ends when it is told to"
+    fi
 fi
