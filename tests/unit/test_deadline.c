@@ -21,6 +21,8 @@ static void test_unknown(void **state)
     deadline_add(&d, 7);
     deadline_add(&d, 7);
     assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).n, 0); /* two say too little */
+    deadline_add(&d, 19);
+    assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).limit_us, 7);
 }
 
 static void test_median_and_mad(void **state)
@@ -39,6 +41,17 @@ static void test_median_and_mad(void **state)
     assert_int_equal(deadline_of(&d, 1e30, 0, UINT64_MAX, 0).limit_us, UINT64_MAX); /* does not overflow */
 }
 
+/* Every one counts, the first and the last, too. */
+static void test_all_deviations(void **state)
+{
+    (void)state;
+    struct deadline d = {0};
+    const uint64_t samples[] = {100, 130, 160}; /* deviations 30 0 30 */
+    for (int i = 0; i < 3; i++) deadline_add(&d, samples[i]);
+    assert_int_equal(deadline_of(&d, 1, 0, 1000, 0).mad_us, 30);
+    assert_int_equal(deadline_of(&d, 1, 0, 1000, 0).limit_us, 160);
+}
+
 static void test_forgets(void **state)
 {
     (void)state;
@@ -46,6 +59,7 @@ static void test_forgets(void **state)
     for (int i = 0; i < 1000; i++) deadline_add(&d, 5);
     for (int i = 0; i < DEADLINE_SAMPLES; i++) deadline_add(&d, 900);
     assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).limit_us, 900);
+    assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).n, DEADLINE_SAMPLES);
 }
 
 static void test_says_where_it_comes_from(void **state)
@@ -65,6 +79,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unknown),
         cmocka_unit_test(test_median_and_mad),
+        cmocka_unit_test(test_all_deviations),
         cmocka_unit_test(test_forgets),
         cmocka_unit_test(test_says_where_it_comes_from),
     };

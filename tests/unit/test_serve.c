@@ -95,6 +95,24 @@ static void test_not_had_after_all(void **state)
     serve_leave_out(&s, 1, 7, 100, 200);
     sends(&s, 100, TOTAL);
     sends_nothing(&s);
+    ask(&s, 100, 50, TOTAL);
+    serve_leave_out(&s, 1, 7, 100, 200);
+    sends(&s, 100, 150);
+    sends_nothing(&s);
+}
+
+/* A request for nothing, and one more than there is room for. */
+static void test_not_taken(void **state)
+{
+    (void)state;
+    struct serve s = {0};
+    struct msg_get get = {.kind = OBJECT_UPDATE, .version = 1, .length = ALL};
+    assert_false(ask(&s, 0, 0, TOTAL));
+    sends_nothing(&s);
+    for (; get.fragment < SERVE_MAX; get.fragment++) assert_true(serve_add(&s, &get, TOTAL));
+    assert_false(serve_add(&s, &get, TOTAL));
+    get.fragment--;
+    assert_true(serve_add(&s, &get, TOTAL)); /* its place is there already */
 }
 
 static void test_left_out_across_windows(void **state)
@@ -173,6 +191,7 @@ int main(void)
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_left_out),
         cmocka_unit_test(test_not_had_after_all),
+        cmocka_unit_test(test_not_taken),
         cmocka_unit_test(test_left_out_across_windows),
         cmocka_unit_test(test_nothing_to_leave_out),
     };

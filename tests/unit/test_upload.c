@@ -1,0 +1,118 @@
+/* One delta on its way in: what goes on, what begins anew, which chunk counts, when a worker hears of credit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/hash.h"
+#include "coordinator/upload.h"
+
+enum { MIB = 1 << 20 };
+
+static uint8_t bytes[MIB];
+
+static struct msg_offer offer_of(uint64_t size)
+{
+    return (struct msg_offer){.round = 4, .base_version = 9, .bytes = size, .crc = 77};
+}
+
+static enum status send(struct upload *u, uint64_t offset, size_t size)
+{
+    struct msg_chunk chunk = {.key = 4,
+                              .offset = offset,
+                              .total = u->offer.bytes,
+                              .crc = crc32c(0, bytes, size),
+                              .data = bytes,
+                              .size = size};
+    return upload_chunk(u, &chunk);
+}
+
+static void test_goes_on_or_begins_anew(void **state)
+{
+    (void)state;
+    for (int changed = 0; changed < 5; changed++) {
+        struct upload u = {0};
+        struct msg_offer offer = offer_of(1000);
+        upload_start(&u, &offer, 3);
+        assert_int_equal(send(&u, 0, 400), STATUS_OK);
+        if (changed == 1) offer.round++;
+        if (changed == 2) offer.bytes--;
+        if (changed == 3) offer.crc++;
+        if (changed == 4) offer.base_version++;
+        upload_start(&u, &offer, 5);
+        assert_int_equal(u.have, changed ? 0 : 400);
+        assert_int_equal(u.slot, changed ? 5 : 3);
+        assert_int_equal(u.upto, offer.bytes);
+        assert_memory_equal(&u.offer, &offer, sizeof offer);
+    }
+}
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    struct upload u = {0};
+    struct msg_offer offer = offer_of(1000);
+    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN); /* nothing was offered */
+    upload_start(&u, &offer, 0);
+    assert_int_equal(send(&u, 0, 400), STATUS_OK);
+    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN);   /* once more */
+    assert_int_equal(send(&u, 500, 400), STATUS_AGAIN); /* one before it was lost */
+    struct msg_chunk chunk = {
+        .key = 4, .offset = 400, .total = 1000, .crc = crc32c(0, bytes, 600), .data = bytes, .size = 600};
+    for (int bad = 0; bad < 4; bad++) {
+        struct msg_chunk other = chunk;
+        if (bad == 0) other.key++;
+        if (bad == 1) other.total++;
+        if (bad == 2) other.crc++;
+        if (bad == 3) other.size++, other.crc = crc32c(0, bytes, other.size); /* past the end */
+        assert_int_equal(upload_chunk(&u, &other), bad ? STATUS_CORRUPT : STATUS_AGAIN);
+    }
+    assert_int_equal(u.have, 400);
+    assert_false(upload_complete(&u));
+    assert_int_equal(upload_chunk(&u, &chunk), STATUS_OK);
+    assert_true(upload_complete(&u));
+    upload_drop(&u);
+    assert_false(upload_complete(&u));
+    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN);
+}
+
+/* A window ahead of what is held, told of by halves, and the end at once. */
+static void test_credit(void **state)
+{
+    (void)state;
+    struct upload u = {0};
+    struct msg_offer offer = offer_of(8 * MIB);
+    upload_start(&u, &offer, 0);
+    assert_int_equal(u.upto, UPLOAD_WINDOW);
+    static const uint64_t upto[8] = {4, 6, 6, 8, 8, 8, 8, 8}; /* MiB, after each chunk of one */
+    for (uint64_t i = 0; i < 8; i++) {
+        assert_int_equal(send(&u, i * MIB, MIB), STATUS_OK);
+        uint64_t before = u.upto;
+        assert_int_equal(upload_extend(&u), upto[i] * MIB > before);
+        assert_int_equal(u.upto, upto[i] * MIB);
+    }
+}
+
+static void test_intact(void **state)
+{
+    (void)state;
+    struct upload u = {0};
+    struct msg_offer offer = offer_of(1000);
+    offer.crc = crc32c(0, bytes, 1000);
+    upload_start(&u, &offer, 0);
+    assert_true(upload_intact(&u, bytes));
+    bytes[999] ^= 1;
+    assert_false(upload_intact(&u, bytes));
+    bytes[999] ^= 1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goes_on_or_begins_anew), cmocka_unit_test(test_chunks),
+                                       cmocka_unit_test(test_credit), cmocka_unit_test(test_intact)};
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i * 7 % 251);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
