@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/hash.h"
 #include "common/layout.h"
 #include "common/mem.h"
 #include "common/rng.h"
@@ -234,13 +235,44 @@ static void test_encode_decode(void **state)
         assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
         layout_finish(&b);
     }
-    bytes[size - 4]--; /* the last fragment ends before the last tensor */
+    for (int change = -1; change <= 1; change += 2) { /* the last fragment ends before the last tensor, or behind it */
+        memcpy(again, bytes, size);
+        again[size - 4] = (uint8_t)(again[size - 4] + change);
+        layout_init(&b);
+        r = reader_of(again, size);
+        assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
+        layout_finish(&b);
+    }
+    bytes[size - 8] = (uint8_t)(bytes[size - 8] + bytes[size - 12]);
+    bytes[size - 12] = 0; /* a fragment of nothing */
     layout_init(&b);
     r = reader_of(bytes, size);
     assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
     layout_finish(&b);
     layout_finish(&a);
     assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* A stranger's layout has one fragment more than there is room for; all else about it is right. */
+static void test_too_many_fragments(void **state)
+{
+    (void)state;
+    struct layout layout;
+    static uint8_t bytes[1 << 16];
+    build(&layout, LAYOUT_FRAGMENTS_MAX / 2);
+    assert_int_equal(layout_split(&layout, LAYOUT_FRAGMENTS_MAX), STATUS_OK);
+    size_t size = encode(&layout, bytes, sizeof bytes), counts = size - 4 * (size_t)LAYOUT_FRAGMENTS_MAX;
+    struct writer w = writer_of(bytes + 4, 4);
+    put_u32(&w, LAYOUT_FRAGMENTS_MAX + 1);
+    w = writer_of(bytes + counts, 4 * (size_t)LAYOUT_FRAGMENTS_MAX + 4);
+    for (int i = 0; i < LAYOUT_FRAGMENTS_MAX; i++) put_u32(&w, 1);
+    put_u32(&w, layout.n_tensors - LAYOUT_FRAGMENTS_MAX);
+    layout_finish(&layout);
+    layout_init(&layout);
+    struct reader r = reader_of(bytes, size + 4);
+    assert_int_equal(layout_decode(&layout, &r), STATUS_CORRUPT);
+    assert_int_equal(layout.n_tensors, 0);
+    layout_finish(&layout);
 }
 
 /* From a stranger: two tensors of one name, and names that no checkpoint can carry. */
@@ -362,15 +394,47 @@ static void test_hash(void **state)
     }
 }
 
+/* The hash is of what lies end to end, wherever tensors begin in its blocks. */
+static void test_theta_hash(void **state)
+{
+    (void)state;
+    enum { COUNT = 3 * HASH_BLOCK + 5 };
+    static float theta[COUNT];
+    static const uint64_t firsts[] = {0, 7, HASH_BLOCK, HASH_BLOCK + 1, 2 * HASH_BLOCK + 50, COUNT - 1};
+    uint64_t whole = 0;
+    rng_normal_fill(1, RNG_TEST, 0, 1.0f, theta, COUNT);
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
+        struct layout layout;
+        const uint64_t first = firsts[i], rest = COUNT - first;
+        layout_init(&layout);
+        if (first) assert_int_equal(layout_add(&layout, "a", 1, &first, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+        assert_int_equal(layout_add(&layout, "b", 1, &rest, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+        uint64_t hash = layout_theta_hash(&layout, theta);
+        if (!i) whole = hash;
+        assert_true(hash == whole);
+        theta[COUNT - 1] += 1;
+        assert_true(layout_theta_hash(&layout, theta) != whole);
+        theta[COUNT - 1] -= 1;
+        layout_finish(&layout);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add),           cmocka_unit_test(test_split),
-        cmocka_unit_test(test_encode_decode), cmocka_unit_test(test_split_by_size),
-        cmocka_unit_test(test_split_apart),   cmocka_unit_test(test_split_apart_by_size),
-        cmocka_unit_test(test_strange_names), cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_fill),          cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_encode_decode),
+        cmocka_unit_test(test_split_by_size),
+        cmocka_unit_test(test_split_apart),
+        cmocka_unit_test(test_split_apart_by_size),
+        cmocka_unit_test(test_strange_names),
+        cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_hash),
         cmocka_unit_test(test_fill_shared),
+        cmocka_unit_test(test_theta_hash),
+        cmocka_unit_test(test_too_many_fragments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

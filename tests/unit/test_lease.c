@@ -84,6 +84,24 @@ static void test_plans_follow_each_other(void **state)
     lease_book_finish(&book);
 }
 
+/* Ranges that were given back, several at a time: side by side in any order, but never on top of each other. */
+static void test_parts_of_what_came_back(void **state)
+{
+    (void)state;
+    static const struct wire_range beside[][2] = {{{0, 4}, {4, 4}}, {{4, 4}, {0, 4}}};
+    static const struct wire_range over[][2] = {{{0, 5}, {4, 4}}, {{4, 4}, {0, 5}}, {{2, 2}, {2, 2}}, {{3, 1}, {0, 8}}};
+    for (size_t i = 0; i < 4; i++) {
+        struct lease_book book;
+        lease_book_init(&book);
+        take(&book, 0, 0, 8);
+        assert_int_equal(lease_return(&book, 0, 0), STATUS_OK);
+        assert_int_equal(lease_take(&book, 1, 0, over[i], 2), STATUS_STATE);
+        assert_int_equal(lease_take(&book, 1, 0, beside[i % 2], 2), STATUS_OK);
+        assert_int_equal(lease_check(&book), STATUS_OK);
+        lease_book_finish(&book);
+    }
+}
+
 static void test_refuses_what_is_not_free(void **state)
 {
     (void)state;
@@ -256,10 +274,15 @@ static void test_check_finds_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cursor_then_returned),    cmocka_unit_test(test_plans_follow_each_other),
-        cmocka_unit_test(test_refuses_what_is_not_free), cmocka_unit_test(test_end_of_the_order),
-        cmocka_unit_test(test_many_pieces),             cmocka_unit_test(test_random_walk),
-        cmocka_unit_test(test_check_finds_damage),      cmocka_unit_test(test_takes_of_what_came_back),
+        cmocka_unit_test(test_cursor_then_returned),
+        cmocka_unit_test(test_plans_follow_each_other),
+        cmocka_unit_test(test_parts_of_what_came_back),
+        cmocka_unit_test(test_refuses_what_is_not_free),
+        cmocka_unit_test(test_end_of_the_order),
+        cmocka_unit_test(test_many_pieces),
+        cmocka_unit_test(test_random_walk),
+        cmocka_unit_test(test_check_finds_damage),
+        cmocka_unit_test(test_takes_of_what_came_back),
         cmocka_unit_test(test_counts_beyond_the_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
