@@ -16,17 +16,27 @@ static void send_credit(struct engine *e, const struct session *s, uint64_t roun
     engine_send_control(e, s, &m);
 }
 
-static void send_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
-                        const char *reason)
+enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
+                          const char *reason, struct err *err)
 {
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
-    char text[WIRE_TEXT_MAX];
+    TRY(journal_sync(&e->ledger.journal, err));
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
     e->rejected[code <= REJECT_UNASSIGNED ? code : REJECT_UNASSIGNED]++;
     engine_send_control(e, s, &m);
-    snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)round + 1, fragment,
-             reason);
+    return STATUS_OK;
+}
+
+/* Refuse what was offered, and say so. */
+static enum status refuse(struct engine *e, const struct session *s, const struct msg_offer *offer, uint16_t code,
+                          const char *reason, struct err *err)
+{
+    char text[WIRE_TEXT_MAX];
+    TRY(engine_reject(e, s, offer->round, offer->fragment, code, reason, err));
+    snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)offer->round + 1,
+             offer->fragment, reason);
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
+    return STATUS_OK;
 }
 
 /* Where an upload's bytes lie in the spool: slots hold one payload of every fragment. */
@@ -62,7 +72,7 @@ static enum status refuse_part(struct engine *e, struct session *s, const struct
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     drop_upload(e, &s->uploads[offer->fragment]);
     TRY(engine_drop(e, m, offer->fragment, code, err));
-    send_reject(e, s, offer->round, offer->fragment, code, reason);
+    TRY(refuse(e, s, offer, code, reason, err));
     engine_refresh_ready(e, s);
     return STATUS_OK;
 }
@@ -73,13 +83,11 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     struct round_offer offer = {m->round, m->base_version, m->bytes, m->tokens, m->fragment, m->steps, m->form};
     uint16_t code = REJECT_UNASSIGNED;
     const char *reason = "this worker holds no such assignment";
-    if (m->fragment >= e->ledger.layout.n_fragments || !member) {
-        send_reject(e, s, m->round, m->fragment, code, reason);
-        return STATUS_OK;
-    }
+    if (m->fragment >= e->ledger.layout.n_fragments || !member)
+        return refuse(e, s, m, code, reason, err);
     switch (round_judge(&e->ledger.round, member, &offer, &code, &reason)) {
     case ROUND_HAVE: send_credit(e, s, m->round, m->fragment, m->bytes, m->bytes); return STATUS_OK;
-    case ROUND_REJECT: send_reject(e, s, m->round, m->fragment, code, reason); return STATUS_OK;
+    case ROUND_REJECT: return refuse(e, s, m, code, reason, err);
     case ROUND_DROP: return refuse_part(e, s, m, code, reason, err);
     case ROUND_ACCEPT: break;
     }

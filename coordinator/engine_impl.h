@@ -186,6 +186,10 @@ void engine_flush_round(struct engine *e, double val_loss);
 /* --- engine_data.c --- */
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;
 enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err) MUST_CHECK;
+/* REJECT: the worker drops its delta. What led to that is made durable first: after a power cut the delta would be
+ * waited for. */
+enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
+                          const char *reason, struct err *err) MUST_CHECK;
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
 void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;

@@ -27,19 +27,16 @@ static void say_late(struct engine *e, const struct round_close *close)
 }
 
 /* Workers that are still sending what can no longer be merged stop at once. */
-static void reject_dropped(struct engine *e, uint32_t fragment)
+static enum status reject_dropped(struct engine *e, uint32_t fragment, struct err *err)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
         const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
         if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
-        struct msg msg = {.type = MSG_REJECT,
-                          .reject = {.round = m->work.round, .fragment = fragment, .code = REJECT_LATE}};
-        snprintf(msg.reject.text, sizeof msg.reject.text, "the round closed without it");
         upload_drop(&s->uploads[fragment]);
-        e->rejected[REJECT_LATE]++;
-        engine_send_control(e, s, &msg);
+        TRY(engine_reject(e, s, m->work.round, fragment, REJECT_LATE, "the round closed without it", err));
     }
+    return STATUS_OK;
 }
 
 static void emit_update(struct engine *e, const struct round_close *close)
@@ -73,7 +70,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, NULL, 0);
     engine_wake_gets(e, close);
-    reject_dropped(e, close->fragment);
+    TRY(reject_dropped(e, close->fragment, err));
     if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);

@@ -191,6 +191,7 @@ void simcheck_store_appended(struct simcheck *c, const struct store_part *parts,
         if (type == RECORD_DROP) appended_drop(c, body, length);
         if (type == RECORD_OPEN || type == RECORD_DONE) c->moved_us = c->now_us;
         if (type == RECORD_OPEN) c->open_unsynced = true;
+        if (type != JOURNAL_MARK) c->unsynced = true;
         at += JOURNAL_RECORD_HEADER + length;
     }
     mem_free(bytes);
@@ -198,7 +199,7 @@ void simcheck_store_appended(struct simcheck *c, const struct store_part *parts,
 
 void simcheck_store_synced(struct simcheck *c)
 {
-    c->open_unsynced = false;
+    c->open_unsynced = c->unsynced = false;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
         for (size_t v = c->logs[f].n; v-- > 0 && !c->logs[f].versions[v].durable;)
             c->logs[f].versions[v].durable = true;

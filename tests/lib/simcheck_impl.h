@@ -113,7 +113,7 @@ struct simcheck {
     struct check_worker workers[SIMNET_CLIENTS_MAX];
     int client_of_id[CHECK_IDS]; /* -1: unknown */
     uint64_t moved_us;           /* something trained, sent, merged or evaluated */
-    bool engine_up, open_unsynced; /* open_unsynced: assignments were journaled since the last sync */
+    bool engine_up, open_unsynced, unsynced; /* since the last sync assignments, anything were journaled */
     uint64_t engine_versions[CHECK_FRAGMENTS];
     uint8_t *trained; /* [n_trained] times a sample position was merged */
     uint64_t n_trained;

@@ -158,13 +158,22 @@ static void sent_assign(struct simcheck *c, int client, const struct msg_assign 
                       a->steps);
 }
 
+/* The worker drops its delta: after a power cut the coordinator must still know why it need not wait for it. */
+static void sent_reject(struct simcheck *c, int client, const struct msg_reject *r)
+{
+    c->counts.rejected++;
+    if (c->unsynced)
+        simcheck_fail(c, "worker-%d is refused its delta of round %llu before the reason is durable", client,
+                      (unsigned long long)r->round);
+}
+
 static void sent(struct simcheck *c, int client, bool to_client, const struct msg *m)
 {
     switch (m->type) {
     case MSG_OFFER: sent_offer(c, client, &m->offer); break;
     case MSG_HEARTBEAT: sent_heartbeat(c, client, &m->heartbeat); break;
     case MSG_ASSIGN: sent_assign(c, client, &m->assign); break;
-    case MSG_REJECT: c->counts.rejected++; break;
+    case MSG_REJECT: sent_reject(c, client, &m->reject); break;
     case MSG_EVAL:
         for (uint32_t f = 0; f < m->eval.n_fragments; f++) check_log_show(c, f, m->eval.versions[f], "an evaluation");
         break;

@@ -49,6 +49,9 @@ atoll_planted(update_shown_before_fsync coordinator/engine_work.c
 atoll_planted(assignment_shown_before_fsync coordinator/engine_work.c
     "return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;"
     "return status;")
+atoll_planted(refusal_shown_before_fsync coordinator/engine_data.c
+    "TRY(journal_sync(&e->ledger.journal, err));"
+    "(void)err;")
 
 # --- versions and rounds
 atoll_planted(resume_without_looking coordinator/engine_join.c
