@@ -114,21 +114,28 @@ static uint64_t barrier_deadline(const struct round *r)
     return at;
 }
 
+/* Whose last delta was merged, so that it has a place in the next round. In one that begins again, after others left,
+ * it may still hold a delta of its first try, made of other samples: as anybody else it has to be ready first. */
+static bool in_step(const struct round *r, const struct member *m)
+{
+    return m->in_step && m->work.round != r->round;
+}
+
 /* Who takes part: members in step at once, heard of or not (a worker killed between two rounds keeps its place until it
  * is evicted, so that the run does not depend on when it died); others when they are ready. Where nobody is in step, at
  * the start and after everybody left, min_workers must be ready; or whoever is, a minute after the first one was in
  * which the others did not come back. */
 static uint32_t takers(const struct round *r, uint64_t now_us)
 {
-    uint32_t in_step = 0, ready = 0;
+    uint32_t at_once = 0, ready = 0;
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
         if (!m->active || m->work.open) continue;
-        in_step += m->in_step;
-        ready += !m->in_step && m->ready;
+        at_once += in_step(r, m);
+        ready += !in_step(r, m) && m->ready;
     }
-    bool enough = in_step || ready >= r->p.min_workers || (r->idle_us && now_us >= r->idle_us + patience_us);
-    return enough ? in_step + ready : 0;
+    bool enough = at_once || ready >= r->p.min_workers || (r->idle_us && now_us >= r->idle_us + patience_us);
+    return enough ? at_once + ready : 0;
 }
 
 static enum status barrier_plan(const struct round *r, uint64_t now_us, struct round_open *open)
@@ -139,7 +146,7 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
     struct lease_plan plan = lease_plan_start(&r->leases);
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
-        if (!m->active || m->work.open || (!m->in_step && !m->ready)) continue;
+        if (!m->active || m->work.open || (!in_step(r, m) && !m->ready)) continue;
         struct round_grant *grant = &open->grants[open->n++];
         *grant =
             (struct round_grant){.id = i, .round = r->round, .steps = steps, .step0 = (double)step0, .step_rate = 1};

@@ -380,6 +380,35 @@ static void test_reopened_round(void **state)
     close_machine(&r);
 }
 
+/* Who was away had half of its delta merged: it has no place in what begins again of that round before it has heard
+ * that the rest is not wanted. */
+static void test_reopened_with_half_a_delta(void **state)
+{
+    (void)state;
+    struct round r;
+    struct round_open open;
+    struct round_close close;
+    open_machine(&r, NULL, 2);
+    ready(&r, 0, 2);
+    open_round(&r, 0, 3);
+    deliver(&r, 0, 0, 0);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(round_fold_leave(&r, i), STATUS_OK);
+    assert_int_equal(round_fold_join(&r, 0, r.members.members[0]->uuid, "w0"), STATUS_OK);
+    assert_int_equal(close_all(&r, 0, &close), 1);
+    assert_true(r.members.members[0]->in_step);
+    assert_int_equal(plan(&r, 0, &open), 0);
+    for (uint32_t i = 1; i < 3; i++)
+        assert_int_equal(round_fold_join(&r, i, r.members.members[i]->uuid, "w"), STATUS_OK);
+    ready(&r, 1, 2);
+    assert_int_equal(plan(&r, 0, &open), 0); /* too few */
+    ready(&r, 0, 0);
+    open_round(&r, 0, 3);
+    for (uint32_t i = 0; i < 3; i++) deliver(&r, i, 1, 0);
+    assert_int_equal(close_all(&r, 0, &close), 1);
+    open_round(&r, 0, 3); /* the next one has a place for all of them at once */
+    close_machine(&r);
+}
+
 static void test_ddp_closes_together(void **state)
 {
     (void)state;
@@ -539,7 +568,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_barrier_rounds),   cmocka_unit_test(test_judge),
         cmocka_unit_test(test_quorum_and_deadline), cmocka_unit_test(test_member_leaves),
-        cmocka_unit_test(test_reopened_round),   cmocka_unit_test(test_ddp_closes_together),
+        cmocka_unit_test(test_reopened_round),   cmocka_unit_test(test_reopened_with_half_a_delta),
+        cmocka_unit_test(test_ddp_closes_together),
         cmocka_unit_test(test_async),            cmocka_unit_test(test_folds_refuse),
         cmocka_unit_test(test_steps_by_speed),
         cmocka_unit_test(test_async_durations),  cmocka_unit_test(test_quorum_of_a_round_that_was_found),
