@@ -214,10 +214,10 @@ static enum status turn(struct server *s, struct err *err)
     const uint8_t *data;
     size_t size;
     /* When all of a run is stopped, workers say LEAVE: after our own signal that must not cost them their places, or
-     * the run would not go on as if nothing had happened. */
-    for (int i = 0; i < BATCH && !stop_signal; i++) {
+     * the run would not go on as if nothing had happened. The signal may also come while we wait for the message. */
+    for (int i = 0; i < BATCH; i++) {
         enum status status = s->transport->ops->recv(s->transport, i ? 0 : wait, &peer, &lane, &data, &size);
-        if (status == STATUS_AGAIN) break;
+        if (status == STATUS_AGAIN || stop_signal) break;
         if (status != STATUS_OK) return err_set(err, status, "the socket failed: %s", status_text(status));
         TRY(handle(s, peer, lane, data, size, err));
     }

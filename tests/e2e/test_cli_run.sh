@@ -99,7 +99,6 @@ start fewer.log "$BIN/atoll" launch run.yaml --workers 1 --dir fewer "${override
     --coordinator.evict_after_s=2
 until_true 60 "the name of the missing worker" grep -q 'not back within 2 s .* left out: .*worker-1' fewer.log
 round=$(json lines fewer/metrics.jsonl round round | tail -n 1)
-# If the other one left before the signal reached the coordinator, nobody is in step: it waits a minute for both.
 until_true 100 "rounds without it" rounds_reach fewer $((round + 3))
 kill -TERM "$pid"
 finish "$pid" 100 75 "atoll launch of one worker after SIGTERM"
