@@ -89,7 +89,8 @@ extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
  * reach at different lines, ends the process with a message. */
 void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
                   unsigned y, unsigned threads);
-/* The same later, when the host waits for the grid's queue. */
+/* The same later, when the host waits for the grid's queue; or what nvcc made of the kernel of that name
+ * (tests/cuda/ptx.h). */
 void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
                           size_t a_bytes, unsigned threads);
 void cuda_emulated_barrier(const char *file, int line);
@@ -125,7 +126,8 @@ void cuda_emulated_wide(const void *p);
 #define __reduce_add_sync(mask, value) cuda_emulated_add_u32((value), __LINE__)
 #define __reduce_max_sync(mask, value) cuda_emulated_max_u32((value), __LINE__)
 #define __popc(word) ((unsigned)__builtin_popcount(word))
-#define KERNEL(name, args, threads)                                                                                    \
+#define KERNEL(name, args, threads) KERNEL_CALLED(#name, name, args, threads)
+#define KERNEL_CALLED(text, name, args, threads)                                                                       \
     static void name##_kernel(const struct args a);                                                                    \
     static void name##_thread(const void *a)                                                                           \
     {                                                                                                                  \
@@ -133,12 +135,12 @@ void cuda_emulated_wide(const void *p);
     }                                                                                                                  \
     void name(const struct cuda_grid *grid, const struct args *a)                                                      \
     {                                                                                                                  \
-        cuda_emulated_launch(grid, #name, name##_thread, a, sizeof *a, (threads));                                     \
+        cuda_emulated_launch(grid, (text), name##_thread, a, sizeof *a, (threads));                                    \
     }                                                                                                                  \
     static void name##_kernel(const struct args a)
 #define ACT_KERNEL(name, args, threads)                                                                                \
     DEVICE void name##_body(const struct args a, const int bf16);                                                      \
-    KERNEL(name, args, threads)                                                                                        \
+    KERNEL_CALLED(a->bf16 ? #name "_bf16" : #name "_fp32", name, args, threads)                                        \
     {                                                                                                                  \
         name##_body(a, a.bf16);                                                                                        \
     }                                                                                                                  \

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gpu/cuda_kernel.h"
+#include "tests/cuda/ptx.h"
 
 struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const char *name,
                                             void (*thread)(const void *args), const void *args, size_t bytes,
@@ -19,5 +20,7 @@ struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const 
 
 void emulate_launch_run(const struct emulated_launch *l)
 {
-    cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+    struct ptx_call call = {.kernel = ptx_find(l->name), .args = l->args};
+    if (call.kernel) cuda_emulate(l->name, ptx_thread, &call, sizeof call, l->x, l->y, l->threads);
+    else cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
 }

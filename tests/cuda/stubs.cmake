@@ -6,7 +6,7 @@
 
 # A library each: planted bugs take the place of one source.
 add_library(cuda_true STATIC ${cuda_true})
-set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c>)
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c|/ptx_[a-z]+\\.c>)
 add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_true cuda_stubs)
     target_include_directories(${part} SYSTEM PUBLIC ${ATOLL_CUDA_INCLUDE})
@@ -62,7 +62,7 @@ target_link_libraries(cuda_stubbed PRIVATE atoll_gpu)
 set_target_properties(cuda_stubbed PROPERTIES POSITION_INDEPENDENT_CODE ON)
 function(atoll_stubbed_plugin name)
     add_library(${name} MODULE ${ARGN} $<TARGET_OBJECTS:cuda_stubs> ${cuda_emulated_threads}
-                $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulate|/graph_run>
+                $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulate|/graph_run|/ptx_>
                 $<TARGET_OBJECTS:cuda_common> $<TARGET_OBJECTS:cuda_stubbed>)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:cuda_true,INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)

@@ -1,4 +1,5 @@
-# What makes kernels slow and shows in their PTX, but in no test of results ($@: nvcc and the flags of the build).
+# What makes kernels slow and shows in their PTX, but in no test of results ($1: its folder; then nvcc and the flags of
+# the build).
 #
 # Loads of 16 bytes before the first instruction that wants a number of them. Device memory takes hundreds of cycles, and
 # a warp stops where a number is missing; ptxas moves loads past that within a basic block, but not out of one. So they
@@ -10,6 +11,8 @@
 # shellcheck shell=bash
 set -euo pipefail
 
+ptx=$1
+shift
 nvcc=("$@")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -38,12 +41,11 @@ most() { # kernel < PTX: the most loads under way
         END { block_ends(); print best }'
 }
 
-for file in norm_both loss embed element glu; do "${nvcc[@]}" -ptx gpu/cuda_$file.cu -o "$folder/$file"; done
 status=0
 # Of x and dy two rows, or one in two parts (fp32: two loads each), in bf16 of dres, too; logits in two parts; eight rows
 # of a token.
 while read -r file kernel wanted; do
-    n=$(most "$kernel" <"$folder/$file")
+    n=$(most "$kernel" <"$ptx/cuda_$file.ptx")
     ((n >= wanted)) || { echo "$kernel: $n loads under way together, not $wanted"; status=1; }
 done <<'END'
 norm_both cuda_norm_both_bf16 6
@@ -57,7 +59,7 @@ embed cuda_embed_word_bf16 8
 END
 
 while read -r file kernel; do
-    slow=$(awk -v kernel="${kernel}_bf16_kernel" '/\.entry/ { inside = index($0, kernel) } inside' "$folder/$file" |
+    slow=$(awk -v kernel="${kernel}_bf16_kernel" '/\.entry/ { inside = index($0, kernel) } inside' "$ptx/cuda_$file.ptx" |
         grep -oE '\b(ex2|lg2|rcp|div|sqrt)\.(approx|full|rn)\.f32' | sort -u || true)
     [[ -z $slow ]] || { echo "${kernel}_bf16: ${slow//$'\n'/ }"; status=1; }
 done <<'END'

@@ -28,30 +28,30 @@ struct budget {
 static const double SMALL = 0.6; /* more than statistics of rows and gradients of a layer take */
 
 static const struct budget gpt2_budget[] = {
-    {"cuda_norm_fwd", 4, 4, 0, 0},         /* two norms: x; y */
-    {"cuda_norm_both_short", 12, 4, 0, 4}, /* x, dy, dres; dx */
-    {"cuda_gelu_fwd", 8, 8, 0, 0},         /* 4C: z; y */
-    {"cuda_gelu_bwd", 16, 8, 0, 0},        /* z, dy; dz */
-    {"cuda_columns", 18, 0, 0, 9},         /* gradients of four biases, 9C */
+    {"cuda_norm_fwd_bf16", 4, 4, 0, 0},         /* two norms: x; y */
+    {"cuda_norm_both_short_bf16", 12, 4, 0, 4}, /* x, dy, dres; dx */
+    {"cuda_gelu_fwd_bf16", 8, 8, 0, 0},         /* 4C: z; y */
+    {"cuda_gelu_bwd_bf16", 16, 8, 0, 0},        /* z, dy; dz */
+    {"cuda_columns_bf16", 18, 0, 0, 9},         /* gradients of four biases, 9C */
     {"cuda_columns_end", 0, 0, 13, 0},
     {NULL, 0, 0, 0, 0},
 };
 
 /* Where products end in the slope and in sums (gpu/cuda_lin.c): they read z, 8 C, for it. */
 static const struct budget fused_budget[] = {
-    {"cuda_norm_fwd", 4, 4, 0, 0},
-    {"cuda_norm_both_short", 12, 4, 0, 4},
-    {"cuda_gelu_fwd", 8, 8, 0, 0},
+    {"cuda_norm_fwd_bf16", 4, 4, 0, 0},
+    {"cuda_norm_both_short_bf16", 12, 4, 0, 4},
+    {"cuda_gelu_fwd_bf16", 8, 8, 0, 0},
     {"cuda_columns_end", 0, 0, 4, 0},
     {NULL, 0, 0, 0, 0},
 };
 
 static const struct budget llama_budget[] = {
-    {"cuda_rms_fwd", 4, 4, 0, 0},
-    {"cuda_rms_both_short", 12, 4, 0, 2},
-    {"cuda_rope", 8, 8, 0, 0},                          /* queries and keys, forward and back, in place */
-    {"cuda_glu_fwd", 4.0 * F / C, 2.0 * F / C, 0, 0},   /* gate, up; h */
-    {"cuda_glu_bwd", 6.0 * F / C, 4.0 * F / C, 0, 0},   /* gate, up, dh; both */
+    {"cuda_rms_fwd_bf16", 4, 4, 0, 0},
+    {"cuda_rms_both_short_bf16", 12, 4, 0, 2},
+    {"cuda_rope_bf16", 8, 8, 0, 0},                          /* queries and keys, forward and back, in place */
+    {"cuda_glu_fwd_bf16", 4.0 * F / C, 2.0 * F / C, 0, 0},   /* gate, up; h */
+    {"cuda_glu_bwd_bf16", 6.0 * F / C, 4.0 * F / C, 0, 0},   /* gate, up, dh; both */
     {"cuda_columns_end", 0, 0, 2, 0},
     {NULL, 0, 0, 0, 0},
 };
@@ -183,7 +183,7 @@ static void test_adamw(void **state)
                                     .count = count, .bf16_moments = bf16};
         dev->ops->adamw(dev, &span, 1, theta, grad, m, v, &hyper, NULL);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
-        const struct traffic *adamw = find(all, traffic_of(all), "cuda_adamw");
+        const struct traffic *adamw = find(all, traffic_of(all), bf16 ? "cuda_adamw_bf16" : "cuda_adamw_fp32");
         double read = (double)adamw->read / N, written = (double)adamw->written / N;
         printf("AdamW, moments in %s: bytes a parameter: read %.2f, written %.2f\n", bf16 ? "bf16" : "fp32", read,
                written);

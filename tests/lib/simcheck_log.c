@@ -34,9 +34,8 @@ bool check_is_merged(const struct simcheck *c, const struct check_delta *d)
     for (size_t v = log->n; v-- > 1;)
         for (uint32_t i = 0; i < log->versions[v].n_named; i++) {
             const struct check_delta *m = log->versions[v].named[i].delta;
-            /* Trained again in a life without memory, from what was merged meanwhile, a few bytes may come out alike. */
-            if (m->client == d->client && m->round == d->round && m->base_version == d->base_version &&
-                m->crc == d->crc && m->size == d->size)
+            bool alike = m->crc == d->crc && m->size == d->size; /* as those trained again from another base may be */
+            if (alike && m->client == d->client && m->round == d->round && m->base_version == d->base_version)
                 return true;
         }
     return false;

@@ -1,4 +1,4 @@
-/* The coordinator's loop around the engine, over a transport whose messages and signals come when the test wants them. */
+/* The coordinator's loop around the engine, over a transport whose messages and signals come when the test wants. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,0 +1,30 @@
+# The kernels as PTX (cuda/ptx/*.ptx in the build), which tests look at and carry out (tests/cuda/ptx.h): the comparisons of
+# tests/parity once more, with what nvcc made of the kernels.
+list(GET ATOLL_CUDA_ARCHS -1 newest) # what the plugin holds as PTX, too
+set(cuda_ptx_folder ${CMAKE_BINARY_DIR}/cuda/ptx)
+set(cuda_ptx)
+foreach(source IN LISTS cuda_kernels)
+    get_filename_component(name ${source} NAME_WE)
+    set(file ${cuda_ptx_folder}/${name}.ptx)
+    add_custom_command(OUTPUT ${file} DEPENDS ${source} DEPFILE ${file}.d
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${cuda_ptx_folder}
+        COMMAND ${ATOLL_NVCC} -ptx -arch=compute_${newest} ${cuda_flags} ${source} -o ${file} -MD -MF ${file}.d
+        COMMENT "Building CUDA object cuda/ptx/${name}.ptx" VERBATIM)
+    list(APPEND cuda_ptx ${file})
+endforeach()
+add_custom_target(cuda_ptx ALL DEPENDS ${cuda_ptx})
+
+foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta outer stage theta bf16 recompute muon)
+    add_test(NAME test_cuda_${name}_ptx COMMAND test_cuda_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_cuda_${name}_ptx PROPERTIES LABELS parity TIMEOUT 240
+                         ENVIRONMENT ATOLL_EMULATED_PTX=${cuda_ptx_folder})
+endforeach()
+add_test(NAME test_cuda_ptx_planted COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/test_cuda_ptx_planted.sh
+         ${cuda_ptx_folder} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(test_cuda_ptx_planted PROPERTIES LABELS parity TIMEOUT 240)
+
+add_test(NAME test_cuda_rounding COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/test_cuda_rounding.sh ${cuda_ptx_folder}
+         ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+add_test(NAME test_cuda_speed COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/test_cuda_speed.sh ${cuda_ptx_folder}
+         ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(test_cuda_rounding test_cuda_speed PROPERTIES LABELS lint TIMEOUT 120)
