@@ -32,16 +32,16 @@ while IFS='|' read -r name file test edit; do
         status=1
     fi
 done <<'END'
-none|cuda_attn_fwd|test_cuda_kernels_layers test_attn|
-matrix_not_transposed|cuda_attn_fwd|test_cuda_kernels_layers test_attn|s/x4\.trans\.shared/x4.shared/
-matrix_transposed|cuda_attn_bwd|test_cuda_kernels_layers test_attn|0,/m8n8\.x4\.shared/s/x4\.shared/x4.trans.shared/
-copies_not_waited_for|cuda_attn_fwd|test_cuda_kernels_layers test_attn|s/wait_group 0/wait_group 1/
-copies_in_no_group|cuda_attn_bwd|test_cuda_kernels_layers test_attn|s/cp\.async\.commit_group;//
-rows_behind_the_last|cuda_attn_fwd|test_cuda_kernels_layers test_attn|s/(cp\.async\.cg.*), 16, %r[0-9]+;/\1, 16, 16;/
-halves_of_a_pair|cuda_attn_fwd|test_cuda_kernels_layers test_attn|s/(cvt\.rn\.bf16x2\.f32 %r[0-9]+), (%f[0-9]+), (%f[0-9]+)/\1, \3, \2/
-rows_of_a_product|cuda_attn_bwd|test_cuda_kernels_layers test_attn|s/(mma\S+ \{[^}]*\}, )\{(%r[0-9]+), (%r[0-9]+), /\1{\3, \2, /
-columns_of_a_product|cuda_attn_fwd|test_cuda_kernels_layers test_attn|s/(mma\S+ \{[^}]*\}, \{[^}]*\}, )\{(%r[0-9]+), (%r[0-9]+)\}/\1{\3, \2}/
-block_not_waited_for|cuda_attn_fwd|test_cuda_kernels_layers test_attn|s/bar\.sync.*//
+none|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|
+matrix_not_transposed|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|s/x4\.trans\.shared/x4.shared/
+matrix_transposed|cuda_attn_bwd|test_cuda_kernels_layers test_attn_tiles|0,/m8n8\.x4\.shared/s/x4\.shared/x4.trans.shared/
+copies_not_waited_for|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|s/wait_group 0/wait_group 1/
+copies_in_no_group|cuda_attn_bwd|test_cuda_kernels_layers test_attn_tiles|s/cp\.async\.commit_group;//
+rows_behind_the_last|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|s/(cp\.async\.cg.*), 16, %r[0-9]+;/\1, 16, 16;/
+halves_of_a_pair|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|s/(cvt\.rn\.bf16x2\.f32 %r[0-9]+), (%f[0-9]+), (%f[0-9]+)/\1, \3, \2/
+rows_of_a_product|cuda_attn_bwd|test_cuda_kernels_layers test_attn_tiles|s/(mma\S+ \{[^}]*\}, )\{(%r[0-9]+), (%r[0-9]+), /\1{\3, \2, /
+columns_of_a_product|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|s/(mma\S+ \{[^}]*\}, \{[^}]*\}, )\{(%r[0-9]+), (%r[0-9]+)\}/\1{\3, \2}/
+block_not_waited_for|cuda_attn_fwd|test_cuda_kernels_layers test_attn_tiles|s/bar\.sync.*//
 order_of_a_wide_store|cuda_element|test_cuda_kernels_layers test_lin|s/(st\.global\.v4\.u32 .*\{)(%r[0-9]+), (%r[0-9]+)/\1\3, \2/
 order_of_a_wide_load|cuda_norm|test_cuda_kernels_rows test_norm|s/(ld\.global\.v4\.u32 .*\{)(%r[0-9]+), (%r[0-9]+)/\1\3, \2/
 upper_half_of_bf16|cuda_glu|test_cuda_kernels_rows test_llama|s/(and\.b32 .*), -65536/\1, -1048576/
