@@ -73,10 +73,12 @@ static void signal_all(struct supervisor *s, int sig)
     for (size_t i = 0; i <= s->n_workers; i++) child_signal(child_at(s, i), sig);
 }
 
-/* Nothing is restarted from here on; what runs gets SIGTERM now and SIGKILL when its time is over. */
+/* Nothing is restarted from here on; what runs gets SIGTERM now, once, for a second one could kill it while it saves,
+ * and SIGKILL when its time is over. */
 static void stop_all(struct supervisor *s, uint64_t now_us)
 {
-    if (!s->stopping) s->kill_at_us = now_us + (uint64_t)(s->stop_timeout_s * 1e6);
+    if (s->stopping) return;
+    s->kill_at_us = now_us + (uint64_t)(s->stop_timeout_s * 1e6);
     s->stopping = true;
     for (size_t i = 0; i <= s->n_workers; i++)
         if (child_at(s, i)->state == CHILD_BACKOFF || child_at(s, i)->state == CHILD_IDLE)
@@ -301,6 +303,7 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
     }
     terminal_bar_clear();
     mem_free(fds);
+    if (s->finished && s->exit_code == EXIT_RESUMABLE) s->exit_code = EXIT_DONE; /* who was to stop came too late */
     if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE) say("stopped: %s continues the run", s->again);
     return status;
 }

@@ -7,7 +7,8 @@
  *     row within five seconds of its start is not going to do better: everything stops.
  *   - The line "atoll: ..." with which a child ends goes to its log, and is told once: with its first restart, or at
  *     the end for the child that everything stopped for.
- *   - The coordinator's end ends the run: workers get a while to follow, then SIGTERM, then SIGKILL.
+ *   - The coordinator's end ends the run: workers get a while to follow, then SIGTERM, then SIGKILL. If it ends with 0
+ *     the run is complete, whoever was told to stop just before.
  *   - First SIGINT, SIGTERM or SIGHUP: SIGTERM to all, who save and end with 75. Second: SIGKILL.
  *   - When the supervisor itself is killed, the kernel kills the children (cli/child.h). */
 #ifndef CLI_SUPERVISOR_H

@@ -12,7 +12,7 @@ cat >bin/atoll-coordinator <<'STUB'
 #!/bin/bash
 printf 'coordinator %s\n' "$*" >>"$STUB_LOG"
 while (($#)); do [[ $1 == --dir ]] && dir=$2; shift; done
-trap 'echo "coordinator stops"; exit 75' TERM
+trap 'echo "coordinator stops"; [[ ! -e $STUB_DIR/complete ]] || exit 0; exit 75' TERM
 echo $$ >"$dir/coordinator.pid"
 echo tcp://127.0.0.1:12345 >"$dir/address.tmp" && mv "$dir/address.tmp" "$dir/address"
 echo "round 1"
@@ -190,6 +190,33 @@ expect_equal "exit code" "$code" 75
 expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: the same command continues the run"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 was left behind"
 gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator was left behind"
+
+# A run that was complete when the signal came is done, whatever workers say.
+fresh complete
+touch "$STUB_DIR/complete"
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 both_started
+kill -TERM $pid
+wait $pid || fail "ended with $?: $(<"$tmp/.bg")"
+! grep -q 'continues the run' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
+
+# What stops already is not signalled again: a worker that saves would be killed by that.
+fresh once
+# shellcheck disable=SC2016 # for the stub
+echo 'trap "echo TERM >>$STUB_DIR/signals" TERM; touch $STUB_DIR/listens' >"$STUB_DIR/plan-worker-1"
+# shellcheck disable=SC2016
+echo 'until [[ -e $STUB_DIR/listens ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/plan-worker-0"
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 test -s "$STUB_DIR/signals"
+kill -TERM $pid
+wait_until 10 grep -q 'asked to stop' "$tmp/.bg"
+touch "$STUB_DIR/finish"
+code=0
+wait $pid || code=$?
+expect_equal "exit code" "$code" 1
+expect_equal "signals" "$(<"$STUB_DIR/signals")" TERM
 
 # A terminal that is closed stops it, too, but not with nohup.
 fresh hangup
