@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "common/clock.h"
 #include "common/fileio.h"
+#include "common/interrupt.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/std_streams.h"
@@ -25,7 +26,6 @@ enum {
     SHORT_LIFE_MS = 5000,     /* a failure so soon after the start counts as one more in a row */
     HOPELESS_FAILURES = 3,
     FOLLOW_MS = 30000,        /* workers' time to end after the coordinator did */
-    SECOND_MS = 1000,         /* timeout(1) and others signal a process and its group: that is one request, not two */
     ADDRESS_POLL_MS = 20,
 };
 
@@ -102,7 +102,7 @@ static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
 {
     if (sig == SIGCHLD) return;
     worsen(s, EXIT_RESUMABLE);
-    if (s->asked && now_us - s->asked_us < SECOND_MS * (uint64_t)1000) return;
+    if (s->asked && now_us - s->asked_us < INTERRUPT_SAME_US) return;
     if (s->asked) {
         say("second signal: killing all");
         signal_all(s, SIGKILL);

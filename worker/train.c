@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/fileio.h"
+#include "common/interrupt.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/std_streams.h"
@@ -29,6 +30,7 @@ static struct link *volatile signal_link; /* of the one trainer there is; NULL w
 static void on_signal(int number)
 {
     struct link *link = signal_link;
+    interrupt_again(number);
     stop_signal = number;
     /* The coordinator may have been stopped with us, and be gone before the step in hand is done. */
     if (link) link_expect_end(link);
@@ -36,9 +38,7 @@ static void on_signal(int number)
 
 void train_catch_signals(void)
 {
-    /* The second one kills as usual. */
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
+    const struct sigaction action = interrupt_action(on_signal);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     if (std_streams_hang_up()) sigaction(SIGHUP, &action, NULL);

@@ -119,7 +119,7 @@ finish "$pid" 100 0 "a coordinator started after its worker"
 finish "$early" 60 0 "a worker started before its coordinator"
 start asked.log "$BIN/atoll-worker" --join never --dir asked --name asked --data.train="$WORK/data/train_*.bin"
 until_true 60 "the line that says what it waits for" grep -q 'waits for .*never/address' asked.log
-kill -TERM "$pid"
+kill -TERM "$pid" "$pid" # one request, as timeout(1) and service managers make it
 finish "$pid" 60 75 "a worker asked to stop while it waits"
 echo "a worker waits for the folder of its coordinator"
 
