@@ -142,24 +142,15 @@ static enum status read_join(const char *join, struct train_options *o, struct e
     return STATUS_OK;
 }
 
-/* Its summary is written, and no coordinator is left to tell late workers so. */
-static bool is_over(const char *run)
-{
-    char summary[CONFIG_PATH_MAX + 16], lock[CONFIG_PATH_MAX + 16];
-    snprintf(summary, sizeof summary, "%s/summary.json", run);
-    snprintf(lock, sizeof lock, "%s/lock", run);
-    return file_exists(summary) && !file_is_locked(lock);
-}
-
 /* A run folder, or one that is about to be: the coordinator may be starting just now. END: the run is complete. */
 static enum status await_coordinator(struct train_options *o, struct err *err)
 {
     char id_file[CONFIG_PATH_MAX + 16];
     bool missing = !file_exists(o->run_dir);
-    if (is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
     snprintf(id_file, sizeof id_file, "%s/run_id", o->run_dir);
     for (int i = 0;; i++) {
         TRY(train_go_on(err));
+        if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
         enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
         join_run_id_read(id_file, o->run_id); /* after the address, which a coordinator writes after it */
         if (status != STATUS_NOTFOUND || i * (ADDRESS_POLL_US / 1000) >= ADDRESS_WAIT_S * 1000) return status;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/config.h"
 #include "common/fileio.h"
 #include "common/mem.h"
 #include "common/number.h"
@@ -33,4 +34,12 @@ void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID])
     if (file_read(path, ADDRESS_MAX, &data, &size, NULL) != STATUS_OK) return;
     if (!number_hex(data, run_id, WIRE_UUID)) memset(run_id, 0, WIRE_UUID);
     mem_free(data);
+}
+
+bool join_run_is_over(const char *run_dir)
+{
+    char summary[CONFIG_PATH_MAX + 16], lock[CONFIG_PATH_MAX + 16];
+    snprintf(summary, sizeof summary, "%s/summary.json", run_dir);
+    snprintf(lock, sizeof lock, "%s/lock", run_dir);
+    return file_exists(summary) && !file_is_locked(lock);
 }

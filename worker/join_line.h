@@ -3,6 +3,7 @@
 #ifndef WORKER_JOIN_LINE_H
 #define WORKER_JOIN_LINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/status.h"
@@ -12,5 +13,7 @@
 enum status join_line_read(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
 /* The id of the run that the file (RUN/run_id) names; zeros when there is none, as in folders of older versions. */
 void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID]);
+/* The run's summary is written, and no coordinator is left to tell late workers so. */
+bool join_run_is_over(const char *run_dir);
 
 #endif

@@ -233,11 +233,14 @@ static void shut_link(struct trainer *t, uint64_t flush_us)
 }
 
 /* A coordinator on this machine may come back at another port: its run folder says where. Where that cannot be reached
- * the worker leaves as it does after any error, by the connection that it has. */
+ * the worker leaves as it does after any error, by the connection that it has. END: it will not come back, the run is
+ * complete and nobody told us. */
 static enum status follow_address(struct trainer *t, char *join, size_t cap, struct err *err)
 {
     char now_there[sizeof t->options->join];
     struct link *before = t->link;
+    if (join_run_is_over(t->options->run_dir))
+        return err_set(err, STATUS_END, "the run in %s is complete", t->options->run_dir);
     if (join_line_read(t->options->address_file, now_there, sizeof now_there, NULL) != STATUS_OK) return STATUS_OK;
     if (!strcmp(now_there, join)) return STATUS_OK;
     log_info("the coordinator's address changed: connects again");
@@ -314,6 +317,10 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         err_set(err, status, "out of memory");
     else
         status = loop(t, err);
+    if (status == STATUS_END) {
+        log_info("done: %s", err->msg);
+        status = STATUS_OK;
+    }
     if (t->link && status != STATUS_OK && status != STATUS_REFUSED)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
     train_end_skips(&t->skips);

@@ -121,6 +121,11 @@ start asked.log "$BIN/atoll-worker" --join never --dir asked --name asked --data
 until_true 60 "the line that says what it waits for" grep -q 'waits for .*never/address' asked.log
 kill -TERM "$pid" "$pid" # one request, as timeout(1) and service managers make it
 finish "$pid" 60 75 "a worker asked to stop while it waits"
+start over.log "$BIN/atoll-worker" --join over --dir asked --name asked --data.train="$WORK/data/train_*.bin"
+until_true 60 "the line that says what it waits for" grep -q 'waits for .*over/address' over.log
+mkdir over
+cp calm/summary.json over/
+finish "$pid" 30 0 "a worker whose run ends while it waits for an address"
 echo "a worker waits for the folder of its coordinator"
 
 # A folder that somebody serves by hand is left alone, the address in it above all.

@@ -124,5 +124,11 @@ kill -CONT "${node_pid[coordinator]}"
 until_true 30 "LEAVE to come" grep -q 'worker-0 left' coordinator.log
 node_start worker-0
 until_true 30 "the state" grep -Eq 'continues from its state after round ([2-9]|[0-9]{2,}) ' worker-0.log
-kill "${node_pid[worker-0]}" "${node_pid[coordinator]}"
 echo "a coordinator that moved out of reach: the worker left with its state saved"
+
+# The run ended and nobody told the worker, which was stopped, say: its folder does.
+node_kill coordinator
+echo '{}' >run/summary.json
+finish "${node_pid[worker-0]}" 30 0 "the worker of a run that is over"
+grep -q 'done: the run in run is complete' worker-0.log || fail "it ended for another reason: $(tail -n 2 worker-0.log)"
+echo "a run that ended unheard: the worker sees it in the folder"
