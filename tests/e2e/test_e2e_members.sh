@@ -26,6 +26,9 @@ merged_tokens() { # so far, from the last update
 delta_tokens=$((8 * 32 * every)) # of a delta
 merged_since() { (($(merged_tokens) >= $1 + $2 * delta_tokens)); } # tokens deltas
 
+run_over() { [[ -e run/summary.json ]]; }
+over_or() { run_over || "$@"; } # command
+
 waits_for() { # worker: the coordinator says so
     "$BIN/atoll" status run >status.txt 2>&1 && grep -qi "wait.*$1" status.txt
 }
@@ -81,20 +84,20 @@ stop_one() { # method rounds: false when the run was over before its worker was 
     if [[ $method == async ]]; then
         # Its own last delta may be on its way still, and one of each of the others: ten more are work done without it.
         before=$(merged_tokens)
-        until_true 60 "ten deltas of the others" merged_since "$before" 13
+        until_true 60 "ten deltas of the others" over_or merged_since "$before" 13
         sleep "$stopped_s"
         "$BIN/atoll" status run >status.txt 2>&1 || fail "status of $method: $(<status.txt)"
         echo "async: $((($(merged_tokens) - before) / delta_tokens)) deltas merged while one worker was stopped"
     else
-        until_true 60 "atoll status to say that it waits for worker-1" waits_for worker-1
+        until_true 60 "atoll status to say that it waits for worker-1" over_or waits_for worker-1
         before=$(merged_tokens)
         sleep "$stopped_s"
         (($(merged_tokens) == before)) || fail "a barrier with quorum all should wait: $before tokens became $(merged_tokens)"
-        waits_for worker-1 || fail "status no longer says that it waits for worker-1: $(<status.txt)"
-        until_true 60 "the log to say so, too" grep -qi 'wait.*worker-1' coordinator.log
-        echo "barrier: stands still, and says: $(grep -i 'wait.*worker-1' status.txt | sed -n 1p | sed 's/  */ /g')"
+        over_or waits_for worker-1 || fail "status no longer says that it waits for worker-1: $(<status.txt)"
+        until_true 60 "the log to say so, too" over_or grep -qi 'wait.*worker-1' coordinator.log
+        run_over || echo "barrier: stands still, and says: $(grep -i 'wait.*worker-1' status.txt | sed -n 1p | sed 's/  */ /g')"
     fi
-    [[ ! -e run/summary.json ]] || over=1
+    ! run_over || over=1
     kill -CONT "${node_pid[worker-1]}"
     nodes_finish 120
     [[ $(json get run/summary.json workers) == 3 ]] || fail "$method: three workers should have delivered"
