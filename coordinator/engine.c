@@ -316,6 +316,11 @@ uint64_t engine_next_deadline_us(const struct engine *e)
     return sooner(next_deadline_us(e), e->now_us + ENGINE_PAUSE_US / 2);
 }
 
+bool engine_done(const struct engine *e)
+{
+    return e->ledger.done;
+}
+
 bool engine_finished(const struct engine *e)
 {
     return e->finished;

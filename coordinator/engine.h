@@ -88,6 +88,8 @@ enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err)
 /* When engine_tick wants to be called: a second after the last message or tick at most. Longer pauses between calls are
  * taken for times in which this process did not run. */
 uint64_t engine_next_deadline_us(const struct engine *engine);
+/* The run is done, and that is safe; workers may not have heard of it. */
+bool engine_done(const struct engine *engine);
 /* The run is done and told to everybody who listened (or nobody did for a while). */
 bool engine_finished(const struct engine *engine);
 /* Everything journaled so far survives a power cut. */

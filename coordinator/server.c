@@ -231,6 +231,7 @@ static enum status turn(struct server *s, struct err *err)
 static enum status serve(struct server *s, struct err *err)
 {
     while (!engine_finished(s->engine)) {
+        if (stop_signal && engine_done(s->engine)) break; /* there is nothing to continue */
         if (stop_signal) {
             TRY(engine_sync(s->engine, err));
             return stopped(err);

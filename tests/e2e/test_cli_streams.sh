@@ -26,6 +26,12 @@ coordinator=$pid
 start again.log worker
 finish "$pid" 60 0 "the worker, started again"
 finish "$coordinator" 60 0 "the coordinator, started again"
+rm run/summary.json
+start last.log coordinator # it waits a while for workers that have not heard of the end
+until_true 60 "its address" grep -q '^listening' last.log
+kill -TERM "$pid"
+finish "$pid" 60 0 "the coordinator of a complete run, stopped"
+[[ -s run/summary.json ]] || fail "no summary"
 echo "closed: nothing is written into files of the run"
 
 # A reader that ends.
