@@ -22,7 +22,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
         return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
     if (!file_lock(l->lock_fd)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
-        pid[got > 0 ? got : 0] = '\0';
+        if (got > 0) pid[got] = '\0'; /* else it has yet to write it */
         return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
                        l->dir, pid);
     }
