@@ -126,10 +126,9 @@ static enum status tell_stopped(const struct question *q, const char *program, s
                    "it", q->run, far, program, q->run);
 }
 
-/* No coordinator answered, and the run is not over. */
-static enum status why_nothing(const struct question *q, bool asked, struct err *err)
+/* No coordinator answered, and the run is not over. `here`: one has it. */
+static enum status why_nothing(const struct question *q, bool here, bool asked, struct err *err)
 {
-    bool here = held(q->run, "lock");
     if (here && asked)
         return err_set(err, STATUS_CLOSED, "a coordinator serves %s and does not answer within %g s: it is busy, "
                        "stopped, or not reached from here; ask again", q->run, q->timeout_s);
@@ -183,8 +182,10 @@ static enum status status_of_run(struct question *q, struct err *err)
     if (isnan(q->timeout_s)) q->timeout_s = here ? ASK_S : ASK_AFAR_S;
     if (known == STATUS_OK) asked = status_of_address(address, q, err);
     if (asked == STATUS_OK) return asked;
-    if (file_exists(path)) return show_summary(path, q->raw, err); /* by now: it may have ended while it was asked */
-    return asked == STATUS_CLOSED ? why_nothing(q, known == STATUS_OK, err) : asked; /* a refusal says why itself */
+    /* It may have ended meanwhile, and lets go of its lock when the summary is there: looked for in this order. */
+    here = held(q->run, "lock");
+    if (file_exists(path)) return show_summary(path, q->raw, err);
+    return asked == STATUS_CLOSED ? why_nothing(q, here, known == STATUS_OK, err) : asked; /* a refusal says why */
 }
 
 int cmd_status(int argc, char **argv)
