@@ -49,6 +49,7 @@ enum status supervisor_init(struct supervisor *s, struct err *err)
     sigaddset(&set, SIGTERM);
     if (std_streams_hang_up()) sigaddset(&set, SIGHUP); /* a signal that is ignored would be read all the same */
     sigaddset(&set, SIGCHLD);
+    signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it, and children would end without a trace */
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return err_set(err, STATUS_IO, "cannot block signals: %s", strerror(errno));
     setenv(EXIT_LASTING_ENV, "1", 1); /* children may tell what will pass from what will not */
     s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

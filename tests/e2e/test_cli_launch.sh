@@ -238,6 +238,16 @@ touch "$STUB_DIR/finish"
 wait $pid || fail "nohup: ended with $?: $(<"$tmp/.bg")"
 by=()
 
+# Started by a program that does not want to hear of its children: launch does, of its own.
+fresh unheard
+touch "$STUB_DIR/finish"
+by=(env --ignore-signal=CHLD)
+launch_in_place >"$tmp/.bg" 2>&1 &
+pid=$!
+wait_until 10 gone $pid
+wait $pid || fail "with SIGCHLD ignored: ended with $?: $(<"$tmp/.bg")"
+by=()
+
 # What does not stop is killed after --stop-timeout.
 fresh stubborn
 echo "trap '' TERM; sleep 0.1" >"$STUB_DIR/plan-worker-0"
