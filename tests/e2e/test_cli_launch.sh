@@ -59,7 +59,6 @@ launch_in_place() { exec "${by[@]}" "$atoll" launch run.yaml --workers 2 --dir "
 calls() { grep -c "^$1" "$STUB_LOG"; }
 restarted() { [[ $(calls coordinator) == 2 ]]; }
 both_started() { [[ -s $STUB_DIR/worker-0.pid && -s $STUB_DIR/worker-1.pid ]]; }
-plan_taken() { [[ ! -s $STUB_DIR/plan-worker-0 && -e $STUB_DIR/worker-1.pid ]]; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 restarts() { sed -nE 's/.*"restarts": ([0-9]+).*/\1/p' "$rundir/summary.json"; }
 
@@ -143,17 +142,20 @@ grep -q 'atoll: no driver here' "$rundir"/logs/worker-*.log || fail "the error i
 [[ $errors == "atoll: worker-"[01]": no driver here" ]] || fail "the error: $errors"
 
 # One that was told to stop before it could listen has no line of its own, and is no failure.
+# shellcheck disable=SC2016 # for the stub
+deaf='trap - TERM; touch $STUB_DIR/deaf; exec sleep 20'
 fresh early
-echo 'sleep 0.1; exit 78' >"$STUB_DIR/plan-worker-0"
-echo 'trap - TERM; exec sleep 20' >"$STUB_DIR/plan-worker-1"
+# shellcheck disable=SC2016 # for the stub
+echo 'until [[ -e $STUB_DIR/deaf ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/plan-worker-0"
+echo "$deaf" >"$STUB_DIR/plan-worker-1"
 run launch
 expect_equal "exit code" "$code" 1
 [[ $out == *"worker-0 cannot run"* && $out != *"killed by signal"* ]] || fail "said: $out"
 fresh too-early
-echo 'trap - TERM; exec sleep 20' >"$STUB_DIR/plan-worker-0"
+echo "$deaf" >"$STUB_DIR/plan-worker-0"
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 plan_taken
+wait_until 10 test -e "$STUB_DIR/deaf"
 kill -INT $pid
 code=0
 wait $pid || code=$?
@@ -250,15 +252,15 @@ by=()
 
 # What does not stop is killed after --stop-timeout.
 fresh stubborn
-echo "trap '' TERM; sleep 0.1" >"$STUB_DIR/plan-worker-0"
+echo "trap '' TERM; touch \$STUB_DIR/deaf" >"$STUB_DIR/plan-worker-0"
 launch_in_place --stop-timeout 0.5 >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 plan_taken
-sleep 0.2
+wait_until 10 test -e "$STUB_DIR/deaf"
 kill -INT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
+grep -q 'not everything stopped within' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the stubborn worker is still there"
 
 # A child that prints without end, faster than it is read, keeps nothing from being heard.
@@ -266,8 +268,7 @@ fresh endless
 echo 'for i in 1 2 3 4; do yes & done; wait' >"$STUB_DIR/plan-worker-0"
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
-wait_until 10 plan_taken
-sleep 0.2
+wait_until 10 grep -qx y "$rundir/logs/worker-0.log"
 kill -TERM $pid
 wait_until 10 gone $pid
 code=0
