@@ -78,6 +78,13 @@ enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], s
     return file_write(path, text, 2 * WIRE_UUID + 1, err);
 }
 
+void run_dir_forget_summary(const char *dir)
+{
+    char path[FILEIO_PATH_MAX];
+    path_of(dir, "summary.json", path);
+    unlink(path);
+}
+
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
 /* file_write with nobody else allowed to read. */

@@ -19,6 +19,8 @@ enum status run_dir_write_config(const char *dir, const struct config *config, c
                                  struct err *err) MUST_CHECK;
 /* RUN/run_id, in hex: whoever finds RUN/address can tell whether this run still answers there. */
 enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err) MUST_CHECK;
+/* Remove a summary of another run that was here: the one that begins or goes on would be taken for complete. */
+void run_dir_forget_summary(const char *dir);
 /* The keys of the run, made at the first call (RUN/keys, mode 0600). */
 enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err) MUST_CHECK;
 /* Where to listen: `listen`, with the port of RUN/address in place of "*" if there is one. */

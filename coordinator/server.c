@@ -157,6 +157,7 @@ static enum status start(struct server *s, struct err *err)
     TRY(store_disk_open(&s->store, o->run_dir, err));
     TRY(report_open(&s->report, o->config, o->run_dir, stdout, err));
     TRY(start_engine(s, err));
+    if (!engine_done(s->engine)) run_dir_forget_summary(o->run_dir);
     TRY(run_dir_write_config(o->run_dir, o->config, o->sources, err));
     TRY(run_dir_write_id(o->run_dir, engine_run_id(s->engine), err));
     TRY(listen_on(s, err));

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/fileio.h"
 #include "coordinator/server.h"
 #include "tests/lib/tmpdir.h"
 #include "wire/transport.h"
@@ -75,11 +76,13 @@ static void test_nothing_counts_after_the_signal(void **state)
     config_defaults(&config, &sources);
     snprintf(config.coordinator.listen, sizeof config.coordinator.listen, "tcp://127.0.0.1:29600");
     struct server_options options = {.config = &config, .sources = &sources, .run_dir = tmpdir_path("run")};
+    tmpdir_put("run/summary.json", "{}"); /* of a run that was here before */
     signal_at = 3;
     assert_int_equal(server_run(&options, &err), EXIT_RESUMABLE);
     assert_non_null(strstr(err.msg, "stopped by a signal"));
     assert_int_equal(received, 3);
     assert_int_equal(answered, 2);
+    assert_false(file_exists(tmpdir_path("run/summary.json")));
 }
 
 int main(void)
