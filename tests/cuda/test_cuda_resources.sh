@@ -1,7 +1,7 @@
 # What ptxas said while the CUDA back end was built ($1: folder of *.ptxas): every kernel was compiled for every
-# architecture ($2), none spills or uses a stack, each keeps to its line of registers.txt (by the compiler that this was
-# written for; others deal registers out a little differently), and the plugin ($3) has it on the list of those to load
-# at the start. Skipped where there is no CUDA build.
+# architecture ($2), none spills or uses a stack, each keeps to its line of registers.txt (by the nvcc that they
+# are fitted to; others deal registers out a little differently), and the plugin ($3) has it on the list of those
+# to load at the start. Skipped where there is no CUDA build.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -13,8 +13,8 @@ compgen -G "$logs/*.ptxas" >/dev/null || exit 77
 # An ACT_KERNEL is two: fp32 and bf16.
 kernels=$(sed -nE 's/^(MMA_)?KERNEL\(([a-z0-9_]+),.*/\2/p; s/^ACT_KERNEL\(([a-z0-9_]+),.*/\1_fp32\n\1_bf16/p' gpu/cuda_*.cu | sort)
 version=$("${ATOLL_NVCC:-nvcc}" --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
-same=$(sed -nE 's/^# As nvcc ([0-9.]+) .*/\1/p' "$budget")
-[[ -n $version && -n $same ]] || { echo "no version of nvcc, or none in $budget" && exit 1; }
+same=$(sed -nE 's/^set\(ATOLL_CUDA_MEASURED ([0-9.]+)\).*/\1/p' gpu/cuda.cmake)
+[[ -n $version && -n $same ]] || { echo "no version of nvcc, or none in gpu/cuda.cmake" && exit 1; }
 status=0
 
 # Both lists name the same kernels.
@@ -44,8 +44,9 @@ awk -v archs="$archs" -v budget="$budget" -v exact="$([[ $version == "$same" ]] 
         compiled[arch]++
     }
     /bytes stack frame/ {
-        if ($1 > 0) complain($1 " bytes of stack")
-        if ($5 > 0 || $9 > 0) complain("spills " $5 " and reads back " $9 " bytes")
+        few = exact ? 0 : 64
+        if ($1 > few) complain($1 " bytes of stack")
+        if ($5 > few || $9 > few) complain("spills " $5 " and reads back " $9 " bytes")
     }
     exact && /Used [0-9]+ registers/ {
         for (i = 1; i < NF; i++) {
@@ -70,5 +71,5 @@ if ((listed != $(wc -l <<<"$kernels"))); then
     echo "$plugin loads $listed kernels at the start, not $(wc -l <<<"$kernels"): does a macro that defines some lack KNOWN_KERNEL?"
     status=1
 fi
-((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs by nvcc $version, no spills"
+((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs by nvcc $version, no spills$([[ $version == "$same" ]] || echo " to speak of")"
 exit $status
