@@ -135,10 +135,14 @@ static void test_devices(void **state)
 }
 
 /* Whatever refuses while a device is opened: one line, of the kind that says whether another try makes sense. */
+/* What the function is called when the header has called it otherwise, as that of CUDA 12 does. */
+#define CALLED(function) TEXT(function)
+#define TEXT(name) #name
+
 static void test_opening_fails(void **state)
 {
     (void)state;
-    fails("cudaGetDeviceProperties", 1, cudaErrorDevicesUnavailable);
+    fails(CALLED(cudaGetDeviceProperties), 1, cudaErrorDevicesUnavailable);
     refused(0, STATUS_IO, "device cuda:0: CUDA-capable device(s) is/are busy or unavailable");
     fails("cudaFuncGetAttributes", 1, cudaErrorNoKernelImageForDevice);
     refused(0, STATUS_IO, "device cuda:0 Stub 0: cannot load the kernels of this build: no kernel image is available "
