@@ -23,6 +23,14 @@ static const char *base_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Characters of its name; fp32 and bf16 are one kernel here: they have the same barriers. */
+static int plain(const char *kernel)
+{
+    size_t n = strlen(kernel);
+    const char *kind = n > 5 ? kernel + n - 5 : kernel;
+    return (int)(!strcmp(kind, "_bf16") || !strcmp(kind, "_fp32") ? n - 5 : n);
+}
+
 static void add(const char *kernel, const char *file, int line)
 {
     for (int i = 0; i < barriers.n_seen; i++)
@@ -32,7 +40,7 @@ static void add(const char *kernel, const char *file, int line)
         fprintf(stderr, "%s: cannot be written, or too many barriers\n", barriers.list);
         abort();
     }
-    fprintf(list, "%s:%d %s\n", base_of(file), line, kernel);
+    fprintf(list, "%s:%d %.*s\n", base_of(file), line, plain(kernel), kernel);
     (void)fclose(list);
     barriers.seen[barriers.n_seen].kernel = kernel;
     barriers.seen[barriers.n_seen].file = file;
@@ -43,7 +51,7 @@ static void add(const char *kernel, const char *file, int line)
 static bool is_left_out(const char *kernel, const char *file)
 {
     char name[256];
-    snprintf(name, sizeof name, "%s:%d %s", base_of(file), barriers.line, kernel);
+    snprintf(name, sizeof name, "%s:%d %.*s", base_of(file), barriers.line, plain(kernel), kernel);
     return strcmp(name, barriers.left_out) == 0;
 }
 
