@@ -9,7 +9,7 @@
 #include "tests/cuda/ptx_impl.h"
 #include "tests/cuda/ptx_text.h"
 
-#define UNWRITTEN 0xdeadbeefdeadbeefu /* what a register holds */
+#define UNWRITTEN 0xdeadbeefdeadbeefu /* a register before it is */
 
 enum { SYMBOLS_MAX = 2 * PTX_SLOTS_MAX, VARIABLES_MAX = 64, NOT_YET = -1 };
 
@@ -178,10 +178,9 @@ static void take_insn(struct reader *r)
     struct ptx_word mnemonic = ptx_word(&r->text);
     if (ptx_is(mnemonic, "bra") || ptx_is(mnemonic, "bra.uni")) {
         in.target = (uint32_t)(symbol_of(r, ptx_word(&r->text)) - r->symbols); /* until all labels are known */
-    } else {
-        if (ptx_next(&r->text) != ';')
-            do take_operand(r, &in, &o);
-            while (ptx_take(&r->text, ','));
+    } else if (ptx_next(&r->text) != ';') {
+        do take_operand(r, &in, &o);
+        while (ptx_take(&r->text, ','));
     }
     ptx_want(&r->text, ';');
     find_op(r, &in, mnemonic, &o);
