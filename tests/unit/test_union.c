@@ -35,16 +35,17 @@ static void world_close(void)
     mergerig_close(&w);
 }
 
-/* Normal noise, the same whenever it is asked for, made once: it takes longer than what is tested. */
+/* Normal noise, the same whenever it is asked for, made once: it takes longer than what is tested. A round has that of
+ * the one before, some places further on. */
 static const float *noise(uint64_t round, uint32_t which)
 {
-    static float drawn[MOST_ROUNDS][R + 1][FLOATS];
-    static bool there[MOST_ROUNDS][R + 1];
+    enum { FURTHER = 1009, DRAWN = FLOATS + MOST_ROUNDS * FURTHER };
+    static float drawn[R + 1][DRAWN];
+    static bool there[R + 1];
     assert_true(round < MOST_ROUNDS && which <= R);
-    float *x = drawn[round][which];
-    if (!there[round][which]) rng_normal_fill(9, RNG_TEST, round << 40 | (uint64_t)which << 30, 0.01f, x, FLOATS);
-    there[round][which] = true;
-    return x;
+    if (!there[which]) rng_normal_fill(9, RNG_TEST, (uint64_t)which << 30, 0.01f, drawn[which], DRAWN);
+    there[which] = true;
+    return drawn[which] + round * FURTHER;
 }
 
 /* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns
