@@ -10,8 +10,6 @@
 #include "cli/run_folder.h"
 #include "coordinator/run_dir.h"
 
-enum { LOCK_TRIES = 20 }; /* each takes a tenth of a second when it fails */
-
 /* The lock dies with this process, however it dies; the number in the file is only for the message. */
 static enum status lock(struct launch_folder *l, struct err *err)
 {
@@ -20,7 +18,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
     l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (l->lock_fd < 0)
         return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
-    if (!file_lock(l->lock_fd)) {
+    if (!file_lock(l->lock_fd, false)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
         if (got > 0) pid[got] = '\0'; /* else it has yet to write it */
         return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
@@ -47,15 +45,13 @@ static enum status check_free(const struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
-/* A coordinator that somebody started by hand has the folder, and its workers need the address in it. That of a launch
- * which was killed a moment ago may still be ending. */
+/* A coordinator that somebody started by hand has the folder, and its workers need the address in it. */
 static enum status check_served(const struct launch_folder *l, struct err *err)
 {
     int fd = -1;
-    enum status status = STATUS_EXISTS;
-    for (int tries = 0; status == STATUS_EXISTS && tries < LOCK_TRIES; tries++) status = run_dir_lock(l->dir, &fd, err);
-    if (status == STATUS_OK) close(fd);
-    return status;
+    TRY(run_dir_lock(l->dir, &fd, err));
+    close(fd);
+    return STATUS_OK;
 }
 
 bool launch_folder_config(const struct launch_folder *l, struct config *then)

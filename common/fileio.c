@@ -14,7 +14,7 @@
 #include "common/mem.h"
 #include "common/temporary.h"
 
-enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000 };
+enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {
@@ -109,12 +109,11 @@ bool file_is_locked(const char *path)
     return locked;
 }
 
-bool file_lock(int fd)
+bool file_lock(int fd, bool patient)
 {
-    if (!flock(fd, LOCK_EX | LOCK_NB)) return true;
-    if (errno != EWOULDBLOCK) return false;
-    usleep(LOCK_AGAIN_US); /* file_is_locked, in `atoll status`, say */
-    return !flock(fd, LOCK_EX | LOCK_NB);
+    for (int tries = patient ? LOCK_TRIES : 2; flock(fd, LOCK_EX | LOCK_NB); usleep(LOCK_AGAIN_US))
+        if (errno != EWOULDBLOCK || !--tries) return false;
+    return true;
 }
 
 /* --- a file under construction ------------------------------------------------------------------------------------ */

@@ -19,9 +19,10 @@ enum status file_write(const char *path, const void *data, size_t size, struct e
 bool file_exists(const char *path);
 /* Somebody holds the file's flock, as a coordinator that of RUN/lock while it lives: had for a moment here, to see. */
 bool file_is_locked(const char *path);
-/* Have the open file's flock for as long as this process lives. False: errno says why, EWOULDBLOCK that another process
- * has it, for longer than it takes to see. */
-bool file_lock(int fd);
+/* Have the open file's flock for as long as this process lives. `patient`: whoever has it may have been killed a moment
+ * ago and still be ending, as with much memory or a GPU, and is waited for, two seconds; else only whoever looks
+ * (file_is_locked). False: errno says why, EWOULDBLOCK that another process has it. */
+bool file_lock(int fd, bool patient);
 
 /* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. Put
  * fails, too, once a signal was noted (common/interrupt.h). */

@@ -34,7 +34,7 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
     path_of(dir, "lock", path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
-    if (!file_lock(fd)) {
+    if (!file_lock(fd, true)) {
         enum status status =
             errno == EWOULDBLOCK
                 ? err_set(err, STATUS_EXISTS, "another coordinator serves %.300s: stop it, or use another --dir", dir)

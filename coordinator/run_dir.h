@@ -12,7 +12,7 @@
 #include "wire/transport.h"
 
 /* Make the folder, take its lock and remove files that a coordinator killed before left half written; *fd_p holds the
- * lock until closed. EXISTS when another coordinator has it. */
+ * lock until closed. EXISTS when another coordinator has it, for two seconds. */
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err) MUST_CHECK;
 /* config.yaml: resolved, with where each value came from. */
 enum status run_dir_write_config(const char *dir, const struct config *config, const struct config_sources *sources,

@@ -12,7 +12,7 @@
 #include "common/number.h"
 #include "common/temporary.h"
 
-enum { HEX = 2 * WIRE_UUID, NAMES_MAX = 64, LOCK_TRIES = 20 }; /* a try takes a tenth of a second when it fails */
+enum { HEX = 2 * WIRE_UUID, NAMES_MAX = 64 };
 
 static enum status uuid_make(const char *path, uint8_t uuid[WIRE_UUID], struct err *err)
 {
@@ -40,7 +40,7 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
     return STATUS_OK;
 }
 
-static enum status open_dir(struct worker_dir *d, const char *path, int tries, struct err *err)
+static enum status open_dir(struct worker_dir *d, const char *path, bool patient, struct err *err)
 {
     char lock[CONFIG_PATH_MAX + 8];
     d->lock_fd = -1;
@@ -50,20 +50,17 @@ static enum status open_dir(struct worker_dir *d, const char *path, int tries, s
     snprintf(lock, sizeof lock, "%s/lock", d->path);
     d->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (d->lock_fd < 0) return err_set(err, STATUS_IO, "cannot open %s: %s", lock, strerror(errno));
-    bool locked = false;
-    for (int i = 0; i < tries && !locked; i++) locked = file_lock(d->lock_fd);
     enum status status =
-        locked ? uuid_open(d, err)
-               : err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
+        file_lock(d->lock_fd, patient)
+            ? uuid_open(d, err)
+            : err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
     if (status != STATUS_OK) worker_dir_close(d);
     return status;
 }
 
-/* An earlier life of this worker, killed a moment ago, may still be ending: with much memory, or a GPU, that takes a
- * while. */
 enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err)
 {
-    return open_dir(d, path, LOCK_TRIES, err);
+    return open_dir(d, path, true, err);
 }
 
 /* Names go into messages, files and metrics: keep what is harmless there. */
@@ -87,7 +84,7 @@ enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], st
         if (!given && i == 1) snprintf(name, WIRE_NAME_MAX, "%s", host);
         if (!given && i > 1) snprintf(name, WIRE_NAME_MAX, "%.50s-%d", host, i);
         snprintf(path, sizeof path, "./atoll-worker-%s", name);
-        enum status status = open_dir(d, path, given ? LOCK_TRIES : 1, err);
+        enum status status = open_dir(d, path, given, err);
         if (status != STATUS_EXISTS || given) return status;
     }
     return err_set(err, STATUS_EXISTS, "%d workers run in this folder already: give --dir and --name", NAMES_MAX);
