@@ -67,6 +67,14 @@ static void open_round(struct round *r, uint64_t now, uint32_t expect)
     for (uint32_t i = 0; i < expect; i++) r->members.members[open.grants[i].id]->ready = false;
 }
 
+/* Three workers at work on a round of two fragments. */
+static void open_at_work(struct round *r)
+{
+    open_machine(r, NULL, 2);
+    ready(r, 0, 2);
+    open_round(r, 0, 3);
+}
+
 static struct round_offer offer_of(const struct round *r, uint32_t id, uint32_t fragment)
 {
     const struct assignment *work = &r->members.members[id]->work;
@@ -165,9 +173,7 @@ static void test_judge(void **state)
     struct round r;
     struct round_close close;
     uint16_t code;
-    open_machine(&r, NULL, 2);
-    ready(&r, 0, 2);
-    open_round(&r, 0, 3);
+    open_at_work(&r);
     struct round_offer good = offer_of(&r, 0, 0), bad;
     assert_int_equal(judge(&r, 0, &good, &code), ROUND_ACCEPT);
     bad = good;
@@ -314,9 +320,7 @@ static void test_member_leaves(void **state)
     struct round r;
     struct round_open open;
     struct round_close close;
-    open_machine(&r, NULL, 2);
-    ready(&r, 0, 2);
-    open_round(&r, 0, 3);
+    open_at_work(&r);
     for (uint32_t i = 0; i < 2; i++)
         for (uint32_t f = 0; f < 2; f++) deliver(&r, i, f, 0);
     deliver(&r, 2, 0, 0);
@@ -359,9 +363,7 @@ static void test_reopened_round(void **state)
     struct round r;
     struct round_close close;
     uint16_t code;
-    open_machine(&r, NULL, 2);
-    ready(&r, 0, 2);
-    open_round(&r, 0, 3);
+    open_at_work(&r);
     for (uint32_t i = 0; i < 3; i++) deliver(&r, i, 0, 0);
     assert_int_equal(close_all(&r, 0, &close), 1);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(round_fold_leave(&r, i), STATUS_OK);
@@ -388,9 +390,7 @@ static void test_reopened_with_half_a_delta(void **state)
     struct round r;
     struct round_open open;
     struct round_close close;
-    open_machine(&r, NULL, 2);
-    ready(&r, 0, 2);
-    open_round(&r, 0, 3);
+    open_at_work(&r);
     deliver(&r, 0, 0, 0);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(round_fold_leave(&r, i), STATUS_OK);
     assert_int_equal(round_fold_join(&r, 0, r.members.members[0]->uuid, "w0"), STATUS_OK);
