@@ -27,7 +27,6 @@ enum {
     EAGER_POLLS = 50, /* without a pause */
     PAUSE_NS = 20000,
     POLLS_A_SECOND = 1000000000 / PAUSE_NS,
-    OPEN_POLLS = 120 * POLLS_A_SECOND,
     OUT_POLLS = POLLS_A_SECOND / 10,
     LEAVE_POLLS = 5 * POLLS_A_SECOND
 };
@@ -138,11 +137,11 @@ static ncclResult_t ask(struct cuda_comm *c)
     return result;
 }
 
-/* What became of a call: not ncclInProgress, unless `polls` (0: no limit) run out. Most are over at once; the first
- * ones connect to the other ranks, which may never come: then the communicator is gone. */
-static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result, long polls)
+/* What became of a call. Most are over at once; the first ones connect to the other ranks, which may never come: then
+ * whoever looks after the ranks ends the wait (gpu/cuda_watchdog.h). */
+static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result)
 {
-    for (long n = 1; result == ncclInProgress && (result = ask(c)) == ncclInProgress && n != polls; n++) {
+    for (int n = 0; result == ncclInProgress && (result = ask(c)) == ncclInProgress; n += n < EAGER_POLLS) {
         if (cuda_rt_stopped(c->rt)) return ncclRemoteError;
         if (n < EAGER_POLLS) sched_yield();
         else pause_briefly();
@@ -180,12 +179,11 @@ static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_com
     for (int r = 0; r < n; r++) set_inside(out[r], true); /* an abort waits for this thread, too */
     ncclResult_t result = start_all(ranks, n, out);
     for (int r = 0; r < n && result == ncclSuccess; r++)
-        result = settle(out[r], ncclInProgress, OPEN_POLLS);
+        result = settle(out[r], ncclInProgress);
     for (int r = n; r-- > 0;) set_inside(out[r], false); /* the last one first: it is freed when the others are out */
     if (result == ncclSuccess) return STATUS_OK;
     return err_set(err, STATUS_IO, "NCCL: the %d GPUs of this worker cannot be joined: %s; see NCCL_DEBUG=INFO, or "
-                   "start a worker for each", n,
-                   result == ncclInProgress ? "no answer" : library.f.GetErrorString(result));
+                   "start a worker for each", n, library.f.GetErrorString(result));
 }
 
 enum status cuda_comm_check(struct err *err)
@@ -291,7 +289,7 @@ void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 static void done(struct cuda_comm *c, ncclResult_t result)
 {
     char what[300];
-    result = settle(c, result, 0);
+    result = settle(c, result);
     pthread_mutex_lock(&c->lock);
     if (result != ncclSuccess) say(c, result, what);
     c->inside = false;

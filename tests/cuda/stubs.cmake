@@ -202,7 +202,7 @@ atoll_planted_library(test_cuda_rt aborted_taken_for_done test_ended_well_and_st
 atoll_planted_library(test_cuda_nccl library_too_old test_libraries cuda_nccl
     "NCCL_VERSION(2, 19, 1)" "NCCL_VERSION(2, 18, 1)")
 atoll_planted_library(test_cuda_nccl communicators_that_block test_collectives cuda_nccl "config.blocking = 0;" "")
-atoll_planted_library(test_cuda_nccl call_in_progress_left test_collectives cuda_nccl "result = settle(c, result, 0);"
+atoll_planted_library(test_cuda_nccl call_in_progress_left test_collectives cuda_nccl "result = settle(c, result);"
     "if (result == ncclInProgress) result = ncclSuccess;")
 atoll_planted_library(test_cuda_nccl share_of_the_first test_collectives cuda_nccl
     "buf + (size_t)c->rank * share, share" "buf, share")
