@@ -284,7 +284,10 @@ enum status dir_make(const char *path, struct err *err)
     for (size_t i = 1; i <= n; i++) {
         if (path[i] != '/' && path[i]) continue;
         part[i] = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail(err, "make folder", part);
+        if (mkdir(part, 0777) == 0)
+            TRY(sync_parent(part, err));
+        else if (errno != EEXIST)
+            return fail(err, "make folder", part);
         part[i] = path[i];
     }
     struct stat st;

@@ -60,7 +60,7 @@ struct file_map {
 enum status file_map_open(struct file_map *map, const char *path, struct err *err) MUST_CHECK;
 void file_map_close(struct file_map *map);
 
-/* mkdir -p. */
+/* mkdir -p; what is made survives a power cut. */
 enum status dir_make(const char *path, struct err *err) MUST_CHECK;
 /* fsync a folder, so that renames in it survive a power cut. */
 enum status dir_sync(const char *path, struct err *err) MUST_CHECK;

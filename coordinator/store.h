@@ -65,7 +65,8 @@ struct store_ops {
     /* theta[first .. first + count) of a snapshot; layout is the run's. */
     enum status (*snapshot_theta_read)(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
                                        float *dst, uint64_t count, struct err *err);
-    /* On OK it is none any more; files in its folder that are not a snapshot's stay, and the folder with them. */
+    /* On OK it is none any more, durably; files in its folder that are not a snapshot's stay, and the folder with
+     * them. */
     enum status (*snapshot_remove)(struct store *s, uint64_t round, struct err *err);
 
     /* Room for what is arriving: bytes at any offset, gone with the process. Forgotten bytes are not read again; whole

@@ -123,10 +123,13 @@ static enum status snapshot_remove(struct store_disk *d, uint64_t round, bool *w
 {
     char path[FILEIO_PATH_MAX];
     if (d->map_round == round) store_disk_unmap(d);
-    /* The state goes first: what remains of a half-removed folder is no snapshot. */
+    /* The state goes first: what remains of a half-removed folder is no snapshot. It is gone for good before the
+     * journal behind it is. */
     snapshot_path(d, round, "coordinator_state.bin", path);
-    if (unlink(path) && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
+    bool gone = !unlink(path);
+    if (!gone && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
     snapshot_path(d, round, "", path);
+    if (gone) TRY(dir_sync(path, err));
     *whole_p = folder_remove(path);
     return STATUS_OK;
 }

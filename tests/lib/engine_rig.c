@@ -136,10 +136,10 @@ static void must_start(struct rig *r)
     if (rig_start(r, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-void rig_open(struct rig *r, const char *const *settings)
+enum status rig_open_on(struct rig *r, const char *const *settings, struct store *store, struct err *err)
 {
     memset(r, 0, sizeof *r);
-    r->live = mem_live_bytes();
+    r->store = store;
     log_set_sink(quiet, NULL);
     configure(r, settings);
     make_layout(r);
@@ -148,22 +148,36 @@ void rig_open(struct rig *r, const char *const *settings)
     r->next_peer = 1;
     r->loss_sum = 10;
     r->records_max = UINT64_MAX;
-    assert_int_equal(store_mem_create(&r->store), STATUS_OK);
     for (int i = 0; i < RIG_WORKERS; i++) {
         memset(r->workers[i].uuid, 0x40 + i, WIRE_UUID);
         snprintf(r->workers[i].name, sizeof r->workers[i].name, "worker-%d", i);
     }
-    must_start(r);
+    return rig_start(r, err);
 }
 
-void rig_close(struct rig *r)
+void rig_close_on(struct rig *r)
 {
     struct err err = {0};
     if (r->engine && engine_check(r->engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
     engine_destroy(r->engine);
     rig_forget(r);
-    store_mem_destroy(r->store);
     layout_finish(&r->layout);
+}
+
+void rig_open(struct rig *r, const char *const *settings)
+{
+    struct store *store;
+    struct err err = {0};
+    size_t live = mem_live_bytes();
+    assert_int_equal(store_mem_create(&store), STATUS_OK);
+    if (rig_open_on(r, settings, store, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    r->live = live;
+}
+
+void rig_close(struct rig *r)
+{
+    rig_close_on(r);
+    store_mem_destroy(r->store);
     assert_int_equal(mem_live_bytes(), r->live); /* nothing leaks */
 }
 

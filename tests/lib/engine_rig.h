@@ -39,6 +39,7 @@ struct rig {
     size_t layout_size;
     uint64_t now, entropy, next_peer;
     struct rig_worker workers[RIG_WORKERS];
+    bool at_work[2]; /* rig_play: it has a delta that is not merged */
     struct rig_mail out[RIG_OUTBOX];
     size_t n_out;
     double loss_sum;         /* of the deltas it delivers */
@@ -56,6 +57,10 @@ struct rig {
 /* settings: "section.key=value", NULL-terminated. Defaults: diloco, 2 fragments, fp32, H 2, 3 rounds, no evaluation. */
 void rig_open(struct rig *r, const char *const *settings);
 void rig_close(struct rig *r);
+/* The same on a store that the caller has and closes, without asserting that the engine comes up; rig_close_on follows
+ * either way. */
+enum status rig_open_on(struct rig *r, const char *const *settings, struct store *store, struct err *err);
+void rig_close_on(struct rig *r);
 /* A new engine on the same store; workers have to join again. power: unsynced bytes are lost by `draw`. */
 void rig_restart(struct rig *r, bool power, uint64_t draw);
 /* Make an engine without asserting that it comes up. */
@@ -87,6 +92,9 @@ void rig_values(const struct rig *r, uint32_t fragment, float level, float *out)
 /* Deliver everything; the workers' versions become current and they beat READY. */
 void rig_deliver_all(struct rig *r, int n_workers, float level);
 void rig_catch_up(struct rig *r, int worker);
+/* Workers 0 and 1, which joined, play a run of two fragments to its end, whatever was done of it before; `each` (may be
+ * NULL) after every step. */
+void rig_play(struct rig *r, void (*each)(void));
 /* Ask for an object and put the chunks together; returns its size, 0 when nothing came. */
 size_t rig_get(struct rig *r, int worker, uint8_t kind, uint32_t fragment, uint64_t version, uint8_t *out, size_t cap);
 uint64_t rig_theta_hash(const struct rig *r);

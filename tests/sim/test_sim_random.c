@@ -15,9 +15,9 @@
 #include "tests/lib/simrandom.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { RUNS = 600 };
+enum { RUNS = 400 };
 #else
-enum { RUNS = 1500 };
+enum { RUNS = 1000 };
 #endif
 
 struct totals {

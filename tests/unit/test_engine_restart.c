@@ -74,59 +74,6 @@ static void note(void)
     rig.live += mem_live_bytes() - live;
 }
 
-static bool merged(int worker)
-{
-    if (rig.config.train.method == METHOD_ASYNC) return true;
-    for (uint32_t f = 0; f < 2; f++)
-        if (engine_version(rig.engine, f) <= rig.workers[worker].task.round) return false;
-    return true;
-}
-
-/* A worker that keeps its delta until it is merged offers it again in every turn. */
-static bool work[2];
-
-static void play_turn(int i, void (*each)(void))
-{
-    struct msg m;
-    if (rig_take(&rig, i, MSG_EVAL, &m)) {
-        struct msg result = {.type = MSG_EVAL_RESULT,
-                             .eval_result = {rig.workers[i].session, m.eval.eval_id, m.eval.start, m.eval.count,
-                                             2.5 * (double)m.eval.count, m.eval.count}};
-        rig_say(&rig, rig.workers[i].control, &result); /* shares are lost with the process: no `each` here */
-    }
-    while (rig_take(&rig, i, MSG_ASSIGN, &m)) {
-        rig.workers[i].task = m.assign;
-        work[i] = true;
-    }
-    for (uint32_t f = 0; f < 2 && work[i]; f++) {
-        rig_deliver(&rig, i, f, (float)(1 + i) + 0.25f * (float)rig.workers[i].task.round);
-        if (each) each();
-    }
-}
-
-/* Play a run to its end, whatever was done of it before; `each` after every step. */
-static void play(void (*each)(void))
-{
-    work[0] = work[1] = false;
-    for (int turns = 0; turns < 200; turns++) {
-        struct engine_summary sum;
-        engine_summary(rig.engine, &sum);
-        if (sum.done) return;
-        for (int i = 0; i < 2; i++) play_turn(i, each);
-        for (int i = 0; i < 2; i++) {
-            if (work[i] && !merged(i)) {
-                rig_beat(&rig, i, WORKER_SENDING);
-                continue;
-            }
-            work[i] = false;
-            rig_catch_up(&rig, i);
-        }
-        if (each) each();
-    }
-    char text[WIRE_TEXT_MAX];
-    fail_msg("the run does not end, it waits for %s", engine_waiting(rig.engine, text, sizeof text));
-}
-
 static void begin(const char *const *settings)
 {
     rig_open(&rig, settings);
@@ -146,7 +93,7 @@ static const char *const *const methods[] = {diloco, ddp, async};
 static uint64_t calm_theta(const char *const *settings)
 {
     begin(settings);
-    play(NULL);
+    rig_play(&rig, NULL);
     uint64_t theta = rig_theta_hash(&rig);
     rig_close(&rig);
     return theta;
@@ -163,7 +110,7 @@ static void truncate_everywhere(const char *const *settings)
     begin(settings);
     total_rounds = rig.config.train.max_steps / (rig.config.train.method == METHOD_DDP ? 1 : 2);
     note();
-    play(note);
+    rig_play(&rig, note);
     assert_true(rig_theta_hash(&rig) == theta);
     rig_close(&rig);
     struct store *whole = copy_of_store;
@@ -198,7 +145,7 @@ static void truncate_everywhere(const char *const *settings)
         if (cut % 95 == 0) {
             rig_join(&rig, 0);
             rig_join(&rig, 1);
-            play(NULL);
+            rig_play(&rig, NULL);
             if (rig.config.train.method != METHOD_ASYNC) assert_true(rig_theta_hash(&rig) == theta);
             played++;
         }
@@ -229,7 +176,7 @@ static void restart(void)
     }
     for (int i = 0; i < 2; i++) {
         rig_join(&rig, i);
-        if (work[i]) rig_beat(&rig, i, WORKER_SENDING);
+        if (rig.at_work[i]) rig_beat(&rig, i, WORKER_SENDING);
     }
 }
 
@@ -241,7 +188,7 @@ static void test_restart_after_every_message(void **state)
         for (int p = 0; p < 2; p++) {
             power = p;
             begin(methods[i]);
-            play(restart);
+            rig_play(&rig, restart);
             assert_true(rig_theta_hash(&rig) == theta);
             struct engine_summary sum;
             engine_summary(rig.engine, &sum);
@@ -259,7 +206,7 @@ static void test_async_restart_keeps_state(void **state)
     (void)state;
     power = false;
     begin(async);
-    play(restart);
+    rig_play(&rig, restart);
     assert_int_equal(engine_samples_committed(rig.engine), 24);
     rig_close(&rig);
 }
@@ -300,7 +247,7 @@ static void test_durable_before_visible(void **state)
     const char *settings[] = {"coordinator.min_workers=2", "checkpoint.every=0", NULL};
     begin(settings);
     park();
-    play(park);
+    rig_play(&rig, park);
     int updates = 0;
     for (size_t i = 0; i < rig.n_out; i++) updates += rig.out[i].m->type == MSG_CHUNK;
     assert_true(updates >= 10);
@@ -340,7 +287,7 @@ static void test_full_disk(void **state)
         rig_restart(&rig, false, 0);
         rig_join(&rig, 0);
         rig_join(&rig, 1);
-        play(NULL);
+        rig_play(&rig, NULL);
         if (status != STATUS_OK) assert_true(rig_theta_hash(&rig) == theta);
         rig_close(&rig);
     }
@@ -372,7 +319,7 @@ static void test_over_when_found(void **state)
     (void)state;
     struct msg m;
     begin(diloco);
-    play(NULL);
+    rig_play(&rig, NULL);
     rig.config.coordinator.min_workers = 3;
     rig_restart(&rig, false, 0);
     for (int i = 0; i < 3; i++) {
@@ -395,7 +342,7 @@ static void test_interrupted(void **state)
     struct err err = {0};
     size_t size, after;
     begin(diloco);
-    play(NULL);
+    rig_play(&rig, NULL);
     uint64_t theta = rig_theta_hash(&rig), records = 0;
     engine_destroy(rig.engine);
     rig.engine = NULL;
@@ -419,7 +366,7 @@ static void test_damage_is_refused(void **state)
     struct err err = {0};
     size_t size;
     begin(diloco);
-    play(NULL);
+    rig_play(&rig, NULL);
     engine_destroy(rig.engine);
     rig.engine = NULL;
     uint64_t segment = last_segment(rig.store, &size);
@@ -442,7 +389,7 @@ static void test_other_format(void **state)
     char line[200];
     uint64_t round;
     begin(diloco);
-    play(NULL);
+    rig_play(&rig, NULL);
     engine_destroy(rig.engine);
     rig.engine = NULL;
     uint8_t *bytes = store_mem_state(rig.store, &round);
