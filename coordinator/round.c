@@ -246,12 +246,15 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
     return r->policy->judge(r, m, offer, reason_p);
 }
 
-/* Work before the assignment in hand. A worker that restarted from an older state offers it again: with a barrier it
- * will see for itself whether the updates after its base name it. */
-static enum round_verdict judge_old(const struct round *r, const struct round_offer *offer, uint16_t *code_p,
-                                    const char **reason_p)
+/* Work before the assignment in hand, which has ended. A worker that restarted from an older state offers it again:
+ * where later work of it was merged, with a barrier, it will see for itself which updates after its base name it. Where
+ * none was, none will: it may have a place in the next round although this fragment was refused, for another one was
+ * merged, and nothing would tell it if the refusal was lost. */
+static enum round_verdict judge_old(const struct round *r, const struct member *m, const struct round_offer *offer,
+                                    uint16_t *code_p, const char **reason_p)
 {
-    if (r->policy->barrier && offer->base_version < r->versions[offer->fragment]) return ROUND_HAVE;
+    bool later = m->merged[offer->fragment] > offer->round + 1;
+    if (r->policy->barrier && later && offer->base_version < r->versions[offer->fragment]) return ROUND_HAVE;
     *code_p = REJECT_LATE;
     *reason_p = drop_reason(REJECT_LATE);
     return ROUND_REJECT;
@@ -273,7 +276,7 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
         *reason_p = "merged already, before the worker lost its state";
         return ROUND_REJECT;
     }
-    if (work->round != offer->round) return judge_old(r, offer, code_p, reason_p);
+    if (work->round != offer->round) return judge_old(r, m, offer, code_p, reason_p);
     const struct part *part = &work->parts[offer->fragment];
     if (part->state == PART_HELD) return ROUND_HAVE;
     if (part->state == PART_DROPPED) {
@@ -281,7 +284,7 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
         *reason_p = drop_reason(*code_p);
         return ROUND_REJECT;
     }
-    if (!work->open) return judge_old(r, offer, code_p, reason_p);
+    if (!work->open) return judge_old(r, m, offer, code_p, reason_p);
     *code_p = check_offer(r, m, offer, reason_p);
     return *code_p ? ROUND_DROP : ROUND_ACCEPT;
 }

@@ -409,6 +409,34 @@ static void test_reopened_with_half_a_delta(void **state)
     close_machine(&r);
 }
 
+/* One fragment in time, the other one late: the worker has a place in the next round, and hears of what is wanted no
+ * more however late it asks. A fragment of which later work was merged it finds out about itself. */
+static void test_half_in_time(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.quorum=2", NULL};
+    struct round r;
+    struct round_close close;
+    uint16_t code;
+    open_machine(&r, settings, 2);
+    ready(&r, 0, 2);
+    open_round(&r, 0, 3);
+    struct round_offer late = offer_of(&r, 2, 0), merged = offer_of(&r, 2, 1);
+    for (uint32_t i = 0; i < 3; i++) deliver(&r, i, 1, 1000000);
+    for (uint32_t i = 0; i < 2; i++) deliver(&r, i, 0, 1000000);
+    assert_int_equal(close_all(&r, 60000000, &close), 2);
+    open_round(&r, 60000000, 3);
+    assert_int_equal(judge(&r, 2, &late, &code), ROUND_REJECT);
+    assert_int_equal(code, REJECT_LATE);
+    assert_int_equal(judge(&r, 2, &merged, &code), ROUND_HAVE);
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t f = 0; f < 2; f++) deliver(&r, i, f, 61000000);
+    assert_int_equal(close_all(&r, 61000000, &close), 2);
+    assert_int_equal(judge(&r, 2, &late, &code), ROUND_HAVE);
+    assert_int_equal(judge(&r, 2, &merged, &code), ROUND_HAVE);
+    close_machine(&r);
+}
+
 static void test_ddp_closes_together(void **state)
 {
     (void)state;
@@ -569,7 +597,7 @@ int main(void)
         cmocka_unit_test(test_barrier_rounds),   cmocka_unit_test(test_judge),
         cmocka_unit_test(test_quorum_and_deadline), cmocka_unit_test(test_member_leaves),
         cmocka_unit_test(test_reopened_round),   cmocka_unit_test(test_reopened_with_half_a_delta),
-        cmocka_unit_test(test_ddp_closes_together),
+        cmocka_unit_test(test_ddp_closes_together), cmocka_unit_test(test_half_in_time),
         cmocka_unit_test(test_async),            cmocka_unit_test(test_folds_refuse),
         cmocka_unit_test(test_steps_by_speed),
         cmocka_unit_test(test_async_durations),  cmocka_unit_test(test_quorum_of_a_round_that_was_found),
