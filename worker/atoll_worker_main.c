@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/config.h"
 #include "common/config_keys.h"
 #include "common/fileio.h"
@@ -19,10 +20,16 @@
 #include "worker/train_data.h"
 #include "worker/worker_dir.h"
 
-enum { ADDRESS_POLL_US = 200000, ADDRESS_WAIT_S = 60, FOLDER_NAME_MAX = 60 };
+enum {
+    ADDRESS_POLL_US = 200000,
+    ADDRESS_WAIT_S = 60,
+    FOLDER_NAME_MAX = 60,
+    MAX_WAIT_LEAST_S = 5, /* heartbeats are answered, one a second (worker/pulse.h) */
+};
 
 struct arguments {
     const char *join, *dir, *name, *train, *val;
+    uint64_t max_wait_s; /* UINT64_MAX: no limit */
     struct options options;
     struct config config;
     struct config_sources sources;
@@ -65,10 +72,14 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         {"data.train", OPTION_TEXT, &a->train, "GLOB", "token shards to train on"},
         {"data.val", OPTION_TEXT, &a->val, "GLOB",
          "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
+        {"max-wait", OPTION_COUNT, &a->max_wait_s, "SECONDS",
+         "end, with 75, when the coordinator does not answer for so long (default: wait on)"},
     };
+    a->max_wait_s = UINT64_MAX;
     a->options = (struct options){
         .program = "atoll-worker",
-        .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--section.key=value ...]",
+        .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
+                 "[--section.key=value ...]",
         .about =
             "Joins a training run and computes for it until the run is done. Local keys only: data.train, data.val,\n"
             "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps; everything else\n"
@@ -86,6 +97,8 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         return err_set(err, STATUS_INVALID, "--name has 1 to %d bytes", WIRE_NAME_MAX - 1);
     if (a->name && !text_is_clean(a->name, strlen(a->name), false))
         return err_set(err, STATUS_INVALID, "--name is not UTF-8 without control characters: give another one");
+    if (a->max_wait_s < MAX_WAIT_LEAST_S)
+        return err_set(err, STATUS_INVALID, "--max-wait is %d seconds or more", MAX_WAIT_LEAST_S);
     if (a->name && !a->dir && strchr(a->name, '/'))
         return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir, too", a->name);
     if (!getenv(EXIT_LASTING_ENV)) config_env_warn(); /* under launch the coordinator does */
@@ -170,15 +183,17 @@ static void end_here(const char *line)
 }
 
 /* A name service that does not answer is waited for here: what ZeroMQ looks up cannot be interrupted. */
-static enum status find_host(const char *join, struct err *err)
+static enum status find_host(const struct train_options *o, struct err *err)
 {
     struct transport_address address;
     bool ipv6, said = false;
-    TRY(transport_address_parse(&address, join, err));
+    uint64_t since = clock_monotonic_us();
+    TRY(transport_address_parse(&address, o->join, err));
     address.hurried = true;
     for (;;) {
         enum status status = transport_zmq_look_up(&address, &ipv6, err);
         if (status != STATUS_AGAIN) return status;
+        if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
         if (!said) log_warn("%s, trying on", err->msg);
         said = true;
         TRY(train_go_on(err));
@@ -196,7 +211,7 @@ static enum status look_around(struct arguments *a, struct train_options *o, str
     tokens_close(&train);
     tokens_close(&val);
     if (o->run_dir[0]) TRY(await_coordinator(o, err));
-    return find_host(o->join, err);
+    return find_host(o, err);
 }
 
 static enum exit_code work(struct arguments *a, struct err *err)
@@ -206,6 +221,7 @@ static enum exit_code work(struct arguments *a, struct err *err)
     o.local = &a->config;
     o.sources = &a->sources;
     o.end = end_here;
+    o.max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
     train_catch_signals();
     if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
     enum status status = look_around(a, &o, err);

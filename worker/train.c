@@ -232,6 +232,13 @@ static void shut_link(struct trainer *t, uint64_t flush_us)
     t->link = NULL;
 }
 
+/* How long the coordinator has not answered, of this wait. */
+static uint64_t silent_us(const struct trainer *t, const struct patience *p, uint64_t now)
+{
+    uint64_t heard = pulse_heard_us(outer_loop_pulse(t->loop)), last = heard > p->since ? heard : p->since;
+    return now > last ? now - last : 0;
+}
+
 /* A coordinator on this machine may come back at another port: its run folder says where. Where that cannot be reached
  * the worker leaves as it does after any error, by the connection that it has. END: it will not come back, the run is
  * complete and nobody told us. */
@@ -260,10 +267,11 @@ static enum status wait_for_work(struct trainer *t, struct patience *patience, c
     else if (due - now < wait)
         wait = due - now;
     pump(t, wait);
-    uint64_t heard = pulse_heard_us(outer_loop_pulse(t->loop));
-    if (!t->options->address_file[0] || now < ADDRESS_US + (heard > patience->since ? heard : patience->since))
-        return STATUS_OK;
-    return follow_address(t, join, cap, err);
+    uint64_t silent = silent_us(t, patience, now);
+    if (silent >= t->options->max_wait_us)
+        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %.0f s (--max-wait)",
+                       (double)silent / 1e6);
+    return t->options->address_file[0] && silent >= ADDRESS_US ? follow_address(t, join, cap, err) : STATUS_OK;
 }
 
 static enum status loop(struct trainer *t, struct err *err)

@@ -21,6 +21,7 @@ struct train_options {
     char run_dir[CONFIG_PATH_MAX];           /* "": not so */
     char address_file[CONFIG_PATH_MAX + 16]; /* where the join line may change */
     uint8_t run_id[WIRE_UUID];               /* of the run the folder holds; zeros: not known */
+    uint64_t max_wait_us; /* a coordinator that does not answer for so long is waited for no more; UINT64_MAX: never */
     void (*end)(const char *line); /* replica.h */
 };
 

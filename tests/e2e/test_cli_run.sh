@@ -128,6 +128,12 @@ cp calm/summary.json over/
 finish "$pid" 30 0 "a worker whose run ends while it waits for an address"
 echo "a worker waits for the folder of its coordinator"
 
+# Where nobody answers any more a worker waits on, or for as long as it was told to.
+start alone.log "$BIN/atoll-worker" --join tcp://127.0.0.1:9 --max-wait 5 --dir alone --data.train="$WORK/data/train_*.bin"
+finish "$pid" 60 75 "a worker whose coordinator never answers"
+grep -qE 'the coordinator has not answered for [5-9] s \(--max-wait\); start it again' alone.log ||
+    fail "a worker that gives up said: $(<alone.log)"
+
 # A folder that somebody serves by hand is left alone, the address in it above all.
 few_files() { # connections of strangers must not take what the journal needs
     ulimit -Sn 256
