@@ -191,11 +191,18 @@ void rig_restart(struct rig *r, bool power, uint64_t draw)
     must_start(r);
 }
 
+static void must(const struct rig *r, enum status status, const struct err *err)
+{
+    if (status == STATUS_OK) return;
+    if (r->failed) r->failed(err);
+    fail_msg("%s", err->msg);
+}
+
 void rig_say(struct rig *r, uint64_t peer, const struct msg *m)
 {
     struct err err = {0};
     r->now += RIG_STEP;
-    if (engine_on_message(r->engine, peer, msg_lane(m->type), m, r->now, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    must(r, engine_on_message(r->engine, peer, msg_lane(m->type), m, r->now, &err), &err);
     if (engine_check(r->engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
@@ -206,7 +213,7 @@ void rig_wait(struct rig *r, uint64_t us)
     for (int turns = 0; r->now < end; turns++) {
         uint64_t at = engine_next_deadline_us(r->engine);
         r->now = at > r->now ? (at < end ? at : end) : r->now;
-        if (engine_tick(r->engine, r->now, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        must(r, engine_tick(r->engine, r->now, &err), &err);
         if (engine_next_deadline_us(r->engine) <= r->now) {
             if (engine_finished(r->engine)) return;
             r->now++; /* a deadline that stays in the past must not stop the clock */

@@ -52,6 +52,7 @@ struct rig {
     uint64_t rounds_told;
     uint64_t socket; /* bytes up, and down, since this process began */
     size_t live; /* mem_live_bytes that rig_close expects */
+    void (*failed)(const struct err *err); /* the engine did: does not return; NULL: the test fails */
 };
 
 /* settings: "section.key=value", NULL-terminated. Defaults: diloco, 2 fragments, fp32, H 2, 3 rounds, no evaluation. */

@@ -22,6 +22,11 @@
 void powercut_begin(const char *root);
 /* Changes since then, or until powercut_end. */
 size_t powercut_changes(void);
+/* Of the calls from now on that would change something, or make it safe, number `call` (from 0) fails with EIO, a write
+ * when half of it is done. The others do what they are asked for. */
+void powercut_fail(size_t call);
+/* Whether that was reached. */
+bool powercut_failed(void);
 /* Whether change i made something safe. */
 bool powercut_syncs(size_t i);
 /* No more is recorded; what was recorded stays until powercut_free. */

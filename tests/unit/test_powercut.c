@@ -1,6 +1,6 @@
 /* The power fails after every single change of a file or a folder: files are whole, a run comes back with everything
- * that anybody has seen, a worker with the state that it was told is saved. The disk is tests/lib/powercut.h.
- * ctest: timeout=240 */
+ * that anybody has seen, a worker with the state that it was told is saved. And single calls fail, each once. The disk
+ * is tests/lib/powercut.h. ctest: timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -385,6 +385,85 @@ static void test_again(void **state)
     }
 }
 
+/* --- calls that fail ---------------------------------------------------------------------------------------------- */
+
+static jmp_buf stopped;
+static size_t failing;
+
+static void stop(const struct err *err)
+{
+    assert_non_null(strstr(err->msg, "Input/output error"));
+    longjmp(stopped, 1);
+}
+
+static int open_files(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir)) n++;
+    closedir(dir);
+    return n;
+}
+
+/* Of a run in `root`, one call fails; the coordinator that stops for it, if it does, comes back with all that was seen,
+ * in the same folder. False: there were not so many calls. */
+static bool fails_once(void)
+{
+    struct err err = {0};
+    struct store *volatile store = NULL;
+    volatile bool opened = false, ended = false;
+    int files = open_files();
+    n_seen = 0;
+    powercut_begin(root);
+    powercut_fail(failing);
+    if (!setjmp(stopped)) {
+        struct store *s = NULL;
+        if (store_disk_open(&s, root, &err) != STATUS_OK) stop(&err);
+        store = s;
+        opened = true;
+        if (rig_open_on(&rig, settings, s, &err) != STATUS_OK) stop(&err);
+        rig.failed = stop;
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        note();
+        rig_play(&rig, note);
+        ended = true;
+    }
+    bool failed = powercut_failed();
+    if (opened) rig_close_on(&rig);
+    if (store) store->ops->close(store);
+    powercut_free();
+    if (open_files() != files) fail_msg("call %zu fails: files stay open", failing);
+    if (mem_live_bytes()) fail_msg("call %zu fails: memory stays", failing);
+    if (ended && !failed) return false;
+    struct seen last = n_seen ? seen[n_seen - 1] : (struct seen){0};
+    instant = failing;
+    draw = 0;
+    last.changes = 0;
+    seen[0] = last;
+    n_seen = n_seen ? 1 : 0;
+    image = root;
+    look_at_run();
+    return true;
+}
+
+static void test_calls_that_fail(void **state)
+{
+    const char *const usual = image;
+    (void)state;
+    powercut_free();
+    settings = diloco;
+    for (failing = 0;; failing += STRIDE) {
+        bool more = fails_once();
+        remove_all(root);
+        assert_int_equal(mkdir(root, 0777), 0);
+        if (!more) break;
+    }
+    assert_true(failing > 200);
+    image = usual;
+}
+
 static void quiet(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx, (void)level, (void)line;
@@ -418,6 +497,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_run, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_of_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_calls_that_fail, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
