@@ -242,7 +242,8 @@ int __wrap_ftruncate(int fd, off_t length)
 {
     pthread_mutex_lock(&d->lock);
     int node = node_of(fd), rc = node != POWERCUT_NONE && fails() ? -1 : __real_ftruncate(fd, length);
-    if (node != POWERCUT_NONE && !rc) record((struct powercut_change){.what = LENGTH, .node = node, .n = (size_t)length});
+    if (node != POWERCUT_NONE && !rc)
+        record((struct powercut_change){.what = LENGTH, .node = node, .n = (size_t)length});
     pthread_mutex_unlock(&d->lock);
     return rc;
 }
@@ -269,7 +270,8 @@ int __wrap_rename(const char *from, const char *to)
     int rc = a.folder != POWERCUT_NONE && fails() ? -1 : __real_rename(from, to), cause = errno;
     if (!rc && a.folder != b.folder) powercut_broken("renamed to another folder", to);
     if (!rc && a.folder != POWERCUT_NONE && a.node != b.node) /* two names of one file: both stay */
-        record((struct powercut_change){.what = RENAME, .node = a.folder, .name = copied(a.name), .to = copied(b.name)});
+        record((struct powercut_change){
+            .what = RENAME, .node = a.folder, .name = copied(a.name), .to = copied(b.name)});
     pthread_mutex_unlock(&d->lock);
     errno = cause;
     return rc;
@@ -289,7 +291,8 @@ int __wrap_link(const char *from, const char *to)
 
 static void record_gone(const struct place *p)
 {
-    if (p->folder != POWERCUT_NONE) record((struct powercut_change){.what = UNNAME, .node = p->folder, .name = copied(p->name)});
+    if (p->folder == POWERCUT_NONE) return;
+    record((struct powercut_change){.what = UNNAME, .node = p->folder, .name = copied(p->name)});
 }
 
 int __wrap_unlink(const char *path)
