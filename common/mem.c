@@ -16,9 +16,9 @@ enum { HUGE_FROM = 2 << 20 }; /* blocks from here on ask for transparent huge pa
 static atomic_long fail_countdown;
 static atomic_size_t live_bytes;
 
-void mem_fail_after(long n)
+long mem_fail_after(long n)
 {
-    atomic_store(&fail_countdown, n);
+    return atomic_exchange(&fail_countdown, n);
 }
 
 size_t mem_live_bytes(void)

@@ -19,8 +19,9 @@ char *mem_strdup(const char *text) MUST_CHECK;
 /* NULL is allowed. */
 void mem_free(void *block);
 
-/* Test hook: the n-th allocation from now on (1 = the next) fails once; 0 switches the hook off. */
-void mem_fail_after(long n);
+/* Test hook: the n-th allocation from now on (1 = the next) fails once; 0 switches the hook off. Returns what was left
+ * of the n before: 0 when that one failed. */
+long mem_fail_after(long n);
 /* Bytes handed out and not yet freed. */
 size_t mem_live_bytes(void);
 

@@ -240,6 +240,16 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     return s;
 }
 
+static void refuse_place(struct engine *e, uint64_t peer, const char *name)
+{
+    if (session_table_full(&e->sessions))
+        engine_refuse(e, peer, REFUSE_FULL,
+                      "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
+                      e->config.coordinator.max_workers, name);
+    else
+        engine_refuse(e, peer, REFUSE_FULL, "the coordinator has no memory left for '%s'", name);
+}
+
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
@@ -254,12 +264,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     }
     if (!join_matches(e, peer, m)) return STATUS_OK;
     struct session *s = open_session(e, peer, m);
-    if (!s) {
-        engine_refuse(e, peer, REFUSE_FULL,
-                      "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
-                      e->config.coordinator.max_workers, m->name);
-        return STATUS_OK;
-    }
+    if (!s) return refuse_place(e, peer, m->name), STATUS_OK;
     TRY(seat(e, s, err));
     bool resume = can_resume(e, m);
     send_welcome(e, s, resume);

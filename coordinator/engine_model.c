@@ -173,13 +173,12 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
     layout_init(&layout);
     enum status status = layout_decode(&layout, &r);
     if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
-    if (status == STATUS_NOMEM) return err_set(err, status, "no memory for the layout");
-    if (status != STATUS_OK) {
+    if (status == STATUS_NOMEM) {
+        err_set(err, status, "no memory for the layout");
+    } else if (status != STATUS_OK) {
         engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
-        layout_finish(&layout);
-        return STATUS_OK;
-    }
-    if (first_join_fits(e, peer, m, &layout)) {
+        status = STATUS_OK;
+    } else if (first_join_fits(e, peer, m, &layout)) {
         status = engine_keep_files(e, true, err);
         if (status == STATUS_OK) status = write_model(e, m, &layout, err);
         uint32_t n = layout.n_fragments;

@@ -18,6 +18,13 @@ void session_table_finish(struct session_table *t)
     memset(t, 0, sizeof *t);
 }
 
+bool session_table_full(const struct session_table *t)
+{
+    for (uint32_t i = 0; i < t->cap; i++)
+        if (!t->sessions[i].id) return false;
+    return true;
+}
+
 struct session *session_add(struct session_table *t, uint64_t id)
 {
     for (uint32_t i = 0; i < t->cap; i++) {

@@ -50,6 +50,8 @@ struct session_table {
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments) MUST_CHECK;
 void session_table_finish(struct session_table *t);
+/* All slots are taken. */
+bool session_table_full(const struct session_table *t);
 /* A free slot made a session; NULL when all are taken or memory is short. */
 struct session *session_add(struct session_table *t, uint64_t id);
 void session_remove(struct session_table *t, struct session *s);

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -32,12 +33,12 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
     *mail = (struct rig_mail){.peer = peer, .m = &pool[r->n_out - 1]};
     *mail->m = *m;
     if (m->type == MSG_CHUNK) {
-        uint8_t *copy = mem_alloc(1, m->chunk.size);
+        uint8_t *copy = malloc(m->chunk.size); /* not the engine's memory, which may fail */
         assert_non_null(copy);
         memcpy(copy, m->chunk.data, m->chunk.size);
         mail->m->chunk.data = copy;
     }
-    if (m->type == MSG_STATUS_REPLY) mail->m->status_reply.json = mem_strdup(m->status_reply.json);
+    if (m->type == MSG_STATUS_REPLY) mail->m->status_reply.json = strdup(m->status_reply.json);
     return STATUS_OK;
 }
 
@@ -60,8 +61,8 @@ void rig_forget(struct rig *r)
 {
     for (size_t i = 0; i < r->n_out; i++) {
         struct msg *m = r->out[i].m;
-        if (m->type == MSG_CHUNK) mem_free((void *)(uintptr_t)m->chunk.data);
-        if (m->type == MSG_STATUS_REPLY) mem_free((void *)(uintptr_t)m->status_reply.json);
+        if (m->type == MSG_CHUNK) free((void *)(uintptr_t)m->chunk.data);
+        if (m->type == MSG_STATUS_REPLY) free((void *)(uintptr_t)m->status_reply.json);
     }
     r->n_out = 0;
     r->n_events = 0;
@@ -141,8 +142,10 @@ enum status rig_open_on(struct rig *r, const char *const *settings, struct store
     memset(r, 0, sizeof *r);
     r->store = store;
     log_set_sink(quiet, NULL);
+    long left = mem_fail_after(0);
     configure(r, settings);
     make_layout(r);
+    (void)mem_fail_after(left);
     r->now = 1000000;
     r->entropy = 99;
     r->next_peer = 1;
@@ -155,10 +158,18 @@ enum status rig_open_on(struct rig *r, const char *const *settings, struct store
     return rig_start(r, err);
 }
 
-void rig_close_on(struct rig *r)
+/* What the rig itself allocates does not fail. */
+static void check(const struct rig *r)
 {
     struct err err = {0};
-    if (r->engine && engine_check(r->engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    long left = mem_fail_after(0);
+    if (engine_check(r->engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    (void)mem_fail_after(left);
+}
+
+void rig_close_on(struct rig *r)
+{
+    if (r->engine) check(r);
     engine_destroy(r->engine);
     rig_forget(r);
     layout_finish(&r->layout);
@@ -203,7 +214,7 @@ void rig_say(struct rig *r, uint64_t peer, const struct msg *m)
     struct err err = {0};
     r->now += RIG_STEP;
     must(r, engine_on_message(r->engine, peer, msg_lane(m->type), m, r->now, &err), &err);
-    if (engine_check(r->engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    check(r);
 }
 
 void rig_wait(struct rig *r, uint64_t us)
@@ -294,7 +305,10 @@ void rig_join(struct rig *r, int worker)
     rig_expect(r, worker, MSG_CONFIG, &m);
     rig_join_message(r, worker, held, &m);
     rig_say(r, w->control, &m);
-    if (rig_take(r, worker, MSG_REFUSE, &m)) fail_msg("refused: %s", m.refuse.text);
+    if (rig_take(r, worker, MSG_REFUSE, &m)) {
+        struct err err = {0};
+        must(r, err_set(&err, STATUS_REFUSED, "refused: %s", m.refuse.text), &err);
+    }
     rig_expect(r, worker, MSG_WELCOME, &m);
     w->session = m.welcome.session;
     w->id = m.welcome.worker_id;
@@ -340,10 +354,12 @@ static size_t payload_of(const struct rig *r, uint32_t fragment, float level, ui
     struct codec *codec;
     float x[RIG_PARAMS];
     size_t size;
+    long left = mem_fail_after(0);
     rig_values(r, fragment, level, x);
     assert_int_equal(codec_create_for_fragment(&codec, r->config.codec.up, &r->layout, fragment, NULL), STATUS_OK);
     assert_int_equal(codec_encode(codec, x, out, PAYLOAD_MAX, &size, NULL), STATUS_OK);
     codec_destroy(codec);
+    (void)mem_fail_after(left);
     return size;
 }
 

@@ -52,7 +52,8 @@ struct rig {
     uint64_t rounds_told;
     uint64_t socket; /* bytes up, and down, since this process began */
     size_t live; /* mem_live_bytes that rig_close expects */
-    void (*failed)(const struct err *err); /* the engine did: does not return; NULL: the test fails */
+    /* The engine failed, or refused a worker: does not return. NULL: the test fails. */
+    void (*failed)(const struct err *err);
 };
 
 /* settings: "section.key=value", NULL-terminated. Defaults: diloco, 2 fragments, fp32, H 2, 3 rounds, no evaluation. */

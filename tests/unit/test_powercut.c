@@ -1,6 +1,6 @@
 /* The power fails after every single change of a file or a folder: files are whole, a run comes back with everything
- * that anybody has seen, a worker with the state that it was told is saved. And single calls fail, each once. The disk
- * is tests/lib/powercut.h. ctest: timeout=240 */
+ * that anybody has seen, a worker with the state that it was told is saved. And single calls and allocations fail, each
+ * once. The disk is tests/lib/powercut.h. ctest: timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -385,14 +385,18 @@ static void test_again(void **state)
     }
 }
 
-/* --- calls that fail ---------------------------------------------------------------------------------------------- */
+/* --- what fails once ---------------------------------------------------------------------------------------------- */
 
 static jmp_buf stopped;
+static bool memory; /* what fails: an allocation, or a call that changes files */
 static size_t failing;
 
 static void stop(const struct err *err)
 {
-    assert_non_null(strstr(err->msg, "Input/output error"));
+    (void)mem_fail_after(0);
+    const char *const want = memory ? "memory" : "Input/output error";
+    if (!strstr(err->msg, want) && !(memory && strstr(err->msg, "cannot start 2 threads")))
+        fail_msg("number %zu fails, and the line is: %s", failing, err->msg);
     longjmp(stopped, 1);
 }
 
@@ -406,17 +410,17 @@ static int open_files(void)
     return n;
 }
 
-/* Of a run in `root`, one call fails; the coordinator that stops for it, if it does, comes back with all that was seen,
- * in the same folder. False: there were not so many calls. */
-static bool fails_once(void)
+/* The run of `settings` in `root`, up to what fails, if it stops for that. False: nothing did. */
+static bool run_failing(void)
 {
     struct err err = {0};
     struct store *volatile store = NULL;
-    volatile bool opened = false, ended = false;
-    int files = open_files();
-    n_seen = 0;
+    volatile bool opened = false, failed = false;
     powercut_begin(root);
-    powercut_fail(failing);
+    if (memory)
+        (void)mem_fail_after((long)failing + 1);
+    else
+        powercut_fail(failing);
     if (!setjmp(stopped)) {
         struct store *s = NULL;
         if (store_disk_open(&s, root, &err) != STATUS_OK) stop(&err);
@@ -428,40 +432,55 @@ static bool fails_once(void)
         rig_join(&rig, 1);
         note();
         rig_play(&rig, note);
-        ended = true;
+        failed = memory ? !mem_fail_after(0) : powercut_failed();
+    } else {
+        failed = true;
     }
-    bool failed = powercut_failed();
     if (opened) rig_close_on(&rig);
     if (store) store->ops->close(store);
     powercut_free();
-    if (open_files() != files) fail_msg("call %zu fails: files stay open", failing);
-    if (mem_live_bytes()) fail_msg("call %zu fails: memory stays", failing);
-    if (ended && !failed) return false;
-    struct seen last = n_seen ? seen[n_seen - 1] : (struct seen){0};
-    instant = failing;
-    draw = 0;
-    last.changes = 0;
-    seen[0] = last;
-    n_seen = n_seen ? 1 : 0;
-    image = root;
-    look_at_run();
-    return true;
+    return failed;
 }
 
-static void test_calls_that_fail(void **state)
+/* A coordinator that stops leaves nothing behind, and comes back in the same folder with all that was seen. */
+static void everything_fails_once(bool of_memory)
 {
     const char *const usual = image;
-    (void)state;
+    int files = open_files();
     powercut_free();
+    memory = of_memory;
     settings = diloco;
-    for (failing = 0;; failing += STRIDE) {
-        bool more = fails_once();
+    image = root;
+    draw = 0;
+    for (failing = 0;; failing += of_memory ? 1 : STRIDE) {
+        n_seen = 0;
+        bool more = run_failing();
+        if (open_files() != files) fail_msg("number %zu fails: files stay open", failing);
+        if (mem_live_bytes()) fail_msg("number %zu fails: memory stays", failing);
+        if (n_seen) seen[0] = seen[n_seen - 1];
+        seen[0].changes = 0;
+        n_seen = n_seen ? 1 : 0;
+        instant = failing;
+        look_at_run();
         remove_all(root);
         assert_int_equal(mkdir(root, 0777), 0);
         if (!more) break;
     }
-    assert_true(failing > 200);
     image = usual;
+}
+
+static void test_calls_that_fail(void **state)
+{
+    (void)state;
+    everything_fails_once(false);
+    assert_true(failing > 200);
+}
+
+static void test_memory_that_fails(void **state)
+{
+    (void)state;
+    everything_fails_once(true);
+    assert_true(failing > 50);
 }
 
 static void quiet(void *ctx, enum log_level level, const char *line)
@@ -498,6 +517,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_run_of_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(test_again, setup, teardown),
         cmocka_unit_test_setup_teardown(test_calls_that_fail, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_that_fails, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
