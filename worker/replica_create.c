@@ -146,6 +146,18 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     return make_optimizer(r, devices, err);
 }
 
+/* A device that gave no memory may have failed before, and says that. */
+static enum status cause_of(struct replica *r, enum status status, struct err *err)
+{
+    struct err why = {0};
+    for (int i = 0; i < r->n_ranks && status == STATUS_NOMEM; i++) {
+        struct device *dev = r->ranks[i].dev;
+        if (!dev || dev->ops->sync(dev, &why) == STATUS_OK) continue;
+        status = err_set(err, why.code, "%s", why.msg);
+    }
+    return status;
+}
+
 enum status replica_create(struct replica **out, const struct replica_config *config, const struct layout *layout,
                            const struct tokens *train, struct err *err)
 {
@@ -161,7 +173,7 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ordered, NULL);
     pthread_cond_init(&r->reported, NULL);
-    enum status status = fill(r, train, err);
+    enum status status = cause_of(r, fill(r, train, err), err);
     if (status == STATUS_OK)
         *out = r;
     else

@@ -50,6 +50,12 @@ size_t cudart_stub_left(void)
     return left;
 }
 
+void cudart_stub_heal(void)
+{
+    for (int i = 0; i < STUB_GPUS_MAX; i++) stub_gpus[i].error = cudaSuccess;
+    last = cudaSuccess;
+}
+
 /* ---- errors ---------------------------------------------------------------------------------------------------------
  */
 
@@ -58,11 +64,31 @@ int stub_current(void)
     return current;
 }
 
+/* Whether `any` is about it: memory lacks where something is made. Events are made by the thousand. */
+static bool may_fail(const char *call)
+{
+    static const char *const others[] = {"cudaFree", "Destroy", "Query", "EventCreate"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(call, others[i])) return false;
+    return cudart_stub.code != cudaErrorMemoryAllocation || strstr(call, "lloc") || strstr(call, "Create");
+}
+
+/* But for lack of memory the device is dead then. */
+static bool any_fails(const char *call)
+{
+    if (!cudart_stub.any || !may_fail(call) || --cudart_stub.any) return false;
+    cudart_stub.failed_in = call;
+    if (cudart_stub.code != cudaErrorMemoryAllocation) stub_gpus[current].error = cudart_stub.code;
+    return true;
+}
+
 cudaError_t stub_begin(const char *call)
 {
     cudaError_t code = cudaSuccess;
     pthread_mutex_lock(&stub_lock);
-    if (cudart_stub.call && !strcmp(cudart_stub.call, call) && cudart_stub.after && --cudart_stub.after == 0)
+    if (any_fails(call))
+        code = cudart_stub.code;
+    else if (cudart_stub.call && !strcmp(cudart_stub.call, call) && cudart_stub.after && --cudart_stub.after == 0)
         code = cudart_stub.code;
     else
         code = stub_gpus[current].error;

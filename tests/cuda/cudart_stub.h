@@ -28,6 +28,10 @@ struct cudart_stub {
     struct stub_at fail, hang;
     const char *call;     /* this one returns `code` when it is called for the `after`th time from now; NULL: none */
     unsigned after;
+    /* So does this one, counted from 1 over all calls but those that free something, only look, or make events; of
+     * cudaErrorMemoryAllocation, over those that make something. 0: none. */
+    unsigned long any;
+    const char *failed_in; /* the last one that was */
     cudaError_t code;
     unsigned long loaded; /* kernels whose attributes were asked for */
     bool sleeps[STUB_GPUS_MAX]; /* who waits for a stream of this device does not spin */
@@ -46,5 +50,7 @@ struct CUstream_st {
 
 /* Allocations of device and host that were not freed, streams and events that were not destroyed. */
 size_t cudart_stub_left(void);
+/* Devices that failed are well again, and what was left of them is forgotten. */
+void cudart_stub_heal(void);
 
 #endif

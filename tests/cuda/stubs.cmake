@@ -71,6 +71,12 @@ function(atoll_stubbed_plugin name)
 endfunction()
 atoll_stubbed_plugin(atoll_cuda_stubbed $<TARGET_OBJECTS:cuda_true>)
 
+add_executable(test_cuda_failures cuda/test_cuda_failures.c)
+target_include_directories(test_cuda_failures SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
+target_link_libraries(test_cuda_failures PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
+add_test(NAME test_cuda_failures COMMAND test_cuda_failures WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(test_cuda_failures PROPERTIES LABELS parity TIMEOUT 240)
+
 # What tests/CMakeLists.txt compares on a GPU, compared on that plugin.
 set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so ATOLL_ALGO_CACHE=/dev/null)
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage theta recompute)
