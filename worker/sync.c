@@ -147,8 +147,10 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     /* The next assignment overtakes the update that ends this round: the update is larger. */
     if (s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && m->round <= s->round)) return false;
     if (s->has_task && m->round <= s->task.round) return false;
-    if (s->last_round != SYNC_NO_ROUND &&
-        (m->round < s->last_round || (m->round == s->last_round && !s->last_again)))
+    /* With a barrier a round may begin again for a fragment of it, refused perhaps to an earlier life of this worker;
+     * what was said of it before has the versions of then, below ours. */
+    bool again = s->last_again || !s->async;
+    if (s->last_round != SYNC_NO_ROUND && (m->round < s->last_round || (m->round == s->last_round && !again)))
         return false;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (!s->async && s->holds && s->f[i].version > m->versions[i]) return false;

@@ -63,9 +63,9 @@ atoll_planted(update_applied_under_a_task worker/sync.c
 atoll_planted(lost_round_never_taken_again worker/sync.c
     "s->round = s->last_round = SYNC_NO_ROUND; /*"
     "s->round = SYNC_NO_ROUND; /*")
-atoll_planted(refused_round_never_taken_again worker/sync_connection.c
-    "s->last_again = true;"
-    "")
+atoll_planted(refused_round_never_taken_again worker/sync.c
+    "s->last_again || !s->async;"
+    "false;")
 atoll_planted(half_a_ddp_delta_kept coordinator/round.c
     "dropped && r->p.together"
     "dropped && 0")

@@ -319,6 +319,21 @@ static void test_stale_assignments(void **state)
     assert_false(sync_on_assign(&syncrig.s, &next, syncrig.now)); /* versions of the past */
 }
 
+/* With a barrier, for what was refused of it to an earlier life; without one the next round has another number. */
+static void test_round_begins_again(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        syncrig_start(async, 1, 0);
+        syncrig_train(0, 0, 10);
+        syncrig_credit(0, 0, 10, 10);
+        syncrig_update(0, 0, 0);
+        struct msg_assign before = syncrig_assign(0, 0), again = syncrig_assign(0, 1);
+        assert_false(sync_on_assign(&syncrig.s, &before, syncrig.now));
+        assert_int_equal(sync_on_assign(&syncrig.s, &again, syncrig.now), !async);
+    }
+}
+
 static void test_rejection_ends_the_round(void **state)
 {
     (void)state;
@@ -486,6 +501,7 @@ int main(void)
         cmocka_unit_test(test_credit_of_other_rounds_changes_nothing),
         cmocka_unit_test(test_assignment_that_overtakes_the_update),
         cmocka_unit_test(test_stale_assignments),
+        cmocka_unit_test(test_round_begins_again),
         cmocka_unit_test(test_rejection_ends_the_round),
         cmocka_unit_test(test_last_round_may_be_given_by_a_new_session),
         cmocka_unit_test(test_closed_without_us_asks_for_the_verdict),
