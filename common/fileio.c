@@ -275,6 +275,13 @@ void file_map_close(struct file_map *map)
     *map = (struct file_map){0};
 }
 
+/* A new name in a folder; one that may be written and not read cannot be fsynced. */
+static enum status sync_name(const char *path, struct err *err)
+{
+    enum status status = sync_parent(path, err);
+    return status != STATUS_OK && errno == EACCES ? STATUS_OK : status;
+}
+
 enum status dir_make(const char *path, struct err *err)
 {
     char part[FILEIO_PATH_MAX];
@@ -285,7 +292,7 @@ enum status dir_make(const char *path, struct err *err)
         if (path[i] != '/' && path[i]) continue;
         part[i] = 0;
         if (mkdir(part, 0777) == 0)
-            TRY(sync_parent(part, err));
+            TRY(sync_name(part, err));
         else if (errno != EEXIST)
             return fail(err, "make folder", part);
         part[i] = path[i];

@@ -11,7 +11,7 @@ atoll_planted_power(renamed_before_it_is_safe test_files common/fileio
 atoll_planted_power(name_not_safe test_files common/fileio
     "enum status status = sync_parent(out->path, err);" "enum status status = STATUS_OK;")
 atoll_planted_power(folder_not_safe test_files common/fileio
-    "if (mkdir(part, 0777) == 0)\n            TRY(sync_parent(part, err));\n        else if (errno"
+    "if (mkdir(part, 0777) == 0)\n            TRY(sync_name(part, err));\n        else if (errno"
     "if (mkdir(part, 0777) != 0 && errno")
 atoll_planted_power(written_over_in_its_place test_files common/fileio
     "if (!spare) TRY(temporary_name(path, own, sizeof own, err));" "snprintf(own, sizeof own, \"%s\", path);")

@@ -1,5 +1,5 @@
 /* codec.down auto: the size of a union is known before it is encoded, and the smaller way is taken. And what a union
- * does with vectors and with what its codec loses. */
+ * does with vectors and with what its codec loses. ctest: timeout=150 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
