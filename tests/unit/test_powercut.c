@@ -87,6 +87,7 @@ static const char *in_image(const char *name)
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 enum { VERSIONS = 5, VERSION_BYTES = 3000 };
+#define NEVER SIZE_MAX
 
 /* Of versions 1 ... VERSIONS: the changes that were made when writing it had returned. */
 static size_t written[VERSIONS + 1];
@@ -101,9 +102,10 @@ static size_t version_of(int v, uint8_t out[VERSION_BYTES])
 
 static int newest_written(void)
 {
-    int v = 0;
-    while (v < VERSIONS && written[v + 1] <= instant) v++;
-    return v;
+    int newest = 0;
+    for (int v = 1; v <= VERSIONS; v++)
+        if (written[v] <= instant) newest = v;
+    return newest;
 }
 
 /* The version that a file is; 0: there is none. */
@@ -179,14 +181,13 @@ static void look_at_state(void)
     if (newest < newest_written()) wrong("state %d, and %d had been saved", newest, newest_written());
 }
 
-static void test_worker_state(void **state)
+/* One after the other into `root`; a save may fail. */
+static void save_versions(void)
 {
     static float theta[64];
     static uint8_t inner[1500];
     struct state_dir dir;
     struct outer_setup setup = {0};
-    struct err err = {0};
-    (void)state;
     state_dir_init(&dir, root);
     state_dir_attach(&dir, &setup);
     for (int v = 1; v <= VERSIONS; v++) {
@@ -195,10 +196,39 @@ static void test_worker_state(void **state)
         for (int i = 0; i < 64; i++) theta[i] = (float)(v * i);
         memset(inner, v, sizeof inner);
         setup.save_begin(&dir, &s, body, 2);
-        if (setup.save_poll(&dir, true, &err) != STATUS_OK) fail_msg("%s", err.msg);
-        written[v] = powercut_changes();
+        written[v] = setup.save_poll(&dir, true, NULL) == STATUS_OK ? powercut_changes() : NEVER;
     }
+}
+
+static void test_worker_state(void **state)
+{
+    (void)state;
+    save_versions();
+    for (int v = 1; v <= VERSIONS; v++) assert_true(written[v] != NEVER);
     every_instant(look_at_state, false);
+}
+
+/* A call of a save fails, each once: that one is said to have failed, those after it do not, and the power may fail. */
+static void test_saves_that_fail(void **state)
+{
+    (void)state;
+    bool more = true;
+    int all = 0;
+    powercut_free();
+    for (size_t call = 0; more; call++) {
+        powercut_begin(root);
+        powercut_fail(call);
+        save_versions();
+        more = powercut_failed();
+        int failed = 0;
+        for (int v = 1; v <= VERSIONS; v++) failed += written[v] == NEVER;
+        if (failed > 1) fail_msg("call %zu fails: so do %d saves", call, failed);
+        all += failed;
+        every_instant(look_at_state, true);
+        remove_all(root);
+        assert_int_equal(mkdir(root, 0777), 0);
+    }
+    assert_true(all > 3 * VERSIONS); /* to open, write, make safe, rename */
 }
 
 /* --- a run -------------------------------------------------------------------------------------------------------- */
@@ -513,6 +543,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_worker_state, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_saves_that_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_of_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(test_again, setup, teardown),
