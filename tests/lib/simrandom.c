@@ -14,7 +14,7 @@ struct plan {
     char settings[SETTINGS_MAX][64];
     const char *list[SETTINGS_MAX + 1];
     int n_settings, n_workers, n_late;
-    bool barrier, saves_all, nan;
+    bool harsh, barrier, saves_all, nan;
     unsigned evict_s; /* 0: nobody loses its place */
     const char *up; /* codec.up; NULL: of ddp */
     struct simcluster *cluster;
@@ -63,7 +63,7 @@ static void plan_method(struct plan *p)
     bool special = false;
     p->barrier = strcmp(method, "async") != 0;
     set(p, "train.method=%s", method);
-    set(p, "train.fragments=%u", 1 + (unsigned)draw(p, 3));
+    set(p, "train.fragments=%u", 1 + (unsigned)draw(p, p->harsh ? 5 : 3));
     if (strcmp(method, "ddp") == 0) {
         set(p, "train.max_steps=%u", 4 + (unsigned)draw(p, 8));
         set(p, "journal.sync=%s", draw(p, 2) ? "update" : "snapshot");
@@ -99,16 +99,17 @@ static void plan_embeddings(struct plan *p)
     set(p, "codec.embeddings=%s", lossy_up ? lossy[r / 3 % 4] : lossless[r / 3 % 2]);
 }
 
-static void plan_make(struct plan *p, uint64_t seed)
+static void plan_make(struct plan *p, uint64_t seed, bool harsh)
 {
-    *p = (struct plan){.seed = seed};
+    *p = (struct plan){.seed = seed, .harsh = harsh};
     plan_method(p);
-    p->n_workers = 1 + (int)draw(p, 4);
+    p->n_workers = harsh ? 2 + (int)draw(p, 6) : 1 + (int)draw(p, 4);
     p->n_late = draw(p, 3) ? 0 : (int)draw(p, (uint64_t)p->n_workers);
     set(p, "coordinator.min_workers=%d", p->n_workers - p->n_late);
-    if (draw(p, 4) == 0) p->evict_s = 3 + (unsigned)draw(p, 10);
+    if (draw(p, harsh ? 2 : 4) == 0) p->evict_s = 3 + (unsigned)draw(p, 10);
     set(p, "coordinator.evict_after_s=%u", p->evict_s ? p->evict_s : 100000);
-    if (p->barrier && draw(p, 4) == 0) set(p, "coordinator.quorum=%u", 1 + (unsigned)draw(p, (uint64_t)p->n_workers));
+    if (p->barrier && (draw(p, 4) == 0) != harsh)
+        set(p, "coordinator.quorum=%u", 1 + (unsigned)draw(p, (uint64_t)p->n_workers));
     set(p, "train.batch_size=%u", 1 + (unsigned)draw(p, 3));
     set(p, "train.grad_accum=%u", 1 + (unsigned)draw(p, 2));
     set(p, "train.eval_every=%u", (unsigned)draw(p, 4));
@@ -144,7 +145,7 @@ static void setup_workers(struct plan *p, bool calm)
         link->rate = rates[draw(p, 5)];
         link->queue_us = link->rate ? 500000 : 0;
         link->same_peer = draw(p, 2) ? 0.5 : 0.0;
-        link->loss = (double)draw(p, 4) * 0.03;
+        link->loss = (double)draw(p, 4) * (p->harsh ? 0.1 : 0.03);
         link->duplicate = (double)draw(p, 4) * 0.03;
         if (calm) *link = (struct simnet_link){.latency_us = 1000};
         struct simworker *w = &c->workers[i];
@@ -236,7 +237,7 @@ static uint64_t setup_outage(struct plan *p)
 static void setup_faults(struct plan *p)
 {
     struct simcluster *c = p->cluster;
-    uint64_t n = draw(p, 14), span = 2000000 + draw(p, FAULTS_US - 2000000);
+    uint64_t n = draw(p, p->harsh ? 30 : 14), span = 2000000 + draw(p, FAULTS_US - 2000000);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t at = draw(p, span), lasts = 10000 + draw(p, 1000) * draw(p, 6000);
         int client = (int)draw(p, (uint64_t)p->n_workers);
@@ -286,12 +287,13 @@ static void plan_describe(const struct plan *p, char *out, size_t cap)
         at += (size_t)snprintf(out + at, cap - at, " %s", strchr(p->settings[i], '.') + 1);
 }
 
-enum status simrandom_run(uint64_t seed, bool calm, bool trace, FILE *explain, struct simrandom_plan *plan,
+enum status simrandom_run(uint64_t seed, unsigned flags, FILE *explain, struct simrandom_plan *plan,
                           struct simrandom_outcome *outcome)
 {
     static struct plan p;
     struct err err = {0};
-    plan_make(&p, seed);
+    bool calm = flags & SIMRANDOM_CALM;
+    plan_make(&p, seed, flags & SIMRANDOM_HARSH);
     plan_describe(&p, plan->text, sizeof(plan->text));
     plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.nan && !plan_has(&p, "coordinator.quorum");
     struct simcluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
@@ -303,7 +305,7 @@ enum status simrandom_run(uint64_t seed, bool calm, bool trace, FILE *explain, s
         return status;
     }
     struct simcluster *c = p.cluster;
-    simcheck_trace(c->check, trace);
+    simcheck_trace(c->check, flags & SIMRANDOM_TRACE);
     log_set_sink(log_to_notes, c);
     setup_workers(&p, calm);
     if (!calm) setup_faults(&p);

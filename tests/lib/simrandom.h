@@ -22,8 +22,14 @@ struct simrandom_outcome {
     uint64_t kills;
 };
 
-/* Run seed `seed`. calm: the same run without any fault. explain: where a failure is printed (NULL: nowhere). */
-enum status simrandom_run(uint64_t seed, bool calm, bool trace, FILE *explain, struct simrandom_plan *plan,
+enum simrandom_flags {
+    SIMRANDOM_HARSH = 1, /* of another distribution: more workers, fragments, quorums, evictions, losses and faults */
+    SIMRANDOM_CALM = 2,  /* the same run without any fault */
+    SIMRANDOM_TRACE = 4, /* every event is printed */
+};
+
+/* Run seed `seed`; flags: enum simrandom_flags, or-ed. explain: where a failure is printed (NULL: nowhere). */
+enum status simrandom_run(uint64_t seed, unsigned flags, FILE *explain, struct simrandom_plan *plan,
                           struct simrandom_outcome *outcome) MUST_CHECK;
 
 #endif

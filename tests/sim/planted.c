@@ -14,11 +14,11 @@ int main(void)
         struct simrandom_outcome stormy, calm;
         char found[512] = "the run did not end";
         FILE *explain = fmemopen(found, sizeof(found), "w");
-        if (!explain || simrandom_run(seed, false, false, explain, &plan, &stormy) != STATUS_OK) return 0;
+        if (!explain || simrandom_run(seed, 0, explain, &plan, &stormy) != STATUS_OK) return 0;
         fclose(explain);
         bool noticed = !stormy.ended;
         if (!noticed && plan.comparable && !stormy.checks.evicted && !stormy.checks.left) {
-            if (simrandom_run(seed, true, false, NULL, &plan, &calm) != STATUS_OK) return 0;
+            if (simrandom_run(seed, SIMRANDOM_CALM, NULL, &plan, &calm) != STATUS_OK) return 0;
             noticed = !calm.ended || calm.result.theta_hash != stormy.result.theta_hash;
             snprintf(found, sizeof(found), "x\ntheta differs from the undisturbed run's\n");
         }

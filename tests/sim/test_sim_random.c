@@ -1,7 +1,8 @@
 /* Whole clusters under random faults; tests/lib/simcheck.h says what is asserted after every event.
  *
  *   SIM_SEED=n test_sim_random     replays one run, every event printed
- *   SIM_RUNS=n test_sim_random     that many seeds instead of the usual number
+ *   SIM_RUNS=n test_sim_random     that many seeds instead of the usual number, SIM_FROM=n from there on
+ *   SIM_HARSH=1                    of a harsher distribution, for either
  * ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,16 +45,18 @@ static void totals_add(struct totals *t, const struct simrandom_outcome *o)
     t->net.duplicated += o->net.duplicated;
 }
 
+static unsigned weather; /* SIMRANDOM_HARSH or nothing */
+
 /* False when the run broke a rule, did not end, or ended elsewhere than the calm one. */
 static bool run_seed(uint64_t seed, bool trace, struct totals *t)
 {
     struct simrandom_plan plan;
     struct simrandom_outcome stormy, calm;
-    assert_int_equal(simrandom_run(seed, false, trace, stdout, &plan, &stormy), STATUS_OK);
+    assert_int_equal(simrandom_run(seed, weather | (trace ? SIMRANDOM_TRACE : 0), stdout, &plan, &stormy), STATUS_OK);
     totals_add(t, &stormy);
     if (!stormy.ended) return false;
     if (!plan.comparable || stormy.checks.evicted || stormy.checks.left) return true;
-    assert_int_equal(simrandom_run(seed, true, false, stdout, &plan, &calm), STATUS_OK);
+    assert_int_equal(simrandom_run(seed, weather | SIMRANDOM_CALM, stdout, &plan, &calm), STATUS_OK);
     t->compared++;
     if (calm.ended && calm.result.theta_hash == stormy.result.theta_hash) return true;
     printf("seed %llu: ends at theta %016llx, undisturbed at %016llx\n%s\n", (unsigned long long)seed,
@@ -65,16 +68,17 @@ static void test_random_runs(void **state)
 {
     (void)state;
     struct totals t = {0};
-    const char *one = getenv("SIM_SEED"), *many = getenv("SIM_RUNS");
+    const char *one = getenv("SIM_SEED"), *many = getenv("SIM_RUNS"), *begin = getenv("SIM_FROM");
+    weather = getenv("SIM_HARSH") ? SIMRANDOM_HARSH : 0;
     if (one) {
         assert_true(run_seed(strtoull(one, NULL, 10), true, &t));
         return;
     }
-    uint64_t runs = many ? strtoull(many, NULL, 10) : RUNS, failed = 0;
-    for (uint64_t seed = 1; seed <= runs && failed < 5; seed++) {
+    uint64_t runs = many ? strtoull(many, NULL, 10) : RUNS, failed = 0, from = begin ? strtoull(begin, NULL, 10) : 1;
+    for (uint64_t seed = from; seed < from + runs && failed < 5; seed++) {
         if (run_seed(seed, false, &t)) continue;
         failed++;
-        printf("SIM_SEED=%llu replays this run\n\n", (unsigned long long)seed);
+        printf("%sSIM_SEED=%llu replays this run\n\n", weather ? "SIM_HARSH=1 " : "", (unsigned long long)seed);
     }
     printf("%llu runs, %llu compared with the undisturbed one; %llu kills, %llu evictions, %llu states loaded, "
            "%llu joins from a snapshot, %llu versions lost unseen\n",
@@ -87,7 +91,7 @@ static void test_random_runs(void **state)
            (unsigned long long)t.net.sent, (unsigned long long)t.net.lost, (unsigned long long)t.net.duplicated,
            (unsigned long long)t.checks);
     assert_int_equal(failed, 0);
-    if (many) return;
+    if (many || weather) return;
     /* The schedules reach what they are for. */
     assert_true(t.compared > runs / 10 && t.kills > runs && t.evicted > 0 && t.resumed > 0 && t.reloaded > 0);
     assert_true(t.relayed > t.updates / 20 && t.rejected > 0 && t.net.lost > 0 && t.net.duplicated > 0);
