@@ -36,6 +36,11 @@ int tmpdir_remove(void **state)
     return nftw(tmpdir, remove_one, 8, FTW_DEPTH | FTW_PHYS) || mem_live_bytes() ? -1 : 0;
 }
 
+void tmpdir_clear(const char *path)
+{
+    assert_int_equal(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
 int tmpdir_remove_empty(void **state)
 {
     (void)state;

@@ -10,6 +10,9 @@ int tmpdir_make(void **state);
 int tmpdir_remove(void **state);
 int tmpdir_remove_empty(void **state); /* the same, but nothing may have been left in it */
 
+/* A folder in it goes, with all that is in it. */
+void tmpdir_clear(const char *path);
+
 /* The path of `name` in the folder, until three more were asked for. */
 const char *tmpdir_path(const char *name);
 /* A file of this text, in folders that are made. */

@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <dirent.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,17 +47,6 @@ static _Noreturn void wrong(const char *format, ...)
     abort();
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *place)
-{
-    (void)st, (void)type, (void)place;
-    return remove(path);
-}
-
-static void remove_all(const char *path)
-{
-    assert_int_equal(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
-}
-
 /* All draws before each fsync, where most is at stake; else, unless `hurried`, one at random. */
 static void every_instant(void (*look)(void), bool hurried)
 {
@@ -71,7 +59,7 @@ static void every_instant(void (*look)(void), bool hurried)
             if (!most && (hurried || draw != POWERCUT_PLAIN)) continue;
             powercut_image(instant, draw, image);
             look();
-            remove_all(image);
+            tmpdir_clear(image);
         }
     }
     powercut_free();
@@ -225,7 +213,7 @@ static void test_saves_that_fail(void **state)
         if (failed > 1) fail_msg("call %zu fails: so do %d saves", call, failed);
         all += failed;
         every_instant(look_at_state, true);
-        remove_all(root);
+        tmpdir_clear(root);
         assert_int_equal(mkdir(root, 0777), 0);
     }
     assert_true(all > 3 * VERSIONS); /* to open, write, make safe, rename */
@@ -404,12 +392,12 @@ static void test_again(void **state)
         n_seen = 1;
         powercut_image(instant, draw, image);
         powercut_free();
-        remove_all(root);
+        tmpdir_clear(root);
         assert_int_equal(rename(image, root), 0);
         powercut_begin(root);
         run();
         every_instant(look_at_run, true);
-        remove_all(root);
+        tmpdir_clear(root);
         assert_int_equal(mkdir(root, 0777), 0);
         powercut_begin(root);
     }
@@ -492,7 +480,7 @@ static void everything_fails_once(bool of_memory)
         n_seen = n_seen ? 1 : 0;
         instant = failing;
         look_at_run();
-        remove_all(root);
+        tmpdir_clear(root);
         assert_int_equal(mkdir(root, 0777), 0);
         if (!more) break;
     }
