@@ -103,7 +103,7 @@ struct sync {
 
     uint64_t round;      /* being trained, sent or waited for; SYNC_NO_ROUND: none */
     uint64_t last_round; /* last one that ended; SYNC_NO_ROUND: none */
-    bool last_again;     /* it may be assigned again: it was refused, or another session began since */
+    bool last_again;     /* without a barrier: it may be assigned again: it was refused, or another session began */
     bool has_task;       /* `task` is accepted and not yet trained */
     struct msg_assign task;
     struct sync_eval eval;
