@@ -37,7 +37,8 @@ static char *copied(const char *text)
     return copy;
 }
 
-int powercut_find(const struct powercut_names *names, const char *name)
+/* The place of a name; POWERCUT_NONE. */
+static int find(const struct powercut_names *names, const char *name)
 {
     for (size_t i = 0; i < names->n; i++)
         if (!strcmp(names->list[i].name, name)) return (int)i;
@@ -46,7 +47,7 @@ int powercut_find(const struct powercut_names *names, const char *name)
 
 static void drop(struct powercut_names *names, const char *name)
 {
-    int at = powercut_find(names, name);
+    int at = find(names, name);
     if (at >= 0) names->list[at] = names->list[--names->n];
 }
 
@@ -62,7 +63,7 @@ void powercut_apply(struct powercut_names *names, const struct powercut_change *
     if (c->what == NAME) give(names, c->name, c->named);
     if (c->what == UNNAME) drop(names, c->name);
     if (c->what != RENAME) return;
-    int at = powercut_find(names, c->name);
+    int at = find(names, c->name);
     if (at < 0) powercut_broken("renamed, and not there", c->name);
     int node = names->list[at].node;
     drop(names, c->name);
@@ -121,7 +122,7 @@ static struct place place_of(const char *path)
         if (p.node == POWERCUT_NONE || !d->is_folder[p.node]) powercut_broken("nothing was made there", whole);
         p.folder = p.node;
         snprintf(p.name, sizeof p.name, "%s", part);
-        int at = powercut_find(&d->folders[p.folder], part);
+        int at = find(&d->folders[p.folder], part);
         p.node = at < 0 ? POWERCUT_NONE : d->folders[p.folder].list[at].node;
     }
     return p;
@@ -289,21 +290,26 @@ int __wrap_link(const char *from, const char *to)
     return rc;
 }
 
-static void record_gone(const struct place *p)
+static int take_away(const char *path, int (*real)(const char *path))
 {
-    if (p->folder == POWERCUT_NONE) return;
-    record((struct powercut_change){.what = UNNAME, .node = p->folder, .name = copied(p->name)});
+    pthread_mutex_lock(&d->lock);
+    struct place p = place_of(path);
+    int rc = p.folder != POWERCUT_NONE && fails() ? -1 : real(path), cause = errno;
+    if (!rc && p.folder != POWERCUT_NONE)
+        record((struct powercut_change){.what = UNNAME, .node = p.folder, .name = copied(p.name)});
+    pthread_mutex_unlock(&d->lock);
+    errno = cause;
+    return rc;
 }
 
 int __wrap_unlink(const char *path)
 {
-    pthread_mutex_lock(&d->lock);
-    struct place p = place_of(path);
-    int rc = p.folder != POWERCUT_NONE && fails() ? -1 : __real_unlink(path), cause = errno;
-    if (!rc) record_gone(&p);
-    pthread_mutex_unlock(&d->lock);
-    errno = cause;
-    return rc;
+    return take_away(path, __real_unlink);
+}
+
+int __wrap_rmdir(const char *path)
+{
+    return take_away(path, __real_rmdir);
 }
 
 int __wrap_unlinkat(int folder, const char *name, int flags)
@@ -314,17 +320,6 @@ int __wrap_unlinkat(int folder, const char *name, int flags)
     if (n < 0) powercut_broken("no such folder is open", name);
     snprintf(path + n, sizeof path - (size_t)n, "/%s", name);
     return flags & AT_REMOVEDIR ? __wrap_rmdir(path) : __wrap_unlink(path);
-}
-
-int __wrap_rmdir(const char *path)
-{
-    pthread_mutex_lock(&d->lock);
-    struct place p = place_of(path);
-    int rc = p.folder != POWERCUT_NONE && fails() ? -1 : __real_rmdir(path), cause = errno;
-    if (!rc) record_gone(&p);
-    pthread_mutex_unlock(&d->lock);
-    errno = cause;
-    return rc;
 }
 
 int __wrap_mkdir(const char *path, mode_t mode)

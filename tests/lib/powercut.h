@@ -33,10 +33,17 @@ bool powercut_syncs(size_t i);
 void powercut_end(void);
 void powercut_free(void);
 
-/* Instants are 0 ... powercut_changes(): the power failed when so many changes had been made. `draw` says what the disk
- * has of what was not safe: 0 nothing, 1 everything, 2 names without bytes, 3 bytes without names, 4 names and lengths,
- * but zeros for bytes; from 5 on something at random. `to` is made. */
-enum { POWERCUT_PLAIN = 5 };
+/* What the disk has of what was not safe; from POWERCUT_RANDOM on something at random, another thing for each. */
+enum {
+    POWERCUT_NOTHING,
+    POWERCUT_EVERYTHING,
+    POWERCUT_NAMES,   /* without bytes */
+    POWERCUT_BYTES,   /* without names */
+    POWERCUT_LENGTHS, /* and names, with zeros for bytes */
+    POWERCUT_RANDOM,
+};
+
+/* Instants are 0 ... powercut_changes(): the power failed when so many changes had been made. `to` is made. */
 void powercut_image(size_t instant, uint64_t draw, const char *to);
 
 #endif

@@ -23,6 +23,12 @@ struct image {
     uint64_t draw, seed;
 };
 
+/* By all of its names a file is the same. */
+static void begin_node(struct image *im, int node)
+{
+    im->seed = mixed(im->draw * 1000003 + im->end * 8191 + (size_t)node);
+}
+
 /* A number below n, another one each time. */
 static size_t some(struct image *im, size_t n)
 {
@@ -70,7 +76,7 @@ static void mix(struct image *im, struct content *now, const struct content *old
 
 static void lay_file(struct image *im, int node, const char *path)
 {
-    im->seed = mixed(im->draw * 1000003 + im->end * 8191 + (size_t)node); /* by all of its names it is the same */
+    begin_node(im, node);
     struct content old = {0}, now = {0};
     size_t safe = safe_until(im, node), n_lengths = 0, *lengths = NULL;
     for (size_t i = 0; i < im->end; i++) {
@@ -82,13 +88,13 @@ static void lay_file(struct image *im, int node, const char *path)
         lengths = powercut_grown(lengths, n_lengths + 1, sizeof *lengths);
         lengths[n_lengths++] = now.n;
     }
-    if (im->draw == 0 || im->draw == 2) {
+    if (im->draw == POWERCUT_NOTHING || im->draw == POWERCUT_NAMES) {
         struct content none = now;
         now = old;
         old = none;
-    } else if (im->draw == 4) {
+    } else if (im->draw == POWERCUT_LENGTHS) {
         for (size_t i = 0; i < now.n; i++) now.bytes[i] = i < old.n ? old.bytes[i] : 0;
-    } else if (im->draw >= POWERCUT_PLAIN && n_lengths) {
+    } else if (im->draw >= POWERCUT_RANDOM && n_lengths) {
         mix(im, &now, &old, lengths, n_lengths);
     }
     int fd = __real_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
@@ -105,8 +111,9 @@ static void lay_folder(struct image *im, int node, const char *path)
     struct powercut_names names = {0};
     size_t safe = safe_until(im, node), later = 0;
     for (size_t i = safe + 1; i < im->end; i++) later += d->changes[i].node == node;
-    im->seed = mixed(im->draw * 1000003 + im->end * 8191 + (size_t)node);
-    size_t kept = im->draw == 0 || im->draw == 3 ? 0 : im->draw < POWERCUT_PLAIN ? later : some(im, later + 1);
+    begin_node(im, node);
+    bool none = im->draw == POWERCUT_NOTHING || im->draw == POWERCUT_BYTES;
+    size_t kept = none ? 0 : im->draw < POWERCUT_RANDOM ? later : some(im, later + 1);
     for (size_t i = 0; i < im->end; i++) {
         if (d->changes[i].node != node) continue;
         if (i > safe && !kept--) break;

@@ -53,8 +53,6 @@ extern struct powercut_disk powercut_disk;
 /* realloc that always succeeds. */
 void *powercut_grown(void *list, size_t n, size_t size);
 _Noreturn void powercut_broken(const char *why, const char *what);
-/* The place of a name; POWERCUT_NONE. */
-int powercut_find(const struct powercut_names *names, const char *name);
 /* What a change makes of its folder's names. */
 void powercut_apply(struct powercut_names *names, const struct powercut_change *c);
 

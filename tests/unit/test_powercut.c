@@ -29,7 +29,7 @@ enum { STRIDE = 3 };
 enum { STRIDE = 1 };
 #endif
 
-enum { DRAWS = POWERCUT_PLAIN + 2 };
+enum { DRAWS = POWERCUT_RANDOM + 2 };
 
 static const char *root, *image; /* what is recorded; how a disk has it */
 static size_t instant;
@@ -56,7 +56,7 @@ static void every_instant(void (*look)(void), bool hurried)
     for (instant = 0; instant <= changes; instant += STRIDE) {
         bool most = instant == changes || powercut_syncs(instant);
         for (draw = 0; draw < DRAWS; draw++) {
-            if (!most && (hurried || draw != POWERCUT_PLAIN)) continue;
+            if (!most && (hurried || draw != POWERCUT_RANDOM)) continue;
             powercut_image(instant, draw, image);
             look();
             tmpdir_clear(image);
@@ -406,7 +406,7 @@ static void test_again(void **state)
         powercut_end();
         instant = powercut_changes() * k / (FIRST + 1);
         while (!powercut_syncs(instant)) instant--; /* something is not safe */
-        draw = POWERCUT_PLAIN + k;
+        draw = POWERCUT_RANDOM + k;
         size_t known = 0;
         while (known + 1 < n_seen && seen[known + 1].changes <= instant) known++;
         seen[0] = seen[known];
