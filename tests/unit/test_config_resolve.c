@@ -273,6 +273,11 @@ static void test_cross_checks(void **state)
         if (RESOLVE(good[i]) != STATUS_OK) fail_msg("%s: %s", good[i], err.msg);
     assert_int_equal(RESOLVE("train.method=ddp", "train.dynamic_steps=true"), STATUS_INVALID);
     assert_message("train.dynamic_steps");
+    /* Sequences of a step are counted in 32 bits. */
+    assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65535"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65536"), STATUS_INVALID);
+    assert_message("train.grad_accum: 65536 micro-steps of train.batch_size = 65536 make a step of more than 4294967295 "
+                   "sequences; nearest: 65535");
     assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_tokens=1"), STATUS_OK);
     assert_int_equal(RESOLVE("train.devices=cuda:4,2"), STATUS_OK);
     assert_int_equal(config.train.ranks, 2);
