@@ -70,7 +70,8 @@ static enum status build(struct codec *codec, const char *spec, const struct cod
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
     arena_finish(&codec->arena);
-    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it", spec, value->n);
+    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it: cut the model into more "
+                   "(train.fragments), or take another codec", spec, value->n);
 }
 
 enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
