@@ -39,11 +39,10 @@ static enum status refuse(struct engine *e, const struct session *s, const struc
     return STATUS_OK;
 }
 
-/* Where an upload's bytes lie in the spool: slots hold one payload of every fragment. */
+/* Where an upload's bytes lie in the spool. */
 static uint64_t spool_room(const struct engine *e, const struct upload *u)
 {
-    uint64_t payload = (e->ledger.outer.delta_cap + SPOOL_ALIGN - 1) / SPOOL_ALIGN * SPOOL_ALIGN;
-    return ((uint64_t)u->slot * e->ledger.layout.n_fragments + u->offer.fragment) * payload;
+    return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment);
 }
 
 /* The first slot where no upload of this fragment lies: the spool grows with the uploads at one time only. */

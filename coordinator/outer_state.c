@@ -10,6 +10,7 @@
 #include "common/schedule.h"
 #include "compress/codec.h"
 #include "coordinator/outer_opt.h"
+#include "coordinator/store.h"
 #include "wire/msg.h"
 #include "wire/object.h"
 
@@ -221,6 +222,20 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
     }
     outer_state_rehash(s);
     return STATUS_OK;
+}
+
+/* Room for the largest delta in every fragment's place would soon reach past the longest file there can be. [derived:
+ * fp32 of 8 G parameters is 144 fragments, the largest 2.1 GB: a slot of 32 GB, which would be one of 303; on ext4 a file
+ * ends at 17.6 TB] */
+uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment)
+{
+    uint64_t at = 0, whole = 0;
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
+        uint64_t room = (codec_bound(s->fragments[f].up) + SPOOL_ALIGN - 1) / SPOOL_ALIGN * SPOOL_ALIGN;
+        if (f < fragment) at += room;
+        whole += room;
+    }
+    return slot * whole + at;
 }
 
 double outer_state_lr(const struct outer_state *s, uint64_t round)

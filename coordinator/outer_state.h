@@ -91,6 +91,9 @@ bool outer_state_relays(const struct outer_state *s, struct outer_ways *ways);
  * fragment have moved. NONFINITE: the outcome would not be finite. After an error nothing of s may be used again. */
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at,
                              size_t *size_p) MUST_CHECK;
+/* Where the delta of a fragment is put while it arrives: slots, one for each worker that sends it now, hold a payload of
+ * every fragment, each at a multiple of SPOOL_ALIGN, end to end. */
+uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment);
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);
 /* Every number of a delta is smaller than 2^64. What is larger is damage, such as a flipped bit of an exponent: merged
