@@ -1,0 +1,620 @@
+/* Models of billions of parameters, of which a machine that runs tests has the description only: layouts, codecs' sizes
+ * and the far ends of their payloads, messages, the machines that count bytes, files with holes. Each number here is
+ * more than 32 bits hold. ctest: labels=asan */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/config.h"
+#include "common/fileio.h"
+#include "common/hash.h"
+#include "common/mem.h"
+#include "common/safetensors.h"
+#include "common/tokens.h"
+#include "compress/codec.h"
+#include "compress/codec_stage.h"
+#include "compress/relay.h"
+#include "coordinator/lease.h"
+#include "coordinator/outer_state.h"
+#include "coordinator/record.h"
+#include "coordinator/serve.h"
+#include "coordinator/store.h"
+#include "coordinator/upload.h"
+#include "gpu/cpu_kernels.h"
+#include "gpu/gemm.h"
+#include "tests/lib/device_case.h"
+#include "tests/lib/large_case.h"
+#include "tests/lib/tmpdir.h"
+#include "wire/object.h"
+#include "worker/batch.h"
+#include "worker/model.h"
+#include "worker/shard.h"
+#include "worker/sync.h"
+#include "worker/train_impl.h"
+
+#define G ((uint64_t)1 << 30)
+
+static struct config config;
+
+/* The layout of a model, cut as a run would. */
+static void lay_out(struct layout *layout, struct model_config *model, const char *const *settings)
+{
+    struct config_sources sources;
+    struct err err = {0};
+    config_defaults(&config, &sources);
+    for (; *settings; settings++)
+        if (config_set(&config, &sources, *settings, CONFIG_FLAG, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (config_resolve(&config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    const struct model_family *family = model_family_find(config.model.family);
+    *model = model_config_of(&config);
+    layout_init(layout);
+    if (family->layout(model, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (model_cut(family, &config, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+#define LAY_OUT(layout, model, ...) lay_out(layout, model, (const char *const[]){__VA_ARGS__, NULL})
+
+static void expect_tiled(const struct layout *layout)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        assert_int_equal(layout->tensors[i].offset, at);
+        at += layout->tensors[i].count;
+    }
+    assert_int_equal(at, layout->n_params);
+    at = 0;
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        assert_int_equal(layout->fragments[i].offset, at);
+        at += layout->fragments[i].count;
+    }
+    assert_int_equal(at, layout->n_params);
+}
+
+static void expect_travels(const struct layout *layout)
+{
+    struct layout other;
+    size_t size = layout_encoded_size(layout);
+    uint8_t *bytes = mem_alloc(1, size);
+    struct writer w = writer_of(bytes, size);
+    layout_encode(layout, &w);
+    struct reader r = reader_of(bytes, size);
+    layout_init(&other);
+    assert_int_equal(layout_decode(&other, &r), STATUS_OK);
+    assert_int_equal(layout_hash(&other), layout_hash(layout));
+    expect_tiled(&other);
+    layout_finish(&other);
+    mem_free(bytes);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    struct layout layout;
+    struct model_config model;
+    LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
+    assert_int_equal(layout.n_params, 8030261248);
+    expect_tiled(&layout);
+    expect_travels(&layout);
+    layout_finish(&layout);
+    /* 16 layers of 4 + 3 * 4 squares of 16384; the words are 2^24 * 16384 */
+    LAY_OUT(&layout, &model, "model.family=llama", "model.n_layer=16", "model.n_embd=16384", "model.n_head=128",
+            "model.ffn=65536", "model.vocab_size=16777216", "data.tokenizer=none", "train.fragments=1");
+    assert_int_equal(layout.n_params, 64 * G + 256 * G + 33 * 16384);
+    assert_int_equal(layout.n_fragments, 1);
+    expect_tiled(&layout);
+    expect_travels(&layout);
+    layout_finish(&layout);
+    LAY_OUT(&layout, &model, "model.n_layer=2", "model.n_embd=65536", "model.n_head=512", "data.tokenizer=none",
+            "model.vocab_size=131072");
+    assert_int_equal(layout.n_params, 2 * (12 * 4 * G + 13 * 65536) + (131072 + 128 + 2) * (uint64_t)65536);
+    expect_tiled(&layout);
+    layout_finish(&layout);
+}
+
+/* Activations of a micro-step of 2^17 tokens, with everything kept: of each layer 6C + 2K + 2F + F numbers a token, the
+ * log-sum-exps and two norms; besides, the stream, the final norm, gradients, angles. */
+static void test_activations(void **state)
+{
+    (void)state;
+    struct layout layout;
+    struct model_config model;
+    LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
+    const struct model_family *family = model_family_find("llama");
+    const uint64_t n = 1 << 17, c = 4096, kv = 1024, f = 14336;
+    uint64_t layers = 32 * n * (4 * (6 * c + 2 * kv + 3 * f) + 4 * 32 + 2 * 4);
+    uint64_t rest = n * 4 * (5 * c + (c + 2 * kv) + f + 1) + 8192 * (uint64_t)128 * 4;
+    assert_int_equal(family->memory(&model, 4, 16, 8192, MODEL_LOSS | MODEL_TRAIN), layers + rest);
+    layout_finish(&layout);
+}
+
+static void test_shards(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 8; ranks += 7) {
+        struct shard_map map = shard_map_make(64 * G + 5, ranks, 0);
+        uint64_t sum = 0, at = 0;
+        for (uint32_t b = 0; b < map.n_buckets; b++)
+            for (uint32_t r = 0; r < ranks; r++) {
+                struct shard_part part = shard_part_of(&map, r, b);
+                if (part.count) assert_int_equal(part.offset, at);
+                at += part.count;
+                sum += part.count;
+                assert_true(part.state + part.count <= shard_floats(&map));
+            }
+        assert_int_equal(sum, 64 * G + 5);
+        assert_true(map.n_buckets <= SHARD_BUCKETS_MAX);
+    }
+}
+
+/* --- codecs ------------------------------------------------------------------------------------------------------- */
+
+enum { PLAIN = 4096 };
+#define MATRIX (8 * G)
+#define VALUES (MATRIX + PLAIN)
+
+static struct codec *codec_of(const char *spec)
+{
+    const struct codec_span spans[] = {
+        {.count = MATRIX, .rows = 1 << 17, .cols = 1 << 16, .ndim = 2},
+        {.offset = MATRIX, .count = PLAIN, .rows = 1, .cols = PLAIN, .ndim = 1},
+    };
+    struct codec *codec;
+    struct err err = {0};
+    if (codec_create(&codec, spec, spans, 2, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return codec;
+}
+
+static void expect_parts(const char *spec, uint64_t bound)
+{
+    struct codec *codec = codec_of(spec);
+    uint64_t at = 0;
+    assert_int_equal(codec_count(codec), VALUES);
+    assert_int_equal(codec_bound(codec), bound);
+    for (size_t p = 0, n = codec_parts(codec); p < n; p++) {
+        assert_int_equal(codec_part(codec, p).from, at);
+        at = codec_part(codec, p).to;
+    }
+    assert_int_equal(at, VALUES);
+    codec_destroy(codec);
+}
+
+/* Bytes of a payload, the last value of which is decoded, and of the numbers of a device. */
+static void test_codec_sizes(void **state)
+{
+    (void)state;
+    const uint64_t blocks = MATRIX / 65536;
+    expect_parts("fp32", 4 * VALUES);
+    expect_parts("bf16", 2 * VALUES);
+    expect_parts("int8:65536", 4 * (blocks + 1) + VALUES);
+    expect_parts("int4:65536", 2 * PLAIN + 2 * blocks + MATRIX / 2);
+    expect_parts("2bit:65536", 2 * PLAIN + 3 * blocks + MATRIX / 4);
+    expect_parts("1bit:65536", 2 * PLAIN + 2 * blocks + MATRIX / 8);
+    /* 64 times 16 bits of gaps and 1 a chunk and its scale, groups of two chunks and where they begin */
+    const uint64_t bits = blocks * (64 * (3 + 16 + 1) + 20 + 4);
+    expect_parts("topk:64/65536+sign", 2 * PLAIN + bits / 8 + blocks / 2 * (4 + 2 + 1));
+    for (int i = 0; i < 3; i++) {
+        const struct byte_stage *const stages[] = {&codec_lz4, &codec_huff, &codec_skip};
+        uint64_t bytes = stages[i]->bound(4 * VALUES);
+        assert_true(bytes > 4 * VALUES && bytes < 4 * VALUES + VALUES / 1024);
+    }
+}
+
+/* Offsets in a top-k payload have 32 bits: a fragment that needs more is refused. */
+static void test_codec_limit(void **state)
+{
+    (void)state;
+    const struct codec_span span = {.count = MATRIX, .rows = 1 << 17, .cols = 1 << 16, .ndim = 2};
+    struct codec *codec;
+    struct err err = {0};
+    assert_int_equal(codec_create(&codec, "topk:4095/4096+sign", &span, 1, &err), STATUS_LIMIT);
+    assert_non_null(strstr(err.msg, "a fragment of 8589934592 values is too large for it"));
+    assert_non_null(strstr(err.msg, "train.fragments"));
+}
+
+/* The last value of the matrix, in a payload of which all is zero but n bytes at `at` and n_head at `head_at`. */
+static float far_value(const char *spec, uint64_t at, const void *bytes, size_t n, uint64_t head_at, const void *head,
+                       size_t n_head)
+{
+    struct codec *codec = codec_of(spec);
+    uint64_t size = codec_bound(codec);
+    uint8_t *payload = large_map(size);
+    const struct codec_view view = {.codec = codec, .payload = payload, .size = size};
+    struct codec_part part = codec_part(codec, codec_parts(codec) - 1);
+    while (part.from >= MATRIX) part = codec_part(codec, part.index - 1);
+    float *x = mem_alloc(part.to - part.from, sizeof *x), *last = x + (MATRIX - 1 - part.from);
+    memcpy(payload + at, bytes, n);
+    if (n_head) memcpy(payload + head_at, head, n_head);
+    codec_view_decode(&view, part.index, x);
+    float value = *last;
+    codec_view_axpy(&view, part.index, 1, x);
+    assert_true(*last == 2 * value);
+    mem_free(x);
+    large_unmap(payload, size);
+    codec_destroy(codec);
+    return value;
+}
+
+static void test_codec_ends(void **state)
+{
+    (void)state;
+    const float x = 1.5f;
+    const uint16_t half = 0x3fc0;
+    const uint8_t code = 3, nibble = 0x30, scale[2] = {0, 127}; /* 2^0 */
+    const uint64_t blocks = MATRIX / 65536;
+    assert_true(far_value("fp32", 4 * (MATRIX - 1), &x, 4, 0, NULL, 0) == 1.5f);
+    assert_true(far_value("bf16", 2 * (MATRIX - 1), &half, 2, 0, NULL, 0) == 1.5f);
+    assert_true(far_value("int8:65536", 4 * (blocks + 1) + MATRIX - 1, &code, 1, 4 * (blocks - 1), &x, 4) == 4.5f);
+    assert_true(far_value("int4:65536", 2 * PLAIN + 2 * blocks + MATRIX / 2 - 1, &nibble, 1,
+                          2 * PLAIN + 2 * (blocks - 1), scale, 2) == 3);
+}
+
+static void test_pieces(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"int8:65536", "int4:65536", "topk:64/65536+sign"};
+    for (int i = 0; i < 3; i++) {
+        struct codec *codec = codec_of(specs[i]);
+        struct piece_shape shape;
+        struct piece_numbers numbers;
+        assert_true(codec_pieces(codec, &shape, NULL));
+        struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces), *last = &pieces[shape.n_pieces - 2];
+        assert_true(codec_pieces(codec, &shape, pieces));
+        assert_int_equal(shape.n_values, VALUES);
+        assert_int_equal(shape.n_pieces, MATRIX / 65536 + 1);
+        assert_int_equal(last->from, MATRIX - 65536);
+        assert_int_equal(last->out, i == 0 ? MATRIX - 65536 : i == 1 ? (MATRIX - 65536) / 2 : 64 * (MATRIX / 65536 - 1));
+        assert_int_equal(last[1].from, MATRIX);
+        assert_true(pieces_lay_out(&shape, NULL, &numbers) > shape.n_pieces * sizeof *numbers.heads + shape.n_bytes);
+        mem_free(pieces);
+        codec_destroy(codec);
+    }
+}
+
+/* --- messages, objects, records ----------------------------------------------------------------------------------- */
+
+static void pass(const struct msg *m, struct msg *out)
+{
+    static uint8_t bytes[WIRE_HEADER + 65536];
+    size_t size;
+    struct err err = {0};
+    assert_int_equal(msg_encode(m, bytes, sizeof bytes, &size), STATUS_OK);
+    if (msg_decode(out, bytes, size, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    struct msg m = {.type = MSG_OFFER, .offer = {.form = 0, .bytes = 32 * G + 1, .tokens = 40 * G, .steps = 1}}, back;
+    pass(&m, &back);
+    assert_true(back.offer.bytes == 32 * G + 1 && back.offer.tokens == 40 * G);
+    m = (struct msg){.type = MSG_CREDIT, .credit = {.have = 31 * G + 3, .upto = 32 * G + 5}};
+    pass(&m, &back);
+    assert_true(back.credit.have == 31 * G + 3 && back.credit.upto == 32 * G + 5);
+    m = (struct msg){.type = MSG_GET, .get = {.kind = OBJECT_SNAPSHOT, .offset = 16 * G + 7, .length = 32 * G}};
+    pass(&m, &back);
+    assert_true(back.get.offset == 16 * G + 7 && back.get.length == 32 * G);
+    m = (struct msg){.type = MSG_CHUNK, .chunk = {.offset = 30 * G + 9, .total = 32 * G, .data = (const uint8_t *)"abc",
+                                                  .size = 3, .crc = crc32c(0, "abc", 3)}};
+    pass(&m, &back);
+    assert_true(back.chunk.offset == 30 * G + 9 && back.chunk.total == 32 * G);
+}
+
+static void test_objects(void **state)
+{
+    (void)state;
+    uint8_t bytes[256];
+    struct snapshot_head head = {.count = 8 * G + 1, .version = 5, .hash = 7}, head_back;
+    snapshot_head_encode(&head, bytes);
+    assert_int_equal(snapshot_head_decode(&head_back, bytes, sizeof bytes), STATUS_OK);
+    assert_int_equal(head_back.count, 8 * G + 1);
+    struct update u = {.version = 1, .codec = "fp32", .payload_size = 32 * G + 4}, u_back;
+    assert_int_equal(update_encoded_size(&u), 32 * G + 4 + 54 + 4);
+    uint64_t sizes[2] = {5 * G, 6 * G + 1}, from, to;
+    assert_int_equal(relay_range((const uint8_t *)sizes, sizeof sizes, 2, 1, &from, &to), STATUS_OK);
+    assert_true(from == 16 + 5 * G && to == 16 + 11 * G + 1);
+    u.payload = bytes;
+    u.payload_size = 16;
+    size_t size, at;
+    assert_int_equal(update_encode(&u, bytes, sizeof bytes, &size), STATUS_OK);
+    const uint64_t huge = 32 * G + 4;
+    memcpy(bytes + size - 4 - 16 - 8, &huge, 8);
+    assert_int_equal(update_peek(&u_back, NULL, 0, bytes, size - 20, &at), STATUS_OK);
+    assert_true(u_back.payload_size == huge && at == size - 20);
+    struct record_delta delta = {.part = {.bytes = 32 * G + 8, .tokens = 9 * G}}, delta_back;
+    struct writer w = writer_of(bytes, sizeof bytes);
+    record_delta_encode(&delta, &w);
+    assert_int_equal(record_delta_decode(&delta_back, bytes, RECORD_DELTA_HEAD), STATUS_OK);
+    assert_true(delta_back.part.bytes == 32 * G + 8 && delta_back.part.tokens == 9 * G);
+}
+
+/* --- machines ----------------------------------------------------------------------------------------------------- */
+
+/* The coordinator's side of an upload and of a download. */
+static void test_coordinator_flow(void **state)
+{
+    (void)state;
+    struct upload up = {0};
+    const struct msg_offer offer = {.bytes = 32 * G, .round = 3};
+    upload_start(&up, &offer, 0);
+    up.have = up.upto = 20 * G;
+    assert_true(upload_extend(&up) && up.upto == 20 * G + UPLOAD_WINDOW);
+    struct msg_chunk chunk = {.key = 3, .offset = 20 * G, .total = 32 * G, .data = (const uint8_t *)"abcd", .size = 4,
+                              .crc = crc32c(0, "abcd", 4)};
+    assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
+    assert_true(up.have == 20 * G + 4 && !upload_complete(&up));
+    up.have = 32 * G - 4;
+    chunk.offset = 32 * G - 4;
+    assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
+    assert_true(upload_complete(&up));
+
+    struct serve serve = {0};
+    struct serve_item item;
+    uint64_t size;
+    const struct msg_get get = {.kind = OBJECT_SNAPSHOT, .offset = 17 * G, .length = 20 * G};
+    assert_true(serve_add(&serve, &get, 32 * G));
+    assert_true(serve_next(&serve, &item, &size) && item.at == 17 * G && item.end == 32 * G && size == SERVE_CHUNK);
+    serve_sent(&serve, &item, 15 * G - 1);
+    assert_true(serve_next(&serve, &item, &size) && item.at == 32 * G - 1 && size == 1);
+}
+
+/* The worker's: a delta of 32 GB under credit, and an update of as much. */
+static void test_worker_flow(void **state)
+{
+    (void)state;
+    static struct sync s;
+    struct msg_welcome welcome = {.session = 1, .worker_id = 2, .heartbeat_ms = 1000, .n_fragments = 1, .resume = true};
+    const uint64_t bytes[] = {32 * G}, versions[] = {4};
+    struct sync_action a;
+    sync_init(&s, 0, 1);
+    while (sync_poll(&s, 1, &a)) continue; /* HELLO */
+    assert_true(sync_on_config(&s, 2));
+    sync_configured(&s, false, 1, versions, 3);
+    while (sync_poll(&s, 3, &a)) continue; /* JOIN */
+    welcome.current[0].version = welcome.snapshot[0].version = 4;
+    assert_true(sync_on_welcome(&s, &welcome, 4));
+    sync_work_ready(&s, 6, bytes, 5);
+    sync_on_credit(&s, &(struct msg_credit){.round = 6, .have = 0, .upto = 1}, 6);
+    sync_on_credit(&s, &(struct msg_credit){.round = 6, .have = 21 * G, .upto = 21 * G + 5}, 7);
+    bool sent = false;
+    for (int i = 0; i < 8 && sync_poll(&s, 8, &a); i++) {
+        if (a.type != SYNC_SEND_CHUNK) continue;
+        sent = true;
+        assert_true(a.offset == 21 * G && a.length == 5);
+    }
+    assert_true(sent);
+    sync_on_credit(&s, &(struct msg_credit){.round = 6, .have = 32 * G, .upto = 32 * G}, 9);
+    assert_int_equal(s.f[0].upload, SYNC_UPLOAD_DELIVERED);
+    s.f[0].have = s.f[0].requested = 19 * G;
+    s.f[0].total = 32 * G;
+    s.f[0].get_at = 0;
+    sent = false;
+    for (int i = 0; i < 8 && sync_poll(&s, 10, &a); i++) {
+        if (a.type != SYNC_SEND_GET) continue;
+        sent = true;
+        assert_true(a.offset == 19 * G && a.length <= SYNC_WINDOW);
+    }
+    assert_true(sent);
+}
+
+/* Deltas on their way in, of 64 workers at a time: none over another, all before ext4's largest file ends. */
+static void test_spool(void **state)
+{
+    (void)state;
+    enum { WORKERS = 64 };
+    struct layout layout;
+    struct model_config model;
+    struct err err = {0};
+    LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none", "codec.up=fp32", "codec.down=fp32");
+    struct outer_state s = {.config = &config, .layout = &layout};
+    s.fragments = mem_alloc(layout.n_fragments, sizeof *s.fragments);
+    for (uint32_t f = 0; f < layout.n_fragments; f++)
+        if (codec_create_for_fragment(&s.fragments[f].up, "fp32", &layout, f, &err) != STATUS_OK)
+            fail_msg("%s", err.msg);
+    uint64_t end = 0;
+    for (uint32_t slot = 0; slot < WORKERS; slot++)
+        for (uint32_t f = 0; f < layout.n_fragments; f++) {
+            uint64_t at = outer_state_spool_at(&s, slot, f);
+            assert_true(at >= end && at % SPOOL_ALIGN == 0);
+            end = at + codec_bound(s.fragments[f].up);
+        }
+    assert_true(end >= 4 * layout.n_params * WORKERS && end < (uint64_t)1 << 44);
+    outer_state_finish(&s);
+    layout_finish(&layout);
+}
+
+/* --- samples ------------------------------------------------------------------------------------------------------ */
+
+/* Positions in the order of samples of a run of 10^13 tokens, its windows, and what a worker makes of its ranges. */
+static void test_samples(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    uint32_t n;
+    lease_book_init(&book);
+    for (uint64_t round = 0; round < 3; round++) {
+        struct lease_plan plan = lease_plan_start(&book);
+        assert_int_equal(lease_plan_take(&plan, 9 * G, ranges, &n), STATUS_OK);
+        assert_int_equal(lease_take(&book, 0, round, ranges, n), STATUS_OK);
+        assert_true(n == 1 && ranges[0].start == round * 9 * G && ranges[0].count == 9 * G);
+    }
+    assert_int_equal(lease_return(&book, 0, 1), STATUS_OK);
+    assert_int_equal(lease_outstanding(&book), 18 * G);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    lease_book_finish(&book);
+
+    const struct msg_assign task = {.n_ranges = 2, .ranges = {{9 * G, 5 * G}, {40 * G, 1000}}};
+    uint64_t counters[4];
+    assert_true(train_fill_counters(&task, 5 * G - 2, counters, 4));
+    assert_true(counters[0] == 14 * G - 2 && counters[2] == 40 * G && counters[3] == 40 * G + 1);
+
+    struct batch_source source = {.n_samples = 10 * G + 7, .seq = 1000, .in_order = true};
+    assert_int_equal(batch_window(&source, 3 * source.n_samples + 9 * G), 9 * G);
+    source.in_order = false;
+    uint64_t high = 0;
+    for (uint64_t k = 0; k < 64; k++) {
+        uint64_t window = batch_window(&source, 5 * source.n_samples + k);
+        assert_true(window < source.n_samples);
+        high += window > 4 * G;
+    }
+    assert_true(high > 16);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* A file of holes, `size` bytes long. */
+static int sparse(const char *path, uint64_t size)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    if (ftruncate(fd, (off_t)size)) skip();
+    return fd;
+}
+
+static void put_at(int fd, uint64_t at, const void *bytes, size_t n)
+{
+    assert_int_equal(pwrite(fd, bytes, n, (off_t)at), n);
+}
+
+/* A tensor of 2^33 numbers behind another: a checkpoint, read at its end. */
+static void test_safetensors(void **state)
+{
+    (void)state;
+    char text[256], path[FILEIO_PATH_MAX];
+    const uint64_t shape[2] = {1 << 17, 1 << 16}, one[1] = {16}, size = (8 * G + 16) * 4;
+    struct layout layout;
+    struct store *store;
+    struct err err = {0};
+    layout_init(&layout);
+    assert_int_equal(layout_add(&layout, "a", 1, one, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+    assert_int_equal(layout_add(&layout, "b", 2, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+    assert_int_equal(layout_split(&layout, 0), STATUS_OK);
+    tmpdir_put("run/checkpoints/round_000000/config.json", "");
+    int n = snprintf(text, sizeof text, "{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64]},\"b\":{\"dtype\":"
+                     "\"F32\",\"shape\":[131072,65536],\"data_offsets\":[64,%llu]}}", (unsigned long long)size);
+    const uint64_t length = (uint64_t)n;
+    snprintf(path, sizeof path, "%s", tmpdir_path("run/checkpoints/round_000000/model.safetensors"));
+    int fd = sparse(path, 8 + length + size);
+    const float last[2] = {2.5f, -3.5f};
+    put_at(fd, 0, &length, 8);
+    put_at(fd, 8, text, length);
+    put_at(fd, 8 + length + size - sizeof last, last, sizeof last);
+    close(fd);
+    if (store_disk_open(&store, tmpdir_path("run"), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    float got[2];
+    if (store->ops->snapshot_theta_read(store, 0, &layout, layout.n_params - 2, got, 2, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    assert_memory_equal(got, last, sizeof last);
+    const char word[] = "far";
+    char back[sizeof word];
+    assert_int_equal(store->ops->spool_write(store, 8192 * G - 2, word, sizeof word, &err), STATUS_OK);
+    assert_int_equal(store->ops->spool_read(store, 8192 * G - 2, back, sizeof back, &err), STATUS_OK);
+    assert_string_equal(back, word);
+    store->ops->close(store);
+    layout_finish(&layout);
+}
+
+/* The largest shard there can be, of tokens of 4 bytes. */
+static void test_shard(void **state)
+{
+    (void)state;
+    const uint32_t head[3] = {20240801, 7, INT32_MAX}, tail[3] = {70001, 70002, 70003};
+    const uint64_t size = TOKENS_HEADER_BYTES + 4 * (uint64_t)INT32_MAX;
+    struct tokens tokens = {0};
+    struct err err = {0};
+    uint32_t window[3];
+    int fd = sparse(tmpdir_path("train_000000.bin"), size);
+    put_at(fd, 0, head, sizeof head);
+    put_at(fd, size - sizeof tail, tail, sizeof tail);
+    close(fd);
+    if (tokens_open(&tokens, tmpdir_path("train_*.bin"), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(tokens_samples(&tokens, 2), INT32_MAX / 2);
+    assert_int_equal(tokens_window(&tokens, 2, INT32_MAX / 2 - 1, window), 70003);
+    assert_memory_equal(window, tail, sizeof tail);
+    assert_int_equal(tokens_check_window(&tokens, 2, INT32_MAX / 2 - 1, 70003, &err), STATUS_INVALID);
+    tokens_close(&tokens);
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+static void *take(struct device *dev, uint64_t bytes)
+{
+    (void)dev;
+    return large_map(bytes);
+}
+
+static void give(struct device *dev, void *p, uint64_t bytes)
+{
+    (void)dev;
+    large_unmap(p, bytes);
+}
+
+static void check_operations(struct device *dev)
+{
+    large_case_check(dev, take, give);
+}
+
+static void test_operations(void **state)
+{
+    (void)state;
+    device_case_each(check_operations);
+}
+
+/* Rows of A, B and C that lie 2^32 numbers apart. */
+static void test_products(void **state)
+{
+    (void)state;
+    enum { M = 3, COLS = 5, DEPTH = 4 };
+    const uint64_t ld = (uint64_t)1 << 32, bytes = (DEPTH * ld + 4096) * sizeof(float);
+    float *a = large_map(bytes), *b = large_map(bytes), *c = large_map(bytes);
+    struct pool *pool;
+    void *scratch = mem_alloc(1, gemm_scratch_bytes());
+    assert_int_equal(pool_create(1, POOL_FLOATS_EXACT, &pool), STATUS_OK);
+    for (uint64_t i = 0; i < M; i++)
+        for (uint64_t k = 0; k < DEPTH; k++) a[i * ld + k] = (float)(i + 2 * k);
+    for (uint64_t k = 0; k < DEPTH; k++)
+        for (uint64_t j = 0; j < COLS; j++) b[k * ld + j] = (float)(3 * k + j);
+    gemm_run(&(struct gemm){.m = M, .n = COLS, .k = DEPTH, .a = a, .lda = ld, .b = b, .ldb = ld, .c = c, .ldc = ld},
+             cpu_kernels_select(NULL), pool, &scratch);
+    for (uint64_t i = 0; i < M; i++)
+        for (uint64_t j = 0; j < COLS; j++) {
+            float sum = 0;
+            for (uint64_t k = 0; k < DEPTH; k++) sum += (float)((i + 2 * k) * (3 * k + j));
+            assert_true(c[i * ld + j] == sum);
+        }
+    pool_destroy(pool);
+    mem_free(scratch);
+    large_unmap(a, bytes);
+    large_unmap(b, bytes);
+    large_unmap(c, bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_codec_sizes),
+        cmocka_unit_test(test_codec_limit),
+        cmocka_unit_test(test_codec_ends),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_coordinator_flow),
+        cmocka_unit_test(test_worker_flow),
+        cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test_setup_teardown(test_safetensors, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_shard, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
