@@ -117,7 +117,7 @@ static void test_layouts(void **state)
     layout_finish(&layout);
 }
 
-/* Activations of a micro-step of 2^17 tokens, with everything kept: of each layer 6C + 2K + 2F + F numbers a token, the
+/* Activations of a micro-step of 2^18 tokens, with everything kept: of each layer 6C + 2K + 2F + F numbers a token, the
  * log-sum-exps and two norms; besides, the stream, the final norm, gradients, angles. */
 static void test_activations(void **state)
 {
@@ -126,10 +126,10 @@ static void test_activations(void **state)
     struct model_config model;
     LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
     const struct model_family *family = model_family_find("llama");
-    const uint64_t n = 1 << 17, c = 4096, kv = 1024, f = 14336;
+    const uint64_t n = 1 << 18, c = 4096, kv = 1024, f = 14336;
     uint64_t layers = 32 * n * (4 * (6 * c + 2 * kv + 3 * f) + 4 * 32 + 2 * 4);
     uint64_t rest = n * 4 * (5 * c + (c + 2 * kv) + f + 1) + 8192 * (uint64_t)128 * 4;
-    assert_int_equal(family->memory(&model, 4, 16, 8192, MODEL_LOSS | MODEL_TRAIN), layers + rest);
+    assert_int_equal(family->memory(&model, 4, 32, 8192, MODEL_LOSS | MODEL_TRAIN), layers + rest);
     layout_finish(&layout);
 }
 
@@ -444,6 +444,9 @@ static void test_samples(void **state)
         assert_int_equal(lease_take(&book, 0, round, ranges, n), STATUS_OK);
         assert_true(n == 1 && ranges[0].start == round * 9 * G && ranges[0].count == 9 * G);
     }
+    struct lease_plan two = lease_plan_start(&book);
+    for (int i = 0; i < 2; i++) assert_int_equal(lease_plan_take(&two, 9 * G, ranges, &n), STATUS_OK);
+    assert_true(n == 1 && ranges[0].start == 36 * G);
     assert_int_equal(lease_return(&book, 0, 1), STATUS_OK);
     assert_int_equal(lease_outstanding(&book), 18 * G);
     assert_int_equal(lease_check(&book), STATUS_OK);
