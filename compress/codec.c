@@ -16,6 +16,7 @@ struct codec {
     void *work[CODEC_STAGES_MAX - 1];   /* each byte stage's working memory */
     struct codec_span *spans;           /* copy of the caller's */
     struct arena arena;                 /* everything above */
+    size_t memory;                      /* bytes of it, were `between` and `work` in it */
 };
 
 /* Spans lie end to end from 0 and are as large as they say; returns the floats in all, 0 when they do not. */
@@ -32,8 +33,8 @@ static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
     return n;
 }
 
-/* Sizes of all buffers, then one arena that holds them. */
-static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans)
+/* Sizes of all buffers, then one arena that holds them; hollow: but those of byte stages. */
+static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans, bool hollow)
 {
     struct codec_chain *chain = &codec->chain;
     struct value_ctx *value = &chain->value;
@@ -41,19 +42,20 @@ static enum status size_buffers(struct codec *codec, const struct codec_span *sp
     value->spans = spans;
     size_t value_scratch = v->scratch ? v->scratch(value) : 0;
     size_t value_plan = v->plan ? v->plan(value) : 0;
-    size_t need = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch) + arena_need(1, value_plan);
+    size_t own = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch) + arena_need(1, value_plan);
     codec->bounds[0] = v->bound(value);
+    codec->memory = own;
     for (size_t i = 0; i < chain->n_bytes; i++) {
         codec->bounds[i + 1] = chain->bytes[i]->bound(codec->bounds[i]);
-        need += arena_need(1, codec->bounds[i]) + arena_need(1, chain->bytes[i]->scratch);
+        codec->memory += arena_need(1, codec->bounds[i]) + arena_need(1, chain->bytes[i]->scratch);
     }
-    TRY(arena_init(&codec->arena, need));
+    TRY(arena_init(&codec->arena, hollow ? own : codec->memory));
     codec->spans = arena_take(&codec->arena, n_spans, sizeof *spans);
     memcpy(codec->spans, spans, n_spans * sizeof *spans);
     value->spans = codec->spans;
     if (value_scratch) value->scratch = arena_take(&codec->arena, 1, value_scratch);
     if (value_plan) value->plan = arena_take(&codec->arena, 1, value_plan);
-    for (size_t i = 0; i < chain->n_bytes; i++) {
+    for (size_t i = 0; i < chain->n_bytes && !hollow; i++) {
         codec->between[i] = arena_take(&codec->arena, 1, codec->bounds[i]);
         codec->work[i] = arena_take(&codec->arena, 1, chain->bytes[i]->scratch);
     }
@@ -61,21 +63,22 @@ static enum status size_buffers(struct codec *codec, const struct codec_span *sp
 }
 
 /* codec holds its chain, with counts. */
-static enum status build(struct codec *codec, const char *spec, const struct codec_span *spans, struct err *err)
+static enum status build(struct codec *codec, const char *spec, const struct codec_span *spans, bool hollow,
+                         struct err *err)
 {
     const struct value_ctx *value = &codec->chain.value;
-    enum status status = size_buffers(codec, spans, value->n_spans);
+    enum status status = size_buffers(codec, spans, value->n_spans, hollow);
     if (status != STATUS_OK)
         return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, value->n);
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
     arena_finish(&codec->arena);
-    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it: cut the model into more "
-                   "(train.fragments), or take another codec", spec, value->n);
+    return err_set(err, STATUS_UNSUPPORTED, "codec \"%.64s\": a fragment of %zu values is too large for it: cut the "
+                   "model into more (train.fragments), or take another codec", spec, value->n);
 }
 
-enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
-                         struct err *err)
+static enum status create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
+                          bool hollow, struct err *err)
 {
     struct codec_chain chain;
     TRY(codec_chain_parse(&chain, spec, err));
@@ -87,7 +90,7 @@ enum status codec_create(struct codec **codec_p, const char *spec, const struct 
     struct codec *codec = mem_alloc(1, sizeof *codec);
     if (!codec) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
     codec->chain = chain;
-    enum status status = build(codec, spec, spans, err);
+    enum status status = build(codec, spec, spans, hollow, err);
     if (status != STATUS_OK) {
         mem_free(codec);
         return status;
@@ -96,8 +99,14 @@ enum status codec_create(struct codec **codec_p, const char *spec, const struct 
     return STATUS_OK;
 }
 
-enum status codec_create_for_fragment(struct codec **codec_p, const char *spec, const struct layout *layout,
-                                      uint32_t fragment, struct err *err)
+enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
+                         struct err *err)
+{
+    return create(codec_p, spec, spans, n_spans, false, err);
+}
+
+static enum status create_for(struct codec **codec_p, const char *spec, const struct layout *layout, uint32_t fragment,
+                              bool hollow, struct err *err)
 {
     if (fragment >= layout->n_fragments)
         return err_set(err, STATUS_INVALID, "codec \"%.64s\": fragment %u of %u", spec, fragment, layout->n_fragments);
@@ -110,9 +119,26 @@ enum status codec_create_for_fragment(struct codec **codec_p, const char *spec, 
         spans[i] = (struct codec_span){
             .offset = t->offset - f->offset, .count = t->count, .rows = t->count / cols, .cols = cols, .ndim = t->ndim};
     }
-    enum status status = codec_create(codec_p, spec, spans, f->n_tensors, err);
+    enum status status = create(codec_p, spec, spans, f->n_tensors, hollow, err);
     mem_free(spans);
     return status;
+}
+
+enum status codec_create_for_fragment(struct codec **codec_p, const char *spec, const struct layout *layout,
+                                      uint32_t fragment, struct err *err)
+{
+    return create_for(codec_p, spec, layout, fragment, false, err);
+}
+
+enum status codec_describe_for_fragment(struct codec **codec_p, const char *spec, const struct layout *layout,
+                                        uint32_t fragment, struct err *err)
+{
+    return create_for(codec_p, spec, layout, fragment, true, err);
+}
+
+size_t codec_memory(const struct codec *codec)
+{
+    return sizeof *codec + codec->memory;
 }
 
 void codec_destroy(struct codec *codec)

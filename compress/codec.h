@@ -31,12 +31,16 @@ struct codec_span {
 struct codec; /* opaque; one per fragment and direction; not thread-safe */
 
 /* Parse `spec` and prepare for n floats described by spans. INVALID with a line naming the bad stage and the known
- * ones. */
+ * ones, UNSUPPORTED for a fragment that is too large for it. */
 enum status codec_create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
                          struct err *err) MUST_CHECK;
 /* Same, spans taken from fragment `fragment` of a layout. */
 enum status codec_create_for_fragment(struct codec **codec_p, const char *spec, const struct layout *layout,
                                       uint32_t fragment, struct err *err) MUST_CHECK;
+/* Same, to be asked for sizes and parts, no more: without the buffers of byte stages, each as large as a payload. */
+enum status codec_describe_for_fragment(struct codec **codec_p, const char *spec, const struct layout *layout,
+                                        uint32_t fragment, struct err *err) MUST_CHECK;
+size_t codec_memory(const struct codec *codec); /* bytes of mem_alloc, those buffers included */
 void codec_destroy(struct codec *codec);
 /* Check a spec without building it. */
 enum status codec_spec_check(const char *spec, struct err *err) MUST_CHECK;

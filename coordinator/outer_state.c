@@ -50,15 +50,18 @@ static bool keeps_residual(const struct outer_state *s, const struct outer_fragm
     return frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
 }
 
+typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
+                                 uint32_t fragment, struct err *err);
+
 /* Both codecs, and what they want of the buffers. */
-static enum status init_codecs(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
+static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn create, size_t *part_max, struct err *err)
 {
     const struct config *c = s->config;
     struct outer_fragment *frag = &s->fragments[f];
-    TRY(codec_create_for_fragment(&frag->up, config_up_spec(c, f), s->layout, f, err));
+    TRY(create(&frag->up, config_up_spec(c, f), s->layout, f, err));
     char spec[CODEC_SPEC_MAX];
     config_down_spec(c, f, spec);
-    if (spec[0]) TRY(codec_create_for_fragment(&frag->down, spec, s->layout, f, err));
+    if (spec[0]) TRY(create(&frag->down, spec, s->layout, f, err));
     size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
     if (up > *part_max) *part_max = up;
     if (down > *part_max) *part_max = down;
@@ -71,7 +74,7 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
 {
     struct outer_fragment *frag = &s->fragments[f];
     size_t count = s->layout->fragments[f].count;
-    TRY(init_codecs(s, f, part_max, err));
+    TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
     /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
     float decay = config_down_of(s->config, f) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
     if (feedback_init(&frag->residual, count, decay, keeps_residual(s, frag)) == STATUS_OK) return STATUS_OK;
@@ -152,22 +155,24 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
                               uint32_t workers, struct err *err)
 {
     struct outer_state s = {.config = config, .layout = layout};
-    size_t before = mem_live_bytes(), largest = 0, part_max = 0;
+    size_t largest = 0, part_max = 0;
     enum status status = STATUS_OK;
-    uint64_t floats = layout->n_params * (1 + vectors_of(config)), deltas = 0;
+    uint64_t codecs = 0, floats = layout->n_params * (1 + vectors_of(config)), deltas = 0;
     s.fragments = mem_alloc(layout->n_fragments, sizeof *s.fragments);
     if (!s.fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
     for (uint32_t f = 0; f < layout->n_fragments && status == STATUS_OK; f++) {
         if (layout->fragments[f].count > largest) largest = layout->fragments[f].count;
-        status = init_codecs(&s, f, &part_max, err);
+        status = init_codecs(&s, f, codec_describe_for_fragment, &part_max, err);
+        if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
+        if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
         if (status == STATUS_OK && keeps_residual(&s, &s.fragments[f])) floats += layout->fragments[f].count;
         if (wants_all(config, f)) deltas = workers;
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
         floats += largest + 2 * (uint64_t)threads_of(config) * part_max;
-        *bytes = mem_live_bytes() - before + floats * sizeof(float) + (together > payload ? together : payload) +
-                 WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens);
+        *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
+                 (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens);
     }
     outer_state_finish(&s);
     return status;
@@ -225,8 +230,8 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
 }
 
 /* Room for the largest delta in every fragment's place would soon reach past the longest file there can be. [derived:
- * fp32 of 8 G parameters is 144 fragments, the largest 2.1 GB: a slot of 32 GB, which would be one of 303; on ext4 a file
- * ends at 17.6 TB] */
+ * fp32 of 8 G parameters is 144 fragments, the largest 2.1 GB: a slot of 32 GB, which would be one of 303; a file of
+ * ext4 ends at 17.6 TB] */
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment)
 {
     uint64_t at = 0, whole = 0;

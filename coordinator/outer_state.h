@@ -60,7 +60,7 @@ struct outer_step {
 /* Allocates everything. theta is zero. Both codecs of every fragment are made here: INVALID names a bad spec. */
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
                              struct err *err) MUST_CHECK;
-/* What it will take, outer_state_reserve for the deltas of `workers` included. Codecs are made to ask them, no more. */
+/* What it will take, outer_state_reserve for the deltas of `workers` included. Takes next to nothing itself. */
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
                               uint32_t workers, struct err *err) MUST_CHECK;
 /* Accepts a zeroed struct. */
@@ -91,8 +91,8 @@ bool outer_state_relays(const struct outer_state *s, struct outer_ways *ways);
  * fragment have moved. NONFINITE: the outcome would not be finite. After an error nothing of s may be used again. */
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at,
                              size_t *size_p) MUST_CHECK;
-/* Where the delta of a fragment is put while it arrives: slots, one for each worker that sends it now, hold a payload of
- * every fragment, each at a multiple of SPOOL_ALIGN, end to end. */
+/* Where the delta of a fragment is put while it arrives: slots, one for each worker that sends it now, hold a payload
+ * of every fragment, each at a multiple of SPOOL_ALIGN, end to end. */
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment);
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);

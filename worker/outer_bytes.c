@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/codec_spec.h"
-#include "common/mem.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "wire/msg.h"
@@ -48,12 +47,12 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
     struct codec *up = NULL, *down = NULL;
     struct piece_shape shape;
     char spec[CODEC_SPEC_MAX];
-    size_t before = mem_live_bytes();
-    enum status status = codec_create_for_fragment(&up, config_up_spec(config, i), layout, i, err);
+    enum status status = codec_describe_for_fragment(&up, config_up_spec(config, i), layout, i, err);
     config_down_spec(config, i, spec);
-    if (status == STATUS_OK && spec[0]) status = codec_create_for_fragment(&down, spec, layout, i, err);
+    if (status == STATUS_OK && spec[0]) status = codec_describe_for_fragment(&down, spec, layout, i, err);
     if (status == STATUS_OK) {
-        o->host.messages += mem_live_bytes() - before + codec_bound(up) + update_bytes(up, down, relayed);
+        o->host.messages += codec_memory(up) + codec_bound(up) + update_bytes(up, down, relayed);
+        if (down) o->host.messages += codec_memory(down);
         if (relayed && merge_part_max(up) > *part_max) *part_max = merge_part_max(up);
         *device = *device && codec_pieces(up, &shape, NULL);
         if (*device) {

@@ -273,11 +273,6 @@ static void test_cross_checks(void **state)
         if (RESOLVE(good[i]) != STATUS_OK) fail_msg("%s: %s", good[i], err.msg);
     assert_int_equal(RESOLVE("train.method=ddp", "train.dynamic_steps=true"), STATUS_INVALID);
     assert_message("train.dynamic_steps");
-    /* Sequences of a step are counted in 32 bits. */
-    assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65535"), STATUS_OK);
-    assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65536"), STATUS_INVALID);
-    assert_message("train.grad_accum: 65536 micro-steps of train.batch_size = 65536 make a step of more than 4294967295 "
-                   "sequences; nearest: 65535");
     assert_int_equal(RESOLVE("train.eval_every=0", "train.eval_tokens=1"), STATUS_OK);
     assert_int_equal(RESOLVE("train.devices=cuda:4,2"), STATUS_OK);
     assert_int_equal(config.train.ranks, 2);
@@ -285,6 +280,16 @@ static void test_cross_checks(void **state)
     assert_int_equal(RESOLVE("train.devices=cuda", "train.ranks=2"), STATUS_OK);
     assert_int_equal(RESOLVE("train.devices=cuda:4,2", "train.ranks=1"), STATUS_INVALID);
     assert_message("train.ranks: 1 does not go with the 2 GPUs of train.devices, \"cuda:4,2\": leave it out, or take");
+}
+
+/* Sequences of a step are counted in 32 bits. */
+static void test_step_size(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65535"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65536"), STATUS_INVALID);
+    assert_message("train.grad_accum: 65536 micro-steps of train.batch_size = 65536 make a step of more than "
+                   "4294967295 sequences; nearest: 65535");
 }
 
 /* Updates that are no plain codec, and the merge rule that follows from the deltas'. */
@@ -520,7 +525,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets),       cmocka_unit_test(test_families),
         cmocka_unit_test(test_methods),       cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),  cmocka_unit_test(test_down),
+        cmocka_unit_test(test_cross_checks),
+        cmocka_unit_test(test_step_size),  cmocka_unit_test(test_down),
         cmocka_unit_test(test_embeddings),    cmocka_unit_test(test_model_too_large),
         cmocka_unit_test(test_places),        cmocka_unit_test(test_printed_source),
         cmocka_unit_test(test_shipped_files),
