@@ -96,8 +96,9 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
         return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
     if (rc != 0) return err_set(err, STATUS_IO, "cannot look for '%s'", pattern);
     enum status status = found.gl_pathc > TOKENS_SHARDS_MAX
-                             ? err_set(err, STATUS_LIMIT, "'%s' matches %zu files, more than %d", pattern,
-                                       (size_t)found.gl_pathc, TOKENS_SHARDS_MAX)
+                             ? err_set(err, STATUS_UNSUPPORTED, "'%s' matches %zu files, more than %d: make larger "
+                                       "shards, see atoll prepare --shard-tokens", pattern, (size_t)found.gl_pathc,
+                                       TOKENS_SHARDS_MAX)
                              : open_paths(tokens, found.gl_pathv, found.gl_pathc, err);
     globfree(&found);
     if (status != STATUS_OK) tokens_close(tokens);

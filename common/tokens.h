@@ -14,7 +14,9 @@
 #include "common/fileio.h"
 #include "common/status.h"
 
-enum { TOKENS_HEADER_BYTES = 1024, TOKENS_SHARDS_MAX = 65536 };
+/* Each shard is a map of its own, and Linux lets a process have 65530 (vm.max_map_count): those of the libraries, of
+ * large allocations and of the other set of shards, too. */
+enum { TOKENS_HEADER_BYTES = 1024, TOKENS_SHARDS_MAX = 60000 };
 
 struct token_shard {
     const uint8_t *tokens; /* n_tokens * width bytes, little-endian, borrowed */

@@ -77,6 +77,10 @@ expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepa
 expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
 expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
 expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
+# More shards than a worker can map.
+yes 'sixteen letters' | head -c 15500000 >long.txt || true
+expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens would be more than 60000 shards; give 259 or more' \
+    "$atoll" prepare no long.txt --shard-tokens 256
 expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gpt2
 expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3
 expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in
