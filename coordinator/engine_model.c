@@ -146,15 +146,31 @@ static double machine_memory(void)
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
+/* False, with the worker refused, when such a model does not fit this machine, or its fragments their codecs. A model
+ * whose theta alone is too large is looked at no further. */
+static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
+{
+    uint64_t need = layout->n_params * sizeof(float);
+    struct err why = {0};
+    enum status status = STATUS_OK;
+    if ((double)need < machine_memory())
+        status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
+    if (status_lasts(status))
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
+    else if ((double)need > machine_memory())
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need about "
+                      "%.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
+                      (double)need / 0x1p30, machine_memory() / 0x1p30);
+    else
+        return true;
+    return false;
+}
+
 /* False, with the worker refused, when what it brings cannot start a run. */
 static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
     if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
         engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
-    else if (16.0 * (double)layout->n_params > machine_memory())
-        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need about "
-                      "%.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
-                      16.0 * (double)layout->n_params / 0x1p30, machine_memory() / 0x1p30);
     else if (m->sample_tokens != e->config.model.block_size)
         engine_refuse(e, peer, REFUSE_CONFIG, "'%s' cuts samples of %u tokens, model.block_size is %u", m->name,
                       m->sample_tokens, e->config.model.block_size);
@@ -162,7 +178,7 @@ static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_jo
         engine_refuse(e, peer, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
                       m->sample_tokens);
     else
-        return true;
+        return memory_suffices(e, peer, m, layout);
     return false;
 }
 

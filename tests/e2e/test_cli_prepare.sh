@@ -78,7 +78,7 @@ expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepar
 expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
 expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
 # More shards than a worker can map.
-yes 'sixteen letters' | head -c 15500000 >long.txt || true
+awk 'BEGIN { for (i = 0; i < 968750; i++) print "sixteen letters" }' >long.txt
 expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens would be more than 60000 shards; give 259 or more' \
     "$atoll" prepare no long.txt --shard-tokens 256
 expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gpt2

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -68,15 +69,13 @@ static void test_first_join_must_make_sense(void **state)
     rig_close(&rig);
 }
 
-/* A layout is a few bytes, the memory it asks for is not: checked before anything is allocated. */
-static void test_model_beyond_memory(void **state)
+/* JOIN of a worker whose model is one matrix. */
+static void join_with(uint64_t rows, uint64_t cols)
 {
-    (void)state;
-    const uint64_t shape[2] = {1 << 20, 1 << 19};
+    const uint64_t shape[2] = {rows, cols};
     struct layout huge;
     uint8_t bytes[512];
     struct msg m;
-    rig_open(&rig, NULL);
     rig_hello(&rig, 0);
     layout_init(&huge);
     assert_int_equal(layout_add(&huge, "tensor", 2, shape, LAYOUT_INIT_ZEROS, 0, true), STATUS_OK);
@@ -88,8 +87,24 @@ static void test_model_beyond_memory(void **state)
     m.join.layout_size = w.pos;
     m.join.layout_hash = layout_hash(&huge);
     rig_say(&rig, rig.workers[0].control, &m);
-    expect_refusal(0, REFUSE_LAYOUT, "549755813888 parameters: the coordinator would need about 8192.0 GiB");
     layout_finish(&huge);
+}
+
+/* A layout is a few bytes, the memory it asks for is not: checked before anything is allocated. Where payloads go
+ * through a byte stage that is more than 20 bytes a parameter, and the machine has 17 of them. */
+static void test_model_beyond_memory(void **state)
+{
+    (void)state;
+    const char *staged[] = {"codec.up=fp32+lz4", "codec.down=fp32", NULL};
+    const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    rig_open(&rig, NULL);
+    join_with(1 << 20, 1 << 19);
+    expect_refusal(0, REFUSE_LAYOUT, "549755813888 parameters: the coordinator would need about 2048.0 GiB");
+    rig_join(&rig, 0);
+    rig_close(&rig);
+    rig_open(&rig, staged);
+    join_with(machine / 17 / 1024, 1024);
+    expect_refusal(0, REFUSE_LAYOUT, "the coordinator would need about");
     rig_join(&rig, 0);
     rig_close(&rig);
 }
