@@ -15,6 +15,7 @@
 #include "common/status.h"
 
 enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_TEXT_MAX = 65536 };
+enum { CONFIG_WORKERS_MAX = 2000 }; /* at one time; wire/peers.c says what has room for so many */
 
 enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };

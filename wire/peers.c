@@ -3,8 +3,12 @@
 #include <string.h>
 
 #include "common/bytes.h"
+#include "common/config.h"
 #include "common/hash.h"
 #include "wire/frame.h"
+
+_Static_assert(2 * CONFIG_WORKERS_MAX <= PEERS_MAX, "two connections of each worker");
+_Static_assert(2 * CONFIG_WORKERS_MAX <= WIRE_NAMED_MAX, "deltas of all workers, and of as many that left meanwhile");
 
 static uint16_t *bucket_of(struct peers *peers, const uint8_t id[PEER_ID_BYTES])
 {

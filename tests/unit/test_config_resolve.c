@@ -292,6 +292,16 @@ static void test_step_size(void **state)
                    "4294967295 sequences; nearest: 65535");
 }
 
+/* No more workers than the coordinator has connections for, and an update names. */
+static void test_workers(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("coordinator.max_workers=2000", "coordinator.min_workers=2000"), STATUS_OK);
+    assert_int_equal(config_set(&config, &sources, "coordinator.max_workers=2001", CONFIG_FLAG, &err), STATUS_INVALID);
+    assert_message("coordinator.max_workers: \"2001\" is out of range");
+    assert_int_equal(config_set(&config, &sources, "coordinator.min_workers=2001", CONFIG_FLAG, &err), STATUS_INVALID);
+}
+
 /* Updates that are no plain codec, and the merge rule that follows from the deltas'. */
 static void test_down(void **state)
 {
@@ -526,7 +536,8 @@ int main(void)
         cmocka_unit_test(test_presets),       cmocka_unit_test(test_families),
         cmocka_unit_test(test_methods),       cmocka_unit_test(test_method_overrides_weaker_source),
         cmocka_unit_test(test_cross_checks),
-        cmocka_unit_test(test_step_size),  cmocka_unit_test(test_down),
+        cmocka_unit_test(test_step_size),
+        cmocka_unit_test(test_workers),  cmocka_unit_test(test_down),
         cmocka_unit_test(test_embeddings),    cmocka_unit_test(test_model_too_large),
         cmocka_unit_test(test_places),        cmocka_unit_test(test_printed_source),
         cmocka_unit_test(test_shipped_files),
