@@ -257,7 +257,7 @@ struct metrics_step {
     float lr;
     float grad_norm; /* may be NaN or infinity too */
     uint64_t tokens;
-    uint32_t step_us;
+    uint32_t step_us; /* 0: not known, or more than 32 bits hold, 71 minutes */
 };
 
 struct msg_metrics {

@@ -10,6 +10,12 @@
 
 enum { METRICS_US = 1000000, SKIP_LINE_US = 30000000 };
 
+/* Of a step that took longer than the protocol can say: 0, no time is better than a wrong one. */
+static uint32_t microseconds(double s)
+{
+    return s * 1e6 <= UINT32_MAX ? (uint32_t)(s * 1e6) : 0;
+}
+
 /* METRICS crosses the protocol, which takes no NaN where a number is needed. */
 static float number(double value)
 {
@@ -64,7 +70,7 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
             .lr = number(note->lr),
             .grad_norm = (float)result->grad_norm,
             .tokens = result->tokens,
-            .step_us = (uint32_t)fmin(result->compute_s * 1e6, 4e9),
+            .step_us = microseconds(result->compute_s),
         };
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, note->position, clock_monotonic_us());

@@ -1,4 +1,4 @@
-/* What a trainer says of steps it skipped. */
+/* What a trainer says of its steps, and of those it skipped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,10 +47,28 @@ static void test_skipped_steps(void **state)
     log_set_sink(NULL, NULL);
 }
 
+/* A step of more than 71 minutes has no time that 32 bits hold: none is told, not a shorter one. */
+static void test_long_steps(void **state)
+{
+    (void)state;
+    static struct trainer t;
+    static const double seconds[] = {0.25, 4200, 4300, 1e9};
+    static const uint32_t expected[] = {250000, 4200000000, 0, 0};
+    const struct step_note note = {.lr = 0.1};
+    t.config.log.every_steps = 1000;
+    for (int i = 0; i < 4; i++) {
+        train_note_step(&t, &note, &(struct step_result){.tokens = 10, .compute_s = seconds[i]});
+        assert_int_equal(t.metrics.n_steps, i + 1);
+        assert_int_equal(t.metrics.steps[i].step_us, expected[i]);
+        assert_int_equal(t.metrics.steps[i].tokens, 10);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skipped_steps),
+        cmocka_unit_test(test_long_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
