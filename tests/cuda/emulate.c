@@ -60,6 +60,7 @@ static struct {
     void (*body)(const void *args);
     const void *args;
     unsigned n, current, seed, order[THREADS_MAX];
+    unsigned last_x, last_y; /* emulate_last_blocks */
     unsigned next, end; /* places in the order: of the warp's next thread, after the warp */
     /* of each thread, which is a fiber from its first barrier on */
     uint8_t state[THREADS_MAX];
@@ -94,6 +95,18 @@ _Noreturn void emulate_broken(const char *what, int line)
 void emulate_order(unsigned seed)
 {
     emu.seed = seed;
+}
+
+void emulate_last_blocks(unsigned x, unsigned y)
+{
+    emu.last_x = x;
+    emu.last_y = y;
+}
+
+/* Where the blocks begin that run, of n. */
+static unsigned first_of(unsigned n, unsigned last)
+{
+    return last && last < n ? n - last : 0;
 }
 
 /* Of AddressSanitizer: the stack changes, has changed. Only of the scheduler's it is not known where it lies. */
@@ -289,10 +302,11 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     blockDim = (struct emulated_index){threads, 1, 1};
     if (!x || !y || threads > THREADS_MAX || threads % LANES) emulate_broken("not a grid that a GPU would take", 0);
     if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
-    for (unsigned block = 0; block < x * y; block++) {
-        blockIdx = (struct emulated_index){block % x, block / x, 0};
-        run_block(block);
-    }
+    for (unsigned row = first_of(y, emu.last_y); row < y; row++)
+        for (unsigned column = first_of(x, emu.last_x); column < x; column++) {
+            blockIdx = (struct emulated_index){column, row, 0};
+            run_block(row * x + column);
+        }
     if (emulate_watch) emulate_watch->end();
     pthread_mutex_unlock(&emu.lock);
 }

@@ -31,6 +31,8 @@ void emulate_order(unsigned seed);
 /* In which order the queues of devices opened from now on take their turns, as far as events let them: 0: MAIN as early
  * as can be, 1: as late, others shuffled. ATOLL_EMULATED_SEED goes before it. */
 void emulate_queue_order(unsigned seed);
+/* Of each launch that runs from now on the last x blocks of the last y rows alone; 0, 0: all. */
+void emulate_last_blocks(unsigned x, unsigned y);
 /* Waits of the host that left a device without work, of all devices, since the program began: nothing was submitted
  * behind what it waited for. */
 unsigned long emulate_idle_waits(void);

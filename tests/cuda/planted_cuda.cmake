@@ -445,6 +445,17 @@ atoll_planted_cuda(a_lane_takes_the_next_block test_blocks cuda_delta_block
 atoll_planted_cuda(heads_of_the_wrong_lane test_blocks cuda_delta_block
     "if (threadIdx.x % 32 == 0) a.out.heads" "if (threadIdx.x % 32 <= 1) a.out.heads" CHECKED)
 
+# --- 32 bits for what may be more
+atoll_planted_cuda(numbers_in_32_bits test_far_elements cuda_element
+    "size_t i = global_index() * width;\n    float z" "unsigned i = global_index() * width;\n    float z")
+atoll_planted_cuda(spans_in_32_bits test_far_adamw cuda_optim
+    "size_t at = first + k * CUDA_BLOCK, i = span->offset + at, j = i - span->skipped;\n        if (at >= span->count) continue;\n        g[k] = a"
+    "unsigned at = first + k * CUDA_BLOCK, i = span->offset + at, j = i - span->skipped;\n        if (at >= span->count) continue;\n        g[k] = a")
+atoll_planted_cuda(rows_in_32_bits test_far_loss cuda_loss
+    "size_t base = blockIdx.x * a.ld;" "unsigned base = blockIdx.x * a.ld;")
+atoll_planted_cuda(pieces_in_32_bits test_far_delta cuda_delta_block
+    "uint64_t at = piece->from + from + lane;" "unsigned at = piece->from + from + lane;")
+
 # --- attention through cuDNN
 atoll_planted_cuda(every_part_is_the_first test_parts cuda_cudnn
     "(rows * row + column) * size" "(0 * rows * row + column) * size")

@@ -14,8 +14,8 @@ foreach(source IN LISTS cuda_kernels)
 endforeach()
 add_custom_target(cuda_ptx ALL DEPENDS ${cuda_ptx})
 
-# Every kernel is in one of the first five; the others are whole models and the outer path.
-foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon outer theta bf16 recompute)
+# Every kernel is in one of the first five; then far into large arrays, whole models and the outer path.
+foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon far outer theta bf16 recompute)
     set(labels parity)
     if(name MATCHES "^(outer|theta|bf16|recompute)$")
         list(APPEND labels long)
