@@ -3,11 +3,13 @@
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,11 +19,21 @@
 
 char tmpdir[32];
 
+/* Bytes that a test leaves room for. */
+#define ROOM ((uint64_t)1 << 30)
+
+static bool made_in(const char *parent)
+{
+    snprintf(tmpdir, sizeof tmpdir, "%s/atoll-test-XXXXXX", parent);
+    return mkdtemp(tmpdir);
+}
+
 int tmpdir_make(void **state)
 {
+    struct statvfs memory;
     (void)state;
-    snprintf(tmpdir, sizeof tmpdir, "/tmp/atoll-test-XXXXXX");
-    return mkdtemp(tmpdir) ? 0 : -1;
+    bool fits = !statvfs("/dev/shm", &memory) && (uint64_t)memory.f_bavail * memory.f_frsize > ROOM;
+    return (fits && made_in("/dev/shm")) || made_in("/tmp") ? 0 : -1;
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *place)

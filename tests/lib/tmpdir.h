@@ -1,4 +1,5 @@
-/* A folder of one test's own, for what it keeps on a real file system. */
+/* A folder of one test's own, for what it keeps on a real file system: in memory, where there is a gigabyte of it, so
+ * that nobody waits for a disk. */
 #ifndef TESTS_TMPDIR_H
 #define TESTS_TMPDIR_H
 

@@ -26,6 +26,13 @@ static const char *const specs[] = {
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
+/* What is refused, and what is left, are tried in other builds: ThreadSanitizer takes its time. */
+#ifdef __SANITIZE_THREAD__
+enum { VALUES = 0 };
+#else
+enum { VALUES = 1 };
+#endif
+
 static const struct codec_span spans[] = {
     {0, FIRST, 100, FIRST / 100, 2}, {FIRST, VECTOR, 1, VECTOR, 1}, {FIRST + VECTOR, SECOND, 1, SECOND, 2}};
 
@@ -156,7 +163,7 @@ static void test_encoding(void **state)
                          STATUS_OK);
         if (size[1] != w.size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
             fail_msg("%s: %d threads make other bytes", specs[s], threads);
-        encode_refused(&w, pool);
+        if (VALUES || s % 4 == 0) encode_refused(&w, pool);
         for (int k = 0; k < 2; k++) {
             assert_int_equal(feedback_init(&fb[k], N, 0.95f, true), STATUS_OK);
             memcpy(fb[k].residual, residual, sizeof residual);
@@ -167,7 +174,7 @@ static void test_encoding(void **state)
         if (size[1] != size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
             fail_msg("%s: %d threads make other bytes of what is fed back", specs[s], threads);
         assert_memory_equal(fb[0].residual, fb[1].residual, N * sizeof(float));
-        check_rest(&w, &fb[0], size[0]);
+        if (VALUES) check_rest(&w, &fb[0], size[0]);
         feedback_finish(&fb[0]);
         feedback_finish(&fb[1]);
         close_work(&w);
