@@ -67,6 +67,8 @@ struct cuda_comm {
     int rank;
     pthread_mutex_t lock;
     bool inside, ended; /* its rank is in a call with it; no more calls */
+    bool broken;        /* a call failed: the rank makes no more, which others would meet in the place of that one */
+    char why[300];      /* it did */
 };
 
 static enum status load_functions(void *object, struct nccl *f, struct err *err)
@@ -115,11 +117,12 @@ static enum status load_once(struct err *err)
 }
 
 /* Under its lock: one that is being aborted is not asked. */
-static void say(struct cuda_comm *c, ncclResult_t result, char what[300])
+static void broke(struct cuda_comm *c, ncclResult_t result)
 {
     const char *more = c->ended ? NULL : library.f.GetLastError(c->comm);
-    snprintf(what, 300, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
+    snprintf(c->why, sizeof c->why, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
              more ? more : "");
+    c->broken = true;
 }
 
 static void pause_briefly(void)
@@ -217,7 +220,7 @@ void cuda_comm_close(struct cuda_comm *c)
 static bool begin(struct cuda_comm *c)
 {
     pthread_mutex_lock(&c->lock);
-    bool may = !c->ended && c->comm;
+    bool may = !c->ended && !c->broken && c->comm;
     c->inside = may;
     pthread_mutex_unlock(&c->lock);
     return may;
@@ -233,15 +236,15 @@ static bool is_inside(struct cuda_comm *c)
 
 bool cuda_comm_failed(struct cuda_comm *c, struct err *why)
 {
-    char what[300];
     ncclResult_t result = ncclSuccess;
     pthread_mutex_lock(&c->lock);
-    bool idle = c->comm && !c->ended && !c->inside; /* a rank that is inside learns it there */
+    bool idle = c->comm && !c->ended && !c->inside && !c->broken; /* a rank that is inside learns it there */
     if (idle && library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) result = ncclInternalError;
     bool failed = result != ncclSuccess && result != ncclInProgress;
-    if (failed) say(c, result, what);
+    if (failed) broke(c, result);
+    failed = c->broken && !c->ended; /* its rank need not learn it before it waits for others, which wait for it */
+    if (failed) err_set(why, STATUS_IO, "%s: %s", cuda_rt_name(c->rt), c->why);
     pthread_mutex_unlock(&c->lock);
-    if (failed) err_set(why, STATUS_IO, "%s: %s", cuda_rt_name(c->rt), what);
     return failed;
 }
 
@@ -288,10 +291,11 @@ void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 /* Enqueueing may be in progress for a while; a rank that does not come is waited for here, or on the device. */
 static void done(struct cuda_comm *c, ncclResult_t result)
 {
-    char what[300];
+    char what[sizeof c->why];
     result = settle(c, result);
     pthread_mutex_lock(&c->lock);
-    if (result != ncclSuccess) say(c, result, what);
+    if (result != ncclSuccess) broke(c, result);
+    snprintf(what, sizeof what, "%s", c->why);
     c->inside = false;
     pthread_mutex_unlock(&c->lock);
     if (result != ncclSuccess) cuda_rt_fail(c->rt, STATUS_IO, what);
