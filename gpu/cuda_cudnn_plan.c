@@ -40,10 +40,19 @@ static bool good(struct cudnn_plan *p, cudnnStatus_t status)
     return p->status == CUDNN_STATUS_SUCCESS;
 }
 
+/* *out is not touched if there is none: the library says nothing of what it leaves there. */
+static cudnnStatus_t make_one(const struct cudnn_lib *lib, cudnnBackendDescriptorType_t type, desc *out)
+{
+    desc d;
+    cudnnStatus_t status = lib->make(type, &d);
+    if (status == CUDNN_STATUS_SUCCESS) *out = d;
+    return status;
+}
+
 static desc make(struct cudnn_plan *p, cudnnBackendDescriptorType_t type)
 {
     desc d = NULL;
-    if (p->status != CUDNN_STATUS_SUCCESS || !good(p, p->lib->make(type, &d))) return NULL;
+    if (p->status != CUDNN_STATUS_SUCCESS || !good(p, make_one(p->lib, type, &d))) return NULL;
     p->all[p->n_all++] = d;
     return d;
 }
@@ -193,29 +202,30 @@ static void ask(struct cudnn_plan *p)
 #endif
     finish(p, heuristics);
     for (int i = 0; i < ENGINES && p->status == CUDNN_STATUS_SUCCESS; i++)
-        (void)good(p, p->lib->make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &p->engines[i]));
+        (void)good(p, make_one(p->lib, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &p->engines[i]));
     if (p->status == CUDNN_STATUS_SUCCESS)
         (void)good(p, p->lib->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n,
                                   p->engines));
     p->facts.engines = n < ENGINES ? (int)n : ENGINES; /* n: how many there are */
 }
 
-/* It may sum in any order, by its own words. */
-static bool any_order(const struct cudnn_lib *lib, desc config)
+/* *any: it may sum in any order, by its own words. */
+static cudnnStatus_t any_order(const struct cudnn_lib *lib, desc config, bool *any)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0;
     desc engine = NULL;
-    bool found = false;
-    if (lib->make(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS) return true;
-    if (lib->get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) !=
-            CUDNN_STATUS_SUCCESS ||
-        lib->get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
-                 &n, notes) != CUDNN_STATUS_SUCCESS)
-        found = true;
-    for (int64_t i = 0; !found && i < n; i++) found = notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    *any = false;
+    cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    status = lib->get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = lib->get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes);
+    for (int64_t i = 0; status == CUDNN_STATUS_SUCCESS && i < n; i++)
+        *any = *any || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     lib->unmake(engine);
-    return found;
+    return status;
 }
 
 /* Compiles one engine: p->plan and the facts, or what is in the way. */
@@ -223,10 +233,11 @@ static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max
 {
     const struct cudnn_lib *lib = p->lib;
     int64_t bytes = 0, n = 0;
-    if (exact && any_order(lib, p->engines[which]))
-        return err_set(err, STATUS_UNSUPPORTED, "cuDNN has only kernels that sum in any order");
+    bool any = false;
+    cudnnStatus_t status = exact ? any_order(lib, p->engines[which], &any) : CUDNN_STATUS_SUCCESS;
+    if (any) return err_set(err, STATUS_UNSUPPORTED, "cuDNN has only kernels that sum in any order");
     desc plan = NULL;
-    cudnnStatus_t status = lib->make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
+    if (status == CUDNN_STATUS_SUCCESS) status = make_one(lib, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
     if (status == CUDNN_STATUS_SUCCESS)
         status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                           &p->engines[which]);
@@ -360,7 +371,7 @@ enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudn
     desc d = NULL;
     if (lib->number < 90800)
         return err_set(err, STATUS_UNSUPPORTED, "cuDNN is too old for descriptions of devices: 9.8 has them");
-    cudnnStatus_t status = lib->make(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
+    cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
     if (status == CUDNN_STATUS_SUCCESS)
         status = lib->set(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
     if (status == CUDNN_STATUS_SUCCESS) status = lib->finalize(d);

@@ -25,7 +25,9 @@ enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name,
     enum status status = cudnn_lib_open(&dnn->lib, err);
     if (status == STATUS_OK) {
         cudaStream_t stream = cuda_rt_stream(rt, CUDA_MAIN); /* makes the device this thread's */
-        cudnnStatus_t code = dnn->lib.create(&dnn->handle);
+        cudnnHandle_t handle;
+        cudnnStatus_t code = dnn->lib.create(&handle);
+        if (code == CUDNN_STATUS_SUCCESS) dnn->handle = handle;
         if (code == CUDNN_STATUS_SUCCESS) code = dnn->lib.set_stream(dnn->handle, stream);
         if (code != CUDNN_STATUS_SUCCESS)
             status = err_set(err, STATUS_UNSUPPORTED, "cuDNN does not start: %s", dnn->lib.status_text(code));

@@ -1,24 +1,43 @@
 /* Matrix products through cuBLASLt: descriptors made once, by the algorithm that was chosen (gpu/cuda_gemm_time.c). */
 #include "gpu/cuda_gemm_impl.h"
 
+#include <stdio.h>
+
 #include "common/mem.h"
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
+#define WISH(wish, what, value) cublasLtMatmulPreferenceSetAttribute((wish), (what), &(value), sizeof(value))
 
-static bool repeat(cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
+/* False: the library refused, and rt knows why. */
+static bool accepted(struct cuda_rt *rt, cublasStatus_t blas)
+{
+    if (blas != CUBLAS_STATUS_SUCCESS) rt->refusal = blas;
+    return blas == CUBLAS_STATUS_SUCCESS;
+}
+
+/* *out is not touched if there is none: the library says nothing of what it leaves there. */
+static bool layout_create(struct cuda_rt *rt, cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
+                          uint64_t cols, size_t ld)
+{
+    cublasLtMatrixLayout_t made;
+    if (!accepted(rt, cublasLtMatrixLayoutCreate(&made, type, rows, cols, (int64_t)ld))) return false;
+    *out = made;
+    return true;
+}
+
+static bool repeat(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
 {
     int32_t n = (int32_t)gemm_products(s);
     int64_t elements = (int64_t)step;
     return !s->several ||
-           (cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n) ==
-                CUBLAS_STATUS_SUCCESS &&
-            cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements,
-                                             sizeof elements) == CUBLAS_STATUS_SUCCESS);
+           (accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n)) &&
+            accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                          &elements, sizeof elements)));
 }
 
 /* What the product ends in. Our rows are cuBLASLt's columns, with the same distance from one to the next, and our B is
  * its A: sums over B's columns are BGRADA. */
-static bool describe_end(struct cuda_gemm *g)
+static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     cublasLtEpilogue_t epilogue = s->bias    ? CUBLASLT_EPILOGUE_BIAS
@@ -27,28 +46,29 @@ static bool describe_end(struct cuda_gemm *g)
                                              : CUBLASLT_EPILOGUE_DEFAULT;
     cudaDataType_t out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
     int64_t ld = (int64_t)s->ldc; /* of aux, whose type is the output's if not said otherwise */
-    return SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) == CUBLAS_STATUS_SUCCESS &&
-           (!(s->bias || s->sums) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out) == CUBLAS_STATUS_SUCCESS) &&
-           (!s->slope || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld) == CUBLAS_STATUS_SUCCESS);
+    return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) &&
+           (!(s->bias || s->sums) || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
+           (!s->slope || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
 }
 
 /* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already.
  * The bias belongs to its rows then, as cuBLASLt has it. */
-static bool describe(struct cuda_gemm *g)
+static bool describe(struct cuda_rt *rt, struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     cublasOperation_t first = s->b_trans ? CUBLAS_OP_T : CUBLAS_OP_N, second = s->a_trans ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint64_t rows1 = s->b_trans ? s->k : s->n, cols1 = s->b_trans ? s->n : s->k;
     uint64_t rows2 = s->a_trans ? s->m : s->k, cols2 = s->a_trans ? s->k : s->m;
     cudaDataType_t in = s->bf16 ? CUDA_R_16BF : CUDA_R_32F, out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
-    return cublasLtMatmulDescCreate(&g->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-           SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first) == CUBLAS_STATUS_SUCCESS &&
-           SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second) == CUBLAS_STATUS_SUCCESS &&
-           describe_end(g) &&
-           cublasLtMatrixLayoutCreate(&g->first, in, rows1, cols1, (int64_t)s->ldb) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->second, in, rows2, cols2, (int64_t)s->lda) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&g->out, out, s->n, s->m, (int64_t)s->ldc) == CUBLAS_STATUS_SUCCESS &&
-           repeat(g->first, s, s->step_b) && repeat(g->second, s, s->step_a) && repeat(g->out, s, s->step_c);
+    cublasLtMatmulDesc_t op;
+    if (!accepted(rt, cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
+    g->op = op;
+    return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_TRANSA, first)) &&
+           accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second)) && describe_end(rt, g) &&
+           layout_create(rt, &g->first, in, rows1, cols1, s->ldb) &&
+           layout_create(rt, &g->second, in, rows2, cols2, s->lda) &&
+           layout_create(rt, &g->out, out, s->n, s->m, s->ldc) && repeat(rt, g->first, s, s->step_b) &&
+           repeat(rt, g->second, s, s->step_a) && repeat(rt, g->out, s, s->step_c);
 }
 
 bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s)
@@ -61,7 +81,7 @@ bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s)
 int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_alignment alignment,
                       cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS])
 {
-    cublasLtMatmulPreference_t wish = NULL;
+    cublasLtMatmulPreference_t wish;
     uint64_t workspace = CUDA_WORKSPACE_BYTES;
     uint32_t in = alignment == GEMM_VECTOR ? GEMM_VECTOR_BYTES : (uint32_t)gemm_number_bytes(g->shape.bf16);
     uint32_t out = alignment == GEMM_VECTOR ? GEMM_VECTOR_BYTES : (uint32_t)gemm_number_bytes(g->shape.bf16_out);
@@ -75,16 +95,12 @@ int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_a
     /* Where the sum over k is cut into parts these may be bf16 otherwise, or summed in it. */
     uint32_t parts = g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
     int n = 0, good = 0;
-    if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS) return 0;
-    bool ok = cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
-              cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &parts,
-                                                   sizeof parts) == CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < 4; i++)
-        ok = ok && cublasLtMatmulPreferenceSetAttribute(wish, aligned[i].what, &aligned[i].bytes,
-                                                        sizeof aligned[i].bytes) == CUBLAS_STATUS_SUCCESS;
-    ok = ok && cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out, wish,
-                                              GEMM_PROPOSALS, found, &n) == CUBLAS_STATUS_SUCCESS;
+    if (!accepted(rt, cublasLtMatmulPreferenceCreate(&wish))) return 0;
+    bool ok = accepted(rt, WISH(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)) &&
+              accepted(rt, WISH(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, parts));
+    for (int i = 0; i < 4; i++) ok = ok && accepted(rt, WISH(wish, aligned[i].what, aligned[i].bytes));
+    ok = ok && accepted(rt, cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out, wish,
+                                                           GEMM_PROPOSALS, found, &n));
     (void)cublasLtMatmulPreferenceDestroy(wish);
     for (int i = 0; ok && i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS) found[good++] = found[i];
@@ -129,8 +145,9 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
     g->shape = *shape;
+    rt->refusal = CUBLAS_STATUS_NOT_SUPPORTED; /* no algorithm */
     cuda_rt_use(rt);
-    if (describe(g)) {
+    if (describe(rt, g)) {
         if (!ends_in_more(shape)) (void)cuda_gemm_choose(rt, g, GEMM_ELEMENT);
         if (cuda_gemm_rows_aligned(shape)) (void)cuda_gemm_choose(rt, g, GEMM_VECTOR);
     }
@@ -140,6 +157,11 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
     }
     *out = g;
     return STATUS_OK;
+}
+
+const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt)
+{
+    return cublasLtGetStatusString(rt->refusal);
 }
 
 void cuda_rt_gemm_free(struct cuda_gemm *g)
@@ -167,6 +189,7 @@ bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_ca
 
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
+    char what[128];
     enum gemm_alignment alignment = g->has[GEMM_VECTOR] && call_aligned(g, call) ? GEMM_VECTOR : GEMM_ELEMENT;
     cuda_rt_use(rt);
     if (!g->has[alignment]) {
@@ -174,5 +197,7 @@ void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cu
         return;
     }
     cublasStatus_t blas = cuda_gemm_multiply(rt, g, &g->algo[alignment], call);
-    if (blas != CUBLAS_STATUS_SUCCESS) cuda_rt_fail(rt, STATUS_IO, cublasLtGetStatusString(blas));
+    if (blas == CUBLAS_STATUS_SUCCESS) return;
+    snprintf(what, sizeof what, "cuBLASLt refused a matrix product: %s", cublasLtGetStatusString(blas));
+    cuda_rt_fail(rt, STATUS_IO, what);
 }

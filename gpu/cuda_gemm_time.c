@@ -202,7 +202,7 @@ static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, co
     user->run(user->ctx, g, &t->call);
     if (cudaEventRecord(t->begin, rt->stream) != cudaSuccess) return -1;
     for (int i = 0; i < RUNS; i++) user->run(user->ctx, g, &t->call);
-    return timing_read(rt, t);
+    return rt->error.code == STATUS_OK ? timing_read(rt, t) : -1; /* what fails is over soon */
 }
 
 /* FORM_..., or 0 where nothing can be measured. */
@@ -213,13 +213,14 @@ static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *apart, const 
     float least[2] = {-1, -1};
     if (!timing_begin(rt, &fused->shape, &t)) return 0;
     /* A product that is refused only now is none; `user` would make it the device's error. */
-    bool runs = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call) == CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t first = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call);
+    bool runs = first == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; runs && i < 2 * ROUNDS; i++) {
         float ms = time_user(rt, user, i % 2 ? fused : apart, &t);
         if (ms >= 0 && (least[i % 2] < 0 || ms < least[i % 2])) least[i % 2] = ms;
     }
     timing_finish(rt, &t);
-    if (!runs) return FORM_APART;
+    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_APART; /* other failures may pass */
     if (least[0] < 0 || least[1] < 0) return 0;
     return least[1] < least[0] ? FORM_FUSED : FORM_APART;
 }

@@ -42,6 +42,9 @@ static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
 /* Takes the plan, filled with `status`: into the device's list, or away. */
 static enum status plan_keep(struct cuda_device *cuda, struct cuda_plan *plan, enum status status)
 {
+    if (status == STATUS_UNSUPPORTED && plan->kind != CUDA_PLAN_ATTN) /* attn_fill says it itself */
+        snprintf(cuda->base.note, sizeof cuda->base.note, "cuBLASLt has no matrix product for it: %.100s",
+                 cuda_rt_gemm_refusal(cuda->rt));
     if (status != STATUS_OK) {
         plan_destroy(cuda, plan);
         return status;

@@ -93,10 +93,12 @@ static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
         check(rt, cudaEventCreateWithFlags(&rt->marks[i], EVENT_FLAGS), "cannot make an event");
     check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES), "no memory for cuBLASLt's workspace");
     if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
-    cublasStatus_t blas = cublasLtCreate(&rt->blas);
+    cublasLtHandle_t handle;
+    cublasStatus_t blas = cublasLtCreate(&handle);
     if (blas != CUBLAS_STATUS_SUCCESS)
         return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cuBLASLt does not start: %s", rt->index,
                        cublasLtGetStatusString(blas));
+    rt->blas = handle;
     if (algo_cache_open(&rt->algos, gpu, (unsigned)cublasLtGetVersion()) == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", rt->index);
 }

@@ -136,10 +136,12 @@ const char *cuda_rt_name(const struct cuda_rt *rt);
 /* Waits for all queues; the first error since open, or OK. */
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 
-/* UNSUPPORTED: no algorithm for the shape; NOMEM. One that ends in a slope or in sums wants rows that begin at 16 bytes
- * when matrices do. */
+/* UNSUPPORTED: no algorithm for the shape, or what cuda_rt_gemm_refusal says; NOMEM. One that ends in a slope or in
+ * sums wants rows that begin at 16 bytes when matrices do. */
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape,
                                 struct cuda_gemm **out) MUST_CHECK;
+/* Of the last product that was not made: the library's word for it. */
+const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt);
 /* The product of `shape`, which ends in a slope or in sums, if it is to be used in the place of `apart`, the same
  * without: TIMED, `user` was faster with it. *out stays NULL: it is not. NOMEM. */
 enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,

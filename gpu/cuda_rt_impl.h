@@ -24,6 +24,7 @@ struct cuda_rt {
     struct cuda_pulse pulse;
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
+    cublasStatus_t refusal; /* of the last product that was not made */
     void *workspace; /* CUDA_WORKSPACE_BYTES, and CUDA_BIAS_BYTES */
     struct algo_cache algos;
     struct err error; /* the first one; code OK: none */

@@ -171,6 +171,23 @@ static struct inner_opt *make(const struct inner_opt_config *config, const struc
     return opt;
 }
 
+/* Ends it. `bytes` of moments: of `whom`. */
+static enum status not_made(struct inner_opt *opt, enum status status, uint64_t bytes, const char *whom,
+                            struct err *err)
+{
+    struct device *dev = NULL; /* the last one that was asked */
+    for (int r = 0; opt->slices && r < opt->n_slices; r++)
+        if (opt->slices[r].dev) dev = opt->slices[r].dev;
+    if (status == STATUS_NOMEM || !dev)
+        err_set(err, status, "no memory for the inner optimizer's state (%llu MiB%s)",
+                (unsigned long long)(bytes >> 20), whom);
+    else
+        err_set(err, status, "cannot plan the inner optimizer on %s: %s", dev->name,
+                status == STATUS_UNSUPPORTED && dev->note[0] ? dev->note : status_text(status));
+    inner_opt_destroy(opt);
+    return status;
+}
+
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
                              const struct layout *layout, struct device *const *devices, int n_ranks,
                              struct err *err)
@@ -183,9 +200,7 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
         *out = opt;
         return STATUS_OK;
     }
-    inner_opt_destroy(opt);
-    return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB)",
-                   (unsigned long long)(inner_opt_moment_bytes(config, layout->n_params) >> 20));
+    return not_made(opt, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
 }
 
 static enum status fill_apart(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
@@ -215,9 +230,7 @@ enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_op
         *out = opt;
         return STATUS_OK;
     }
-    inner_opt_destroy(opt);
-    return err_set(err, status, "no memory for the inner optimizer's state (%llu MiB a rank)",
-                   (unsigned long long)(inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)) >> 20));
+    return not_made(opt, status, inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)), " a rank", err);
 }
 
 void inner_opt_destroy(struct inner_opt *opt)

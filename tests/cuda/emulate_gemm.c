@@ -30,6 +30,12 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
     return STATUS_OK;
 }
 
+const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt)
+{
+    (void)rt;
+    return "not here";
+}
+
 /* What the true runtime times: the operation both ways, on memory of its own and not a byte more. */
 static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm *apart,
                      const struct cuda_gemm *fused, const struct cuda_gemm_user *user)
