@@ -1,4 +1,4 @@
-#include "tests/cuda/cublaslt_stub.h"
+#include "tests/cuda/cublaslt_stub_impl.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -84,17 +84,38 @@ static bool valid(const struct task *t, const struct matrix *d)
 
 /* --- the library -------------------------------------------------------------------------------------------------- */
 
-static int handle_of_all;
+enum { MADE_HERE = 0x4c545354 }; /* in an algorithm that was proposed */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
-    *handle = (cublasLtHandle_t)(void *)&handle_of_all;
-    return stub.no_library ? CUBLAS_STATUS_NOT_INITIALIZED : CUBLAS_STATUS_SUCCESS;
+    *handle = STUB_NOTHING;
+    if (stub_fault(&cublaslt_faults, __func__)) return (cublasStatus_t)cublaslt_faults.status;
+    if (stub.no_library) return CUBLAS_STATUS_NOT_INITIALIZED;
+    *handle = malloc(1);
+    stub_keep(*handle, STUB_HANDLE);
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
-    return (void *)handle == &handle_of_all ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    bool fails = stub_fault(&cublaslt_faults, __func__);
+    stub_forget(handle, STUB_HANDLE, __func__);
+    free(handle);
+    return fails ? (cublasStatus_t)cublaslt_faults.status : CUBLAS_STATUS_SUCCESS;
+}
+
+static void all_alive(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
+                      cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const char *call)
+{
+    const cublasLtMatrixLayout_t layouts[] = {a, b, c, d};
+    stub_alive(handle, STUB_HANDLE, call);
+    stub_alive(op, STUB_OP, call);
+    for (int i = 0; i < 4; i++) stub_alive(layouts[i], STUB_LAYOUT, call);
+}
+
+static void proposed(const cublasLtMatmulAlgo_t *algo, const char *call)
+{
+    if (algo->data[4] != MADE_HERE) stub_wrong("cublaslt_stub", "an algorithm that was never proposed", call);
 }
 
 /* What a wish says of the addresses of A, B, C and D: powers of two, in one number. */
@@ -137,22 +158,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t wish, int most,
                                               cublasLtMatmulHeuristicResult_t *found, int *n)
 {
+    all_alive(handle, op, a, b, c, d, __func__);
     struct task t = task_of(op);
     struct matrix out = matrix_of(d);
     size_t size = sizeof stub.schemes;
-    (void)handle, (void)a, (void)b, (void)c;
+    stub_alive(wish, STUB_WISH, __func__);
+    memset(found, 0x57, (size_t)most * sizeof *found);
+    *n = most;
+    if (stub_fault(&cublaslt_faults, __func__)) return (cublasStatus_t)cublaslt_faults.status;
     *n = 0;
     if (cublasLtMatmulPreferenceGetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &stub.schemes,
                                              sizeof stub.schemes, &size) != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!valid(&t, &out)) return CUBLAS_STATUS_INVALID_VALUE;
     if (stub.unknown & t.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (; *n < most && *n < STUB_ALGORITHMS; ++*n) {
-        found[*n] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
-        found[*n].algo.data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - *n); /* the fastest comes last */
-        found[*n].algo.data[1] = t.epilogue;
-        found[*n].algo.data[2] = alignments(wish);
-        found[*n].algo.data[3] = end_alignment(&t);
+    found[(*n)++].state = CUBLAS_STATUS_NOT_SUPPORTED; /* nothing else of it counts */
+    for (int i = 0; *n < most && i < STUB_ALGORITHMS; i++) {
+        cublasLtMatmulAlgo_t *algo = &found[*n].algo;
+        found[(*n)++] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+        algo->data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - i); /* the fastest comes last */
+        algo->data[1] = t.epilogue;
+        algo->data[2] = alignments(wish);
+        algo->data[3] = end_alignment(&t);
+        algo->data[4] = MADE_HERE;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -161,8 +189,11 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
 {
+    all_alive(handle, op, a, b, c, d, __func__);
     struct task t = task_of(op);
-    (void)handle, (void)a, (void)b, (void)c, (void)d;
+    proposed(algo, __func__);
+    memset(result, 0x57, sizeof *result);
+    if (stub_fault(&cublaslt_faults, __func__)) return (cublasStatus_t)cublaslt_faults.status;
     *result = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
     return algo->data[1] == t.epilogue ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -243,10 +274,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
                               cublasLtMatrixLayout_t d_is, const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
+    all_alive(handle, op, a_is, b_is, c_is, d_is, __func__);
     struct product p = {.task = task_of(op), .a_is = matrix_of(a_is), .b_is = matrix_of(b_is), .c_is = matrix_of(c_is),
                         .d_is = matrix_of(d_is), .a = a, .b = b, .c = c, .d = d, .alpha = *(const float *)alpha,
                         .beta = *(const float *)beta};
-    (void)handle, (void)workspace, (void)workspace_bytes;
+    (void)workspace, (void)workspace_bytes;
+    proposed(algo, __func__);
+    if (stub_fault(&cublaslt_faults, __func__)) return (cublasStatus_t)cublaslt_faults.status;
     if (!valid(&p.task, &p.d_is)) return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t *on = &algo->data[2];
     if (!lies_on(*on, 0, a) || !lies_on(*on, 1, b) || !lies_on(*on, 2, c) || !lies_on(*on, 3, d))

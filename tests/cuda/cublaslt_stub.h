@@ -1,4 +1,5 @@
-/* cuBLASLt without a GPU: descriptors and layouts are the true library's; what would need a device is here. A product
+/* cuBLASLt without a GPU: descriptors and layouts are the true library's; what would need a device is here. Who uses
+ * what there is not, an algorithm that was never proposed for one, ends the process with a line. A product
  * reads what it is to do from those, as the library documents it (column-major), is done in plain loops on its stream
  * (cudart_stub.h) or not at all, and takes the time that the test says. */
 #ifndef TESTS_CUDA_CUBLASLT_STUB_H
@@ -7,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "tests/cuda/stub_faults.h"
 
 enum { STUB_ALGORITHMS = 3 };
 
@@ -22,6 +25,7 @@ struct stub {
 };
 
 extern struct stub stub;
+extern struct stub_faults cublaslt_faults;
 
 /* gpu/cuda_act.h does not go with CUDA's own headers. */
 uint16_t stub_bf16_of(float x); /* finite */

@@ -2,7 +2,10 @@
  * descriptors, as the library documents them, and executed by tests/cuda/graph_run.c on the handle's stream
  * (cudart_stub.h). There are two engines, the first of which says that it sums in any order; both want workspace and
  * leave rubbish in it. A descriptor that is changed after it was finalized, used before, or lacks what it must have is
- * refused. ATOLL_STUB_CUDNN_VERSION=90500: it is that; ATOLL_STUB_CUDNN_ENGINES=1: there are so many. */
+ * refused; who uses one that there is not ends the process with a line.
+ *
+ * ATOLL_STUB_CUDNN_VERSION=90500: it is that; ATOLL_STUB_CUDNN_ENGINES=1: there are so many. cudnn_faults: one call
+ * fails. */
 #include <cudnn_backend.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,6 +14,7 @@
 
 #include "tests/cuda/cudart_stub.h"
 #include "tests/cuda/graph_run.h"
+#include "tests/cuda/stub_faults.h"
 
 enum { ENGINES = 2, WORKSPACE = 512 };
 
@@ -23,6 +27,7 @@ struct attribute {
 };
 
 struct descriptor {
+    struct descriptor *next;
     cudnnBackendDescriptorType_t type;
     bool final;
     int which; /* engine, of configurations and engines */
@@ -30,15 +35,43 @@ struct descriptor {
 };
 
 struct cudnnContext {
+    cudnnHandle_t next;
     cudaStream_t stream;
 };
 
-static size_t left; /* descriptors and handles */
+extern struct stub_faults cudnn_faults;
+struct stub_faults cudnn_faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-size_t cudnn_stub_left(void);
-size_t cudnn_stub_left(void)
+/* Each by its address: those of several devices are made by threads of their own. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct descriptor *descriptors;
+static cudnnHandle_t handles;
+
+#define FAILS() stub_fault(&cudnn_faults, __func__)
+#define FAILED ((cudnnStatus_t)cudnn_faults.status)
+
+/* Taken out of all there are, or only looked for. */
+static struct descriptor *known(const void *p, bool out, const char *call)
 {
-    return left;
+    pthread_mutex_lock(&lock);
+    struct descriptor **at = &descriptors;
+    while (*at && *at != p) at = &(*at)->next;
+    struct descriptor *found = *at;
+    if (found && out) *at = found->next;
+    pthread_mutex_unlock(&lock);
+    if (!found) stub_wrong("cudnn_stub", "a descriptor that there is not", call);
+    return found;
+}
+
+static void known_handle(cudnnHandle_t handle, bool out, const char *call)
+{
+    pthread_mutex_lock(&lock);
+    cudnnHandle_t *at = &handles;
+    while (*at && *at != handle) at = &(*at)->next;
+    bool found = *at;
+    if (found && out) *at = handle->next;
+    pthread_mutex_unlock(&lock);
+    if (!found) stub_wrong("cudnn_stub", "a handle that there is not", call);
 }
 
 /* ---- the library ----------------------------------------------------------------------------------------------------
@@ -62,20 +95,31 @@ void cudnnGetLastErrorString(char *message, size_t size)
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 {
-    *handle = calloc(1, sizeof **handle);
-    left++;
-    return *handle ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+    *handle = STUB_NOTHING;
+    if (FAILS()) return FAILED;
+    cudnnHandle_t made = calloc(1, sizeof *made);
+    if (!made) abort();
+    pthread_mutex_lock(&lock);
+    made->next = handles;
+    *handle = handles = made;
+    pthread_mutex_unlock(&lock);
+    stub_made(&cudnn_faults, 1);
+    return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 {
+    bool fails = FAILS();
+    known_handle(handle, true, __func__);
     free(handle);
-    left--;
-    return CUDNN_STATUS_SUCCESS;
+    stub_made(&cudnn_faults, -1);
+    return fails ? FAILED : CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
+    known_handle(handle, false, __func__);
+    if (FAILS()) return FAILED;
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -85,25 +129,32 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
 {
+    *out = STUB_NOTHING;
+    if (FAILS()) return FAILED;
     struct descriptor *d = calloc(1, sizeof *d);
-    if (!d) return CUDNN_STATUS_BAD_PARAM;
+    if (!d) abort();
     d->type = type;
-    left++;
+    pthread_mutex_lock(&lock);
+    d->next = descriptors;
+    descriptors = d;
+    pthread_mutex_unlock(&lock);
+    stub_made(&cudnn_faults, 1);
     *out = d;
     return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 {
-    struct descriptor *d = descriptor;
+    bool fails = FAILS();
+    struct descriptor *d = known(descriptor, true, __func__);
     for (struct attribute *a = d->attributes, *next; a; a = next) {
         next = a->next;
         free(a->values);
         free(a);
     }
     free(d);
-    left--;
-    return CUDNN_STATUS_SUCCESS;
+    stub_made(&cudnn_faults, -1);
+    return fails ? FAILED : CUDNN_STATUS_SUCCESS;
 }
 
 static size_t bytes_of(cudnnBackendAttributeType_t type)
@@ -122,14 +173,13 @@ static size_t bytes_of(cudnnBackendAttributeType_t type)
     }
 }
 
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t n, const void *values)
+static cudnnStatus_t set(struct descriptor *d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t n, const void *values)
 {
-    struct descriptor *d = descriptor;
     size_t bytes = bytes_of(type) * (size_t)n;
     if (d->final || n < 1 || !bytes) return CUDNN_STATUS_BAD_PARAM;
     for (int64_t i = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && i < n; i++)
-        if (!((struct descriptor *const *)values)[i]->final) return CUDNN_STATUS_BAD_PARAM;
+        if (!known(((void *const *)values)[i], false, "cudnnBackendSetAttribute")->final) return CUDNN_STATUS_BAD_PARAM;
     struct attribute *a = calloc(1, sizeof *a);
     if (!a || !(a->values = malloc(bytes))) abort();
     a->next = d->attributes;
@@ -139,6 +189,13 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     memcpy(a->values, values, bytes);
     d->attributes = a;
     return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t n, const void *values)
+{
+    struct descriptor *d = known(descriptor, false, __func__);
+    return FAILS() ? FAILED : set(d, name, type, n, values);
 }
 
 /* The values of an attribute, n of them (0: as many as there are, *n_p); NULL where it was never set, or otherwise. */
@@ -275,7 +332,8 @@ static struct reader read_back(const struct descriptor *graph)
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 {
-    struct descriptor *d = descriptor;
+    struct descriptor *d = known(descriptor, false, __func__);
+    if (FAILS()) return FAILED;
     if (d->final) return CUDNN_STATUS_BAD_PARAM;
     if (d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR &&
         (!read_back(d).good || !values_of(d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, NULL)))
@@ -291,14 +349,19 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 static void become(struct descriptor *d, int which, struct descriptor *graph)
 {
     d->which = which;
-    (void)cudnnBackendSetAttribute(d, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+    (void)set(d, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
     d->final = true;
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t room, int64_t *n, void *values)
 {
-    struct descriptor *d = descriptor, **out = values;
+    struct descriptor *d = known(descriptor, false, __func__), **out = values;
+    if (FAILS()) {
+        *n = room;
+        if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) memset(values, 0x57, (size_t)room * sizeof(int));
+        return FAILED;
+    }
     if (!d->final) return CUDNN_STATUS_BAD_PARAM;
     if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR && room >= ENGINES) {
         struct descriptor *graph = descriptor_of(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
@@ -306,11 +369,11 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
             return CUDNN_STATUS_BAD_PARAM;
         const char *set = getenv("ATOLL_STUB_CUDNN_ENGINES");
         *n = set && *set ? atoi(set) : ENGINES;
-        for (int i = 0; i < *n; i++) become(out[i], i, graph);
+        for (int i = 0; i < *n; i++) become(known(out[i], false, __func__), i, graph);
         return CUDNN_STATUS_SUCCESS;
     }
     if (name == CUDNN_ATTR_ENGINECFG_ENGINE && type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
-        become(out[0], d->which, descriptor_of(d, CUDNN_ATTR_ENGINE_OPERATION_GRAPH));
+        become(known(out[0], false, __func__), d->which, descriptor_of(d, CUDNN_ATTR_ENGINE_OPERATION_GRAPH));
         *n = 1;
         return CUDNN_STATUS_SUCCESS;
     }
@@ -378,11 +441,15 @@ static bool bind(struct reader *r, const struct descriptor *pack, struct executi
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
 {
+    known_handle(handle, false, __func__);
+    bool final = known(plan, false, __func__)->final && known(pack, false, __func__)->final;
+    if (!final) stub_wrong("cudnn_stub", "a descriptor that was not finalized", __func__);
+    if (FAILS()) return FAILED;
     const struct descriptor *config = descriptor_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     struct reader r = read_back(descriptor_of(config, CUDNN_ATTR_ENGINE_OPERATION_GRAPH));
     struct execution e = {.workspace = NULL};
     void *const *workspace = values_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, NULL);
-    if (!r.good || !((struct descriptor *)pack)->final || !workspace || !bind(&r, pack, &e))
+    if (!r.good || !workspace || !bind(&r, pack, &e))
         return CUDNN_STATUS_BAD_PARAM;
     e.graph = r.graph;
     e.workspace = *workspace;

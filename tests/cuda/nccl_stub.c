@@ -5,6 +5,10 @@
  * than the one that made it, a communicator asked while it is aborted, used after it was freed, destroyed while it has
  * work.
  *
+ * nccl_faults: one call fails. Collectives do so without the communicator knowing of it afterwards; of a group nothing
+ * is left then. A communicator that cannot join is there all the same, and has to be aborted. status ncclInProgress of
+ * ncclCommGetAsyncError: what is asked about has failed, and stays so.
+ *
  * The environment says what goes wrong: ATOLL_STUB_NCCL_VERSION=21800; ATOLL_STUB_NCCL_JOIN=never|refused;
  * ATOLL_STUB_NCCL_REFUSE=1:3 (of rank 1 the third collective is refused), ATOLL_STUB_NCCL_BREAK=1:3 (it never ends,
  * and is known to have failed), ATOLL_STUB_NCCL_STALL=1:3 (it stays in progress), ATOLL_STUB_NCCL_BLOCK=1:3 (the call
@@ -18,6 +22,7 @@
 #include <time.h>
 
 #include "tests/cuda/cudart_stub.h"
+#include "tests/cuda/stub_faults.h"
 
 enum { RANKS_MAX = 8, GROUP_MAX = 1024, POLLS = 3 };
 
@@ -56,13 +61,21 @@ struct ncclComm {
     ncclResult_t error;
 };
 
+extern struct stub_faults nccl_faults; /* left: communicators */
+struct stub_faults nccl_faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+#define FAILS() stub_fault(&nccl_faults, __func__)
+#define FAILED ((ncclResult_t)nccl_faults.status)
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
 static struct world *worlds; /* kept: who uses a communicator that is gone is to be noticed */
 static int stuck;            /* calls that never end by themselves, so far */
 static _Thread_local struct {
     int depth;
-    ncclComm_t comm; /* that has calls in it */
+    ncclComm_t comm;     /* that has calls in it, */
+    struct world *world; /* or ranks that join */
+    ncclResult_t error;  /* of a call in it */
 } group;
 
 static _Noreturn void wrong(const char *what, const struct ncclComm *c)
@@ -179,10 +192,13 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
-    static unsigned char made;
+    static unsigned made;
+    memset(id, 0x57, sizeof *id);
+    if (FAILS()) return FAILED;
     memset(id, 0, sizeof *id);
     pthread_mutex_lock(&lock);
-    id->internal[0] = (char)++made;
+    made++;
+    memcpy(id->internal, &made, sizeof made);
     pthread_mutex_unlock(&lock);
     return ncclSuccess;
 }
@@ -206,6 +222,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     if (config->blocking != 0) wrong("a communicator that blocks", NULL);
     if (!group.depth) wrong("several ranks of one thread join outside of a group", NULL);
     if (join && !strcmp(join, "refused")) return ncclSystemError;
+    bool fails = FAILS();
     struct ncclComm *c = calloc(1, sizeof *c);
     if (!c) abort();
     pthread_mutex_lock(&lock);
@@ -214,17 +231,27 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     if (c->world->n != n || rank < 0 || rank >= n || c->world->comms[rank]) wrong("no such rank, or twice", c);
     c->world->comms[rank] = c;
     c->world->joined++;
-    c->stalled = join && !strcmp(join, "never");
+    c->stalled = fails || (join && !strcmp(join, "never"));
+    if (fails) group.error = c->error = FAILED;
+    group.world = c->world;
     pthread_mutex_unlock(&lock);
+    stub_made(&nccl_faults, 1);
     *out = c;
-    return ncclInProgress;
+    return fails ? FAILED : ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
+    bool fails = FAILS(), told_so = fails && FAILED == ncclInProgress;
     pthread_mutex_lock(&lock);
     alive(c);
     if (c->aborted) wrong("asked while it is aborted", c);
+    *error = (ncclResult_t)0x57;
+    if (told_so) c->error = ncclRemoteError;
+    if (fails && !told_so) {
+        pthread_mutex_unlock(&lock);
+        return FAILED;
+    }
     if (c->polls && !pthread_equal(c->caller, pthread_self())) wrong("asked by two threads", c);
     if (c->polls && !c->stalled && c->world->joined == c->world->n && --c->polls == 0) submit_waiting(c);
     *error = c->error != ncclSuccess ? c->error : c->polls ? ncclInProgress : ncclSuccess;
@@ -234,17 +261,20 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+    bool fails = FAILS();
     pthread_mutex_lock(&lock);
     alive(c);
     if (c->running) wrong("destroyed while it has work", c);
     c->end = DESTROYED;
     pthread_mutex_unlock(&lock);
-    return ncclSuccess;
+    stub_made(&nccl_faults, -1);
+    return fails ? FAILED : ncclSuccess;
 }
 
 /* The last of a world waits for what runs and frees them all. */
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
+    bool fails = FAILS();
     pthread_mutex_lock(&lock);
     alive(c);
     struct world *w = c->world;
@@ -255,10 +285,13 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
     pthread_cond_broadcast(&turned);
     while (c->running) pthread_cond_wait(&turned, &lock);
     if (++w->aborted == w->joined)
-        for (int r = 0; r < w->n; r++)
-            if (w->comms[r]) w->comms[r]->end = FREED;
+        for (int r = 0; r < w->n; r++) {
+            if (!w->comms[r]) continue;
+            w->comms[r]->end = FREED;
+            stub_made(&nccl_faults, -1);
+        }
     pthread_mutex_unlock(&lock);
-    return ncclSuccess;
+    return fails ? FAILED : ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart(void); /* the header has them without a prototype */
@@ -266,6 +299,7 @@ ncclResult_t ncclGroupEnd(void);
 
 ncclResult_t ncclGroupStart(void)
 {
+    if (FAILS()) return FAILED;
     group.depth++;
     return ncclSuccess;
 }
@@ -273,13 +307,23 @@ ncclResult_t ncclGroupStart(void)
 ncclResult_t ncclGroupEnd(void)
 {
     ncclComm_t c = group.comm;
+    struct world *w = group.world;
+    ncclResult_t error = FAILS() ? FAILED : group.error;
     if (--group.depth < 0) wrong("a group ends that has not begun", c);
     group.comm = NULL;
-    if (!c) return ncclInProgress; /* ranks join */
+    group.world = NULL;
+    group.error = ncclSuccess;
     pthread_mutex_lock(&lock);
-    ncclResult_t result = c->error != ncclSuccess ? c->error : ncclInProgress;
+    if (error != ncclSuccess && c) { /* nothing of it is done */
+        c->running -= (int)c->n_waiting;
+        c->n_waiting = 0;
+        c->polls = 0;
+    }
+    for (int r = 0; w && error != ncclSuccess && r < w->n; r++)
+        if (w->comms[r]) w->comms[r]->error = error;
+    if (error == ncclSuccess) error = c && c->error != ncclSuccess ? c->error : ncclInProgress;
     pthread_mutex_unlock(&lock);
-    return result;
+    return error;
 }
 
 /* Under the lock: takes a call in, or says why not. */
@@ -288,6 +332,7 @@ static ncclResult_t take(struct ncclComm *c, const struct call *call)
     bool grouped = group.depth > 0;
     alive(c);
     if (c->error != ncclSuccess) return c->error;
+    if (c->aborted) return ncclRemoteError; /* by another thread, when this one was on its way */
     if (c->polls && !(grouped && group.comm == c)) return ncclInvalidUsage; /* one is in progress */
     if (c->device < 0) c->device = call->stream->device;
     if (c->device != call->stream->device || call->root >= c->world->n) return ncclInvalidUsage;
@@ -317,6 +362,12 @@ static ncclResult_t enter(enum kind kind, const void *from, void *to, size_t n, 
 {
     const struct call call = {.kind = kind, .from = from, .to = to, .n = n, .root = root, .comm = comm,
                               .stream = stream};
+    static const char *const names[] = {"ncclReduceScatter", "ncclAllGather", "ncclAllReduce", "ncclReduce",
+                                        "ncclBroadcast"};
+    if (stub_fault(&nccl_faults, names[kind])) {
+        if (group.depth) group.error = FAILED;
+        return FAILED;
+    }
     pthread_mutex_lock(&lock);
     ncclResult_t result = type == ncclFloat && n ? take(comm, &call) : ncclInvalidArgument;
     if (told("ATOLL_STUB_NCCL_BLOCK", comm)) {

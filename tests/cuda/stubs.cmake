@@ -7,7 +7,8 @@
 # A library each: planted bugs take the place of one source.
 add_library(cuda_true STATIC ${cuda_true})
 set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c|/ptx_[a-z]+\\.c>)
-add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c ${cuda_emulated_threads})
+add_library(cuda_stubs STATIC cuda/cudart_stub.c cuda/cudart_stub_queue.c cuda/cublaslt_stub.c
+            cuda/cublaslt_objects.c ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_true cuda_stubs)
     target_include_directories(${part} SYSTEM PUBLIC ${ATOLL_CUDA_INCLUDE})
     target_link_libraries(${part} PUBLIC atoll_gpu)
@@ -71,11 +72,16 @@ function(atoll_stubbed_plugin name)
 endfunction()
 atoll_stubbed_plugin(atoll_cuda_stubbed $<TARGET_OBJECTS:cuda_true>)
 
-add_executable(test_cuda_failures cuda/test_cuda_failures.c)
-target_include_directories(test_cuda_failures SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
-target_link_libraries(test_cuda_failures PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
-add_test(NAME test_cuda_failures COMMAND test_cuda_failures WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(test_cuda_failures PROPERTIES LABELS parity TIMEOUT 240)
+add_library(stubbed_life OBJECT cuda/stubbed_life.c)
+target_include_directories(stubbed_life PRIVATE ${CMAKE_SOURCE_DIR})
+target_include_directories(stubbed_life SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
+foreach(name IN ITEMS test_cuda_failures test_library_failures)
+    add_executable(${name} cuda/${name}.c $<TARGET_OBJECTS:stubbed_life>)
+    target_include_directories(${name} SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
+    target_link_libraries(${name} PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS parity TIMEOUT 240)
+endforeach()
 
 # What tests/CMakeLists.txt compares on a GPU, compared on that plugin.
 set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so ATOLL_ALGO_CACHE=/dev/null)
@@ -159,6 +165,13 @@ atoll_planted_library(test_cublaslt timed_though_it_is_off test_asked_for cuda_g
     "if (timed && (!may_time() || " "if (timed && (")
 atoll_planted_library(test_cublaslt taken_at_any_address test_takes cuda_gemm
     "if (g->shape.slope) all |= (uintptr_t)call->aux;" "")
+atoll_planted_library(test_cublaslt form_of_products_that_failed test_each_fails cuda_gemm_time
+    "return rt->error.code == STATUS_OK ? timing_read(rt, t) : -1" "return timing_read(rt, t)")
+atoll_planted_library(test_cublaslt wish_kept_when_refused test_each_fails cuda_gemm
+    "(void)cublasLtMatmulPreferenceDestroy(wish);" "if (ok) (void)cublasLtMatmulPreferenceDestroy(wish);")
+atoll_planted_library(test_cublaslt layout_that_was_not_made test_each_fails cuda_gemm
+    "if (!accepted(rt, cublasLtMatrixLayoutCreate(&made, type, rows, cols, (int64_t)ld))) return false;"
+    "(void)accepted(rt, cublasLtMatrixLayoutCreate(&made, type, rows, cols, (int64_t)ld));")
 
 # --- devices, memory, queues
 atoll_planted_library(test_cuda_rt old_gpu_taken test_devices cuda_rt
@@ -228,6 +241,8 @@ atoll_planted_library(test_cuda_nccl asked_during_the_abort test_stalls cuda_ncc
     "if (!c->ended && library.f.CommGetAsyncError" "if (library.f.CommGetAsyncError")
 atoll_planted_library(test_cuda_nccl destroyed_after_the_abort test_breaks cuda_nccl
     "comms[r]->comm = NULL;" "continue;")
+atoll_planted_library(test_cuda_nccl calls_behind_one_that_failed test_each_fails cuda_nccl
+    "!c->ended && !c->broken && c->comm" "!c->ended && c->comm")
 
 # --- attention by cuDNN
 atoll_planted_library(test_cuda_cudnn_rt sums_in_any_order test_engines cuda_cudnn_plan
@@ -242,6 +257,8 @@ atoll_planted_library(test_cuda_cudnn_rt number_not_passed_by_value test_executi
     "CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &value" "CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &inside")
 atoll_planted_library(test_cuda_cudnn_rt plan_kept test_engines cuda_cudnn_plan
     "if (p->plan) p->lib->unmake(p->plan);" "")
+atoll_planted_library(test_cuda_cudnn_rt pointers_kept_when_refused test_each_fails cuda_cudnn_plan
+    "if (status != CUDNN_STATUS_SUCCESS) p->lib->unmake(pack->made);" "")
 atoll_planted_library(test_cuda_cudnn_rt known_wrong_taken test_known_wrong cuda_cudnn_rt
     "lib->number <= 91500" "lib->number < 91500")
 atoll_planted_plugin(kernels_layers difference_the_other_way test_attn cuda_cudnn_plan

@@ -54,7 +54,7 @@ static int tear_down(void **state)
 {
     (void)state;
     cuda_rt_close(rt);
-    return unlink(cache) || mem_live_bytes() || cudart_stub_left();
+    return unlink(cache) || mem_live_bytes() || cudart_stub_left() || cublaslt_faults.left;
 }
 
 /* --- what a product is -------------------------------------------------------------------------------------------- */
@@ -349,12 +349,79 @@ static void test_takes(void **state)
     cuda_rt_release(rt, p);
 }
 
+/* --- one call fails ----------------------------------------------------------------------------------------------- */
+
+/* Small, and worth to be timed. */
+static const struct cuda_gemm_shape small_slope = {.m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256,
+                                                   .bf16 = true, .bf16_out = true, .slope = true};
+static const struct cuda_gemm_shape small_sums = {.m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true,
+                                                  .ldb = 256, .ldc = 256, .bf16 = true, .sums = true};
+
+/* Made, timed, used, with one call that fails. Whether there was such a call; *ended: the device has an error. */
+static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, int status, bool *ended)
+{
+    struct cuda_gemm_shape plain = *shape;
+    struct cuda_gemm *apart = NULL, *fused = NULL;
+    struct kernel kernel = {.ms = 2.5f};
+    char *p = cuda_rt_alloc(rt, 1 << 18);
+    struct cuda_gemm_call call = {.a = p, .b = p, .out = p, .aux = p, .sums = (float *)(void *)p};
+    plain.slope = plain.sums = false;
+    settle();
+    cublaslt_faults.status = status;
+    cublaslt_faults.after = nth;
+    if (cuda_rt_gemm_create(rt, &plain, &apart) == STATUS_OK) {
+        kernel.apart = apart;
+        assert_int_equal(cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, apart,
+                                           &(struct cuda_gemm_user){run, &kernel}, &fused), STATUS_OK);
+        cuda_rt_gemm(rt, fused ? fused : apart, &call);
+    } else if (apart) {
+        fail_msg("there is a product that was not made");
+    }
+    bool reached = !cublaslt_faults.after;
+    *ended = rt->error.code != STATUS_OK;
+    if (*ended && !strstr(rt->error.msg, "device cuda:0 Stub 0: cuBLASLt refused a matrix product: "))
+        fail_msg("%s", rt->error.msg);
+    cublaslt_faults.after = 0;
+    cuda_rt_gemm_free(fused);
+    cuda_rt_gemm_free(apart);
+    cuda_rt_release(rt, p);
+    assert_int_equal(cublaslt_faults.left, 1); /* the handle */
+    return reached;
+}
+
+/* Whatever fails: what runs is what the library proposed, and the next start has the form that is faster, which is the
+ * fused one. That the library does not support it is remembered, no other failure is. */
+static void each_fails(const struct cuda_gemm_shape *shape, int status, unsigned long stride)
+{
+    unsigned lives = 0, ended = 0;
+    bool reached = true, dead, timed;
+    for (unsigned long nth = 1; reached; nth += stride, lives++) {
+        forget();
+        reached = fails_once(shape, nth, status, &dead);
+        ended += dead;
+        if (!reached) assert_false(dead);
+        if (status == CUBLAS_STATUS_NOT_SUPPORTED) continue;
+        start();
+        stub.idle = true;
+        if (!fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed))
+            fail_msg("call %lu (%s): the slower form was kept", nth, cublaslt_faults.failed_in);
+    }
+    assert_true(lives * stride > 100 && ended * stride > 10 && ended < lives);
+}
+
+static void test_each_fails(void **state)
+{
+    (void)state;
+    each_fails(&small_slope, CUBLAS_STATUS_NOT_SUPPORTED, 3);
+    each_fails(&small_sums, CUBLAS_STATUS_EXECUTION_FAILED, 1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_faster),
                                        cmocka_unit_test(test_asked_for), cmocka_unit_test(test_timing_words),
                                        cmocka_unit_test(test_apart),    cmocka_unit_test(test_shared),
-                                       cmocka_unit_test(test_takes)};
+                                       cmocka_unit_test(test_takes),    cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -19,6 +19,7 @@
 #include "gpu/cuda_rt_impl.h"
 #include "tests/cuda/cudart_stub.h"
 #include "tests/cuda/graph_run.h"
+#include "tests/cuda/stub_faults.h"
 #include "tests/lib/emulated_plugin.h"
 
 enum { WORKSPACE = 1 << 16, FLOATS = 4096 }; /* more than any tensor here has */
@@ -37,16 +38,19 @@ static int set_up(void **state)
     return cuda_rt_open(0, &rt, name, sizeof name, &err) == STATUS_OK ? 0 : -1;
 }
 
+static struct stub_faults *faults(void)
+{
+    void *stub = dlopen(stub_path, RTLD_NOW), *found = stub ? dlsym(stub, "cudnn_faults") : NULL;
+    if (!found) fail_msg("%s has no faults", stub_path);
+    return found;
+}
+
 /* Descriptors and handles of the library, too. */
 static int tear_down(void **state)
 {
     (void)state;
-    size_t (*left)(void);
-    void *stub = dlopen(stub_path, RTLD_NOW | RTLD_NOLOAD), *found = stub ? dlsym(stub, "cudnn_stub_left") : NULL;
-    if (!found) return -1;
-    memcpy(&left, &found, sizeof found);
     cuda_rt_close(rt);
-    return left() || mem_live_bytes() || cudart_stub_left() ? -1 : 0;
+    return faults()->left || mem_live_bytes() || cudart_stub_left() ? -1 : 0;
 }
 
 static struct cudnn_rt *open_library(const char *version, const char *want)
@@ -223,10 +227,65 @@ static void test_engines(void **state)
     cudnn_lib_close(&lib);
 }
 
+/* Opened, compiled, run twice, closed. */
+static enum status live(bool backward, bool exact, struct err *err)
+{
+    char name[64];
+    size_t workspace;
+    struct attn_graph graph;
+    struct cudnn_rt *dnn = NULL;
+    struct cudnn_kernel *kernel = NULL;
+    void *memory[ATTN_ROLES], *p = cuda_rt_alloc(rt, WORKSPACE);
+    for (int role = 0; role < ATTN_ROLES; role++) memory[role] = cuda_rt_alloc(rt, FLOATS * sizeof(float));
+    if (backward) attn_graph_backward(&graph, &shape);
+    else attn_graph_forward(&graph, &shape);
+    enum status status = cudnn_rt_open(rt, &dnn, name, sizeof name, err);
+    if (status == STATUS_OK) status = cudnn_rt_compile(dnn, &graph, WORKSPACE, exact, &kernel, &workspace, err);
+    for (int i = 0; i < 2 && status == STATUS_OK; i++) {
+        cudnn_rt_run(dnn, kernel, memory, p);
+        status = cuda_rt_sync(rt, err);
+    }
+    cudnn_rt_free(kernel);
+    cudnn_rt_close(dnn);
+    for (int role = 0; role < ATTN_ROLES; role++) cuda_rt_release(rt, memory[role]);
+    cuda_rt_release(rt, p);
+    rt->error = (struct err){.code = STATUS_OK}; /* as one that was opened again */
+    return status;
+}
+
+/* A line of the library's, or another engine; whatever was made is gone. */
+static void test_each_fails(void **state)
+{
+    (void)state;
+    struct stub_faults *f = faults();
+    (void)setenv("ATOLL_CUDNN_LIBRARY", stub_path, 1);
+    (void)setenv("ATOLL_STUB_CUDNN_VERSION", "91900", 1);
+    f->status = CUDNN_STATUS_INTERNAL_ERROR;
+    for (int exact = 0; exact < 2; exact++) { /* forward, and backward in a fixed order */
+        unsigned lives = 0, ended = 0;
+        bool reached = true;
+        for (unsigned long nth = 1; reached; nth++, lives++) {
+            struct err err = {.code = STATUS_OK};
+            alarm(20);
+            f->after = nth;
+            enum status status = live(exact, exact, &err);
+            reached = !f->after;
+            if (f->left) fail_msg("call %lu (%s): %zu objects stay", nth, f->failed_in, f->left);
+            if (status != STATUS_OK && (!reached || strncmp(err.msg, "cuDNN ", 6) != 0) && status != STATUS_IO)
+                fail_msg("call %lu (%s): %s", nth, f->failed_in, err.msg);
+            if (status == STATUS_IO && !strstr(err.msg, "device cuda:0 Stub 0: cuDNN ")) fail_msg("%s", err.msg);
+            ended += status != STATUS_OK;
+        }
+        f->after = 0;
+        assert_true(lives > 100 && ended > 100 && ended + 10 < lives);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_libraries), cmocka_unit_test(test_execution),
-                                       cmocka_unit_test(test_known_wrong), cmocka_unit_test(test_engines)};
+                                       cmocka_unit_test(test_known_wrong), cmocka_unit_test(test_engines),
+                                       cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <nccl.h>
 
 #include "common/mem.h"
 #include "gpu/cuda_comm.h"
 #include "gpu/cuda_rt_impl.h"
 #include "tests/cuda/cudart_stub.h"
+#include "tests/cuda/stub_faults.h"
 #include "tests/lib/emulated_plugin.h"
 
 enum { RANKS = 3, N = 60 };
@@ -34,6 +36,7 @@ struct rank {
 static struct rank ranks[RANKS];
 static const char *stub_path;
 static atomic_uint aborted; /* waits of the host end */
+static atomic_int n_done;   /* ranks that did what they were to do */
 static struct err why;
 
 static int set_up(void **state)
@@ -110,12 +113,14 @@ static void *thread_main(void *arg)
     struct rank *rank = arg;
     work(rank);
     if (cuda_rt_sync(rank->rt, &rank->err) == STATUS_OK) rank->err.code = STATUS_OK;
+    atomic_fetch_add(&n_done, 1);
     return NULL;
 }
 
 static void begin(pthread_t threads[RANKS], void (*run)(struct rank *rank))
 {
     work = run;
+    atomic_store(&n_done, 0);
     for (int r = 0; r < RANKS; r++)
         if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) fail_msg("no thread");
 }
@@ -439,12 +444,84 @@ static void test_stalls(void **state)
     stalls("ATOLL_STUB_NCCL_BLOCK", "2:1");
 }
 
+static void everything(struct rank *rank)
+{
+    reduce_scatter(rank);
+    all_gather(rank);
+    all_reduce(rank);
+    reduce(rank);
+    broadcast(rank);
+}
+
+/* Ranks work; whoever looks after them aborts them when one of them failed. Whether it came to that. */
+static bool live(void)
+{
+    pthread_t threads[RANKS];
+    struct err err = {.code = STATUS_OK};
+    alarm(20);
+    bool failed = join(&err) != STATUS_OK;
+    if (failed && strncmp(err.msg, "NCCL: the 3 GPUs of this worker cannot be joined: ", 50) != 0)
+        fail_msg("%s", err.msg);
+    if (failed) {
+        abort_all();
+        leave();
+        return true;
+    }
+    begin(threads, everything);
+    while (atomic_load(&n_done) < RANKS) {
+        bool fails = false;
+        for (int r = 0; r < RANKS && !failed; r++) fails = fails || cuda_comm_failed(ranks[r].comm, &err);
+        if (fails && !strstr(err.msg, "Stub")) fail_msg("%s", err.msg);
+        if (fails) abort_all();
+        failed = failed || fails;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    end(threads);
+    for (int r = 0; r < RANKS && !failed; r++)
+        if (ranks[r].err.code != STATUS_OK) fail_msg("rank %d: %s", r, ranks[r].err.msg);
+    if (!failed) check(from_root);
+    leave();
+    return failed;
+}
+
+/* Ranks that did not fail wait for one that did: whoever looks has to see it. NCCL need not know it afterwards. */
+static void each_fails(struct stub_faults *f, ncclResult_t status, const char *call)
+{
+    unsigned lives = 0, ended = 0;
+    bool reached = true;
+    for (unsigned long nth = 1; reached; nth++, lives++) {
+        f->call = call;
+        f->status = (int)status;
+        f->after = nth;
+        bool failed = live();
+        reached = !f->after;
+        if (failed && !reached) fail_msg("ended without a call that failed");
+        if (f->left) fail_msg("call %lu (%s): %zu communicators stay", nth, f->failed_in, f->left);
+        ended += failed;
+    }
+    f->after = 0;
+    assert_true(lives > 20 && ended > 20);
+}
+
+static void test_each_fails(void **state)
+{
+    (void)state;
+    struct stub_faults *f;
+    void *stub = dlopen(stub_path, RTLD_NOW), *found = stub ? dlsym(stub, "nccl_faults") : NULL;
+    assert_non_null(found);
+    (void)setenv("ATOLL_NCCL_LIBRARY", stub_path, 1);
+    f = found;
+    each_fails(f, ncclSystemError, NULL);
+    each_fails(f, ncclInProgress, "ncclCommGetAsyncError");
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_libraries),   cmocka_unit_test(test_collectives),
                                        cmocka_unit_test(test_cannot_join), cmocka_unit_test(test_never_joins),
                                        cmocka_unit_test(test_refused),     cmocka_unit_test(test_refused_in_a_group),
-                                       cmocka_unit_test(test_breaks),      cmocka_unit_test(test_stalls)};
+                                       cmocka_unit_test(test_breaks),      cmocka_unit_test(test_stalls),
+                                       cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

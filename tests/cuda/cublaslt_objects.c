@@ -1,0 +1,142 @@
+/* What cuBLASLt makes, in the stub: the true library's, each known by its address, so that what is used before it was
+ * made, or after it was destroyed, ends the process with a line. */
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include "tests/cuda/cublaslt_stub_impl.h"
+
+struct stub_faults cublaslt_faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct object {
+    struct object *next;
+    enum stub_kind kind;
+    const void *p;
+} *objects;
+
+static const char *const kinds[] = {"a handle", "a description", "a layout", "a preference"};
+
+void stub_keep(const void *p, enum stub_kind kind)
+{
+    struct object *o = calloc(1, sizeof *o);
+    if (!o) abort();
+    *o = (struct object){.kind = kind, .p = p};
+    pthread_mutex_lock(&cublaslt_faults.lock);
+    o->next = objects;
+    objects = o;
+    cublaslt_faults.left++;
+    pthread_mutex_unlock(&cublaslt_faults.lock);
+}
+
+static struct object **place_of(const void *p, enum stub_kind kind)
+{
+    struct object **at = &objects;
+    while (*at && ((*at)->p != p || (*at)->kind != kind)) at = &(*at)->next;
+    return at;
+}
+
+void stub_alive(const void *p, enum stub_kind kind, const char *call)
+{
+    pthread_mutex_lock(&cublaslt_faults.lock);
+    bool found = *place_of(p, kind);
+    pthread_mutex_unlock(&cublaslt_faults.lock);
+    char what[64];
+    snprintf(what, sizeof what, "%s that there is not", kinds[kind]);
+    if (!found) stub_wrong("cublaslt_stub", what, call);
+}
+
+void stub_forget(const void *p, enum stub_kind kind, const char *call)
+{
+    stub_alive(p, kind, call);
+    pthread_mutex_lock(&cublaslt_faults.lock);
+    struct object **at = place_of(p, kind), *o = *at;
+    *at = o->next;
+    cublaslt_faults.left--;
+    pthread_mutex_unlock(&cublaslt_faults.lock);
+    free(o);
+}
+
+/* The true library's call of the same name. */
+#define TRUE_CALL(name, ...)                                                                                           \
+    __extension__({                                                                                                    \
+        void *found_ = dlsym(RTLD_NEXT, #name);                                                                        \
+        __typeof__(&name) call_;                                                                                       \
+        if (!found_) stub_wrong("cublaslt_stub", "the library has no", #name);                                         \
+        memcpy(&call_, &found_, sizeof found_);                                                                        \
+        call_(__VA_ARGS__);                                                                                            \
+    })
+#define FAILS() stub_fault(&cublaslt_faults, __func__)
+#define FAILED ((cublasStatus_t)cublaslt_faults.status)
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    *out = STUB_NOTHING;
+    if (FAILS()) return FAILED;
+    cublasStatus_t status = TRUE_CALL(cublasLtMatmulDescCreate, out, compute, scale);
+    if (status == CUBLAS_STATUS_SUCCESS) stub_keep(*out, STUB_OP);
+    return status;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t op)
+{
+    bool fails = FAILS();
+    stub_forget(op, STUB_OP, __func__);
+    cublasStatus_t status = TRUE_CALL(cublasLtMatmulDescDestroy, op);
+    return fails ? FAILED : status;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t bytes)
+{
+    stub_alive(op, STUB_OP, __func__);
+    return FAILS() ? FAILED : TRUE_CALL(cublasLtMatmulDescSetAttribute, op, what, value, bytes);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld)
+{
+    *out = STUB_NOTHING;
+    if (FAILS()) return FAILED;
+    cublasStatus_t status = TRUE_CALL(cublasLtMatrixLayoutCreate, out, type, rows, cols, ld);
+    if (status == CUBLAS_STATUS_SUCCESS) stub_keep(*out, STUB_LAYOUT);
+    return status;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    bool fails = FAILS();
+    stub_forget(layout, STUB_LAYOUT, __func__);
+    cublasStatus_t status = TRUE_CALL(cublasLtMatrixLayoutDestroy, layout);
+    return fails ? FAILED : status;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what,
+                                                const void *value, size_t bytes)
+{
+    stub_alive(layout, STUB_LAYOUT, __func__);
+    return FAILS() ? FAILED : TRUE_CALL(cublasLtMatrixLayoutSetAttribute, layout, what, value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    *out = STUB_NOTHING;
+    if (FAILS()) return FAILED;
+    cublasStatus_t status = TRUE_CALL(cublasLtMatmulPreferenceCreate, out);
+    if (status == CUBLAS_STATUS_SUCCESS) stub_keep(*out, STUB_WISH);
+    return status;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish)
+{
+    bool fails = FAILS();
+    stub_forget(wish, STUB_WISH, __func__);
+    cublasStatus_t status = TRUE_CALL(cublasLtMatmulPreferenceDestroy, wish);
+    return fails ? FAILED : status;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t wish,
+                                                    cublasLtMatmulPreferenceAttributes_t what, const void *value,
+                                                    size_t bytes)
+{
+    stub_alive(wish, STUB_WISH, __func__);
+    return FAILS() ? FAILED : TRUE_CALL(cublasLtMatmulPreferenceSetAttribute, wish, what, value, bytes);
+}
