@@ -160,6 +160,13 @@ struct device *replica_device(struct replica *r)
     return r->ranks[0].dev;
 }
 
+const char *replica_note(const struct replica *r)
+{
+    int k = 0;
+    while (k < r->n_ranks - 1 && !*r->ranks[k].dev->note) k++;
+    return r->ranks[k].dev->note;
+}
+
 uint32_t replica_step_samples(const struct replica *r)
 {
     return r->config.batch_size * r->config.grad_accum;

@@ -87,6 +87,8 @@ enum status replica_set_params_at(struct replica *replica, const float *values, 
 enum status replica_get_params(struct replica *replica, const float **values, struct err *err) MUST_CHECK;
 /* The one whose memory they are. */
 struct device *replica_device(struct replica *replica);
+/* device.note of the first rank that has one: "" if none has. */
+const char *replica_note(const struct replica *replica);
 /* device.peak_flops of all ranks together; 0: of one it is not known. */
 double replica_peak_flops(const struct replica *replica);
 /* Sequences of one step: batch_size * grad_accum. */

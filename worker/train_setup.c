@@ -207,7 +207,7 @@ static void describe(const struct trainer *t)
     log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
              c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
     describe_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);
-    if (*replica_device(t->replica)->note) log_warn("%s: %s", t->devices, replica_device(t->replica)->note);
+    if (*replica_note(t->replica)) log_warn("%s: %s", t->devices, replica_note(t->replica));
     if (!replica_device(t->replica)->host_memory && c->train.precision == PRECISION_FP32)
         log_info("train.precision is fp32, which leaves the GPU's tensor cores idle: they are for bf16, which the "
                  "run's configuration chooses");

@@ -1,6 +1,7 @@
 #include "tests/cuda/stubbed_life.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +9,6 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/rng.h"
-#include "gpu/device.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/replica.h"
@@ -105,7 +105,7 @@ void stubbed_live(const struct life *life, struct life_end *end)
     alarm(HANGS_S);
     end->status = replica_create(&r, &config, &layout, &data, &end->why);
     end->created = end->status == STATUS_OK;
-    if (end->created) memcpy(end->note, replica_device(r)->note, sizeof end->note);
+    if (end->created) snprintf(end->note, sizeof end->note, "%s", replica_note(r));
     if (end->created) end->status = train(r, end);
     replica_destroy(r);
     alarm(0);

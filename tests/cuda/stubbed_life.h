@@ -30,7 +30,7 @@ struct life_end {
     enum status status;
     struct err why;
     bool created;
-    char note[200]; /* the device's */
+    char note[200]; /* of a device */
     double losses[LIFE_STEPS + 1], norms[LIFE_STEPS]; /* of steps, and at the end */
     float params[LIFE_PARAMS];
     size_t stays; /* bytes */

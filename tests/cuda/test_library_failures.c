@@ -159,6 +159,14 @@ static void test_attention(void **state)
         f.most = i ? 2 : 3;
         each_fails(&f);
     }
+    setenv("ATOLL_ATTENTION", "", 1);
+    if (!access(getenv("ATOLL_NCCL_LIBRARY"), R_OK)) { /* the second of two GPUs alone: that is said, too */
+        f.faults->call = "cudnnCreate";
+        f.faults->after = 2;
+        stubbed_live(&(struct life){.device = "cuda:0,1", .ranks = 2, .bf16 = true, .optimizer = OPTIMIZER_ADAMW}, &end);
+        assert_int_equal(end.status, STATUS_OK);
+        if (!strstr(end.note, "attention by the own kernel")) fail_msg("\"%s\"", end.note);
+    }
     setenv("ATOLL_ATTENTION", "own", 1);
 }
 
