@@ -70,22 +70,27 @@ static void note_step(const struct step_result *result, uint64_t step, struct li
     end->norms[step] = result->grad_norm;
 }
 
-static enum status train(struct replica *r, struct life_end *end)
+static enum status train(struct replica *r, bool gradients, struct life_end *end)
 {
     float values[LIFE_PARAMS];
-    const float *params;
+    const float *params = NULL;
     struct step_result result;
     uint64_t tokens, counters[BATCH];
     layout_fill(&layout, 0, 9, values);
     TRY(replica_set_params(r, values, &end->why));
     for (uint64_t s = 0; s < LIFE_STEPS; s++) {
         for (uint64_t i = 0; i < BATCH; i++) counters[i] = s * BATCH + i;
-        TRY(replica_train_step(r, counters, BATCH, 1e-3, &result, &end->why));
+        if (gradients)
+            TRY(replica_gradient(r, counters, BATCH, &params, &result, &end->why));
+        else
+            TRY(replica_train_step(r, counters, BATCH, 1e-3, &result, &end->why));
         note_step(&result, result.late ? s - 1 : s, end);
     }
-    TRY(replica_flush(r, &result, &end->why));
-    note_step(&result, LIFE_STEPS - 1, end);
-    TRY(replica_get_params(r, &params, &end->why));
+    if (!gradients) {
+        TRY(replica_flush(r, &result, &end->why));
+        note_step(&result, LIFE_STEPS - 1, end);
+        TRY(replica_get_params(r, &params, &end->why));
+    }
     memcpy(end->params, params, layout.n_params * sizeof *params);
     return replica_eval(r, &data, 0, 2, &end->losses[LIFE_STEPS], &tokens, &end->why);
 }
@@ -94,7 +99,7 @@ void stubbed_live(const struct life *life, struct life_end *end)
 {
     struct replica_config config = {.family = &gpt2_family, .model = model, .device = life->device,
                                     .ranks = life->ranks, .threads = 1, .batch_size = BATCH, .grad_accum = 1,
-                                    .seed = 5, .bf16 = life->bf16,
+                                    .seed = 5, .bf16 = life->bf16, .gradients = life->gradients,
                                     .opt = {.kind = life->optimizer, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
                                             .grad_clip = 1, .muon_momentum = 0.95, .muon_steps = 2,
                                             .hidden_blocks = gpt2_hidden_blocks}};
@@ -106,7 +111,7 @@ void stubbed_live(const struct life *life, struct life_end *end)
     end->status = replica_create(&r, &config, &layout, &data, &end->why);
     end->created = end->status == STATUS_OK;
     if (end->created) snprintf(end->note, sizeof end->note, "%s", replica_note(r));
-    if (end->created) end->status = train(r, end);
+    if (end->created) end->status = train(r, life->gradients, end);
     replica_destroy(r);
     alarm(0);
     end->stays = mem_live_bytes() + stubbed.live() - before;

@@ -24,6 +24,7 @@ struct life {
     uint32_t ranks;
     bool bf16;
     enum optimizer optimizer;
+    bool gradients; /* are what it is for, in the place of steps */
 };
 
 struct life_end {
@@ -32,7 +33,7 @@ struct life_end {
     bool created;
     char note[200]; /* of a device */
     double losses[LIFE_STEPS + 1], norms[LIFE_STEPS]; /* of steps, and at the end */
-    float params[LIFE_PARAMS];
+    float params[LIFE_PARAMS]; /* or the last gradient */
     size_t stays; /* bytes */
 };
 

@@ -180,13 +180,15 @@ static void test_collectives(void **state)
     const char *library = getenv("ATOLL_NCCL_LIBRARY");
     if (access(library, R_OK)) skip();
     if (!stubbed_find(library, "nccl_faults", &f.faults)) fail_msg("%s has no faults", library);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) { /* each has other collectives */
         f.life.optimizer = i ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
-        f.most = i ? 3 : 2;
+        f.life.gradients = i == 2;
+        f.most = i == 1 ? 3 : 2;
         undisturbed(&f.life, &calm);
         without = calm;
         each_fails(&f);
     }
+    f.life.gradients = false;
     setenv("ATOLL_STUB_NCCL_REFUSE", "1:3", 1); /* so that all are aborted */
     for (unsigned long nth = 1; nth < 3; nth++) assert_false(live_once(&f, "ncclCommAbort", NCCL_SYSTEM_ERROR, nth));
     unsetenv("ATOLL_STUB_NCCL_REFUSE");
