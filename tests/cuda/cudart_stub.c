@@ -52,7 +52,11 @@ size_t cudart_stub_left(void)
 
 void cudart_stub_heal(void)
 {
-    for (int i = 0; i < STUB_GPUS_MAX; i++) stub_gpus[i].error = cudaSuccess;
+    for (int i = 0; i < STUB_GPUS_MAX; i++) {
+        if (stub_gpus[i].error == cudaSuccess) continue;
+        stub_settle(i); /* what it was given it must not do now, half of it being left out */
+        stub_gpus[i].error = cudaSuccess;
+    }
     last = cudaSuccess;
 }
 
