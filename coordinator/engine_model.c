@@ -158,8 +158,8 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
     if (status_lasts(status))
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
     else if ((double)need > machine_memory())
-        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need about "
-                      "%.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need at "
+                      "least %.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
                       (double)need / 0x1p30, machine_memory() / 0x1p30);
     else
         return true;
