@@ -82,6 +82,7 @@ static void test_bytes(void **state)
     (void)state;
     static const char *const plain[] = {"outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL},
                             *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
+                            *const staged[] = {"codec.up=int4:256+huff", "codec.down=bf16+lz4", NULL},
                             *const ddp[] = {"train.method=ddp", NULL},
                             *const spread[] = {"train.method=async", "outer.momentum_spread=0.5", NULL},
                             *const async_topk[] = {"train.method=async", "codec.up=topk:64/4096", NULL},
@@ -91,6 +92,7 @@ static void test_bytes(void **state)
         unsigned n = threads == LEAST ? 1 : threads;
         check_bytes(plain, false, n);
         check_bytes(diloco, false, n);
+        check_bytes(staged, false, n);
         check_bytes(ddp, false, n);
         check_bytes(spread, false, n);
         check_bytes(async_topk, false, n);
