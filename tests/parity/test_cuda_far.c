@@ -130,13 +130,12 @@ static void launched(const char *name)
     emulate_last_blocks(0, 0);
 }
 
-#define RUN_SOME(kernel, x, y, most_x, args_type, ...)                                                                 \
+#define RUN(kernel, x, y, args_type, ...)                                                                              \
     do {                                                                                                               \
-        struct cuda_grid grid_ = grid_of((x), (y), (most_x));                                                          \
+        struct cuda_grid grid_ = grid_of((x), (y), UINT32_MAX);                                                        \
         kernel(&grid_, &(struct args_type){__VA_ARGS__});                                                              \
         launched(#kernel);                                                                                             \
     } while (0)
-#define RUN(kernel, x, y, args_type, ...) RUN_SOME(kernel, x, y, UINT32_MAX, args_type, __VA_ARGS__)
 
 /* Ends a case: both launches made the same of the same, and of something they made something else. */
 static void compare(const char *name)
@@ -200,8 +199,10 @@ static void check_elements(size_t c)
             .scale = behind(scale, 0), .lr = 0.1f, .keep = 0.5f);
         const struct cuda_gelu_args gelu = {.n = all, .bf16 = bf16, .z = behind(z, FAR_NUMBERS),
                                             .y = behind(act, FAR_NUMBERS)};
-        RUN(cuda_gelu_fwd, wide_blocks(all, all, CUDA_BLOCK), 1, cuda_gelu_args, gelu.n, gelu.bf16, gelu.z, gelu.y);
-        RUN(cuda_gelu_bwd, wide_blocks(all, all, CUDA_BLOCK), 1, cuda_gelu_args, gelu.n, gelu.bf16, gelu.z, gelu.y);
+        struct cuda_grid grid = grid_of(wide_blocks(all, all, CUDA_BLOCK), 1, UINT32_MAX);
+        cuda_gelu_fwd(&grid, &gelu);
+        cuda_gelu_bwd(&grid, &gelu);
+        launched("cuda_gelu");
     }
     compare("elements");
 }
@@ -434,9 +435,10 @@ FAR_TEST(loss)
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
+typedef void (*attn_kernel)(const struct cuda_grid *grid, const struct cuda_attn_args *a);
+
 /* One head: as many sequences as a grid is high, of the last one the last blocks. */
-static void attend(size_t head_dim, size_t rows, void (*const kernels[4])(const struct cuda_grid *,
-                                                                          const struct cuda_attn_args *))
+static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
 {
     enum { SEQ = 1500, FAR_SEQUENCES = CUDA_GRID_Y_MAX - 1 };
     size_t ld = 3 * head_dim, all = FAR_SEQUENCES * (size_t)SEQ;
@@ -462,15 +464,14 @@ static void attend(size_t head_dim, size_t rows, void (*const kernels[4])(const 
 
 static void check_attention(size_t c)
 {
-    if (c % CUDA_WIDE) {
-        attend(45, CUDA_ATTN_ROWS, (void (*const[])(const struct cuda_grid *, const struct cuda_attn_args *)){
-                   cuda_attn_fwd, cuda_attn_dot, cuda_attn_bwd_q, cuda_attn_bwd_kv});
-    } else if (bf16) {
-        attend(64, CUDA_ATTN_TILE, (void (*const[])(const struct cuda_grid *, const struct cuda_attn_args *)){
-                   cuda_attn_fwd_64, cuda_attn_dot_64, cuda_attn_bwd_q_64, cuda_attn_bwd_kv_64});
-        attend(128, CUDA_ATTN_TILE, (void (*const[])(const struct cuda_grid *, const struct cuda_attn_args *)){
-                   cuda_attn_fwd_128, cuda_attn_dot_128, cuda_attn_bwd_q_128, cuda_attn_bwd_kv_128});
-    }
+    static const attn_kernel plain[] = {cuda_attn_fwd, cuda_attn_dot, cuda_attn_bwd_q, cuda_attn_bwd_kv};
+    static const attn_kernel mma_64[] = {cuda_attn_fwd_64, cuda_attn_dot_64, cuda_attn_bwd_q_64, cuda_attn_bwd_kv_64};
+    static const attn_kernel mma_128[] = {cuda_attn_fwd_128, cuda_attn_dot_128, cuda_attn_bwd_q_128,
+                                          cuda_attn_bwd_kv_128};
+    if (c % CUDA_WIDE) attend(45, CUDA_ATTN_ROWS, plain);
+    if (c % CUDA_WIDE || !bf16) return;
+    attend(64, CUDA_ATTN_TILE, mma_64);
+    attend(128, CUDA_ATTN_TILE, mma_128);
 }
 
 FAR_TEST(attention)
