@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `atoll` around a real run: status while it goes on and after, stopping and continuing, no process left behind, the
 # checkpoint as text and as a folder of its own.
-# ctest: timeout=400
+# ctest: timeout=400 waits=1
 source "$(dirname "$0")/lib.sh"
 
 # However loaded the machine is: the run is held by stopping its workers while it is looked at, a run that was over before
