@@ -66,77 +66,49 @@ void stub_forget(const void *p, enum stub_kind kind, const char *call)
     })
 #define FAILS() stub_fault(&cublaslt_faults, __func__)
 #define FAILED ((cublasStatus_t)cublaslt_faults.status)
+/* The call that makes an object: `out`, then all its arguments. */
+#define MADE(kind, name, out, ...)                                                                                     \
+    __extension__({                                                                                                    \
+        *(out) = STUB_NOTHING;                                                                                         \
+        bool fails_ = FAILS();                                                                                         \
+        cublasStatus_t status_ = fails_ ? FAILED : TRUE_CALL(name, __VA_ARGS__);                                       \
+        if (status_ == CUBLAS_STATUS_SUCCESS) stub_keep(*(out), (kind));                                               \
+        status_;                                                                                                       \
+    })
+/* Those that change it and destroy it. */
+#define CHANGED_AND_DESTROYED(kind, set, destroy, object, attribute)                                                   \
+    cublasStatus_t set(object it, attribute what, const void *value, size_t bytes)                                     \
+    {                                                                                                                  \
+        stub_alive(it, (kind), __func__);                                                                              \
+        return FAILS() ? FAILED : TRUE_CALL(set, it, what, value, bytes);                                              \
+    }                                                                                                                  \
+    cublasStatus_t destroy(object it)                                                                                  \
+    {                                                                                                                  \
+        bool fails = FAILS();                                                                                          \
+        stub_forget(it, (kind), __func__);                                                                             \
+        cublasStatus_t status = TRUE_CALL(destroy, it);                                                                \
+        return fails ? FAILED : status;                                                                                \
+    }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *out = STUB_NOTHING;
-    if (FAILS()) return FAILED;
-    cublasStatus_t status = TRUE_CALL(cublasLtMatmulDescCreate, out, compute, scale);
-    if (status == CUBLAS_STATUS_SUCCESS) stub_keep(*out, STUB_OP);
-    return status;
-}
-
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t op)
-{
-    bool fails = FAILS();
-    stub_forget(op, STUB_OP, __func__);
-    cublasStatus_t status = TRUE_CALL(cublasLtMatmulDescDestroy, op);
-    return fails ? FAILED : status;
-}
-
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what,
-                                              const void *value, size_t bytes)
-{
-    stub_alive(op, STUB_OP, __func__);
-    return FAILS() ? FAILED : TRUE_CALL(cublasLtMatmulDescSetAttribute, op, what, value, bytes);
+    return MADE(STUB_OP, cublasLtMatmulDescCreate, out, out, compute, scale);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
                                           int64_t ld)
 {
-    *out = STUB_NOTHING;
-    if (FAILS()) return FAILED;
-    cublasStatus_t status = TRUE_CALL(cublasLtMatrixLayoutCreate, out, type, rows, cols, ld);
-    if (status == CUBLAS_STATUS_SUCCESS) stub_keep(*out, STUB_LAYOUT);
-    return status;
-}
-
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
-{
-    bool fails = FAILS();
-    stub_forget(layout, STUB_LAYOUT, __func__);
-    cublasStatus_t status = TRUE_CALL(cublasLtMatrixLayoutDestroy, layout);
-    return fails ? FAILED : status;
-}
-
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what,
-                                                const void *value, size_t bytes)
-{
-    stub_alive(layout, STUB_LAYOUT, __func__);
-    return FAILS() ? FAILED : TRUE_CALL(cublasLtMatrixLayoutSetAttribute, layout, what, value, bytes);
+    return MADE(STUB_LAYOUT, cublasLtMatrixLayoutCreate, out, out, type, rows, cols, ld);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
-    *out = STUB_NOTHING;
-    if (FAILS()) return FAILED;
-    cublasStatus_t status = TRUE_CALL(cublasLtMatmulPreferenceCreate, out);
-    if (status == CUBLAS_STATUS_SUCCESS) stub_keep(*out, STUB_WISH);
-    return status;
+    return MADE(STUB_WISH, cublasLtMatmulPreferenceCreate, out, out);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish)
-{
-    bool fails = FAILS();
-    stub_forget(wish, STUB_WISH, __func__);
-    cublasStatus_t status = TRUE_CALL(cublasLtMatmulPreferenceDestroy, wish);
-    return fails ? FAILED : status;
-}
-
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t wish,
-                                                    cublasLtMatmulPreferenceAttributes_t what, const void *value,
-                                                    size_t bytes)
-{
-    stub_alive(wish, STUB_WISH, __func__);
-    return FAILS() ? FAILED : TRUE_CALL(cublasLtMatmulPreferenceSetAttribute, wish, what, value, bytes);
-}
+CHANGED_AND_DESTROYED(STUB_OP, cublasLtMatmulDescSetAttribute, cublasLtMatmulDescDestroy, cublasLtMatmulDesc_t,
+                      cublasLtMatmulDescAttributes_t)
+CHANGED_AND_DESTROYED(STUB_LAYOUT, cublasLtMatrixLayoutSetAttribute, cublasLtMatrixLayoutDestroy,
+                      cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t)
+CHANGED_AND_DESTROYED(STUB_WISH, cublasLtMatmulPreferenceSetAttribute, cublasLtMatmulPreferenceDestroy,
+                      cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t)

@@ -27,7 +27,7 @@ static struct life_end calm, without, end;
 struct failures {
     struct life life;
     struct stub_faults *faults;
-    const char *library;   /* as lines name it */
+    const char *whose;     /* calls they are, as lines name it */
     const int *statuses;   /* up to 0; one after the other */
     unsigned most;         /* calls of each function that fail */
     const char *note;      /* the device's, where it does without; NULL: it says nothing of it */
@@ -61,7 +61,7 @@ static const char *wrong_end(const struct failures *f, size_t left)
     if (f->faults->after) return "ended without a call that failed";
     if (strchr(line, '\n')) return "more than a line";
     bool device = strstr(line, "cuda:") || strstr(line, "GPUs of this worker");
-    return device && strstr(line, f->library) ? NULL : "says too little";
+    return device && strstr(line, f->whose) ? NULL : "says too little";
 }
 
 /* The nth call of `call` fails; how it ended, *reached: there was such a call. */
@@ -121,7 +121,7 @@ static void test_products(void **state)
     static const int statuses[] = {CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_ALLOC_FAILED,
                                    CUBLAS_STATUS_EXECUTION_FAILED, 0};
     struct failures f = {.life = {.device = "cuda:0", .ranks = 1, .optimizer = OPTIMIZER_MUON},
-                         .faults = stubbed.cublaslt, .library = "cuBLASLt", .statuses = statuses, .most = 2};
+                         .faults = stubbed.cublaslt, .whose = "cuBLASLt", .statuses = statuses, .most = 2};
     undisturbed(&f.life, &calm);
     undisturbed(&f.life, &without);
     assert_true(alike(&calm, &without, 0));
@@ -144,7 +144,7 @@ static void test_attention(void **state)
     static const int statuses[] = {CUDNN_NOT_SUPPORTED, CUDNN_NO_HOST_MEMORY, CUDNN_EXECUTION_FAILED, CUDNN_BAD_PARAM,
                                    0};
     struct failures f = {.life = {.device = "cuda:0", .ranks = 1, .bf16 = true, .optimizer = OPTIMIZER_ADAMW},
-                         .library = "cuDNN", .statuses = statuses, .most = 3, .note = "attention by the own kernel"};
+                         .whose = "cuDNN", .statuses = statuses, .most = 3, .note = "attention by the own kernel"};
     const char *library = beside_program("libcudnn_stub.so");
     if (access(library, R_OK)) skip();
     setenv("ATOLL_CUDNN_LIBRARY", library, 1);
@@ -176,7 +176,7 @@ static void test_collectives(void **state)
 {
     (void)state;
     static const int statuses[] = {NCCL_SYSTEM_ERROR, NCCL_REMOTE_ERROR, NCCL_IN_PROGRESS, 0};
-    struct failures f = {.life = {.device = "cuda:0,1", .ranks = 2}, .library = "NCCL", .statuses = statuses};
+    struct failures f = {.life = {.device = "cuda:0,1", .ranks = 2}, .whose = "NCCL", .statuses = statuses};
     const char *library = getenv("ATOLL_NCCL_LIBRARY");
     if (access(library, R_OK)) skip();
     if (!stubbed_find(library, "nccl_faults", &f.faults)) fail_msg("%s has no faults", library);
