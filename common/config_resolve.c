@@ -207,9 +207,9 @@ static enum status check_train(const struct config_resolve *r)
                              c->train.ranks, config_multiples(c->train.batch_size, c->train.ranks, nearest));
     if (c->train.grad_accum > UINT32_MAX / c->train.batch_size)
         return config_refuse(r, KEYS(AT(train.grad_accum), AT(train.batch_size)),
-                             "%u micro-steps of train.batch_size = %u make a step of more than %u sequences; nearest: "
-                             "%u",
-                             c->train.grad_accum, c->train.batch_size, UINT32_MAX, UINT32_MAX / c->train.batch_size);
+                             "%u micro-steps of train.batch_size = %u make a step of more than %u sequences; "
+                             "nearest: %u", c->train.grad_accum, c->train.batch_size, UINT32_MAX,
+                             UINT32_MAX / c->train.batch_size);
     uint32_t threads = (c->train.threads + c->train.ranks - 1) / c->train.ranks;
     if (threads > POOL_THREADS_MAX)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
