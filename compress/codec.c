@@ -73,7 +73,7 @@ static enum status build(struct codec *codec, const char *spec, const struct cod
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
     arena_finish(&codec->arena);
-    return err_set(err, STATUS_UNSUPPORTED, "codec \"%.64s\": a fragment of %zu values is too large for it: cut the "
+    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it: cut the "
                    "model into more (train.fragments), or take another codec", spec, value->n);
 }
 

@@ -61,8 +61,8 @@ struct value_stage {
     /* A word after '+' that follows the stage and `nth` of its modifiers: change ctx->param and rewrite the canonical
      * spec; false when it is none of the stage's, or no other may follow. NULL: no modifiers. */
     bool (*modify)(struct value_ctx *ctx, const char *word, unsigned nth, char *canonical);
-    /* Bytes of ctx->plan, then fill it, once, when n and spans are known. NULL: no plan. LIMIT: the fragment is too
-     * large for the stage. */
+    /* Bytes of ctx->plan, then fill it, once, when n and spans are known. NULL: no plan. UNSUPPORTED: the fragment
+     * is too large for the stage. */
     size_t (*plan)(const struct value_ctx *ctx);
     enum status (*prepare)(const struct value_ctx *ctx);
     size_t (*bound)(const struct value_ctx *ctx);   /* largest payload of any input */

@@ -120,7 +120,7 @@ enum status topk_prepare(const struct value_ctx *ctx)
 {
     struct topk_plan *plan = ctx->plan;
     struct totals t = count_all(ctx);
-    if (topk_bound(ctx) > UINT32_MAX) return STATUS_LIMIT; /* offsets of groups are 32 bits */
+    if (topk_bound(ctx) > UINT32_MAX) return STATUS_UNSUPPORTED; /* offsets of groups are 32 bits */
     plan->n_dense = (size_t)t.dense;
     plan->n_groups = (size_t)count_groups(ctx, &t);
     struct topk_walk walk = {.ctx = ctx}, before = walk;
