@@ -82,16 +82,21 @@ function(atoll_cudnn_find)
     endif()
 endfunction()
 
+set(cuda_ptx_folder ${CMAKE_BINARY_DIR}/cuda/ptx)
+
 # Of all kernels. --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project
 # (tests/cuda/test_cuda_rounding.sh looks).
 set(cuda_flags -std=c++17 -O3 --fmad=false -I${CMAKE_SOURCE_DIR})
 
 # One object from one .cu, added to `objects`. A spilled register is an error by the nvcc that they are fitted to; others
-# may be a few short. What ptxas says goes to cuda/NAME.ptxas for tests/cuda.
+# may be a few short. For tests/cuda what ptxas says goes to cuda/NAME.ptxas, and the PTX that the object holds, which nvcc
+# keeps in a folder full of files (named with the architecture where there are several), to cuda/ptx/NAME.ptx.
 function(atoll_cuda_object source)
     get_filename_component(name ${source} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     set(log ${CMAKE_BINARY_DIR}/cuda/${name}.ptxas)
+    set(ptx ${cuda_ptx_folder}/${name}.ptx)
+    set(kept ${CMAKE_BINARY_DIR}/cuda/${name}.kept)
     set(codes)
     foreach(arch IN LISTS ATOLL_CUDA_ARCHS)
         list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
@@ -109,11 +114,13 @@ function(atoll_cuda_object source)
     set(host -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
     set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d ${cuda_flags} ${codes}
         -gencode arch=compute_${newest},code=compute_${newest} -Xcompiler ${host} ${warnings}
-        -Xptxas ${spills}-v)
+        -Xptxas ${spills}-v --keep --keep-dir ${kept})
     list(JOIN command " " line)
     set(without "to build without the CUDA back end: cmake -DATOLL_CUDA=OFF ${CMAKE_BINARY_DIR}, then again")
-    add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
-        COMMAND sh -c "${line} >${log} 2>&1 || { cat ${log}; echo '${without}'; rm -f ${object}; exit 1; }"
+    set(failed "{ cat ${log}; echo '${without}'; rm -rf ${object} ${kept}; exit 1; }")
+    set(found "{ mv ${kept}/${name}.compute_${newest}.ptx ${ptx} 2>/dev/null || mv ${kept}/${name}.ptx ${ptx}; }")
+    add_custom_command(OUTPUT ${object} ${ptx} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
+        COMMAND sh -c "mkdir -p ${kept} ${cuda_ptx_folder} && { ${line} >${log} 2>&1 || ${failed} } && ${found} && rm -r ${kept}"
         COMMENT "Building CUDA object cuda/${name}.o" VERBATIM)
     set(objects ${objects} ${object} PARENT_SCOPE)
 endfunction()

@@ -2,10 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "gpu/cuda_kernel.h"
 #include "tests/cuda/cudart_stub_impl.h"
 #include "tests/cuda/emulate_launch.h"
+
+enum { LARGE = 1 << 20 }; /* bytes */
 
 struct operation {
     struct operation *next;
@@ -290,13 +294,25 @@ struct copy {
     size_t bytes;
 };
 
+/* Whole pages of zeros are given back: the system makes new ones of those that are touched, few of a large block. */
+static void clear(unsigned char *p, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), head = (page - (uintptr_t)p % page) % page;
+    if (bytes < LARGE || madvise(p + head, (bytes - head) / page * page, MADV_DONTNEED) != 0) head = bytes;
+    memset(p, 0, head);
+    size_t tail = (bytes - head) % page;
+    memset(p + bytes - tail, 0, tail);
+}
+
 static void run_copy(void *args, bool dead)
 {
     const struct copy *c = args;
     if (!dead && c->from)
         memcpy(c->to, c->own ? c->own : c->from, c->bytes);
-    else if (!dead)
+    else if (!dead && c->value)
         memset(c->to, c->value, c->bytes);
+    else if (!dead)
+        clear(c->to, c->bytes);
     free(c->own);
 }
 

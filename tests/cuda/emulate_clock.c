@@ -5,6 +5,8 @@
 
 #include "tests/cuda/emulate_impl.h"
 
+enum { PAGE = 4096 };
+
 static const char *const queue_names[CUDA_QUEUES] = {"MAIN", "COMM", "COPY"};
 
 void emulate_clock_join(struct emulated_clock *to, const struct emulated_clock *other)
@@ -72,6 +74,9 @@ void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write)
         clock = b->born;
         wrote = true;
     }
+    /* Of fresh pages a write comes first: one that is read first is the system's page of zeros, and changed later. */
+    for (size_t i = first; i < last; i += PAGE / sizeof *b->marks)
+        (void)__atomic_fetch_or(&b->marks[i].write, 0, __ATOMIC_RELAXED);
     for (size_t i = first; i < last; i++) {
         uint32_t c;
         bool w;

@@ -11,7 +11,17 @@
 #include "tests/cuda/emulate_impl.h"
 
 /* Of what is given out: what a GPU's widest loads want. The fewer bytes up to the guard page, the better. */
-enum { ALIGN = 16 };
+enum { ALIGN = 16, LARGE = 4 << 20 };
+
+/* Fresh memory, its large pages large ones where the system has them: most of what replicas take is touched once, and
+ * a fault for each 4 KiB of it takes longer than what is done with them. NULL: none. */
+static void *take(size_t bytes, int rights)
+{
+    void *p = mmap(NULL, bytes, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    if (bytes >= LARGE) (void)madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
 
 static void protect(struct cuda_rt *rt, int rights)
 {
@@ -50,8 +60,8 @@ void *emulate_memory_alloc(struct cuda_rt *rt, size_t bytes)
     struct emulated_block *b = mem_alloc(1, sizeof *b);
     if (!b) return NULL;
     b->pages = (inside + page - 1) / page * page + page; /* a zero-sized one has an address, too */
-    b->base = mmap(NULL, b->pages + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b->base == MAP_FAILED) {
+    b->base = take(b->pages + page, PROT_NONE);
+    if (!b->base) {
         mem_free(b);
         return NULL;
     }
@@ -117,11 +127,7 @@ static struct emulated_block *find(struct cuda_rt *rt, const unsigned char *p)
 {
     struct emulated_block *b = rt->blocks;
     while (b && (p < b->base || p >= b->base + b->pages)) b = b->next;
-    if (b && !b->marks) {
-        void *marks = mmap(NULL, marks_bytes(b), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                           -1, 0);
-        b->marks = marks == MAP_FAILED ? NULL : marks;
-    }
+    if (b && !b->marks) b->marks = take(marks_bytes(b), PROT_READ | PROT_WRITE);
     return b;
 }
 

@@ -1,18 +1,6 @@
-# The kernels as PTX (cuda/ptx/*.ptx in the build), which tests look at and carry out (tests/cuda/ptx.h): the comparisons of
-# tests/parity once more, with what nvcc made of the kernels.
-list(GET ATOLL_CUDA_ARCHS -1 newest) # what the plugin holds as PTX, too
-set(cuda_ptx_folder ${CMAKE_BINARY_DIR}/cuda/ptx)
-set(cuda_ptx)
-foreach(source IN LISTS cuda_kernels)
-    get_filename_component(name ${source} NAME_WE)
-    set(file ${cuda_ptx_folder}/${name}.ptx)
-    add_custom_command(OUTPUT ${file} DEPENDS ${source} DEPFILE ${file}.d
-        COMMAND ${CMAKE_COMMAND} -E make_directory ${cuda_ptx_folder}
-        COMMAND ${ATOLL_NVCC} -ptx -arch=compute_${newest} ${cuda_flags} ${source} -o ${file} -MD -MF ${file}.d
-        COMMENT "Building CUDA object cuda/ptx/${name}.ptx" VERBATIM)
-    list(APPEND cuda_ptx ${file})
-endforeach()
-add_custom_target(cuda_ptx ALL DEPENDS ${cuda_ptx})
+# The kernels as PTX (cuda/ptx/*.ptx in the build, what the plugin holds: gpu/cuda.cmake), which tests look at and carry out
+# (tests/cuda/ptx.h): the comparisons of tests/parity once more, with what nvcc made of the kernels.
+list(GET ATOLL_CUDA_ARCHS -1 newest)
 
 # Every kernel is in one of the first five; then far into large arrays, whole models and the outer path.
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon far outer theta bf16 recompute)
