@@ -5,6 +5,7 @@
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/fileio.h"
+#include "common/hf_files.h"
 #include "common/hf_folder.h"
 #include "common/interrupt.h"
 #include "common/mem.h"
@@ -39,7 +40,10 @@ static enum status copy_model(const struct layout *layout, const char *from, con
     TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
     TRY_GOTO(hf_config_in_float32(config, size, &text, err), out);
     interrupt_catch();
-    status = hf_folder_write(to, layout, theta, text, from, err);
+    TRY_GOTO(hf_folder_write(to, layout, theta, text, from, err), out);
+    status = hf_files_still_there(from, err);
+    if (status != STATUS_OK && dir_remove_flat(to, NULL) != STATUS_OK)
+        err_prefix(err, "%.300s may lack its tokenizer, and cannot be removed", to);
 out:
     mem_free(theta);
     mem_free(config);

@@ -53,6 +53,15 @@ enum status hf_files_copy(const char *from, const char *to, unsigned kinds, stru
     return STATUS_OK;
 }
 
+enum status hf_files_still_there(const char *folder, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/" HF_FILES_CONFIG, folder);
+    if (file_exists(path)) return STATUS_OK;
+    return err_set(err, STATUS_NOTFOUND, "%.300s was removed while it was read, as a run does with older checkpoints: "
+                   "try again", folder);
+}
+
 bool hf_files_tokenizer(const char *folder)
 {
     char path[FILEIO_PATH_MAX];

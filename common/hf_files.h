@@ -14,6 +14,11 @@ enum hf_files { HF_FILES_TOKENIZER = 1, HF_FILES_GENERATION = 2, HF_FILES_ALL = 
 const char *hf_files_name(int i);
 /* Those of `kinds` (enum hf_files, or-ed) that are in `from`, into the folder `to`. LIMIT: one is too long. */
 enum status hf_files_copy(const char *from, const char *to, unsigned kinds, struct err *err) MUST_CHECK;
+/* Every model's folder has it. Who removes such a folder removes it before the files above: if it is there when they
+ * have been copied, none of them was removed meanwhile. */
+#define HF_FILES_CONFIG "config.json"
+/* NOTFOUND: it is not there. */
+enum status hf_files_still_there(const char *folder, struct err *err) MUST_CHECK;
 /* Whether a tokenizer is in the folder. */
 bool hf_files_tokenizer(const char *folder);
 

@@ -32,6 +32,7 @@ static enum status fill(const char *folder, const char *init_dir, const void *te
     char path[FILEIO_PATH_MAX];
     TRY(dir_make(folder, err));
     if (init_dir) TRY(hf_files_copy(init_dir, folder, all ? HF_FILES_ALL : HF_FILES_GENERATION, err));
+    if (init_dir) TRY(hf_files_still_there(init_dir, err));
     if (text && !all) {
         snprintf(path, sizeof path, "%s/tokenizer.json", folder);
         TRY(file_write(path, text, size, err));

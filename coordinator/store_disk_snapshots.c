@@ -108,6 +108,7 @@ static bool folder_remove(const char *path)
     DIR *dir = folder_open(path);
     int cause = 0;
     if (!dir) return errno == ENOENT;
+    if (unlinkat(dirfd(dir), HF_FILES_CONFIG, 0) && errno != ENOENT) cause = errno; /* first: hf_files.h */
     for (const struct dirent *e; (e = readdir(dir));)
         if (is_our_file(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0)) cause = errno;
     closedir(dir);

@@ -460,7 +460,7 @@ static void test_files(void **state)
         {"", 0, STATUS_CORRUPT},
         {"{\"model\": {}}\0x", 15, STATUS_CORRUPT},
     };
-    char path[128], to[128], copy[160];
+    char path[128], to[128], copy[160], config[128];
     struct err err = {0};
     void *text;
     size_t size;
@@ -479,6 +479,12 @@ static void test_files(void **state)
 
     snprintf(to, sizeof to, "%s/copy", tmpdir);
     assert_int_equal(dir_make(to, &err), STATUS_OK);
+    /* The run that it belongs to removed it meanwhile: what is not there may have been there. */
+    snprintf(config, sizeof config, "%s/config.json", tmpdir);
+    assert_int_equal(hf_files_still_there(tmpdir, &err), STATUS_NOTFOUND);
+    assert_non_null(strstr(err.msg, " was removed while it was read"));
+    assert_int_equal(file_write(config, "{}", 2, &err), STATUS_OK);
+    assert_int_equal(hf_files_still_there(tmpdir, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/tokenizer.model", tmpdir);
     assert_int_equal(file_write(path, "a\0b", 3, &err), STATUS_OK);
     assert_true(hf_files_tokenizer(tmpdir));
@@ -490,6 +496,7 @@ static void test_files(void **state)
     assert_true(size == 3 && !memcmp(text, "a\0b", 3));
     mem_free(text);
     assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(config), 0);
     assert_int_equal(dir_remove_flat(to, &err), STATUS_OK);
 }
 

@@ -7,12 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/fileio.h"
+#include "common/hf_files.h"
 #include "common/log.h"
 #include "coordinator/store.h"
 #include "tests/lib/tmpdir.h"
@@ -86,6 +88,46 @@ static void test_sweep(void **state)
     assert_false(there("checkpoints/round_000006"));
 }
 
+/* The names that vanish from a folder while a checkpoint is removed, each behind a blank. */
+static void removed_names(struct store *s, uint64_t round, const char *folder, char *out, size_t cap)
+{
+    struct err err = {0};
+    char events[4096] __attribute__((aligned(8)));
+    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(fd >= 0 && inotify_add_watch(fd, tmpdir_path(folder), IN_DELETE) >= 0);
+    assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
+    ssize_t n = read(fd, events, sizeof events);
+    close(fd);
+    size_t length = 0;
+    for (ssize_t at = 0; at < n;) {
+        struct inotify_event e;
+        memcpy(&e, events + at, sizeof e);
+        length += (size_t)snprintf(out + length, cap - length, " %s", e.len ? events + at + sizeof e : "");
+        at += (ssize_t)(sizeof e + e.len);
+    }
+}
+
+/* Who copies files from it looks for config.json last (hf_files_still_there): of them it is removed first. */
+static void test_removal_order(void **state)
+{
+    char names[256];
+    (void)state;
+    tmpdir_put("journal/00000000.log", "x");
+    struct store *s = open_store();
+    save(s, 30);
+    for (int i = 0; hf_files_name(i); i++) {
+        char file[100];
+        snprintf(file, sizeof file, "checkpoints/round_000030/%s", hf_files_name(i));
+        tmpdir_put(file, "{}");
+    }
+    removed_names(s, 30, "checkpoints/round_000030", names, sizeof names);
+    static const char first[] = " coordinator_state.bin config.json ";
+    assert_memory_equal(names, first, sizeof first - 1);
+    assert_non_null(strstr(names, " tokenizer.json"));
+    assert_false(there("checkpoints/round_000030"));
+    s->ops->close(s);
+}
+
 /* Tools that work in a model's folder leave something there: the checkpoint goes, that stays, and one line says so. */
 static void test_folder_in_it(void **state)
 {
@@ -148,6 +190,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_removal_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder_in_it, setup, teardown),
     };
     log_set_sink(count, NULL);

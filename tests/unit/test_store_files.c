@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -54,6 +55,7 @@ static int set_up(void **state)
     if (tmpdir_make(state) != 0) return -1;
     snprintf(source, sizeof source, "%s/source", tmpdir);
     snprintf(other, sizeof other, "%s/other.json", tmpdir);
+    tmpdir_put("source/config.json", "{}");
     tmpdir_put("source/tokenizer.json", "{\"model\": {}}");
     tmpdir_put("source/tokenizer_config.json", "{}");
     tmpdir_put("source/generation_config.json", "{\"eos_token_id\": [1, 2]}");
@@ -126,12 +128,24 @@ static void test_of_others(void **state)
     assert_false(file_exists(tmpdir_path("tokenizer")));
 }
 
+/* A checkpoint of a run that goes on, which removes it just then: its tokenizer may have been there. */
+static void test_of_one_removed_meanwhile(void **state)
+{
+    (void)state;
+    assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
+    assert_int_equal(unlink(tmpdir_path("source/tokenizer.json")), 0);
+    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_NOTFOUND);
+    assert_non_null(strstr(err.msg, "source was removed while it was read"));
+    assert_false(file_exists(tmpdir_path("tokenizer")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_of_a_folder, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_of_a_file, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_of_others, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_of_one_removed_meanwhile, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
