@@ -35,16 +35,32 @@ struct arguments {
     struct config_sources sources;
 };
 
+/* A worker's own; what is local of coordinator.* is the coordinator's. */
+static bool is_local(int key)
+{
+    return config_keys[key].local && strcmp(config_keys[key].section, "coordinator") != 0;
+}
+
 static enum status set_local(struct arguments *a, const char *setting, struct err *err)
 {
     const char *word = setting + strspn(setting, "-"), *dot = strchr(word, '.'), *equals = strchr(word, '=');
     if (dot && equals && dot < equals) {
         int key = config_key_find(word, (size_t)(dot - word), dot + 1, (size_t)(equals - dot - 1));
-        if (key >= 0 && (!config_keys[key].local || !strcmp(config_keys[key].section, "coordinator")))
+        if (key >= 0 && !is_local(key))
             return err_set(err, STATUS_INVALID, "%.*s belongs to the run, not to one worker: set it at the coordinator",
                            (int)(equals - word), word);
     }
     return config_set(&a->config, &a->sources, setting, CONFIG_FLAG, err);
+}
+
+/* Not refused as a flag is: a shell that starts several programs exports it for all of them. */
+static void warn_of_shared(const struct config_sources *sources)
+{
+    char name[128];
+    for (int i = 0; i < config_keys_count; i++)
+        if (sources->of[i] == CONFIG_ENV && !is_local(i))
+            log_warn("environment: %s belongs to the run, not to one worker, and is ignored: set it at the coordinator",
+                     config_env_name(i, name));
 }
 
 static enum status read_settings(struct arguments *a, struct err *err)
@@ -52,6 +68,7 @@ static enum status read_settings(struct arguments *a, struct err *err)
     char data[CONFIG_PATH_MAX + 32];
     config_defaults(&a->config, &a->sources);
     TRY(config_env(&a->config, &a->sources, err));
+    if (!getenv(EXIT_LASTING_ENV)) warn_of_shared(&a->sources); /* launch hands its own on, which count */
     for (size_t i = 0; i < a->options.n_settings; i++) TRY(set_local(a, a->options.settings[i], err));
     const char *const paths[][2] = {{"train", a->train}, {"val", a->val}};
     for (int i = 0; i < 2; i++) {

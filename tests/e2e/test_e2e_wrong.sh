@@ -35,7 +35,9 @@ export -f launch
 
 make_data
 write_config run.yaml train.max_steps=20
-"$BIN/atoll" launch run.yaml --workers 1 --dir good --train.max_steps=20 >good.log 2>&1 || fail "a good run: $(<good.log)"
+ATOLL_TRAIN_MAX_STEPS=20 "$BIN/atoll" launch run.yaml --workers 1 --dir good >good.log 2>&1 || fail "a good run: $(<good.log)"
+[[ $(json get good/summary.json steps) == 20 ]] || fail "max_steps of the environment: $(<good/summary.json)"
+! grep -q 'belongs to the run' good.log good/logs/* || fail "a worker under launch complains of the run's settings"
 
 printf '%2s  %-34s %s\n' '#' 'wrong input' 'exit  message'
 echo '--- command line'
@@ -49,6 +51,10 @@ wrong 'worker name of two lines' 2 'name.*control' "$BIN/atoll-worker" --join go
 wrong 'worker name that is no folder' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
 wrong 'worker folder that is no name' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff' --data.train='data/train_*.bin'
 wrong 'shared key given to a worker' 2 'train.max_steps belongs to the run' "$BIN/atoll-worker" --join good --train.max_steps=5
+# In the environment it may be meant for another program.
+ATOLL_TRAIN_MAX_STEPS=5 ATOLL_TRAIN_THREADS=1 "$BIN/atoll-worker" --join good --name w --data.train='data/train_*.bin' >shared.log 2>&1 || fail "a run that is over: $(<shared.log)"
+[[ $(grep 'belongs to the run' shared.log) == *': ATOLL_TRAIN_MAX_STEPS belongs to the run'*'at the coordinator' ]] ||
+    fail "shared key in a worker's environment: $(<shared.log)"
 
 echo '--- configuration'
 wrong 'no such file' 2 'missing.yaml' "$BIN/atoll" launch missing.yaml --workers 1 --dir never
