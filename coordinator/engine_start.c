@@ -128,13 +128,17 @@ static enum status recover(struct engine *e, struct err *err)
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
     TRY(journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err));
+    const struct snapshot_info *newest = engine_newest(e);
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)
-            return err_set(err, STATUS_CORRUPT, "the journal does not fit its checkpoint: records are missing");
+            return err_set(err, STATUS_CORRUPT,
+                           "journal/ lacks updates that checkpoints are made of: restore it from a copy, or start a "
+                           "new run from a checkpoint, the newest is round_%06llu (model.init_from)",
+                           (unsigned long long)(newest ? newest->round : 0));
     }
-    if (!e->ledger.journal.open && e->n_kept)
-        TRY(journal_begin(&e->ledger.journal, e->store, engine_newest(e)->segment, err));
+    if (!e->ledger.journal.open && newest)
+        TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
     TRY(change_settings(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));

@@ -49,7 +49,7 @@ static enum status check_format(const uint8_t head[JOURNAL_SEGMENT_HEADER], uint
     if (format == JOURNAL_FORMAT || format < '0' || format > '9' || memcmp(head, other, sizeof other) != 0)
         return STATUS_OK;
     return err_set(err, STATUS_UNSUPPORTED,
-                   "journal segment %llu has format %c, this program reads %c: go on with the release that began the "
+                   "journal/%08llu.log has format %c, this program reads %c: go on with the release that began the "
                    "run, or start a new run from a checkpoint (model.init_from)",
                    (unsigned long long)segment, format, JOURNAL_FORMAT);
 }
@@ -129,7 +129,7 @@ enum status journal_scan(const struct journal_source *source, uint64_t *good_p, 
     if (!bad) TRY_GOTO(was_durable(source, at, &bad, err), done);
     if (bad)
         status = err_set(err, STATUS_CORRUPT,
-                         "journal segment %llu is damaged at byte %llu, in front of records that were safe: restore "
+                         "journal/%08llu.log is damaged at byte %llu, in front of records that were safe: restore "
                          "it from a copy, or start a new run from a checkpoint (model.init_from)",
                          (unsigned long long)source->segment, (unsigned long long)at);
 done:
@@ -169,7 +169,7 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
     TRY(journal_scan(&source, &good, visit, ctx, err));
     if (!last) return STATUS_OK;
     if (good < source.size)
-        log_warn("journal segment %llu: the %llu bytes behind byte %llu were not written completely before the crash; "
+        log_warn("journal/%08llu.log: the %llu bytes behind byte %llu were not written completely before the crash; "
                  "they are dropped", (unsigned long long)segment, (unsigned long long)(source.size - good),
                  (unsigned long long)good);
     TRY(j->store->ops->segment_continue(j->store, segment, good, err));
@@ -188,7 +188,7 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         if (list[i] < first) continue;
         if (list[i] != expect++)
-            status = err_set(err, STATUS_CORRUPT, "journal segment %llu is missing: restore it from a copy",
+            status = err_set(err, STATUS_CORRUPT, "journal/%08llu.log is missing: restore it from a copy",
                              (unsigned long long)(expect - 1));
         else
             status = recover_segment(journal, list[i], i + 1 == n, visit, ctx, err);

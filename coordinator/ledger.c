@@ -242,7 +242,7 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
 static enum status damaged(struct err *err, uint16_t type, struct journal_ref at, const char *why)
 {
     const char *name = type < sizeof names / sizeof *names && names[type] ? names[type] : "unknown";
-    return err_set(err, STATUS_CORRUPT, "journal segment %llu, record %s at byte %llu: %s",
+    return err_set(err, STATUS_CORRUPT, "journal/%08llu.log, record %s at byte %llu: %s",
                    (unsigned long long)at.segment, name, (unsigned long long)at.offset, why);
 }
 

@@ -166,10 +166,13 @@ wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare 
 echo '--- what was left behind'
 wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
 wrong 'a run is there already' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
-start half.log "$BIN/atoll" launch run.yaml --workers 1 --dir half --train.max_steps=100000 --checkpoint.every=0
-until_true 20 "some rounds" grep -q '"round":20,' half/metrics.jsonl
-kill -TERM "$pid"
-finish "$pid" 20 75 "atoll launch after SIGTERM"
+half_a_run() { # folder checkpoint.every
+    start half.log "$BIN/atoll" launch run.yaml --workers 1 --dir "$1" --train.max_steps=100000 --checkpoint.every="$2"
+    until_true 20 "some rounds" grep -q '"round":20,' "$1/metrics.jsonl"
+    kill -TERM "$pid"
+    finish "$pid" 20 75 "atoll launch after SIGTERM"
+}
+half_a_run half 0
 wrong 'refused by the coordinator' 1 'data|tokens' env DIR=half bash -c 'launch "$@"' launch --train.max_steps=100000 \
     --checkpoint.every=0 --data.train='other-data/train_*.bin'
 segments=(half/journal/*.log)
@@ -177,6 +180,12 @@ segment=${segments[-1]}
 size=$(stat -c %s "$segment")
 printf '\xff\xff\xff\xff' | dd of="$segment" bs=1 seek=$((size / 3)) conv=notrunc status=none
 wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --dir half --train.max_steps=100000 --checkpoint.every=0
+half_a_run gone 4
+segments=(gone/journal/*.log)
+mv "${segments[-1]}" gone/journal/99999999.log
+wrong 'part of the journal gone' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
+rm gone/journal/*.log
+wrong 'journal gone' 1 'journal/ lacks updates.*restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors

@@ -165,7 +165,7 @@ static void test_every_damage(void **state)
         enum status status = recover(store, &j, &seen, &err);
         if (at < safe) {
             assert_int_equal(status, STATUS_CORRUPT);
-            assert_non_null(strstr(err.msg, "segment 0 is damaged at byte"));
+            assert_non_null(strstr(err.msg, "journal/00000000.log is damaged at byte"));
         } else {
             assert_int_equal(status, STATUS_OK);
             assert_true(seen.n == 2 || seen.n == 3);
@@ -314,7 +314,7 @@ static void test_format_1(void **state)
         struct err err = {0};
         source.last = last;
         assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
-        assert_string_equal(err.msg, "journal segment 7 has format 1, this program reads 2: go on with the release "
+        assert_string_equal(err.msg, "journal/00000007.log has format 1, this program reads 2: go on with the release "
                                      "that began the run, or start a new run from a checkpoint (model.init_from)");
     }
     bytes[20] ^= 1;
