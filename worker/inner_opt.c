@@ -275,10 +275,16 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
     inner_step_apply(&step, &opt->config, theta, grad, lr);
 }
 
-enum status inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
+enum status inner_opt_measure_apart(struct inner_opt *opt, int rank, const float *grad)
 {
     const struct inner_opt_slice *slice = &opt->slices[rank];
-    return inner_shard_apply(slice->shard, &opt->config, slice->scalars, theta, grad, lr);
+    return inner_shard_measure(slice->shard, slice->scalars, grad);
+}
+
+void inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
+{
+    const struct inner_opt_slice *slice = &opt->slices[rank];
+    inner_shard_apply(slice->shard, &opt->config, slice->scalars, theta, grad, lr);
 }
 
 void inner_opt_norm(struct inner_opt *opt, float *norm)

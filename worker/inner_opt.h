@@ -96,10 +96,12 @@ void inner_opt_worker(struct inner_opt *opt, uint32_t worker);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
  * whose norm is not finite changes nothing. */
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
-/* The same of a rank with memory of its own, whose shares of the gradient are summed; its shares of theta change.
+/* The same of a rank with memory of its own, whose shares of the gradient are summed; its shares of theta change. In two
+ * calls, the second when every rank has made the first, which tells all of them the norm: behind what waits for a rank
+ * that is late a GPU's queue could fill, and submitting to a full one blocks, maybe that other rank, too.
  * CLOSED when another rank gave up. */
-enum status inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad,
-                                  double lr) MUST_CHECK;
+enum status inner_opt_measure_apart(struct inner_opt *opt, int rank, const float *grad) MUST_CHECK;
+void inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
 /* After rank 0's apply: submit the download of the gradient's norm before clipping; *norm is host memory. */
 void inner_opt_norm(struct inner_opt *opt, float *norm);
 /* The norm came: count its step. In the order of the steps; true when it was taken. */

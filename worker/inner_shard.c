@@ -155,27 +155,25 @@ void inner_shard_destroy(struct inner_shard *s)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* *sumsq (device memory) = the sum of squares of the whole gradient, of which grad holds this rank's shares: the same
- * bits on every rank, for the parts are added in one order everywhere. */
-static enum status sum_squares(struct inner_shard *s, const float *grad, float *sumsq)
+/* Of the whole gradient, of which grad holds this rank's shares: the same bits on every rank, for the parts are added in
+ * one order everywhere. */
+enum status inner_shard_measure(struct inner_shard *s, float *scalars, const float *grad)
 {
     const struct device_ops *ops = s->dev->ops;
     float *own = s->sums + (size_t)s->coll->rank * s->slots;
     for (size_t i = 0; i < s->n_parts; i++) ops->sumsq(s->dev, s->parts[i].count, grad + s->parts[i].offset, own + i);
     TRY(s->coll->ops->start_all_gather(s->coll, s->sums, s->slots, COLLECTIVE_TICKETS - 1));
     s->coll->ops->wait(s->coll, COLLECTIVE_TICKETS - 1);
-    ops->sum(s->dev, (size_t)s->map->ranks * s->slots, s->sums, sumsq);
+    ops->sum(s->dev, (size_t)s->map->ranks * s->slots, s->sums, scalars + SCALAR_SUMSQ);
     return STATUS_OK;
 }
 
-enum status inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars,
-                              float *theta, const float *grad, double lr)
+void inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars, float *theta,
+                       const float *grad, double lr)
 {
     struct inner_step step = {.dev = s->dev, .spans = s->spans, .n_spans = s->n_spans, .muon = s->muon,
                               .m = s->m, .v = s->v, .momentum = s->momentum, .scalars = scalars};
-    TRY(sum_squares(s, grad, scalars + SCALAR_SUMSQ));
     inner_step_apply(&step, config, theta, grad, lr);
-    return STATUS_OK;
 }
 
 /* --- saved states ------------------------------------------------------------------------------------------------- */

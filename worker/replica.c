@@ -77,6 +77,7 @@ enum status replica_train_step(struct replica *r, const uint64_t *counters, size
     TRY(check_counters(r, n, err));
     r->lr = lr;
     TRY(ranks_order(r, ORDER_STEP, &r->train, counters, n, err));
+    if (r->apart) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_apart */
     flight.slot = r->slot;
     if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
     TRY(land_last(r, result, err));

@@ -18,6 +18,7 @@ enum order {
     ORDER_NONE,
     ORDER_MEET,
     ORDER_STEP,
+    ORDER_APPLY, /* the second half of a step of ranks with memory of their own */
     ORDER_GRADIENT,
     ORDER_EVAL,
     ORDER_SPREAD,

@@ -36,11 +36,11 @@ static enum status gradient_of_order(struct rank *k)
     return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
 }
 
-static enum status step_of_order(struct rank *k)
+static enum status apply_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
     if (r->apart)
-        TRY(inner_opt_apply_apart(r->opt, k->index, k->theta, k->grad, r->lr));
+        inner_opt_apply_apart(r->opt, k->index, k->theta, k->grad, r->lr);
     else
         inner_opt_apply(r->opt, k->index, k->theta, k->grad, r->lr);
     if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
@@ -72,8 +72,10 @@ static enum status obey(struct rank *k)
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
         TRY(gradient_of_order(k));
-        TRY(step_of_order(k));
+        if (r->apart) return inner_opt_measure_apart(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
+        TRY(apply_of_order(k));
         break;
+    case ORDER_APPLY: TRY(apply_of_order(k)); break;
     default: return STATUS_OK;
     }
     k->dev->ops->mark(k->dev, r->slot);

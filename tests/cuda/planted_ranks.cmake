@@ -23,7 +23,7 @@ atoll_planted_rank(gradients_not_waited_for test_gpus worker/shard_exchange
 atoll_planted_rank(gradients_go_before_they_are_final test_gpus worker/shard_exchange
     "x->final[b] == shard_bucket_params(map, b) && x->warm" "x->final[b] == part && x->warm")
 atoll_planted_rank(norm_of_one_rank test_cpu worker/inner_shard
-    "(size_t)s->map->ranks * s->slots, s->sums, sumsq" "s->slots, s->sums, sumsq")
+    "(size_t)s->map->ranks * s->slots, s->sums" "s->slots, s->sums")
 atoll_planted_rank(sums_not_waited_for test_gpus worker/inner_shard
     "s->coll->ops->wait(s->coll, COLLECTIVE_TICKETS - 1);" "")
 atoll_planted_rank(moments_in_another_place test_other_number_of_ranks worker/inner_shard
@@ -52,6 +52,9 @@ atoll_planted_rank(device_waits_for_nothing test_gpus gpu/cuda_collective
     "cuda_rt_wait(m->rt, CUDA_MAIN, m->done[ticket]);" "")
 atoll_planted_rank(image_is_not_told test_gpus_bf16 gpu/cuda_collective
     "cuda_written(m->cuda, buf, n * sizeof *buf);" "")
+atoll_planted_rank(steps_behind_a_rank_that_is_late test_late_rank worker/replica_ranks
+    "if (r->apart) return inner_opt_measure_apart(r->opt, k->index, k->grad);"
+    "if (r->apart) TRY(inner_opt_measure_apart(r->opt, k->index, k->grad));")
 
 atoll_planted_test(ranks)
 set_tests_properties(test_ranks_planted PROPERTIES

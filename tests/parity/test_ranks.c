@@ -4,9 +4,11 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -15,7 +17,7 @@
 #include "gpu/moment_rules.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
-#include "worker/replica.h"
+#include "worker/replica_impl.h"
 
 enum { N_TOKENS = 2001, BATCH = 12, STEPS = 3, SAMPLES_MAX = 2 * BATCH };
 
@@ -464,6 +466,53 @@ static void test_failure(void **state)
     assert_true(failed > 1);
 }
 
+/* --- nobody submits a step behind a rank that is late */
+
+static const struct collective_ops *true_collective;
+static const struct device_ops *true_device;
+static atomic_int measured, too_soon;
+
+static enum status gather_late(struct collective *coll, float *buf, size_t share, unsigned ticket)
+{
+    bool measures = ticket == COLLECTIVE_TICKETS - 1;
+    if (measures && coll->rank == 1) usleep(20000);
+    enum status status = true_collective->start_all_gather(coll, buf, share, ticket);
+    if (measures) atomic_fetch_add(&measured, 1);
+    return status;
+}
+
+static void adamw_looks(struct device *dev, const struct adamw_span *spans, size_t n, float *theta, const float *grad,
+                        void *m, void *v, const struct adamw_hyper *hyper, const float *scale)
+{
+    if (atomic_load(&measured) % 2) atomic_fetch_add(&too_soon, 1);
+    true_device->adamw(dev, spans, n, theta, grad, m, v, hyper, scale);
+}
+
+static void test_late_rank(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 2);
+    struct replica *r = open_replica(&config);
+    true_collective = r->ranks[0].coll.ops;
+    true_device = r->ranks[0].dev->ops;
+    struct collective_ops collective = *true_collective;
+    struct device_ops device = *true_device;
+    collective.start_all_gather = gather_late;
+    device.adamw = adamw_looks;
+    for (int i = 0; i < 2; i++) {
+        r->ranks[i].coll.ops = &collective;
+        r->ranks[i].dev->ops = &device;
+    }
+    steps(r, 0, 3, NULL);
+    assert_int_equal(atomic_load(&measured), 6);
+    assert_int_equal(atomic_load(&too_soon), 0);
+    for (int i = 0; i < 2; i++) {
+        r->ranks[i].coll.ops = true_collective;
+        r->ranks[i].dev->ops = true_device;
+    }
+    replica_destroy(r);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -494,6 +543,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused), cmocka_unit_test(test_failure),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_gpus_muon), cmocka_unit_test(test_cpu_muon),
         cmocka_unit_test(test_gpus_bf16_muon), cmocka_unit_test(test_other_ranks_muon),
+        cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_refused_muon), cmocka_unit_test(test_bf16_moments),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted.sh */
