@@ -13,6 +13,7 @@ enum rng_stream {
     RNG_ORDER = 2,   /* sample order; counter = epoch */
     RNG_SAMPLE = 3,  /* text generation */
     RNG_MOMENTS = 5, /* rounding of the inner optimizer's moments; counter = worker */
+    RNG_TIMING = 6,  /* operands of products that are timed */
     RNG_TEST = 100,
 };
 

@@ -19,7 +19,7 @@ file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
 file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
 set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
     ${CMAKE_SOURCE_DIR}/common/pool.c ${CMAKE_SOURCE_DIR}/common/thread.c ${CMAKE_SOURCE_DIR}/common/environment.c
-    ${CMAKE_SOURCE_DIR}/common/number.c)
+    ${CMAKE_SOURCE_DIR}/common/number.c ${CMAKE_SOURCE_DIR}/common/rng.c)
 set(cuda_files ${CMAKE_SOURCE_DIR}/common/clock.c ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/common/interrupt.c
     ${CMAKE_SOURCE_DIR}/common/temporary.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
 

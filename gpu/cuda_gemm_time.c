@@ -6,12 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/mem.h"
+#include "common/rng.h"
+
 enum {
     RUNS = 3,            /* of each way that is timed, after one to warm up */
     ROUNDS = 3,          /* of all ways in turn, the best of each counts: what is compared may be near */
     TIMED_MIN = 1 << 24, /* multiplications of a product that is worth it, */
     READ_MIN = 1 << 22,  /* or numbers that it reads: a long sum of few columns can take long, too */
-    OPERANDS = 4         /* A, B, OUT, aux */
+    OPERANDS = 4,        /* A, B, OUT, aux */
+    SAMPLE = 1 << 15     /* numbers, which an operand repeats */
 };
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
@@ -64,8 +68,28 @@ static void timing_finish(struct cuda_rt *rt, struct timing *t)
     for (int i = 0; i < OPERANDS; i++) (void)cudaFree(t->operands[i]);
 }
 
-/* Operands to time a product with: no particular numbers, but none that a GPU is quick at. False: no room to measure
- * in, which is no failure. */
+/* Normal numbers, as a model has them: with like ones a GPU takes less power and its clock is higher, and another
+ * algorithm may be the fastest there. */
+static bool fill(struct cuda_rt *rt, void *to, size_t bytes, bool bf16)
+{
+    float *sample = mem_alloc(SAMPLE, sizeof *sample);
+    if (!sample) return false;
+    rng_normal_fill(1, RNG_TIMING, 0, 1, sample, SAMPLE);
+    for (size_t i = 0; bf16 && i < SAMPLE; i++) /* the upper half of each */
+        memmove((char *)sample + 2 * i, (char *)(sample + i) + 2, 2);
+    size_t done = SAMPLE * gemm_number_bytes(bf16);
+    if (done > bytes) done = bytes;
+    bool ok = cudaMemcpyAsync(to, sample, done, cudaMemcpyHostToDevice, rt->stream) == cudaSuccess;
+    while (ok && done < bytes) {
+        size_t n = bytes - done < done ? bytes - done : done;
+        ok = cudaMemcpyAsync((char *)to + done, to, n, cudaMemcpyDeviceToDevice, rt->stream) == cudaSuccess;
+        done += n;
+    }
+    mem_free(sample); /* copies from memory that is not pinned have taken what they read */
+    return ok;
+}
+
+/* Operands to time a product with. False: no room to measure in, which is no failure. */
 static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, struct timing *t)
 {
     size_t before = gemm_products(s) - 1, in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
@@ -78,7 +102,7 @@ static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, st
     for (int i = 0; i < OPERANDS; i++) { /* in the products' own stream, which waits for no other */
         if (!bytes[i]) continue;
         ok = ok && cudaMalloc(&t->operands[i], bytes[i]) == cudaSuccess &&
-             cudaMemsetAsync(t->operands[i], 0x3c, bytes[i], rt->stream) == cudaSuccess;
+             fill(rt, t->operands[i], bytes[i], i < 2 ? s->bf16 : s->bf16_out);
     }
     void *row = ok ? (char *)t->operands[2] + s->m * s->ldc * out : NULL;
     t->call = (struct cuda_gemm_call){.a = t->operands[0], .b = t->operands[1], .out = t->operands[2],

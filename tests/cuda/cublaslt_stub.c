@@ -261,10 +261,20 @@ static void multiply(const struct product *p, size_t nth)
     }
 }
 
+/* Of some of its numbers many are the same. */
+static bool is_alike(const void *p, const struct matrix *m)
+{
+    size_t n = (m->cols - 1) * (size_t)m->ld + m->rows, same = 0;
+    for (size_t i = 1; i < 64; i++)
+        same += number(p, i * 2654435761 % n, m->type) == number(p, (i - 1) * 2654435761 % n, m->type);
+    return same > 8;
+}
+
 static void run(void *args, bool dead)
 {
     const struct product *p = args;
     cudart_stub.now_ms += p->ms;
+    stub.alike += stub.idle && (is_alike(p->a, &p->a_is) || is_alike(p->b, &p->b_is) || is_alike(p->c, &p->c_is));
     for (size_t i = 0; !dead && !stub.idle && i < (size_t)p->d_is.several; i++) multiply(p, i);
 }
 

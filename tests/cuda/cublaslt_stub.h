@@ -21,6 +21,7 @@ struct stub {
     float plain_ms, end_ms; /* of a product without epilogue, with one; algorithm i takes i ms more */
     uint32_t schemes;     /* of the last proposals: how parts of a sum may meet (cublasLtReductionScheme_t) */
     size_t products;      /* run so far */
+    size_t alike;         /* idle ones of which an operand holds many numbers that are the same */
     uint64_t last;        /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */
 };
 

@@ -146,6 +146,10 @@ atoll_planted_library(test_cublaslt operands_not_exchanged test_products cuda_ge
 atoll_planted_library(test_cublaslt parts_summed_in_bf16 test_products cuda_gemm
     "g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK"
     "CUBLASLT_REDUCTION_SCHEME_MASK")
+atoll_planted_library(test_cublaslt timed_with_like_numbers test_faster cuda_gemm_time
+    "rng_normal_fill(1, RNG_TIMING, 0, 1, sample, SAMPLE);" "")
+atoll_planted_library(test_cublaslt timed_with_rests_of_others test_faster cuda_gemm_time
+    "while (ok && done < bytes) {" "while (ok && done > bytes) {")
 atoll_planted_library(test_cublaslt slower_form_taken test_faster cuda_gemm_time
     "least[1] < least[0] ? FORM_FUSED : FORM_APART" "least[1] < least[0] ? FORM_APART : FORM_FUSED")
 atoll_planted_library(test_cublaslt kernel_not_timed test_faster cuda_gemm_time

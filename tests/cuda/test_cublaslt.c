@@ -220,6 +220,7 @@ static void check_faster(const struct cuda_gemm_shape *shape)
     forget();
     assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 and 2.5 against 12 */
     assert_true(timed);
+    assert_int_equal(stub.alike, 0); /* with numbers as a model has them */
     assert_false(stub.last); /* by the fastest algorithm */
     start();
     stub.idle = true;
