@@ -82,6 +82,18 @@ python3 tests/gpu/run --emulated --bin "$WORK/bin" --only parity,ceilings --out 
 grep -q 'gpu_muon' "$WORK/broken.log" || fail "the missing program is not named"
 grep -q 'ceilings: ok' "$WORK/broken.log" || fail "the section after it did not run"
 
+# What a go had no time for is no failure, and is named apart.
+python3 tests/gpu/run --emulated --bin "$BIN" --only info,codecs --minutes 0 --out "$WORK/late.json" >"$WORK/late.log" 2>&1 ||
+    fail "out of time: ended with $?, expected 0: $(<"$WORK/late.log")"
+grep -q 'late.json: 2 sections, 0 failed; 2 out of time: info, codecs (a second go: --only info,codecs)$' "$WORK/late.log" ||
+    fail "out of time: $(<"$WORK/late.log")"
+python3 - "$WORK/late.json" <<'PY'
+import json, sys
+section = json.load(open(sys.argv[1]))["sections"]["codecs"]
+assert section["ok"] is None and section["out_of_time"] is True and not section["errors"], section
+assert section["no_time_for"] == ["codecs"], section
+PY
+
 # Whatever a program answers, or does not in time, is recorded too, and nothing of it stays behind.
 mkdir "$WORK/odd"
 printf '#!/bin/sh\necho "{\\"device\\": 5, \\"note\\": 6}"\n' >"$WORK/odd/bench_gpu"
@@ -93,7 +105,9 @@ python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 
     >"$WORK/odd.log" 2>&1 || status=$?
 ((status == 1)) || fail "with odd programs: ended with $status, expected 1: $(<"$WORK/odd.log")"
 grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong kind passed"
-grep -q 'parity: FAILED' "$WORK/odd.log" || fail "a program that does not end passed"
+grep -q 'parity: out of time' "$WORK/odd.log" || fail "a program that does not end passed"
+grep -q 'programs kernels_vectors; programs kernels_rows, ' "$WORK/odd.log" || fail "what there was no time for is not named"
+grep -q '2 sections, 1 failed: info; 1 out of time: parity ' "$WORK/odd.log" || fail "$(tail -n 1 "$WORK/odd.log")"
 [[ -s $WORK/left ]] || fail "the program that does not end did not begin"
 grep -q 'gpu_kernels_vectors: out of time' "$WORK/odd.json.failed" || fail "nobody can read what failed"
 left_behind() {
@@ -201,7 +215,7 @@ if os.path.exists(plugin):
 
 # One that hangs has three times its share, not all the time there is.
 one = runner.Run.__new__(runner.Run)
-one.save = lambda: None
+one.save, one.stopped = lambda: None, False
 one.until = one.deadline = one.item_until = time.monotonic() + 100
 entry, lefts = {"errors": []}, []
 def body(item):
@@ -211,10 +225,14 @@ def body(item):
     return item
 one.each(entry, "items", range(10), body)
 assert 29 < lefts[0] < 31 and entry["items"] == list(range(1, 10)) and len(entry["errors"]) == 1, (lefts, entry)
+assert "out_of_time" not in entry, entry # there was time: it hangs
 assert 99 < one.left() <= 100
 one.until = time.monotonic()
 one.each(entry, "items", range(3), body)
-assert entry["items"] == [] and "no time for 0, 1, 2" in entry["errors"][-1], entry
+assert entry["items"] == [] and "no time for 0, 1, 2" in entry["errors"][-1] and "out_of_time" not in entry, entry
+one.deadline, entry = one.until, {"errors": []}
+one.each(entry, "items", range(3), body)
+assert entry == {"errors": [], "items": [], "out_of_time": True, "no_time_for": ["items 0, 1, 2"]}, entry
 PY
 mkdir -p "$WORK/carried/bin" "$WORK/carried/lib"
 [[ $(python3 tests/gpu/run --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] || fail "--libraries: not of the pack"

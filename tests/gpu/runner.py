@@ -19,7 +19,7 @@ class Failed(Exception):
 
 
 class OutOfTime(Failed):
-    pass
+    """Of an item, of its section or of the whole run: Run.over says which."""
 
 
 class Stopped(Failed):
@@ -115,6 +115,15 @@ class Run:
         self.deadline = time.monotonic()
         raise Stopped(f"stopped by signal {number}")
 
+    def over(self):
+        """The minutes of the whole run are over, so what ends now for lack of time is no failure."""
+        return not self.stopped and time.monotonic() >= self.deadline
+
+    def cut_short(self, entry, what):
+        """A section that the whole run left no time for, or not enough."""
+        entry["out_of_time"] = True
+        entry.setdefault("no_time_for", []).append(f"{what}")
+
     def left(self):
         return max(1.0, min(self.until, self.deadline, self.item_until) - time.monotonic())
 
@@ -169,15 +178,22 @@ class Run:
         self.ran.append(name)
         try:
             if self.deadline - start < 2:
-                raise Failed("no time left: a second go with --only " + name)
-            body(self, entry)
+                self.cut_short(entry, name)
+            else:
+                body(self, entry)
         except Exception as error: # whatever it is: the rest goes on
-            entry["errors"].append(f"{error}" if isinstance(error, Failed) else f"{type(error).__name__}: {error}")
-        entry["ok"] = not entry["errors"]
+            if isinstance(error, OutOfTime) and self.over():
+                self.cut_short(entry, error)
+            else:
+                entry["errors"].append(f"{error}" if isinstance(error, Failed) else f"{type(error).__name__}: {error}")
+        entry["ok"] = False if entry["errors"] else None if entry.get("out_of_time") else True
         entry["seconds"] = round(time.monotonic() - start, 2)
-        print(f"{name}: {'ok' if entry['ok'] else 'FAILED'} in {entry['seconds']} s", flush=True)
+        state = {True: "ok", False: "FAILED", None: "out of time"}[entry["ok"]]
+        print(f"{name}: {state} in {entry['seconds']} s", flush=True)
         for error in entry["errors"]:
             print(f"    {error}", flush=True)
+        if entry.get("out_of_time"):
+            print(f"    the run's minutes are over, no time for {'; '.join(entry['no_time_for'])}", flush=True)
         self.save()
 
     def save(self):
@@ -201,7 +217,11 @@ class Run:
             now = time.monotonic()
             left = min(self.until, self.deadline) - now
             if left < 1:
-                entry["errors"].append(f"{key}: no time for {', '.join(str(item) for item in items[i:])}")
+                rest = ", ".join(str(item) for item in list(items)[i:])
+                if not self.stopped and self.deadline <= self.until:
+                    self.cut_short(entry, f"{key} {rest}")
+                else:
+                    entry["errors"].append(f"{key}: no time for {rest}")
                 break
             self.item_until = now + max(5, 3 * left / (len(items) - i))
             try:
@@ -209,6 +229,9 @@ class Run:
             except Stopped:
                 raise
             except (Failed, ValueError, LookupError, TypeError) as error:
-                entry["errors"].append(f"{key} {item}: {error or type(error).__name__}")
+                if isinstance(error, OutOfTime) and self.over():
+                    self.cut_short(entry, f"{key} {item}")
+                else:
+                    entry["errors"].append(f"{key} {item}: {error or type(error).__name__}")
             self.save()
         self.item_until = self.until

@@ -9,7 +9,7 @@ import tempfile
 
 import libraries
 import programs
-from runner import Failed, Stopped, Watchdog, end_group
+from runner import Failed, OutOfTime, Stopped, Watchdog, end_group
 
 STEP_TOKENS = 1 << 19 # as llm.c and modded-nanogpt train GPT-2 124M
 # family, layers, heads, heads of keys, width, ffn, sequence, batch, vocabulary, parts: batches that fit 80 GB, and as
@@ -93,8 +93,10 @@ def drive(run, command, env, tokens, few):
         end_group(process)
         complaints.seek(0)
         said = complaints.read().strip().splitlines()
-        raise Failed(f"{os.path.basename(command[0])}: {'out of time' if timer.fired else ''}"
-                     f"{'' if timer.fired else said[-1][:300] if said else error}") from None
+        name = os.path.basename(command[0])
+        if timer.fired:
+            raise OutOfTime(f"{name}: out of time") from None
+        raise Failed(f"{name}: {said[-1][:300] if said else error}") from None
     finally:
         timer.stop()
         end_group(process)
@@ -145,7 +147,7 @@ def torch(run):
             run.call([python, "-c", "import torch" if run.emulated else "import torch; torch.zeros(1).cuda()"],
                       env={"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")})
             return python
-        except Stopped:
+        except (Stopped, OutOfTime):
             raise
         except Failed as error:
             print(f"    no PyTorch beside: {error}", flush=True)
