@@ -20,7 +20,7 @@ sed 's/^/    /' "$WORK/run.log"
 python3 - "$WORK/results.json" <<'PY'
 import json, sys
 sections = json.load(open(sys.argv[1]))["sections"]
-assert list(sections) == ["info", "parity", "codecs", "runs", "launch", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
+assert list(sections) == ["info", "parity", "codecs", "runs", "launch", "ranks", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
 assert all(s["ok"] for s in sections.values())
 rows = {(r["what"], r["allowed"]) for r in sections["parity"]["table"]}
 assert len(rows) > 25, len(rows)
@@ -37,6 +37,11 @@ assert ends["slope"]["chosen"] == "apart" # the emulation times nothing, and the
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert list(sections["launch"]["losses"]) == ["cpu", "fp32", "bf16"], sections["launch"]
+ranks = sections["ranks"]
+assert [(r["optimizer"], r["devices"]) for r in ranks["runs"]] == [(o, d) for o in ("adamw", "muon") for d in ("cuda:0", "cuda:0,1")]
+assert all(len(r["losses"]) == 4 and r.get("off", 0) < 1e-4 for r in ranks["runs"]) and ranks["gpus"] == 2, ranks
+assert [(r["devices"], r["gpus"], r["step_tokens"]) for r in ranks["speed"]] == [("cuda:0", 1, 64), ("cuda:0,1", 2, 128)], ranks
+assert ranks["speed"][0]["to_one"] == 1 and ranks["speed"][1]["to_one"] > 0, ranks
 assert len(sections["memory"]["bf16"]) == 3 and len(sections["memory"]["fp32"]) == 1
 assert all(r["ms_up_as_floats"] > 0 and r["ms_up_as_numbers"] > 0 for r in sections["outer"]["delta"])
 assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30_of_large_steps"]["gpt2-toy"] < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
@@ -49,11 +54,16 @@ again() {
     python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))["sections"])' "$WORK/results.json"
 }
 sed -i 's/"planned_mb"/"first_go"/' "$WORK/results.json"
-[[ $(again) == "info parity codecs runs launch ceilings memory train outer precision peers" ]] || fail "a second go lost sections"
+[[ $(again) == "info parity codecs runs launch ranks ceilings memory train outer precision peers" ]] || fail "a second go lost sections"
 grep -q '"planned_mb"' "$WORK/results.json" || fail "the section was not done again"
 grep -q '"first_go"' "$WORK/results.json" || fail "another section was"
 sed -i 's/"device": "[^"]*"/"device": "another"/' "$WORK/results.json"
 [[ $(again) == "info memory" ]] || fail "figures of two devices stand in one file"
+
+# A machine with one GPU has no ranks.
+ATOLL_EMULATED_GPUS=1 python3 tests/gpu/run --emulated --bin "$BIN" --only ranks --out "$WORK/one.json" >"$WORK/one.log" 2>&1 ||
+    fail "with one GPU: $(<"$WORK/one.log")"
+grep -q '"skipped": "fewer than 2 GPUs"' "$WORK/one.json" || fail "with one GPU: $(<"$WORK/one.json")"
 
 # PyTorch's side, played by a script: its rates, eager and compiled, stand beside ours.
 cat >"$WORK/torch" <<'SH'

@@ -10,7 +10,8 @@
  *       host's, for it makes those deltas)
  *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE, or PARTS]
  *       of PARTS batches a step, else one; says what memory was planned and taken, reads step counts from standard
- *       input, one a line, and answers each with the tokens per second and the losses of those steps
+ *       input, one a line, and answers each with the tokens per second and the losses of those steps. DEVICE may be
+ *       a list: cuda:0,1 is a rank on each, and BATCH is of all of them
  * PRECISION: fp32 or bf16. Numbers are normal, not zero: a GPU that multiplies zeros takes less power and runs faster
  * than any model. */
 #include <stdio.h>
@@ -21,6 +22,7 @@
 #include "common/mem.h"
 #include "common/rng.h"
 #include "gpu/cuda_act.h"
+#include "gpu/plugin.h"
 #include "tests/gpu/bench_gpu.h"
 
 enum { PATTERN = 1 << 18 };
@@ -278,9 +280,9 @@ static enum status info(struct device *dev)
     char name[BENCH_TEXT], note[BENCH_TEXT];
     dev->ops->memory(dev, &left, &total);
     printf("{\"device\": \"%s\", \"note\": \"%s\", \"act_bytes\": %zu, \"memory_gb\": %.6g, \"free_gb\": %.6g, "
-           "\"peak_tflops\": %.6g}\n",
+           "\"peak_tflops\": %.6g, \"gpus\": %d}\n",
            bench_text(dev->name, name), bench_text(dev->note, note), dev->act_bytes, (double)total * 1e-9,
-           (double)left * 1e-9, dev->peak_flops * 1e-12);
+           (double)left * 1e-9, dev->peak_flops * 1e-12, plugin_cuda_count());
     return STATUS_OK;
 }
 
@@ -313,7 +315,9 @@ static enum status run(int argc, char **argv, struct device **dev, struct err *e
         return bench_delta(*dev, strtod(argv[3], NULL), argv[4], strtoul(argv[5], NULL, 10), err);
     }
     if (!strcmp(what, "train") && (argc == 13 || argc == 14)) {
-        TRY(bench_device(argv[2], "fp32", dev, err)); /* the replica has its own, in that precision */
+        char first[DEVICE_NAME_BYTES];
+        /* The replica has its own, in that precision. */
+        TRY(bench_device(device_of_rank(argv[2], 0, 1, first), "fp32", dev, err));
         return bench_train_steps(*dev, argv[2], argv[3], argc - 4, argv + 4, err);
     }
     return err_set(err, STATUS_INVALID, "usage: see the head of tests/gpu/bench_gpu.c");

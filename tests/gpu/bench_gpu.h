@@ -27,7 +27,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
 /* The same where the host makes the delta, of a codec that devices cannot. */
 enum status bench_floats(double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
 /* v[n]: FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB, and perhaps RECOMPUTE or PARTS; trains on the device of that
- * name, the same as dev, and serves standard input. */
+ * name, or on each of a list, the first one the same as dev, and serves standard input. */
 enum status bench_train_steps(struct device *dev, const char *name, const char *precision, int n, char **v,
                               struct err *err) MUST_CHECK;
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/gpu_share.h"
 #include "common/mem.h"
 #include "common/model_flops.h"
 #include "common/rng.h"
@@ -36,7 +37,7 @@ static double flops_per_token(const struct model_config *c)
 
 static enum status parse(struct job *j, const char *device, const char *precision, int n, char **v, struct err *err)
 {
-    uint32_t number[8];
+    uint32_t number[8], listed = gpu_share_listed(device);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     for (int i = 0; i < 8; i++) number[i] = (uint32_t)strtoul(v[i + 1], NULL, 10);
     const struct model_config model = {.n_layer = number[0], .n_head = number[1], .n_kv_head = number[2],
@@ -44,8 +45,8 @@ static enum status parse(struct job *j, const char *device, const char *precisio
                                        .vocab_size = number[7], .rope_theta = 10000, .norm_eps = 1e-5, .tied = true};
     j->config = (struct replica_config){
         .family = model_family_find(v[0]), .model = model, .device = device, .bf16 = !strcmp(precision, "bf16"),
-        .ranks = 1, .threads = cores > 0 ? (uint32_t)cores : 1, .batch_size = number[6], .grad_accum = 1, .seed = 1,
-        .recompute = RECOMPUTE_AUTO,
+        .ranks = listed ? listed : 1, .threads = cores > 0 ? (uint32_t)cores : 1, .batch_size = number[6],
+        .grad_accum = 1, .seed = 1, .recompute = RECOMPUTE_AUTO,
         .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
                 .grad_clip = 1.0, .unread = true}}; /* nothing is saved */
     if (!j->config.family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);

@@ -8,6 +8,7 @@ import tempfile
 import time
 
 import programs
+import speeds
 from runner import Failed, OutOfTime, Stopped
 
 ATTENTION = ("kernels_layers test_attn ATOLL_ATTENTION=own", "kernels_layers test_attn ATOLL_ATTENTION=exact",
@@ -106,6 +107,15 @@ def sentences(count):
     return "".join(" ".join(words.choice(part.split("|")) for part in parts) + ".\n" for _ in range(count))
 
 
+def prepare(run, folder, count, **sizes):
+    """What `atoll launch` wants: a configuration and data of `count` sentences."""
+    with open(f"{folder}/run.yaml", "w", encoding="utf-8") as config, \
+            open(f"{folder}/text.txt", "w", encoding="utf-8") as text:
+        config.write(CONFIG.format(folder=folder, **sizes))
+        text.write(sentences(count))
+    run.call([os.path.join(run.bin, "atoll"), "prepare", f"{folder}/data", f"{folder}/text.txt"])
+
+
 def launch(run, entry):
     """The product itself: two workers that share the device and a coordinator, with the losses of two on the CPU; and
     in bf16, with deltas and updates that the device makes numbers of."""
@@ -114,11 +124,7 @@ def launch(run, entry):
             "--train.precision=bf16 --codec.up=topk:64/4096 --codec.down=int8")
     entry["losses"] = {}
     with tempfile.TemporaryDirectory(prefix="atoll-gpu-") as folder:
-        with open(f"{folder}/run.yaml", "w", encoding="utf-8") as config, \
-                open(f"{folder}/text.txt", "w", encoding="utf-8") as text:
-            config.write(CONFIG.format(folder=folder, **sizes))
-            text.write(sentences(1000 if run.emulated else 20000))
-        run.call([os.path.join(run.bin, "atoll"), "prepare", f"{folder}/data", f"{folder}/text.txt"])
+        prepare(run, folder, 1000 if run.emulated else 20000, **sizes)
 
         def one(words):
             name, *settings = words.split()
@@ -135,6 +141,55 @@ def launch(run, entry):
         raise Failed("the device's run does not end where the CPU's does")
     if "bf16" in losses and not losses["bf16"] < (5.6 if run.emulated else 4): # log 256 is 5.55
         raise Failed("in bf16 nothing is learned")
+
+
+def ranks(run, entry):
+    """Several GPUs in one worker, two and all there are: the losses of every step beside those of one GPU with the same
+    batch; and tokens/s beside one, with a batch for each."""
+    entry["gpus"] = gpus = run.results["sections"].get("info", {}).get("fp32", {}).get("gpus", 0)
+    if gpus < 2:
+        entry["skipped"] = "fewer than 2 GPUs"
+        print(f"    {entry['skipped']}", flush=True)
+        return
+    devices = ["cuda:" + ",".join(str(gpu) for gpu in range(count)) for count in sorted({1, 2, gpus})]
+    entry["losses"] = {}
+    with tempfile.TemporaryDirectory(prefix="atoll-gpu-") as folder:
+        sizes = dict(layers=1, width=16, steps=4, each=2) if run.emulated else \
+            dict(layers=2, width=128, steps=20, each=10)
+        prepare(run, folder, 1000 if run.emulated else 20000, **sizes)
+        run.each(entry, "runs", [(optimizer, name) for optimizer in ("adamw", "muon") for name in devices],
+                 lambda pair: same_losses(run, entry, folder, sizes["steps"], *pair))
+    speeds.ranks(run, entry, devices)
+
+
+def same_losses(run, entry, folder, steps, optimizer, devices):
+    gpus, place = devices.count(",") + 1, f"{folder}/{optimizer}-{devices}"
+    run.call([os.path.join(run.bin, "atoll"), "launch", f"{folder}/run.yaml", "--workers", "1", "--dir", place,
+              f"--train.devices={devices}", f"--train.batch_size={4 * entry['gpus']}", # divided by 2, and by all
+              f"--inner.optimizer={optimizer}", "--inner.learning_rate=1e-3", "--log.every_steps=1"])
+    with open(f"{place}/logs/worker-0.log", encoding="utf-8", errors="replace") as file:
+        if f"{devices} " not in file.read():
+            raise Failed(f"the worker's log does not name {devices}")
+    losses = {}
+    with open(f"{place}/metrics.jsonl", encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            if row["event"] == "step":
+                losses[row["step"]] = row["loss"]
+    if len(losses) != steps:
+        raise Failed(f"losses of {len(losses)} steps, expected {steps}")
+    losses = [losses[step] for step in sorted(losses)]
+    row = {"optimizer": optimizer, "devices": devices, "gpus": gpus, "losses": losses}
+    if gpus == 1:
+        entry["losses"][optimizer] = losses
+        return row
+    if optimizer not in entry["losses"]:
+        raise Failed("there are no losses of one GPU")
+    row["off"] = max(abs(a / b - 1) for a, b in zip(losses, entry["losses"][optimizer]))
+    print(f"    {optimizer}, {steps} steps on {devices}: losses off by {row['off']:.1e} of those of one GPU, "
+          "allowed 1e-04", flush=True)
+    if not row["off"] < 1e-4:
+        raise Failed(f"losses off by {row['off']:.1e} of those of one GPU")
+    return row
 
 
 def memory(run, entry):

@@ -75,6 +75,7 @@ class Run:
         self.env = dict(os.environ)
         if self.emulated:
             self.env["ATOLL_CUDA_PLUGIN"] = os.path.join(self.bin, "atoll_cuda_emulated.so")
+            self.env.setdefault("ATOLL_EMULATED_GPUS", "2") # for `ranks`
         else:
             self.folders = libraries.cuda_folders(self.bin, self.env)
             self.env["LD_LIBRARY_PATH"] = ":".join(self.folders + [self.env.get("LD_LIBRARY_PATH", "")]).strip(":")

@@ -134,6 +134,25 @@ def train(run, entry):
     run.each(entry, "sides", models(run), lambda name: speed(run, entry, name, "ours", command, run.env))
 
 
+def ranks(run, entry, devices):
+    """Tokens/s of one worker on each of these lists of GPUs, first of a single one; each GPU has the same batch."""
+    name, shape = next(iter((TOY_MODELS if run.emulated else MODELS).items()))
+    found = {}
+
+    def one(listed):
+        gpus = listed.count(",") + 1
+        words = [str(v) for v in shape[:7] + (shape[7] * gpus,) + shape[8:]]
+        command = [os.path.join(run.bin, "bench_gpu"), "train", listed, "bf16"]
+        row = drive(run, command + words, run.env, shape[6] * shape[7] * gpus * shape[9], max(1, 3 // shape[9]))
+        found[gpus] = row["tokens_per_s"]
+        row.update(model=name, devices=listed, gpus=gpus, to_one=found[gpus] / found[1] if 1 in found else None)
+        ratio = f", {row['to_one']:.3f} times one GPU" if row["to_one"] else ""
+        print(f"    {name} on {listed}: {row['tokens_per_s']:.0f} tokens/s{ratio}", flush=True)
+        return row
+
+    run.each(entry, "speed", devices, one)
+
+
 def torch(run):
     named = os.environ.get("ATOLL_TORCH_PYTHON")
     found = [named] if named else [shutil.which("python3"), shutil.which("python"), sys.executable]
