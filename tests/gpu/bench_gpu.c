@@ -25,7 +25,7 @@
 #include "gpu/plugin.h"
 #include "tests/gpu/bench_gpu.h"
 
-enum { PATTERN = 1 << 18 };
+enum { PATTERN = 1 << 18, BATCH_MAX = 4096, BATCH_US = 20000 };
 #define WARM_SECONDS 0.2
 
 enum status bench_device(const char *name, const char *precision, struct device **out, struct err *err)
@@ -78,13 +78,14 @@ enum status bench_time(struct device *dev, void (*once)(struct device *dev, void
 {
     TRY(warm_up(dev, once, ctx, seconds, err));
     size_t done = 0, batch = 1;
-    uint64_t start = clock_monotonic_us(), spent = 0;
+    uint64_t start = clock_monotonic_us(), spent = 0, before;
     while (!done || (double)spent < seconds * 1e6) {
+        before = spent;
         for (size_t i = 0; i < batch; i++) once(dev, ctx);
         TRY(dev->ops->sync(dev, err));
         done += batch;
         spent = clock_monotonic_us() - start;
-        if (batch < 64 && spent < 20000 * batch) batch *= 2; /* few waits, but not far past the time */
+        if (batch < BATCH_MAX && spent - before < BATCH_US) batch *= 2; /* few waits, but not far past the time */
     }
     *each = (double)spent * 1e-6 / (double)done;
     return STATUS_OK;
