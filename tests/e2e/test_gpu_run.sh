@@ -127,6 +127,22 @@ left_behind() {
 }
 ! left_behind || fail "what it started is left"
 
+# A machine that shows less memory than it has: what is refused for it says what helps, unless that is done already.
+mkdir "$WORK/small"
+cat >"$WORK/small/bench_gpu" <<'SH'
+#!/bin/sh
+echo "bench_gpu: beside cuda:0 a worker needs 9.00 GiB of the host's memory, and 1.00 GiB are free" >&2
+exit 1
+SH
+chmod +x "$WORK/small/bench_gpu"
+small() {
+    python3 tests/gpu/run --emulated --bin "$WORK/small" --only train --out "$WORK/small.json" >"$WORK/small.log" 2>&1 &&
+        fail "a model that was refused passed"
+    grep -c 'are free (set ATOLL_HOST_MEMORY=BYTES where the machine has more than it shows: docs/gpu.md)"' "$WORK/small.json" || true
+}
+[[ $(small) == 2 ]] || fail "what helps is not said: $(<"$WORK/small.json")" # info and train
+[[ $(ATOLL_HOST_MEMORY=1000 small) == 0 ]] || fail "what was done already is said: $(<"$WORK/small.json")"
+
 # Called from another folder, with names as they are there; and where nothing can be written.
 mkdir -p "$WORK/here/bin"
 cat >"$WORK/here/bin/bench_gpu" <<'SH'

@@ -37,6 +37,13 @@ def end_group(process):
         pass
 
 
+def with_cure(line, said, env):
+    """The line of an error, and what helps where a machine shows less memory than it has."""
+    if "of the host's memory" in said and not env.get("ATOLL_HOST_MEMORY"):
+        return line + " (set ATOLL_HOST_MEMORY=BYTES where the machine has more than it shows: docs/gpu.md)"
+    return line
+
+
 class Watchdog:
     """Ends a process that does not answer in time."""
 
@@ -150,7 +157,7 @@ class Run:
             lines = [line for line in said.splitlines() if line.strip()]
             why = [line for line in lines if "ERROR" in line or ": " in line][:1] or lines[-1:] or ["says nothing"]
             error = Failed(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: exit {process.returncode}: "
-                           f"{why[0][:300]}")
+                           f"{with_cure(why[0][:300], said, env)}")
             error.said = said
             raise error
         return said

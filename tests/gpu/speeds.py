@@ -9,7 +9,7 @@ import tempfile
 
 import libraries
 import programs
-from runner import Failed, OutOfTime, Stopped, Watchdog, end_group
+from runner import Failed, OutOfTime, Stopped, Watchdog, end_group, with_cure
 
 STEP_TOKENS = 1 << 19 # as llm.c and modded-nanogpt train GPT-2 124M
 # family, layers, heads, heads of keys, width, ffn, sequence, batch, vocabulary, parts: batches that fit 80 GB, and as
@@ -96,7 +96,7 @@ def drive(run, command, env, tokens, few):
         name = os.path.basename(command[0])
         if timer.fired:
             raise OutOfTime(f"{name}: out of time") from None
-        raise Failed(f"{name}: {said[-1][:300] if said else error}") from None
+        raise Failed(f"{name}: {with_cure(said[-1][:300], said[-1], env) if said else error}") from None
     finally:
         timer.stop()
         end_group(process)
