@@ -65,6 +65,13 @@ ATOLL_EMULATED_GPUS=1 python3 tests/gpu/run --emulated --bin "$BIN" --only ranks
     fail "with one GPU: $(<"$WORK/one.log")"
 grep -q '"skipped": "fewer than 2 GPUs"' "$WORK/one.json" || fail "with one GPU: $(<"$WORK/one.json")"
 
+# What a program of ours ends with is the reason, not a warning before it.
+status=0
+ATOLL_EMULATED_NO_NCCL=1 python3 tests/gpu/run --emulated --bin "$BIN" --only ranks --out "$WORK/nccl.json" >"$WORK/nccl.log" 2>&1 ||
+    status=$?
+((status == 1)) || fail "without NCCL: ended with $status, expected 1"
+grep -q 'cuda:0,1.*: atoll launch .*: exit 1: atoll: worker-0: NCCL: none' "$WORK/nccl.log" || fail "without NCCL: $(<"$WORK/nccl.log")"
+
 # PyTorch's side, played by a script: its rates, eager and compiled, stand beside ours.
 cat >"$WORK/torch" <<'SH'
 #!/usr/bin/env bash

@@ -155,7 +155,9 @@ class Run:
         if process.returncode:
             self.keep(command, f"exit {process.returncode}", said)
             lines = [line for line in said.splitlines() if line.strip()]
-            why = [line for line in lines if "ERROR" in line or ": " in line][:1] or lines[-1:] or ["says nothing"]
+            own = os.path.basename(command[0]) + ": " # how ours say what they end with, behind warnings
+            why = [line for line in lines if "ERROR" in line or line.startswith(own)][:1] or \
+                [line for line in lines if ": " in line][:1] or lines[-1:] or ["says nothing"]
             error = Failed(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: exit {process.returncode}: "
                            f"{with_cure(why[0][:300], said, env)}")
             error.said = said
