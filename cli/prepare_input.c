@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "common/fileio.h"
@@ -16,7 +17,7 @@
 static bool ends_with(const char *path, const char *ending)
 {
     size_t n = strlen(path), m = strlen(ending);
-    return n >= m && !strcmp(path + n - m, ending);
+    return n >= m && !strcasecmp(path + n - m, ending); /* A.JSONL, too */
 }
 
 static enum status list_add(struct input_list *list, const char *path)

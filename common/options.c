@@ -147,8 +147,9 @@ static enum status parse_option(struct options *o, int argc, char **argv, int *a
         return STATUS_OK;
     }
     if (equals) return store(spec, equals + 1, err);
-    if (*at + 1 >= argc)
-        return err_set(err, STATUS_INVALID, "--%s has no value: give %s", spec->name, spec->value);
+    /* Taken for a value, the next option would be lost. */
+    if (*at + 1 >= argc || !strncmp(argv[*at + 1], "--", 2))
+        return err_set(err, STATUS_INVALID, "--%s has no value: write --%s=%s", spec->name, spec->name, spec->value);
     return store(spec, argv[++*at], err);
 }
 

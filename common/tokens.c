@@ -87,11 +87,24 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
     return STATUS_OK;
 }
 
+/* glob has no argument for what it calls. */
+static _Thread_local char unreadable[400];
+
+static int note_unreadable(const char *path, int error)
+{
+    if (error != ENOENT && error != ENOTDIR)
+        snprintf(unreadable, sizeof unreadable, "%.300s: %s", path, strerror(error));
+    return 0;
+}
+
 enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *err)
 {
     *tokens = (struct tokens){0};
     glob_t found;
-    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_MARK, NULL, &found); /* folders end with a slash */
+    unreadable[0] = '\0';
+    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_MARK, note_unreadable, &found); /* folders end with a slash */
+    if (rc == GLOB_NOMATCH && unreadable[0])
+        return err_set(err, STATUS_IO, "no token shards match '%s': cannot read the folder %s", pattern, unreadable);
     if (rc == GLOB_NOMATCH)
         return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
     if (rc != 0) return err_set(err, STATUS_IO, "cannot look for '%s'", pattern);

@@ -300,6 +300,9 @@ expect_failure 2 'atoll: nowhere.yaml: *' "$atoll" launch nowhere.yaml --workers
 expect_failure 2 'atoll: unknown option --worker: did you mean --workers?*' launch --worker 3
 expect_failure 2 'atoll: --workers is 65 and coordinator.max_workers 64: *' "$atoll" launch run.yaml --workers 65 --dir "$tmp/none"
 expect_failure 2 'atoll: data.train: no token shards match *' "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --data.train=nowhere
+ln -s loop "$tmp/loop"
+expect_failure 1 "atoll: data.train: no token shards match *: cannot read the folder *loop: Too many levels*" "$atoll" launch run.yaml --workers 1 \
+    --dir "$tmp/none" --data.train="$tmp/loop/train_*.bin"
 expect_failure 2 'atoll: data.val: no token shards match *' "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --data.val=nowhere
 expect_failure 2 'atoll: cannot listen on tcp://192.0.2.1:29600: this machine does not have that address*' \
     "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --coordinator.listen=tcp://192.0.2.1:29600

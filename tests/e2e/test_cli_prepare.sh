@@ -9,7 +9,7 @@ field() { sed -nE "s/^ *\"$2\": \"?([^\",]*)\"?,?$/\1/p" "$1"; }
 
 mkdir -p in/sub
 printf 'ab\ncd' >in/b.txt
-printf '{"text":"xy"}\n\n{"text":"\\u00e9","n":1}\n' >in/sub/c.jsonl
+printf '{"text":"xy"}\n\n{"text":"\\u00e9","n":1}\n' >in/sub/c.JSONL
 printf 'z' >in/a.md
 printf 'skipped' >in/skip.bin
 printf 'hidden' >in/.hidden.txt

@@ -86,6 +86,8 @@ static void refuses_what_it_does_not_know(void **state)
         {"a --batch-size 3", "unknown option --batch-size: did you mean --train.batch_size?"},
         {"a --learning_rate 1", "did you mean --inner.learning_rate or --outer.learning_rate?"},
         {"a --workers", "--workers has no value"},
+        {"a --workers --quiet", "--workers has no value: write --workers="}, /* which would be lost */
+        {"a --rate --train.x=5", "--rate has no value"},
         {"a --train.x", "--train.x has no value: write --train.x=VALUE"},
         {"a --train.x --quiet", "--train.x has no value"},
         {"a --workers x", "--workers is 'x'"},
