@@ -1,6 +1,7 @@
 /* atoll export: a checkpoint as a Hugging Face folder of its own. Every tensor is read, checked against what
  * config.json says the model is, and written anew, so what comes out loads. */
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
@@ -57,6 +58,9 @@ static enum status export(const char *source, const char *target, struct err *er
     struct layout layout;
     TRY(run_folder_name(out, sizeof out, target, err));
     TRY(run_checkpoint(source, folder, sizeof folder, err));
+    struct stat st;
+    if (!lstat(out, &st) && S_ISLNK(st.st_mode)) /* the folder is renamed into place */
+        return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
     if (!run_folder_empty(out))
         return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
     layout_init(&layout);

@@ -59,7 +59,11 @@ static enum status read_tensors(struct codec_input *in, const struct safetensors
         uint64_t cols = e->shape[e->ndim - 1];
         in->spans[i] = (struct codec_span){
             .offset = n, .count = e->count, .rows = e->count / cols, .cols = cols, .ndim = (uint8_t)e->ndim};
-        TRY(safetensors_read_f32(e, in->x + n, err));
+        enum status status = safetensors_read_f32(e, in->x + n, err);
+        if (status != STATUS_OK) {
+            err_prefix(err, "%.300s", path);
+            return status;
+        }
         n += e->count;
     }
     return STATUS_OK;

@@ -68,7 +68,11 @@ static enum status other_shape(const char *path, const struct tensor *t, const s
 
 static enum status read_tensor(const struct safetensors_entry *e, float *out, const char *path, struct err *err)
 {
-    TRY(safetensors_read_f32(e, out, err));
+    enum status status = safetensors_read_f32(e, out, err);
+    if (status != STATUS_OK) {
+        err_prefix(err, "%.300s", path);
+        return status;
+    }
     for (uint64_t i = 0; i < e->count; i++)
         if (!isfinite(out[i]))
             return err_set(err, STATUS_NONFINITE, "%.300s: tensor '%.96s' holds NaN or infinity", path, e->name);

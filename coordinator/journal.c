@@ -188,8 +188,8 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         if (list[i] < first) continue;
         if (list[i] != expect++)
-            status = err_set(err, STATUS_CORRUPT, "journal/%08llu.log is missing: restore it from a copy, or start a new run from a checkpoint "
-                             "(model.init_from)", (unsigned long long)(expect - 1));
+            status = err_set(err, STATUS_CORRUPT, "journal/%08llu.log is missing: restore it from a copy, or start a "
+                             "new run from a checkpoint (model.init_from)", (unsigned long long)(expect - 1));
         else
             status = recover_segment(journal, list[i], i + 1 == n, visit, ctx, err);
     }

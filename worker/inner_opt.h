@@ -96,9 +96,9 @@ void inner_opt_worker(struct inner_opt *opt, uint32_t worker);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
  * whose norm is not finite changes nothing. */
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
-/* The same of a rank with memory of its own, whose shares of the gradient are summed; its shares of theta change. In two
- * calls, the second when every rank has made the first, which tells all of them the norm: behind what waits for a rank
- * that is late a GPU's queue could fill, and submitting to a full one blocks, maybe that other rank, too.
+/* The same of a rank with memory of its own, whose shares of the gradient are summed; its shares of theta change. In
+ * two calls, the second when every rank has made the first, which tells all of them the norm: behind what waits for a
+ * rank that is late a GPU's queue could fill, and submitting to a full one blocks, maybe that other rank, too.
  * CLOSED when another rank gave up. */
 enum status inner_opt_measure_apart(struct inner_opt *opt, int rank, const float *grad) MUST_CHECK;
 void inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);

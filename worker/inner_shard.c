@@ -155,8 +155,8 @@ void inner_shard_destroy(struct inner_shard *s)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* Of the whole gradient, of which grad holds this rank's shares: the same bits on every rank, for the parts are added in
- * one order everywhere. */
+/* Of the whole gradient, of which grad holds this rank's shares: the same bits on every rank, for the parts are added
+ * in one order everywhere. */
 enum status inner_shard_measure(struct inner_shard *s, float *scalars, const float *grad)
 {
     const struct device_ops *ops = s->dev->ops;

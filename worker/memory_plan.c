@@ -132,6 +132,14 @@ static uint32_t largest_batch(const struct memory_plan *plan, const struct memor
     return low * ask->batch_unit;
 }
 
+/* The level that keeps least takes all of the batch, or more than `batch` of it. */
+static bool least_helps(const struct memory_plan *plan, const struct memory_ask *ask, uint32_t batch)
+{
+    uint64_t bytes[MEMORY_CLASSES];
+    return fits(plan, count(ask, ask->batch_size, MODEL_AGAIN_BLOCK, !ask->outer.optional, bytes)) ||
+           largest_batch(plan, ask, MODEL_AGAIN_BLOCK) > batch;
+}
+
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (1 << 30);
@@ -154,7 +162,7 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
     uint32_t batch = largest_batch(plan, ask, (enum model_recompute)last);
     uint64_t bytes[MEMORY_CLASSES];
     plan->total = count(ask, ask->batch_size, (enum model_recompute)last, !ask->outer.optional, bytes);
-    const char *less = want != RECOMPUTE_AUTO && last != MODEL_AGAIN_BLOCK && ask->uses & MODEL_TRAIN
+    const char *less = want != RECOMPUTE_AUTO && ask->uses & MODEL_TRAIN && least_helps(plan, ask, batch)
                            ? ", or train.recompute=auto" : "";
     if (batch)
         snprintf(advice, sizeof advice, "the largest train.batch_size that fits is %" PRIu32 " (train.grad_accum makes "

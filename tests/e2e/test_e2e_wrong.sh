@@ -192,6 +192,12 @@ truncate -s 3000 model/model.safetensors
 wrong 'corrupt journal, launch' 1 'journal|00000' env DIR=half bash -c 'launch "$@"' launch --train.max_steps=100000 \
     --checkpoint.every=0
 wrong 'model file cut short' 1 '^atoll: model/model.safetensors' "$BIN/atoll" generate model/ --tokens 5
+cp -r "good/checkpoints/$latest" whole
+sed -i 's/"dtype":"F32"/"dtype":"I32"/' whole/model.safetensors
+wrong 'model of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" generate whole --tokens 5
+wrong 'codec of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" codec test int8 --file whole/model.safetensors
+ln -s elsewhere link
+wrong 'export to a link' 1 "^atoll: link is a link: name a new folder" "$BIN/atoll" export good link
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5

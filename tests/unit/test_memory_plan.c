@@ -417,6 +417,9 @@ static void test_levels_by_room(void **state)
     give(base + MIB);
     assert_true(lacks(replica_create(&r, &config, &layout, &data, &err)));
     assert_non_null(strstr(err.msg, "not even train.batch_size=1"));
+    config.recompute = RECOMPUTE_NORM;
+    assert_true(lacks(replica_create(&r, &config, &layout, &data, &err)));
+    assert_null(strstr(err.msg, "train.recompute=auto")); /* which does not fit either */
     unsetenv("ATOLL_EMULATED_MEMORY");
 }
 
