@@ -15,7 +15,7 @@ enum {
     TIMED_MIN = 1 << 24, /* multiplications of a product that is worth it, */
     READ_MIN = 1 << 22,  /* or numbers that it reads: a long sum of few columns can take long, too */
     OPERANDS = 4,        /* A, B, OUT, aux */
-    SAMPLE = 1 << 15     /* numbers, which an operand repeats */
+    SAMPLE = 4099        /* numbers, which an operand repeats: a prime, so that rows differ */
 };
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
