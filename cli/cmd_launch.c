@@ -78,8 +78,7 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     struct child *child = &l->supervisor.coordinator;
     TRY(child_arg(child, "%s/atoll-coordinator", l->bin_dir));
     TRY(child_arg(child, "%s", l->config_path));
-    TRY(child_arg(child, "--dir"));
-    TRY(child_arg(child, "%s", l->folder.dir));
+    TRY(child_arg(child, "--dir=%s", l->folder.dir)); /* whatever it begins with */
     for (size_t i = 0; i < o->n_settings; i++) TRY(child_arg(child, "%s", o->settings[i]));
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
@@ -97,10 +96,8 @@ static enum status worker_build(struct launch *l, size_t i)
     struct child *child = &l->supervisor.workers[i];
     TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
     /* The folder, not the address in it: that may hold the run's key, and a command line is there for all to see. */
-    TRY(child_arg(child, "--join"));
-    TRY(child_arg(child, "%s", l->folder.dir));
-    TRY(child_arg(child, "--dir"));
-    TRY(child_arg(child, "%s/workers/%s", l->folder.dir, child->name));
+    TRY(child_arg(child, "--join=%s", l->folder.dir));
+    TRY(child_arg(child, "--dir=%s/workers/%s", l->folder.dir, child->name));
     TRY(child_arg(child, "--name"));
     TRY(child_arg(child, "%s", child->name));
     for (int k = 0; k < config_keys_count; k++) {

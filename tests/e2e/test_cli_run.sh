@@ -11,7 +11,7 @@ launch() { exec "$BIN/atoll" launch run.yaml --workers 2 --dir "$WORK/$1" "${ove
 none_left() { # run: no process has its folder on the command line
     local folder command
     for folder in /proc/[0-9]*; do
-        ! command_of "${folder#/proc/}" || [[ $command != *"--dir $WORK/$1"[/\ ]* ]] || return 1
+        ! command_of "${folder#/proc/}" || [[ $command != *"--dir"[=\ ]"$WORK/$1"[/\ ]* ]] || return 1
     done
 }
 rounds_reach() { [[ $(json lines "$1/metrics.jsonl" round round 2>/dev/null | tail -n 1) -ge $2 ]]; }

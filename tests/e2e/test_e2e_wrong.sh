@@ -39,6 +39,9 @@ ATOLL_TRAIN_MAX_STEPS=20 "$BIN/atoll" launch run.yaml --workers 1 --dir good >go
 [[ $(json get good/summary.json steps) == 20 ]] || fail "max_steps of the environment: $(<good/summary.json)"
 ! grep -q 'belongs to the run' good.log good/logs/* || fail "a worker under launch complains of the run's settings"
 
+"$BIN/atoll" launch run.yaml --workers 1 --dir=--odd --train.max_steps=5 >odd.log 2>&1 || fail "a folder that looks like an option: $(<odd.log)"
+[[ -e ./--odd/summary.json ]] || fail "a folder that looks like an option is not there"
+
 printf '%2s  %-34s %s\n' '#' 'wrong input' 'exit  message'
 echo '--- command line'
 wrong 'unknown verb' 2 "unknown verb.*launch" "$BIN/atoll" lunch
