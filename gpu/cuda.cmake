@@ -90,7 +90,8 @@ set(cuda_flags -std=c++17 -O3 --fmad=false -I${CMAKE_SOURCE_DIR})
 
 # One object from one .cu, added to `objects`. A spilled register is an error by the nvcc that they are fitted to; others
 # may be a few short. For tests/cuda what ptxas says goes to cuda/NAME.ptxas, and the PTX that the object holds, which nvcc
-# keeps in a folder full of files (named with the architecture where there are several), to cuda/ptx/NAME.ptx.
+# keeps in a folder full of files (named with the architecture where there are several), to cuda/ptx/NAME.ptx. The plugin
+# does without, should another nvcc name it otherwise.
 function(atoll_cuda_object source)
     get_filename_component(name ${source} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
@@ -118,8 +119,8 @@ function(atoll_cuda_object source)
     list(JOIN command " " line)
     set(without "to build without the CUDA back end: cmake -DATOLL_CUDA=OFF ${CMAKE_BINARY_DIR}, then again")
     set(failed "{ cat ${log}; echo '${without}'; rm -rf ${object} ${kept}; exit 1; }")
-    set(found "{ mv ${kept}/${name}.compute_${newest}.ptx ${ptx} 2>/dev/null || mv ${kept}/${name}.ptx ${ptx}; }")
-    add_custom_command(OUTPUT ${object} ${ptx} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
+    set(found "{ mv ${kept}/${name}.compute_${newest}.ptx ${ptx} 2>/dev/null || mv ${kept}/${name}.ptx ${ptx} || :; }")
+    add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} ${ptx} DEPENDS ${source} DEPFILE ${object}.d
         COMMAND sh -c "mkdir -p ${kept} ${cuda_ptx_folder} && { ${line} >${log} 2>&1 || ${failed} } && ${found} && rm -r ${kept}"
         COMMENT "Building CUDA object cuda/${name}.o" VERBATIM)
     set(objects ${objects} ${object} PARENT_SCOPE)
