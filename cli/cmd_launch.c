@@ -102,7 +102,7 @@ static enum status worker_build(struct launch *l, size_t i)
     TRY(child_arg(child, "%s", child->name));
     for (int k = 0; k < config_keys_count; k++) {
         const struct config_key *key = &config_keys[k];
-        if (!key->local || l->sources.of[k] <= CONFIG_PRESET || !strcmp(key->section, "coordinator")) continue;
+        if (!config_key_of_worker(k) || l->sources.of[k] <= CONFIG_PRESET) continue;
         TRY(child_arg(child, "--%s.%s=%s", key->section, key->key, config_value_text(&l->config, k, value)));
     }
     return STATUS_OK;

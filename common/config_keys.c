@@ -180,6 +180,11 @@ static bool same(const char *name, const char *text, size_t len)
     return strlen(name) == len && !memcmp(name, text, len);
 }
 
+bool config_key_of_worker(int index)
+{
+    return config_keys[index].local && strcmp(config_keys[index].section, "coordinator") != 0;
+}
+
 int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len)
 {
     for (int i = 0; i < config_keys_count; i++)

@@ -49,6 +49,8 @@ int config_key_find(const char *section, size_t section_len, const char *key, si
 const char *config_env_name(int index, char out[128]);
 /* Index of the key named like field `offset` of struct config (offsetof), never -1 for a field of the table. */
 int config_key_at(size_t offset);
+/* A worker's own: local, and not the coordinator's. */
+bool config_key_of_worker(int index);
 /* The key most like section.key by edit distance; an equal key in another section counts as near. section may be "". */
 int config_key_nearest(const char *section, const char *key);
 bool config_section_exists(const char *section);

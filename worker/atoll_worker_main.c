@@ -35,18 +35,12 @@ struct arguments {
     struct config_sources sources;
 };
 
-/* A worker's own; what is local of coordinator.* is the coordinator's. */
-static bool is_local(int key)
-{
-    return config_keys[key].local && strcmp(config_keys[key].section, "coordinator") != 0;
-}
-
 static enum status set_local(struct arguments *a, const char *setting, struct err *err)
 {
     const char *word = setting + strspn(setting, "-"), *dot = strchr(word, '.'), *equals = strchr(word, '=');
     if (dot && equals && dot < equals) {
         int key = config_key_find(word, (size_t)(dot - word), dot + 1, (size_t)(equals - dot - 1));
-        if (key >= 0 && !is_local(key))
+        if (key >= 0 && !config_key_of_worker(key))
             return err_set(err, STATUS_INVALID, "%.*s belongs to the run, not to one worker: set it at the coordinator",
                            (int)(equals - word), word);
     }
@@ -58,7 +52,7 @@ static void warn_of_shared(const struct config_sources *sources)
 {
     char name[128];
     for (int i = 0; i < config_keys_count; i++)
-        if (sources->of[i] == CONFIG_ENV && !is_local(i))
+        if (sources->of[i] == CONFIG_ENV && !config_key_of_worker(i))
             log_warn("environment: %s belongs to the run, not to one worker, and is ignored: set it at the coordinator",
                      config_env_name(i, name));
 }
