@@ -11,7 +11,7 @@ export ATOLL_BIN_DIR=$tmp/bin
 cat >bin/atoll-coordinator <<'STUB'
 #!/bin/bash
 printf 'coordinator %s\n' "$*" >>"$STUB_LOG"
-while (($#)); do [[ $1 == --dir ]] && dir=$2; shift; done
+while (($#)); do [[ $1 != --dir=* ]] || dir=${1#*=}; shift; done
 trap 'echo "coordinator stops"; [[ ! -e $STUB_DIR/complete ]] || exit 0; exit 75' TERM
 echo $$ >"$dir/coordinator.pid"
 echo tcp://127.0.0.1:12345 >"$dir/address.tmp" && mv "$dir/address.tmp" "$dir/address"
@@ -69,9 +69,9 @@ expect_success launch --inner.learning_rate=0.5
 [[ $out == *"round 1"* && $out == *"[w0] this is worker-0"* && $out == *"[w1] this is worker-1"* ]] || fail "said: $out"
 expect_equal "the coordinator's log" "$(<"$rundir/logs/coordinator.log")" "round 1"
 expect_equal "a worker's log" "$(<"$rundir/logs/worker-1.log")" "this is worker-1"
-grep -q "^coordinator run.yaml --dir $rundir --inner.learning_rate=0.5 --coordinator.min_workers=2 --coordinator.listen=tcp://127.0.0.1:\*\$" "$STUB_LOG" ||
+grep -q "^coordinator run.yaml --dir=$rundir --inner.learning_rate=0.5 --coordinator.min_workers=2 --coordinator.listen=tcp://127.0.0.1:\*\$" "$STUB_LOG" ||
     fail "the coordinator was called otherwise: $(<"$STUB_LOG")"
-grep -q "^worker --join $rundir --dir $rundir/workers/worker-1 --name worker-1 --data.train=some/train_\*.bin --data.val=some/val_\*.bin --train.threads=2\$" "$STUB_LOG" ||
+grep -q "^worker --join=$rundir --dir=$rundir/workers/worker-1 --name worker-1 --data.train=some/train_\*.bin --data.val=some/val_\*.bin --train.threads=2\$" "$STUB_LOG" ||
     fail "a worker was called otherwise: $(<"$STUB_LOG")"
 expect_equal restarts "$(restarts)" 0
 [[ $(<"$STUB_DIR/memory") =~ ^2\ [1-9][0-9]{6,}\ [1-9][0-9]{7,}$ ]] || fail "workers were told of the memory: $(<"$STUB_DIR/memory")"
