@@ -1,5 +1,6 @@
 #include "common/json_file.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "common/fileio.h"
@@ -17,4 +18,19 @@ enum status json_file_write(const char *path, const json_t *root, size_t flags, 
     enum status status = file_write(path, text, size + 1, err);
     mem_free(text);
     return status;
+}
+
+void json_put_count(json_t *object, const char *key, uint64_t value)
+{
+    if (value != UINT64_MAX) json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+void json_put_real(json_t *object, const char *key, double value)
+{
+    if (isfinite(value)) json_object_set_new(object, key, json_real(value));
+}
+
+void json_put_text(json_t *object, const char *key, const char *value)
+{
+    if (value && value[0]) json_object_set_new(object, key, json_string(value));
 }

@@ -19,11 +19,16 @@ static uint64_t tokens_so_far(const struct engine *e)
     return tokens;
 }
 
-static void count_step(struct session *s, const struct metrics_step *step)
+/* False: it is counted already, and came again (worker/step_log.h). A round trained again begins with step 0. */
+static bool count_step(struct session *s, const struct metrics_step *step)
 {
-    if (s->step_round != step->round || !step->step) s->step_tokens = 0; /* also a round trained again */
+    bool begins = s->step_round != step->round || !step->step;
+    if (!begins && step->step <= s->last_step) return false;
+    if (begins) s->step_tokens = 0;
     s->step_round = step->round;
+    s->last_step = step->step;
     s->step_tokens += step->tokens;
+    return true;
 }
 
 void engine_tell_skips(struct engine *e, struct session *s)
@@ -53,7 +58,7 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         bool last = i + 1 == m->n_steps;
         engine_event_init(&event, ENGINE_EVENT_STEP);
         event.worker = s->name;
-        count_step(s, step);
+        bool counted = count_step(s, step);
         event.step = (uint64_t)(step->position + 1.5);
         event.round = step->round + 1;
         event.tokens = tokens_so_far(e);
@@ -61,7 +66,7 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         event.lr = (double)step->lr;
         event.grad_norm = (double)step->grad_norm;
         event.skipped = !isfinite(step->grad_norm);
-        s->skips += event.skipped;
+        s->skips += counted && event.skipped;
         if (step->step_us) {
             event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
             event.tflops = event.tokens_per_s * model_flops_per_token(&e->config) * 1e-12;

@@ -1,10 +1,8 @@
 #include "coordinator/report.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,59 +14,26 @@
 #include "common/json_file.h"
 #include "common/log.h"
 
-enum { BAR_WIDTH = 30, TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
-
-/* Every line is an object: what a crash or a full disk left of the last one goes. */
-static void drop_torn_line(FILE *file)
-{
-    if (fseek(file, 0, SEEK_END)) return;
-    long end = ftell(file), keep = end;
-    while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
-    if (keep < end && ftruncate(fileno(file), keep))
-        log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
-}
-
-/* The last round that the file tells of; 0: none. Read from its end, for steps make it long. */
-static uint64_t last_round(FILE *file)
-{
-    static const char mark[] = "\"event\":\"round\"", key[] = "\"round\":";
-    char data[TAIL_BYTES + LINE_BYTES + 1];
-    if (fseek(file, 0, SEEK_END)) return 0;
-    for (long end = ftell(file); end > 0; end -= TAIL_BYTES) {
-        long from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
-        if (fseek(file, from, SEEK_SET)) return 0;
-        size_t size = fread(data, 1, sizeof data - 1, file); /* a line that begins before `end` is whole */
-        data[size] = '\0';
-        const char *last = NULL;
-        for (const char *at = data; (at = strstr(at, mark)) && at < data + (end - from); at++) last = at;
-        const char *number = last ? strstr(last, key) : NULL;
-        if (number) return strtoull(number + sizeof key - 1, NULL, 10);
-    }
-    return 0;
-}
+enum { BAR_WIDTH = 30 };
 
 /* What was told of and then lost (a full disk, a power cut; journal.sync: snapshot) is done again. */
 static void say_done_again(struct report *r, uint64_t done)
 {
-    if (r->rounds_there <= done) return;
+    uint64_t there = r->metrics.rounds_there;
+    if (there <= done) return;
     char first[32] = "";
-    if (r->rounds_there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
+    if (there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
     report_line(r, "round%s %llu %s already in metrics.jsonl, but the journal was not yet safe on the disk: done "
-                "again, and written there again", first, (unsigned long long)r->rounds_there, first[0] ? "are" : "is");
+                "again, and written there again", first, (unsigned long long)there, first[0] ? "are" : "is");
 }
 
 enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
                         struct err *err)
 {
-    char path[FILEIO_PATH_MAX];
     *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out))};
     r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
-    r->metrics = fopen(path, "a+e");
-    if (!r->metrics) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
-    drop_torn_line(r->metrics);
-    r->rounds_there = r->told = last_round(r->metrics);
-    fseek(r->metrics, 0, SEEK_END);
+    TRY(metrics_file_open(&r->metrics, run_dir, err));
+    r->told = r->metrics.rounds_there;
     return STATUS_OK;
 }
 
@@ -78,35 +43,17 @@ void report_bytes(struct report *r, uint64_t up, uint64_t down)
     r->down = down;
 }
 
-/* C leaves open whether a flush that failed keeps the rest, and how much of it was written. Half a line goes at once,
- * whoever reads the file next; if that fails too, the next start drops it. */
-static void give_up(struct report *r)
-{
-    r->failed = errno ? errno : EIO;
-    __fpurge(r->metrics);
-    drop_torn_line(r->metrics);
-}
-
-static void flush_metrics(struct report *r)
-{
-    if (!r->failed && fflush(r->metrics)) give_up(r);
-}
-
 void report_close(struct report *r)
 {
     if (r->bar_shown) fputs("\r\033[K", r->out);
     r->bar_shown = false;
-    if (!r->metrics) return;
-    flush_metrics(r);
-    fclose(r->metrics);
-    r->metrics = NULL;
+    metrics_file_close(&r->metrics);
 }
 
 enum status report_flush(struct report *r, struct err *err)
 {
     fflush(r->out);
-    flush_metrics(r);
-    return r->failed ? err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(r->failed)) : STATUS_OK;
+    return metrics_file_flush(&r->metrics, err);
 }
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
@@ -252,77 +199,9 @@ static void round_line(struct report *r, const struct engine_event *e)
     draw_bar(r, e, eta);
 }
 
-/* --- metrics ------------------------------------------------------------------------------------------------------ */
-
-static const char *const kind_names[] = {
-    [ENGINE_EVENT_JOIN] = "join",   [ENGINE_EVENT_LEAVE] = "leave",     [ENGINE_EVENT_EVICT] = "evict",
-    [ENGINE_EVENT_FAULT] = "fault", [ENGINE_EVENT_RESTART] = "restart", [ENGINE_EVENT_STEP] = "step",
-    [ENGINE_EVENT_UPDATE] = "update", [ENGINE_EVENT_ROUND] = "round",   [ENGINE_EVENT_EVAL] = "eval",
-    [ENGINE_EVENT_CHECKPOINT] = "checkpoint", [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
-};
-
-static void put_count(json_t *o, const char *key, uint64_t value)
-{
-    if (value != UINT64_MAX) json_object_set_new(o, key, json_integer((json_int_t)value));
-}
-
-static void put_real(json_t *o, const char *key, double value)
-{
-    if (isfinite(value)) json_object_set_new(o, key, json_real(value));
-}
-
-static void put_text(json_t *o, const char *key, const char *value)
-{
-    if (value && value[0]) json_object_set_new(o, key, json_string(value));
-}
-
-static void write_metrics(struct report *r, const struct engine_event *e)
-{
-    json_t *o = json_object();
-    put_real(o, "time", clock_epoch_s());
-    put_text(o, "event", kind_names[e->kind]);
-    put_text(o, "worker", e->worker);
-    put_text(o, "text", e->text);
-    put_count(o, "step", e->step);
-    put_count(o, "round", e->round);
-    put_count(o, "rounds", e->rounds);
-    put_count(o, "version", e->version);
-    put_count(o, "fragment", e->fragment);
-    put_count(o, "tokens", e->tokens);
-    put_real(o, "loss", e->loss);
-    put_real(o, "val_loss", e->val_loss);
-    put_real(o, "lr", e->lr);
-    put_real(o, "grad_norm", e->grad_norm);
-    if (e->skipped) json_object_set_new(o, "skipped", json_true());
-    put_real(o, "tokens_per_s", e->tokens_per_s);
-    put_real(o, "tflops", e->tflops);
-    put_count(o, "bytes_up", e->bytes_up);
-    put_count(o, "bytes_down", e->bytes_down);
-    put_text(o, "codec", e->codec);
-    put_count(o, "update_bytes", e->update_bytes);
-    put_count(o, "relay_bytes", e->relay_bytes);
-    put_count(o, "union_bytes", e->union_bytes);
-    put_real(o, "compute_s", e->compute_s);
-    put_real(o, "compress_s", e->compress_s);
-    put_real(o, "send_s", e->send_s);
-    put_real(o, "wait_s", e->wait_s);
-    put_real(o, "apply_s", e->apply_s);
-    put_real(o, "round_s", e->round_s);
-    if (e->kind == ENGINE_EVENT_ROUND) {
-        put_count(o, "workers", e->workers);
-        put_count(o, "delivered", e->delivered);
-        put_text(o, "slowest", e->slowest);
-    }
-    bool good = !json_dumpf(o, r->metrics, JSON_COMPACT | JSON_REAL_PRECISION(13)) && fputc('\n', r->metrics) != EOF;
-    /* Rounds are looked at while the run goes on; steps may wait in the buffer. */
-    if (good && e->kind != ENGINE_EVENT_STEP) good = !fflush(r->metrics);
-    if (!good) give_up(r);
-    json_decref(o);
-}
-
 void report_event(struct report *r, const struct engine_event *e)
 {
-    if (!r->failed) write_metrics(r, e);
+    metrics_file_event(&r->metrics, e);
     switch (e->kind) {
     case ENGINE_EVENT_ROUND: round_line(r, e); break;
     case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", e->worker, e->text); break;
@@ -363,23 +242,23 @@ enum status report_summary(const struct report *r, const struct engine_summary *
     char path[FILEIO_PATH_MAX], hash[20];
     json_t *o = json_object();
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s->theta_hash);
-    put_text(o, "run", r->config->run.name);
-    put_text(o, "method", config_method_name(r->config->train.method));
-    put_count(o, "workers", s->workers);
-    put_count(o, "params", s->params);
-    put_count(o, "tokens", s->tokens);
-    put_count(o, "steps", s->steps);
-    put_count(o, "rounds", s->rounds);
+    json_put_text(o, "run", r->config->run.name);
+    json_put_text(o, "method", config_method_name(r->config->train.method));
+    json_put_count(o, "workers", s->workers);
+    json_put_count(o, "params", s->params);
+    json_put_count(o, "tokens", s->tokens);
+    json_put_count(o, "steps", s->steps);
+    json_put_count(o, "rounds", s->rounds);
     json_object_set_new(o, "final_val_loss", isfinite(s->final_val_loss) ? json_real(s->final_val_loss) : json_null());
-    put_count(o, "val_tokens", s->val_tokens);
-    put_real(o, "wall_s", s->wall_s);
-    put_count(o, "bytes_up", s->bytes_up);
-    put_count(o, "bytes_down", s->bytes_down);
-    put_count(o, "ddp_bytes", (uint64_t)ddp_bytes(s));
-    put_real(o, "utilization", s->wall_s > 0 && s->workers ? s->compute_s / s->wall_s / s->workers : 0);
-    put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);
-    put_text(o, "theta_hash", hash);
-    put_count(o, "restarts", s->restarts);
+    json_put_count(o, "val_tokens", s->val_tokens);
+    json_put_real(o, "wall_s", s->wall_s);
+    json_put_count(o, "bytes_up", s->bytes_up);
+    json_put_count(o, "bytes_down", s->bytes_down);
+    json_put_count(o, "ddp_bytes", (uint64_t)ddp_bytes(s));
+    json_put_real(o, "utilization", s->wall_s > 0 && s->workers ? s->compute_s / s->wall_s / s->workers : 0);
+    json_put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);
+    json_put_text(o, "theta_hash", hash);
+    json_put_count(o, "restarts", s->restarts);
     snprintf(path, sizeof path, "%s/summary.json", run_dir);
     enum status status = json_file_write(path, o, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
     json_decref(o);

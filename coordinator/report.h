@@ -1,4 +1,5 @@
-/* What a coordinator tells people and scripts: metrics.jsonl, one line a round on standard output, summary.json. */
+/* What a coordinator tells people and scripts: metrics.jsonl (coordinator/metrics_file.h), one line a round on standard
+ * output, summary.json. */
 #ifndef COORDINATOR_REPORT_H
 #define COORDINATOR_REPORT_H
 
@@ -9,16 +10,16 @@
 #include "common/config.h"
 #include "common/status.h"
 #include "coordinator/engine.h"
+#include "coordinator/metrics_file.h"
 
 struct report {
     const struct config *config; /* borrowed */
-    FILE *metrics, *out;         /* out: where lines go, borrowed */
+    struct metrics_file metrics;
+    FILE *out;                   /* where lines go, borrowed */
     bool terminal;               /* out is one */
     bool bar;                    /* a progress bar is drawn: for a terminal, or for atoll launch, which says so in
                                     ATOLL_PROGRESS_BAR and takes what ends with \r as one */
     bool bar_shown;
-    int failed;                  /* errno of the write that failed, after which metrics.jsonl gets no more; 0: none */
-    uint64_t rounds_there;       /* the last round in metrics.jsonl when it was opened; 0: none */
     uint64_t told;               /* the last round that there is a line of */
     uint64_t up, down;           /* bytes on the socket, of this process */
     uint64_t line_up, line_down; /* as of the last round line */

@@ -113,7 +113,7 @@ static enum status start_engine(struct server *s, struct err *err)
     const struct config *config = s->options->config;
     struct engine_io io = {
         .ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes, .recovering = io_recovering};
-    struct engine_options options = {.config = config, .rounds_told = s->report.rounds_there};
+    struct engine_options options = {.config = config, .rounds_told = s->report.metrics.rounds_there};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));
@@ -171,7 +171,7 @@ static void finish(struct server *s)
     engine_destroy(s->engine);
     if (s->transport) s->transport->ops->close(s->transport);
     if (s->store) s->store->ops->close(s->store);
-    if (s->report.metrics) report_close(&s->report);
+    if (s->report.metrics.file) report_close(&s->report);
     mem_free(s->buffer);
     if (s->lock >= 0) close(s->lock);
 }

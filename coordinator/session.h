@@ -37,6 +37,7 @@ struct session {
     bool silent;               /* said so in the log */
     uint64_t ready_us;         /* since when it may be given work; 0: it may not */
     uint64_t step_round, step_tokens; /* tokens of the steps reported of the round it trains */
+    uint32_t last_step;               /* of these */
     uint64_t skips, skips_said_us; /* steps it skipped that were not told of yet; when some were: 0: never */
     struct serve serve;
     struct upload *uploads; /* [n_fragments], owned */

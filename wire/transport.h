@@ -35,6 +35,9 @@ struct transport {
     const struct transport_ops *ops;
     /* Set by any thread or signal handler when the end is near: from then on a connection that is lost is no news. */
     atomic_bool ending;
+    /* How often a dialler's control lane came to be connected: at each time, messages sent before may be lost. Any
+     * thread may read it; it counts a connection before anything that this one brings is received. */
+    atomic_uint connected;
 };
 
 /* Where and as whom: "tcp://HOST:PORT" or "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each): the join line.

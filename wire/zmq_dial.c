@@ -168,6 +168,7 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
         bool was_connected = lane->connected;
         lane->connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         if (lane->connected) lane->hung_up = 0;
+        if (lane->connected && which == WIRE_CONTROL) atomic_fetch_add(&d->base.transport.connected, 1);
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) lane->hung_up++;
         /* A retry follows at once whatever ZeroMQ means to retry. */
         bool up = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
@@ -237,6 +238,7 @@ static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64
 {
     struct dialler *d = (struct dialler *)t;
     for (;;) {
+        if (d->lanes[WIRE_CONTROL].monitor) read_monitor(d, WIRE_CONTROL);
         for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
             if (!take(d, (enum wire_lane)lane)) continue;
             *peer_p = 0;

@@ -254,6 +254,11 @@ enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *la
     return status;
 }
 
+unsigned link_connected(const struct link *link)
+{
+    return atomic_load(&link->transport->connected);
+}
+
 void link_bytes(struct link *link, uint64_t *sent_p, uint64_t *received_p)
 {
     *sent_p = atomic_load(&link->sent);

@@ -26,6 +26,8 @@ void link_close(struct link *link, uint64_t flush_us);
 enum status link_send(struct link *link, enum wire_lane lane, const struct msg *m) MUST_CHECK;
 /* The next message, waiting up to timeout_us. AGAIN: none came. m borrows from the queue until the next call. */
 enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *lane_p, struct msg *m) MUST_CHECK;
+/* transport.connected */
+unsigned link_connected(const struct link *link);
 /* Bytes on the socket so far. */
 void link_bytes(struct link *link, uint64_t *sent_p, uint64_t *received_p);
 

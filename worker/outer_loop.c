@@ -303,13 +303,19 @@ void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tok
     outer_loop_tick(loop, now_us);
 }
 
-void outer_loop_metrics(struct outer_loop *loop, struct msg_metrics *metrics)
+uint64_t outer_loop_session(const struct outer_loop *loop)
 {
-    if (loop->sync.phase != SYNC_JOINED) return;
+    return loop->sync.phase == SYNC_JOINED ? loop->sync.session : 0;
+}
+
+enum status outer_loop_metrics(struct outer_loop *loop, const struct msg_metrics *metrics)
+{
+    uint64_t session = outer_loop_session(loop);
+    if (!session) return STATUS_CLOSED;
     loop->out.type = MSG_METRICS;
     loop->out.metrics = *metrics;
-    loop->out.metrics.session = loop->sync.session;
-    (void)outer_send(loop, WIRE_CONTROL);
+    loop->out.metrics.session = session;
+    return outer_send(loop, WIRE_CONTROL);
 }
 
 void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us)

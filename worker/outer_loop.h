@@ -166,8 +166,10 @@ void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us);
 /* Over the windows of outer_loop_evaluation: nats summed over `tokens`. */
 void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, uint64_t now_us);
 
-/* Send METRICS (its session is filled here); dropped when there is no session or no room. */
-void outer_loop_metrics(struct outer_loop *loop, struct msg_metrics *metrics);
+/* The session in hand, 0: none. No two sessions of a run are alike. */
+uint64_t outer_loop_session(const struct outer_loop *loop);
+/* Send METRICS (its session is filled here). CLOSED: there is no session; AGAIN: no room. */
+enum status outer_loop_metrics(struct outer_loop *loop, const struct msg_metrics *metrics) MUST_CHECK;
 /* Wait for a save that is under way, save what a boundary allows, send LEAVE(finished = false). Afterwards
  * outer_loop_want says OUTER_DONE. */
 void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us);

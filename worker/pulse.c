@@ -22,6 +22,7 @@ void pulse_join(struct pulse *p, uint64_t session, uint32_t heartbeat_ms)
     p->joined = p->changed = true;
     p->beat.session = session;
     p->every_us = (uint64_t)heartbeat_ms * 1000;
+    p->acked_us = 0;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -92,6 +93,7 @@ void pulse_heard(struct pulse *p, const struct msg *m, uint64_t now_us)
             uint64_t rtt = now_us - sent + 1;
             p->rtt_us = p->rtt_us ? (7 * p->rtt_us + rtt) / 8 : rtt;
         }
+        if (sent > p->acked_us) p->acked_us = sent;
         snprintf(p->waiting_for, sizeof p->waiting_for, "%s", m->heartbeat_ack.waiting_for);
     }
     pthread_mutex_unlock(&p->lock);
@@ -109,6 +111,14 @@ uint64_t pulse_heard_us(struct pulse *p)
 {
     pthread_mutex_lock(&p->lock);
     uint64_t at = p->heard_us;
+    pthread_mutex_unlock(&p->lock);
+    return at;
+}
+
+uint64_t pulse_acked_us(struct pulse *p)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t at = p->acked_us;
     pthread_mutex_unlock(&p->lock);
     return at;
 }

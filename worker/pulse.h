@@ -19,6 +19,7 @@ struct pulse {
     uint64_t every_us, next_us;
     uint64_t heard_us;               /* last message of the coordinator; 0 = none yet */
     uint64_t rtt_us;                 /* smoothed; 0 = not known */
+    uint64_t acked_us;               /* sent_us of the last answer of this session; 0 = none yet */
     char waiting_for[WIRE_TEXT_MAX]; /* last answer: what the run waits for */
 };
 
@@ -45,6 +46,8 @@ void pulse_heard(struct pulse *p, const struct msg *m, uint64_t now_us);
 /* Anybody. */
 uint64_t pulse_rtt_us(struct pulse *p);
 uint64_t pulse_heard_us(struct pulse *p);
+/* When the newest heartbeat was sent that this session answered; 0: none. */
+uint64_t pulse_acked_us(struct pulse *p);
 /* What the run waits for, as the coordinator said last; empty when it has not answered for PULSE_SILENT_US. */
 void pulse_waiting_for(struct pulse *p, uint64_t now_us, char out[WIRE_TEXT_MAX]);
 

@@ -329,8 +329,10 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         log_info("done: %s", err->msg);
         status = STATUS_OK;
     }
-    if (t->link && status != STATUS_OK && status != STATUS_REFUSED)
+    if (t->link && status != STATUS_OK && status != STATUS_REFUSED) {
+        train_send_metrics(t, true, clock_monotonic_us());
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
+    }
     train_end_skips(&t->skips);
     shut_link(t, FLUSH_US);
     outer_loop_destroy(t->loop);

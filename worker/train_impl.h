@@ -10,6 +10,7 @@
 #include "worker/link.h"
 #include "worker/outer_loop.h"
 #include "worker/replica.h"
+#include "worker/step_log.h"
 #include "worker/train.h"
 
 enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96 };
@@ -53,9 +54,12 @@ struct trainer {
     struct step_note in_flight; /* the step submitted last */
     uint64_t step_us;           /* the last one known */
 
-    struct msg_metrics metrics;
-    uint64_t metrics_us;     /* when they were sent last */
-    uint64_t reported_round; /* whose times went out last */
+    struct step_log steps;
+    struct msg_metrics metrics;     /* the next ones of these */
+    uint64_t metrics_us;            /* when they were sent last */
+    uint64_t steps_session;         /* to which */
+    unsigned steps_connected;       /* link_connected then */
+    uint64_t reported_round;        /* whose times were told last */
     uint64_t steps_done;     /* of this process, for the step lines */
     struct skip_log skips;
 };

@@ -59,19 +59,17 @@ void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per
 
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
-    struct msg_metrics *m = &t->metrics;
     double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
-    if (m->n_steps < WIRE_METRICS_MAX)
-        m->steps[m->n_steps++] = (struct metrics_step){
-            .round = note->round,
-            .step = note->step,
-            .position = note->position,
-            .loss = (float)loss,
-            .lr = number(note->lr),
-            .grad_norm = (float)result->grad_norm,
-            .tokens = result->tokens,
-            .step_us = microseconds(result->compute_s),
-        };
+    step_log_add(&t->steps, &(struct metrics_step){
+                                .round = note->round,
+                                .step = note->step,
+                                .position = note->position,
+                                .loss = (float)loss,
+                                .lr = number(note->lr),
+                                .grad_norm = (float)result->grad_norm,
+                                .tokens = result->tokens,
+                                .step_us = microseconds(result->compute_s),
+                            });
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
@@ -82,23 +80,51 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
              note->round + 1, loss, note->lr, result->grad_norm, speed);
 }
 
+/* The times of the round that ended last, once. */
+static void add_times(struct trainer *t)
+{
+    const struct outer_times *times = outer_loop_times(t->loop);
+    if (times->round == t->reported_round || times->round == UINT64_MAX) return;
+    const struct step_times told = {
+        .round = times->round,
+        .compute_s = number(times->compute_s),
+        .compress_s = number(times->compress_s),
+        .send_s = number(times->send_s),
+        .wait_s = number(times->wait_s),
+        .apply_s = number(times->apply_s),
+    };
+    if (step_log_times(&t->steps, &told)) t->reported_round = times->round;
+}
+
+/* Which records the coordinator has by now, and which it may not have got. */
+static void look_back(struct trainer *t, uint64_t session)
+{
+    uint64_t acked_us = pulse_acked_us(outer_loop_pulse(t->loop));
+    unsigned connected = link_connected(t->link); /* after what it may have answered */
+    if (session != t->steps_session || connected != t->steps_connected) step_log_again(&t->steps);
+    t->steps_session = session;
+    t->steps_connected = connected;
+    step_log_acked(&t->steps, acked_us);
+    if (t->steps.lost)
+        log_warn("%" PRIu64 " steps are not in metrics.jsonl: the coordinator was away for more than %d of them",
+                 t->steps.lost, STEP_LOG_MAX);
+    t->steps.lost = 0;
+}
+
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
 {
     struct msg_metrics *m = &t->metrics;
-    const struct outer_times *times = outer_loop_times(t->loop);
-    bool round = times->round != t->reported_round && times->round != UINT64_MAX;
-    bool full = m->n_steps == WIRE_METRICS_MAX;
-    if (!m->n_steps && !round) return;
-    if (!force && !full && now_us < t->metrics_us + METRICS_US) return;
-    link_bytes(t->link, &m->bytes_up, &m->bytes_down);
-    m->round = round ? times->round : UINT64_MAX;
-    m->compute_s = round ? number(times->compute_s) : 0;
-    m->compress_s = round ? number(times->compress_s) : 0;
-    m->send_s = round ? number(times->send_s) : 0;
-    m->wait_s = round ? number(times->wait_s) : 0;
-    m->apply_s = round ? number(times->apply_s) : 0;
-    outer_loop_metrics(t->loop, m);
-    t->reported_round = times->round;
+    uint64_t session = outer_loop_session(t->loop);
+    if (!session) return;
+    look_back(t, session);
+    uint64_t waiting = step_log_waiting(&t->steps);
+    if (!waiting || (!force && waiting < WIRE_METRICS_MAX && now_us < t->metrics_us + METRICS_US)) return;
+    add_times(t);
     t->metrics_us = now_us;
-    memset(m, 0, sizeof *m);
+    while (step_log_waiting(&t->steps)) {
+        step_log_batch(&t->steps, m);
+        link_bytes(t->link, &m->bytes_up, &m->bytes_down);
+        if (outer_loop_metrics(t->loop, m) != STATUS_OK) return;
+        step_log_sent(&t->steps, m->n_steps, now_us);
+    }
 }

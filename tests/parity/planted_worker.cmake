@@ -46,6 +46,24 @@ atoll_planted_worker(upload_counted_as_saving test_outer_save worker/outer_save.
 atoll_planted_worker(end_of_a_save_not_looked_for test_outer_save worker/outer_loop.c
     "return loop->save.running && loop->save.look_us < due ? loop->save.look_us : due;" "return due;")
 
+# --- step records until the coordinator has them
+atoll_planted_worker(steps_sure_when_sent test_step_log worker/step_log.c
+    "->sent_us + STEP_LOG_SAFE_US <= acked_us" "->sent_us <= acked_us")
+atoll_planted_worker(steps_sure_before_they_are_sent test_step_log worker/step_log.c
+    "log->first < log->next && record" "log->first < log->end && record")
+atoll_planted_worker(steps_sent_but_once test_step_log worker/step_log.c
+    "    log->next = log->first;
+}" "}")
+atoll_planted_worker(steps_sent_before_lost test_step_log worker/step_log.c
+    "log->lost += log->first == log->fresh;" "log->lost++;")
+atoll_planted_worker(times_of_a_record_told_twice test_step_log worker/step_log.c
+    "if (log->end == log->fresh) return false;" "if (log->end == log->next) return false;")
+atoll_planted_worker(times_with_a_later_step test_step_log worker/step_log.c
+    " && times.round == UINT64_MAX; at++" "; at++")
+atoll_planted_worker(answers_of_the_session_before test_step_log worker/pulse.c
+    "    p->acked_us = 0;
+" "")
+
 # --- times of a round
 atoll_planted_worker(sending_counts_compression test_outer_loop worker/outer_loop_delta.c
     "loop->sent_us = now_us + took_us;" "loop->sent_us = now_us;")

@@ -327,6 +327,11 @@ static void test_tokens_of_a_step(void **state)
     m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
     rig_say(&rig, rig.workers[0].control, &m);
     assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 16);
+    for (uint32_t step = 1; step < 3; step++) { /* step 1 comes twice */
+        m.metrics.steps[0].step = 1;
+        rig_say(&rig, rig.workers[0].control, &m);
+        assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 32);
+    }
     rig_close(&rig);
 }
 

@@ -2,6 +2,7 @@
  * whoever reads it or goes on with it. A limit on the size of files stands in for the disk: a write stops there in the
  * middle. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -48,11 +49,13 @@ static void open_report(void)
     if (report_open(&report, &config, tmpdir, lines, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
+/* Of steps, each another one. */
 static void tell(enum engine_event_kind kind, uint64_t round)
 {
+    static uint64_t step;
     report_event(&report, &(struct engine_event){.kind = kind, .worker = "w0", .text = "a line of some length",
-                                                 .round = round, .rounds = 1000, .tokens = 7, .loss = 1,
-                                                 .val_loss = 1});
+                                                 .step = ++step, .round = round, .rounds = 1000, .tokens = 7,
+                                                 .loss = 1, .val_loss = 1});
 }
 
 static size_t size_of_file(void)
@@ -112,7 +115,7 @@ static void fill_up(size_t room, uint64_t steps)
     assert_int_equal(whole_lines(&last), n);
 
     open_report();
-    assert_int_equal(report.rounds_there, 1);
+    assert_int_equal(report.metrics.rounds_there, 1);
     tell(ENGINE_EVENT_ROUND, 4);
     assert_int_equal(report_flush(&report, &err), STATUS_OK);
     report_close(&report);
@@ -168,12 +171,51 @@ static void test_killed(void **state)
     assert_int_equal(fclose(file), 0);
 
     open_report();
-    assert_int_equal(report.rounds_there, 7);
+    assert_int_equal(report.metrics.rounds_there, 7);
     tell(ENGINE_EVENT_ROUND, 8);
     assert_int_equal(report_flush(&report, &err), STATUS_OK);
     report_close(&report);
     assert_int_equal(whole_lines(&last), 2);
     assert_int_equal(last, 8);
+    assert_int_equal(unlink(path), 0);
+}
+
+
+/* A step as a worker says it; `tokens` is of the run when it comes. */
+static void tell_step(const char *worker, uint64_t step, double loss, double tokens_per_s, uint64_t tokens)
+{
+    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP, .worker = worker, .step = step, .round = 3,
+                                                 .rounds = UINT64_MAX, .version = UINT64_MAX, .fragment = UINT64_MAX,
+                                                 .tokens = tokens, .loss = loss, .lr = 0.1, .grad_norm = loss / 3,
+                                                 .val_loss = NAN, .tokens_per_s = tokens_per_s});
+}
+
+/* Steps come again when a worker does not know whether they arrived: also in another process, of which the file is all
+ * that is left. Another worker's are others, and so is a step that was trained again, which took another time. */
+static void test_steps_that_come_twice(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    uint64_t round = 0;
+    open_report();
+    for (uint64_t step = 1; step <= 4000; step++) tell_step("w0", step, (double)(float)(4.0 / 3 / step), 1e9 / 7, step);
+    for (uint64_t step = 1001; step <= 5000; step++) tell_step("w0", step, (double)(float)(4.0 / 3 / step), 1e9 / 7, 9);
+    report_close(&report);
+    assert_int_equal(whole_lines(&round), 5000);
+
+    open_report();
+    for (uint64_t step = 1; step <= 5010; step++) tell_step("w0", step, (double)(float)(4.0 / 3 / step), 1e9 / 7, 0);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    assert_int_equal(whole_lines(&round), 5010);
+    tell_step("w1", 50, (double)(float)(4.0 / 3 / 50), 1e9 / 7, 99);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    assert_int_equal(whole_lines(&round), 5011);
+    tell_step("w0", 50, (double)(float)(4.0 / 3 / 50), 1e9 / 8, 99);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    assert_int_equal(whole_lines(&round), 5012);
+    for (int i = 0; i < 2; i++) tell(ENGINE_EVENT_JOIN, 3); /* not a step: each one is said */
+    report_close(&report);
+    assert_int_equal(whole_lines(&round), 5014);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -256,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_more_than_a_buffer),
         cmocka_unit_test(test_at_the_end),
         cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_steps_that_come_twice),
         cmocka_unit_test(test_bits_per_byte),
         cmocka_unit_test(test_loss_behind_its_round),
         cmocka_unit_test(test_who_delivered),

@@ -1,0 +1,63 @@
+#include "worker/step_log.h"
+
+static struct step_record *record(struct step_log *log, uint64_t place)
+{
+    return &log->records[place % STEP_LOG_MAX];
+}
+
+void step_log_add(struct step_log *log, const struct metrics_step *step)
+{
+    if (log->end - log->first == STEP_LOG_MAX) {
+        log->lost += log->first == log->fresh;
+        log->first++;
+        if (log->next < log->first) log->next = log->first;
+        if (log->fresh < log->first) log->fresh = log->first;
+    }
+    *record(log, log->end++) = (struct step_record){.step = *step, .times.round = UINT64_MAX};
+}
+
+bool step_log_times(struct step_log *log, const struct step_times *times)
+{
+    if (log->end == log->fresh) return false;
+    record(log, log->end - 1)->times = *times;
+    return true;
+}
+
+uint64_t step_log_waiting(const struct step_log *log)
+{
+    return log->end - log->next;
+}
+
+/* A message tells the times of one round, with its last record: there it ends. */
+void step_log_batch(const struct step_log *log, struct msg_metrics *m)
+{
+    struct step_times times = {.round = UINT64_MAX};
+    m->n_steps = 0;
+    for (uint64_t at = log->next; at < log->end && m->n_steps < WIRE_METRICS_MAX && times.round == UINT64_MAX; at++) {
+        const struct step_record *r = &log->records[at % STEP_LOG_MAX];
+        m->steps[m->n_steps++] = r->step;
+        times = r->times;
+    }
+    m->round = times.round;
+    m->compute_s = times.compute_s;
+    m->compress_s = times.compress_s;
+    m->send_s = times.send_s;
+    m->wait_s = times.wait_s;
+    m->apply_s = times.apply_s;
+}
+
+void step_log_sent(struct step_log *log, uint32_t n, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < n; i++) record(log, log->next++)->sent_us = now_us;
+    if (log->fresh < log->next) log->fresh = log->next;
+}
+
+void step_log_acked(struct step_log *log, uint64_t acked_us)
+{
+    while (log->first < log->next && record(log, log->first)->sent_us + STEP_LOG_SAFE_US <= acked_us) log->first++;
+}
+
+void step_log_again(struct step_log *log)
+{
+    log->next = log->first;
+}
