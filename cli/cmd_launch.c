@@ -182,6 +182,19 @@ static enum status check_start(const struct launch *l, struct err *err)
     return check_data(l, err);
 }
 
+/* Where a new run starts from. PATH of --resume stands above the file and the environment, as options do, but not above
+ * another option. */
+static enum status init_find(struct launch *l, struct err *err)
+{
+    const char *from = l->config.model.init_from, *path = l->folder.init_dir;
+    TRY(launch_folder_find_init(&l->folder, from, err));
+    bool given = source_of(l, offsetof(struct config, model.init_from)) == CONFIG_FLAG;
+    if (!*path || !given || !strcmp(from, path)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID,
+                   "--model.init_from=%.150s and --resume %.150s, which begins a run from %.150s: give one of the two",
+                   from, l->folder.resume, path);
+}
+
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(launch_folder_take(&l->folder, err));
@@ -220,7 +233,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     announce_workers(l);
     TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
     TRY(check_start(l, err));
-    TRY(launch_folder_find_init(&l->folder, l->config.model.init_from, err));
+    TRY(init_find(l, err));
     TRY(find_programs(l, err));
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));

@@ -73,6 +73,8 @@ wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
 wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
+wrong 'resume from here, start from there' 2 '^atoll: --model.init_from=scratch and --resume good, .* good/checkpoints/round_0' \
+    launch --resume good --model.init_from=scratch
 wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must
 printf '{"tokens": {}}' >tokenizer.json
 wrong 'a file that is no tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
