@@ -4,10 +4,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/run_folder.h"
+#include "common/hf_folder.h"
 #include "coordinator/run_dir.h"
 
 /* The lock dies with this process, however it dies; the number in the file is only for the message. */
@@ -94,7 +94,6 @@ static bool init_find_begun(struct launch_folder *l)
 enum status launch_folder_find_init(struct launch_folder *l, const char *from, struct err *err)
 {
     char journal[FILEIO_PATH_MAX];
-    struct stat st;
     if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
         l->begun = init_find_begun(l);
         if (l->begun) return STATUS_OK;
@@ -104,8 +103,9 @@ enum status launch_folder_find_init(struct launch_folder *l, const char *from, s
     }
     TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
     if (!strcmp(from, "scratch") || !run_folder_empty(journal)) return STATUS_OK;
-    if (!stat(from, &st) && S_ISDIR(st.st_mode)) return STATUS_OK;
-    return err_set(err, STATUS_INVALID, "model.init_from: there is no folder %s", from);
+    enum status status = hf_folder_check(from, err);
+    if (status != STATUS_OK) err_prefix(err, "model.init_from");
+    return status;
 }
 
 enum status launch_folder_take(struct launch_folder *l, struct err *err)

@@ -16,7 +16,7 @@ struct launch_folder {
 };
 
 /* Where a new run would start from is looked at here (`from` is model.init_from): the coordinator opens it when the
- * first worker has joined. INVALID when there is no such folder. */
+ * first worker has joined. INVALID when there is no such folder, or no model in it. */
 enum status launch_folder_find_init(struct launch_folder *l, const char *from, struct err *err) MUST_CHECK;
 /* Make the folder and lock it until `release`. INVALID, STATE or EXISTS when it holds something else, is in use, or
  * holds a run that --resume does not mean. */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/fileio.h"
 #include "common/hf_files.h"
@@ -12,7 +13,8 @@
 #include "common/safetensors.h"
 #include "common/temporary.h"
 
-static const char prefix[] = "transformer.";
+static const char prefix[] = "transformer.", model_file[] = "model.safetensors";
+static const char index_file[] = "model.safetensors.index.json";
 
 /* --- tensors in --------------------------------------------------------------------------------------------------- */
 
@@ -189,12 +191,51 @@ static enum status check_head(const struct filling *f, struct err *err)
                    "out of the file", f->head);
 }
 
+/* The newest checkpoint of a run's folder, as its file checkpoints/latest has it; "": that is no run's folder. */
+static void find_latest(const char *folder, char name[64])
+{
+    char path[FILEIO_PATH_MAX];
+    void *text;
+    size_t size;
+    name[0] = '\0';
+    snprintf(path, sizeof path, "%s/checkpoints/latest", folder);
+    if (file_read(path, sizeof path, &text, &size, NULL) != STATUS_OK) return;
+    snprintf(name, 64, "%.*s", (int)strcspn(text, "\r\n"), (const char *)text);
+    mem_free(text);
+}
+
+static bool holds(const char *folder, const char *file)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return file_exists(path);
+}
+
+enum status hf_folder_check(const char *folder, struct err *err)
+{
+    struct stat st;
+    char latest[64];
+    if (holds(folder, model_file) || holds(folder, index_file)) return STATUS_OK;
+    if (stat(folder, &st))
+        return errno == ENOENT ? err_set(err, STATUS_INVALID, "there is no folder %.300s", folder)
+                               : err_set(err, STATUS_INVALID, "cannot look at %.300s: %s", folder, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return err_set(err, STATUS_INVALID, "%.300s is a file: give the folder of a model", folder);
+    find_latest(folder, latest);
+    int n = (int)strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    if (latest[0] && n <= 180)
+        return err_set(err, STATUS_INVALID, "%.*s is a run's folder: give a checkpoint in it, as "
+                       "%.*s/checkpoints/%s", n, folder, n, folder, latest);
+    return err_set(err, STATUS_INVALID, "%.300s holds no %s: give the folder of a model", folder, model_file);
+}
+
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
 {
     char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
     struct filling f = {.layout = layout, .theta = theta};
-    snprintf(whole, sizeof whole, "%s/model.safetensors", folder);
-    snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
+    snprintf(whole, sizeof whole, "%s/%s", folder, model_file);
+    snprintf(index, sizeof index, "%s/%s", folder, index_file);
     f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
     if (!f.seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
     enum status status;
@@ -220,7 +261,7 @@ static enum status fill_folder(const char *tmp, const struct layout *layout, con
     snprintf(path, sizeof path, "%s/config.json", tmp);
     TRY(file_write(path, config_json, strlen(config_json), err));
     if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL, err));
-    snprintf(path, sizeof path, "%s/model.safetensors", tmp);
+    snprintf(path, sizeof path, "%s/%s", tmp, model_file);
     return safetensors_write_theta(path, layout, theta, err);
 }
 

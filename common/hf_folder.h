@@ -9,6 +9,9 @@
 #include "common/layout.h"
 #include "common/status.h"
 
+/* OK: the folder has a model.safetensors, or the index of its shards. INVALID says what it is otherwise: not there, a
+ * file, a run's folder (with the name of its newest checkpoint), or one without a model. */
+enum status hf_folder_check(const char *folder, struct err *err) MUST_CHECK;
 /* Fill theta[layout->n_params] from the folder's tensors. Each tensor of the layout must be there with its shape; of
  * others only buffers (attention masks, rotary frequencies) are ignored, and a tied lm_head, whose numbers must be
  * those of the embedding. MISMATCH names the tensor; NONFINITE. */

@@ -144,8 +144,8 @@ void engine_refresh_ready(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
 
 /* --- engine_model.c --- */
-/* INVALID: data.tokenizer names no file of a tokenizer. */
-enum status engine_check_tokenizer(const struct engine *e, struct err *err) MUST_CHECK;
+/* INVALID: model.init_from names no folder of a model, or data.tokenizer no file of a tokenizer. */
+enum status engine_check_sources(const struct engine *e, struct err *err) MUST_CHECK;
 /* Keep what checkpoints have beside the model. Not `anew`: of a run that goes on, whose sources may have gone, and
  * which goes on without. */
 enum status engine_keep_files(struct engine *e, bool anew, struct err *err) MUST_CHECK;

@@ -76,10 +76,14 @@ static const char *tokenizer_file(const struct engine *e)
     return strcmp(name, "bytes") && strcmp(name, "none") ? name : NULL;
 }
 
-enum status engine_check_tokenizer(const struct engine *e, struct err *err)
+enum status engine_check_sources(const struct engine *e, struct err *err)
 {
     void *text;
     size_t size;
+    if (e->init_dir && hf_folder_check(e->init_dir, err) != STATUS_OK) {
+        err_prefix(err, "model.init_from");
+        return STATUS_INVALID;
+    }
     if (!tokenizer_file(e)) return STATUS_OK;
     enum status status = hf_tokenizer_read(tokenizer_file(e), &text, &size, err);
     if (status == STATUS_OK) mem_free(text);
@@ -92,7 +96,7 @@ enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
 {
     struct err why = {0};
     if (!e->store->ops->files_keep) return STATUS_OK;
-    if (anew) TRY(engine_check_tokenizer(e, err));
+    if (anew) TRY(engine_check_sources(e, err));
     enum status status = e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), anew, &why);
     if (status == STATUS_OK) return STATUS_OK;
     if (anew) return err_set(err, status, "%s", why.msg);

@@ -11,7 +11,7 @@ static enum status begin_run(struct engine *e, struct err *err)
     struct record_run run = {
         .config_hash = e->config_hash, .config_text = e->config_text, .config_size = strlen(e->config_text)};
     uint64_t id[2] = {engine_draw(e), engine_draw(e)};
-    TRY(engine_check_tokenizer(e, err));
+    TRY(engine_check_sources(e, err));
     memcpy(run.run_id, e->ledger.begun ? e->ledger.run_id : (const uint8_t *)id, sizeof run.run_id);
     if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
     size_t size = record_run_size(&run);

@@ -4,6 +4,7 @@
 
 #include "common/fileio.h"
 #include "common/hf_files.h"
+#include "common/hf_folder.h"
 #include "common/mem.h"
 #include "common/temporary.h"
 #include "coordinator/store_disk.h"
@@ -26,13 +27,19 @@ static bool is_of_folder(const char *folder, const void *text, size_t size)
     return same;
 }
 
+/* A model without a config.json: no run's checkpoint, and nobody removes it. */
+static bool is_bare(const char *folder)
+{
+    return hf_files_still_there(folder, NULL) != STATUS_OK && hf_folder_check(folder, NULL) == STATUS_OK;
+}
+
 static enum status fill(const char *folder, const char *init_dir, const void *text, size_t size, struct err *err)
 {
-    bool all = init_dir && (!text || is_of_folder(init_dir, text, size));
+    bool all = init_dir && (!text || is_of_folder(init_dir, text, size)), bare = init_dir && is_bare(init_dir);
     char path[FILEIO_PATH_MAX];
     TRY(dir_make(folder, err));
     if (init_dir) TRY(hf_files_copy(init_dir, folder, all ? HF_FILES_ALL : HF_FILES_GENERATION, err));
-    if (init_dir) TRY(hf_files_still_there(init_dir, err));
+    if (init_dir && !bare) TRY(hf_files_still_there(init_dir, err));
     if (text && !all) {
         snprintf(path, sizeof path, "%s/tokenizer.json", folder);
         TRY(file_write(path, text, size, err));

@@ -73,6 +73,11 @@ wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
 wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
+wrong 'start from a run' 2 '^atoll: model.init_from: good is a run.*give a checkpoint in it, as good/checkpoints/round_0' launch --model.init_from=good/
+wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run.*, as good/checkpoints/round_0' \
+    "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
+wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
+wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
 wrong 'resume from here, start from there' 2 '^atoll: --model.init_from=scratch and --resume good, .* good/checkpoints/round_0' \
     launch --resume good --model.init_from=scratch
 wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must

@@ -139,6 +139,17 @@ static void test_of_one_removed_meanwhile(void **state)
     assert_false(file_exists(tmpdir_path("tokenizer")));
 }
 
+/* Whoever made it wrote no config.json, which says nothing then. */
+static void test_of_a_bare_model(void **state)
+{
+    (void)state;
+    assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
+    tmpdir_put("source/model.safetensors", "a model");
+    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
+    snapshot();
+    holds("tokenizer.json", "{\"model\": {}}");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +157,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_of_a_file, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_of_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_of_one_removed_meanwhile, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_of_a_bare_model, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
