@@ -24,6 +24,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "common/std_streams.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
@@ -315,6 +316,7 @@ int cmd_launch(int argc, char **argv)
         if (status == STATUS_OK) code = l->supervisor.exit_code;
         if (status == STATUS_OK && l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
     }
+    if (status == STATUS_END) code = std_streams_close(EXIT_DONE); /* what it prints otherwise is on the side */
     if (status != STATUS_OK && status != STATUS_END) code = options_fail("atoll", &err);
     launch_finish(l);
     mem_free(l);

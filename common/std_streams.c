@@ -12,10 +12,8 @@
 
 void std_streams_open(void)
 {
-    int fd;
-    do fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd > STDERR_FILENO) close(fd);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* the lowest number that is free is taken */
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) break;
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -39,6 +37,7 @@ int std_streams_close(int code)
     if (fflush(stdout) == 0 && !failed) return code;
     int error = errno;
     if (code != EXIT_DONE || reader_gone()) return code;
-    fprintf(stderr, "atoll: cannot write the output: %s\n", error ? strerror(error) : "a write failed");
+    fprintf(stderr, "atoll: cannot write the output: %s\n",
+            error == EBADF ? "it is closed" : error ? strerror(error) : "a write failed");
     return EXIT_FAILED;
 }

@@ -45,6 +45,7 @@ code=0
 finish "$coordinator" 60 0 "its coordinator"
 checkpoint=run/checkpoints/$(<run/checkpoints/latest)
 cp -r "$checkpoint" model
+cp -r run complete
 timeout 60 "$BIN/atoll" generate "$checkpoint" --tokens 1000000 | one_line || fail "generate goes on: ${PIPESTATUS[0]}"
 echo "not read to the end: the run goes on, generate ends"
 
@@ -75,13 +76,21 @@ code=0
 "$BIN/atoll" config print run.yaml >/dev/full 2>full.txt || code=$?
 [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: No space left on device' ]] ||
     fail "config print to a full disk: $code $(<full.txt)"
-for words in 'atoll help' 'atoll help launch' 'atoll --version' 'atoll prepare again text.txt' 'atoll export model out' \
+for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --version' 'atoll prepare again text.txt' \
+    'atoll export model out' 'atoll status complete' 'atoll codec list' 'atoll generate model --tokens 3' 'atoll config print run.yaml' \
     'atoll-coordinator --version' 'atoll-worker --help'; do
+    rm -rf out
     code=0
     # shellcheck disable=SC2086 # words
     "$BIN"/$words >/dev/full 2>full.txt || code=$?
     [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: No space left on device' ]] ||
         fail "$words to a full disk: $code $(<full.txt)"
+    rm -rf out
+    code=0
+    # shellcheck disable=SC2086 # words
+    "$BIN"/$words >&- 2>full.txt || code=$?
+    [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: it is closed' ]] ||
+        fail "$words to an output that is closed: $code $(<full.txt)"
 done
 "$BIN/atoll" config print run.yaml | one_line || fail "config print to a reader that ends: ${PIPESTATUS[0]}"
 echo "full: a result that is not whole is a failure"
