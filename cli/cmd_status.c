@@ -152,14 +152,19 @@ static enum status show_summary(const char *path, bool raw, struct err *err)
     return status;
 }
 
-/* The address that the folder has for its coordinator. NOTFOUND: none; another error when it cannot be read. */
+/* The address that the folder has for its coordinator. NOTFOUND: none; CORRUPT: something else is in its file; another
+ * error when that cannot be read. */
 static enum status address_of_run(struct question *q, char *address, size_t cap, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
+    struct transport_address parsed;
     TRY(run_path(path, sizeof path, q->run, "run_id", err));
     if (run_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK) q->run_id[0] = 0; /* of an older version */
     TRY(run_path(path, sizeof path, q->run, "address", err));
-    return run_line(path, address, cap, err);
+    enum status status = run_line(path, address, cap, err);
+    if (status != STATUS_OK && status != STATUS_LIMIT) return status;
+    if (status == STATUS_OK && transport_address_parse(&parsed, address, NULL) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again, which writes it", path);
 }
 
 static enum status status_of_run(struct question *q, struct err *err)
@@ -176,7 +181,8 @@ static enum status status_of_run(struct question *q, struct err *err)
     bool here = held(q->run, "lock");
     if (!here && file_exists(path)) return show_summary(path, q->raw, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
-    if (known != STATUS_OK && known != STATUS_NOTFOUND) return known;
+    bool damaged = known == STATUS_CORRUPT && !here; /* of a run that is not served: how far that came says more */
+    if (known != STATUS_OK && known != STATUS_NOTFOUND && !damaged) return known;
     log_set_level(LOG_ERROR); /* why nobody answers is said in the end */
     /* Not served, it is most likely an old address, if not one of a machine that shares the folder. */
     if (isnan(q->timeout_s)) q->timeout_s = here ? ASK_S : ASK_AFAR_S;

@@ -7,6 +7,7 @@
 #include "common/fileio.h"
 #include "common/mem.h"
 #include "common/number.h"
+#include "wire/transport.h"
 
 enum { ADDRESS_MAX = 4096 };
 
@@ -17,13 +18,19 @@ enum status join_line_read(const char *path, char *out, size_t cap, struct err *
     enum status status = file_read(path, ADDRESS_MAX, &data, &size, err);
     if (status == STATUS_NOTFOUND)
         return err_set(err, STATUS_NOTFOUND, "no file %s: is a coordinator running in that folder?", path);
-    if (status != STATUS_OK) return status;
-    const char *text = data;
-    size_t length = strcspn(text, "\r\n");
-    bool fits = length > 0 && length < cap;
-    if (fits) snprintf(out, cap, "%.*s", (int)length, text);
-    mem_free(data);
-    return fits ? STATUS_OK : err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again", path);
+    if (status != STATUS_OK && status != STATUS_LIMIT) return status;
+    char line[ADDRESS_MAX] = "";
+    struct transport_address address;
+    if (status == STATUS_OK) {
+        const char *text = data;
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(text, "\r\n"), text);
+        mem_free(data);
+    }
+    size_t length = strlen(line);
+    if (length >= cap || transport_address_parse(&address, line, NULL) != STATUS_OK)
+        return err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again, which writes it", path);
+    memcpy(out, line, length + 1);
+    return STATUS_OK;
 }
 
 void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID])

@@ -9,7 +9,7 @@
 #include "common/status.h"
 #include "wire/msg.h"
 
-/* First line of `path`, without the end of line. NOTFOUND: no such file (yet). */
+/* First line of `path`, without the end of line. NOTFOUND: no such file (yet); CORRUPT: no address is in it. */
 enum status join_line_read(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
 /* The id of the run that the file (RUN/run_id) names; zeros when there is none, as in folders of older versions. */
 void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID]);

@@ -131,6 +131,9 @@ until_true 20 "the address of a coordinator" test -s taken/address
 port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
 wrong 'port taken' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
+cp taken/address kept && echo garbage >taken/address
+wrong 'garbage for the address, status' 1 'taken/address holds no address: start the coordinator' "$BIN/atoll" status taken
+cp kept taken/address
 kill -STOP "$holder"
 wrong 'status of what does not answer' 1 'a coordinator serves taken.* within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
@@ -146,6 +149,11 @@ mkdir loop && ln -s address loop/address # stands for what may not be read, whoe
 wrong 'address that cannot be read' 1 'loop/address: Too many' "$BIN/atoll-worker" --join loop --name w --data.train='data/train_*.bin'
 mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
 wrong 'checkpoint that cannot be read' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
+for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
+    echo "$what" >loop/garbage && ln -sf garbage loop/address
+    wrong "${what:0:9} for an address" 1 'loop/address holds no address: start the coordinator' "$BIN/atoll-worker" --join loop --name w \
+        --data.train='data/train_*.bin'
+done
 wrong 'a file for a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
 wrong 'status of another folder' 1 'data holds no run' "$BIN/atoll" status data
 wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
@@ -163,6 +171,8 @@ finish "$first" 20 75 "worker after SIGTERM"
 finish "$holder" 20 75 "coordinator after SIGTERM"
 
 wrong 'status of what was stopped' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
+echo garbage >taken/address
+wrong 'its address is garbage' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
 
 echo '--- disk'
 export DIR=text.txt/run
