@@ -38,7 +38,8 @@ struct memory_ask {
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
 #define MEMORY_COORDINATOR_ENV "ATOLL_HOST_COORDINATOR"
 /* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
- * workers: all of them where the memory is the host's, else the `sharers` of its GPUs (0: it is alone). INVALID: what
+ * workers: all of them where the memory is the host's, else the `sharers` of its GPUs (0: it is alone). Of the host's
+ * neither is more than a part of what launch found free: whoever is started again is told the same. INVALID: what
  * stands in the environment is no such number. */
 enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err) MUST_CHECK;
 
@@ -52,7 +53,7 @@ struct memory_plan {
 };
 
 /* `want`: a level, or RECOMPUTE_AUTO for the first one that fits; the outer path, where optional, goes last. NOMEM: not
- * at all, with the largest train.batch_size that fits; UNSUPPORTED: nor would it if all the memory were free. */
+ * at all, with the largest train.batch_size that fits; UNSUPPORTED: nor would it if all of total_bytes were free. */
 enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,
                              struct err *err) MUST_CHECK;
 

@@ -115,6 +115,8 @@ wrong 'token outside the vocabulary' 2 'vocab' launch --model.vocab_size=64
 wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
 
 wrong 'no shard matches, worker' 2 'data.train: .*nowhere' "$BIN/atoll-worker" --join later --data.train='nowhere/*.bin'
+wrong 'no memory to speak of' 1 'needs [0-9]+ bytes on cpu .*, and nothing is free beside [0-9.]+ MiB of the coordinator' \
+    env ATOLL_HOST_MEMORY=1000 bash -c 'launch "$@"' launch --train.devices=cpu
 
 echo '--- address'
 wrong 'an address without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w

@@ -167,7 +167,8 @@ static void host_case(uint64_t host, const char *workers, uint64_t coordinator, 
     unsetenv(MEMORY_COORDINATOR_ENV);
     if (status == STATUS_OK) replica_destroy(r);
     if (!says && status != STATUS_OK) fail_msg("%s", err.msg);
-    if (says && (!lacks(status) || !strstr(err.msg, says))) fail_msg("no \"%s\" in: %s", says, err.msg);
+    /* What launch found is told to one that is started again, too: it would not help. */
+    if (says && (status != STATUS_UNSUPPORTED || !strstr(err.msg, says))) fail_msg("no \"%s\" in: %s", says, err.msg);
 }
 
 /* The host's memory is short: one line before anything is trained, and it says what would do. */
@@ -183,11 +184,13 @@ static void test_host_short(void **state)
     host_case(plan.total * 3 - 3, "3", 0, "start 2 workers on this machine");
     host_case(plan.total * 3, "3", plan.total + 1, "start 1 worker on this machine");
     host_case(plan.total * 3, "2", plan.total, NULL);
-    host_case(plan.total, "1", 1, "checkpoint.worker_every=0 takes 0.00 GiB less");
+    host_case(plan.total, "1", 1, "checkpoint.worker_every=0 takes 1.8 MiB less");
     host_case(plan.total - moments, "2", 0, "take a smaller model");
     host_case(plan.total - 1, "1", 1, "pinned buffers");
-    host_case(plan.total * 2 - 2, "2", 0, "GiB are free for each of 2 workers: ");
+    host_case(2000001, "2", 1, "1000000 bytes are free for each of 2 workers beside 1 bytes of the coordinator: ");
+    host_case(plan.total * 2 - 2, "2", 0, "MiB are free for each of 2 workers: ");
     setenv(CPU_MEMORY_ENV, "1000", 1); /* less than the system tells of */
+    host_case(plan.total * 3, "3", 0, "nothing is free for each of 3 workers: ");
     host_case(plan.total * 3, "3", 0, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY");
     setenv(CPU_MEMORY_ENV, "1T", 1);
     struct err err = {0};
@@ -341,9 +344,9 @@ static void test_share(void **state)
         uint64_t free, part, total; /* of 1000 bytes */
     } cases[] = {
         {"", "", "100", 900, 900, 1000},    {"1", "100", "", 900, 900, 1000},  {"0", "1", "100", 900, 900, 1000},
-        {"4", "", "", 900, 250, 250},       {"2", "800", "", 800, 400, 500},   {"2", "800", "0", 300, 300, 500},
-        {"1", "800", "100", 800, 700, 900}, {"2", "800", "2000", 800, 1, 1},   {"2", "", "100", 800, 450, 450},
-        {"2", "5000", "", 900, 500, 500},   {"2", "800", "100", 800, 350, 450},
+        {"4", "", "", 900, 250, 250},       {"2", "800", "", 800, 400, 400},   {"2", "800", "0", 300, 300, 400},
+        {"1", "800", "100", 800, 700, 700}, {"2", "800", "2000", 800, 1, 1},   {"2", "", "100", 800, 450, 450},
+        {"2", "5000", "", 900, 500, 500},   {"2", "800", "100", 800, 350, 350},
     };
     assert_int_equal(device_open("cpu", 1, &ask.dev, &err), STATUS_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -360,7 +363,7 @@ static void test_share(void **state)
     assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask stays */
     assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: want bytes, 0 to 18446744073709551615"));
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 0.00 GiB of the coordinator: "));
+    assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 100 bytes of the coordinator: "));
     device_close(ask.dev);
     unsetenv(MEMORY_HOST_ENV);
     unsetenv(MEMORY_COORDINATOR_ENV);
