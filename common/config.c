@@ -321,3 +321,19 @@ const char *config_method_name(enum train_method method)
     }
     return "?";
 }
+
+/* An outer step that averages goes no farther than its workers went. */
+static bool outer_overshoots(const struct config *c)
+{
+    if (c->train.method == METHOD_DDP) return false;
+    return c->outer.optimizer != OPTIMIZER_SGD || c->outer.learning_rate > 1;
+}
+
+const char *config_calmer(const struct config *config)
+{
+    static const char *const texts[2][2] = {
+        {"lower inner.learning_rate", "lower inner.learning_rate or set inner.grad_clip"},
+        {"lower inner.learning_rate or outer.learning_rate",
+         "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip"}};
+    return texts[outer_overshoots(config)][config->inner.grad_clip == 0];
+}

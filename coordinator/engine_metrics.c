@@ -33,10 +33,10 @@ static bool count_step(struct session *s, const struct metrics_step *step)
 
 void engine_tell_skips(struct engine *e, struct session *s)
 {
-    char text[160];
+    char text[256];
     if (!s->skips) return;
     snprintf(text, sizeof text, "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
-             "lower inner.learning_rate or set inner.grad_clip", s->step_round + 1, s->skips);
+             "%s", s->step_round + 1, s->skips, config_calmer(&e->config));
     s->skips = 0;
     s->skips_said_us = e->now_us;
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);

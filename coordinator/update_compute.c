@@ -88,10 +88,9 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     TRY(merge_deltas(l, close, u, &head, &step.relay, err));
     enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
     if (status == STATUS_NONFINITE)
-        return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: start a new "
-                       "run from a checkpoint (model.init_from) with a lower outer.learning_rate or "
-                       "inner.learning_rate",
-                       (unsigned long long)step.round + 1);
+        return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: %s, in a "
+                       "new run from a checkpoint (model.init_from)",
+                       (unsigned long long)step.round + 1, config_calmer(l->config));
     if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
     u->payload = l->outer.payload + head;
     u->theta_hash = l->outer.fragments[close->fragment].hash;

@@ -161,10 +161,12 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
         (void)outer_send(loop, WIRE_CONTROL);
     }
     sync_train_abandon(&loop->sync, now_us);
-    if (loop->faults >= FAULTS_MAX)
-        sync_fail(&loop->sync, "training does not stay finite: lower inner.learning_rate, or set inner.grad_clip");
-    else
+    if (loop->faults < FAULTS_MAX) {
         sync_rejoin(&loop->sync, now_us);
+        return;
+    }
+    snprintf(text, sizeof text, "training does not stay finite: %s", config_calmer(loop->model.config));
+    sync_fail(&loop->sync, text);
 }
 
 static uint8_t form_of(const struct outer_loop *loop)

@@ -73,7 +73,7 @@ enum status train_on_config(void *ctx, const struct msg_config *config, struct o
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n);
 
 /* A step was skipped for its gradient: a warning for the first, then one with a count every half a minute. */
-void train_note_skip(struct skip_log *log, double position, uint64_t now_us);
+void train_note_skip(struct skip_log *log, const struct config *config, double position, uint64_t now_us);
 /* The worker ends: those that were not said yet. */
 void train_end_skips(struct skip_log *log);
 /* "1234 tok/s  5.678 TFLOP/s", with "  MFU 45.6 %" behind it where the peak is known (not 0). */

@@ -22,15 +22,14 @@ static float number(double value)
     return isfinite(value) ? (float)value : 0.0f;
 }
 
-void train_note_skip(struct skip_log *log, double position, uint64_t now_us)
+void train_note_skip(struct skip_log *log, const struct config *config, double position, uint64_t now_us)
 {
     log->count++;
     log->position = position;
     if (!log->said_us) {
         log->count = 0;
-        log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on lower inner.learning_rate or "
-                 "set inner.grad_clip",
-                 position + 1);
+        log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on %s", position + 1,
+                 config_calmer(config));
     } else if (now_us - log->said_us >= SKIP_LINE_US) {
         train_end_skips(log);
     } else {
@@ -71,7 +70,7 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
                                 .step_us = microseconds(result->compute_s),
                             });
     t->steps_done++;
-    if (result->skipped) train_note_skip(&t->skips, note->position, clock_monotonic_us());
+    if (result->skipped) train_note_skip(&t->skips, &t->config, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
     char speed[SPEED_MAX];
     double rate = result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0;

@@ -27,17 +27,19 @@ static void test_skipped_steps(void **state)
 {
     (void)state;
     struct skip_log skips = {0};
+    const struct config config = {.train.method = METHOD_DILOCO, .outer.optimizer = OPTIMIZER_NESTEROV};
     uint64_t now = 5000000;
     log_set_sink(keep, NULL);
-    train_note_skip(&skips, 41, now);
+    train_note_skip(&skips, &config, 41, now);
     assert_int_equal(lines, 1);
-    assert_non_null(strstr(last, "step 42: the gradient is not finite"));
-    for (int i = 1; i < 300; i++) train_note_skip(&skips, 41 + i, now += 100000);
+    assert_non_null(strstr(last, "step 42: the gradient is not finite, step skipped; if this goes on lower inner.l"));
+    assert_non_null(strstr(last, " or outer.learning_rate, or set inner.grad_clip"));
+    for (int i = 1; i < 300; i++) train_note_skip(&skips, &config, 41 + i, now += 100000);
     assert_int_equal(lines, 1);
-    train_note_skip(&skips, 341, now += 100000);
+    train_note_skip(&skips, &config, 341, now += 100000);
     assert_int_equal(lines, 2);
     assert_non_null(strstr(last, "300 more steps up to step 342"));
-    train_note_skip(&skips, 342, now += 100000);
+    train_note_skip(&skips, &config, 342, now += 100000);
     assert_int_equal(lines, 2);
     train_end_skips(&skips);
     assert_int_equal(lines, 3);
