@@ -357,10 +357,10 @@ enum status cpu_open(int threads, struct device **out, struct err *err)
 {
     const char *level = getenv("ATOLL_CPU");
     const struct cpu_kernels *kernels = cpu_kernels_select(level);
-    if (!kernels) {
-        return err_set(err, STATUS_UNSUPPORTED,
-                       "ATOLL_CPU=%s: not portable, avx2 or avx512, or not a level of this CPU", level);
-    }
+    if (!kernels && (!strcmp(level, "avx2") || !strcmp(level, "avx512")))
+        return err_set(err, STATUS_UNSUPPORTED, "ATOLL_CPU=%s: not a level of this CPU: unset it", level);
+    if (!kernels)
+        return err_set(err, STATUS_INVALID, "ATOLL_CPU=%.40s: want portable, avx2 or avx512", level);
     if (threads < 1 || threads > POOL_THREADS_MAX) {
         return err_set(err, STATUS_INVALID, "device cpu: %d threads, want 1 to %d", threads, POOL_THREADS_MAX);
     }

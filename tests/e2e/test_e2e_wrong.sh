@@ -87,6 +87,8 @@ wrong 'no file of a tokenizer' 2 'data.tokenizer: .*nowhere.json' launch --data.
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
 wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*nearest: 2' launch --coordinator.evict_after_s=0.5
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
+wrong 'unknown CPU level' 2 '^atoll: ATOLL_CPU=sse: want portable, avx2 or avx512' env ATOLL_CPU=sse "$BIN/atoll" generate good --tokens 2
+wrong 'unknown CPU level, launch' 2 'ATOLL_CPU=sse: want' env ATOLL_CPU=sse bash -c 'launch "$@"' launch --train.devices=cpu
 
 echo '--- data'
 wrong 'no text' 2 'nothing.txt' "$BIN/atoll" prepare out nothing.txt

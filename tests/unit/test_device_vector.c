@@ -213,10 +213,13 @@ static void test_refusals(void **state)
     assert_int_equal(device_open("tpu", 1, &dev, &err), STATUS_INVALID);
     assert_int_equal(device_open("cpu", 0, &dev, &err), STATUS_INVALID);
     setenv("ATOLL_CPU", "sse9", 1);
-    assert_int_equal(device_advise(device_open("cpu", 1, &dev, &err), "cpu", "--device cpu", &err), STATUS_UNSUPPORTED);
-    assert_null(strstr(err.msg, "--device")); /* it is the CPU that cannot */
+    assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_INVALID);
+    assert_string_equal(err.msg, "ATOLL_CPU=sse9: want portable, avx2 or avx512");
     unsetenv("ATOLL_CPU");
-    enum status status = err_set(&err, STATUS_UNSUPPORTED, "no driver");
+    enum status status = err_set(&err, STATUS_UNSUPPORTED, "ATOLL_CPU=avx512: not a level of this CPU");
+    assert_int_equal(device_advise(status, "cpu", "--device cpu", &err), STATUS_UNSUPPORTED);
+    assert_null(strstr(err.msg, "--device")); /* it is the CPU that cannot */
+    status = err_set(&err, STATUS_UNSUPPORTED, "no driver");
     assert_int_equal(device_advise(status, "cuda:1", NULL, &err), STATUS_UNSUPPORTED);
     assert_int_equal(device_advise(status, "cuda:1", "--device cpu", &err), STATUS_UNSUPPORTED);
     assert_string_equal(err.msg, "no driver; --device cpu does without");
