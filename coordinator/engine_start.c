@@ -91,6 +91,21 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     return STATUS_OK;
 }
 
+/* A checkpoint that is damaged, and what becomes of the run without it: those before it are read already. */
+static enum status advise(const struct engine *e, uint64_t round, bool newest, struct err *err)
+{
+    char what[360], instead[80] = "start a new run from its model, if that is whole (model.init_from)";
+    if (!err) return STATUS_CORRUPT;
+    snprintf(what, sizeof what, "%.350s", err->msg);
+    if (!newest)
+        snprintf(instead, sizeof instead, "remove it: there is a newer one");
+    else if (e->n_kept)
+        snprintf(instead, sizeof instead, "remove it to go back to round_%06llu",
+                 (unsigned long long)engine_newest(e)->round);
+    return err_set(err, STATUS_CORRUPT, "%s: restore the folder checkpoints/round_%06llu from a copy, or %s", what,
+                   (unsigned long long)round, instead);
+}
+
 static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, struct err *err)
 {
     TRY(tell_recovering(e, err));
@@ -99,6 +114,7 @@ static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, 
     enum status status = newest ? snapshot_load(&e->ledger, e->store, round, info, err)
                                 : snapshot_look(e->store, round, info, err);
     if (status == STATUS_MISMATCH) return check_config(e, err);
+    if (status == STATUS_CORRUPT) return advise(e, round, newest, err);
     if (status != STATUS_OK) return status;
     e->n_kept++;
     if (info->n_fragments == e->kept[0].n_fragments) return STATUS_OK;

@@ -284,9 +284,7 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
 
 static enum status bad(struct err *err, uint64_t round, const char *what)
 {
-    return err_set(err, STATUS_CORRUPT,
-                   "checkpoint round_%06llu: its coordinator_state.bin %s: restore it from a copy, "
-                   "or remove this checkpoint to go back to the one before",
+    return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: its coordinator_state.bin %s",
                    (unsigned long long)round, what);
 }
 
@@ -373,12 +371,16 @@ enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round,
         return bad(err, round, "is damaged");
     if (status != STATUS_OK) return status;
     TRY(load_arrays(l, store, round, hashes, PREFIX + size, total, err));
-    TRY(store->ops->snapshot_theta_read(store, round, &l->layout, 0, l->outer.theta, l->layout.n_params, err));
+    status = store->ops->snapshot_theta_read(store, round, &l->layout, 0, l->outer.theta, l->layout.n_params, err);
+    if (status == STATUS_CORRUPT || status == STATUS_NOTFOUND) {
+        err_prefix(err, "checkpoint round_%06llu", (unsigned long long)round);
+        return STATUS_CORRUPT;
+    }
+    if (status != STATUS_OK) return status;
     outer_state_rehash(&l->outer);
     for (uint32_t f = 0; f < l->layout.n_fragments; f++)
         if (l->outer.fragments[f].hash != info->hashes[f])
-            return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: model.safetensors is not what was written: "
-                           "restore it from a copy, or remove this checkpoint to go back to the one before",
+            return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: model.safetensors is not what was written",
                            (unsigned long long)round);
     return STATUS_OK;
 }

@@ -21,7 +21,7 @@ struct snapshot_info {
 /* Write the ledger as snapshot `round`, to be followed by journal segment `segment`. No part may be held. */
 enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                           struct err *err) MUST_CHECK;
-/* Fill a fresh ledger from snapshot `round`. CORRUPT with a line when anything does not check; MISMATCH, without a line
+/* Fill a fresh ledger from snapshot `round`. CORRUPT with what of it does not check; MISMATCH, without a line
  * but with the ledger's config_text, when it was written under other settings: its arrays then cannot be understood. */
 enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round, struct snapshot_info *info,
                           struct err *err) MUST_CHECK;

@@ -207,6 +207,16 @@ size=$(stat -c %s "$segment")
 printf '\xff\xff\xff\xff' | dd of="$segment" bs=1 seek=$((size / 3)) conv=notrunc status=none
 wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --dir half --train.max_steps=100000 --checkpoint.every=0
 half_a_run gone 4
+cp -r gone cut
+latest=$(<cut/checkpoints/latest)
+truncate -s 3000 "cut/checkpoints/$latest/model.safetensors"
+wrong 'checkpoint cut short' 1 "^atoll: checkpoint $latest: cut/.*model.safetensors: .*cut short.* restore the folder checkpoints/$latest .*remove it to go back to round_0" \
+    "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
+rm -r "cut/checkpoints/$latest"
+start cut.log "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
+until_true 20 "the checkpoint before" grep -q '^listening' cut.log
+kill -TERM "$pid"
+finish "$pid" 20 75 "a coordinator that went back to the checkpoint before"
 segments=(gone/journal/*.log)
 mv "${segments[-1]}" gone/journal/99999999.log
 wrong 'part of the journal gone' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4

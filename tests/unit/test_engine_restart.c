@@ -402,7 +402,7 @@ static void test_other_format(void **state)
     rig.engine = NULL;
     bytes[6] = 'x';
     assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "is not one of ours"));
+    assert_non_null(strstr(err.msg, "is not one of ours: restore the folder checkpoints/round_"));
     rig.engine = NULL;
     bytes[6] = '2';
     err = (struct err){0};
