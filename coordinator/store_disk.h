@@ -64,7 +64,7 @@ enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, cons
                                            float *dst, uint64_t count, struct err *err) MUST_CHECK;
 enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 /* Removes folders a crash left under temporary names, or without the state that makes them snapshots. Only those of a
- * run, under names that we give, with nothing in them but the files that we write. */
+ * run, under names that we give, with nothing in them but the files that we write. Then `latest` names the newest. */
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;
 /* Lets go of the snapshot whose theta was read last. */
 void store_disk_unmap(struct store_disk *d);

@@ -166,10 +166,26 @@ enum status store_disk_make_way(const char *path, struct err *err)
     return store_disk_fail(err, "move out of the way", path);
 }
 
+/* Unless it is named already. */
+static enum status name_latest(const struct store_disk *d, uint64_t round, struct err *err)
+{
+    char path[FILEIO_PATH_MAX], name[64];
+    void *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/checkpoints/latest", d->dir);
+    snprintf(name, sizeof name, "round_%06llu\n", (unsigned long long)round);
+    bool named = file_read(path, sizeof name, &text, &size, NULL) == STATUS_OK;
+    if (named) {
+        named = size == strlen(name) && !memcmp(text, name, size);
+        mem_free(text);
+    }
+    return named ? STATUS_OK : file_write(path, name, strlen(name), err);
+}
+
 enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
-    char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX], name[64];
+    char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX];
     bool whole = false;
     TRY(snapshot_remove(d, in->round, &whole, err));
     snapshot_path(d, in->round, "", path);
@@ -185,9 +201,7 @@ enum status store_disk_snapshot_write(struct store *s, const struct store_snapsh
         }
         return status;
     }
-    snprintf(path, sizeof path, "%s/checkpoints/latest", d->dir);
-    snprintf(name, sizeof name, "round_%06llu\n", (unsigned long long)in->round);
-    return file_write(path, name, strlen(name), err);
+    return name_latest(d, in->round, err);
 }
 
 enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
@@ -262,7 +276,7 @@ enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, cons
 
 enum status store_disk_sweep(struct store_disk *d, struct err *err)
 {
-    uint64_t *segments;
+    uint64_t *segments, *rounds;
     size_t n;
     char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
     TRY(store_list(&d->base, d->base.ops->segment_list, &segments, &n, err));
@@ -280,5 +294,8 @@ enum status store_disk_sweep(struct store_disk *d, struct err *err)
             log_warn("%.300s is half a checkpoint and cannot be removed: %s", sub, strerror(errno));
     }
     closedir(dir);
-    return STATUS_OK;
+    TRY(store_list(&d->base, d->base.ops->snapshot_list, &rounds, &n, err));
+    enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK; /* somebody may have removed a newer one */
+    mem_free(rounds);
+    return status;
 }

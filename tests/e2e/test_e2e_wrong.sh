@@ -217,6 +217,7 @@ start cut.log "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=1000
 until_true 20 "the checkpoint before" grep -q '^listening' cut.log
 kill -TERM "$pid"
 finish "$pid" 20 75 "a coordinator that went back to the checkpoint before"
+[[ -d cut/checkpoints/$(<cut/checkpoints/latest) ]] || fail "checkpoints/latest names one that was removed: $(<cut/checkpoints/latest)"
 segments=(gone/journal/*.log)
 mv "${segments[-1]}" gone/journal/99999999.log
 wrong 'part of the journal gone' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
