@@ -119,7 +119,7 @@ node_start worker-0
 until_true 60 "some rounds" rounds_reach 5
 kill -STOP "${node_pid[coordinator]}"
 mv run/address address.before
-echo 'tcp://nowhere' >run/address
+echo 'tcp://192.0.2.1:29600' >run/address # without keys
 finish "${node_pid[worker-0]}" 30 2 worker-0
 grep -q "address changed" worker-0.log || fail "worker-0 ended for another reason: $(tail -n 2 worker-0.log)"
 mv address.before run/address
