@@ -1,5 +1,6 @@
 #include "cli/run_folder.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -41,6 +42,14 @@ enum status run_folder_name(char *out, size_t cap, const char *path, struct err 
     return STATUS_OK;
 }
 
+/* A name, such as a folder beside it may have. */
+static bool is_name(const char *text)
+{
+    for (const char *c = text; *c; c++)
+        if (*c == '/' || !isgraph((unsigned char)*c)) return false;
+    return strcmp(text, ".") && strcmp(text, "..");
+}
+
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err)
 {
     char folder[FILEIO_PATH_MAX], probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX];
@@ -54,6 +63,10 @@ enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *
     TRY(run_folder_name(folder, sizeof folder, path, err));
     TRY(run_path(probe, sizeof probe, folder, "config.json", err));
     if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
+    TRY(run_path(probe, sizeof probe, folder, "latest", err));
+    if (file_exists(probe))
+        return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run's folder",
+                       folder);
     TRY(run_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
     TRY(run_path(latest, sizeof latest, checkpoints, "latest", err));
     enum status status = run_line(latest, name, sizeof name, err);
@@ -61,8 +74,13 @@ enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *
         return err_set(err, STATUS_NOTFOUND,
                        "no checkpoint in %s: it has neither config.json nor checkpoints/latest; wait for the first one",
                        folder);
-    if (status != STATUS_OK) return status;
-    return run_path(out, cap, checkpoints, name, err);
+    if (status != STATUS_OK && status != STATUS_LIMIT) return status;
+    if (status == STATUS_LIMIT || !is_name(name))
+        return err_set(err, STATUS_CORRUPT, "%s names no checkpoint: give one of the folders beside it", latest);
+    TRY(run_path(out, cap, checkpoints, name, err));
+    if (file_exists(out)) return STATUS_OK;
+    return err_set(err, STATUS_NOTFOUND, "%s names %s, which is not there: give one of the folders beside it", latest,
+                   name);
 }
 
 json_t *run_last_round(const char *run)

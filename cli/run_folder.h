@@ -13,7 +13,7 @@ enum status run_path(char *out, size_t cap, const char *dir, const char *name, s
 /* The folder's path without slashes at its end: what is printed and built upon. */
 enum status run_folder_name(char *out, size_t cap, const char *path, struct err *err) MUST_CHECK;
 /* The Hugging Face folder meant by `path`: itself when it holds config.json, otherwise the newest checkpoint of the run
- * folder. NOTFOUND says what is missing. */
+ * folder. NOTFOUND says what is missing; CORRUPT: what says which is the newest names none. */
 enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
 /* First line of a file without its end. NOTFOUND when there is no such file or the line is empty; out is set on success
  * only. */

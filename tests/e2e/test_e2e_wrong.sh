@@ -155,6 +155,13 @@ mkdir loop && ln -s address loop/address # stands for what may not be read, whoe
 wrong 'address that cannot be read' 1 'loop/address: Too many' "$BIN/atoll-worker" --join loop --name w --data.train='data/train_*.bin'
 mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
 wrong 'checkpoint that cannot be read' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
+mkdir -p named/checkpoints && echo round_000007 >named/checkpoints/latest
+wrong 'checkpoint that is gone' 1 'named/checkpoints/latest names round_000007, which is not there: give' "$BIN/atoll" generate named
+wrong 'all checkpoints for one' 1 'named/checkpoints holds all checkpoints of a run: give one' "$BIN/atoll" export named/checkpoints out
+for what in ../data 'two words' "$(printf 'b\x07ll')" "$(printf '%0300d' 0)"; do
+    echo "$what" >named/checkpoints/latest
+    wrong "${what:0:3} for a checkpoint" 1 'named/checkpoints/latest names no checkpoint: give' "$BIN/atoll" export named out
+done
 for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
     echo "$what" >loop/garbage && ln -sf garbage loop/address
     wrong "${what:0:9} for an address" 1 'loop/address holds no address: start the coordinator' "$BIN/atoll-worker" --join loop --name w \
