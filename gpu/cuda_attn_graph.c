@@ -171,6 +171,18 @@ size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role r
     return 0;
 }
 
+/* Exact: ds of all heads, in whole tiles. Shared keys: dk and dv of each query head. */
+size_t attn_graph_workspace(const struct attn_graph_shape *s)
+{
+    enum { LEAST = 256, TILE_ROWS = 64, TILE_COLUMNS = 128, ACT_BYTES = 2 };
+    size_t heads = s->batch * s->heads, bytes = LEAST;
+    size_t rows = (s->seq + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    size_t columns = (s->seq + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS;
+    if (s->exact) bytes += heads * rows * columns * ACT_BYTES;
+    if (s->kv_heads != s->heads) bytes += 2 * heads * s->seq * s->head_dim * ACT_BYTES;
+    return bytes;
+}
+
 size_t attn_graph_offset(const struct attn_graph_shape *shape, enum attn_graph_role role)
 {
     switch (role) {

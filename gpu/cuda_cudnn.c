@@ -8,14 +8,15 @@
 enum {
     ACT_BYTES = 2, /* bf16 */
     ALIGN = 256,
-    SCRATCH_MAX = 1 << 30
+    SCRATCH_MAX = 1 << 30, /* of several sequences: more of them at a time would be no faster */
+    SCRATCH_SHARE = 8      /* of the GPU's memory, for one sequence, which cannot be cut: T*T in exact graphs */
 };
 
 struct cuda_cudnn {
     struct cuda_rt *rt;
     struct cudnn_rt *dnn;
     bool exact;
-    size_t scratch_max;
+    size_t scratch_max, alone_max; /* alone_max: of one sequence */
 };
 
 /* One of the scratch buffers, in bytes from the start of the plan's memory. */
@@ -42,12 +43,20 @@ enum status cuda_attention_wish(enum cuda_attention *out, struct err *err)
     return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": own, cudnn or exact are allowed", set);
 }
 
+static size_t alone_room(struct cuda_rt *rt)
+{
+    uint64_t left, total;
+    cuda_rt_memory(rt, &left, &total);
+    return total / SCRATCH_SHARE > SCRATCH_MAX ? (size_t)(total / SCRATCH_SHARE) : SCRATCH_MAX;
+}
+
 enum status cuda_cudnn_open(struct cuda_rt *rt, bool exact, size_t scratch_max, struct cuda_cudnn **out, char *name,
                             size_t name_size, struct err *err)
 {
     struct cuda_cudnn *dnn = mem_alloc(1, sizeof *dnn);
     if (!dnn) return err_set(err, STATUS_NOMEM, "no memory for cuDNN");
     *dnn = (struct cuda_cudnn){.rt = rt, .exact = exact, .scratch_max = scratch_max ? scratch_max : SCRATCH_MAX};
+    dnn->alone_max = scratch_max ? scratch_max : alone_room(rt);
     enum status status = cudnn_rt_open(rt, &dnn->dnn, name, name_size, err);
     if (status == STATUS_OK) *out = dnn;
     else mem_free(dnn);
@@ -68,13 +77,32 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Bytes that a part of `batch` sequences will want, about: what cuDNN 9.19 asks for. Only to choose where to start. */
-static size_t guess(const struct attn_graph_shape *s, size_t batch)
+/* Bytes that a part of `batch` sequences will want. */
+static size_t guess(const struct attn_graph_shape *s, bool inference, size_t batch)
 {
-    size_t rows = batch * s->heads * s->seq, columns = (s->seq + 127) / 128 * 128, bytes = rows * 2 * sizeof(float);
-    bytes += s->exact ? rows * columns * ACT_BYTES : rows * s->head_dim * sizeof(float);
-    if (s->kv_heads != s->heads) bytes += 2 * rows * s->head_dim * ACT_BYTES;
-    return bytes;
+    struct attn_graph_shape part = *s;
+    part.batch = batch;
+    size_t rows = batch * s->heads * s->seq, floats = aligned(rows * sizeof(float)); /* lse, or dot */
+    if (inference) return floats + ALIGN; /* forward's workspace is less */
+    if (!s->exact) floats += aligned(rows * s->head_dim * sizeof(float));
+    return floats + aligned(attn_graph_workspace(&part));
+}
+
+static size_t room(const struct cuda_cudnn *dnn, size_t batch)
+{
+    return batch == 1 ? dnn->alone_max : dnn->scratch_max;
+}
+
+/* The least number of equal parts, `parts` or more, whose scratch memory there is room for; more than the batch: none.
+ * A part begins where a vector load may. */
+static size_t parts_from(const struct cuda_cudnn *dnn, const struct attn_graph_shape *s, bool inference, size_t parts)
+{
+    for (; parts <= s->batch; parts++) {
+        size_t each = s->batch / parts;
+        bool loads = parts == 1 || each * s->heads * s->seq * sizeof(float) % 16 == 0;
+        if (s->batch % parts == 0 && loads && guess(s, inference, each) <= room(dnn, each)) break;
+    }
+    return parts;
 }
 
 static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const struct attn_shape *s)
@@ -84,20 +112,23 @@ static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const s
                                      .type = ATTN_BF16};
 }
 
+static bool takes_heads(const struct attn_shape *s)
+{
+    return s->head_dim % 8 == 0 && s->head_dim <= 128;
+}
+
 size_t cuda_cudnn_attn_bytes(const struct cuda_cudnn *dnn, const struct attn_shape *shape)
 {
     struct attn_graph_shape s = graph_shape(dnn, shape);
-    if (shape->inference) return s.batch * s.heads * s.seq * sizeof(float);
-    for (size_t parts = 1; parts < s.batch; parts++)
-        if (s.batch % parts == 0 && guess(&s, s.batch / parts) <= dnn->scratch_max) return guess(&s, s.batch / parts);
-    return guess(&s, 1);
+    size_t parts = parts_from(dnn, &s, shape->inference, 1);
+    return takes_heads(shape) && parts <= s.batch ? guess(&s, shape->inference, s.batch / parts) : 0;
 }
 
 /* Kernels and layout of the scratch memory for parts of plan->each.batch sequences. */
 static enum status build(struct cuda_cudnn_attn *p, struct err *err)
 {
     struct attn_graph graph;
-    size_t most = p->owner->scratch_max, rows = p->each.batch * p->each.heads * p->each.seq;
+    size_t most = room(p->owner, p->each.batch), rows = p->each.batch * p->each.heads * p->each.seq;
     size_t sizes[PARTS] = {[PART_LSE] = p->inference ? rows * sizeof(float) : 0}, fixed = 0, forward = 0, backward = 0;
     attn_graph_backward(&graph, &p->each);
     if (!p->inference) sizes[PART_DOT] = attn_graph_scratch(&graph, ATTN_DOT);
@@ -124,36 +155,33 @@ static void kernels_free(struct cuda_cudnn_attn *p)
     p->forward = p->backward = NULL;
 }
 
-/* The batch in as few equal parts as the scratch memory allows. A part begins where a vector load may. */
-static enum status build_parts(struct cuda_cudnn_attn *p, size_t batch, struct err *err)
+/* The batch in as few equal parts as the scratch memory allows. */
+static enum status build_parts(struct cuda_cudnn_attn *p, struct err *err)
 {
-    enum status status = STATUS_LIMIT;
-    for (size_t parts = 1; parts <= batch; parts++) {
-        size_t each = batch / parts;
-        bool loads = parts == 1 || each * p->each.heads * p->each.seq * sizeof(float) % 16 == 0;
-        if (batch % parts != 0 || !loads) continue;
-        if (parts < batch && guess(&p->each, each) > p->owner->scratch_max) continue;
+    const struct attn_graph_shape whole = p->each;
+    const struct cuda_cudnn *dnn = p->owner;
+    for (size_t parts = 1; (parts = parts_from(dnn, &whole, p->inference, parts)) <= whole.batch; parts++) {
         p->parts = parts;
-        p->each.batch = each;
-        status = build(p, err);
+        p->each.batch = whole.batch / parts;
+        enum status status = build(p, err);
         if (status != STATUS_LIMIT) return status;
         kernels_free(p);
     }
     return err_set(err, STATUS_UNSUPPORTED, "attention of one sequence wants more scratch memory than %zu bytes",
-                   p->owner->scratch_max);
+                   dnn->alone_max);
 }
 
 enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,
                                    struct err *err)
 {
-    if (shape->head_dim % 8 != 0 || shape->head_dim > 128)
+    if (!takes_heads(shape))
         return err_set(err, STATUS_UNSUPPORTED, "cuDNN wants heads of 8, 16 .. 128 columns, not %zu", shape->head_dim);
     struct cuda_cudnn_attn *p = mem_alloc(1, sizeof *p);
     if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of attention");
     p->owner = dnn;
     p->inference = shape->inference;
     p->each = graph_shape(dnn, shape);
-    enum status status = build_parts(p, shape->batch, err);
+    enum status status = build_parts(p, err);
     if (status == STATUS_OK) {
         p->scratch = cuda_rt_alloc(dnn->rt, p->scratch_bytes);
         if (!p->scratch)

@@ -22,13 +22,15 @@ enum cuda_attention {
 /* INVALID, with one line, for another word. */
 enum status cuda_attention_wish(enum cuda_attention *out, struct err *err) MUST_CHECK;
 
-/* `scratch_max`: bytes that one plan may have beside activations; 0: the default. Errors of cudnn_rt_open. */
+/* `scratch_max`: bytes that one plan may have beside activations; 0: 1 GiB, for one sequence an eighth of the GPU's
+ * memory where that is more. Errors of cudnn_rt_open. */
 enum status cuda_cudnn_open(struct cuda_rt *rt, bool exact, size_t scratch_max, struct cuda_cudnn **out, char *name,
                             size_t name_size, struct err *err) MUST_CHECK;
 /* After its plans. NULL is allowed. */
 void cuda_cudnn_close(struct cuda_cudnn *dnn);
 
-/* Bytes beside activations that a plan will take, about: cuDNN says it only when it has compiled. */
+/* Bytes beside activations that a plan will take, about: cuDNN says it only when it has compiled. 0: there will be none
+ * of that shape. */
 size_t cuda_cudnn_attn_bytes(const struct cuda_cudnn *dnn, const struct attn_shape *shape);
 /* UNSUPPORTED with one line: cuDNN does not take the shape, or not within the scratch memory; NOMEM. */
 enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,

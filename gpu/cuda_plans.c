@@ -93,7 +93,8 @@ static size_t own_bytes(const struct attn_shape *s)
 size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape)
 {
     struct cuda_cudnn *cudnn = cuda_of(dev)->cudnn;
-    return cudnn ? cuda_cudnn_attn_bytes(cudnn, shape) : own_bytes(shape);
+    size_t bytes = cudnn ? cuda_cudnn_attn_bytes(cudnn, shape) : 0;
+    return bytes ? bytes : own_bytes(shape);
 }
 
 /* The own kernel, where cuDNN is not or does not take the shape. */

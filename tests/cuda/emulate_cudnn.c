@@ -45,7 +45,8 @@ enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *grap
     bool backward = attn_graph_scratch(graph, ATTN_DOT) > 0;
     if (graph->tensors[0].role != ATTN_Q || (exact && attn_graph_scratch(graph, ATTN_DQ_SUM)))
         return err_set(err, STATUS_UNSUPPORTED, "not the graph that was asked for");
-    if (backward && exact) bytes += rows * ((size_t)(q[2] + 127) / 128 * 128) * 2;
+    size_t square = (size_t)((q[2] + 63) / 64 * 64) * (size_t)((q[2] + 127) / 128 * 128);
+    if (backward && exact) bytes += (size_t)(q[0] * q[1]) * square * 2;
     if (backward && graph->tensors[1].dim[1] != q[1]) bytes += 2 * rows * (size_t)q[3] * 2;
     if (bytes > workspace_max) return err_set(err, STATUS_LIMIT, "%zu bytes of workspace", bytes);
     struct cudnn_kernel *kernel = mem_alloc(1, sizeof *kernel);
