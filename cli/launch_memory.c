@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/host_memory.h"
 #include "common/layout.h"
 #include "coordinator/outer_state.h"
-#include "gpu/cpu_memory.h"
 #include "wire/backlog.h"
 #include "worker/memory_plan.h"
 #include "worker/model.h"
@@ -36,7 +36,7 @@ static void announce(const char *name, uint64_t bytes)
 void launch_memory_announce(const struct config *config, uint32_t workers)
 {
     uint64_t free_bytes, total, coordinator;
-    cpu_memory(&free_bytes, &total);
+    host_memory(&free_bytes, &total);
     if (coordinator_bytes(&coordinator, config, workers) != STATUS_OK) coordinator = 0;
     announce(MEMORY_HOST_ENV, free_bytes);
     announce(MEMORY_COORDINATOR_ENV, coordinator);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "common/config.h"
+#include "common/host_memory.h"
 #include "common/log.h"
 #include "common/options.h"
 #include "common/std_streams.h"
@@ -43,6 +44,7 @@ int main(int argc, char **argv)
     if (status == STATUS_END) return std_streams_close(EXIT_DONE);
     if (status == STATUS_OK && !dir)
         status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
+    if (status == STATUS_OK) status = host_memory_told(&err);
     if (status == STATUS_OK) status = settings_read(&config, &sources, options.args[0], &options, &err);
     if (status != STATUS_OK) {
         options_fail("atoll", &err);

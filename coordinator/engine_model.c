@@ -1,12 +1,12 @@
 /* The first JOIN defines the model: its layout, its data and theta_0 become the run's. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/fileio.h"
 #include "common/hash.h"
 #include "common/hf_files.h"
 #include "common/hf_folder.h"
+#include "common/host_memory.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "coordinator/engine_impl.h"
@@ -144,27 +144,29 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
     return status;
 }
 
-/* Bytes of this machine's memory. */
-static double machine_memory(void)
+/* Bytes that this process could have at most; where nobody knows, any number. */
+static uint64_t memory_of_all(void)
 {
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    uint64_t left, total;
+    host_memory(&left, &total);
+    return total ? total : UINT64_MAX;
 }
 
 /* False, with the worker refused, when such a model does not fit this machine, or its fragments their codecs. A model
  * whose theta alone is too large is looked at no further. */
 static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
-    uint64_t need = layout->n_params * sizeof(float);
+    uint64_t need = layout->n_params * sizeof(float), all = memory_of_all();
     struct err why = {0};
     enum status status = STATUS_OK;
-    if ((double)need < machine_memory())
+    if (need < all)
         status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
     if (status_lasts(status))
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
-    else if ((double)need > machine_memory())
+    else if (need > all)
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need at "
                       "least %.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
-                      (double)need / 0x1p30, machine_memory() / 0x1p30);
+                      (double)need / 0x1p30, (double)all / 0x1p30);
     else
         return true;
     return false;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/host_memory.h"
 #include "common/mem.h"
-#include "gpu/cpu_memory.h"
 #include "gpu/gemm.h"
 
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
@@ -63,7 +63,7 @@ static void cpu_close(struct device *dev)
 static void cpu_memory_of(struct device *dev, uint64_t *free_p, uint64_t *total_p)
 {
     (void)dev;
-    cpu_memory(free_p, total_p);
+    host_memory(free_p, total_p);
 }
 
 static void *cpu_alloc(struct device *dev, size_t bytes)

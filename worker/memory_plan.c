@@ -5,7 +5,7 @@
 
 #include "common/environment.h"
 #include "common/gpu_share.h"
-#include "gpu/cpu_memory.h"
+#include "common/host_memory.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
@@ -46,8 +46,8 @@ enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t shar
     struct gpu_share here;
     TRY(gpu_share_here(&here, err));
     uint32_t workers = of_host ? here.workers : sharers;
-    uint64_t host, coordinator, told; /* 0: nobody said */
-    TRY(environment_number(CPU_MEMORY_ENV, "bytes", 0, UINT64_MAX, &told, err));
+    uint64_t host, coordinator; /* 0: nobody said */
+    TRY(host_memory_told(err));
     TRY(environment_number(MEMORY_HOST_ENV, "bytes", 0, UINT64_MAX, &host, err));
     TRY(environment_number(MEMORY_COORDINATOR_ENV, "bytes", 0, UINT64_MAX, &coordinator, err));
     if (!of_host || !workers) coordinator = 0;

@@ -1,6 +1,6 @@
 #include "worker/replica_memory.h"
 
-#include "gpu/cpu_memory.h"
+#include "common/host_memory.h"
 #include "worker/inner_shard.h"
 #include "worker/shard_deal.h"
 #include "worker/step_io.h"
@@ -105,7 +105,7 @@ enum status replica_host_plan(struct memory_plan *plan, const struct replica_con
     ask.fixed[MEMORY_RESIDUAL] = outer->host.residual;
     ask.fixed[MEMORY_MESSAGES] = outer->host.messages;
     ask.fixed[MEMORY_PINNED] = config->ranks * each + (maker ? outer->pinned : 0);
-    cpu_memory(&ask.free_bytes, &ask.total_bytes);
+    host_memory(&ask.free_bytes, &ask.total_bytes);
     if (!config->eval_only) TRY(memory_ask_share(&ask, true, 0, err));
     return memory_plan_host(plan, &ask, err);
 }

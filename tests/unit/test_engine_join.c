@@ -5,12 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "common/host_memory.h"
 #include "tests/lib/engine_rig.h"
 
 static struct rig rig;
@@ -105,6 +107,14 @@ static void test_model_beyond_memory(void **state)
     rig_open(&rig, staged);
     join_with(machine / 17 / 1024, 1024);
     expect_refusal(0, REFUSE_LAYOUT, "the coordinator would need at least");
+    rig_join(&rig, 0);
+    rig_close(&rig);
+    /* What somebody says of the machine counts, as it does for a worker. */
+    rig_open(&rig, NULL);
+    setenv(HOST_MEMORY_ENV, "1000000", 1);
+    join_with(1 << 10, 1 << 8);
+    expect_refusal(0, REFUSE_LAYOUT, "262144 parameters: the coordinator would need at least 0.0 GiB of memory");
+    unsetenv(HOST_MEMORY_ENV);
     rig_join(&rig, 0);
     rig_close(&rig);
 }

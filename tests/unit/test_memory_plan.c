@@ -10,8 +10,8 @@
 
 #include "common/codec_spec.h"
 #include "common/gpu_share.h"
+#include "common/host_memory.h"
 #include "common/mem.h"
-#include "gpu/cpu_memory.h"
 #include "gpu/cuda_impl.h"
 #include "tests/cuda/emulate_impl.h"
 #include "tests/lib/emulated_plugin.h"
@@ -189,14 +189,14 @@ static void test_host_short(void **state)
     host_case(plan.total - 1, "1", 1, "pinned buffers");
     host_case(2000001, "2", 1, "1000000 bytes are free for each of 2 workers beside 1 bytes of the coordinator: ");
     host_case(plan.total * 2 - 2, "2", 0, "MiB are free for each of 2 workers: ");
-    setenv(CPU_MEMORY_ENV, "1000", 1); /* less than the system tells of */
+    setenv(HOST_MEMORY_ENV, "1000", 1); /* less than the system tells of */
     host_case(plan.total * 3, "3", 0, "nothing is free for each of 3 workers: ");
     host_case(plan.total * 3, "3", 0, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY");
-    setenv(CPU_MEMORY_ENV, "1T", 1);
+    setenv(HOST_MEMORY_ENV, "1T", 1);
     struct err err = {0};
     assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "ATOLL_HOST_MEMORY=1T: want bytes, 0 to"));
-    unsetenv(CPU_MEMORY_ENV);
+    unsetenv(HOST_MEMORY_ENV);
 }
 
 /* Owners of matrices take different amounts: the plan is that of the rank that takes most. */

@@ -1,4 +1,4 @@
-#include "gpu/cpu_memory.h"
+#include "common/host_memory.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -112,16 +112,27 @@ static void group_of(const char *root, bool second, char group[GROUP_BYTES])
     (void)fclose(f);
 }
 
+static enum status told_bytes(uint64_t *bytes, struct err *err)
+{
+    return environment_number(HOST_MEMORY_ENV, "bytes", 0, UINT64_MAX, bytes, err);
+}
+
+enum status host_memory_told(struct err *err)
+{
+    uint64_t bytes;
+    return told_bytes(&bytes, err);
+}
+
 /* What is in use stays so. At least a byte is free: 0 is "not known". */
 static void as_told(uint64_t *free_p, uint64_t *total_p)
 {
     uint64_t told = 0, used = *total_p - *free_p;
-    if (environment_number(CPU_MEMORY_ENV, "bytes", 0, UINT64_MAX, &told, NULL) != STATUS_OK || !told) return;
+    if (told_bytes(&told, NULL) != STATUS_OK || !told) return;
     *free_p = told > used ? told - used : 1;
     *total_p = told;
 }
 
-void cpu_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
+void host_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
 {
     static const struct kind kinds[] = {
         {"/sys/fs/cgroup", "memory.max", "memory.current"},
@@ -138,7 +149,7 @@ void cpu_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
     as_told(free_p, total_p);
 }
 
-void cpu_memory(uint64_t *free_p, uint64_t *total_p)
+void host_memory(uint64_t *free_p, uint64_t *total_p)
 {
-    cpu_memory_in("", free_p, total_p);
+    host_memory_in("", free_p, total_p);
 }

@@ -1,4 +1,4 @@
-/* gpu/cpu_memory: the least that any of the groups around a process leaves it. The files are made up. */
+/* common/host_memory: the least that any of the groups around a process leaves it. The files are made up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "common/fileio.h"
-#include "gpu/cpu_memory.h"
+#include "common/host_memory.h"
 #include "tests/lib/tmpdir.h"
 
 static const uint64_t GIB = 1 << 30;
@@ -29,7 +29,7 @@ static void group(const char *folder, bool second, unsigned limit, unsigned used
 static void expect(unsigned free_gib, unsigned total_gib)
 {
     uint64_t left, all;
-    cpu_memory_in(tmpdir, &left, &all);
+    host_memory_in(tmpdir, &left, &all);
     assert_int_equal(left, free_gib * GIB);
     assert_int_equal(all, total_gib * GIB);
 }
@@ -89,19 +89,19 @@ static void test_version_1(void **state)
 static void test_told(void **state)
 {
     (void)state;
-    setenv(CPU_MEMORY_ENV, "107374182400", 1);
+    setenv(HOST_MEMORY_ENV, "107374182400", 1);
     expect(86, 100);
-    setenv(CPU_MEMORY_ENV, "17179869184", 1);
+    setenv(HOST_MEMORY_ENV, "17179869184", 1);
     expect(2, 16);
-    setenv(CPU_MEMORY_ENV, "1", 1);
+    setenv(HOST_MEMORY_ENV, "1", 1);
     uint64_t left, all;
-    cpu_memory_in(tmpdir, &left, &all);
+    host_memory_in(tmpdir, &left, &all);
     assert_true(left == 1 && all == 1);
-    setenv(CPU_MEMORY_ENV, "100G", 1);
+    setenv(HOST_MEMORY_ENV, "100G", 1);
     expect(50, 64);
-    setenv(CPU_MEMORY_ENV, "", 1);
+    setenv(HOST_MEMORY_ENV, "", 1);
     expect(50, 64);
-    unsetenv(CPU_MEMORY_ENV);
+    unsetenv(HOST_MEMORY_ENV);
 }
 
 int main(void)
