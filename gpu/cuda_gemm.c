@@ -92,8 +92,10 @@ int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_a
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, in},
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out},
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out}};
-    /* Where the sum over k is cut into parts these may be bf16 otherwise, or summed in it. */
-    uint32_t parts = g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
+    /* Where the sum over k is cut into parts they meet behind it, in fp32: in the output (INPLACE) they are added as
+     * they come, in another order each time (github.com/NVIDIA/CUDALibrarySamples issue 243). */
+    uint32_t also = g->shape.bf16_out ? 0 : CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    uint32_t parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | also;
     int n = 0, good = 0;
     if (!accepted(rt, cublasLtMatmulPreferenceCreate(&wish))) return 0;
     bool ok = accepted(rt, WISH(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)) &&

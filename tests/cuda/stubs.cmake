@@ -144,8 +144,9 @@ atoll_planted_library(test_cublaslt half_of_the_bias test_products cuda_gemm
 atoll_planted_library(test_cublaslt operands_not_exchanged test_products cuda_gemm
     "call->b, g->first, call->a, g->second" "call->a, g->first, call->b, g->second")
 atoll_planted_library(test_cublaslt parts_summed_in_bf16 test_products cuda_gemm
-    "g->shape.bf16_out ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK"
-    "CUBLASLT_REDUCTION_SCHEME_MASK")
+    "g->shape.bf16_out ? 0 : CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE" "CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE")
+atoll_planted_library(test_cublaslt parts_summed_as_they_come test_products cuda_gemm
+    "parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |" "parts = CUBLASLT_REDUCTION_SCHEME_MASK |")
 atoll_planted_library(test_cublaslt timed_with_like_numbers test_faster cuda_gemm_time
     "rng_normal_fill(1, RNG_TIMING, 0, 1, sample, SAMPLE);" "")
 atoll_planted_library(test_cublaslt timed_with_rests_of_others test_faster cuda_gemm_time

@@ -125,8 +125,10 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
             if (!(fabs(got - want) <= (s.bf16_out ? 4e-3 : 1e-5) * (1 + fabs(want))))
                 fail_msg("%zu,%zu is %g, want %g", i, j, got, want);
         }
-    bool rounds = stub.schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
-    if (s.bf16_out && rounds) fail_msg("parts of a sum may be put together in bf16"); /* a split of k makes them */
+    bool rounds = stub.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE; /* a split of k makes parts */
+    if (s.bf16_out && rounds) fail_msg("parts of a sum may be put together in bf16");
+    if (stub.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) fail_msg("parts of a sum may be added in any order");
+    if (!(stub.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) fail_msg("no sum may be cut into parts");
     for (size_t j = 0; s.sums && j < s.n; j++) {
         double want = 0;
         for (size_t k = 0; k < s.k; k++) want += at(b, s.b_trans ? j * s.ldb + k : k * s.ldb + j, s.bf16);
