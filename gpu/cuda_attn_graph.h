@@ -87,8 +87,8 @@ void attn_graph_finite_mask(struct attn_graph *graph);
 
 /* Bytes of the scratch that `role` (ATTN_DOT, ATTN_DQ_SUM) wants; 0 for others and where the graph has none. */
 size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role role);
-/* Bytes of workspace that backward will want, to the byte what cuDNN 9.19 asks for on sm_90. Its kernels for 8.x and 12.x
- * sum dq in workspace, too: head_dim floats a row and head more, where the graph is not exact. */
+/* Bytes of workspace that backward will want, to the byte what cuDNN 9.8 to 9.28 ask for on sm_90. Kernels for 8.x and
+ * 12.x sum dq in workspace, too: head_dim floats a row and head more, where the graph is not exact. */
 size_t attn_graph_workspace(const struct attn_graph_shape *shape);
 /* Where a tensor of `role` begins in the packed [B,T,(H+2G)*hd] or in its own memory, in elements. */
 size_t attn_graph_offset(const struct attn_graph_shape *shape, enum attn_graph_role role);
