@@ -1,5 +1,6 @@
 #include "common/host_memory.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -152,4 +153,15 @@ void host_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
 void host_memory(uint64_t *free_p, uint64_t *total_p)
 {
     host_memory_in("", free_p, total_p);
+}
+
+const char *memory_text(uint64_t bytes, char out[MEMORY_TEXT_MAX])
+{
+    if (bytes >= 1 << 30)
+        snprintf(out, MEMORY_TEXT_MAX, "%.2f GiB", (double)bytes / (1 << 30));
+    else if (bytes >= 1 << 20)
+        snprintf(out, MEMORY_TEXT_MAX, "%.1f MiB", (double)bytes / (1 << 20));
+    else
+        snprintf(out, MEMORY_TEXT_MAX, "%" PRIu64 " bytes", bytes);
+    return out;
 }

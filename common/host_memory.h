@@ -20,4 +20,8 @@ void host_memory(uint64_t *free_p, uint64_t *total_p);
 /* The same with /proc and /sys under `root` (tests): at most 200 bytes. */
 void host_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p);
 
+/* "2.00 GiB", "61.3 MiB", "1000 bytes" */
+enum { MEMORY_TEXT_MAX = 32 };
+const char *memory_text(uint64_t bytes, char out[MEMORY_TEXT_MAX]);
+
 #endif

@@ -157,6 +157,7 @@ static uint64_t memory_of_all(void)
 static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
     uint64_t need = layout->n_params * sizeof(float), all = memory_of_all();
+    char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
     struct err why = {0};
     enum status status = STATUS_OK;
     if (need < all)
@@ -165,8 +166,8 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
     else if (need > all)
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need at "
-                      "least %.1f GiB of memory and has %.1f", m->name, (unsigned long long)layout->n_params,
-                      (double)need / 0x1p30, (double)all / 0x1p30);
+                      "least %s of memory and has %s", m->name, (unsigned long long)layout->n_params,
+                      memory_text(need, wants), memory_text(all, has));
     else
         return true;
     return false;

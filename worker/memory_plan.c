@@ -13,7 +13,6 @@ enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
  * are (107 MiB of an RTX 4060 Ti, 426 of an RTX 6000 Ada, 555 of an RTX PRO 6000: pull requests 23604 of
  * ggml-org/llama.cpp and 1053 of unslothai/unsloth-zoo), and workspaces of ours. Who plans first does not see it. */
 enum { PROCESS_BYTES = 640 << 20, PROCESS_SHARE = 40 };
-enum { MIB = 1 << 20, GIB = 1 << 30, SIZE_TEXT = 32 };
 
 static const char *const class_names[MEMORY_CLASSES] = {
     [MEMORY_PARAMS] = "parameters",   [MEMORY_IMAGE] = "their bf16 image", [MEMORY_GRADIENT] = "gradient",
@@ -143,35 +142,23 @@ static bool least_helps(const struct memory_plan *plan, const struct memory_ask 
            largest_batch(plan, ask, MODEL_AGAIN_BLOCK) > batch;
 }
 
-/* "2.00 GiB", "61.3 MiB", "1000 bytes" */
-static const char *size_text(uint64_t bytes, char out[SIZE_TEXT])
-{
-    if (bytes >= GIB)
-        snprintf(out, SIZE_TEXT, "%.2f GiB", (double)bytes / GIB);
-    else if (bytes >= MIB)
-        snprintf(out, SIZE_TEXT, "%.1f MiB", (double)bytes / MIB);
-    else
-        snprintf(out, SIZE_TEXT, "%" PRIu64 " bytes", bytes);
-    return out;
-}
-
 /* "2.00 GiB are free for each of 4 workers beside 1.00 GiB of the coordinator" */
 static const char *free_text(const struct memory_ask *ask, char *out, size_t cap)
 {
-    char others[48] = "", beside[64] = "", size[SIZE_TEXT];
+    char others[48] = "", beside[64] = "", size[MEMORY_TEXT_MAX];
     if (ask->coordinator)
-        snprintf(beside, sizeof beside, " beside %s of the coordinator", size_text(ask->coordinator, size));
+        snprintf(beside, sizeof beside, " beside %s of the coordinator", memory_text(ask->coordinator, size));
     if (ask->workers > 1) snprintf(others, sizeof others, " for each of %" PRIu32 " workers", ask->workers);
     bool any = ask->free_bytes > 1; /* no byte at all would be "not known" */
-    snprintf(out, cap, "%s %s free%s%s", any ? size_text(ask->free_bytes, size) : "nothing", any ? "are" : "is", others,
-             beside);
+    snprintf(out, cap, "%s %s free%s%s", any ? memory_text(ask->free_bytes, size) : "nothing", any ? "are" : "is",
+             others, beside);
     return out;
 }
 
 static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want, int last,
                           struct err *err)
 {
-    char advice[160], room[160], size[SIZE_TEXT];
+    char advice[160], room[160], size[MEMORY_TEXT_MAX];
     uint32_t batch = largest_batch(plan, ask, (enum model_recompute)last);
     uint64_t bytes[MEMORY_CLASSES];
     plan->total = count(ask, ask->batch_size, (enum model_recompute)last, !ask->outer.optional, bytes);
@@ -185,14 +172,14 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
                  ask->batch_unit, less);
     bool never = plan->total + plan->reserve > plan->total_bytes;
     return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %s on %s "
-                   "at train.recompute=%s, and %s: %s", ask->batch_size, size_text(plan->total + plan->reserve, size),
+                   "at train.recompute=%s, and %s: %s", ask->batch_size, memory_text(plan->total + plan->reserve, size),
                    ask->dev->name, memory_level_name((enum recompute)last), free_text(ask, room, sizeof room), advice);
 }
 
 /* The line for what does not fit beside a GPU: the figures, and what would help. */
 static enum status refuse_host(const struct memory_plan *plan, const struct memory_ask *ask, struct err *err)
 {
-    char advice[160], room[160], what[256], size[SIZE_TEXT];
+    char advice[160], room[160], what[256], size[MEMORY_TEXT_MAX];
     uint64_t fit = plan->free_bytes * (ask->workers > 1 ? ask->workers : 1) / plan->total;
     uint64_t moments = plan->bytes[MEMORY_MOMENTS];
     if (fit)
@@ -200,13 +187,13 @@ static enum status refuse_host(const struct memory_plan *plan, const struct memo
                  "GPUs)", fit, fit > 1 ? "s" : "");
     else if (plan->total - moments <= plan->free_bytes)
         snprintf(advice, sizeof advice, "checkpoint.worker_every=0 takes %s less: nothing is saved of a worker",
-                 size_text(moments, size));
+                 memory_text(moments, size));
     else
         snprintf(advice, sizeof advice, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY: bytes "
                  "that it has, if it shows less)");
     bool never = plan->total > plan->total_bytes;
     return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "beside %s a worker needs %s of the host's "
-                   "memory, and %s: %s (%s)", ask->dev->name, size_text(plan->total, size),
+                   "memory, and %s: %s (%s)", ask->dev->name, memory_text(plan->total, size),
                    free_text(ask, room, sizeof room), advice, memory_plan_text(plan, what, sizeof what));
 }
 
