@@ -64,8 +64,10 @@ static enum status export(const char *source, const char *target, struct err *er
     if (!run_folder_empty(out))
         return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
     layout_init(&layout);
+    size_t there = dir_there(out);
     enum status status = layout_of_folder(&layout, folder, err);
     if (status == STATUS_OK) status = copy_model(&layout, folder, out, err);
+    if (status != STATUS_OK) dir_unmake(out, there);
     if (status == STATUS_OK)
         printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors,
                (unsigned long long)layout.n_params, folder);

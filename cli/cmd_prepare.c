@@ -123,12 +123,14 @@ err_train:
 /* Two at a time would leave one's training text and the other's validation text. */
 static enum status write_alone(struct prepare *p, const struct input_list *list, struct err *err)
 {
-    int lock;
-    TRY(dir_make(p->out, err));
-    TRY(dir_lock(p->out, &lock, err));
+    int lock = -1;
+    size_t there = dir_there(p->out);
+    enum status status = dir_make(p->out, err);
+    if (status == STATUS_OK) TRY(dir_lock(p->out, &lock, err)); /* else it is another program's */
     interrupt_catch();
-    enum status status = write_shards(p, list, err);
-    close(lock);
+    if (status == STATUS_OK) status = write_shards(p, list, err);
+    if (status != STATUS_OK) dir_unmake(p->out, there);
+    if (lock >= 0) close(lock);
     return status;
 }
 

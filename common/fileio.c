@@ -303,6 +303,35 @@ enum status dir_make(const char *path, struct err *err)
     return STATUS_OK;
 }
 
+size_t dir_there(const char *path)
+{
+    char part[FILEIO_PATH_MAX];
+    size_t n = strlen(path), there = 0;
+    if (n >= sizeof part) return n;
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i]) continue;
+        part[i] = 0;
+        if (!file_exists(part)) break;
+        there = i;
+        part[i] = path[i];
+    }
+    return there;
+}
+
+void dir_unmake(const char *path, size_t there)
+{
+    char part[FILEIO_PATH_MAX];
+    size_t n = strlen(path);
+    if (n >= sizeof part) return;
+    memcpy(part, path, n + 1);
+    for (; n > there; n--) {
+        if (part[n] && part[n] != '/') continue;
+        part[n] = 0;
+        (void)rmdir(part); /* one that is not empty keeps those above it */
+    }
+}
+
 enum status dir_sync(const char *path, struct err *err)
 {
     int fd = open_retry(path, O_RDONLY | O_DIRECTORY);

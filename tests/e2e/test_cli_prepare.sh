@@ -85,30 +85,33 @@ expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gp
 expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3
 expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in
 [[ ! -e no ]] || fail "a refused input must leave nothing behind"
+mkdir here
+expect_failure 1 'atoll: cannot make folder here/new/*: File name too long' "$atoll" prepare "here/new/sub/$(printf '%0300d' 0)/" in
+expect_equal "folders of a prepare that failed" "$(find here)" here
 
 # One at a time writes into a folder; a signal ends it with one line, and leaves nothing; what a killed one leaves goes
 # with the next run. The input is so long that each is stopped in the middle.
 awk 'BEGIN { for (i = 0; i < 1000000; i++) print "all work and no play" }' >work.txt
 read -ra long <<<"$(printf 'work.txt %.0s' {1..200})"
-writing() { compgen -G 'alone/*.bin.tmp-*' >/dev/null; }
-"$atoll" prepare alone "${long[@]}" 2>stopped.err &
+writing() { compgen -G 'deep/alone/*.bin.tmp-*' >/dev/null; }
+"$atoll" prepare deep/alone "${long[@]}" 2>stopped.err &
 pid=$!
 wait_until 60 writing
 kill -STOP $pid
-expect_failure 1 'atoll: another program is writing into alone: wait for it*' "$atoll" prepare alone many.jsonl
+expect_failure 1 'atoll: another program is writing into deep/alone: wait for it*' "$atoll" prepare deep/alone many.jsonl
 kill -TERM $pid
 kill -CONT $pid
 code=0
 wait $pid || code=$?
 expect_equal "a stopped prepare's code" "$code" 75
 [[ $(<stopped.err) == 'atoll: stopped by a signal, and what was written is removed: '* ]] || fail "$(<stopped.err)"
-expect_equal "left by a stopped prepare" "$(ls alone)" ""
-"$atoll" prepare alone "${long[@]}" &
+[[ ! -e deep ]] || fail "left by a stopped prepare: $(find deep)"
+"$atoll" prepare deep/alone "${long[@]}" &
 pid=$!
 wait_until 60 writing
 kill -KILL $pid
 wait $pid 2>/dev/null || true
 writing || fail "a killed prepare had no time to leave anything"
-expect_success "$atoll" prepare alone many.jsonl
-expect_equal "left beside the set" "$(echo alone/*)" "alone/meta.json alone/train_000000.bin alone/val_000000.bin"
+expect_success "$atoll" prepare deep/alone many.jsonl
+expect_equal "left beside the set" "$(cd deep/alone && echo *)" "meta.json train_000000.bin val_000000.bin"
 done_testing

@@ -243,6 +243,8 @@ wrong 'model of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type
 wrong 'codec of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" codec test int8 --file whole/model.safetensors
 ln -s elsewhere link
 wrong 'export to a link' 1 "^atoll: link is a link: name a new folder" "$BIN/atoll" export good link
+wrong 'export to a name too long' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
+[[ ! -e new ]] || fail "left by an export that failed: $(find new)"
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
