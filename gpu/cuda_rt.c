@@ -55,10 +55,15 @@ enum status cuda_rt_count(int *count, struct err *err)
     if (!driver)
         return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
                        "newer", runtime / 1000, runtime % 1000 / 10);
-    if (code == cudaErrorInsufficientDriver)
+    if (code == cudaErrorInsufficientDriver) {
+        int major = runtime / 1000, minor = runtime % 1000 / 10;
+        char others[128] = ""; /* the package stands in for a newer driver (CUDA Compatibility, "Forward") */
+        if (driver >= OLDEST_TOOLKIT)
+            snprintf(others, sizeof others, ", build with a toolkit of its version, or, for a data-centre GPU, install "
+                     "NVIDIA's cuda-compat-%d-%d", major, minor);
         return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
-                       "update the driver%s", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
-                       driver >= OLDEST_TOOLKIT ? ", or build with a toolkit of its version" : "");
+                       "update the driver%s", driver / 1000, driver % 1000 / 10, major, minor, others);
+    }
     if (code == cudaSuccess || code == cudaErrorNoDevice)
         return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and "
                        "CUDA_VISIBLE_DEVICES");

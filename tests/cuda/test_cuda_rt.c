@@ -104,8 +104,9 @@ static void test_drivers(void **state)
     refused(0, STATUS_UNSUPPORTED, line);
     if (needed > 12) {
         cudart_stub.driver = 12080;
-        snprintf(line, sizeof line, "the NVIDIA driver is for CUDA 12.8, this build needs %d.%d: update the driver, or "
-                 "build with a toolkit of its version", needed, minor);
+        snprintf(line, sizeof line, "the NVIDIA driver is for CUDA 12.8, this build needs %d.%d: update the driver, "
+                 "build with a toolkit of its version, or, for a data-centre GPU, install NVIDIA's cuda-compat-%d-%d",
+                 needed, minor, needed, minor);
         refused(0, STATUS_UNSUPPORTED, line);
     }
     cudart_stub.driver = CUDART_VERSION;
