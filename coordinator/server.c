@@ -19,7 +19,12 @@
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
-enum { BATCH = 64, SLEEP_MAX_US = 500000, SUMMARY_FLUSH_US = 2000000, RECOVERING_LINE_US = 3000000 };
+enum {
+    BATCH = 64,
+    SLEEP_MAX_US = 500000,
+    FLUSH_US = 2000000, /* workers keep their records for longer: STEP_LOG_SAFE_US in worker/step_log.h */
+    RECOVERING_LINE_US = 3000000,
+};
 
 struct server {
     const struct server_options *options;
@@ -224,7 +229,7 @@ static enum status turn(struct server *s, struct err *err)
     }
     uint64_t now = clock_monotonic_us();
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
-    if (now - s->flushed_us < SUMMARY_FLUSH_US) return STATUS_OK;
+    if (now - s->flushed_us < FLUSH_US) return STATUS_OK;
     s->flushed_us = now;
     return report_flush(&s->report, err);
 }

@@ -8,7 +8,12 @@ static struct step_record *record(struct step_log *log, uint64_t place)
 void step_log_add(struct step_log *log, const struct metrics_step *step)
 {
     if (log->end - log->first == STEP_LOG_MAX) {
-        log->lost += log->first == log->fresh;
+        if (log->first == log->next) {
+            log->lost++;
+        } else {
+            log->dropped++;
+            log->dropped_us = record(log, log->first)->sent_us;
+        }
         log->first++;
         if (log->next < log->first) log->next = log->first;
         if (log->fresh < log->first) log->fresh = log->first;
@@ -54,10 +59,13 @@ void step_log_sent(struct step_log *log, uint32_t n, uint64_t now_us)
 
 void step_log_acked(struct step_log *log, uint64_t acked_us)
 {
+    if (log->dropped_us + STEP_LOG_SAFE_US <= acked_us) log->dropped = 0;
     while (log->first < log->next && record(log, log->first)->sent_us + STEP_LOG_SAFE_US <= acked_us) log->first++;
 }
 
 void step_log_again(struct step_log *log)
 {
     log->next = log->first;
+    log->lost += log->dropped;
+    log->dropped = 0;
 }

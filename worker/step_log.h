@@ -31,7 +31,9 @@ struct step_record {
 struct step_log {
     uint64_t first, next, end; /* kept from, to be sent from, to */
     uint64_t fresh;            /* from here on no record was ever sent */
-    uint64_t lost;             /* never sent, and there was no room to keep them */
+    uint64_t lost;             /* there was no room to keep them, and they may be missing */
+    /* Sent, the last of them then, and there was no room to keep them until it is sure that they arrived. */
+    uint64_t dropped, dropped_us;
     struct step_record records[STEP_LOG_MAX];
 };
 

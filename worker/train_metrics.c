@@ -105,8 +105,8 @@ static void look_back(struct trainer *t, uint64_t session)
     t->steps_connected = connected;
     step_log_acked(&t->steps, acked_us);
     if (t->steps.lost)
-        log_warn("%" PRIu64 " steps are not in metrics.jsonl: the coordinator was away for more than %d of them",
-                 t->steps.lost, STEP_LOG_MAX);
+        log_warn("up to %" PRIu64 " steps are missing in metrics.jsonl: the coordinator was away for more than the %d "
+                 "that are kept", t->steps.lost, STEP_LOG_MAX);
     t->steps.lost = 0;
 }
 

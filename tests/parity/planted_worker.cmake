@@ -52,17 +52,17 @@ atoll_planted_worker(steps_sure_when_sent test_step_log worker/step_log.c
 atoll_planted_worker(steps_sure_before_they_are_sent test_step_log worker/step_log.c
     "log->first < log->next && record" "log->first < log->end && record")
 atoll_planted_worker(steps_sent_but_once test_step_log worker/step_log.c
-    "    log->next = log->first;
-}" "}")
+    "    log->next = log->first;\n    log->lost" "    log->lost")
 atoll_planted_worker(steps_sent_before_lost test_step_log worker/step_log.c
-    "log->lost += log->first == log->fresh;" "log->lost++;")
+    "            log->dropped++;" "            log->lost++;")
+atoll_planted_worker(steps_without_room_never_sure test_step_log worker/step_log.c
+    "<= acked_us) log->dropped = 0;" "<= acked_us) log->dropped_us = 0;")
 atoll_planted_worker(times_of_a_record_told_twice test_step_log worker/step_log.c
     "if (log->end == log->fresh) return false;" "if (log->end == log->next) return false;")
 atoll_planted_worker(times_with_a_later_step test_step_log worker/step_log.c
     " && times.round == UINT64_MAX; at++" "; at++")
 atoll_planted_worker(answers_of_the_session_before test_step_log worker/pulse.c
-    "    p->acked_us = 0;
-" "")
+    "    p->acked_us = 0;\n" "")
 
 # --- times of a round
 atoll_planted_worker(sending_counts_compression test_outer_loop worker/outer_loop_delta.c
