@@ -24,7 +24,9 @@ struct member {
 
 struct cuda_group {
     struct cuda_watchdog *watchdog;
-    atomic_bool joined; /* comms can be looked at */
+    void (*end)(const char *line); /* see struct cuda_watch */
+    atomic_bool joined;            /* comms can be looked at */
+    atomic_int closed;             /* comms that are */
     int n_ranks;
     struct cuda_comm *comms[COLLECTIVE_RANKS_MAX];
     struct member members[];
@@ -236,11 +238,65 @@ static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size
     return STATUS_OK;
 }
 
+/* --- closing ------------------------------------------------------------------------------------------------------ */
+
+/* A watchdog of its own: a GPU that hangs may keep this for ever, too, and there is nothing left to abort. */
+static bool closing_busy(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+static uint64_t closing_moves(void *ctx)
+{
+    struct cuda_group *group = ctx;
+    return (uint64_t)atomic_load(&group->closed);
+}
+
+static bool closing_failed(void *ctx, struct err *why)
+{
+    (void)ctx;
+    (void)why;
+    return false;
+}
+
+static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
+{
+    struct cuda_group *group = ctx;
+    int closed = atomic_load(&group->closed), last = group->n_ranks - 1;
+    (void)ask;
+    struct cuda_rt *rt = group->members[closed < last ? closed : last].rt;
+    err_set(why, STATUS_IO, "%s: communication with the other GPUs of this worker, which is over, does not close, "
+            "without an answer for %u s (ATOLL_GPU_TIMEOUT)", cuda_rt_name(rt), seconds);
+}
+
+static void closing_abort(void *ctx)
+{
+    (void)ctx;
+}
+
+/* After a failure the last resort of the group's own watchdog stays. One that cannot be started is done without. */
+static void comms_close(struct cuda_group *group, bool watched)
+{
+    const struct cuda_watch watch = {.ctx = group, .busy = closing_busy, .moves = closing_moves,
+                                     .failed = closing_failed, .blame = closing_blame, .abort = closing_abort,
+                                     .end = group->end};
+    struct cuda_watchdog *watchdog = NULL;
+    struct err ignored = {0};
+    if (watched && group->end && cuda_watchdog_start(&watch, &watchdog, &ignored) != STATUS_OK) watchdog = NULL;
+    for (int r = 0; r < group->n_ranks; r++) {
+        cuda_comm_close(group->comms[r]);
+        atomic_store(&group->closed, r + 1);
+    }
+    cuda_watchdog_stop(watchdog);
+}
+
 static void group_free(struct cuda_group *group)
 {
+    bool watched = group->watchdog && !cuda_watchdog_failure(group->watchdog);
     cuda_watchdog_stop(group->watchdog);
     for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, NULL, NULL);
-    for (int r = 0; r < group->n_ranks; r++) cuda_comm_close(group->comms[r]);
+    comms_close(group, watched);
     for (int r = 0; r < group->n_ranks; r++) {
         struct member *m = &group->members[r];
         for (int e = 0; e < EVENTS; e++) cuda_rt_event_free(m->rt, m->done[e]);
@@ -278,10 +334,10 @@ static enum status member_fill(struct member *m, struct err *err)
     return STATUS_OK;
 }
 
-static enum status group_fill(struct cuda_group *group, void (*end)(const char *line), struct err *err)
+static enum status group_fill(struct cuda_group *group, struct err *err)
 {
     const struct cuda_watch watch = {.ctx = group, .busy = group_busy, .moves = group_moves, .failed = group_failed,
-                                     .blame = group_blame, .abort = group_abort, .end = end};
+                                     .blame = group_blame, .abort = group_abort, .end = group->end};
     struct cuda_rt *ranks[COLLECTIVE_RANKS_MAX];
     struct err why = {0};
     for (int r = 0; r < group->n_ranks; r++) ranks[r] = group->members[r].rt;
@@ -304,13 +360,14 @@ enum status cuda_collective_open(struct device *const *devices, int n_ranks, voi
     struct cuda_group *group = mem_alloc(1, sizeof *group + (size_t)n_ranks * sizeof *group->members);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;
+    group->end = end;
     for (int r = 0; r < n_ranks; r++) {
         group->members[r].cuda = cuda_of(devices[r]);
         group->members[r].rt = cuda_of(devices[r])->rt;
         out[r] = (struct collective){.ops = &cuda_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r],
                                      .group = group};
     }
-    enum status status = group_fill(group, end, err);
+    enum status status = group_fill(group, err);
     if (status != STATUS_OK) group_free(group);
     return status;
 }

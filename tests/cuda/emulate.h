@@ -16,6 +16,7 @@
  * ATOLL_EMULATED_QUEUE=n     calls block while n operations or more wait in a device's queues
  * ATOLL_EMULATED_PAGEABLE=1  copies block where host memory is not pinned
  * ATOLL_EMULATED_ABORT=hangs to abort communicators never ends, and ends nothing
+ * ATOLL_EMULATED_CLOSE=i      to close the communicator of GPU i never ends
  * ATOLL_EMULATED_PTX=folder  kernels are what nvcc made of them (ptx.h) */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H

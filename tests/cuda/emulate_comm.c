@@ -67,6 +67,8 @@ enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm
 void cuda_comm_close(struct cuda_comm *c)
 {
     if (!c) return;
+    const char *hangs = getenv("ATOLL_EMULATED_CLOSE");
+    if (hangs && *hangs && atoi(hangs) == c->rank) emulate_hang(c->rt, false);
     emulate_drain(c->rt);
     emulate_memory_release(c->rt, c->buffers);
     if (--c->hall->refs == 0) { /* one thread closes all */

@@ -12,7 +12,7 @@
  * The environment says what goes wrong: ATOLL_STUB_NCCL_VERSION=21800; ATOLL_STUB_NCCL_JOIN=never|refused;
  * ATOLL_STUB_NCCL_REFUSE=1:3 (of rank 1 the third collective is refused), ATOLL_STUB_NCCL_BREAK=1:3 (it never ends,
  * and is known to have failed), ATOLL_STUB_NCCL_STALL=1:3 (it stays in progress), ATOLL_STUB_NCCL_BLOCK=1:3 (the call
- * returns a while after its communicator is aborted). */
+ * returns a while after its communicator is aborted), ATOLL_STUB_NCCL_DESTROY=1 (to destroy it never ends). */
 #include <nccl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -266,6 +266,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     alive(c);
     if (c->running) wrong("destroyed while it has work", c);
     c->end = DESTROYED;
+    const char *hangs = getenv("ATOLL_STUB_NCCL_DESTROY");
+    while (hangs && *hangs && atoi(hangs) == c->rank) pthread_cond_wait(&turned, &lock);
     pthread_mutex_unlock(&lock);
     stub_made(&nccl_faults, -1);
     return fails ? FAILED : ncclSuccess;

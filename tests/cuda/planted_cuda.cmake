@@ -427,6 +427,11 @@ atoll_planted_cuda(aborted_by_who_should_look test_last_resort cuda_watchdog.c
 atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
     "if (w->watch.end) last_resort(w);" "" WAITS)
 
+atoll_planted_cuda(closing_unwatched test_close_hangs cuda_collective.c
+    "comms_close(group, watched);" "comms_close(group, false);" WAITS)
+atoll_planted_cuda(closing_blames_the_first test_close_hangs cuda_collective.c
+    "closed < last ? closed : last" "0" WAITS)
+
 # --- what only the checker sees, or sees before numbers are wrong
 atoll_planted_cuda(place_behind_its_end test_embed cuda_embed
     "row % a->seq * a->c + column, width, place" "row % a->seq * a->c + column + 1, width, place" CHECKED)

@@ -58,4 +58,5 @@ if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # a build without NCCL's header has none
     ATOLL_STUB_NCCL_JOIN=never refused unanswered 'do not join each other, without an answer for 3 s' "${all[@]}"
     ATOLL_STUB_NCCL_STALL=1:10 refused stalled "device cuda:1 Stub 1: does not end what others have ended; no GPU of this worker got on for 3 s" "${all[@]}"
     ATOLL_STUB_HANG=1:400 refused hanging 'device cuda:1 Stub 1: does not come to collective' "${all[@]}"
+    ATOLL_STUB_NCCL_DESTROY=2 refused unclosed 'device cuda:2 Stub 2: communication with the other GPUs of this worker, which is over, does not close, without an answer for 3 s' "${all[@]}"
 fi

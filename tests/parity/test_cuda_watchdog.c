@@ -34,8 +34,8 @@ static struct device *devices[RANKS];
 static struct collective colls[RANKS];
 
 static const char *const switches[] = {"ATOLL_EMULATED_FAIL", "ATOLL_EMULATED_HANG",  "ATOLL_EMULATED_QUEUE",
-                                       "ATOLL_EMULATED_PAGEABLE", "ATOLL_EMULATED_ABORT", "ATOLL_GPU_TIMEOUT",
-                                       "ATOLL_GPU_GRACE"};
+                                       "ATOLL_EMULATED_PAGEABLE", "ATOLL_EMULATED_ABORT", "ATOLL_EMULATED_CLOSE",
+                                       "ATOLL_GPU_TIMEOUT", "ATOLL_GPU_GRACE"};
 
 static char last_line[700];
 static atomic_bool last_called;
@@ -286,6 +286,22 @@ static void test_last_resort(void **state)
     check_last_resort("ATOLL_EMULATED_HANG", "1:1", "does not come to collective 0");
 }
 
+/* All went well, but for the last moment of one GPU. */
+static void test_close_hangs(void **state)
+{
+    (void)state;
+    pthread_t unhang;
+    open_group(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_CLOSE", "1", NULL);
+    each(step_main);
+    for (int r = 0; r < RANKS; r++) assert_int_equal(ranks[r].status, STATUS_OK);
+    pthread_create(&unhang, NULL, unhang_main, NULL);
+    close_group();
+    pthread_join(unhang, NULL);
+    said(last_line, "device cuda:1 emulated");
+    said(last_line, "does not close, without an answer for 1 s");
+    said(last_line, "it did not end by itself within 1 s");
+}
+
 /* All is closed in time, but the process stays: the last resort does, too. */
 static void test_resort_stays(void **state)
 {
@@ -328,6 +344,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_hung_alone),
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_last_resort),
+        cmocka_unit_test(test_close_hangs),
         cmocka_unit_test(test_resort_stays),
         cmocka_unit_test(test_settings),
     };
