@@ -211,7 +211,7 @@ enum status collective_open(struct device *const *devices, int n_ranks, void (*e
     if (n_ranks < 1 || n_ranks > COLLECTIVE_RANKS_MAX) {
         return err_set(err, STATUS_INVALID, "collective of %d ranks: want 1 to %d", n_ranks, COLLECTIVE_RANKS_MAX);
     }
-    if (n_ranks > 1 && devices[0]->ops->collective) return devices[0]->ops->collective(devices, n_ranks, end, out, err);
+    if (devices[0]->ops->collective) return devices[0]->ops->collective(devices, n_ranks, end, out, err);
     struct cpu_group *group = mem_alloc(1, sizeof *group);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;

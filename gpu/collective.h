@@ -66,9 +66,9 @@ struct collective_ops {
     void (*close)(struct collective *coll);
 };
 
-/* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed and costs nothing.
- * `out` is the caller's array, which stays; any of its handles closes the group, before the devices are. Where the
- * devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL).
+/* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed: its calls do
+ * nothing. `out` is the caller's array, which stays; any of its handles closes the group, before the devices are. Where
+ * the devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL).
  * `end`, which may be NULL, is the last resort where a GPU hangs in spite of all (gpu/cuda_watchdog.h): called with a
  * line, from a thread of its own, even after the group was closed; it ends the process. */
 enum status collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),

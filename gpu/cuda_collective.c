@@ -357,6 +357,7 @@ static enum status group_fill(struct cuda_group *group, struct err *err)
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                                  struct collective *out, struct err *err)
 {
+    if (n_ranks == 1) return cuda_alone_open(devices[0], end, out, err);
     struct cuda_group *group = mem_alloc(1, sizeof *group + (size_t)n_ranks * sizeof *group->members);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;

@@ -122,6 +122,8 @@ void cuda_slow_attention(struct cuda_device *cuda, const char *why);
 /* See device.h; cuda_collective.c. */
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                                  struct collective *out, struct err *err);
+/* For one rank: it is looked after, and no more; cuda_alone.c. */
+enum status cuda_alone_open(struct device *dev, void (*end)(const char *line), struct collective *out, struct err *err);
 
 static inline size_t blocks_of(size_t n, size_t each)
 {

@@ -195,11 +195,8 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
 {
     static const char what[] = "a kernel failed";
     cudaError_t code = cudaErrorNotReady;
-    if (!rt->stopped) {
-        check(rt, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream), what);
-        return;
-    }
     atomic_fetch_add(&rt->pulse.waits, 1);
+    if (!rt->stopped) code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
     for (int polls = 0; code == cudaErrorNotReady; polls++) {
         code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (code != cudaErrorNotReady) break;

@@ -122,8 +122,7 @@ static void last_resort(struct cuda_watchdog *w)
 {
     char line[sizeof w->why.msg + 160];
     for (unsigned looks = 0; looks < w->grace * LOOKS;) looks += look_due(w);
-    snprintf(line, sizeof line, "%s; the other ranks of this worker were stopped, but it did not end by itself within "
-             "%u s", w->why.msg, w->grace);
+    snprintf(line, sizeof line, "%s; this worker did not end by itself within %u s", w->why.msg, w->grace);
     pthread_mutex_unlock(&w->lock);
     w->watch.end(line);
     pthread_mutex_lock(&w->lock);

@@ -90,6 +90,7 @@ static void work(struct rank *k)
     ops->at_work(&k->coll, true);
     k->status = obey(k);
     ops->at_work(&k->coll, false);
+    if (k->status == STATUS_OK && ops->failure(&k->coll)) k->status = STATUS_CLOSED;
     if (k->status == STATUS_OK) return;
     if (!k->err.msg[0]) err_set(&k->err, k->status, "rank %d: %s", k->index, status_text(k->status));
     ops->abort(&k->coll, &k->err); /* the others must not wait for this rank's share */
@@ -198,7 +199,8 @@ enum status ranks_start(struct replica *r, struct err *err)
 
 void ranks_stop(struct replica *r)
 {
-    if (r->apart && r->group_open) give_order(r, ORDER_SYNC); /* what is under way needs all ranks */
+    /* What is under way needs all ranks, and the watchdog. */
+    if (r->group_open && (r->apart || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNC);
     give_order(r, ORDER_QUIT);
     for (int i = 1; i < r->n_ranks; i++)
         if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);

@@ -427,6 +427,12 @@ atoll_planted_cuda(aborted_by_who_should_look test_last_resort cuda_watchdog.c
 atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
     "if (w->watch.end) last_resort(w);" "" WAITS)
 
+atoll_planted_cuda(only_gpu_unwatched test_only_gpu_hangs cuda_alone.c
+    "return atomic_load(&alone->at_work) || atomic_load(&cuda_rt_pulse(alone->rt)->waits) > 0;" "return false;" WAITS)
+atoll_planted_cuda(only_gpu_that_rests_taken_for_hung test_only_gpu_is_slow cuda_alone.c
+    "return atomic_load(&alone->at_work) || atomic_load(&cuda_rt_pulse(alone->rt)->waits) > 0;" "return true;" WAITS)
+atoll_planted_cuda(moves_of_the_only_gpu_unseen test_only_gpu_is_slow cuda_alone.c
+    "return atomic_load(&cuda_rt_pulse(alone->rt)->moves);" "return 0;" WAITS)
 atoll_planted_cuda(closing_unwatched test_close_hangs cuda_collective.c
     "comms_close(group, watched);" "comms_close(group, false);" WAITS)
 atoll_planted_cuda(closing_blames_the_first test_close_hangs cuda_collective.c

@@ -55,6 +55,8 @@ atoll_planted_rank(image_is_not_told test_gpus_bf16 gpu/cuda_collective
 atoll_planted_rank(steps_behind_a_rank_that_is_late test_late_rank worker/replica_ranks
     "if (r->apart) return inner_opt_measure_apart(r->opt, k->index, k->grad);"
     "if (r->apart) TRY(inner_opt_measure_apart(r->opt, k->index, k->grad));")
+atoll_planted_rank(trained_on_after_it_was_given_up test_back_too_late worker/replica_ranks
+    "if (k->status == STATUS_OK && ops->failure(&k->coll)) k->status = STATUS_CLOSED;" "")
 
 atoll_planted_test(ranks)
 set_tests_properties(test_ranks_planted PROPERTIES

@@ -38,6 +38,10 @@ ATOLL_STUB_FAIL=0:400 refused failing \
     'device cuda:0 Stub 0: a kernel failed: an illegal memory access was encountered (cudaErrorIllegalAddress)' \
     --train.devices=cuda:0
 
+ATOLL_STUB_HANG=0:400 ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3 refused hanging-alone \
+    'device cuda:0 Stub 0: did not get on for 3 s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it; this worker did not end by itself within 3 s' \
+    --train.devices=cuda:0
+
 if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # a build without NCCL's header has none
     run two --train.devices=cuda:2,0
     same_as_cpu two

@@ -1,6 +1,6 @@
 /* What becomes of the emulated GPUs of one worker when one of them fails, hangs or never comes while the others are in
- * calls that look at nothing: they come back, and the line says which one it was. Without the watchdog each of these
- * would hang, and an alarm ends the test. ctest: labels=threads timeout=60 waits=1 */
+ * calls that look at nothing: they come back, and the line says which one it was; and of an only one. Without the
+ * watchdog each of these would hang, and an alarm ends the test. ctest: labels=threads timeout=60 waits=1 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,22 +47,19 @@ static void last_resort(const char *line)
 }
 
 /* name, value, ..., NULL: of switches */
-static void open_group(void (*end)(const char *line), ...)
+static void open_ranks(int n, void (*end)(const char *line), va_list args)
 {
     struct err err = {0};
-    va_list args;
     alarm(hangs_after);
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) unsetenv(switches[i]);
     setenv("ATOLL_EMULATED_GPUS", "3", 1);
-    va_start(args, end);
     for (const char *name; (name = va_arg(args, const char *));) setenv(name, va_arg(args, const char *), 1);
-    va_end(args);
     atomic_store(&last_called, false);
     memset(ranks, 0, sizeof ranks);
-    for (int r = 0; r < RANKS; r++)
+    for (int r = 0; r < n; r++)
         if (atoll_cuda_plugin.open(r, &devices[r], &err) != STATUS_OK) fail_msg("%s", err.msg);
-    if (collective_open(devices, RANKS, end, colls, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    for (int r = 0; r < RANKS; r++) {
+    if (collective_open(devices, n, end, colls, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    for (int r = 0; r < n; r++) {
         struct rank *k = &ranks[r];
         k->dev = devices[r];
         k->coll = &colls[r];
@@ -71,11 +68,32 @@ static void open_group(void (*end)(const char *line), ...)
     }
 }
 
-static void close_group(void)
+static void open_group(void (*end)(const char *line), ...)
+{
+    va_list args;
+    va_start(args, end);
+    open_ranks(RANKS, end, args);
+    va_end(args);
+}
+
+static void open_alone(void (*end)(const char *line), ...)
+{
+    va_list args;
+    va_start(args, end);
+    open_ranks(1, end, args);
+    va_end(args);
+}
+
+static void close_ranks(int n)
 {
     collective_close(colls);
-    for (int r = 0; r < RANKS; r++) device_close(devices[r]);
+    for (int r = 0; r < n; r++) device_close(devices[r]);
     alarm(0);
+}
+
+static void close_group(void)
+{
+    close_ranks(RANKS);
 }
 
 static void each(void *(*body)(void *rank))
@@ -276,7 +294,7 @@ static void check_last_resort(const char *name, const char *value, const char *w
     close_group();
     said(last_line, "device cuda:1 emulated");
     said(last_line, what);
-    said(last_line, "it did not end by itself within 1 s");
+    said(last_line, "this worker did not end by itself within 1 s");
 }
 
 static void test_last_resort(void **state)
@@ -299,7 +317,35 @@ static void test_close_hangs(void **state)
     pthread_join(unhang, NULL);
     said(last_line, "device cuda:1 emulated");
     said(last_line, "does not close, without an answer for 1 s");
-    said(last_line, "it did not end by itself within 1 s");
+    said(last_line, "this worker did not end by itself within 1 s");
+}
+
+/* A worker's only GPU: the thread is in a wait that looks at nothing, or submits to it now and then. */
+static void test_only_gpu_hangs(void **state)
+{
+    (void)state;
+    pthread_t unhang;
+    open_alone(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_HANG", "0:1", NULL);
+    pthread_create(&unhang, NULL, unhang_main, NULL);
+    work(&ranks[0], alone);
+    pthread_join(unhang, NULL);
+    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: did not get on for 1 s");
+    said(last_line, "device cuda:0 emulated on the CPU: did not get on for 1 s (ATOLL_GPU_TIMEOUT)");
+    said(last_line, "this worker did not end by itself within 1 s");
+    assert_int_equal(colls[0].ops->start_all_reduce(&colls[0], ranks[0].x, FLOATS, 0), STATUS_CLOSED);
+    close_ranks(1);
+}
+
+static void test_only_gpu_is_slow(void **state)
+{
+    (void)state;
+    open_alone(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
+    work(&ranks[0], slow);
+    assert_int_equal(ranks[0].status, STATUS_OK);
+    pass(1500);
+    assert_null(colls[0].ops->failure(&colls[0]));
+    close_ranks(1);
+    assert_false(atomic_load(&last_called));
 }
 
 /* All is closed in time, but the process stays: the last resort does, too. */
@@ -345,6 +391,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_last_resort),
         cmocka_unit_test(test_close_hangs),
+        cmocka_unit_test(test_only_gpu_hangs),
+        cmocka_unit_test(test_only_gpu_is_slow),
         cmocka_unit_test(test_resort_stays),
         cmocka_unit_test(test_settings),
     };

@@ -466,6 +466,30 @@ static void test_failure(void **state)
     assert_true(failed > 1);
 }
 
+static const struct err *given_up(struct collective *coll)
+{
+    static const struct err why = {STATUS_IO, "it hung for a while"};
+    (void)coll;
+    return &why;
+}
+
+/* An only GPU that hung, and got on after it was given up: it is not trained on with. */
+static void test_back_too_late(void **state)
+{
+    (void)state;
+    struct replica_config config = config_of("cuda", 1);
+    struct replica *r = open_replica(&config);
+    struct step_result result;
+    struct err err = {0};
+    steps(r, 0, 1, NULL);
+    struct collective_ops collective = *r->ranks[0].coll.ops;
+    collective.failure = given_up;
+    r->ranks[0].coll.ops = &collective;
+    assert_int_equal(step(r, 1, &result, &err), STATUS_IO);
+    assert_string_equal(err.msg, "it hung for a while");
+    replica_destroy(r);
+}
+
 /* --- nobody submits a step behind a rank that is late */
 
 static const struct collective_ops *true_collective;
@@ -543,7 +567,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused), cmocka_unit_test(test_failure),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_gpus_muon), cmocka_unit_test(test_cpu_muon),
         cmocka_unit_test(test_gpus_bf16_muon), cmocka_unit_test(test_other_ranks_muon),
-        cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_late_rank), cmocka_unit_test(test_back_too_late),
         cmocka_unit_test(test_refused_muon), cmocka_unit_test(test_bf16_moments),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted.sh */
