@@ -54,23 +54,32 @@ static enum status check_served(const struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
+/* The journal of a run whose model was never read is no run yet: the coordinator lets other settings take the place of
+ * its own. A run has a checkpoint from its start on. */
+static bool holds_run(const struct launch_folder *l)
+{
+    static const char *const parts[] = {"journal", "checkpoints"};
+    char path[FILEIO_PATH_MAX];
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (run_path(path, sizeof path, l->dir, parts[i], NULL) != STATUS_OK || run_folder_empty(path)) return false;
+    return true;
+}
+
 bool launch_folder_config(const struct launch_folder *l, struct config *then)
 {
     char path[FILEIO_PATH_MAX];
     struct config_sources sources;
-    if (run_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
+    if (!holds_run(l)) return false;
     if (run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
     config_defaults(then, &sources);
     return config_load(then, &sources, path, NULL) == STATUS_OK;
 }
 
-/* --resume auto continues the journal; never wants a folder without one, and so does PATH, unless the run there began
+/* --resume auto continues the run there; never wants a folder without one, and so does PATH, unless the run there began
  * with it: a command that is given again continues its run. */
 static enum status check_resume(const struct launch_folder *l, struct err *err)
 {
-    char journal[FILEIO_PATH_MAX];
-    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
-    if (!strcmp(l->resume, "auto") || l->begun || run_folder_empty(journal)) return STATUS_OK;
+    if (!strcmp(l->resume, "auto") || l->begun || !holds_run(l)) return STATUS_OK;
     return err_set(err, STATUS_STATE,
                    "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
                    "another --dir",
@@ -93,7 +102,6 @@ static bool init_find_begun(struct launch_folder *l)
 
 enum status launch_folder_find_init(struct launch_folder *l, const char *from, struct err *err)
 {
-    char journal[FILEIO_PATH_MAX];
     if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
         l->begun = init_find_begun(l);
         if (l->begun) return STATUS_OK;
@@ -101,8 +109,7 @@ enum status launch_folder_find_init(struct launch_folder *l, const char *from, s
         err_prefix(err, "--resume");
         return err->code = STATUS_INVALID;
     }
-    TRY(run_path(journal, sizeof journal, l->dir, "journal", err));
-    if (!strcmp(from, "scratch") || !run_folder_empty(journal)) return STATUS_OK;
+    if (!strcmp(from, "scratch") || holds_run(l)) return STATUS_OK;
     enum status status = hf_folder_check(from, err);
     if (status != STATUS_OK) err_prefix(err, "model.init_from");
     return status;

@@ -291,6 +291,8 @@ expect_success launch
 # --resume never wants a new folder; auto and a finished folder go on.
 mkdir -p "$rundir/journal"
 touch "$rundir/journal/log"
+expect_success launch --resume never # a first try that read no model
+mkdir -p "$rundir/checkpoints/round_000000"
 expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
 expect_success launch --resume auto
 expect_failure 2 'atoll: --resume: there is no must: *' launch --resume must

@@ -184,6 +184,19 @@ echo "$latest" >calm/checkpoints/latest
 rm -r calm/checkpoints/newer
 echo "a run from a checkpoint continues"
 
+# A first try whose model could not be read is no run yet: another one may take its place, and nothing but that one does.
+cp -r "calm/checkpoints/$latest" torn
+truncate -s -4 torn/model.safetensors
+code=0
+"$BIN/atoll" launch run.yaml --workers 1 --dir tried --resume torn "${overrides[@]}" 2>tried.err || code=$?
+[[ $code == 2 && $(<tried.err) == *'torn/model.safetensors'* ]] || fail "a torn model: exit $code: $(<tried.err)"
+start tried.log "$BIN/atoll" launch run.yaml --workers 1 --dir tried --resume calm "${overrides[@]}"
+until_true 60 "round 1 from another checkpoint" rounds_reach tried 1
+kill -TERM "$pid"
+finish "$pid" 100 75 "atoll launch --resume after SIGTERM"
+grep -q 'init_from: "calm/checkpoints/round' tried/config.yaml || fail "it starts from: $(grep init_from tried/config.yaml)"
+echo "a run that could not begin begins from another checkpoint"
+
 # The newest checkpoint as text and as a folder.
 "$BIN/atoll" generate calm --tokens 40 --seed 3 --prompt 'the ' >one.txt
 "$BIN/atoll" export calm out >export.txt || fail "export: $(<export.txt)"
