@@ -15,6 +15,7 @@ void std_streams_open(void)
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* the lowest number that is free is taken */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) break;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 bool std_streams_hang_up(void)

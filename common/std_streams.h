@@ -7,7 +7,7 @@
 /* First thing in a main. A descriptor of 0 to 2 that whoever started the program had closed becomes /dev/null: the next
  * file opened would get its number, and every line printed would land in that file. Nothing can be written to
  * such a standard output, so a result that is lost is no success. And SIGPIPE is ignored: who reads along (`| head`)
- * may end before the program does. */
+ * may end before the program does; and SIGXFSZ: a file larger than `ulimit -f` allows is a write that fails. */
 void std_streams_open(void);
 /* SIGHUP is to end this program: the terminal was closed, and nobody said nohup. */
 bool std_streams_hang_up(void);
