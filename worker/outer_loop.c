@@ -158,7 +158,10 @@ static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint6
 {
     if (!sync_on_reject(&loop->sync, m, now_us)) return;
     log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round + 1, m->fragment, m->text);
-    outer_rollback(loop, m->fragment);
+    if (m->code == REJECT_NONFINITE)
+        outer_spoilt(loop, m->fragment, m->round);
+    else
+        outer_rollback(loop, m->fragment);
     for (uint32_t lost; sync_take_lost(&loop->sync, &lost);) outer_rollback(loop, lost);
 }
 

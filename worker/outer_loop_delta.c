@@ -143,16 +143,29 @@ static enum status encode_all(struct outer_loop *loop, const float *values)
     return STATUS_OK;
 }
 
+/* Moments of a poisoned round are not used again. */
+static void start_anew(struct outer_loop *loop, const char *text)
+{
+    log_error("%s: this round is thrown away%s", text,
+              loop->model.inner.load ? ", the inner optimizer starts anew" : "");
+    if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
+        loop->faults = FAULTS_MAX;
+}
+
+static void give_up(struct outer_loop *loop)
+{
+    char text[200];
+    snprintf(text, sizeof text, "training does not stay finite: %s", config_calmer(loop->model.config));
+    sync_fail(&loop->sync, text);
+}
+
 /* Nothing of a poisoned round is used: neither parameters nor moments. The lease goes back with LEAVE. */
 static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
 {
     char text[200];
     loop->faults++;
     snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round + 1, loop->faults);
-    log_error("%s: this round is thrown away%s", text,
-              loop->model.inner.load ? ", the inner optimizer starts anew" : "");
-    if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
-        loop->faults = FAULTS_MAX;
+    start_anew(loop, text);
     if (loop->sync.phase == SYNC_JOINED) {
         memset(&loop->out, 0, sizeof loop->out);
         loop->out.type = MSG_LEAVE;
@@ -161,12 +174,24 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
         (void)outer_send(loop, WIRE_CONTROL);
     }
     sync_train_abandon(&loop->sync, now_us);
-    if (loop->faults < FAULTS_MAX) {
+    if (loop->faults < FAULTS_MAX)
         sync_rejoin(&loop->sync, now_us);
-        return;
-    }
-    snprintf(text, sizeof text, "training does not stay finite: %s", config_calmer(loop->model.config));
-    sync_fail(&loop->sync, text);
+    else
+        give_up(loop);
+}
+
+void outer_spoilt(struct outer_loop *loop, uint32_t fragment, uint64_t round)
+{
+    char text[200];
+    loop->f[fragment].pending = false;
+    outer_residual_reset(loop, fragment);
+    if (loop->spoilt) return; /* by another fragment of this round */
+    loop->spoilt = true;
+    loop->faults++;
+    snprintf(text, sizeof text, "numbers too large after round %" PRIu64 " (time %u in a row)", round + 1,
+             loop->faults);
+    start_anew(loop, text);
+    if (loop->faults >= FAULTS_MAX) give_up(loop);
 }
 
 static uint8_t form_of(const struct outer_loop *loop)
@@ -217,7 +242,8 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
                  status_text(status));
         sync_fail(&loop->sync, loop->text);
     } else {
-        loop->faults = 0;
+        if (!loop->spoilt) loop->faults = 0;
+        loop->spoilt = false;
         if (outer_save_due(loop, round)) outer_save_begin(loop, round, now_us);
         for (uint32_t i = 0; i < loop->n_fragments; i++) bytes[i] = loop->f[i].payload_size;
         sync_work_ready(&loop->sync, round, bytes, now_us);

@@ -82,7 +82,8 @@ struct outer_loop {
     double loss_sum;
 
     struct outer_save save;
-    uint32_t faults; /* non-finite results in a row */
+    uint32_t faults; /* results in a row that were not finite, or refused as that */
+    bool spoilt;     /* deltas of the round trained last were */
 
     struct outer_times times, running; /* of the round that ended, of the one under way */
     uint64_t sent_us, delivered_us;
@@ -113,6 +114,8 @@ void outer_anchor_all(struct outer_loop *loop);
 /* The fragment had the hash `before`, then this update was applied. */
 void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t before, const struct update *u);
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
+/* The delta was refused for its values: rolled back they would be in each later one, too. */
+void outer_spoilt(struct outer_loop *loop, uint32_t fragment, uint64_t round);
 /* fb.residual is the newest copy, or an error was logged. */
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST_CHECK;
 /* fb.residual = 0 */

@@ -121,6 +121,8 @@ wrong 'no memory to speak of' 1 'needs [0-9]+ bytes on cpu .*, and nothing is fr
     env ATOLL_HOST_MEMORY=1000 bash -c 'launch "$@"' launch --train.devices=cpu
 wrong 'an outer rate too high' 1 'does not stay finite: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
     --outer.learning_rate=1000 --train.max_steps=1000
+wrong 'an inner rate too high' 1 'does not stay finite: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
+    --inner.warmup_steps=0 --train.max_steps=1000
 
 echo '--- address'
 wrong 'an address without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w

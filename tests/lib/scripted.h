@@ -35,7 +35,7 @@ struct scripted {
     int joins, leaves, offers, merges, snapshot_gets;
     bool mute;                      /* nothing passes in either direction */
     bool no_work;                   /* no assignments */
-    bool reject;                    /* refuses every delta */
+    uint16_t reject;                /* refuses every delta with this code; 0: none */
     bool hold_merge;                /* takes deltas, merges none */
     bool spoil_hash, spoil_payload; /* of the next update */
     int spoil_snapshots;            /* so many have a bit in a number that their hash does not know */

@@ -192,7 +192,7 @@ static void on_offer(const struct msg_offer *o)
 {
     struct msg m = {
         .type = MSG_REJECT,
-        .reject = {.round = o->round, .fragment = o->fragment, .code = REJECT_LATE, .text = "too late for the test"}};
+        .reject = {.round = o->round, .fragment = o->fragment, .code = s->reject, .text = "refused by the test"}};
     s->offers++;
     if (o->session != s->session) {
         scripted_refuse(REFUSE_UNKNOWN_SESSION);
