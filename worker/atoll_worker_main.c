@@ -79,7 +79,8 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
     const struct option_spec specs[] = {
         {"join", OPTION_TEXT, &a->join, "ADDRESS", "the coordinator's join line, or its run folder on this machine"},
         {"dir", OPTION_TEXT, &a->dir, "DIR", "the worker's own folder (default ./atoll-worker-NAME)"},
-        {"name", OPTION_TEXT, &a->name, "NAME", "unique in the run (default: the host's name)"},
+        {"name", OPTION_TEXT, &a->name, "NAME",
+         "unique in the run (default: the last part of --dir, else the host's name)"},
         {"data.train", OPTION_TEXT, &a->train, "GLOB", "token shards to train on"},
         {"data.val", OPTION_TEXT, &a->val, "GLOB",
          "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},

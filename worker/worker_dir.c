@@ -42,14 +42,17 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
 
 static enum status open_dir(struct worker_dir *d, const char *path, bool patient, struct err *err)
 {
-    char lock[CONFIG_PATH_MAX + 8];
+    char file[CONFIG_PATH_MAX + 16];
     d->lock_fd = -1;
     if ((size_t)snprintf(d->path, sizeof d->path, "%s", path) >= sizeof d->path)
         return err_set(err, STATUS_INVALID, "--dir is longer than %d bytes", CONFIG_PATH_MAX - 1);
+    snprintf(file, sizeof file, "%s/journal", d->path);
+    if (file_exists(file))
+        return err_set(err, STATUS_INVALID, "%s is the folder of a run: give this worker a --dir of its own", d->path);
     TRY(dir_make(d->path, err));
-    snprintf(lock, sizeof lock, "%s/lock", d->path);
-    d->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (d->lock_fd < 0) return err_set(err, STATUS_IO, "cannot open %s: %s", lock, strerror(errno));
+    snprintf(file, sizeof file, "%s/lock", d->path);
+    d->lock_fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (d->lock_fd < 0) return err_set(err, STATUS_IO, "cannot open %s: %s", file, strerror(errno));
     enum status status =
         file_lock(d->lock_fd, patient)
             ? uuid_open(d, err)

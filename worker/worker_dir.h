@@ -15,7 +15,8 @@ struct worker_dir {
     int lock_fd; /* -1: not open */
 };
 
-/* Make and lock the folder, read or make its uuid. EXISTS: another process has it, for two seconds. */
+/* Make and lock the folder, read or make its uuid. EXISTS: another process has it, for two seconds. INVALID: it is a
+ * coordinator's. */
 enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err) MUST_CHECK;
 /* Without names from the user: name = host name (then HOST-2, HOST-3, ...), folder ./atoll-worker-NAME: the first that
  * no process has. A given name (not "") is kept. */

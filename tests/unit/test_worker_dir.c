@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "common/fileio.h"
 #include "tests/lib/tmpdir.h"
 #include "worker/worker_dir.h"
 
@@ -43,10 +44,22 @@ static void test_lock(void **state)
     worker_dir_close(&other);
 }
 
+static void test_folder_of_a_run(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct worker_dir d;
+    assert_int_equal(dir_make(tmpdir_path("journal"), &err), STATUS_OK);
+    assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "is the folder of a run"));
+    assert_int_not_equal(access(tmpdir_path("lock"), F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lock, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_folder_of_a_run, tmpdir_make, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
