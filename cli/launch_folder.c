@@ -30,21 +30,6 @@ static enum status lock(struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
-/* A data set or a model lies there, and no run: a slip. */
-static enum status check_free(const struct launch_folder *l, struct err *err)
-{
-    static const char *const others[] = {"meta.json", "train_000000.bin", "model.safetensors"};
-    char path[FILEIO_PATH_MAX];
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        TRY(run_path(path, sizeof path, l->dir, others[i], err));
-        if (!file_exists(path)) continue;
-        TRY(run_path(path, sizeof path, l->dir, "journal", err));
-        if (file_exists(path)) return STATUS_OK;
-        return err_set(err, STATUS_INVALID, "%s holds %s and no run: name another --dir", l->dir, others[i]);
-    }
-    return STATUS_OK;
-}
-
 /* A coordinator that somebody started by hand has the folder, and its workers need the address in it. */
 static enum status check_served(const struct launch_folder *l, struct err *err)
 {
@@ -117,7 +102,7 @@ enum status launch_folder_find_init(struct launch_folder *l, const char *from, s
 
 enum status launch_folder_take(struct launch_folder *l, struct err *err)
 {
-    TRY(check_free(l, err));
+    TRY(run_dir_check_free(l->dir, err));
     TRY(dir_make(l->dir, err));
     TRY(lock(l, err));
     TRY(check_served(l, err));

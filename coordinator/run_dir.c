@@ -27,9 +27,24 @@ static void path_of(const char *dir, const char *file, char out[FILEIO_PATH_MAX]
     snprintf(out, FILEIO_PATH_MAX, "%s/%s", dir, file);
 }
 
+enum status run_dir_check_free(const char *dir, struct err *err)
+{
+    static const char *const others[] = {"meta.json", "train_000000.bin", "model.safetensors", "uuid"};
+    char path[FILEIO_PATH_MAX];
+    path_of(dir, "journal", path);
+    if (file_exists(path)) return STATUS_OK;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        path_of(dir, others[i], path);
+        if (file_exists(path))
+            return err_set(err, STATUS_INVALID, "%.300s holds %s and no run: name another --dir", dir, others[i]);
+    }
+    return STATUS_OK;
+}
+
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
+    TRY(run_dir_check_free(dir, err));
     TRY(dir_make(dir, err));
     path_of(dir, "lock", path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);

@@ -11,8 +11,10 @@
 #include "wire/msg.h"
 #include "wire/transport.h"
 
+/* INVALID: a data set, a model or the state of a worker lies there, and no run: a slip. */
+enum status run_dir_check_free(const char *dir, struct err *err) MUST_CHECK;
 /* Make the folder, take its lock and remove files that a coordinator killed before left half written; *fd_p holds the
- * lock until closed. EXISTS when another coordinator has it, for two seconds. */
+ * lock until closed. EXISTS when another coordinator has it, for two seconds; INVALID as above. */
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err) MUST_CHECK;
 /* config.yaml: resolved, with where each value came from. */
 enum status run_dir_write_config(const char *dir, const struct config *config, const struct config_sources *sources,

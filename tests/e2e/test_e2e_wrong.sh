@@ -201,6 +201,8 @@ wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare 
 [[ ! -e full-data ]] || fail "prepare leaves $(ls full-data)"
 
 echo '--- what was left behind'
+wrong 'a data set is there' 2 '^atoll: data holds meta.json and no run: name another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
+[[ ! -e data/lock ]] || fail "a coordinator that never began left a lock"
 wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
 wrong 'a run is there already' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
 half_a_run() { # folder checkpoint.every
