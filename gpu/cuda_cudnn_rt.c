@@ -17,12 +17,21 @@ struct cudnn_kernel {
     struct cudnn_plan *plan;
 };
 
+/* NVIDIA's own front end takes neither for attention of 16 bits, forward or backward ("known bugs"). */
+static enum status check_version(size_t number, struct err *err)
+{
+    if (number != 91000 && number != 91001) return STATUS_OK;
+    return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu.%zu is known to be wrong in attention: 9.10.2 or newer is "
+                   "not", number / 10000, number / 100 % 100, number % 100);
+}
+
 enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name, size_t name_size, struct err *err)
 {
     struct cudnn_rt *dnn = mem_alloc(1, sizeof *dnn);
     if (!dnn) return err_set(err, STATUS_NOMEM, "no memory for cuDNN");
     dnn->rt = rt;
     enum status status = cudnn_lib_open(&dnn->lib, err);
+    if (status == STATUS_OK) status = check_version(dnn->lib.number, err);
     if (status == STATUS_OK) {
         cudaStream_t stream = cuda_rt_stream(rt, CUDA_MAIN); /* makes the device this thread's */
         cudnnHandle_t handle;

@@ -264,6 +264,8 @@ atoll_planted_library(test_cuda_cudnn_rt plan_kept test_engines cuda_cudnn_plan
     "if (p->plan) p->lib->unmake(p->plan);" "")
 atoll_planted_library(test_cuda_cudnn_rt pointers_kept_when_refused test_each_fails cuda_cudnn_plan
     "if (status != CUDNN_STATUS_SUCCESS) p->lib->unmake(pack->made);" "")
+atoll_planted_library(test_cuda_cudnn_rt second_of_two_versions_taken test_libraries cuda_cudnn_rt
+    " && number != 91001" "")
 atoll_planted_library(test_cuda_cudnn_rt known_wrong_taken test_known_wrong cuda_cudnn_rt
     "lib->number <= 91500" "lib->number < 91500")
 atoll_planted_plugin(kernels_layers difference_the_other_way test_attn cuda_cudnn_plan

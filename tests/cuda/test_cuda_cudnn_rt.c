@@ -82,7 +82,10 @@ static void test_libraries(void **state)
     refused("/nowhere/libcudnn.so.9", "", "cuDNN cannot be loaded (/nowhere/libcudnn.so.9: cannot open");
     refused("libm.so.6", "", "libm.so.6 has no cudnnGetVersion: cuDNN 9.6 or newer is needed");
     refused(stub_path, "90501", "libcudnn_stub.so is version 9.5: cuDNN 9.6 or newer is needed");
+    refused(stub_path, "91000", "cuDNN 9.10.0 is known to be wrong in attention: 9.10.2 or newer is not");
+    refused(stub_path, "91001", "cuDNN 9.10.1 is known to be wrong in attention: 9.10.2 or newer is not");
     cudnn_rt_close(open_library("90600", "cuDNN 9.6.0"));
+    cudnn_rt_close(open_library("91002", "cuDNN 9.10.2"));
     cudnn_rt_close(open_library("91912", "cuDNN 9.19.12"));
     cudnn_rt_close(NULL);
 }
