@@ -85,7 +85,8 @@ static bool fill(struct cuda_rt *rt, void *to, size_t bytes, bool bf16)
         ok = cudaMemcpyAsync((char *)to + done, to, n, cudaMemcpyDeviceToDevice, rt->stream) == cudaSuccess;
         done += n;
     }
-    mem_free(sample); /* copies from memory that is not pinned have taken what they read */
+    ok = cudaStreamSynchronize(rt->stream) == cudaSuccess && ok; /* copies of memory that is not pinned may be late */
+    mem_free(sample);
     return ok;
 }
 

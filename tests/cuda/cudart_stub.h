@@ -1,8 +1,8 @@
 /* The CUDA runtime without a GPU, as far as gpu/ calls it: for tests of gpu/cuda_rt.c, cuda_gemm*.c and cuda_nccl.c.
  * A device is memory of the host; a stream is a thread that does what was submitted to it, one after the other; kernels
  * are those of tests/cuda/emulate.c. What the runtime's documentation leaves open turns out badly: memory has garbage
- * in it, queries that are not over leave an error behind, and a stream or an event of another device than the current
- * one is refused.
+ * in it, memory that is not pinned is read and written late, queries that are not over leave an error behind, and a
+ * stream or an event of another device than the current one is refused.
  *
  * As a plugin it is told by the environment what it is: ATOLL_STUB_GPUS=2, ATOLL_STUB_DRIVER=12080 (0: none),
  * ATOLL_STUB_CAPABILITY=75, ATOLL_STUB_MEMORY=BYTES, ATOLL_STUB_FAIL=1:100 (device 1 fails at its 100th operation),

@@ -10,6 +10,7 @@ struct stub_gpu {
     cudaError_t error; /* stays: all later calls return it, and nothing runs any more */
     size_t taken;
     unsigned long operations;
+    unsigned long looks; /* how often the host asked what it is about, or waited for it */
 };
 
 extern struct stub_gpu stub_gpus[STUB_GPUS_MAX];

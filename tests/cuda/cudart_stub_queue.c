@@ -1,15 +1,17 @@
 /* Streams, events, copies and launches of the stub (cudart_stub.h). */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "gpu/cuda_kernel.h"
 #include "tests/cuda/cudart_stub_impl.h"
 #include "tests/cuda/emulate_launch.h"
 
-enum { LARGE = 1 << 20 }; /* bytes */
+enum { LARGE = 1 << 20 /* bytes */, HOLD_NS = 5000000 };
 
 struct operation {
     struct operation *next;
@@ -136,11 +138,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
+/* With the lock: what the device holds back goes on. */
+static void looked(int device)
+{
+    stub_gpus[device].looks++;
+    pthread_cond_broadcast(&stub_moved);
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     STUB_BEGIN();
     if (usable(stream) != cudaSuccess) return stub_end(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&stub_lock);
+    looked(stream->device);
     while (((struct stream *)stream)->first) pthread_cond_wait(&stub_moved, &stub_lock);
     cudaError_t code = stub_gpus[stream->device].error;
     pthread_mutex_unlock(&stub_lock);
@@ -152,6 +162,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     STUB_BEGIN();
     if (usable(stream) != cudaSuccess) return stub_end(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&stub_lock);
+    looked(stream->device);
     cudaError_t code = ((struct stream *)stream)->first ? cudaErrorNotReady : stub_gpus[stream->device].error;
     pthread_mutex_unlock(&stub_lock);
     return stub_end(code);
@@ -160,6 +171,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 void stub_settle(int device)
 {
     pthread_mutex_lock(&stub_lock);
+    looked(device);
     for (struct stream *s = streams; s; s = s->next)
         while (s->seen.device == device && s->first) pthread_cond_wait(&stub_moved, &stub_lock);
     pthread_mutex_unlock(&stub_lock);
@@ -258,6 +270,7 @@ static cudaError_t look(cudaEvent_t event, bool wait)
 {
     if (event->destroyed) return cudaErrorInvalidResourceHandle;
     pthread_mutex_lock(&stub_lock);
+    looked(event->device);
     while (wait && event->reached < event->recorded) pthread_cond_wait(&stub_moved, &stub_lock);
     cudaError_t code = event->reached < event->recorded ? cudaErrorNotReady : stub_gpus[event->device].error;
     pthread_mutex_unlock(&stub_lock);
@@ -292,7 +305,27 @@ struct copy {
     void *own; /* what was there when it was asked for, of memory that is not pinned */
     int value; /* without `from`: all bytes */
     size_t bytes;
+    int device;
+    unsigned long looks; /* of the device then */
 };
+
+/* Memory that is not pinned may be read before the call returns, or when the host waits (CUDA's "API synchronization
+ * behavior"); not much later here, for the host may wait for another device meanwhile. It has to be what it was. */
+static void hold(const struct copy *c)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += HOLD_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&stub_lock);
+    while (stub_gpus[c->device].looks == c->looks &&
+           pthread_cond_timedwait(&stub_moved, &stub_lock, &until) != ETIMEDOUT) continue;
+    pthread_mutex_unlock(&stub_lock);
+    if (memcmp(c->own, c->from, c->bytes) == 0) return;
+    fprintf(stderr, "memory that is not pinned was changed before it was copied\n");
+    abort();
+}
 
 /* Whole pages of zeros are given back: the system makes new ones of those that are touched, few of a large block. */
 static void clear(unsigned char *p, size_t bytes)
@@ -307,8 +340,9 @@ static void clear(unsigned char *p, size_t bytes)
 static void run_copy(void *args, bool dead)
 {
     const struct copy *c = args;
+    if (!dead && c->own) hold(c);
     if (!dead && c->from)
-        memcpy(c->to, c->own ? c->own : c->from, c->bytes);
+        memcpy(c->to, c->from, c->bytes);
     else if (!dead && c->value)
         memset(c->to, c->value, c->bytes);
     else if (!dead)
@@ -320,7 +354,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 {
     STUB_BEGIN();
     if (usable(stream) != cudaSuccess) return stub_end(cudaErrorInvalidResourceHandle);
-    struct copy c = {.to = to, .from = from, .bytes = bytes};
+    struct copy c = {.to = to, .from = from, .bytes = bytes, .device = stream->device};
     int source = stub_owner(from, bytes), target = stub_owner(to, bytes);
     bool of_device = kind != cudaMemcpyHostToDevice, to_device = kind != cudaMemcpyDeviceToHost;
     if ((source >= 0) != of_device || (target >= 0) != to_device) return stub_end(cudaErrorInvalidValue);
@@ -330,9 +364,12 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         c.own = malloc(bytes);
         if (!c.own) abort();
         memcpy(c.own, from, bytes);
+        pthread_mutex_lock(&stub_lock);
+        c.looks = stub_gpus[c.device].looks;
+        pthread_mutex_unlock(&stub_lock);
     }
     append(stream, true, run_copy, &c, sizeof c);
-    return target == STUB_PAGEABLE ? cudaStreamSynchronize(stream) : cudaSuccess;
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)

@@ -151,6 +151,8 @@ atoll_planted_library(test_cublaslt timed_with_like_numbers test_faster cuda_gem
     "rng_normal_fill(1, RNG_TIMING, 0, 1, sample, SAMPLE);" "")
 atoll_planted_library(test_cublaslt timed_with_rests_of_others test_faster cuda_gemm_time
     "while (ok && done < bytes) {" "while (ok && done > bytes) {")
+atoll_planted_library(test_cublaslt sample_freed_on_its_way test_faster cuda_gemm_time
+    "ok = cudaStreamSynchronize(rt->stream) == cudaSuccess && ok;" "")
 atoll_planted_library(test_cublaslt slower_form_taken test_faster cuda_gemm_time
     "least[1] < least[0] ? FORM_FUSED : FORM_APART" "least[1] < least[0] ? FORM_APART : FORM_FUSED")
 atoll_planted_library(test_cublaslt kernel_not_timed test_faster cuda_gemm_time

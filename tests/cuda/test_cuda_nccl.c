@@ -30,6 +30,7 @@ struct rank {
     struct cuda_rt *rt;
     struct cuda_comm *comm;
     float *buf; /* [N] */
+    float own[N]; /* what that begins with */
     struct err err; /* of what it did */
 };
 
@@ -56,6 +57,11 @@ static const struct err *stopped(void *ctx)
     return atomic_load(&aborted) ? &why : NULL;
 }
 
+static float number(int rank, size_t i)
+{
+    return (float)((rank + 1) * 100) + (float)i;
+}
+
 /* ---- a worker with several GPUs -------------------------------------------------------------------------------------
  */
 
@@ -67,6 +73,7 @@ static enum status join(struct err *err)
     atomic_store(&aborted, 0);
     for (int r = 0; r < RANKS; r++) {
         ranks[r] = (struct rank){.index = r};
+        for (size_t i = 0; i < N; i++) ranks[r].own[i] = number(r, i); /* copies may read it late: it stays */
         if (cuda_rt_open(r, &ranks[r].rt, name, sizeof name, err) != STATUS_OK) fail_msg("%s", err->msg);
         rt[r] = ranks[r].rt;
         cuda_rt_watch(rt[r], stopped, NULL);
@@ -171,11 +178,6 @@ static void test_libraries(void **state)
 /* ---- collectives ----------------------------------------------------------------------------------------------------
  */
 
-static float number(int rank, size_t i)
-{
-    return (float)((rank + 1) * 100) + (float)i;
-}
-
 static float sum(size_t i)
 {
     float all = 0;
@@ -185,9 +187,7 @@ static float sum(size_t i)
 
 static void fill(struct rank *rank)
 {
-    float x[N];
-    for (size_t i = 0; i < N; i++) x[i] = number(rank->index, i);
-    cuda_rt_copy_on(rank->rt, CUDA_COMM, rank->buf, x, sizeof x, CUDA_UPLOAD);
+    cuda_rt_copy_on(rank->rt, CUDA_COMM, rank->buf, rank->own, sizeof rank->own, CUDA_UPLOAD);
 }
 
 /* The rank's buffer holds want(rank, i). */
