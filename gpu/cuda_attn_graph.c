@@ -171,6 +171,12 @@ size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role r
     return 0;
 }
 
+/* Kernels for 8.x and 12.x sum dq here, too. */
+static bool sums_in_workspace(const struct attn_graph_shape *s)
+{
+    return !s->exact && (s->capability / 10 == 8 || s->capability / 10 == 12);
+}
+
 /* Exact: ds of all heads, in whole tiles. Shared keys: dk and dv of each query head. */
 size_t attn_graph_workspace(const struct attn_graph_shape *s)
 {
@@ -179,6 +185,7 @@ size_t attn_graph_workspace(const struct attn_graph_shape *s)
     size_t rows = (s->seq + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     size_t columns = (s->seq + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS;
     if (s->exact) bytes += heads * rows * columns * ACT_BYTES;
+    if (sums_in_workspace(s)) bytes += heads * s->seq * s->head_dim * sizeof(float);
     if (s->kv_heads != s->heads) bytes += 2 * heads * s->seq * s->head_dim * ACT_BYTES;
     return bytes;
 }

@@ -76,6 +76,7 @@ struct attn_graph_shape {
     size_t batch, heads, kv_heads, seq, head_dim; /* kv_heads divides heads */
     bool exact;                /* backward: dq is one matrix product, summed in a fixed order; costs scratch of T*T */
     enum attn_graph_type type; /* of activations: ATTN_BF16; ATTN_F32 to check the mathematics */
+    int capability;            /* of the GPU, 90: 9.0 */
 };
 
 void attn_graph_forward(struct attn_graph *graph, const struct attn_graph_shape *shape);
@@ -87,8 +88,8 @@ void attn_graph_finite_mask(struct attn_graph *graph);
 
 /* Bytes of the scratch that `role` (ATTN_DOT, ATTN_DQ_SUM) wants; 0 for others and where the graph has none. */
 size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role role);
-/* Bytes of workspace that backward will want, to the byte what cuDNN 9.8 to 9.28 ask for on sm_90. Kernels for 8.x and
- * 12.x sum dq in workspace, too: head_dim floats a row and head more, where the graph is not exact. */
+/* Bytes of workspace that backward will want: to the byte what cuDNN 9.8 to 9.28 ask for on sm_90, and at most 256 more
+ * than that on others. */
 size_t attn_graph_workspace(const struct attn_graph_shape *shape);
 /* Where a tensor of `role` begins in the packed [B,T,(H+2G)*hd] or in its own memory, in elements. */
 size_t attn_graph_offset(const struct attn_graph_shape *shape, enum attn_graph_role role);

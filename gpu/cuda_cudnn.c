@@ -109,7 +109,7 @@ static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const s
 {
     return (struct attn_graph_shape){.batch = s->batch, .heads = s->heads, .seq = s->seq, .head_dim = s->head_dim,
                                      .kv_heads = s->kv_heads ? s->kv_heads : s->heads, .exact = dnn->exact,
-                                     .type = ATTN_BF16};
+                                     .capability = cuda_rt_capability(dnn->rt), .type = ATTN_BF16};
 }
 
 static bool takes_heads(const struct attn_shape *s)

@@ -21,6 +21,11 @@ struct cuda_event {
     cudaEvent_t event;
 };
 
+int cuda_rt_capability(const struct cuda_rt *rt)
+{
+    return rt->capability;
+}
+
 const char *cuda_rt_name(const struct cuda_rt *rt)
 {
     return rt->name;
@@ -129,6 +134,7 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     rt->index = index;
+    rt->capability = prop.major * 10 + prop.minor;
     snprintf(name, name_size, "%s", prop.name);
     snprintf(rt->name, sizeof rt->name, "device cuda:%d %.80s", index, prop.name);
     enum status status = open_in(rt, prop.name, err);

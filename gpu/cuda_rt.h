@@ -133,6 +133,8 @@ void cuda_rt_launched(struct cuda_rt *rt, const char *what);
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what);
 /* "device cuda:1 NVIDIA H200": for messages. */
 const char *cuda_rt_name(const struct cuda_rt *rt);
+/* Its compute capability: 90 for 9.0. */
+int cuda_rt_capability(const struct cuda_rt *rt);
 /* Waits for all queues; the first error since open, or OK. */
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 

@@ -15,7 +15,7 @@ enum {
 };
 
 struct cuda_rt {
-    int index;
+    int index, capability;
     char name[112];                   /* "device cuda:1 NVIDIA H200" */
     cudaStream_t stream;              /* CUDA_MAIN */
     cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */

@@ -9,14 +9,15 @@
  * (that is for tests/cuda/stubs.cmake).
  *
  * Several devices, one thread each: ATOLL_EMULATED_GPUS=n of them (1 unless set). ATOLL_EMULATED_MEMORY=n gives each n
- * bytes (n,m: the first n, the others m); ATOLL_EMULATED_NCCL_MEMORY=n of them go at a communicator's first call. What
- * may go wrong or block on a GPU does so where it is told to:
+ * bytes (n,m: the first n, the others m); ATOLL_EMULATED_NCCL_MEMORY=n of them go at a communicator's first call.
+ * ATOLL_EMULATED_CAPABILITY=n (90) is what they say of themselves. What may go wrong or block on a GPU does so where it
+ * is told to:
  * ATOLL_EMULATED_FAIL=i:n    device i fails at its n-th operation
  * ATOLL_EMULATED_HANG=i:n    it never ends that operation, whatever is aborted (emulate_hangs_end)
  * ATOLL_EMULATED_QUEUE=n     calls block while n operations or more wait in a device's queues
  * ATOLL_EMULATED_PAGEABLE=1  copies block where host memory is not pinned
  * ATOLL_EMULATED_ABORT=hangs to abort communicators never ends, and ends nothing
- * ATOLL_EMULATED_CLOSE=i      to close the communicator of GPU i never ends
+ * ATOLL_EMULATED_CLOSE=i     to close the communicator of GPU i never ends
  * ATOLL_EMULATED_PTX=folder  kernels are what nvcc made of them (ptx.h) */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H

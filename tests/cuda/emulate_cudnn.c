@@ -39,13 +39,14 @@ void cudnn_rt_close(struct cudnn_rt *dnn)
 enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *graph, size_t workspace_max, bool exact,
                              struct cudnn_kernel **out, size_t *workspace, struct err *err)
 {
-    (void)dnn;
     const int64_t *q = graph->tensors[0].dim; /* both graphs begin with q and k */
     size_t rows = (size_t)(q[0] * q[1] * q[2]), bytes = 256;
     bool backward = attn_graph_scratch(graph, ATTN_DOT) > 0;
     if (graph->tensors[0].role != ATTN_Q || (exact && attn_graph_scratch(graph, ATTN_DQ_SUM)))
         return err_set(err, STATUS_UNSUPPORTED, "not the graph that was asked for");
     size_t square = (size_t)((q[2] + 63) / 64 * 64) * (size_t)((q[2] + 127) / 128 * 128);
+    int kind = cuda_rt_capability(dnn->rt) / 10;
+    if (backward && !exact && (kind == 8 || kind == 12)) bytes += rows * (size_t)q[3] * 4;
     if (backward && exact) bytes += (size_t)(q[0] * q[1]) * square * 2;
     if (backward && graph->tensors[1].dim[1] != q[1]) bytes += 2 * rows * (size_t)q[3] * 2;
     if (bytes > workspace_max) return err_set(err, STATUS_LIMIT, "%zu bytes of workspace", bytes);

@@ -63,6 +63,12 @@ void cuda_rt_close(struct cuda_rt *rt)
     mem_free(rt);
 }
 
+int cuda_rt_capability(const struct cuda_rt *rt)
+{
+    (void)rt;
+    return (int)number("ATOLL_EMULATED_CAPABILITY", 90);
+}
+
 const char *cuda_rt_name(const struct cuda_rt *rt)
 {
     return rt->name;

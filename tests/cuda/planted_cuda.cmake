@@ -478,6 +478,8 @@ atoll_planted_cuda(parts_of_unlike_size test_parts cuda_cudnn
     "if (s->batch % parts == 0 && loads && guess(" "if (loads && guess(")
 atoll_planted_cuda(one_sequence_has_no_more_than_several test_one_sequence cuda_cudnn
     "return batch == 1 ? dnn->alone_max : dnn->scratch_max;" "return batch ? dnn->scratch_max : dnn->alone_max;")
+atoll_planted_cuda(sums_in_workspace_not_planned test_generations cuda_cudnn
+    ".capability = cuda_rt_capability(dnn->rt), " "")
 atoll_planted_cuda(row_sums_without_memory test_attention cuda_cudnn
     "if (!p->inference) sizes[PART_DOT] = attn_graph_scratch(&graph, ATTN_DOT);" "")
 atoll_planted_cuda(statistics_of_inference_where_there_are_none test_attention cuda_cudnn

@@ -187,9 +187,11 @@ static void check(const struct attn_graph_shape *shape, bool low)
 }
 
 static const struct attn_graph_shape shapes[] = {
-    {.batch = 1, .heads = 1, .kv_heads = 1, .seq = 1, .head_dim = 8}, {2, 3, 3, 5, 8, false, ATTN_F32},
-    {1, 2, 2, 33, 16, false, ATTN_F32}, {2, 2, 2, 17, 64, false, ATTN_F32}, {1, 1, 1, 40, 128, false, ATTN_F32},
-    {2, 4, 2, 9, 8, false, ATTN_F32}, {2, 6, 2, 20, 16, false, ATTN_F32}, {1, 4, 1, 12, 80, false, ATTN_F32},
+    {.batch = 1, .heads = 1, .kv_heads = 1, .seq = 1, .head_dim = 8},
+    {2, 3, 3, 5, 8, false, ATTN_F32, 90},    {1, 2, 2, 33, 16, false, ATTN_F32, 90},
+    {2, 2, 2, 17, 64, false, ATTN_F32, 90},  {1, 1, 1, 40, 128, false, ATTN_F32, 90},
+    {2, 4, 2, 9, 8, false, ATTN_F32, 90},    {2, 6, 2, 20, 16, false, ATTN_F32, 90},
+    {1, 4, 1, 12, 80, false, ATTN_F32, 90},
 };
 
 static void test_graphs(void **state)
