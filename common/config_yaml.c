@@ -83,10 +83,24 @@ static enum status want_mapping(struct yaml_reader *y, const char *what)
                    y->where, line_of(y), what);
 }
 
-static bool is_null(const yaml_event_t *e)
+static bool is_plain(const yaml_event_t *e)
 {
     return e->type == YAML_SCALAR_EVENT && e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && !e->data.scalar.anchor &&
-           !e->data.scalar.tag && (!e->data.scalar.length || !strcmp((const char *)e->data.scalar.value, "~"));
+           !e->data.scalar.tag;
+}
+
+/* YAML's words for nothing. */
+static bool is_null_word(const yaml_event_t *e)
+{
+    static const char *const words[] = {"~", "null", "Null", "NULL"};
+    for (size_t i = 0; i < sizeof words / sizeof *words && is_plain(e); i++)
+        if (!strcmp((const char *)e->data.scalar.value, words[i])) return true;
+    return false;
+}
+
+static bool is_null(const yaml_event_t *e)
+{
+    return is_null_word(e) || (is_plain(e) && !e->data.scalar.length);
 }
 
 /* The current scalar for error lines, and for look-ups that fail anyway when it is cut. */
@@ -118,6 +132,9 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
     snprintf(what, sizeof what, "%s.%s", k->section, k->key);
     TRY(want_scalar(y, what));
     size_t line = line_of(y);
+    if (is_null_word(&y->event))
+        return err_set(y->err, STATUS_INVALID, "%s:%zu: %s is %s, YAML's word for no value: leave the key out, or "
+                       "write it in quotes", y->where, line, what, (const char *)y->event.data.scalar.value);
     enum status status = config_value_set(s->config, index, (const char *)y->event.data.scalar.value, y->err);
     if (status != STATUS_OK) {
         err_prefix(y->err, "%s:%zu", y->where, line);

@@ -143,7 +143,11 @@ static enum status recover(struct engine *e, struct err *err)
     clock_go_on(e);
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
-    TRY(journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err));
+    enum status status =
+        journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err);
+    if (status == STATUS_CORRUPT && !e->n_kept)
+        err_prefix(err, "checkpoints/ holds none, so the whole journal is needed");
+    TRY(status);
     const struct snapshot_info *newest = engine_newest(e);
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);

@@ -231,6 +231,10 @@ until_true 20 "the checkpoint before" grep -q '^listening' cut.log
 kill -TERM "$pid"
 finish "$pid" 20 75 "a coordinator that went back to the checkpoint before"
 [[ -d cut/checkpoints/$(<cut/checkpoints/latest) ]] || fail "checkpoints/latest names one that was removed: $(<cut/checkpoints/latest)"
+cp -r gone bare
+rm -rf bare/checkpoints bare/journal/00000000.log
+wrong 'checkpoints gone' 1 '^atoll: checkpoints/ holds none, so the whole journal is needed: journal/00000000.log is missing: restore' \
+    "$BIN/atoll-coordinator" run.yaml --dir bare --train.max_steps=100000 --checkpoint.every=4
 segments=(gone/journal/*.log)
 mv "${segments[-1]}" gone/journal/99999999.log
 wrong 'part of the journal gone' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
