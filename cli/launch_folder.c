@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/run_folder.h"
@@ -40,14 +41,15 @@ static enum status check_served(const struct launch_folder *l, struct err *err)
 }
 
 /* The journal of a run whose model was never read is no run yet: the coordinator lets other settings take the place of
- * its own. A run has a checkpoint from its start on. */
+ * its own. One that began has a checkpoint, or, where somebody removed these, its events. */
 static bool holds_run(const struct launch_folder *l)
 {
-    static const char *const parts[] = {"journal", "checkpoints"};
     char path[FILEIO_PATH_MAX];
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (run_path(path, sizeof path, l->dir, parts[i], NULL) != STATUS_OK || run_folder_empty(path)) return false;
-    return true;
+    struct stat events;
+    if (run_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
+    if (run_path(path, sizeof path, l->dir, "checkpoints", NULL) != STATUS_OK || !run_folder_empty(path)) return true;
+    if (run_path(path, sizeof path, l->dir, "metrics.jsonl", NULL) != STATUS_OK) return true;
+    return stat(path, &events) == 0 && events.st_size > 0;
 }
 
 bool launch_folder_config(const struct launch_folder *l, struct config *then)

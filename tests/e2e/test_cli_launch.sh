@@ -294,6 +294,10 @@ touch "$rundir/journal/log"
 expect_success launch --resume never # a first try that read no model
 mkdir -p "$rundir/checkpoints/round_000000"
 expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
+rmdir "$rundir/checkpoints/round_000000" # the journal alone may be enough to go on
+echo '{}' >"$rundir/metrics.jsonl"
+expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
+rm "$rundir/metrics.jsonl"
 expect_success launch --resume auto
 expect_failure 2 'atoll: --resume: there is no must: *' launch --resume must
 expect_failure 2 'atoll: --workers is missing*' "$atoll" launch run.yaml --dir "$rundir"
