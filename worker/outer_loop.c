@@ -281,6 +281,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
+    if (loop->inner_spoilt) outer_inner_anew(loop);
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
     if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
     outer_anchor_all(loop);

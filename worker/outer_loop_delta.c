@@ -143,11 +143,15 @@ static enum status encode_all(struct outer_loop *loop, const float *values)
     return STATUS_OK;
 }
 
-/* Moments of a poisoned round are not used again. */
-static void start_anew(struct outer_loop *loop, const char *text)
+static void log_thrown_away(const struct outer_loop *loop, const char *text)
 {
     log_error("%s: this round is thrown away%s", text,
               loop->model.inner.load ? ", the inner optimizer starts anew" : "");
+}
+
+void outer_inner_anew(struct outer_loop *loop)
+{
+    loop->inner_spoilt = false;
     if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
         loop->faults = FAULTS_MAX;
 }
@@ -165,7 +169,8 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     char text[200];
     loop->faults++;
     snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round + 1, loop->faults);
-    start_anew(loop, text);
+    log_thrown_away(loop, text);
+    outer_inner_anew(loop);
     if (loop->sync.phase == SYNC_JOINED) {
         memset(&loop->out, 0, sizeof loop->out);
         loop->out.type = MSG_LEAVE;
@@ -186,11 +191,11 @@ void outer_spoilt(struct outer_loop *loop, uint32_t fragment, uint64_t round)
     loop->f[fragment].pending = false;
     outer_residual_reset(loop, fragment);
     if (loop->spoilt) return; /* by another fragment of this round */
-    loop->spoilt = true;
+    loop->spoilt = loop->inner_spoilt = true;
     loop->faults++;
     snprintf(text, sizeof text, "numbers too large after round %" PRIu64 " (time %u in a row)", round + 1,
              loop->faults);
-    start_anew(loop, text);
+    log_thrown_away(loop, text);
     if (loop->faults >= FAULTS_MAX) give_up(loop);
 }
 

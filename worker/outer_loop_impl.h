@@ -82,8 +82,9 @@ struct outer_loop {
     double loss_sum;
 
     struct outer_save save;
-    uint32_t faults; /* results in a row that were not finite, or refused as that */
-    bool spoilt;     /* deltas of the round trained last were */
+    uint32_t faults;   /* results in a row that were not finite, or refused as that */
+    bool spoilt;       /* deltas of the round trained last were */
+    bool inner_spoilt; /* the inner optimizer starts anew with the next round: a step may be under way now */
 
     struct outer_times times, running; /* of the round that ended, of the one under way */
     uint64_t sent_us, delivered_us;
@@ -116,6 +117,8 @@ void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t be
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
 /* The delta was refused for its values: rolled back they would be in each later one, too. */
 void outer_spoilt(struct outer_loop *loop, uint32_t fragment, uint64_t round);
+/* Moments of a poisoned round are not used again. Between rounds. */
+void outer_inner_anew(struct outer_loop *loop);
 /* fb.residual is the newest copy, or an error was logged. */
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST_CHECK;
 /* fb.residual = 0 */
