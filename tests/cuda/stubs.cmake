@@ -248,7 +248,7 @@ atoll_planted_library(test_cuda_nccl asked_during_the_abort test_stalls cuda_ncc
     "if (!c->ended && library.f.CommGetAsyncError" "if (library.f.CommGetAsyncError")
 atoll_planted_library(test_cuda_nccl destroyed_after_the_abort test_breaks cuda_nccl
     "comms[r]->comm = NULL;" "continue;")
-atoll_planted_library(test_cuda_nccl calls_behind_one_that_failed test_each_fails cuda_nccl
+atoll_planted_library(test_cuda_nccl calls_behind_one_that_failed test_nothing_behind_a_failure cuda_nccl
     "!c->ended && !c->broken && c->comm" "!c->ended && c->comm")
 
 # --- attention by cuDNN

@@ -372,6 +372,47 @@ static void test_refused(void **state)
     leave();
 }
 
+static void reduce_and_scatter(struct rank *rank)
+{
+    all_reduce(rank);
+    reduce_scatter(rank);
+}
+
+static struct stub_faults *faults_of_stub(void)
+{
+    void *stub = dlopen(stub_path, RTLD_NOW), *found = stub ? dlsym(stub, "nccl_faults") : NULL;
+    assert_non_null(found);
+    return found;
+}
+
+/* NCCL need not know that a call failed: the next one would meet what the others still wait with. */
+static void test_nothing_behind_a_failure(void **state)
+{
+    (void)state;
+    struct stub_faults *f = faults_of_stub();
+    pthread_t threads[RANKS];
+    int refused = 0, closed = 0;
+    alarm(20);
+    join_well();
+    f->call = "ncclAllReduce";
+    f->status = ncclSystemError;
+    f->after = 1;
+    begin(threads, reduce_and_scatter);
+    while (atomic_load(&n_done) == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    for (int r = 0; r < RANKS; r++)
+        if (ranks[r].err.code == STATUS_OK) until_it_waits(&ranks[r]);
+    abort_all();
+    end(threads);
+    for (int r = 0; r < RANKS; r++) {
+        refused += ranks[r].err.code == STATUS_IO;
+        closed += ranks[r].err.code == STATUS_CLOSED;
+    }
+    assert_int_equal(refused, 1);
+    assert_int_equal(closed, RANKS - 1);
+    leave();
+    alarm(0);
+}
+
 /* The same part of a group. */
 static void test_refused_in_a_group(void **state)
 {
@@ -513,11 +554,8 @@ static void each_fails(struct stub_faults *f, ncclResult_t status, const char *c
 static void test_each_fails(void **state)
 {
     (void)state;
-    struct stub_faults *f;
-    void *stub = dlopen(stub_path, RTLD_NOW), *found = stub ? dlsym(stub, "nccl_faults") : NULL;
-    assert_non_null(found);
+    struct stub_faults *f = faults_of_stub();
     (void)setenv("ATOLL_NCCL_LIBRARY", stub_path, 1);
-    f = found;
     each_fails(f, ncclSystemError, NULL);
     each_fails(f, ncclInProgress, "ncclCommGetAsyncError");
 }
@@ -529,6 +567,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_cannot_join), cmocka_unit_test(test_never_joins),
                                        cmocka_unit_test(test_refused),     cmocka_unit_test(test_refused_in_a_group),
                                        cmocka_unit_test(test_breaks),      cmocka_unit_test(test_stalls),
+                                       cmocka_unit_test(test_nothing_behind_a_failure),
                                        cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
