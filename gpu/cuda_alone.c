@@ -29,24 +29,12 @@ static uint64_t alone_moves(void *ctx)
     return atomic_load(&cuda_rt_pulse(alone->rt)->moves);
 }
 
-static bool alone_failed(void *ctx, struct err *why)
-{
-    (void)ctx;
-    (void)why;
-    return false; /* its thread says so */
-}
-
 static void alone_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
 {
     struct cuda_alone *alone = ctx;
     (void)ask;
     err_set(why, STATUS_IO, "%s: did not get on for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
             cuda_rt_name(alone->rt), seconds);
-}
-
-static void abort_nothing(void *ctx)
-{
-    (void)ctx; /* there is nothing to abort */
 }
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
@@ -131,8 +119,8 @@ enum status cuda_alone_open(struct device *dev, void (*end)(const char *line), s
     struct cuda_alone *alone = mem_alloc(1, sizeof *alone);
     if (!alone) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     alone->rt = cuda_of(dev)->rt;
-    const struct cuda_watch watch = {.ctx = alone, .busy = alone_busy, .moves = alone_moves, .failed = alone_failed,
-                                     .blame = alone_blame, .abort = abort_nothing, .end = end};
+    const struct cuda_watch watch = {.ctx = alone, .busy = alone_busy, .moves = alone_moves, .blame = alone_blame,
+                                     .end = end};
     enum status status = cuda_watchdog_start(&watch, &alone->watchdog, err);
     if (status != STATUS_OK) {
         mem_free(alone);

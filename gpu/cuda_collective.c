@@ -240,24 +240,10 @@ static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
 
-/* A watchdog of its own: a GPU that hangs may keep this for ever, too, and there is nothing left to abort. */
-static bool closing_busy(void *ctx)
-{
-    (void)ctx;
-    return true;
-}
-
 static uint64_t closing_moves(void *ctx)
 {
     struct cuda_group *group = ctx;
     return (uint64_t)atomic_load(&group->closed);
-}
-
-static bool closing_failed(void *ctx, struct err *why)
-{
-    (void)ctx;
-    (void)why;
-    return false;
 }
 
 static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
@@ -270,17 +256,11 @@ static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why
             "without an answer for %u s (ATOLL_GPU_TIMEOUT)", cuda_rt_name(rt), seconds);
 }
 
-static void closing_abort(void *ctx)
-{
-    (void)ctx;
-}
-
-/* After a failure the last resort of the group's own watchdog stays. One that cannot be started is done without. */
+/* With a watchdog of its own, as a GPU that hangs may keep this for ever, too; after a failure the last resort of the
+ * group's stays. One that cannot be started is done without. */
 static void comms_close(struct cuda_group *group, bool watched)
 {
-    const struct cuda_watch watch = {.ctx = group, .busy = closing_busy, .moves = closing_moves,
-                                     .failed = closing_failed, .blame = closing_blame, .abort = closing_abort,
-                                     .end = group->end};
+    const struct cuda_watch watch = {.ctx = group, .moves = closing_moves, .blame = closing_blame, .end = group->end};
     struct cuda_watchdog *watchdog = NULL;
     struct err ignored = {0};
     if (watched && group->end && cuda_watchdog_start(&watch, &watchdog, &ignored) != STATUS_OK) watchdog = NULL;

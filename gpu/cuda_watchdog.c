@@ -53,7 +53,7 @@ static void note_failure(struct cuda_watchdog *w, const struct err *why)
 static void *abort_main(void *arg)
 {
     struct cuda_watchdog *w = arg;
-    w->watch.abort(w->watch.ctx);
+    if (w->watch.abort) w->watch.abort(w->watch.ctx);
     pthread_mutex_lock(&w->lock);
     w->aborted = true;
     w->helpers--;
@@ -109,9 +109,10 @@ static void look(struct cuda_watchdog *w)
         struct err why = {0};
         if (!look_due(w) || w->closing) continue;
         uint64_t now = w->watch.moves(w->watch.ctx);
-        idle = now == moves && w->watch.busy(w->watch.ctx) ? idle + 1 : 0;
+        bool busy = !w->watch.busy || w->watch.busy(w->watch.ctx);
+        idle = now == moves && busy ? idle + 1 : 0;
         moves = now;
-        if (w->watch.failed(w->watch.ctx, &why))
+        if (w->watch.failed && w->watch.failed(w->watch.ctx, &why))
             note_failure(w, &why);
         else if (w->timeout && idle >= w->timeout * LOOKS)
             stalled(w);

@@ -19,14 +19,14 @@ struct cuda_watchdog;
 /* What it asks and does; all with ctx, from its threads. */
 struct cuda_watch {
     void *ctx;
-    /* These never block. A rank is at work, and so somebody may wait for it; what all got done, a number that grows; a
-     * failure that no rank has seen yet, with a line. */
+    /* These never block. A rank is at work, and so somebody may wait for it (NULL: always); what all got done, a number
+     * that grows; a failure that no rank has seen yet, with a line (NULL: there is none). */
     bool (*busy)(void *ctx);
     uint64_t (*moves)(void *ctx);
     bool (*failed)(void *ctx, struct err *why);
     /* Who is missed after so many seconds without a move: a line. Only with `ask` it asks the GPUs, and may block. */
     void (*blame)(void *ctx, unsigned seconds, bool ask, struct err *why);
-    void (*abort)(void *ctx); /* once, after the first failure; may block */
+    void (*abort)(void *ctx); /* once, after the first failure; may block; NULL: there is nothing to abort */
     void (*end)(const char *line); /* does not return; NULL: there is no last resort */
 };
 

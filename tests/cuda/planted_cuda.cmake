@@ -419,9 +419,9 @@ atoll_planted_cuda(nobody_looks test_stays_away cuda_watchdog.c
 atoll_planted_cuda(last_failure_told test_failed_beside_full_queues cuda_watchdog.c
     "if (atomic_load(&w->failed)) return;" "" WAITS)
 atoll_planted_cuda(slow_taken_for_hung test_slow cuda_watchdog.c
-    "now == moves && w->watch.busy(w->watch.ctx)" "w->watch.busy(w->watch.ctx)" WAITS)
+    "now == moves && busy" "busy" WAITS)
 atoll_planted_cuda(idle_taken_for_hung test_slow cuda_watchdog.c
-    "now == moves && w->watch.busy(w->watch.ctx)" "now == moves" WAITS)
+    "now == moves && busy" "now == moves" WAITS)
 atoll_planted_cuda(aborted_by_who_should_look test_last_resort cuda_watchdog.c
     "thread_start(&thread, body, w) == 0" "false" WAITS)
 atoll_planted_cuda(no_last_resort test_last_resort cuda_watchdog.c
