@@ -93,7 +93,8 @@ static bool is_plain(const yaml_event_t *e)
 static bool is_null_word(const yaml_event_t *e)
 {
     static const char *const words[] = {"~", "null", "Null", "NULL"};
-    for (size_t i = 0; i < sizeof words / sizeof *words && is_plain(e); i++)
+    if (!is_plain(e)) return false;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (!strcmp((const char *)e->data.scalar.value, words[i])) return true;
     return false;
 }
