@@ -47,13 +47,16 @@ static void last_resort(const char *line)
 }
 
 /* name, value, ..., NULL: of switches */
-static void open_ranks(int n, void (*end)(const char *line), va_list args)
+static void open_ranks(int n, void (*end)(const char *line), ...)
 {
     struct err err = {0};
+    va_list args;
     alarm(hangs_after);
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) unsetenv(switches[i]);
     setenv("ATOLL_EMULATED_GPUS", "3", 1);
+    va_start(args, end);
     for (const char *name; (name = va_arg(args, const char *));) setenv(name, va_arg(args, const char *), 1);
+    va_end(args);
     atomic_store(&last_called, false);
     memset(ranks, 0, sizeof ranks);
     for (int r = 0; r < n; r++)
@@ -66,22 +69,6 @@ static void open_ranks(int n, void (*end)(const char *line), va_list args)
         k->x = k->dev->ops->alloc(k->dev, sizeof k->host);
         for (int i = 0; i < FLOATS; i++) k->host[i] = (float)(r + 1);
     }
-}
-
-static void open_group(void (*end)(const char *line), ...)
-{
-    va_list args;
-    va_start(args, end);
-    open_ranks(RANKS, end, args);
-    va_end(args);
-}
-
-static void open_alone(void (*end)(const char *line), ...)
-{
-    va_list args;
-    va_start(args, end);
-    open_ranks(1, end, args);
-    va_end(args);
 }
 
 static void close_ranks(int n)
@@ -165,7 +152,7 @@ static void test_failed_beside_full_queues(void **state)
     for (int at = 1; at <= 8; at++) { /* 8: the second collective */
         char fails[16];
         snprintf(fails, sizeof fails, "1:%d", at);
-        open_group(NULL, "ATOLL_EMULATED_FAIL", fails, "ATOLL_EMULATED_QUEUE", "3", NULL);
+        open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", fails, "ATOLL_EMULATED_QUEUE", "3", NULL);
         each(step_main);
         first_was(1, "a kernel failed");
         close_group();
@@ -175,7 +162,7 @@ static void test_failed_beside_full_queues(void **state)
 static void test_failed_beside_copies_that_block(void **state)
 {
     (void)state;
-    open_group(NULL, "ATOLL_EMULATED_FAIL", "1:2", "ATOLL_EMULATED_PAGEABLE", "1", NULL);
+    open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", "1:2", "ATOLL_EMULATED_PAGEABLE", "1", NULL);
     each(step_main);
     first_was(1, "a kernel failed");
     close_group();
@@ -200,7 +187,7 @@ static void test_stays_away(void **state)
     (void)state;
     static const char *const queues[] = {"0", "3"};
     for (int i = 0; i < 2; i++) {
-        open_group(NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
+        open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
         each(away_main);
         first_was(-1, "does not come to collective 0");
         close_group();
@@ -211,7 +198,7 @@ static void test_stays_away(void **state)
 static void test_hung_gpu(void **state)
 {
     (void)state;
-    open_group(NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
+    open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
     each(step_main);
     first_was(-1, "does not come to collective 1");
     emulate_hangs_end(); /* a true one would not let the device be closed */
@@ -234,7 +221,7 @@ static void *alone_main(void *arg)
 static void test_hung_alone(void **state)
 {
     (void)state;
-    open_group(NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
+    open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
     each(alone_main);
     said(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
     said(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
@@ -265,7 +252,7 @@ static void *slow_main(void *arg)
 static void test_slow(void **state)
 {
     (void)state;
-    open_group(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
+    open_ranks(RANKS, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
     each(slow_main);
     for (int r = 0; r < RANKS; r++) assert_int_equal(ranks[r].status, STATUS_OK);
     assert_null(colls[0].ops->failure(&colls[0]));
@@ -286,8 +273,8 @@ static void *unhang_main(void *arg)
 static void check_last_resort(const char *name, const char *value, const char *what)
 {
     pthread_t unhang;
-    open_group(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_QUEUE", "3", name, value,
-               "ATOLL_EMULATED_FAIL", !strcmp(name, "ATOLL_EMULATED_ABORT") ? "1:2" : "", NULL);
+    open_ranks(RANKS, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_QUEUE", "3", name,
+               value, "ATOLL_EMULATED_FAIL", !strcmp(name, "ATOLL_EMULATED_ABORT") ? "1:2" : "", NULL);
     pthread_create(&unhang, NULL, unhang_main, NULL);
     each(step_main);
     pthread_join(unhang, NULL);
@@ -309,7 +296,7 @@ static void test_close_hangs(void **state)
 {
     (void)state;
     pthread_t unhang;
-    open_group(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_CLOSE", "1", NULL);
+    open_ranks(RANKS, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_CLOSE", "1", NULL);
     each(step_main);
     for (int r = 0; r < RANKS; r++) assert_int_equal(ranks[r].status, STATUS_OK);
     pthread_create(&unhang, NULL, unhang_main, NULL);
@@ -325,7 +312,7 @@ static void test_only_gpu_hangs(void **state)
 {
     (void)state;
     pthread_t unhang;
-    open_alone(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_HANG", "0:1", NULL);
+    open_ranks(1, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", "ATOLL_EMULATED_HANG", "0:1", NULL);
     pthread_create(&unhang, NULL, unhang_main, NULL);
     work(&ranks[0], alone);
     pthread_join(unhang, NULL);
@@ -339,7 +326,7 @@ static void test_only_gpu_hangs(void **state)
 static void test_only_gpu_is_slow(void **state)
 {
     (void)state;
-    open_alone(last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
+    open_ranks(1, last_resort, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_GPU_GRACE", "1", NULL);
     work(&ranks[0], slow);
     assert_int_equal(ranks[0].status, STATUS_OK);
     pass(1500);
@@ -352,7 +339,7 @@ static void test_only_gpu_is_slow(void **state)
 static void test_resort_stays(void **state)
 {
     (void)state;
-    open_group(last_resort, "ATOLL_EMULATED_FAIL", "1:1", "ATOLL_GPU_GRACE", "1", NULL);
+    open_ranks(RANKS, last_resort, "ATOLL_EMULATED_FAIL", "1:1", "ATOLL_GPU_GRACE", "1", NULL);
     each(step_main);
     first_was(1, "a kernel failed");
     close_group();
@@ -365,7 +352,7 @@ static void test_settings(void **state)
 {
     (void)state;
     struct err err = {0};
-    open_group(NULL, NULL);
+    open_ranks(RANKS, NULL, NULL);
     close_group();
     for (int r = 0; r < RANKS; r++) assert_int_equal(atoll_cuda_plugin.open(r, &devices[r], NULL), STATUS_OK);
     setenv("ATOLL_GPU_TIMEOUT", "soon", 1);
