@@ -307,3 +307,10 @@ void scripted_end(void)
         s->stored[i] = NULL;
     }
 }
+
+int scripted_teardown(void **state)
+{
+    (void)state;
+    scripted_end();
+    return 0;
+}

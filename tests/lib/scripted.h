@@ -71,6 +71,7 @@ void scripted_begin_on(const char *codec_up, const char *codec_down, struct devi
 /* The same with method async: updates (scripted_publish, without its delta) may come while it trains. */
 void scripted_begin_async(const char *codec_up, const char *codec_down, struct device *device);
 void scripted_end(void);
+int scripted_teardown(void **state); /* the same, for cmocka */
 void scripted_worker_up(void);
 void scripted_worker_kill(void);
 /* Until a save that is under way has reached the disk, without the worker noticing. */

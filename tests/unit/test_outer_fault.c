@@ -13,13 +13,6 @@
 
 static struct scripted *const s = &scripted;
 
-static int end(void **state)
-{
-    (void)state;
-    scripted_end();
-    return 0;
-}
-
 static void test_not_finite_is_never_sent(void **state)
 {
     (void)state;
@@ -77,8 +70,8 @@ static void test_too_large_is_sent_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_not_finite_is_never_sent, end),
-        cmocka_unit_test_teardown(test_too_large_is_sent_once, end),
+        cmocka_unit_test_teardown(test_not_finite_is_never_sent, scripted_teardown),
+        cmocka_unit_test_teardown(test_too_large_is_sent_once, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,13 +18,6 @@
 
 static struct scripted *const s = &scripted;
 
-static int end(void **state)
-{
-    (void)state;
-    scripted_end();
-    return 0;
-}
-
 static void test_fresh_join_makes_version_0(void **state)
 {
     (void)state;
@@ -522,32 +515,32 @@ int main(void)
 {
     log_set_level(LOG_ERROR - 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_fresh_join_makes_version_0, end),
-        cmocka_unit_test_teardown(test_lossless_sends_parameters, end),
-        cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, end),
-        cmocka_unit_test_teardown(test_late_joiner_takes_snapshot_and_log, end),
-        cmocka_unit_test_teardown(test_killed_after_saving_offers_the_same_bytes, end),
-        cmocka_unit_test_teardown(test_kills_do_not_change_the_run, end),
-        cmocka_unit_test_teardown(test_upload_resumes_after_restart_of_the_coordinator, end),
-        cmocka_unit_test_teardown(test_rejection_puts_the_delta_back, end),
-        cmocka_unit_test_teardown(test_passed_over_is_put_back, end),
-        cmocka_unit_test_teardown(test_wrong_hash_drops_everything_and_rejoins, end),
-        cmocka_unit_test_teardown(test_damaged_update_is_asked_for_again, end),
-        cmocka_unit_test_teardown(test_damaged_snapshot_is_asked_for_again, end),
-        cmocka_unit_test_teardown(test_log_gone_means_snapshot_and_no_residual, end),
-        cmocka_unit_test_teardown(test_older_state_resets_its_residual, end),
-        cmocka_unit_test_teardown(test_torn_newest_state_falls_back_to_the_older, end),
-        cmocka_unit_test_teardown(test_state_of_another_run_is_not_used, end),
-        cmocka_unit_test_teardown(test_no_answer, end),
-        cmocka_unit_test_teardown(test_refused_for_good, end),
-        cmocka_unit_test_teardown(test_another_run_at_the_address, end),
-        cmocka_unit_test_teardown(test_taken_name, end),
-        cmocka_unit_test_teardown(test_evaluation_and_end, end),
-        cmocka_unit_test_teardown(test_bad_network, end),
-        cmocka_unit_test_teardown(test_no_allocation_after_the_layout_is_known, end),
-        cmocka_unit_test_teardown(test_times_add_up, end),
-        cmocka_unit_test_teardown(test_out_of_memory_at_config, end),
-        cmocka_unit_test_teardown(test_no_memory_for_an_update, end),
+        cmocka_unit_test_teardown(test_fresh_join_makes_version_0, scripted_teardown),
+        cmocka_unit_test_teardown(test_lossless_sends_parameters, scripted_teardown),
+        cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, scripted_teardown),
+        cmocka_unit_test_teardown(test_late_joiner_takes_snapshot_and_log, scripted_teardown),
+        cmocka_unit_test_teardown(test_killed_after_saving_offers_the_same_bytes, scripted_teardown),
+        cmocka_unit_test_teardown(test_kills_do_not_change_the_run, scripted_teardown),
+        cmocka_unit_test_teardown(test_upload_resumes_after_restart_of_the_coordinator, scripted_teardown),
+        cmocka_unit_test_teardown(test_rejection_puts_the_delta_back, scripted_teardown),
+        cmocka_unit_test_teardown(test_passed_over_is_put_back, scripted_teardown),
+        cmocka_unit_test_teardown(test_wrong_hash_drops_everything_and_rejoins, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_update_is_asked_for_again, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_snapshot_is_asked_for_again, scripted_teardown),
+        cmocka_unit_test_teardown(test_log_gone_means_snapshot_and_no_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_older_state_resets_its_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_torn_newest_state_falls_back_to_the_older, scripted_teardown),
+        cmocka_unit_test_teardown(test_state_of_another_run_is_not_used, scripted_teardown),
+        cmocka_unit_test_teardown(test_no_answer, scripted_teardown),
+        cmocka_unit_test_teardown(test_refused_for_good, scripted_teardown),
+        cmocka_unit_test_teardown(test_another_run_at_the_address, scripted_teardown),
+        cmocka_unit_test_teardown(test_taken_name, scripted_teardown),
+        cmocka_unit_test_teardown(test_evaluation_and_end, scripted_teardown),
+        cmocka_unit_test_teardown(test_bad_network, scripted_teardown),
+        cmocka_unit_test_teardown(test_no_allocation_after_the_layout_is_known, scripted_teardown),
+        cmocka_unit_test_teardown(test_times_add_up, scripted_teardown),
+        cmocka_unit_test_teardown(test_out_of_memory_at_config, scripted_teardown),
+        cmocka_unit_test_teardown(test_no_memory_for_an_update, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

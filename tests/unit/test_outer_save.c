@@ -15,13 +15,6 @@
 
 static struct scripted *const s = &scripted;
 
-static int end(void **state)
-{
-    (void)state;
-    scripted_end();
-    return 0;
-}
-
 enum { SAVE_US = 10000000 };
 
 /* A round is trained, and its deltas are offered while the state is being saved. */
@@ -148,7 +141,8 @@ static void test_refusal_waits_for_the_save(void **state)
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
-    s->reject = s->no_work = true;
+    s->reject = REJECT_LATE;
+    s->no_work = true;
     hand_in_saving();
     scripted_pass(100000);
     assert_int_equal(s->saves, 2);
@@ -162,7 +156,7 @@ static void test_refusal_waits_for_the_save(void **state)
     memset(s->offered, 0, sizeof s->offered);
     scripted_worker_kill();
     scripted_worker_up();
-    s->reject = false;
+    s->reject = 0;
     scripted_pass(5000000);
     assert_int_equal(s->loop->sync.state, WORKER_READY);
     assert_int_equal(s->offered[0].bytes, 0);
@@ -243,14 +237,14 @@ int main(void)
 {
     log_set_level(LOG_ERROR - 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_all_but_the_last_byte_goes_beside_the_save, end),
-        cmocka_unit_test_teardown(test_kills_around_a_save_do_not_change_the_run, end),
-        cmocka_unit_test_teardown(test_failed_save_lets_the_delta_go, end),
-        cmocka_unit_test_teardown(test_update_waits_for_the_save, end),
-        cmocka_unit_test_teardown(test_refusal_waits_for_the_save, end),
-        cmocka_unit_test_teardown(test_starting_anew_waits_for_the_save, end),
-        cmocka_unit_test_teardown(test_leaving_waits_for_the_save, end),
-        cmocka_unit_test_teardown(test_slow_saves_are_told_of, end),
+        cmocka_unit_test_teardown(test_all_but_the_last_byte_goes_beside_the_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_kills_around_a_save_do_not_change_the_run, scripted_teardown),
+        cmocka_unit_test_teardown(test_failed_save_lets_the_delta_go, scripted_teardown),
+        cmocka_unit_test_teardown(test_update_waits_for_the_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_refusal_waits_for_the_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_starting_anew_waits_for_the_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_leaving_waits_for_the_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_slow_saves_are_told_of, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
