@@ -12,9 +12,6 @@ foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon far
     set_tests_properties(test_cuda_${name}_ptx PROPERTIES LABELS "${labels}" TIMEOUT 240
                          ENVIRONMENT ATOLL_EMULATED_PTX=${cuda_ptx_folder})
 endforeach()
-add_test(NAME test_cuda_ptx_planted COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/test_cuda_ptx_planted.sh
-         ${cuda_ptx_folder} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(test_cuda_ptx_planted PROPERTIES LABELS parity TIMEOUT 240)
 
 add_test(NAME test_cuda_rounding COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/cuda/test_cuda_rounding.sh ${cuda_ptx_folder}
          ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
