@@ -8,15 +8,15 @@ set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; th
 list(SORT ATOLL_CUDA_ARCHS COMPARE NATURAL) # the oldest is the first
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
-set(ATOLL_CUDA_MEASURED 13.0) # nvcc whose registers kernels are fitted to (tests/cuda/registers.txt)
+set(ATOLL_CUDA_MEASURED 13.0) # nvcc whose registers kernels are fitted to (tests/cuda/ptx/registers.txt)
 set(ATOLL_CUDA_OLDEST 12) # toolkit, of any minor version; Debian 13 and Ubuntu 24.04 have a package of 12
 set(ATOLL_CUDA_BUILT OFF)
 set(ATOLL_CUDNN_BUILT OFF)
 
 # What the plugin is made of; tests/ makes emulated ones of it. A few sources of common/ go in, too: a plugin has no
 # symbols of the program's.
-file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
-file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
+file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
+file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
 set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
     ${CMAKE_SOURCE_DIR}/common/pool.c ${CMAKE_SOURCE_DIR}/common/thread.c ${CMAKE_SOURCE_DIR}/common/environment.c
     ${CMAKE_SOURCE_DIR}/common/number.c ${CMAKE_SOURCE_DIR}/common/rng.c)
@@ -85,7 +85,7 @@ endfunction()
 set(cuda_ptx_folder ${CMAKE_BINARY_DIR}/cuda/ptx)
 
 # Of all kernels. --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project
-# (tests/cuda/test_cuda_rounding.sh looks).
+# (tests/cuda/ptx/test_cuda_rounding.sh looks).
 set(cuda_flags -std=c++17 -O3 --fmad=false -I${CMAKE_SOURCE_DIR})
 
 # One object from one .cu, added to `objects`. A spilled register is an error by the nvcc that they are fitted to; others
@@ -152,7 +152,7 @@ endfunction()
 
 if(ATOLL_CUDA STREQUAL AUTO AND (ATOLL_SANITIZE OR ATOLL_FUZZ))
     message(STATUS "CUDA back end: not in this build (sanitizers)")
-    atoll_cuda_find() # for tests/cuda/stubs.cmake, which wants headers and descriptors
+    atoll_cuda_find() # for tests/cuda/stubs/stubs.cmake, which wants headers and descriptors
 elseif(ATOLL_CUDA)
     atoll_cuda_find()
     if(NOT ATOLL_CUDA_MISSING)

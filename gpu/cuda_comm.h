@@ -1,4 +1,4 @@
-/* Communication between the GPUs of one worker: gpu/cuda_nccl.c does it with NCCL, tests/cuda/emulate_comm.c on the
+/* Communication between the GPUs of one worker: gpu/cuda_nccl.c does it with NCCL, tests/cuda/emulator/emulate_comm.c on the
  * CPU; gpu/cuda_nccl_none.c says that a build has none.
  *
  * Every rank is a thread with a runtime and a communicator of its own; all make the same calls in the same order. Calls

@@ -1,5 +1,5 @@
 /* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs;
- * any C compiler compiles the same lines for tests/cuda/emulate.c, which runs blocks thread by thread and checks
+ * any C compiler compiles the same lines for tests/cuda/emulator/emulate.c, which runs blocks thread by thread and checks
  * barriers.
  *
  * A kernel takes one struct by value and has a fixed number of threads a block:
@@ -90,7 +90,7 @@ extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
                   unsigned y, unsigned threads);
 /* The same later, when the host waits for the grid's queue; or what nvcc made of the kernel of that name
- * (tests/cuda/ptx.h). */
+ * (tests/cuda/ptx/ptx.h). */
 void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
                           size_t a_bytes, unsigned threads);
 void cuda_emulated_barrier(const char *file, int line);

@@ -1,7 +1,7 @@
 /* Instructions that 32 lanes of a warp carry out together, for kernels on tensor cores (compute capability 8.0): copies
  * from device to shared memory that run beside the thread, matrices of 8 by 8 bf16 from shared memory to registers, and
  * their products. Named and laid out as in the PTX ISA, sections "cp.async", "ldmatrix" and "Matrix Fragments for
- * mma.m16n8k16 with floating point type"; tests/cuda/emulate_mma.c does the same lane by lane, and tests/parity/
+ * mma.m16n8k16 with floating point type"; tests/cuda/emulator/emulate_mma.c does the same lane by lane, and tests/parity/
  * test_cuda_mma.c holds that against the plain product of matrices.
  *
  * Shared memory of these kernels is what the launch asks for (MMA_KERNEL), so that it may be more than 48 KB, and is
@@ -138,7 +138,7 @@ struct shared {
     unsigned bytes;
 };
 
-/* --- tests/cuda/emulate_mma.c: a block's shared memory is full of NaN when it begins ------------------------------ */
+/* --- tests/cuda/emulator/emulate_mma.c: a block's shared memory is full of NaN when it begins ------------------------------ */
 
 /* The place of `bytes` bytes; outside of the block's memory or not aligned to its size ends the process. */
 unsigned char *cuda_emulated_shared(struct shared s, unsigned at, unsigned bytes, int line);
@@ -167,7 +167,7 @@ void cuda_emulated_mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, 
     DEVICE void name##_body(const struct args a, const struct shared s)
 
 /* What arrives is rubbish until the thread waits. The bytes are touched here, in the kernel's own code, which is what
- * the checker looks at (tests/cuda/races.h). */
+ * the checker looks at (tests/cuda/races/races.h). */
 DEVICE void emulated_copy(struct shared s, unsigned at, const void *from, unsigned bytes, unsigned filled, int line)
 {
     unsigned char *to = cuda_emulated_shared(s, at, bytes, line);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # planted.sh BIN SUITE NAME:TEST:[CHECKED|WAITS]...: test TEST (all where it is empty) of every program
-# BIN/planted_SUITE_NAME must fail, with CHECKED by a word of the checker (tests/cuda/races.h), never for want of a file;
+# BIN/planted_SUITE_NAME must fail, with CHECKED by a word of the checker (tests/cuda/races/races.h), never for want of a file;
 # prints how it noticed. Those that mostly wait (WAITS) do so all at a time. A program loads the plugin
 # BIN/planted_SUITE_NAME.so where there is one.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # train.devices=cuda: one clear line and no run where it cannot be had; where it can, the run of the CPU. There the CUDA
-# back end's kernels run on the CPU (tests/cuda/emulate.h), in the same programs, loaded the same way.
+# back end's kernels run on the CPU (tests/cuda/emulator/emulate.h), in the same programs, loaded the same way.
 # ctest: timeout=170
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh

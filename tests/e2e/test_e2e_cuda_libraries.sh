@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The CUDA back end with all of its true host code, on stubs of NVIDIA's libraries (tests/cuda/cudart_stub.h): one GPU and
+# The CUDA back end with all of its true host code, on stubs of NVIDIA's libraries (tests/cuda/stubs/cudart_stub.h): one GPU and
 # several make the run of the CPU; what driver, GPU and NCCL can say against it ends in one line, and nobody hangs.
 # ctest: timeout=170 waits=1
 # shellcheck source=tests/e2e/lib.sh

@@ -11,7 +11,7 @@
 
 #include "gpu/cuda_plugin.h"
 #include "gpu/plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 
 static enum status count(int *n, struct err *err)
 {

@@ -8,7 +8,7 @@
 #include "common/mem.h"
 #include "gpu/cuda_act.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device_case.h"
 
 struct device_pair pair;

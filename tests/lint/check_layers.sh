@@ -31,10 +31,10 @@ for folder in "${!allowed[@]}"; do
         fi
     done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$folder" --include='*.[ch]' --include='*.cu' || true)
 
-    for source in "$folder"/*.c; do
+    while read -r source; do
         [[ -e ${source%.c}.h ]] || continue
         first=$(grep -m 1 -oE '^#include [<"][^>"]+' "$source" | sed 's/.*[<"]//')
         [[ $first == "${source%.c}.h" || $first == "${source%.c}_impl.h" ]] || complain "$source: its own header is not its first include but $first"
-    done
+    done < <(find "$folder" -name '*.c')
 done
 exit $bad

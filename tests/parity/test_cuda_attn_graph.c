@@ -1,5 +1,5 @@
 /* The graphs of operations that cuDNN gets (gpu/cuda_attn_graph.h), executed one operation after the other
- * (tests/cuda/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what bf16
+ * (tests/cuda/emulator/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what bf16
  * allows. Heads that share keys are compared with the same keys written out for each. */
 #include <math.h>
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 #include "common/mem.h"
 #include "gpu/cuda_attn_graph.h"
-#include "tests/cuda/graph_run.h"
+#include "tests/cuda/emulator/graph_run.h"
 #include "tests/lib/device_case.h"
 
 static struct device *cpu;

@@ -13,7 +13,7 @@
 #include "common/mem.h"
 #include "gpu/collective.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 
 enum { RANKS = 4, SHARE = 37, SEEDS = 6 };
 

@@ -1,4 +1,4 @@
-/* Attention through cuDNN with cuDNN emulated (tests/cuda/emulate_cudnn.c): pointers into the packed memory, scratch,
+/* Attention through cuDNN with cuDNN emulated (tests/cuda/emulator/emulate_cudnn.c): pointers into the packed memory, scratch,
  * parts of the batch, heads that share keys; against the CPU device on inputs rounded to bf16. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include "common/mem.h"
 #include "gpu/cuda_cudnn.h"
-#include "tests/cuda/graph_run.h"
+#include "tests/cuda/emulator/graph_run.h"
 #include "tests/lib/device_case.h"
 
 static struct device *cpu;

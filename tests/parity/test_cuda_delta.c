@@ -10,7 +10,7 @@
 
 #include "common/mem.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/delta_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

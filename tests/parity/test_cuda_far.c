@@ -16,7 +16,7 @@
 #include "gpu/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
 #include "gpu/delta_rules.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "gpu/cuda_mma.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 
 enum { M = 16, N = 8, K = 16, ROW = 16 * K / 8 /* bytes of a row of K */, BYTES = 2048 };
 

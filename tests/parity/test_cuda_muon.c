@@ -1,4 +1,4 @@
-/* Muon of the CUDA device, its kernels run by the emulation (tests/cuda/emulate.h), threads in three orders: what any
+/* Muon of the CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h), threads in three orders: what any
  * device must pass, as many matrices a batch as there are of a shape, and one at a time; the same steps as the CPU's.
  * ctest: timeout=120 */
 #include <math.h>
@@ -13,7 +13,7 @@
 #include "common/mem.h"
 #include "gpu/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/muon_case.h"
 
 static bool bf16;  /* what the device computes in */

@@ -10,7 +10,7 @@
 #include "common/mem.h"
 #include "gpu/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 
 enum { N = 1024, SEEDS = 12 };
 

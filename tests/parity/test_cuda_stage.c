@@ -13,7 +13,7 @@
 #include "common/pool.h"
 #include "common/rng.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

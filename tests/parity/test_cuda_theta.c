@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/cuda/emulate.h"
+#include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/scripted.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -13,7 +13,7 @@
 #include "common/host_memory.h"
 #include "common/mem.h"
 #include "gpu/cuda_impl.h"
-#include "tests/cuda/emulate_impl.h"
+#include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/outer_bytes.h"

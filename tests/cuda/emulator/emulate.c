@@ -1,0 +1,418 @@
+#include "tests/cuda/emulator/emulate.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "gpu/cuda_kernel.h"
+#include "tests/cuda/emulator/emulate_impl.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 256 << 10 };
+
+enum state { FRESH, READY, AT_BLOCK, AT_WARP, DONE };
+
+/* makecontext begins a fiber; from then on jumps switch, which unlike swapcontext make no system call: the compiler's
+ * own, a few instructions. AddressSanitizer is told of them and keeps `fake`; ThreadSanitizer has to see the C
+ * library's. */
+#if defined(__SANITIZE_THREAD__)
+struct jump {
+    jmp_buf to;
+};
+#define JUMP_SET(jump) _setjmp((jump).to)
+#define JUMP(jump) _longjmp((jump).to, 1)
+#define JUMPS
+#else
+struct jump {
+    void *to[5];
+};
+#define JUMP_SET(jump) __builtin_setjmp((jump).to)
+#define JUMP(jump) __builtin_longjmp((jump).to, 1)
+#define JUMPS __attribute__((noinline, no_sanitize_address))
+#endif
+
+struct context {
+    ucontext_t whole;
+    struct jump jump;
+    bool started;
+    const void *stack;
+    size_t stack_bytes;
+    void *fake;
+};
+
+/* What a lane brings to the others of its warp. */
+struct brought {
+    unsigned word;
+    double value;
+};
+
+static struct {
+    pthread_mutex_t lock; /* shared memory is static: one kernel at a time in the process */
+    const char *name;
+    void (*body)(const void *args);
+    const void *args;
+    unsigned n, current, seed, order[THREADS_MAX];
+    unsigned last_x, last_y; /* emulate_last_blocks */
+    unsigned next, end; /* places in the order: of the warp's next thread, after the warp */
+    /* of each thread, which is a fiber from its first barrier on */
+    uint8_t state[THREADS_MAX];
+    int fiber[THREADS_MAX];   /* index; valid unless FRESH or DONE */
+    int line[THREADS_MAX];    /* of the barrier it waits at */
+    bool orders[THREADS_MAX]; /* that barrier orders memory, too */
+    /* Two places by turns: a lane that brings its next value cannot be in the way of one that still reads the last. */
+    struct brought brought[2][THREADS_MAX];
+    uint8_t turn[THREADS_MAX];
+    struct context scheduler, contexts[THREADS_MAX], *left;
+    char *stacks[THREADS_MAX];
+    int idle[THREADS_MAX], n_idle, n_fibers;
+} emu = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+const struct emulate_watch *emulate_watch;
+
+/* Not of a thread: one kernel at a time runs, and its fibers may come from another thread. */
+struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+/* The linker's names for the ends of the section that __shared__ puts its arrays in; it is never empty. */
+extern char shared_begin[] __asm__("__start_cuda_shared");
+extern char shared_end[] __asm__("__stop_cuda_shared");
+static char shared_none[16] __attribute__((section("cuda_shared"), used));
+
+_Noreturn void emulate_broken(const char *what, int line)
+{
+    fprintf(stderr, "%s, line %d: block %u,%u thread %u: %s\n", emu.name, line, blockIdx.x, blockIdx.y, threadIdx.x,
+            what);
+    abort();
+}
+
+void emulate_order(unsigned seed)
+{
+    emu.seed = seed;
+}
+
+void emulate_last_blocks(unsigned x, unsigned y)
+{
+    emu.last_x = x;
+    emu.last_y = y;
+}
+
+/* Where the blocks begin that run, of n. */
+static unsigned first_of(unsigned n, unsigned last)
+{
+    return last && last < n ? n - last : 0;
+}
+
+/* Of AddressSanitizer: the stack changes, has changed. Only of the scheduler's it is not known where it lies. */
+static void leave(struct context *from, const struct context *to)
+{
+    emu.left = from;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_bytes);
+#else
+    (void)to;
+#endif
+}
+
+static void arrive(struct context *at)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    struct context other;
+    __sanitizer_finish_switch_fiber(at->fake, &other.stack, &other.stack_bytes);
+    if (emu.left != &emu.scheduler) return;
+    emu.scheduler.stack = other.stack;
+    emu.scheduler.stack_bytes = other.stack_bytes;
+#else
+    (void)at;
+#endif
+}
+
+JUMPS static void switch_to(struct context *from, struct context *to)
+{
+    from->started = true;
+    leave(from, to);
+    if (!JUMP_SET(from->jump)) {
+        if (to->started) JUMP(to->jump);
+        swapcontext(&from->whole, &to->whole);
+    }
+    arrive(from);
+}
+
+/* values[0 .. n-1] = 0 .. n-1 in the order of the seed */
+static void arrange(unsigned *values, unsigned n, unsigned mix)
+{
+    for (unsigned i = 0; i < n; i++) values[i] = emu.seed == 1 ? n - 1 - i : i;
+    for (unsigned i = n; emu.seed > 1 && i > 1; i--) {
+        mix = mix * 1664525u + 1013904223u;
+        unsigned j = (mix >> 8) % i, other = values[j];
+        values[j] = values[i - 1];
+        values[i - 1] = other;
+    }
+}
+
+/* Warp by warp, because a warp may run far ahead of the others. */
+static void make_order(unsigned block)
+{
+    unsigned warps[THREADS_MAX / LANES], lanes[LANES], mix = emu.seed * 2654435761u + block;
+    arrange(warps, emu.n / LANES, mix);
+    for (unsigned w = 0; w < emu.n / LANES; w++) {
+        arrange(lanes, LANES, mix + w + 1);
+        for (unsigned i = 0; i < LANES; i++) emu.order[w * LANES + i] = warps[w] * LANES + lanes[i];
+    }
+}
+
+static void enter(unsigned thread)
+{
+    emu.current = thread;
+    threadIdx.x = thread;
+    if (emulate_watch) emulate_watch->run(emu.stacks[emu.fiber[thread]], STACK_BYTES);
+}
+
+static void stop(void)
+{
+    if (emulate_watch) emulate_watch->run(NULL, 0);
+}
+
+static void fiber_main(void);
+
+static int fiber_take(void)
+{
+    if (emu.n_idle) return emu.idle[--emu.n_idle];
+    int fiber = emu.n_fibers++;
+    emu.stacks[fiber] = malloc(STACK_BYTES);
+    if (!emu.stacks[fiber]) emulate_broken("no memory for its stack", 0);
+    struct context *context = &emu.contexts[fiber];
+    getcontext(&context->whole);
+    context->stack = context->whole.uc_stack.ss_sp = emu.stacks[fiber];
+    context->stack_bytes = context->whole.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&context->whole, fiber_main, 0);
+    return fiber;
+}
+
+/* Enters the warp's next thread that can run and gives where to switch to, the scheduler where there is none. */
+static struct context *next_of_warp(void)
+{
+    while (emu.next < emu.end) {
+        unsigned thread = emu.order[emu.next++];
+        if (emu.state[thread] == FRESH) {
+            emu.fiber[thread] = fiber_take();
+            emu.state[thread] = READY;
+        } else if (emu.state[thread] != READY) {
+            continue;
+        }
+        enter(thread);
+        return &emu.contexts[emu.fiber[thread]];
+    }
+    return &emu.scheduler;
+}
+
+/* A fiber takes fresh threads one after another; only a thread that waits keeps it. */
+static void fiber_main(void)
+{
+    arrive(&emu.contexts[emu.fiber[emu.current]]);
+    for (;;) {
+        int fiber = emu.fiber[emu.current];
+        emu.body(emu.args);
+        stop();
+        emu.state[emu.current] = DONE;
+        emu.idle[emu.n_idle++] = fiber; /* the next fresh thread takes it at once */
+        struct context *next = next_of_warp();
+        if (next != &emu.contexts[fiber]) switch_to(&emu.contexts[fiber], next);
+    }
+}
+
+/* Wait; it goes on when all that it waits for are there. */
+static void park(enum state state, bool orders, int line)
+{
+    unsigned me = emu.current;
+    stop();
+    emu.state[me] = (uint8_t)state;
+    emu.orders[me] = orders;
+    emu.line[me] = line;
+    switch_to(&emu.contexts[emu.fiber[me]], next_of_warp());
+}
+
+static unsigned count(unsigned first, unsigned last, enum state state)
+{
+    unsigned n = 0;
+    for (unsigned i = first; i < last; i++) n += emu.state[i] == state;
+    return n;
+}
+
+/* Release threads first .. last if all of them wait as `state` says; some that wait while others ended never will. */
+static bool release(unsigned first, unsigned last, enum state state)
+{
+    unsigned waiting = count(first, last, state), at = first;
+    if (!waiting) return false;
+    while (emu.state[at] != state) at++;
+    if (count(first, last, DONE)) emulate_broken("some threads have ended, others wait for them", emu.line[at]);
+    if (waiting < last - first) return false;
+    for (unsigned i = first; i < last; i++)
+        if (emu.line[i] != emu.line[first]) emulate_broken("threads wait at different barriers", emu.line[i]);
+    memset(emu.state + first, READY, last - first);
+    if (emulate_watch && emu.orders[first]) emulate_watch->met(first, last);
+    return true;
+}
+
+/* Run those of a warp that can, one after another, `at` its place in the order; false: none could. */
+static bool run_warp(unsigned at)
+{
+    emu.next = at;
+    emu.end = at + LANES;
+    struct context *first = next_of_warp();
+    if (first == &emu.scheduler) return false;
+    switch_to(&emu.scheduler, first);
+    return true;
+}
+
+/* Every warp as far as it can before the next one moves, so that a missing barrier has the worst of consequences. */
+static void run_block(unsigned index)
+{
+    make_order(index);
+    memset(emu.state, FRESH, emu.n);
+    memset(emu.turn, 0, emu.n);
+    memset(shared_begin, 0xff, (size_t)(shared_end - shared_begin));
+    if (emulate_watch) emulate_watch->block();
+    for (;;) {
+        for (unsigned at = 0; at < emu.n; at += LANES) {
+            unsigned warp = emu.order[at] / LANES * LANES;
+            while (run_warp(at) && release(warp, warp + LANES, AT_WARP)) continue;
+        }
+        if (count(0, emu.n, DONE) == emu.n) break;
+        if (!release(0, emu.n, AT_BLOCK)) emulate_broken("threads wait for each other", emu.line[0]);
+    }
+    emulate_copies_end(emu.n);
+}
+
+void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, size_t args_bytes,
+                  unsigned x, unsigned y, unsigned threads)
+{
+    pthread_mutex_lock(&emu.lock);
+    emu.name = name;
+    emu.body = thread;
+    emu.args = args;
+    emu.n = threads;
+    gridDim = (struct emulated_index){x, y, 1};
+    blockDim = (struct emulated_index){threads, 1, 1};
+    if (!x || !y || threads > THREADS_MAX || threads % LANES) emulate_broken("not a grid that a GPU would take", 0);
+    if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
+    for (unsigned row = first_of(y, emu.last_y); row < y; row++)
+        for (unsigned column = first_of(x, emu.last_x); column < x; column++) {
+            blockIdx = (struct emulated_index){column, row, 0};
+            run_block(row * x + column);
+        }
+    if (emulate_watch) emulate_watch->end();
+    pthread_mutex_unlock(&emu.lock);
+}
+
+/* --- what kernels call -------------------------------------------------------------------------------------------- */
+
+static bool is_left_out(const char *file, int line)
+{
+    return emulate_watch && !emulate_watch->wait(file, line);
+}
+
+void cuda_emulated_barrier(const char *file, int line)
+{
+    if (!is_left_out(file, line)) park(AT_BLOCK, true, line);
+}
+
+void cuda_emulated_warp_barrier(const char *file, int line)
+{
+    if (!is_left_out(file, line)) park(AT_WARP, true, line);
+}
+
+unsigned emulate_thread(void)
+{
+    return emu.current;
+}
+
+void emulate_meet(int line)
+{
+    park(AT_WARP, false, line);
+}
+
+/* Where the thread puts what it brings to its warp's next wait. */
+static struct brought *bring(void)
+{
+    unsigned me = emu.current;
+    emu.turn[me] ^= 1;
+    return &emu.brought[emu.turn[me]][me];
+}
+
+/* Until all lanes of the warp have brought something: that, by thread. */
+static const struct brought *met(int line)
+{
+    park(AT_WARP, false, line);
+    return emu.brought[emu.turn[emu.current]];
+}
+
+unsigned cuda_emulated_ballot(int vote, int line)
+{
+    unsigned votes = 0;
+    bring()->word = vote != 0;
+    const struct brought *all = met(line);
+    for (unsigned i = 0; i < LANES; i++) votes |= all[emu.current / LANES * LANES + i].word << i;
+    return votes;
+}
+
+void cuda_emulated_wide(const void *p)
+{
+    if ((uintptr_t)p % 16 != 0) emulate_broken("16 bytes at a place that is not aligned to them", 0);
+}
+
+double cuda_emulated_xor_f64(double value, unsigned lanes, int line)
+{
+    bring()->value = value;
+    const struct brought *all = met(line);
+    return all[emu.current ^ lanes].value;
+}
+
+float cuda_emulated_xor_f32(float value, unsigned lanes, int line)
+{
+    return (float)cuda_emulated_xor_f64(value, lanes, line); /* a float survives the way through a double */
+}
+
+unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line)
+{
+    bring()->word = value;
+    const struct brought *all = met(line);
+    return all[emu.current ^ lanes].word;
+}
+
+/* The value of the lane so many below; its own where there is none. */
+unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line)
+{
+    bring()->word = value;
+    const struct brought *all = met(line);
+    return all[emu.current % LANES < lanes ? emu.current : emu.current - lanes].word;
+}
+
+/* Of the values of the warp: their sum, or the largest. */
+static unsigned fold(unsigned value, bool sum, int line)
+{
+    unsigned result = 0;
+    bring()->word = value;
+    const struct brought *all = met(line);
+    for (unsigned i = 0; i < LANES; i++) {
+        unsigned other = all[emu.current / LANES * LANES + i].word;
+        result = sum ? result + other : other > result ? other : result;
+    }
+    return result;
+}
+
+unsigned cuda_emulated_add_u32(unsigned value, int line)
+{
+    return fold(value, true, line);
+}
+
+unsigned cuda_emulated_max_u32(unsigned value, int line)
+{
+    return fold(value, false, line);
+}

@@ -1,0 +1,94 @@
+/* Happens-before, exactly: for every four bytes the clocks of the last write and of the last read of each queue. An
+ * operation that does not know of them (no event between) is reported by name. Vector clocks as in Flanagan and
+ * Freund, "FastTrack", PLDI 2009. */
+#include <stdio.h>
+
+#include "tests/cuda/emulator/emulate_impl.h"
+
+enum { PAGE = 4096 };
+
+static const char *const queue_names[CUDA_QUEUES] = {"MAIN", "COMM", "COPY"};
+
+void emulate_clock_join(struct emulated_clock *to, const struct emulated_clock *other)
+{
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (other->at[q] > to->at[q]) to->at[q] = other->at[q];
+}
+
+static const char *name_of(struct cuda_rt *rt, enum cuda_queue queue, uint32_t clock)
+{
+    const struct emulated_queue *q = &rt->queues[queue];
+    return clock < q->n_names && q->names[clock] ? q->names[clock] : "clearing of memory";
+}
+
+static void report(struct cuda_rt *rt, const struct emulated_block *b, size_t from, size_t to, bool write,
+                   enum cuda_queue other, uint32_t clock, bool other_wrote)
+{
+    char what[400], memory[80];
+    if (b->name)
+        snprintf(memory, sizeof memory, "%s", b->name);
+    else
+        snprintf(memory, sizeof memory, "memory %u (%zu bytes)", b->number, b->bytes);
+    snprintf(what, sizeof what, "%s on %s %s %s+%zu..%zu, which %s on %s %s, without an event between",
+             rt->running_name, queue_names[rt->running], write ? "writes" : "reads", memory, from, to,
+             name_of(rt, other, clock), queue_names[other], other_wrote ? "writes" : "reads");
+    cuda_rt_fail(rt, STATUS_CORRUPT, what);
+}
+
+/* The queue whose last touch of these four bytes the running operation does not know of, or CUDA_QUEUES. */
+static enum cuda_queue clash(const struct cuda_rt *rt, const struct emulated_mark *m, bool write, uint32_t *clock,
+                             bool *wrote)
+{
+    *wrote = true;
+    *clock = m->write;
+    if (m->write > rt->running_clock.at[m->writer]) return (enum cuda_queue)m->writer;
+    *wrote = false;
+    for (int q = 0; q < CUDA_QUEUES && write; q++)
+        if ((*clock = m->read[q]) > rt->running_clock.at[q]) return (enum cuda_queue)q;
+    return CUDA_QUEUES;
+}
+
+static void mark(struct cuda_rt *rt, struct emulated_mark *m, bool write)
+{
+    uint32_t now = rt->running_clock.at[rt->running];
+    if (write)
+        *m = (struct emulated_mark){.write = now, .writer = rt->running};
+    else
+        m->read[rt->running] = now;
+}
+
+void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write)
+{
+    if (!rt->recording || !bytes) return;
+    struct emulated_block *b = emulate_memory_find(rt, p);
+    const unsigned char *begin = p;
+    if (!b || !b->marks || begin < b->p || begin + bytes > b->p + b->bytes) return;
+    size_t first = (size_t)(begin - b->p) / 4, last = ((size_t)(begin - b->p) + bytes + 3) / 4, from = last, to = 0;
+    enum cuda_queue other = CUDA_QUEUES;
+    uint32_t clock = 0;
+    bool wrote = false;
+    if (b->born > rt->running_clock.at[CUDA_MAIN]) {
+        from = first;
+        to = last;
+        other = CUDA_MAIN;
+        clock = b->born;
+        wrote = true;
+    }
+    /* Of fresh pages a write comes first: one that is read first is the system's page of zeros, and changed later. */
+    for (size_t i = first; i < last; i += PAGE / sizeof *b->marks)
+        (void)__atomic_fetch_or(&b->marks[i].write, 0, __ATOMIC_RELAXED);
+    for (size_t i = first; i < last; i++) {
+        uint32_t c;
+        bool w;
+        enum cuda_queue q = clash(rt, &b->marks[i], write, &c, &w);
+        if (q != CUDA_QUEUES) {
+            if (from > i) from = i;
+            to = i + 1;
+            other = q;
+            clock = c;
+            wrote = w;
+        }
+        mark(rt, &b->marks[i], write);
+    }
+    if (other != CUDA_QUEUES) report(rt, b, from * 4, to * 4, write, other, clock, wrote);
+}

@@ -1,0 +1,198 @@
+/* The matrix products of gpu/cuda_rt.h on the CPU, in the place of cuBLASLt: sums in fp64, rounded once. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_act.h"
+#include "gpu/cuda_impl.h"
+#include "tests/cuda/emulator/emulate.h"
+#include "tests/cuda/emulator/emulate_impl.h"
+
+struct cuda_gemm {
+    struct cuda_gemm_shape shape;
+};
+
+static bool rows_aligned(const struct cuda_gemm_shape *s)
+{
+    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
+    return (s->lda * in | s->ldb * in | s->ldc * out) % 16 == 0;
+}
+
+enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
+{
+    (void)rt;
+    if ((shape->slope || shape->sums) && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
+    struct cuda_gemm *g = mem_alloc(1, sizeof *g);
+    if (!g) return STATUS_NOMEM;
+    g->shape = *shape;
+    *out = g;
+    return STATUS_OK;
+}
+
+const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt)
+{
+    (void)rt;
+    return "not here";
+}
+
+/* What the true runtime times: the operation both ways, on memory of its own and not a byte more. */
+static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm *apart,
+                     const struct cuda_gemm *fused, const struct cuda_gemm_user *user)
+{
+    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
+    size_t bytes[] = {(s->a_trans ? s->k : s->m) * s->lda * in, (s->b_trans ? s->n : s->k) * s->ldb * in,
+                      s->m * s->ldc * out, s->slope ? s->m * s->ldc * out : s->n * sizeof(float)};
+    void *p[4];
+    bool ok = true;
+    for (int i = 0; i < 4; i++) {
+        p[i] = cuda_rt_alloc(rt, bytes[i]);
+        ok = ok && p[i];
+    }
+    struct cuda_gemm_call call = {.a = p[0], .b = p[1], .c = s->bf16_out ? NULL : p[2], .out = p[2],
+                                  .aux = s->slope ? p[3] : NULL, .sums = s->sums ? p[3] : NULL};
+    if (ok) user->run(user->ctx, apart, &call);
+    if (ok) user->run(user->ctx, fused, &call);
+    for (int i = 0; i < 4; i++) cuda_rt_release(rt, p[i]);
+}
+
+/* There is no time here that a GPU would take: what is not asked for stays apart. */
+enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
+                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user, struct cuda_gemm **out)
+{
+    if (wish != CUDA_EPILOGUE_FUSED) return STATUS_OK;
+    enum status status = cuda_rt_gemm_create(rt, shape, out);
+    if (status == STATUS_OK) rehearse(rt, shape, apart, *out, user);
+    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+}
+
+bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call)
+{
+    if (!fused) return false;
+    uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
+    all |= fused->shape.slope ? (uintptr_t)call->aux : (uintptr_t)call->sums;
+    return all % 16 == 0;
+}
+
+void cuda_rt_gemm_free(struct cuda_gemm *g)
+{
+    mem_free(g);
+}
+
+struct product {
+    struct cuda_gemm_shape shape;
+    struct cuda_gemm_call call;
+};
+
+/* Rows of a stored matrix. */
+static void touch(struct cuda_rt *rt, const void *p, size_t rows, size_t columns, size_t ld, bool bf16, bool write)
+{
+    size_t bytes = gemm_number_bytes(bf16);
+    for (size_t i = 0; i < rows; i++) emulate_touch(rt, (const char *)p + i * ld * bytes, columns * bytes, write);
+}
+
+/* A or B, as it is stored: no part of it may be where the result is written. C, which stays in its place, may. */
+static void read_operand(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call,
+                         const void *p, size_t rows, size_t columns, size_t ld)
+{
+    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
+    const char *from = p, *to = call->out;
+    touch(rt, p, rows, columns, ld, s->bf16, false);
+    if (from < to + ((s->m - 1) * s->ldc + s->n) * out && to < from + ((rows - 1) * ld + columns) * in)
+        cuda_rt_fail(rt, STATUS_INVALID, "a product that is written over what it reads");
+}
+
+static double element(const void *p, size_t i, bool bf16)
+{
+    return bf16 ? (double)bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
+}
+
+static const void *step(const void *p, size_t elements, bool bf16)
+{
+    return (const char *)p + elements * gemm_number_bytes(bf16);
+}
+
+/* Of the tanh GELU, as the library has it. */
+static double slope(double z)
+{
+    const double root = 0.7978845608028654, cube = 0.044715;
+    double t = tanh(root * (z + cube * z * z * z));
+    return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * cube * z * z);
+}
+
+/* Of B's columns; what was there is overwritten. */
+static void column_sums(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
+{
+    touch(rt, call->sums, 1, s->n, s->n, false, true);
+    for (size_t j = 0; j < s->n; j++) {
+        double sum = 0;
+        for (size_t k = 0; k < s->k; k++)
+            sum += element(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
+        call->sums[j] = (float)sum;
+    }
+}
+
+/* Of a stored matrix, transposed or not: [rows, columns], without gaps; malloc'ed, with room for `more` behind them. */
+static double *widened(const void *p, size_t rows, size_t columns, size_t ld, bool transposed, bool bf16, size_t more)
+{
+    double *wide = malloc((rows * columns + more) * sizeof *wide);
+    if (!wide) abort();
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < columns; j++)
+            wide[i * columns + j] = element(p, transposed ? j * ld + i : i * ld + j, bf16);
+    return wide;
+}
+
+/* What comes behind the sum, and the rounding. */
+static void finish(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call, size_t at, size_t column,
+                   double sum)
+{
+    if (call->c) sum += element(call->c, at, s->bf16_out);
+    if (s->bias) sum += element(call->bias, column, s->bf16_out);
+    if (s->slope) sum *= slope(element(call->aux, at, s->bf16_out));
+    if (s->bf16_out) ((uint16_t *)call->out)[at] = bf16_of((float)sum);
+    else ((float *)call->out)[at] = (float)sum;
+}
+
+static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
+{
+    read_operand(rt, s, call, call->a, s->a_trans ? s->k : s->m, s->a_trans ? s->m : s->k, s->lda);
+    read_operand(rt, s, call, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb);
+    if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
+    if (s->bias) touch(rt, call->bias, 1, s->n, s->n, s->bf16_out, false);
+    if (s->slope) touch(rt, call->aux, s->m, s->n, s->ldc, s->bf16_out, false);
+    if (s->sums) column_sums(rt, s, call);
+    touch(rt, call->out, s->m, s->n, s->ldc, s->bf16_out, true);
+    double *a = widened(call->a, s->m, s->k, s->lda, s->a_trans, s->bf16, s->n);
+    double *b = widened(call->b, s->k, s->n, s->ldb, s->b_trans, s->bf16, 0), *row = a + s->m * s->k;
+    for (size_t i = 0; i < s->m; i++) {
+        memset(row, 0, s->n * sizeof *row);
+        for (size_t k = 0; k < s->k; k++)
+            for (size_t j = 0; j < s->n; j++) row[j] += a[i * s->k + k] * b[k * s->n + j];
+        for (size_t j = 0; j < s->n; j++) finish(s, call, i * s->ldc + j, j, row[j]);
+    }
+    free(a);
+    free(b);
+}
+
+static void run_gemm(struct cuda_rt *rt, const void *args)
+{
+    const struct product *product = args;
+    const struct cuda_gemm_shape *s = &product->shape;
+    for (size_t i = 0; i < gemm_products(s); i++) {
+        struct cuda_gemm_call call = product->call;
+        call.a = step(call.a, i * s->step_a, s->bf16);
+        call.b = step(call.b, i * s->step_b, s->bf16);
+        if (call.c) call.c = step(call.c, i * s->step_c, s->bf16_out);
+        call.out = (char *)call.out + i * s->step_c * gemm_number_bytes(s->bf16_out);
+        run_one(rt, s, &call);
+    }
+}
+
+void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
+{
+    struct product product = {.shape = g->shape, .call = *call};
+    if ((g->shape.slope || g->shape.sums) && !cuda_rt_gemm_takes(g, call))
+        cuda_rt_fail(rt, STATUS_INVALID, "a product that ends in more, of operands that it does not take");
+    emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
+}

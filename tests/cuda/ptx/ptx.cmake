@@ -1,0 +1,21 @@
+# The kernels as nvcc compiles them (README.md): their PTX, which the build keeps in cuda/ptx/*.ptx, interpreted and searched;
+# the registers that ptxas gave them. All of it runs in --all.
+list(GET ATOLL_CUDA_ARCHS -1 newest)
+
+# The comparisons of tests/parity once more, each kernel from its PTX (ptx.h).
+foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon far outer theta bf16 recompute)
+    add_test(NAME test_cuda_${name}_ptx COMMAND test_cuda_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_cuda_${name}_ptx PROPERTIES LABELS "parity;long" TIMEOUT 240
+                         ENVIRONMENT ATOLL_EMULATED_PTX=${cuda_ptx_folder})
+endforeach()
+
+function(atoll_ptx_script name timeout)
+    add_test(NAME test_cuda_${name} COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/test_cuda_${name}.sh ${ARGN}
+             WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_cuda_${name} PROPERTIES LABELS "lint;long" TIMEOUT ${timeout} SKIP_RETURN_CODE 77
+                         ENVIRONMENT ATOLL_NVCC=${ATOLL_NVCC})
+endfunction()
+atoll_ptx_script(resources 60 ${CMAKE_BINARY_DIR}/cuda "${ATOLL_CUDA_ARCHS}" $<TARGET_FILE:atoll_cuda>)
+atoll_ptx_script(rounding 120 ${cuda_ptx_folder} ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags})
+atoll_ptx_script(speed 120 ${cuda_ptx_folder} ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags})
+atoll_ptx_script(archs 1500)

@@ -1,0 +1,75 @@
+# What ptxas said while the CUDA back end was built ($1: folder of *.ptxas): every kernel was compiled for every
+# architecture ($2), none spills or uses a stack, each keeps to its line of registers.txt (by the nvcc that they
+# are fitted to; others deal registers out a little differently), and the plugin ($3) has it on the list of those
+# to load at the start. Skipped where there is no CUDA build.
+# shellcheck shell=bash
+set -euo pipefail
+
+logs=$1
+archs=$2
+plugin=$3
+budget=tests/cuda/ptx/registers.txt
+compgen -G "$logs/*.ptxas" >/dev/null || exit 77
+# An ACT_KERNEL is two: fp32 and bf16.
+kernels=$(sed -nE 's/^(MMA_)?KERNEL\(([a-z0-9_]+),.*/\2/p; s/^ACT_KERNEL\(([a-z0-9_]+),.*/\1_fp32\n\1_bf16/p' $(find gpu -name 'cuda_*.cu') | sort)
+version=$("${ATOLL_NVCC:-nvcc}" --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
+same=$(sed -nE 's/^set\(ATOLL_CUDA_MEASURED ([0-9.]+)\).*/\1/p' gpu/cuda.cmake)
+[[ -n $version && -n $same ]] || { echo "no version of nvcc, or none in gpu/cuda.cmake" && exit 1; }
+status=0
+
+# Both lists name the same kernels.
+budgeted=$(awk '!/^#/ { print $1 }' "$budget" | sort)
+if [[ $kernels != "$budgeted" ]]; then
+    { diff <(echo "$kernels") <(echo "$budgeted") || true; } |
+        sed -nE "s|^< (.*)|\1: no line in $budget: add one, with the registers and shared memory that it may take|p
+                 s|^> (.*)|\1: a line in $budget, but no such kernel|p"
+    status=1
+fi
+
+awk -v archs="$archs" -v budget="$budget" -v exact="$([[ $version == "$same" ]] && echo 1)" '
+    function complain(text) { print name " for " arch ": " text; bad = 1 }
+    FILENAME == budget {
+        if ($1 !~ /^#/) {
+            registers[$1] = $2
+            shared[$1] = $3
+            n_kernels++
+        }
+        next
+    }
+    /Compiling entry function/ {
+        name = $7
+        arch = $9
+        gsub(/^\047_Z[0-9]+|_kernel[0-9]+[a-z_]+[^\047]*\047$/, "", name)
+        gsub(/\047/, "", arch)
+        compiled[arch]++
+    }
+    /bytes stack frame/ {
+        few = exact ? 0 : 64
+        if ($1 > few) complain($1 " bytes of stack")
+        if ($5 > few || $9 > few) complain("spills " $5 " and reads back " $9 " bytes")
+    }
+    exact && /Used [0-9]+ registers/ {
+        for (i = 1; i < NF; i++) {
+            if ($i == "Used" && $(i + 1) > registers[name])
+                complain($(i + 1) " registers, at most " registers[name])
+            if ($(i + 1) == "bytes" && $(i + 2) ~ /^smem/ && $i > shared[name])
+                complain($i " bytes of shared memory, at most " shared[name])
+        }
+    }
+    END {
+        n = split(archs, list, /[ ;]+/)
+        for (i = 1; i <= n; i++)
+            if (compiled["sm_" list[i]] != n_kernels) {
+                printf "sm_%s: %d of %d kernels\n", list[i], compiled["sm_" list[i]], n_kernels
+                bad = 1
+            }
+        exit bad
+    }' "$budget" "$logs"/*.ptxas || status=1
+
+listed=$((0x$(readelf -SW "$plugin" | sed -nE 's/.* atoll_kernels +PROGBITS +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+) .*/\1/p') / 16))
+if ((listed != $(wc -l <<<"$kernels"))); then
+    echo "$plugin loads $listed kernels at the start, not $(wc -l <<<"$kernels"): does a macro that defines some lack KNOWN_KERNEL?"
+    status=1
+fi
+((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs by nvcc $version, no spills$([[ $version == "$same" ]] || echo " to speak of")"
+exit $status

@@ -1,0 +1,38 @@
+# The kernels whose numbers are the host's to the bit, as PTX ($1: its folder; then nvcc and the flags of the build):
+# those of the codecs (gpu/delta_rules.h), and AdamW with moments in bf16 (gpu/moment_rules.h). Every operation on floats
+# is exact or rounded once, to nearest and with denormals, as the host's is. None may be contracted, approximate, or flush
+# to zero; nor may it leave its rounding to ptxas, which contracts those that do.
+# shellcheck shell=bash
+set -euo pipefail
+
+folder=$1
+shift
+nvcc=("$@")
+rounded='((add|sub|mul|div|rcp|sqrt)\.rn\.f(32|64)|(min|max)\.f32|cvt\.f64\.f32|cvt\.rn\.f32\.f64|cvt\.rni\.f32\.f32'
+rounded+='|cvt\.rn\.bf16\.f32|cvt\.rn\.f(32|64)\.[su](32|64)|cvt\.rzi\.u32\.f32)'
+
+operations() { # of PTX: of arithmetic, one a line; of the kernel that `only` names, where it does
+    awk -v name="$only" '/\.entry|\.func/ { inside = index($0, name) } inside || !name' |
+        grep -oE '\b(add|sub|mul|div|fma|mad|r?sqrt|rcp|ex2|lg2|sin|cos|tanh|cvt|min|max)\.[a-z0-9.]*f(16|32|64)[a-z0-9.]*' |
+        sort -u
+}
+
+status=0
+for what in $(find gpu -name "cuda_delta_*.cu" | sort) gpu/cuda_optim.cu:cuda_adamw_bf16_kernel gpu/cuda_optim.cu:cuda_count_step_kernel; do
+    IFS=: read -r source only <<<"$what"
+    all=$(operations <"$folder/$(basename "$source" .cu).ptx")
+    grep -qxE '(add|mul).rn.f(32|64)' <<<"$all" || { echo "$what: adds nothing?"; status=1; }
+    if wrong=$(grep -vxE "$rounded" <<<"$all"); then
+        printf '%s: not rounded as on the host: %s\n' "$what" "${wrong//$'\n'/ }"
+        status=1
+    fi
+done
+
+# That it would be seen: the same with what a compiler does when it may.
+only=
+for flag in --fmad=true --ftz=true --prec-div=false; do
+    all=$("${nvcc[@]}" $flag -ptx gpu/cuda_delta_block.cu -o - 2>/dev/null | operations)
+    grep -qvxE "$rounded" <<<"$all" || { echo "$flag goes unnoticed"; status=1; }
+done
+((status)) || echo "gpu/cuda_delta_*.cu, cuda_adamw_bf16, cuda_count_step: every operation is exact or rounded once"
+exit $status

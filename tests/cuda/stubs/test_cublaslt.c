@@ -1,0 +1,430 @@
+/* gpu/cuda_gemm.c and gpu/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU (cublaslt_stub.h): what is
+ * asked of the library is the product that cuda_rt.h promises; of two ways the faster one is taken, and found again. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <cublasLt.h>
+
+#include "common/mem.h"
+#include "gpu/cuda_gemm_impl.h"
+#include "gpu/cuda_rt_impl.h"
+#include "tests/cuda/stubs/cublaslt_stub.h"
+#include "tests/cuda/stubs/cudart_stub.h"
+
+static struct cuda_rt *rt;
+static char cache[] = "/tmp/atoll_cublaslt_XXXXXX";
+
+/* A start of the program, with what the cache has. */
+static void start(void)
+{
+    char name[64];
+    struct err err = {.code = STATUS_OK};
+    cuda_rt_close(rt);
+    rt = NULL;
+    stub = (struct stub){.plain_ms = 10, .end_ms = 12};
+    if (cuda_rt_open(0, &rt, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void settle(void)
+{
+    struct err err = {.code = STATUS_OK};
+    if (cuda_rt_sync(rt, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    int fd = mkstemp(cache);
+    if (fd < 0) return -1;
+    (void)close(fd);
+    (void)setenv("ATOLL_ALGO_CACHE", cache, 1);
+    (void)unsetenv("ATOLL_ALGO_TIMING");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    cuda_rt_close(rt);
+    return unlink(cache) || mem_live_bytes() || cudart_stub_left() || cublaslt_faults.left;
+}
+
+/* --- what a product is -------------------------------------------------------------------------------------------- */
+
+/* So many numbers of the device, none of which is another's neighbour by chance. They can be looked at, too. */
+static void *numbers(size_t n, bool bf16, unsigned seed)
+{
+    void *p = cuda_rt_alloc(rt, n * sizeof(float));
+    assert_non_null(p);
+    settle();
+    for (size_t i = 0; i < n; i++) {
+        float x = (float)((i * 2654435761u + seed * 40503u) % 1009) / 504 - 1;
+        if (bf16) ((uint16_t *)p)[i] = stub_bf16_of(x);
+        else ((float *)p)[i] = x;
+    }
+    return p;
+}
+
+static double at(const void *p, size_t i, bool bf16)
+{
+    return bf16 ? (double)stub_bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
+}
+
+static double slope_at(double z)
+{
+    double h = 1e-5, y[2];
+    for (int i = 0; i < 2; i++) {
+        double x = i ? z + h : z - h;
+        y[i] = 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    }
+    return (y[1] - y[0]) / (2 * h);
+}
+
+static double sum_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call, size_t i, size_t j)
+{
+    double sum = 0;
+    for (size_t k = 0; k < s->k; k++)
+        sum += at(call->a, s->a_trans ? k * s->lda + i : i * s->lda + k, s->bf16) *
+               at(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
+    return sum;
+}
+
+/* One shape with one end; every leading dimension is longer than its rows. later: where the bias lies, in numbers from
+ * 16 bytes. */
+static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
+{
+    struct cuda_gemm *g = NULL;
+    start();
+    s.m = 9, s.n = 24, s.k = 17;
+    s.lda = s.a_trans ? 16 : 32, s.ldb = s.b_trans ? 32 : 40, s.ldc = 48;
+    void *a = numbers(32 * s.lda, s.bf16, 1), *b = numbers(32 * s.ldb, s.bf16, 2);
+    void *out = numbers(s.m * s.ldc, s.bf16_out, 3), *had = numbers(s.m * s.ldc, s.bf16_out, 3);
+    void *aux = numbers(s.m * s.ldc, s.bf16_out, 4), *biases = numbers(s.n + later, s.bf16_out, 5);
+    const char *bias = (const char *)biases + later * gemm_number_bytes(s.bf16_out);
+    float *sums = numbers(s.n, false, 6);
+    struct cuda_gemm_call call = {.a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux,
+                                  .sums = sums};
+    assert_int_equal(cuda_rt_gemm_create(rt, &s, &g), STATUS_OK);
+    cuda_rt_gemm(rt, g, &call);
+    settle();
+    for (size_t i = 0; i < s.m; i++)
+        for (size_t j = 0; j < s.ldc; j++) {
+            double want = j < s.n ? sum_of(&s, &call, i, j) : at(had, i * s.ldc + j, s.bf16_out);
+            if (j < s.n && accumulate) want += at(had, i * s.ldc + j, s.bf16_out);
+            if (j < s.n && s.bias) want += at(bias, j, s.bf16_out);
+            if (j < s.n && s.slope) want *= slope_at(at(aux, i * s.ldc + j, s.bf16_out));
+            double got = at(out, i * s.ldc + j, s.bf16_out);
+            if (!(fabs(got - want) <= (s.bf16_out ? 4e-3 : 1e-5) * (1 + fabs(want))))
+                fail_msg("%zu,%zu is %g, want %g", i, j, got, want);
+        }
+    bool rounds = stub.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE; /* a split of k makes parts */
+    if (s.bf16_out && rounds) fail_msg("parts of a sum may be put together in bf16");
+    if (stub.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) fail_msg("parts of a sum may be added in any order");
+    if (!(stub.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) fail_msg("no sum may be cut into parts");
+    for (size_t j = 0; s.sums && j < s.n; j++) {
+        double want = 0;
+        for (size_t k = 0; k < s.k; k++) want += at(b, s.b_trans ? j * s.ldb + k : k * s.ldb + j, s.bf16);
+        if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, want %g", j, (double)sums[j], want);
+    }
+    cuda_rt_gemm_free(g);
+    void *all[] = {a, b, out, had, aux, biases, sums};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_rt_release(rt, all[i]);
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    for (int trans = 0; trans < 4; trans++) {
+        struct cuda_gemm_shape s = {.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true};
+        product_one(s, true, 0);
+        s.sums = true;
+        product_one(s, true, 0);
+        product_one(s, false, 0);
+        s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true, .bf16_out = true};
+        product_one(s, false, 0);
+        s.bias = true;
+        product_one(s, false, 0);
+        product_one(s, false, 1);
+        product_one(s, false, 8); /* at 16 bytes and no more */
+        s.bias = false;
+        s.slope = true;
+        product_one(s, false, 0);
+        s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bias = true};
+        product_one(s, true, 0);
+        product_one(s, true, 3);
+        product_one(s, true, 4);
+    }
+}
+
+/* --- which way ---------------------------------------------------------------------------------------------------- */
+
+static const struct cuda_gemm_shape ends_in_slope = {.m = 1024, .n = 512, .k = 128, .lda = 128, .ldb = 128,
+                                                     .b_trans = true, .ldc = 512, .bf16 = true, .bf16_out = true,
+                                                     .slope = true};
+static const struct cuda_gemm_shape ends_in_sums = {.m = 512, .n = 128, .k = 1024, .lda = 512, .a_trans = true,
+                                                    .ldb = 128, .ldc = 128, .bf16 = true, .sums = true};
+
+struct kernel {
+    const struct cuda_gemm *apart;
+    float ms; /* of what follows a plain product */
+};
+
+static void take_time(void *ms, bool dead)
+{
+    (void)dead;
+    cudart_stub.now_ms += *(float *)ms;
+}
+
+static void run(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
+{
+    const struct kernel *kernel = ctx;
+    cuda_rt_gemm(rt, gemm, call);
+    if (gemm == kernel->apart) rt->stream->submit(rt->stream, take_time, &kernel->ms, sizeof kernel->ms);
+}
+
+/* Whether the product that ends in more is taken where a kernel would take so long; *timed: products were run. */
+static bool fuse(const struct cuda_gemm_shape *shape, enum cuda_epilogue wish, float ms, bool *timed)
+{
+    struct cuda_gemm_shape plain = *shape;
+    struct cuda_gemm *apart = NULL, *fused = NULL;
+    plain.slope = plain.sums = false;
+    assert_int_equal(cuda_rt_gemm_create(rt, &plain, &apart), STATUS_OK);
+    struct kernel kernel = {apart, ms};
+    size_t before = stub.products;
+    assert_int_equal(cuda_rt_gemm_fuse(rt, shape, wish, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
+                     STATUS_OK);
+    *timed = stub.products > before;
+    settle();
+    bool taken = fused;
+    cuda_rt_gemm_free(fused);
+    cuda_rt_gemm_free(apart);
+    return taken;
+}
+
+static void forget(void)
+{
+    assert_int_equal(truncate(cache, 0), 0);
+    start();
+    stub.idle = true;
+}
+
+static void check_faster(const struct cuda_gemm_shape *shape)
+{
+    bool timed;
+    forget();
+    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 and 2.5 against 12 */
+    assert_true(timed);
+    assert_int_equal(stub.alike, 0); /* with numbers as a model has them */
+    assert_false(stub.last); /* by the fastest algorithm */
+    start();
+    stub.idle = true;
+    stub.end_ms = 100; /* another day: the choice stands */
+    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed));
+    assert_false(timed);
+    forget();
+    assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
+    assert_true(timed);
+    start();
+    stub.idle = true;
+    stub.end_ms = 1;
+    assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
+    assert_false(timed);
+}
+
+static void test_faster(void **state)
+{
+    (void)state;
+    check_faster(&ends_in_slope);
+    check_faster(&ends_in_sums);
+}
+
+static void test_asked_for(void **state)
+{
+    (void)state;
+    bool timed;
+    forget();
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_APART, 100, &timed));
+    assert_false(timed);
+    assert_true(fuse(&ends_in_slope, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only its algorithm is chosen by time */
+    forget();
+    (void)setenv("ATOLL_ALGO_TIMING", "off", 1);
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(timed);
+    assert_true(fuse(&ends_in_slope, CUDA_EPILOGUE_FUSED, 0, &timed));
+    assert_false(timed);
+    (void)unsetenv("ATOLL_ALGO_TIMING");
+}
+
+/* What ATOLL_ALGO_TIMING may say; another word is no wish, and a device does not open with it. */
+static void test_timing_words(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"on", "", "off", "of", "OFF", "0"};
+    for (int i = 0; i < 6; i++) {
+        bool timing;
+        struct err err = {.code = STATUS_OK};
+        (void)setenv("ATOLL_ALGO_TIMING", words[i], 1);
+        assert_int_equal(cuda_gemm_timing(&timing, &err), i < 3 ? STATUS_OK : STATUS_INVALID);
+        if (i < 3) assert_int_equal(timing, i < 2);
+        else assert_non_null(strstr(err.msg, "on or off are allowed"));
+    }
+    (void)unsetenv("ATOLL_ALGO_TIMING");
+}
+
+/* The library has no such product, or only says so when it is to run; there is no room to time it; rows that begin
+ * anywhere. */
+static void test_apart(void **state)
+{
+    (void)state;
+    bool timed;
+    struct cuda_gemm_shape odd = ends_in_slope;
+    odd.ldc = 516;
+    struct cuda_gemm_shape biased = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .bias = true};
+    struct cuda_gemm *none = NULL;
+    const unsigned ends = CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_BGRADA;
+    forget();
+    stub.unknown = ends;
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_FUSED, 100, &timed));
+    stub.unknown = CUBLASLT_EPILOGUE_BIAS;
+    assert_int_equal(cuda_rt_gemm_create(rt, &biased, &none), STATUS_UNSUPPORTED);
+    assert_null(none);
+    forget();
+    stub.refused = ends;
+    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    forget();
+    size_t memory = cudart_stub.memory;
+    cudart_stub.memory = 0;
+    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    cudart_stub.memory = memory; /* that is not remembered */
+    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
+}
+
+/* A worker that shares the GPU, and looked into the file before there was anything in it. */
+static void test_shared(void **state)
+{
+    (void)state;
+    struct cuda_rt *other = NULL;
+    struct err err = {.code = STATUS_OK};
+    char name[64];
+    bool timed;
+    forget();
+    if (cuda_rt_open(0, &other, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    struct cuda_rt *first = rt;
+    size_t before = stub.products;
+    rt = other;
+    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 0, &timed)); /* not what it would measure */
+    assert_int_equal(stub.products, before);
+    cuda_rt_close(rt);
+    rt = first;
+}
+
+/* Operands that begin at 16 bytes only. */
+static void test_takes(void **state)
+{
+    (void)state;
+    struct cuda_gemm *g = NULL;
+    forget();
+    char *p = cuda_rt_alloc(rt, 64);
+    assert_int_equal(cuda_rt_gemm_create(rt, &ends_in_slope, &g), STATUS_OK);
+    struct cuda_gemm_call call = {.a = p, .b = p + 16, .out = p, .aux = p + 32};
+    assert_true(cuda_rt_gemm_takes(g, &call));
+    assert_false(cuda_rt_gemm_takes(NULL, &call));
+    call.aux = p + 34;
+    assert_false(cuda_rt_gemm_takes(g, &call));
+    call.aux = p;
+    call.b = p + 2;
+    assert_false(cuda_rt_gemm_takes(g, &call));
+    cuda_rt_gemm(rt, g, &call); /* and is refused */
+    assert_int_equal(rt->error.code, STATUS_UNSUPPORTED);
+    cuda_rt_gemm_free(g);
+    cuda_rt_release(rt, p);
+}
+
+/* --- one call fails ----------------------------------------------------------------------------------------------- */
+
+/* Small, and worth to be timed. */
+static const struct cuda_gemm_shape small_slope = {.m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256,
+                                                   .bf16 = true, .bf16_out = true, .slope = true};
+static const struct cuda_gemm_shape small_sums = {.m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true,
+                                                  .ldb = 256, .ldc = 256, .bf16 = true, .sums = true};
+
+/* Made, timed, used, with one call that fails. Whether there was such a call; *ended: the device has an error. */
+static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, int status, bool *ended)
+{
+    struct cuda_gemm_shape plain = *shape;
+    struct cuda_gemm *apart = NULL, *fused = NULL;
+    struct kernel kernel = {.ms = 2.5f};
+    char *p = cuda_rt_alloc(rt, 1 << 18);
+    struct cuda_gemm_call call = {.a = p, .b = p, .out = p, .aux = p, .sums = (float *)(void *)p};
+    plain.slope = plain.sums = false;
+    settle();
+    cublaslt_faults.status = status;
+    cublaslt_faults.after = nth;
+    if (cuda_rt_gemm_create(rt, &plain, &apart) == STATUS_OK) {
+        kernel.apart = apart;
+        assert_int_equal(cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, apart,
+                                           &(struct cuda_gemm_user){run, &kernel}, &fused), STATUS_OK);
+        cuda_rt_gemm(rt, fused ? fused : apart, &call);
+    } else if (apart) {
+        fail_msg("there is a product that was not made");
+    }
+    bool reached = !cublaslt_faults.after;
+    *ended = rt->error.code != STATUS_OK;
+    if (*ended && !strstr(rt->error.msg, "device cuda:0 Stub 0: cuBLASLt refused a matrix product: "))
+        fail_msg("%s", rt->error.msg);
+    cublaslt_faults.after = 0;
+    cuda_rt_gemm_free(fused);
+    cuda_rt_gemm_free(apart);
+    cuda_rt_release(rt, p);
+    assert_int_equal(cublaslt_faults.left, 1); /* the handle */
+    return reached;
+}
+
+/* Whatever fails: what runs is what the library proposed, and the next start has the form that is faster, which is the
+ * fused one. That the library does not support it is remembered, no other failure is. */
+static void each_fails(const struct cuda_gemm_shape *shape, int status, unsigned long stride)
+{
+    unsigned lives = 0, ended = 0;
+    bool reached = true, dead, timed;
+    for (unsigned long nth = 1; reached; nth += stride, lives++) {
+        forget();
+        reached = fails_once(shape, nth, status, &dead);
+        ended += dead;
+        if (!reached) assert_false(dead);
+        if (status == CUBLAS_STATUS_NOT_SUPPORTED) continue;
+        start();
+        stub.idle = true;
+        if (!fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed))
+            fail_msg("call %lu (%s): the slower form was kept", nth, cublaslt_faults.failed_in);
+    }
+    assert_true(lives * stride > 100 && ended * stride > 10 && ended < lives);
+}
+
+static void test_each_fails(void **state)
+{
+    (void)state;
+    each_fails(&small_slope, CUBLAS_STATUS_NOT_SUPPORTED, 3);
+    each_fails(&small_sums, CUBLAS_STATUS_EXECUTION_FAILED, 1);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_faster),
+                                       cmocka_unit_test(test_asked_for), cmocka_unit_test(test_timing_words),
+                                       cmocka_unit_test(test_apart),    cmocka_unit_test(test_shared),
+                                       cmocka_unit_test(test_takes),    cmocka_unit_test(test_each_fails)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
