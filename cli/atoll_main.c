@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "cli/verbs.h"
-#include "common/options.h"
-#include "common/std_streams.h"
+#include "common/config/options.h"
+#include "common/os/std_streams.h"
 
 static const struct verb {
     const char *name;

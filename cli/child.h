@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
 

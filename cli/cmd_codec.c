@@ -8,7 +8,7 @@
 #include "cli/codec_input.h"
 #include "cli/codec_measure.h"
 #include "cli/verbs.h"
-#include "common/options.h"
+#include "common/config/options.h"
 #include "compress/codec.h"
 
 enum { PARAMS_DEFAULT = 4 << 20, PARAMS_MAX = 1 << 30, SECONDS_MAX = 3600 };

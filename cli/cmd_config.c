@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/verbs.h"
-#include "common/config.h"
-#include "common/options.h"
+#include "common/config/config.h"
+#include "common/config/options.h"
 #include "coordinator/settings.h"
 
 int cmd_config(int argc, char **argv)

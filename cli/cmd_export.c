@@ -5,12 +5,12 @@
 
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
-#include "common/fileio.h"
-#include "common/hf_files.h"
-#include "common/hf_folder.h"
-#include "common/interrupt.h"
-#include "common/mem.h"
-#include "common/options.h"
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/os/interrupt.h"
+#include "common/base/mem.h"
+#include "common/config/options.h"
 #include "worker/model.h"
 
 /* The layout config.json describes. */

@@ -16,15 +16,15 @@
 #include "cli/supervisor.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
-#include "common/config.h"
-#include "common/config_keys.h"
-#include "common/fileio.h"
-#include "common/gpu_share.h"
-#include "common/json_file.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/options.h"
-#include "common/std_streams.h"
+#include "common/config/config.h"
+#include "common/config/config_keys.h"
+#include "common/os/fileio.h"
+#include "common/config/gpu_share.h"
+#include "common/os/json_file.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/config/options.h"
+#include "common/os/std_streams.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
@@ -115,7 +115,7 @@ static void announce_terminal(void)
     if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
 }
 
-/* Each worker would take all GPUs (common/gpu_share.h), and whoever checks the settings would think so. */
+/* Each worker would take all GPUs (common/config/gpu_share.h), and whoever checks the settings would think so. */
 static void announce_workers(const struct launch *l)
 {
     char text[32];

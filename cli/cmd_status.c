@@ -10,11 +10,11 @@
 #include "cli/json_table.h"
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
-#include "common/clock.h"
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/options.h"
+#include "common/base/clock.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/config/options.h"
 #include "wire/transport.h"
 
 enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_AFAR_S = 1, ADDRESS_MAX = 1024 };

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
-#include "common/rng.h"
-#include "common/safetensors.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/tensor/safetensors.h"
 #include "compress/codec_simd.h"
 
 static enum status allocate(struct codec_input *in, size_t n, size_t n_spans, struct err *err)

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "compress/codec.h"
 
 enum { RUNS_MIN = 3 };

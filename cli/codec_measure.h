@@ -3,7 +3,7 @@
 #define CLI_CODEC_MEASURE_H
 
 #include "cli/codec_input.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* GB/s: 1e9 bytes of fp32 input (4 a value) in a second of one thread's CPU time, best of the repetitions. */
 struct codec_figures {

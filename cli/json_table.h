@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* `where` names the text in the error (CORRUPT). */
 enum status json_table_print(const char *text, const char *where, FILE *out, struct err *err) MUST_CHECK;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "cli/run_folder.h"
-#include "common/hf_folder.h"
+#include "common/tensor/hf_folder.h"
 #include "coordinator/run_dir.h"
 
 /* The lock dies with this process, however it dies; the number in the file is only for the message. */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/host_memory.h"
-#include "common/layout.h"
+#include "common/os/host_memory.h"
+#include "common/tensor/layout.h"
 #include "coordinator/outer_state.h"
 #include "wire/backlog.h"
 #include "worker/memory_plan.h"

@@ -2,7 +2,7 @@
 #ifndef CLI_LAUNCH_MEMORY_H
 #define CLI_LAUNCH_MEMORY_H
 
-#include "common/config.h"
+#include "common/config/config.h"
 
 /* Into the environment: what the host has free now, and what the coordinator of this configuration will take of it with
  * so many workers; of a model that cannot be laid out nothing, its workers say why. */

@@ -10,9 +10,9 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 
 static bool ends_with(const char *path, const char *ending)
 {

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct input_list {
     char **paths; /* plain files, in reading order; owned */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* DIR/NAME into out; LIMIT when it does not fit. */
 enum status run_path(char *out, size_t cap, const char *dir, const char *name, struct err *err) MUST_CHECK;

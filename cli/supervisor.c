@@ -13,12 +13,12 @@
 
 #include "cli/run_folder.h"
 #include "cli/terminal.h"
-#include "common/clock.h"
-#include "common/fileio.h"
-#include "common/interrupt.h"
-#include "common/mem.h"
-#include "common/options.h"
-#include "common/std_streams.h"
+#include "common/base/clock.h"
+#include "common/os/fileio.h"
+#include "common/os/interrupt.h"
+#include "common/base/mem.h"
+#include "common/config/options.h"
+#include "common/os/std_streams.h"
 
 enum {
     BACKOFF_FIRST_MS = 250,

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "cli/child.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { SUPERVISOR_WORKERS_MAX = 256, SUPERVISOR_ADDRESS_MAX = 512 };
 

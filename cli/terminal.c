@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/columns.h"
+#include "common/base/clock.h"
+#include "common/os/columns.h"
 
 /* PATIENCE_US: how long a reader that takes nothing is waited for, in all until it takes something again. */
 enum { TEXT_MAX = 8192, PATIENCE_US = 200000, RETRY_US = 1000 };

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/layout.h"
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "compress/codec_chain.h"
 #include "compress/codec_simd.h"
 #include "compress/payload_entropy.h"

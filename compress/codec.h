@@ -14,9 +14,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/codec_spec.h"
-#include "common/pieces.h"
-#include "common/status.h"
+#include "common/config/codec_spec.h"
+#include "common/tensor/pieces.h"
+#include "common/base/status.h"
 
 struct layout;
 struct pool;
@@ -134,7 +134,7 @@ bool codec_sparse(const struct codec *codec);
 
 /* ---- numbers made elsewhere -----------------------------------------------------------------------------------------
  *
- * The costly half of encoding, choosing and quantizing, may be a device's (common/pieces.h); bytes are made here. */
+ * The costly half of encoding, choosing and quantizing, may be a device's (common/tensor/pieces.h); bytes are made here. */
 
 /* How the codec cuts its fragment: *shape, and the table [shape->n_pieces] where `pieces` is not NULL. False: the value
  * stage has no such form. */

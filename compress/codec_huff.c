@@ -11,7 +11,7 @@
  * A stream holds an eighth of the plane (rounded up; the last one what is left). */
 #include <string.h>
 
-#include "common/bytes.h"
+#include "common/base/bytes.h"
 #include "compress/codec_stage.h"
 #include "compress/huffman.h"
 #include "compress/planes.h"

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float_bits.h"
+#include "common/base/float_bits.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
 

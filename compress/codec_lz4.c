@@ -11,7 +11,7 @@
 #include <lz4.h>
 #include <string.h>
 
-#include "common/bytes.h"
+#include "common/base/bytes.h"
 #include "compress/codec_stage.h"
 #include "compress/planes.h"
 

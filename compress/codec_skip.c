@@ -8,7 +8,7 @@
  * so that the literals are elements again, and a stage after this one finds its sections. */
 #include <string.h>
 
-#include "common/bytes.h"
+#include "common/base/bytes.h"
 #include "compress/codec_stage.h"
 
 enum { RUN_MIN = 8, VARINT_MAX = 7, PAD = 4, WORD = 8, HALF = 4 };

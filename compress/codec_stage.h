@@ -1,5 +1,5 @@
 /* What a codec is made of. A new value stage (top-k, int4, ...) or byte stage (rANS, ...) is one file with one static
- * table, listed in common/codec_spec.h.
+ * table, listed in common/config/codec_spec.h.
  *
  * A chain is one value stage and up to CODEC_STAGES_MAX - 1 byte stages. Sizes, scratch memory and parameters are fixed
  * when the codec is created; encode and decode allocate nothing. Untrusted bytes are met in this order: each byte stage
@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/codec_spec.h"
-#include "common/status.h"
+#include "common/config/codec_spec.h"
+#include "common/base/status.h"
 #include "compress/codec.h"
 
 /* Arrays of values go in and out by memcpy; a big-endian machine would need byte swaps here. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/float_bits.h"
+#include "common/base/float_bits.h"
 #include "compress/bits.h"
 #include "compress/codec_stage.h"
 

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "compress/codec.h"
 
 enum status feedback_init(struct feedback *fb, size_t count, float decay, bool enabled)

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/float_bits.h"
+#include "common/base/float_bits.h"
 #include "compress/codec_simd.h"
 
 static inline __attribute__((always_inline)) float bf16_value(uint16_t half)

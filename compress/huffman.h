@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { HUFFMAN_BITS_MAX = 12, HUFFMAN_SLACK = 8 };
 

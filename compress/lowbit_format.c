@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/float_bits.h"
+#include "common/base/float_bits.h"
 
 #define SCALE_MIN 0x1p-110f
 enum {

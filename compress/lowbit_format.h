@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "compress/lowbit.h"
 
 enum { LOWBIT_LEVELS = 16, LOWBIT_HEAD_MAX = 3 };

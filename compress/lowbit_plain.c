@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "common/float_bits.h"
+#include "common/base/float_bits.h"
 #include "compress/codec_simd.h"
 #include "compress/lowbit.h"
 

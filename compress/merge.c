@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/layout.h"
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "compress/codec_simd.h"
 
 enum { ADDENDS = 16 };

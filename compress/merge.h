@@ -23,9 +23,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/float_bits.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/base/float_bits.h"
+#include "common/base/status.h"
 #include "compress/codec.h"
 
 struct layout;

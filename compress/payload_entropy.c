@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 enum { SYMBOLS_MAX = 1 << 16 };
 

@@ -1,6 +1,6 @@
 #include "compress/relay.h"
 
-#include "common/bytes.h"
+#include "common/base/bytes.h"
 
 size_t relay_head_size(uint32_t n)
 {

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "compress/merge.h"
 
 size_t relay_head_size(uint32_t n);

@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "common/config.h"
-#include "common/host_memory.h"
-#include "common/log.h"
-#include "common/options.h"
-#include "common/std_streams.h"
+#include "common/config/config.h"
+#include "common/os/host_memory.h"
+#include "common/base/log.h"
+#include "common/config/options.h"
+#include "common/os/std_streams.h"
 #include "coordinator/server.h"
 #include "coordinator/settings.h"
 

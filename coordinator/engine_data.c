@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "coordinator/engine_impl.h"

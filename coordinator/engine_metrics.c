@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/model_flops.h"
+#include "common/config/model_flops.h"
 #include "coordinator/engine_impl.h"
 
 enum { SKIPS_LINE_US = 30000000 };

@@ -2,13 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/fileio.h"
-#include "common/hash.h"
-#include "common/hf_files.h"
-#include "common/hf_folder.h"
-#include "common/host_memory.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/os/host_memory.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "coordinator/engine_impl.h"
 
 /* What the shapes of its tensors do not show of a model, but its outputs do. A folder without config.json says nothing

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "coordinator/engine_impl.h"
 
 /* --- while joined ------------------------------------------------------------------------------------------------- */

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/number.h"
-#include "common/text.h"
+#include "common/base/hash.h"
+#include "common/base/number.h"
+#include "common/base/text.h"
 #include "coordinator/engine_impl.h"
 
 /* --- what the run waits for --------------------------------------------------------------------------------------- */

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "coordinator/engine_impl.h"
 
 enum { BEHIND_MAX = 32 }; /* checkpoints beyond checkpoint.keep that are kept for those behind */

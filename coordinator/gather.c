@@ -1,7 +1,7 @@
 #include "coordinator/gather.h"
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 /* Deltas first .. first + count of a close, in memory and opened. */
 struct group {

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/ledger.h"
 
 /* l->outer.acc = the merge of the fragment's held parts, in worker order. The payloads are read to l->outer.payload

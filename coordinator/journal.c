@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-#include "common/bytes.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/bytes.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 
 static const char segment_magic[8] = {'A', 'T', 'O', 'L', 'L', 'J', JOURNAL_FORMAT, '\n'};
 static const uint32_t record_magic = 0x4c4e524a; /* "JRNL" */

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/bytes.h"
-#include "common/status.h"
+#include "common/base/bytes.h"
+#include "common/base/status.h"
 #include "wire/msg.h"
 
 struct lease {

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "coordinator/update_compute.h"
 
 enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir, struct err *err)

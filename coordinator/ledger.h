@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/layout.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
 #include "coordinator/journal.h"
 #include "coordinator/outer_state.h"
 #include "coordinator/record.h"

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/fileio.h"
-#include "common/json_file.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/os/fileio.h"
+#include "common/os/json_file.h"
+#include "common/base/log.h"
 
 enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
 

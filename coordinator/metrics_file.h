@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/engine.h"
 #include "coordinator/steps_there.h"
 

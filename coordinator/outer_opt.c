@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/apply.h"
+#include "common/tensor/apply.h"
 
 static inline double gradient(const struct outer_in *in, size_t i)
 {

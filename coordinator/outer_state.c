@@ -2,12 +2,12 @@
 
 #include <string.h>
 
-#include "common/codec_spec.h"
-#include "common/hash.h"
-#include "common/hf_folder.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/schedule.h"
+#include "common/config/codec_spec.h"
+#include "common/base/hash.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/config/schedule.h"
 #include "compress/codec.h"
 #include "coordinator/outer_opt.h"
 #include "coordinator/store.h"

@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/layout.h"
-#include "common/pool.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
+#include "common/base/pool.h"
+#include "common/base/status.h"
 #include "compress/feedback.h"
 #include "compress/merge.h"
 

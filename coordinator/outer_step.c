@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/apply.h"
-#include "common/hash.h"
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
 #include "compress/relay.h"
 #include "compress/union.h"
 #include "coordinator/outer_opt.h"

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/apply.h"
-#include "common/hash.h"
-#include "common/pool.h"
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
+#include "common/base/pool.h"
 #include "coordinator/outer_opt.h"
 
 struct job {

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/bytes.h"
-#include "common/status.h"
+#include "common/base/bytes.h"
+#include "common/base/status.h"
 #include "coordinator/round.h"
 
 enum record_type {

@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/codec_spec.h"
-#include "common/columns.h"
-#include "common/fileio.h"
-#include "common/json_file.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/config/codec_spec.h"
+#include "common/os/columns.h"
+#include "common/os/fileio.h"
+#include "common/os/json_file.h"
+#include "common/base/log.h"
 
 enum { BAR_WIDTH = 30 };
 

@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/base/status.h"
 #include "coordinator/deadline.h"
 #include "coordinator/lease.h"
 #include "coordinator/member.h"

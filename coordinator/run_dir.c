@@ -14,10 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
-#include "common/number.h"
-#include "common/temporary.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+#include "common/base/number.h"
+#include "common/os/temporary.h"
 #include "wire/endpoint.h"
 
 enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024 };

@@ -8,10 +8,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/std_streams.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/os/std_streams.h"
 #include "coordinator/engine.h"
 #include "coordinator/report.h"
 #include "coordinator/run_dir.h"

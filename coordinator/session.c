@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments)
 {

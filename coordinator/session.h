@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/serve.h"
 #include "coordinator/upload.h"
 #include "wire/msg.h"

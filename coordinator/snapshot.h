@@ -6,7 +6,7 @@
 #ifndef COORDINATOR_SNAPSHOT_H
 #define COORDINATOR_SNAPSHOT_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/ledger.h"
 #include "coordinator/store.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/fileio.h"
+#include "common/os/fileio.h"
 
 static enum status spool_make(struct spool *spool, const char *folder, struct err *err)
 {

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { STEPS_THERE_SETS = 1 << 14, STEPS_THERE_WAYS = 8, STEPS_THERE_TAIL = 16 << 20 };
 /* Of a number in the file. */

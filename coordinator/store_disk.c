@@ -10,8 +10,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
 
 enum { APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
 

@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-#include "common/fileio.h"
-#include "common/safetensors.h"
+#include "common/os/fileio.h"
+#include "common/tensor/safetensors.h"
 #include "coordinator/spool.h"
 #include "coordinator/store.h"
 

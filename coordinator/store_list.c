@@ -1,4 +1,4 @@
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "coordinator/store.h"
 
 enum { LIST_FIRST = 256 };

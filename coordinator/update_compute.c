@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/sum_squares.h"
+#include "common/base/sum_squares.h"
 #include "compress/relay.h"
 #include "coordinator/gather.h"
 

@@ -3,7 +3,7 @@
 #ifndef COORDINATOR_UPDATE_COMPUTE_H
 #define COORDINATOR_UPDATE_COMPUTE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/ledger.h"
 
 /* Merge the parts that `close` names, which the journal holds, and take the step: theta and the outer state of the

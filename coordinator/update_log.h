@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/layout.h"
-#include "common/status.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
 #include "coordinator/member.h"
 
 struct update_entry {

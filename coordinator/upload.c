@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 static uint64_t window_end(const struct upload *u)
 {

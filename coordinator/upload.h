@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "wire/msg.h"
 
 enum { UPLOAD_WINDOW = 4 << 20 }; /* bytes a worker may be ahead of what we hold */

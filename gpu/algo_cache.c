@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
 
 enum {
     FILE_MAX = 4 << 20,

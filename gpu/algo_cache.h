@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { ALGO_KEY_BYTES = 96, ALGO_WORDS = 8, ALGO_KIND_BYTES = 288 };
 

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 enum { REDUCE_CHUNK = 16384 }; /* floats: every rank's piece of a chunk stays in cache while it is summed and spread */
 

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "gpu/device.h"
 
 enum {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/host_memory.h"
-#include "common/mem.h"
+#include "common/os/host_memory.h"
+#include "common/base/mem.h"
 #include "gpu/gemm.h"
 
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/pool.h"
+#include "common/base/pool.h"
 #include "gpu/cpu_kernels.h"
 #include "gpu/device.h"
 

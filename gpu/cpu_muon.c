@@ -1,7 +1,7 @@
 /* Muon on the CPU device: one matrix after the other, each with all threads. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cpu_impl.h"
 #include "gpu/gemm.h"
 #include "gpu/moment_rules.h"

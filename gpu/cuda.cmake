@@ -17,11 +17,11 @@ set(ATOLL_CUDNN_BUILT OFF)
 # symbols of the program's.
 file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
 file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
-set(cuda_common ${CMAKE_SOURCE_DIR}/common/status.c ${CMAKE_SOURCE_DIR}/common/mem.c ${CMAKE_SOURCE_DIR}/common/pieces.c
-    ${CMAKE_SOURCE_DIR}/common/pool.c ${CMAKE_SOURCE_DIR}/common/thread.c ${CMAKE_SOURCE_DIR}/common/environment.c
-    ${CMAKE_SOURCE_DIR}/common/number.c ${CMAKE_SOURCE_DIR}/common/rng.c)
-set(cuda_files ${CMAKE_SOURCE_DIR}/common/clock.c ${CMAKE_SOURCE_DIR}/common/fileio.c ${CMAKE_SOURCE_DIR}/common/interrupt.c
-    ${CMAKE_SOURCE_DIR}/common/temporary.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
+set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/common/base/mem.c ${CMAKE_SOURCE_DIR}/common/tensor/pieces.c
+    ${CMAKE_SOURCE_DIR}/common/base/pool.c ${CMAKE_SOURCE_DIR}/common/base/thread.c ${CMAKE_SOURCE_DIR}/common/os/environment.c
+    ${CMAKE_SOURCE_DIR}/common/base/number.c ${CMAKE_SOURCE_DIR}/common/base/rng.c)
+set(cuda_files ${CMAKE_SOURCE_DIR}/common/base/clock.c ${CMAKE_SOURCE_DIR}/common/os/fileio.c ${CMAKE_SOURCE_DIR}/common/os/interrupt.c
+    ${CMAKE_SOURCE_DIR}/common/os/temporary.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
 
 # Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there; takes out of cuda_host what does not go with it.
 function(atoll_cuda_find)

@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_impl.h"
 #include "gpu/cuda_watchdog.h"
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/pieces.h"
+#include "common/tensor/pieces.h"
 #include "gpu/moment_rules.h"
 
 #ifdef __cplusplus

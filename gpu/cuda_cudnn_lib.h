@@ -8,7 +8,7 @@
 
 #include <cudnn_backend.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 /* The oldest that is used: since 9.6 the library clears the sums of dq itself. */
 enum { CUDNN_LIB_OLDEST = 90600 };

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 enum {
     DESCRIPTORS = ATTN_GRAPH_TENSORS + 2 * ATTN_GRAPH_OPS + 4,

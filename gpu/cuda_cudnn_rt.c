@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_cudnn_plan.h"
 
 #ifdef ATOLL_CUDNN

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_comm.h"
 #include "gpu/cuda_peak.h"
 #include "gpu/cuda_plugin.h"

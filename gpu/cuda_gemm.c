@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
 #define WISH(wish, what, value) cublasLtMatmulPreferenceSetAttribute((wish), (what), &(value), sizeof(value))

@@ -2,7 +2,7 @@
  * launches for many matrices. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_impl.h"
 #include "gpu/muon_rules.h"
 

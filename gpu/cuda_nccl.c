@@ -20,7 +20,7 @@
 
 #include <nccl.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 enum {
     VERSION_MIN = NCCL_VERSION(2, 19, 1),

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 static void head_gemms_free(struct cuda_head_gemms *g)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_args.h"
 #include "gpu/cuda_gemm_impl.h"
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/pool.h"
+#include "common/base/pool.h"
 
 void cuda_stage_finish(struct cuda_device *cuda)
 {

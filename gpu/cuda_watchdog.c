@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "common/environment.h"
-#include "common/mem.h"
-#include "common/thread.h"
+#include "common/os/environment.h"
+#include "common/base/mem.h"
+#include "common/base/thread.h"
 
 enum { LOOKS = 10 /* a second */, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
 

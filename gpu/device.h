@@ -28,8 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/pieces.h"
-#include "common/status.h"
+#include "common/tensor/pieces.h"
+#include "common/base/status.h"
 
 struct collective;
 struct device_ops;
@@ -283,7 +283,7 @@ struct device_ops {
     void (*delta)(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
                   float decay, const float *residual, float *rest, void *numbers);
     /* The way back, of an update: theta += what the numbers of a payload (codec_decode_pieces) stand for, one fp32
-     * addition a value, bit for bit as the codec decodes and common/apply.h adds. What was not sent stays as it is.
+     * addition a value, bit for bit as the codec decodes and common/tensor/apply.h adds. What was not sent stays as it is.
      * Device memory as above; the numbers are only read. */
     void (*delta_add)(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);
 };

@@ -1,6 +1,6 @@
 #include "gpu/gemm.h"
 
-#include "common/pool.h"
+#include "common/base/pool.h"
 #include "gpu/cpu_kernels.h"
 
 #include <string.h>

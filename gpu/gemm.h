@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct pool;
 struct cpu_kernels;

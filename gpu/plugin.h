@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "gpu/device.h"
 
 /* False where opening is bound to fail: no NVIDIA driver, no plugin. Costs next to nothing, loads no CUDA library. */

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct block {
     struct backlog *backlog;

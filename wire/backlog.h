@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "wire/peers.h"
 
 enum { BACKLOG_BYTES = 64 << 20 };

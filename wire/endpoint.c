@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/number.h"
+#include "common/base/number.h"
 
 static bool port_is_good(const char *port, bool listening)
 {

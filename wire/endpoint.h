@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct endpoint {
     char host[200]; /* name, IPv4, IPv6 without brackets, or "*" */

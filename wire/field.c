@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 #include "wire/msg.h"
 
 /* Objects are plain structs of known layout: each access copies through the type the table names. */

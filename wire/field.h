@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/bytes.h"
+#include "common/base/bytes.h"
 
 enum field_kind {
     FIELD_END, /* closes a table */

@@ -1,7 +1,7 @@
 #include "wire/frame.h"
 
-#include "common/bytes.h"
-#include "common/hash.h"
+#include "common/base/bytes.h"
+#include "common/base/hash.h"
 #include "wire/msg.h"
 
 enum { CRC_AT = 12 };

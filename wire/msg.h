@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/bytes.h"
-#include "common/layout.h"
-#include "common/status.h"
+#include "common/base/bytes.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
 
 enum {
     WIRE_VERSION = 2,

@@ -1,6 +1,6 @@
 #include "wire/msg_table.h"
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 /* Rows name the struct and the member: U32(msg_offer, steps). Bounds follow where not every value makes sense. */
 #define ROW(what, type, member, low, high)                                                                             \

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/bytes.h"
-#include "common/hash.h"
-#include "common/text.h"
+#include "common/base/bytes.h"
+#include "common/base/hash.h"
+#include "common/base/text.h"
 
 /* Update: magic, object format, form, 0, fields, payload, crc32c of everything before it. Snapshot head: see
  * docs/protocol.md. */

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/bytes.h"
-#include "common/config.h"
-#include "common/hash.h"
+#include "common/base/bytes.h"
+#include "common/config/config.h"
+#include "common/base/hash.h"
 #include "wire/frame.h"
 
 _Static_assert(2 * CONFIG_WORKERS_MAX <= PEERS_MAX, "two connections of each worker");

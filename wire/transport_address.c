@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/number.h"
+#include "common/base/number.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "wire/transport.h"
 
 enum { ZMQ_BASE_SOCKETS = 4 };

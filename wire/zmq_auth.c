@@ -5,8 +5,8 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "common/log.h"
-#include "common/thread.h"
+#include "common/base/log.h"
+#include "common/base/thread.h"
 #include "wire/transport.h"
 
 enum { KEY_BYTES = 32, KEY_Z85 = 41, ZAP_PARTS = 7, ZAP_PART_MAX = 255 };

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct zmq_auth {
     void *socket; /* owned by the thread once it runs */

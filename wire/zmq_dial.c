@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
 #include "wire/transport_zmq.h"

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "compress/half.h"
 
 void *carve_take(struct carve *carve, size_t bytes)

@@ -7,14 +7,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/config.h"
-#include "common/config_keys.h"
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/options.h"
-#include "common/std_streams.h"
-#include "common/text.h"
+#include "common/base/clock.h"
+#include "common/config/config.h"
+#include "common/config/config_keys.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/config/options.h"
+#include "common/os/std_streams.h"
+#include "common/base/text.h"
 #include "worker/join_line.h"
 #include "worker/train.h"
 #include "worker/train_data.h"

@@ -1,6 +1,6 @@
 #include "worker/batch.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 enum status batch_source_init(struct batch_source *source, const struct tokens *tokens, uint32_t seq,
                               uint32_t vocab_size, uint64_t seed, bool in_order, struct err *err)

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
-#include "common/tokens.h"
+#include "common/base/status.h"
+#include "common/tensor/tokens.h"
 
 struct batch_source {
     const struct tokens *tokens; /* borrowed */

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/activations.h"
 #include "worker/decoder_impl.h"
 

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#include "common/pool.h"
-#include "common/sum_squares.h"
+#include "common/base/pool.h"
+#include "common/base/sum_squares.h"
 #include "compress/codec_simd.h"
 
 struct difference {

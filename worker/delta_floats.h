@@ -1,5 +1,5 @@
 /* Deltas made in host memory, where no device makes them (worker/delta_maker.h): what codec.up gets, by several
- * threads (the same bits by any number of them: common/sum_squares.h). */
+ * threads (the same bits by any number of them: common/base/sum_squares.h). */
 #ifndef WORKER_DELTA_FLOATS_H
 #define WORKER_DELTA_FLOATS_H
 

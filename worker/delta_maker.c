@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 /* Which copy of a residual is the newest. */
 enum newest { NEWEST_BOTH, NEWEST_HOST, NEWEST_DEVICE };

@@ -1,6 +1,6 @@
 /* Deltas made where the trained parameters are: on a device whose memory is not the host's. Anchor and residuals lie
  * there, too; what crosses the bus for a round is the fragments of the anchor that changed on their way in and the
- * numbers of the payload on their way out (common/pieces.h), not the parameters.
+ * numbers of the payload on their way out (common/tensor/pieces.h), not the parameters.
  *
  *     delta_maker_anchor     for each fragment: what the next round starts from
  *     delta_maker_base       the round starts: the parameters are there already

@@ -1,8 +1,8 @@
-/* The GPUs of a worker of `atoll launch`: common/gpu_share.h with the machine's number of them. */
+/* The GPUs of a worker of `atoll launch`: common/config/gpu_share.h with the machine's number of them. */
 #ifndef WORKER_DEVICE_SHARE_H
 #define WORKER_DEVICE_SHARE_H
 
-#include "common/gpu_share.h"
+#include "common/config/gpu_share.h"
 
 /* Before config_resolve: train.devices and train.ranks become this worker's. auto and cuda are all GPUs there are (of
  * those that CUDA_VISIBLE_DEVICES leaves); they are counted by the plugin, which takes no memory of theirs. Says in the

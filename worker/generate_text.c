@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hf_files.h"
-#include "common/hf_folder.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 /* The context is recomputed for every token (there is no key/value cache), by an instance whose length is the smallest
  * power of two that holds it: short texts are cheap, and what lies after the last token cannot change its logits. */

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/model.h"
 
 struct generate_options {

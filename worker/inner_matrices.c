@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/muon_rules.h"
 
 static enum status list(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks_of)

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "worker/inner_shard.h"
 #include "worker/inner_step.h"
 

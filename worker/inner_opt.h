@@ -14,9 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/layout.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
 #include "gpu/device.h"
 #include "worker/inner_matrices.h"
 

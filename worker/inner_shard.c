@@ -1,6 +1,6 @@
 #include "worker/inner_shard.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/inner_step.h"
 #include "worker/shard_deal.h"
 

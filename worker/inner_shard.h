@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-#include "common/layout.h"
-#include "common/status.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
 #include "gpu/collective.h"
 #include "worker/inner_opt.h"
 #include "worker/shard.h"

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "wire/msg.h"
 
 /* First line of `path`, without the end of line. NOTFOUND: no such file (yet); CORRUPT: no address is in it. */

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/thread.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/thread.h"
 #include "worker/ring.h"
 #include "worker/sync.h"
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 #include "worker/pulse.h"

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/number.h"
+#include "common/base/number.h"
 #include "worker/llama.h"
 
 enum { LLAMA_SIDE_MAX = 1 << 24 }; /* of any dimension: keeps every product within 64 bits */

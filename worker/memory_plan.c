@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/environment.h"
-#include "common/gpu_share.h"
-#include "common/host_memory.h"
+#include "common/os/environment.h"
+#include "common/config/gpu_share.h"
+#include "common/os/host_memory.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };

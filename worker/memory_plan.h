@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/base/status.h"
 #include "worker/memory_class.h"
 #include "worker/model.h"
 
@@ -32,7 +32,7 @@ struct memory_ask {
 };
 
 /* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
- * how many they are (common/gpu_share.h), what the host had free before the first one was started, and what their
+ * how many they are (common/config/gpu_share.h), what the host had free before the first one was started, and what their
  * coordinator, which runs beside them, takes of that. No name may begin with a section of the configuration: such a
  * variable is taken for a misspelt key. */
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"

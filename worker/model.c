@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/config.h"
-#include "common/hf_folder.h"
+#include "common/config/config.h"
+#include "common/tensor/hf_folder.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"
 

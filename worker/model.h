@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/layout.h"
-#include "common/rope_scaling.h"
-#include "common/status.h"
+#include "common/tensor/layout.h"
+#include "common/tensor/rope_scaling.h"
+#include "common/base/status.h"
 #include "gpu/device.h"
 #include "worker/inner_matrices.h"
 

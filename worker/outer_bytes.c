@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/codec_spec.h"
+#include "common/config/codec_spec.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "wire/msg.h"

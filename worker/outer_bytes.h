@@ -2,9 +2,9 @@
 #ifndef WORKER_OUTER_BYTES_H
 #define WORKER_OUTER_BYTES_H
 
-#include "common/config.h"
-#include "common/layout.h"
-#include "common/status.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
 #include "worker/replica.h"
 
 /* For a layout cut into fragments. `workers`: those whose deltas one update may relay, as many as are known of; 0: this

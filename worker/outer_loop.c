@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "worker/outer_loop_impl.h"
 
 enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_setup *setup, uint64_t now_us)

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
 #include "compress/relay.h"
 #include "worker/outer_loop_impl.h"
 #include "worker/outer_move.h"

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/pool.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/pool.h"
 #include "worker/delta_floats.h"
 #include "worker/outer_loop_impl.h"
 

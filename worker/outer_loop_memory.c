@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/codec_spec.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/config/codec_spec.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "compress/relay.h"
 #include "worker/outer_loop_impl.h"
 

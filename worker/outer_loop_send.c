@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
 #include "worker/outer_loop_impl.h"
 
 enum status outer_send(struct outer_loop *loop, enum wire_lane lane)

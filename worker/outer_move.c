@@ -1,7 +1,7 @@
 #include "worker/outer_move.h"
 
-#include "common/apply.h"
-#include "common/pool.h"
+#include "common/tensor/apply.h"
+#include "common/base/pool.h"
 
 enum { STEP_FLOATS = 1 << 16 }; /* a thread's share, at least */
 

@@ -1,5 +1,5 @@
 /* What an update does to a fragment of theta, by several threads: each takes some of the codec's parts (or of the
- * floats), and every coordinate is computed alone, so any number of threads makes the same bits (common/apply.h). In
+ * floats), and every coordinate is computed alone, so any number of threads makes the same bits (common/tensor/apply.h). In
  * one pass: a part's floats are decoded and added while they are in cache, and of a sparse payload only those it names
  * are touched. */
 #ifndef WORKER_OUTER_MOVE_H
@@ -12,7 +12,7 @@
 
 struct pool;
 
-/* theta[codec_count], as common/apply.h's apply_update with the decoded values of the view. pool NULL: the caller
+/* theta[codec_count], as common/tensor/apply.h's apply_update with the decoded values of the view. pool NULL: the caller
  * alone. */
 void outer_move_view(struct pool *pool, const struct codec_view *view, bool replace, float *theta);
 

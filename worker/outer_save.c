@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
 #include "worker/outer_loop_impl.h"
 
 enum {

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "worker/replica_impl.h"
 
 /* Sequence by sequence in the order of the counters, so the sum does not depend on the number of ranks. */

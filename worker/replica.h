@@ -16,9 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/layout.h"
-#include "common/status.h"
-#include "common/tokens.h"
+#include "common/tensor/layout.h"
+#include "common/base/status.h"
+#include "common/tensor/tokens.h"
 #include "worker/inner_opt.h"
 #include "worker/memory_class.h"
 #include "worker/model.h"

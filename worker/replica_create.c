@@ -1,7 +1,7 @@
 #include "worker/replica_impl.h"
 
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 
 static enum status check_config(const struct replica_config *c, struct err *err)
 {

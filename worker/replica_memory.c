@@ -1,6 +1,6 @@
 #include "worker/replica_memory.h"
 
-#include "common/host_memory.h"
+#include "common/os/host_memory.h"
 #include "worker/inner_shard.h"
 #include "worker/shard_deal.h"
 #include "worker/step_io.h"

@@ -2,7 +2,7 @@
 #ifndef WORKER_REPLICA_MEMORY_H
 #define WORKER_REPLICA_MEMORY_H
 
-#include "common/layout.h"
+#include "common/tensor/layout.h"
 #include "worker/memory_plan.h"
 #include "worker/replica.h"
 

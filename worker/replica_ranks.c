@@ -1,6 +1,6 @@
 #include "worker/replica_impl.h"
 
-#include "common/thread.h"
+#include "common/base/thread.h"
 
 /* --- one rank's work ---------------------------------------------------------------------------------------------- */
 

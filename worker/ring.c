@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 /* Before each record; the record starts 16 bytes later. `skip`: nothing more until the end of the buffer. */
 struct ring_head {

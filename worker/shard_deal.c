@@ -1,6 +1,6 @@
 #include "worker/shard_deal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 static void add_piece(struct shard_deal *deal, uint64_t offset, uint64_t count, int rank, bool matrices)
 {

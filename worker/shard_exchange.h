@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "gpu/collective.h"
 #include "worker/model.h"
 #include "worker/shard.h"

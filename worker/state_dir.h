@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "common/config.h"
+#include "common/config/config.h"
 #include "worker/outer_loop.h"
 #include "worker/worker_state.h"
 

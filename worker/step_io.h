@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "gpu/device.h"
 
 enum { STEP_SLOTS_MAX = 2 };

@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/fileio.h"
-#include "common/interrupt.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/std_streams.h"
+#include "common/base/clock.h"
+#include "common/os/fileio.h"
+#include "common/os/interrupt.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/os/std_streams.h"
 #include "worker/join_line.h"
 #include "worker/state_dir.h"
 #include "worker/train_impl.h"

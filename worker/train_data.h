@@ -2,9 +2,9 @@
 #ifndef WORKER_TRAIN_DATA_H
 #define WORKER_TRAIN_DATA_H
 
-#include "common/config.h"
-#include "common/status.h"
-#include "common/tokens.h"
+#include "common/config/config.h"
+#include "common/base/status.h"
+#include "common/tensor/tokens.h"
 
 /* Open the shards that data.train and data.val name, with the key's name in what is wrong: INVALID when there are none.
  * Without data.val: those beside the training shards that have "val" where those have "train" in their names; the

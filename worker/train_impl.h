@@ -3,9 +3,9 @@
 #ifndef WORKER_TRAIN_IMPL_H
 #define WORKER_TRAIN_IMPL_H
 
-#include "common/layout.h"
-#include "common/schedule.h"
-#include "common/tokens.h"
+#include "common/tensor/layout.h"
+#include "common/config/schedule.h"
+#include "common/tensor/tokens.h"
 #include "worker/device_share.h"
 #include "worker/link.h"
 #include "worker/outer_loop.h"

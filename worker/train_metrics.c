@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/model_flops.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/config/model_flops.h"
 #include "worker/train_impl.h"
 
 enum { METRICS_US = 1000000, SKIP_LINE_US = 30000000 };

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "gpu/plugin.h"
 #include "worker/memory_plan.h"
 #include "worker/outer_bytes.h"

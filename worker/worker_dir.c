@@ -7,10 +7,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
-#include "common/number.h"
-#include "common/temporary.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+#include "common/base/number.h"
+#include "common/os/temporary.h"
 
 enum { HEX = 2 * WIRE_UUID, NAMES_MAX = 64 };
 

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "common/bytes.h"
-#include "common/hash.h"
+#include "common/base/bytes.h"
+#include "common/base/hash.h"
 
 #define MAGIC 0x5453574c4c4f5441u /* "ATOLLWST" */
 

@@ -1,8 +1,8 @@
 /* GFLOP/s of the CPU back end's matrix product on the shapes of the trainer, beside the peak of the FMA units.
  * Usage: bench_gemm [threads]. Best of some runs of each shape: the machine's noise only ever slows down. */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "gpu/cpu_kernels.h"
 #include "gpu/gemm.h"
 #include "tests/bench/fma_peak.h"

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/config.h"
-#include "common/layout.h"
-#include "common/mem.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
 #include "compress/codec.h"
 #include "worker/model.h"
 

@@ -17,11 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/options.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/config/options.h"
+#include "common/base/rng.h"
 #include "compress/merge.h"
 #include "coordinator/outer_state.h"
 #include "tests/bench/machine.h"

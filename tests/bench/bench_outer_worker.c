@@ -19,11 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/config.h"
-#include "common/mem.h"
-#include "common/options.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/config/config.h"
+#include "common/base/mem.h"
+#include "common/config/options.h"
+#include "common/base/rng.h"
 #include "wire/transport.h"
 #include "worker/link.h"
 #include "worker/model.h"

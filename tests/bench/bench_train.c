@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/layout.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/cpu_impl.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/op_timer.h"

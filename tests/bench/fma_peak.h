@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-#include "common/clock.h"
-#include "common/pool.h"
+#include "common/base/clock.h"
+#include "common/base/pool.h"
 #include "gpu/cpu_kernels.h"
 
 struct fma_peak_job {

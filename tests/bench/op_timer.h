@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "gpu/device.h"
 
 /* name, arguments with types, arguments */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "compress/codec.h"
 #include "tests/fuzz/codec_specs.h"
 #include "tests/fuzz/fuzz_check.h"

@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/config.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/config/config.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "coordinator/ledger.h"
 #include "coordinator/snapshot.h"
 #include "tests/fuzz/fuzz_check.h"

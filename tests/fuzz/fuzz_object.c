@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "compress/relay.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "wire/object.h"

@@ -2,8 +2,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/safetensors.h"
+#include "common/base/mem.h"
+#include "common/tensor/safetensors.h"
 #include "tests/fuzz/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

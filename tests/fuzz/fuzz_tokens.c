@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/tokens.h"
+#include "common/tensor/tokens.h"
 #include "tests/fuzz/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/bytes.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/bytes.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "compress/codec.h"
 #include "tests/fuzz/codec_specs.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/gpu/bench_gpu.h"
 
 enum { LOOK = 1 << 16 }; /* numbers of a result that are looked at, at most */

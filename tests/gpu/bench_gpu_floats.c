@@ -2,11 +2,11 @@
  * parameters in its memory to a payload, and what comes back on theta. */
 #include <stdio.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "tests/gpu/bench_gpu.h"

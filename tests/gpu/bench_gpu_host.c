@@ -1,8 +1,8 @@
 /* The host's part of the outer path, by the functions that a worker calls: bytes of a delta's numbers, an update on
  * theta and its hash, the numbers of that update for the device. */
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "tests/gpu/bench_gpu.h"
 #include "worker/outer_move.h"
 

@@ -5,8 +5,8 @@
  * its state is saved: residual and two moments brought down. The rest of that goes on beside the upload. */
 #include <stdio.h>
 
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "compress/codec.h"
 #include "tests/gpu/bench_gpu.h"
 

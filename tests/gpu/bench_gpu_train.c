@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/gpu_share.h"
-#include "common/mem.h"
-#include "common/model_flops.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/config/gpu_share.h"
+#include "common/base/mem.h"
+#include "common/config/model_flops.h"
+#include "common/base/rng.h"
 #include "tests/gpu/bench_gpu.h"
 #include "worker/memory_plan.h"
 #include "worker/replica.h"

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "compress/codec_simd.h"
 
 void codec_case_fill(enum kind kind, uint64_t seed, int threshold, float *x, size_t n)

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "common/apply.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/tensor/apply.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "compress/feedback.h"
 
 enum { LEAD = 3 }; /* floats before the fragment: nothing is aligned */

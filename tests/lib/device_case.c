@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/cpu_kernels.h"
 
 enum { SLACK = 32 };

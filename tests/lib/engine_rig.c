@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "compress/codec.h"
 #include "tests/lib/store_mem.h"
 

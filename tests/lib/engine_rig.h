@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/layout.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
 #include "coordinator/engine.h"
 #include "wire/msg.h"
 

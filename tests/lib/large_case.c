@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/pieces.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/tensor/pieces.h"
+#include "common/base/rng.h"
 #include "gpu/moment_rules.h"
 
 enum { N = 300, COLS = 8, ROWS = 4, BLOCK = 64, CHUNK = 256, K = 16, WIDTH = 2048, TURNS = 16 };

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 static void configure(struct config *config, const char *up, const char *down)
 {

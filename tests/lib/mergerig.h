@@ -3,7 +3,7 @@
 #ifndef TESTS_LIB_MERGERIG_H
 #define TESTS_LIB_MERGERIG_H
 
-#include "common/layout.h"
+#include "common/tensor/layout.h"
 #include "coordinator/outer_state.h"
 
 enum { MERGERIG_WORKERS = 16 };

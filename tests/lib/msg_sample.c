@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 
 const enum msg_type msg_sample_types[] = {
 #define SAMPLE_TYPE(name, number, lane, direction) MSG_##name,

@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "common/bytes.h"
-#include "common/fileio.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/bytes.h"
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device_case.h"
 

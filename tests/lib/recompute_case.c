@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/lib/device_case.h"
 
 struct outcome {

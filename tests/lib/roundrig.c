@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct round_grant roundrig_grants[ROUNDRIG_WORKERS + 1];
 

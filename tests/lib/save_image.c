@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 uint8_t *save_image(const struct saved_state *state, const struct outer_part *body, size_t n, size_t *size_p)
 {

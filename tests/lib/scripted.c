@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/lib/save_image.h"
 #include "tests/lib/scripted_coordinator.h"
 

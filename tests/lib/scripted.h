@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/layout.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "gpu/device.h"
 #include "worker/outer_loop.h"

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "wire/object.h"
 
 enum { QUEUE = 2048, ID = 5, WINDOW = 1024, BYTES_MAX = 2 * 4 * SCRIPTED_N };

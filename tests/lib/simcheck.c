@@ -5,9 +5,9 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "common/bytes.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/bytes.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "coordinator/journal.h"
 #include "coordinator/record.h"
 #include "tests/lib/simcheck_impl.h"

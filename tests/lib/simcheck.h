@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/config.h"
+#include "common/config/config.h"
 #include "coordinator/engine.h"
 #include "coordinator/store.h"
 #include "tests/lib/simnet.h"

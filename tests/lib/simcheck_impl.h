@@ -3,7 +3,7 @@
 #ifndef TESTS_LIB_SIMCHECK_IMPL_H
 #define TESTS_LIB_SIMCHECK_IMPL_H
 
-#include "common/layout.h"
+#include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "tests/lib/simcheck.h"

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/apply.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 size_t check_count(const struct simcheck *c, uint32_t fragment)
 {

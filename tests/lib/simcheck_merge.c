@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/apply.h"
-#include "common/mem.h"
+#include "common/tensor/apply.h"
+#include "common/base/mem.h"
 #include "compress/relay.h"
 #include "tests/lib/simcheck_impl.h"
 

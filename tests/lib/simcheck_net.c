@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "tests/lib/simcheck_impl.h"
 
 /* What is worth a line among the last events. */

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "tests/lib/simcheck_impl.h"
 
 /* ---- error feedback ---------------------------------------------------------------------------------------------- */

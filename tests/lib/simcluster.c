@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "tests/lib/simstore.h"
 
 /* Small defaults: a round takes a virtual second, a run some dozen rounds. */

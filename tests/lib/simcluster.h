@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/config.h"
+#include "common/config/config.h"
 #include "coordinator/engine.h"
 #include "tests/lib/simcheck.h"
 #include "tests/lib/simnet.h"

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/lib/save_image.h"
 
 static void clear(struct simdisk *d, struct simdisk_file *file)

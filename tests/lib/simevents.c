@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct simevent {
     uint64_t at_us, seq, arg;

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "tests/lib/simevents.h"
 #include "wire/msg.h"
 #include "wire/transport.h"

@@ -3,8 +3,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/rng.h"
+#include "common/base/log.h"
+#include "common/base/rng.h"
 
 enum { SETTINGS_MAX = 32, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
 

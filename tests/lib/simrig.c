@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 static void log_to_notes(void *ctx, enum log_level level, const char *line)
 {

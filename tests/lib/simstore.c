@@ -1,6 +1,6 @@
 #include "tests/lib/simstore.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/lib/store_mem.h"
 
 struct simstore {

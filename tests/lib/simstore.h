@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/store.h"
 #include "tests/lib/simcheck.h"
 

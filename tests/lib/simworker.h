@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config.h"
-#include "common/layout.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
 #include "tests/lib/simcheck.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/simnet.h"

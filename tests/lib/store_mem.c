@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 enum { SEGMENTS = 4096, SNAPSHOTS = 1024, BLOCK = 512 };
 

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/store.h"
 
 enum status store_mem_create(struct store **s_p) MUST_CHECK;

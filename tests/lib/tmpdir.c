@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
 
 char tmpdir[32];
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/float_bits.h"
+#include "common/base/float_bits.h"
 
 enum { BITS_MAX = 8 << 20 };
 

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 enum status toy_layout(const struct toy *toy, const struct config *config, struct layout *layout)
 {

@@ -15,10 +15,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 enum {
     PIECE_MAX = 65536,        /* bytes read at once; less on a slow line, so that connections take turns */

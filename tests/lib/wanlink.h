@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct wanlink_options {
     const char *listen, *to;     /* IPv4 HOST:PORT; port 0 of `listen`: any free one */

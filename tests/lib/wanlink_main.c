@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/options.h"
+#include "common/base/log.h"
+#include "common/config/options.h"
 #include "tests/lib/wanlink.h"
 
 static volatile sig_atomic_t stop;

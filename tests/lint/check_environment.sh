@@ -1,4 +1,4 @@
-# Environment variables that the programs read stand in docs/gpu.md and in common/config_env.c, and no others do.
+# Environment variables that the programs read stand in docs/gpu.md and in common/config/config_env.c, and no others do.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -10,7 +10,7 @@ told=$(awk 'BEGIN { RS = "\140" } /^ATOLL_[A-Z_]+$/' docs/gpu.md | sort -u) # be
     diff <(echo "$read") <(echo "$told") | sed -n 's/^</docs\/gpu.md does not tell of/p; s/^>/docs\/gpu.md tells of, and nobody reads,/p'
     exit 1
 }
-listed=$(sed -n '/programs\[\] = {/,/};/p' common/config_env.c | grep -oE '"[a-z_]+"' | tr -d '"' | tr '[:lower:]' '[:upper:]' | sed 's/^/ATOLL_/' | sort)
+listed=$(sed -n '/programs\[\] = {/,/};/p' common/config/config_env.c | grep -oE '"[a-z_]+"' | tr -d '"' | tr '[:lower:]' '[:upper:]' | sed 's/^/ATOLL_/' | sort)
 [[ $listed == "$told" ]] || {
     diff <(echo "$listed") <(echo "$told") | sed -n 's/^</only common\/config_env.c has/p; s/^>/common\/config_env.c lacks/p'
     exit 1

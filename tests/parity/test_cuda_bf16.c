@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/cuda_act.h"
 #include "gpu/cuda_impl.h"
 #include "gpu/cuda_peak.h"

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_impl.h"
 #include "tests/lib/device_pair.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device_case.h"
 #include "tests/lib/device_pair.h"

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/lib/delta_case.h"
 #include "worker/delta_maker.h"

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 

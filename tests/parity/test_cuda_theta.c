@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/scripted.h"

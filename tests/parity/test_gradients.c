@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"
 

@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "coordinator/engine.h"
 #include "tests/lib/store_mem.h"
 #include "tests/lib/tmpdir.h"

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/replica.h"

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/cpu_kernels.h"
 #include "tests/lib/device_case.h"
 #include "worker/llama.h"

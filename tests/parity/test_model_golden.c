@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "common/bytes.h"
-#include "common/fileio.h"
-#include "common/mem.h"
+#include "common/base/bytes.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
 #include "worker/gpt2.h"
 #include "worker/inner_opt.h"
 #include "worker/llama.h"

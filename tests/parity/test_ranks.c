@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"

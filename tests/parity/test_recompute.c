@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/lib/device_case.h"
 #include "tests/lib/recompute_case.h"
 #include "worker/gpt2.h"

@@ -6,16 +6,16 @@ function(atoll_planted_power name test source from to)
     endif()
 endfunction()
 
-atoll_planted_power(renamed_before_it_is_safe test_files common/fileio.c
+atoll_planted_power(renamed_before_it_is_safe test_files common/os/fileio.c
     "if (fsync(out->fd) != 0)" "if (0)")
-atoll_planted_power(name_not_safe test_files common/fileio.c
+atoll_planted_power(name_not_safe test_files common/os/fileio.c
     "enum status status = sync_parent(out->path, err);" "enum status status = STATUS_OK;")
-atoll_planted_power(folder_not_safe test_files common/fileio.c
+atoll_planted_power(folder_not_safe test_files common/os/fileio.c
     "if (mkdir(part, 0777) == 0)\n            TRY(sync_name(part, err));\n        else if (errno"
     "if (mkdir(part, 0777) != 0 && errno")
-atoll_planted_power(written_over_in_its_place test_files common/fileio.c
+atoll_planted_power(written_over_in_its_place test_files common/os/fileio.c
     "if (!spare) TRY(temporary_name(path, own, sizeof own, err));" "snprintf(own, sizeof own, \"%s\", path);")
-atoll_planted_power(state_not_safe test_worker_state common/fileio.c
+atoll_planted_power(state_not_safe test_worker_state common/os/fileio.c
     "if (size) out->synced = false;" "out->synced = true;")
 atoll_planted_power(state_written_over test_worker_state worker/state_dir.c
     "\"%s/state.spare.bin\"" "\"%s/state.bin\"")

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
 #include "gpu/algo_cache.h"
 #include "tests/lib/tmpdir.h"
 

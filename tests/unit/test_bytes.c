@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/bytes.h"
+#include "common/base/bytes.h"
 
 static void test_golden(void **state)
 {

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/options.h"
+#include "common/config/options.h"
 
 static struct {
     bool quiet;

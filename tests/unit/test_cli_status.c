@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "cli/verbs.h"
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/options.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/config/options.h"
 #include "tests/lib/tmpdir.h"
 #include "wire/msg.h"
 #include "wire/transport.h"

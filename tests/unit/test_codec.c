@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/layout.h"
-#include "common/mem.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
 #include "compress/codec.h"
 #include "tests/lib/codec_case.h"
 

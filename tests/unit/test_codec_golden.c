@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "tests/lib/golden.h"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/lib/delta_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

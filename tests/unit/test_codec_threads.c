@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "common/layout.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "compress/union.h"

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/float_bits.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/float_bits.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "tests/lib/topk_reference.h"

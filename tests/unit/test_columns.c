@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/columns.h"
+#include "common/os/columns.h"
 
 static void fits(const char *line, unsigned width, const char *shown)
 {

@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
-#include "common/config_keys.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/config/config.h"
+#include "common/config/config_keys.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 static struct config config, other;
 static struct config_sources sources, other_sources;

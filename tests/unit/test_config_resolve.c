@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
-#include "common/config_keys.h"
-#include "common/log.h"
+#include "common/config/config.h"
+#include "common/config/config_keys.h"
+#include "common/base/log.h"
 
 static struct config config;
 static struct config_sources sources;

@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
-#include "common/sum_squares.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
+#include "common/base/sum_squares.h"
 #include "worker/delta_floats.h"
 
 /* More blocks than are summed at a time. */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/device.h"
 #include "tests/lib/device_case.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/lib/device_case.h"
 #include "tests/lib/muon_case.h"
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cpu_impl.h"
 #include "tests/lib/device_case.h"
 

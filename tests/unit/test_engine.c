@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/apply.h"
-#include "common/hash.h"
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
 #include "compress/codec.h"
 #include "tests/lib/engine_rig.h"
 #include "tests/lib/store_mem.h"

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "compress/codec.h"
 #include "tests/lib/engine_rig.h"
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/host_memory.h"
+#include "common/base/hash.h"
+#include "common/os/host_memory.h"
 #include "tests/lib/engine_rig.h"
 
 static struct rig rig;

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "coordinator/store.h"
 #include "tests/lib/engine_rig.h"
 #include "wire/object.h"

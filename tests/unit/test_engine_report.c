@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
 #include "tests/lib/engine_rig.h"
 
 static struct rig rig;

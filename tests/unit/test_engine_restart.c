@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "coordinator/journal.h"
 #include "coordinator/record.h"
 #include "tests/lib/engine_rig.h"

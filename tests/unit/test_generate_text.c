@@ -14,11 +14,11 @@
 
 #include <cmocka.h>
 
-#include "common/bytes.h"
-#include "common/fileio.h"
-#include "common/hf_folder.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/bytes.h"
+#include "common/os/fileio.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/lib/tmpdir.h"
 #include "worker/generate_text.h"
 #include "worker/gpt2.h"

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/config_keys.h"
-#include "common/gpu_share.h"
+#include "common/config/config_keys.h"
+#include "common/config/gpu_share.h"
 
 enum { MOST = 12 };
 

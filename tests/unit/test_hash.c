@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 
 static void test_check_values(void **state)
 {

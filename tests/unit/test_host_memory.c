@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/host_memory.h"
+#include "common/os/fileio.h"
+#include "common/os/host_memory.h"
 #include "tests/lib/tmpdir.h"
 
 static const uint64_t GIB = 1 << 30;

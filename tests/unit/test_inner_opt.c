@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/inner_opt.h"
 
 enum { N = 1001 };

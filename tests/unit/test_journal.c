@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "coordinator/journal.h"
 #include "tests/lib/golden.h"
 #include "tests/lib/store_mem.h"

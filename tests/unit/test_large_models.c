@@ -12,12 +12,12 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
-#include "common/fileio.h"
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/safetensors.h"
-#include "common/tokens.h"
+#include "common/config/config.h"
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/tensor/safetensors.h"
+#include "common/tensor/tokens.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "coordinator/lease.h"

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/pieces.h"
-#include "common/pool.h"
+#include "common/base/mem.h"
+#include "common/tensor/pieces.h"
+#include "common/base/pool.h"
 #include "compress/codec.h"
 #include "compress/codec_stage.h"
 #include "gpu/cpu_kernels.h"

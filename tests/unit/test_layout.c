@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/layout.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 /* A small GPT-like layout of 1 + 4 * blocks tensors. */
 static void build(struct layout *layout, int blocks)

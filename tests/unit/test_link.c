@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "worker/link.h"
 #include "worker/ring.h"
 

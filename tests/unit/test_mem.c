@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 static void test_alloc(void **state)
 {

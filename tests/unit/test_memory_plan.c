@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "common/codec_spec.h"
-#include "common/gpu_share.h"
-#include "common/host_memory.h"
-#include "common/mem.h"
+#include "common/config/codec_spec.h"
+#include "common/config/gpu_share.h"
+#include "common/os/host_memory.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/emulated_plugin.h"

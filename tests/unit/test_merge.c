@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
-#include "common/layout.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 #include "compress/merge.h"
 
 enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside of them */

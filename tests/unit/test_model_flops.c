@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
-#include "common/config_keys.h"
-#include "common/model_flops.h"
+#include "common/config/config.h"
+#include "common/config/config_keys.h"
+#include "common/config/model_flops.h"
 #include "worker/model.h"
 #include "worker/train_impl.h"
 

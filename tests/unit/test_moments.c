@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cpu_kernels.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/rng.h"
-#include "common/text.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
+#include "common/base/text.h"
 #include "tests/lib/golden.h"
 #include "tests/lib/msg_sample.h"
 #include "wire/frame.h"

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/number.h"
+#include "common/base/number.h"
 
 static void test_whole(void **state)
 {

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "tests/lib/golden.h"
 #include "wire/object.h"
 

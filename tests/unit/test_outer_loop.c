@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "tests/lib/scripted.h"
 
 static struct scripted *const s = &scripted;

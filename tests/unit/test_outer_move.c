@@ -1,4 +1,4 @@
-/* Updates on theta by several threads: the bits of one thread that decodes and applies (common/apply.h), for every
+/* Updates on theta by several threads: the bits of one thread that decodes and applies (common/tensor/apply.h), for every
  * codec, signs of zeros included. ctest: labels=threads,asan */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "common/apply.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/tensor/apply.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 #include "worker/outer_move.h"
 
 enum { FIRST = 140000, N = 300001, THREADS = 3 }; /* several parts of a codec, several shares of floats, and a rest */

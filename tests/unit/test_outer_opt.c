@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "coordinator/outer_opt.h"
 
 enum { N = 37, STEPS = 9 };

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "tests/lib/scripted.h"
 
 static struct scripted *const s = &scripted;

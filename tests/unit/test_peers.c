@@ -14,8 +14,8 @@
 #include <cmocka.h>
 #include <zmq.h>
 
-#include "common/clock.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
 #include "wire/peers.h"
 #include "wire/transport.h"
 

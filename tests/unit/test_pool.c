@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/pool.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 
 enum { THREADS = 4, JOBS = 2000 };
 

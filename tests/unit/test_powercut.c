@@ -14,10 +14,10 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "tests/lib/engine_rig.h"
 #include "tests/lib/powercut.h"
 #include "tests/lib/tmpdir.h"

@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "common/apply.h"
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/pool.h"
-#include "common/rng.h"
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
 #include "compress/codec.h"
 #include "coordinator/publish.h"
 

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "common/apply.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/tensor/apply.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "compress/relay.h"
 #include "tests/lib/mergerig.h"
 

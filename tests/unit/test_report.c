@@ -16,8 +16,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "common/config.h"
-#include "common/fileio.h"
+#include "common/config/config.h"
+#include "common/os/fileio.h"
 #include "coordinator/report.h"
 #include "tests/lib/tmpdir.h"
 

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
 #include "coordinator/run_dir.h"
 #include "tests/lib/tmpdir.h"
 

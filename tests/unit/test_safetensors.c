@@ -12,12 +12,12 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "common/bytes.h"
-#include "common/fileio.h"
-#include "common/hf_files.h"
-#include "common/hf_folder.h"
-#include "common/mem.h"
-#include "common/safetensors.h"
+#include "common/base/bytes.h"
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/mem.h"
+#include "common/tensor/safetensors.h"
 #include "tests/lib/tmpdir.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"

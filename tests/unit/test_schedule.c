@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/schedule.h"
+#include "common/config/schedule.h"
 
 static void check(const struct lr_schedule *s, double step, double lr)
 {

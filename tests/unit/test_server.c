@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
+#include "common/os/fileio.h"
 #include "coordinator/server.h"
 #include "tests/lib/tmpdir.h"
 #include "wire/transport.h"

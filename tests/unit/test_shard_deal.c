@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/muon_rules.h"
 #include "worker/gpt2.h"
 #include "worker/llama.h"

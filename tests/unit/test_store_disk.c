@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/hf_files.h"
-#include "common/log.h"
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/base/log.h"
 #include "coordinator/store.h"
 #include "tests/lib/tmpdir.h"
 

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/layout.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/tensor/layout.h"
+#include "common/base/mem.h"
 #include "coordinator/store.h"
 #include "tests/lib/tmpdir.h"
 

@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/interrupt.h"
-#include "common/temporary.h"
+#include "common/os/fileio.h"
+#include "common/os/interrupt.h"
+#include "common/os/temporary.h"
 #include "tests/lib/tmpdir.h"
 
 static struct err err;

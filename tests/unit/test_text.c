@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/text.h"
+#include "common/base/text.h"
 
 static void test_characters(void **state)
 {

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/bytes.h"
-#include "common/fileio.h"
-#include "common/tokens.h"
+#include "common/base/bytes.h"
+#include "common/os/fileio.h"
+#include "common/tensor/tokens.h"
 #include "tests/lib/tmpdir.h"
 
 static void write_set(const char *name, uint32_t width, uint64_t per_shard, uint32_t n)

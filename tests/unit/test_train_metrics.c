@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "worker/train_impl.h"
 
 static int lines;

@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 

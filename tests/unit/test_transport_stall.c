@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };

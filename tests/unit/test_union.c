@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "compress/relay.h"
 #include "compress/union.h"
 #include "tests/lib/mergerig.h"

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "coordinator/upload.h"
 
 enum { MIB = 1 << 20 };

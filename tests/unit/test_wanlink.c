@@ -14,10 +14,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/lib/wanlink.h"
 
 enum { MEGA = 1000 * 1000 };

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
+#include "common/os/fileio.h"
 #include "tests/lib/tmpdir.h"
 #include "worker/worker_dir.h"
 

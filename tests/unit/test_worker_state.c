@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/fileio.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "tests/lib/save_image.h"
 #include "tests/lib/scripted.h"
 #include "tests/lib/tmpdir.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_comm.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/cuda/emulator/graph_run.h"
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 

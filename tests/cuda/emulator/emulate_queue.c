@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_kernel.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"

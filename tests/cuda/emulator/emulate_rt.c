@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_impl.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 /* Where a tensor lies. A view has the memory of another one, with strides of its own. */
 struct place {

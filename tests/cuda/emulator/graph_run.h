@@ -3,7 +3,7 @@
 #ifndef TESTS_CUDA_GRAPH_RUN_H
 #define TESTS_CUDA_GRAPH_RUN_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "gpu/cuda_attn_graph.h"
 
 struct graph_memory {

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_plugin.h"
 #include "gpu/moment_rules.h"
 #include "tests/cuda/races/traffic.h"

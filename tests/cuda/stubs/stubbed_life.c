@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"
 #include "worker/replica.h"

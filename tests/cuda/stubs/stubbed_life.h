@@ -3,7 +3,7 @@
 #ifndef TESTS_CUDA_STUBBED_LIFE_H
 #define TESTS_CUDA_STUBBED_LIFE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
 #include "worker/inner_opt.h"

@@ -25,8 +25,8 @@ endif()
 if(ATOLL_CUDNN_BUILT)
     list(APPEND cuda_true_definitions ATOLL_CUDNN)
     target_include_directories(cuda_true SYSTEM PUBLIC ${ATOLL_CUDNN_INCLUDE})
-    add_library(cudnn_stub MODULE cuda/stubs/cudnn_stub.c cuda/emulator/graph_run.c ${CMAKE_SOURCE_DIR}/common/status.c
-                ${CMAKE_SOURCE_DIR}/common/mem.c)
+    add_library(cudnn_stub MODULE cuda/stubs/cudnn_stub.c cuda/emulator/graph_run.c ${CMAKE_SOURCE_DIR}/common/base/status.c
+                ${CMAKE_SOURCE_DIR}/common/base/mem.c)
     target_include_directories(cudnn_stub SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDNN_INCLUDE})
     target_include_directories(cudnn_stub PRIVATE ${CMAKE_SOURCE_DIR})
     target_link_libraries(cudnn_stub PRIVATE m)

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include <cublasLt.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_gemm_impl.h"
 #include "gpu/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cublaslt_stub.h"

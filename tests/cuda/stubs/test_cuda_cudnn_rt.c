@@ -12,8 +12,8 @@
 #include <cmocka.h>
 #include <dlfcn.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "gpu/cuda_cudnn_plan.h"
 #include "gpu/cuda_cudnn_rt.h"
 #include "gpu/cuda_rt_impl.h"

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 #include <nccl.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_comm.h"
 #include "gpu/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cudart_stub.h"

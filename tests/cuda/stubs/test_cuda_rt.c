@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cublaslt_stub.h"
 #include "tests/cuda/stubs/cudart_stub.h"

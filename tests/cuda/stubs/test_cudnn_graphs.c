@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "gpu/cuda_cudnn_plan.h"
 
 #define WORKSPACE_MAX ((size_t)1 << 30)

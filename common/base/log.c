@@ -1,0 +1,83 @@
+#include "common/base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static log_sink_fn log_sink;
+static void *log_sink_ctx;
+static char log_name[64];
+static atomic_int log_level_now = LOG_INFO;
+
+static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
+
+void log_set_level(enum log_level level)
+{
+    atomic_store(&log_level_now, level);
+}
+
+int log_level_parse(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof level_names / sizeof *level_names); i++)
+        if (!strcmp(name, level_names[i])) return i;
+    return -1;
+}
+
+void log_set_sink(log_sink_fn sink, void *ctx)
+{
+    pthread_mutex_lock(&log_lock);
+    log_sink = sink;
+    log_sink_ctx = ctx;
+    pthread_mutex_unlock(&log_lock);
+}
+
+void log_set_name(const char *name)
+{
+    pthread_mutex_lock(&log_lock);
+    snprintf(log_name, sizeof log_name, "%s", name);
+    pthread_mutex_unlock(&log_lock);
+}
+
+/* "12:34:56.789 worker-0 warn: text": one write(2), so lines of several processes on one terminal do not mix. */
+static void write_stderr(enum log_level level, const char *text)
+{
+    struct timespec now;
+    struct tm tm;
+    char line[1200];
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &tm);
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %s%s%s%s%s\n", tm.tm_hour, tm.tm_min, tm.tm_sec,
+                     now.tv_nsec / 1000000, log_name, log_name[0] ? " " : "",
+                     level == LOG_INFO ? "" : level_names[level], level == LOG_INFO ? "" : ": ", text);
+    if (n >= (int)sizeof line) {
+        n = (int)sizeof line - 1;
+        line[n - 1] = '\n';
+    }
+    for (char *p = line; n > 0;) {
+        ssize_t put = write(STDERR_FILENO, p, (size_t)n);
+        if (put <= 0) break;
+        p += put;
+        n -= (int)put;
+    }
+}
+
+void log_write(enum log_level level, const char *fmt, ...)
+{
+    if ((int)level > atomic_load(&log_level_now)) return;
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&log_lock);
+    if (log_sink)
+        log_sink(log_sink_ctx, level, text);
+    else
+        write_stderr(level, text);
+    pthread_mutex_unlock(&log_lock);
+}

@@ -1,0 +1,109 @@
+#include "common/base/mem.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* The block's size sits in a MEM_ALIGN-sized header before it. */
+struct mem_header {
+    size_t bytes;
+};
+
+enum { HUGE_FROM = 2 << 20 }; /* blocks from here on ask for transparent huge pages */
+
+static atomic_long fail_countdown;
+static atomic_size_t live_bytes;
+
+long mem_fail_after(long n)
+{
+    return atomic_exchange(&fail_countdown, n);
+}
+
+size_t mem_live_bytes(void)
+{
+    return atomic_load(&live_bytes);
+}
+
+static int should_fail(void)
+{
+    long left = atomic_load(&fail_countdown);
+    if (left <= 0) return 0;
+    return atomic_fetch_sub(&fail_countdown, 1) == 1;
+}
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + MEM_ALIGN - 1) & ~(size_t)(MEM_ALIGN - 1);
+}
+
+void *mem_alloc(size_t count, size_t size)
+{
+    size_t bytes;
+    if (should_fail() || __builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+    size_t whole = round_up(bytes) + MEM_ALIGN;
+    size_t align = whole >= HUGE_FROM ? (size_t)2 << 20 : MEM_ALIGN;
+    unsigned char *raw = aligned_alloc(align, (whole + align - 1) / align * align);
+    if (!raw) return NULL;
+    if (align > MEM_ALIGN) madvise(raw, whole, MADV_HUGEPAGE);
+    memset(raw, 0, whole);
+    ((struct mem_header *)raw)->bytes = bytes;
+    atomic_fetch_add(&live_bytes, bytes);
+    return raw + MEM_ALIGN;
+}
+
+void *mem_resize(void *old, size_t old_bytes, size_t new_bytes)
+{
+    void *block = mem_alloc(1, new_bytes);
+    if (!block) return NULL;
+    if (old) memcpy(block, old, old_bytes < new_bytes ? old_bytes : new_bytes);
+    mem_free(old);
+    return block;
+}
+
+char *mem_strdup(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *copy = mem_alloc(1, n);
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+void mem_free(void *block)
+{
+    if (!block) return;
+    unsigned char *raw = (unsigned char *)block - MEM_ALIGN;
+    atomic_fetch_sub(&live_bytes, ((struct mem_header *)raw)->bytes);
+    free(raw);
+}
+
+enum status arena_init(struct arena *arena, size_t bytes)
+{
+    arena->base = mem_alloc(1, bytes);
+    arena->size = bytes;
+    arena->used = 0;
+    return arena->base ? STATUS_OK : STATUS_NOMEM;
+}
+
+void arena_finish(struct arena *arena)
+{
+    mem_free(arena->base);
+    memset(arena, 0, sizeof *arena);
+}
+
+size_t arena_need(size_t count, size_t size)
+{
+    return round_up(count * size);
+}
+
+void *arena_take(struct arena *arena, size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > arena->size) return NULL;
+    size_t need = round_up(bytes);
+    if (need > arena->size - arena->used) return NULL;
+    void *piece = arena->base + arena->used;
+    arena->used += need;
+    return piece;
+}

@@ -1,0 +1,339 @@
+#include "common/config/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/bytes.h"
+#include "common/config/codec_spec.h"
+#include "common/config/config_keys.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
+
+void config_defaults(struct config *config, struct config_sources *sources)
+{
+    memset(config, 0, sizeof *config);
+    memset(sources, 0, sizeof *sources);
+    for (int i = 0; i < config_keys_count; i++)
+        if (config_value_set(config, i, config_keys[i].preset, NULL) != STATUS_OK)
+            log_error("default of %s.%s breaks its own range", config_keys[i].section, config_keys[i].key);
+}
+
+/* "--train.max_steps=10" -> index of train.max_steps, *value_p -> "10". -1 when it is no known key: err is filled. */
+static int split_assignment(const char *assignment, const char **value_p, struct err *err)
+{
+    const char *name = assignment + (strncmp(assignment, "--", 2) ? 0 : 2);
+    size_t len = strcspn(name, "=");
+    const char *dot = memchr(name, '.', len);
+    size_t section_len = dot ? (size_t)(dot - name) : 0;
+    const char *key = dot ? dot + 1 : name;
+    int index = config_key_find(name, section_len, key, len - (size_t)(key - name));
+    if (index < 0) {
+        char section[TEXT_SHOWN], text[TEXT_SHOWN];
+        text_shown(name, section_len, section);
+        text_shown(key, len - (size_t)(key - name), text);
+        int nearest = config_key_nearest(section, text);
+        err_set(err, STATUS_INVALID, "unknown option --%s%s%s; the nearest is --%s.%s", section, dot ? "." : "", text,
+                config_keys[nearest].section, config_keys[nearest].key);
+        return -1;
+    }
+    if (name[len] != '=') {
+        err_set(err, STATUS_INVALID, "--%.*s needs a value: write --%.*s=VALUE", (int)len, name, (int)len, name);
+        return -1;
+    }
+    *value_p = name + len + 1;
+    return index;
+}
+
+enum status config_set(struct config *config, struct config_sources *sources, const char *assignment,
+                       enum config_source source, struct err *err)
+{
+    const char *value = NULL;
+    int index = split_assignment(assignment, &value, err);
+    if (index < 0) return STATUS_INVALID;
+    enum status status = config_value_set(config, index, value, err);
+    if (status != STATUS_OK) {
+        err_prefix(err, "command line");
+        return status;
+    }
+    sources->of[index] = (uint8_t)source;
+    return STATUS_OK;
+}
+
+/* Where a value was given; "" for one that nobody gave. */
+static const char *place_of(const struct config_sources *sources, int index, char out[256])
+{
+    char name[128];
+    out[0] = 0;
+    switch ((enum config_source)sources->of[index]) {
+    case CONFIG_DEFAULT:
+    case CONFIG_PRESET: break;
+    case CONFIG_FILE: snprintf(out, 256, "%.200s:%u", sources->file, sources->line[index]); break;
+    case CONFIG_COORDINATOR: snprintf(out, 256, "the coordinator's configuration"); break;
+    case CONFIG_ENV: snprintf(out, 256, "environment, %s", config_env_name(index, name)); break;
+    case CONFIG_FLAG: snprintf(out, 256, "command line"); break;
+    }
+    return out;
+}
+
+void config_blame(const struct config_sources *sources, const int *keys, struct err *err)
+{
+    char places[512] = "", place[256], other[256];
+    size_t n = 0;
+    for (int i = 0; keys[i] >= 0; i++) {
+        size_t len = strlen(place_of(sources, keys[i], place));
+        bool told = !len || n + len + 5 >= sizeof places;
+        for (int k = 0; k < i && !told; k++) told = !strcmp(place_of(sources, keys[k], other), place);
+        if (!told) n += (size_t)snprintf(places + n, sizeof places - n, "%s%s", n ? " and " : "", place);
+    }
+    if (n) err_prefix(err, "%s", places);
+}
+
+/* "key: value" without indentation or newline, the value quoted where YAML could read something else into it. */
+static size_t key_line(const struct config *config, int index, char *out, size_t cap)
+{
+    char value[CONFIG_VALUE_MAX];
+    struct writer w = writer_of(out, cap);
+    config_value_text(config, index, value);
+    put_bytes(&w, config_keys[index].key, strlen(config_keys[index].key));
+    put_bytes(&w, ": ", 2);
+    if (config_keys[index].type == CONFIG_TYPE_TEXT) {
+        put_u8(&w, '"');
+        for (const char *p = value; *p; p++) {
+            if (*p == '"' || *p == '\\') put_u8(&w, '\\');
+            put_u8(&w, (uint8_t)*p);
+        }
+        put_u8(&w, '"');
+    } else {
+        put_bytes(&w, value, strlen(value));
+    }
+    size_t n = w.pos;
+    put_u8(&w, 0);
+    return n;
+}
+
+enum { LINE_MAX_BYTES = 2 * CONFIG_VALUE_MAX + 64 };
+
+static bool first_of_section(int index)
+{
+    return index == 0 || strcmp(config_keys[index].section, config_keys[index - 1].section) != 0;
+}
+
+/* What a value follows from that nobody gave. */
+static void derived_text(const struct config *config, int index, char out[96])
+{
+    const char *section = config_keys[index].section;
+    bool ddp = config->train.method == METHOD_DDP;
+    size_t at = config_keys[index].offset;
+    char optimizer[CONFIG_VALUE_MAX];
+    config_value_text(config, config_key_at(offsetof(struct config, outer.optimizer)), optimizer);
+    if (!strcmp(section, "model") && config->model.preset[0])
+        snprintf(out, 96, "preset %s", config->model.preset);
+    else if (!strcmp(section, "model"))
+        snprintf(out, 96, "follows from the other sizes");
+    else if (at == offsetof(struct config, train.ranks))
+        snprintf(out, 96, "follows train.devices");
+    else if (at == offsetof(struct config, train.sync_every) && !ddp)
+        snprintf(out, 96, "no more than train.max_steps");
+    else if (at == offsetof(struct config, outer.learning_rate) && ddp)
+        snprintf(out, 96, "follows inner.learning_rate");
+    else if (at == offsetof(struct config, outer.learning_rate) || at == offsetof(struct config, outer.momentum))
+        snprintf(out, 96, "follows optimizer %.60s", optimizer);
+    else if (!strcmp(section, "merge"))
+        snprintf(out, 96, "follows codec.up");
+    else
+        snprintf(out, 96, "follows method %s", config_method_name(config->train.method));
+}
+
+static void source_text(const struct config *config, int index, uint8_t source, char out[96])
+{
+    static const char *const names[] = {[CONFIG_DEFAULT] = "default",
+                                        [CONFIG_FILE] = "file",
+                                        [CONFIG_COORDINATOR] = "coordinator",
+                                        [CONFIG_ENV] = "environment",
+                                        [CONFIG_FLAG] = "flag"};
+    if (source == CONFIG_PRESET)
+        derived_text(config, index, out);
+    else
+        snprintf(out, 96, "%s", source <= CONFIG_FLAG ? names[source] : "?");
+}
+
+void config_print(const struct config *config, const struct config_sources *sources, FILE *out)
+{
+    for (int i = 0; i < config_keys_count; i++) {
+        char line[LINE_MAX_BYTES], source[96];
+        if (first_of_section(i)) fprintf(out, "%s:\n", config_keys[i].section);
+        key_line(config, i, line, sizeof line);
+        source_text(config, i, sources->of[i], source);
+        fprintf(out, "  %-42s # %s\n", line, source);
+    }
+}
+
+void config_help(FILE *out)
+{
+    fprintf(out,
+            "Each key is set by --section.key=VALUE, by ATOLL_SECTION_KEY=VALUE, or in the configuration file; the\n"
+            "first of these wins. (local) keys belong to one machine, the others come from the coordinator.\n");
+    for (int i = 0; i < config_keys_count; i++) {
+        const struct config_key *k = &config_keys[i];
+        char range[160], name[64], preset[64];
+        if (first_of_section(i)) fprintf(out, "\n%s\n", k->section);
+        snprintf(name, sizeof name, "%s.%s", k->section, k->key);
+        snprintf(preset, sizeof preset, k->type == CONFIG_TYPE_TEXT ? "\"%s\"" : "%s", k->preset);
+        fprintf(out, "  %-26s %-24s %s%s\n", name, preset, k->local ? "(local) " : "", k->help);
+        if (k->type != CONFIG_TYPE_TEXT)
+            fprintf(out, "  %-26s %-24s %s%s%s\n", "", "", config_value_range(i, range, sizeof range),
+                    k->unit && k->unit[0] ? " " : "", k->unit ? k->unit : "");
+    }
+}
+
+/* It travels, and makes one run differ from another. */
+static bool shared(const struct config *config, int index)
+{
+    char value[CONFIG_VALUE_MAX];
+    const struct config_key *key = &config_keys[index];
+    return !key->local && !(key->later && !strcmp(config_value_text(config, index, value), key->preset));
+}
+
+size_t config_shared_text(const struct config *config, char *out, size_t cap)
+{
+    struct writer w = writer_of(out, cap);
+    const char *section = "";
+    for (int i = 0; i < config_keys_count; i++) {
+        char line[LINE_MAX_BYTES];
+        if (!shared(config, i)) continue;
+        if (strcmp(section, config_keys[i].section)) {
+            section = config_keys[i].section;
+            put_bytes(&w, section, strlen(section));
+            put_bytes(&w, ":\n", 2);
+        }
+        put_bytes(&w, "  ", 2);
+        put_bytes(&w, line, key_line(config, i, line, sizeof line));
+        put_bytes(&w, "\n", 1);
+    }
+    size_t n = w.pos;
+    put_u8(&w, 0);
+    return w.bad ? 0 : n;
+}
+
+uint64_t config_shared_hash(const struct config *config)
+{
+    uint64_t acc = 0;
+    for (int i = 0; i < config_keys_count; i++) {
+        char line[LINE_MAX_BYTES];
+        if (!shared(config, i)) continue;
+        acc = hash_mix(acc, hash64(config_keys[i].section, strlen(config_keys[i].section)));
+        acc = hash_mix(acc, hash64(line, key_line(config, i, line, sizeof line)));
+    }
+    return acc;
+}
+
+int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap)
+{
+    int differing = 0;
+    size_t n = 0;
+    if (cap) out[0] = 0;
+    for (int i = 0; i < config_keys_count; i++) {
+        char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX];
+        if (config_keys[i].local) continue;
+        if (!strcmp(config_value_text(here, i, a), config_value_text(there, i, b))) continue;
+        if (n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s.%s (%s here, %s there)", differing ? ", " : "",
+                                  config_keys[i].section, config_keys[i].key, a[0] ? a : "\"\"", b[0] ? b : "\"\"");
+        differing++;
+    }
+    return differing;
+}
+
+/* "union", or "union+VALUES": the values, or NULL. */
+static const char *union_values(const char *spec)
+{
+    if (strncmp(spec, "union", 5)) return NULL;
+    return !spec[5] ? "+sign" : spec[5] == '+' ? spec + 5 : NULL;
+}
+
+enum config_down config_down(const struct config *config)
+{
+    const char *spec = config->codec.down;
+    if (!strcmp(spec, "relay")) return CONFIG_DOWN_RELAY;
+    if (!strcmp(spec, "auto")) return CONFIG_DOWN_AUTO;
+    return union_values(spec) ? CONFIG_DOWN_UNION : CONFIG_DOWN_CODEC;
+}
+
+bool config_may_relay(const struct config *config)
+{
+    enum config_down down = config_down(config);
+    return down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+}
+
+bool config_embeddings_differ(const struct config *config)
+{
+    return config->train.embedding_fragment == CHOICE_ON && strcmp(config->codec.embeddings, "same") != 0;
+}
+
+const char *config_up_spec(const struct config *config, uint32_t fragment)
+{
+    return fragment == 0 && config_embeddings_differ(config) ? config->codec.embeddings : config->codec.up;
+}
+
+enum config_down config_down_of(const struct config *config, uint32_t fragment)
+{
+    enum config_down down = config_down(config);
+    bool merged = down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO;
+    return merged && !codec_spec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
+}
+
+void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX])
+{
+    bool plain = config_down(config) == CONFIG_DOWN_CODEC;
+    switch (config_down_of(config, fragment)) {
+    case CONFIG_DOWN_CODEC:
+        snprintf(out, CODEC_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
+        break;
+    case CONFIG_DOWN_RELAY: out[0] = 0; break;
+    /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
+    case CONFIG_DOWN_UNION:
+        snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
+        break;
+    case CONFIG_DOWN_AUTO: snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096+sign"); break;
+    }
+}
+
+bool config_update_replaces(const struct config *config)
+{
+    bool relay = config_down(config) == CONFIG_DOWN_RELAY;
+    return codec_spec_lossless(relay ? config->codec.up : config->codec.down);
+}
+
+bool config_error_feedback(const struct config *config, const char *spec)
+{
+    if (config->codec.error_feedback == CHOICE_AUTO) return !codec_spec_lossless(spec);
+    return config->codec.error_feedback == CHOICE_ON;
+}
+
+const char *config_method_name(enum train_method method)
+{
+    switch (method) {
+    case METHOD_DDP: return "ddp";
+    case METHOD_LOCAL_SGD: return "local-sgd";
+    case METHOD_DILOCO: return "diloco";
+    case METHOD_ASYNC: return "async";
+    }
+    return "?";
+}
+
+/* An outer step that averages goes no farther than its workers went. */
+static bool outer_overshoots(const struct config *c)
+{
+    if (c->train.method == METHOD_DDP) return false;
+    return c->outer.optimizer != OPTIMIZER_SGD || c->outer.learning_rate > 1;
+}
+
+const char *config_calmer(const struct config *config)
+{
+    static const char *const texts[2][2] = {
+        {"lower inner.learning_rate", "lower inner.learning_rate or set inner.grad_clip"},
+        {"lower inner.learning_rate or outer.learning_rate",
+         "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip"}};
+    return texts[outer_overshoots(config)][config->inner.grad_clip == 0];
+}

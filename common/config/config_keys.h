@@ -1,0 +1,66 @@
+/* The table of configuration keys and the two functions that turn one key's value into text and back. Everything else
+ * about configuration (YAML, environment, flags, help, printing, comparison) walks this table: a new key is one line.
+ */
+#ifndef COMMON_CONFIG_KEYS_H
+#define COMMON_CONFIG_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/config/config.h"
+#include "common/base/status.h"
+
+enum config_type {
+    CONFIG_TYPE_TEXT,   /* char[size]: printable UTF-8 */
+    CONFIG_TYPE_WORD,   /* char[size]: one of `choices` */
+    CONFIG_TYPE_CHOICE, /* enum: one of `choices` */
+    CONFIG_TYPE_U32,
+    CONFIG_TYPE_U64,
+    CONFIG_TYPE_REAL, /* double, finite */
+};
+
+struct config_choice {
+    const char *name; /* NULL ends the list */
+    int value;        /* of the enum; unused by CONFIG_TYPE_WORD */
+};
+
+struct config_key {
+    const char *section, *key;
+    enum config_type type;
+    bool local; /* belongs to one machine: never travels, not covered by the hash */
+    bool later; /* newer than run folders in use: its default is neither sent nor hashed, so that they still fit */
+    size_t offset, size;
+    const char *preset;                  /* default, as text */
+    uint64_t lo, hi;                     /* CONFIG_TYPE_U32 and U64: inclusive range */
+    double min, max;                     /* CONFIG_TYPE_REAL: inclusive range */
+    const struct config_choice *choices; /* CONFIG_TYPE_WORD and CHOICE */
+    const char *unit, *help;
+};
+
+enum { CONFIG_VALUE_MAX = CONFIG_PATH_MAX + 8, CONFIG_KEYS_MAX = sizeof((struct config_sources *)0)->of };
+
+extern const struct config_key config_keys[];
+extern const int config_keys_count;
+
+/* Index of section.key in the table, -1 when there is none. Lengths are given: the names need not be terminated. */
+int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len);
+/* ATOLL_SECTION_KEY. Returns out. */
+const char *config_env_name(int index, char out[128]);
+/* Index of the key named like field `offset` of struct config (offsetof), never -1 for a field of the table. */
+int config_key_at(size_t offset);
+/* A worker's own: local, and not the coordinator's. */
+bool config_key_of_worker(int index);
+/* The key most like section.key by edit distance; an equal key in another section counts as near. section may be "". */
+int config_key_nearest(const char *section, const char *key);
+bool config_section_exists(const char *section);
+const char *config_section_nearest(const char *section);
+
+/* Set one key from text. INVALID leaves it as it was; the line says the key, the value and what is allowed. */
+enum status config_value_set(struct config *config, int index, const char *text, struct err *err) MUST_CHECK;
+/* The value as text that config_value_set takes back to the same bits. Returns out. */
+const char *config_value_text(const struct config *config, int index, char out[CONFIG_VALUE_MAX]);
+/* What a key takes: "1 to 4096", "ddp | local-sgd | diloco | async", "text up to 63 bytes". Returns out. */
+const char *config_value_range(int index, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,300 @@
+/* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
+#include "common/config/config_resolve.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/config/codec_spec.h"
+#include "common/config/gpu_share.h"
+#include "common/base/log.h"
+#include "common/base/pool.h"
+
+enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
+{
+    char text[sizeof r->err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    err_set(r->err, STATUS_INVALID, "%s.%s: %s", config_keys[*keys].section, config_keys[*keys].key, text);
+    config_blame(r->sources, keys, r->err);
+    return STATUS_INVALID;
+}
+
+/* A method chosen on the command line must not be run with another method's outer optimizer from the file: keys that
+ * the method governs and that come from a weaker source than train.method count as unset. */
+static void release(const struct config_resolve *r, int index)
+{
+    uint8_t method_source = r->sources->of[AT(train.method)];
+    if (config_unset(r, index) || r->sources->of[index] >= method_source) return;
+    char value[CONFIG_VALUE_MAX];
+    log_info("%s.%s: %s is given up for the default of train.method %s, which was given by a stronger source",
+             config_keys[index].section, config_keys[index].key, config_value_text(r->config, index, value),
+             config_method_name(r->config->train.method));
+    r->sources->of[index] = CONFIG_DEFAULT;
+}
+
+static enum status resolve_outer(const struct config_resolve *r)
+{
+    static const char *const by_method[] = {
+        [METHOD_LOCAL_SGD] = "sgd", [METHOD_DILOCO] = "nesterov", [METHOD_ASYNC] = "nesterov"};
+    struct config *c = r->config;
+    bool ddp = c->train.method == METHOD_DDP;
+    release(r, AT(outer.optimizer));
+    release(r, AT(outer.learning_rate));
+    release(r, AT(outer.momentum));
+    TRY(config_derive(r, AT(outer.optimizer),
+                      !ddp                                    ? by_method[c->train.method]
+                      : c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw"
+                                                              : "sgd"));
+    char inner_lr[CONFIG_VALUE_MAX];
+    config_value_text(c, AT(inner.learning_rate), inner_lr);
+    switch (c->outer.optimizer) { /* Nesterov 0.7 / 0.9: Douillard et al. 2023; plain mean: lr 1; Adam outer: 0.3 */
+    case OPTIMIZER_SGD:
+        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "1"));
+        return config_derive(r, AT(outer.momentum), "0");
+    case OPTIMIZER_NESTEROV:
+        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.7"));
+        return config_derive(r, AT(outer.momentum), "0.9");
+    case OPTIMIZER_ADAMW:
+        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.3"));
+        return config_derive(r, AT(outer.momentum), "0");
+    case OPTIMIZER_MUON: break; /* not one of outer.optimizer's choices */
+    }
+    return STATUS_INVALID;
+}
+
+static enum status check_moments(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    if (c->inner.moments == PRECISION_FP32) return STATUS_OK;
+    if (c->train.method == METHOD_DDP)
+        return config_refuse(r, KEYS(AT(inner.moments), AT(train.method)),
+                             "bf16 does not go with train.method ddp, whose step the coordinator takes, with "
+                             "moments in fp32; allowed: fp32");
+    if (c->inner.optimizer != OPTIMIZER_SGD) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(inner.moments), AT(inner.optimizer)),
+                         "bf16 does not go with inner.optimizer sgd, which has none; allowed: fp32");
+}
+
+static enum status resolve_method(const struct config_resolve *r)
+{
+    struct config *c = r->config;
+    if (c->train.method == METHOD_DDP && c->inner.optimizer == OPTIMIZER_MUON)
+        return config_refuse(r, KEYS(AT(inner.optimizer), AT(train.method)),
+                             "muon does not go with train.method ddp, whose step the coordinator takes, "
+                             "without matrix products; allowed: adamw, sgd; nearest: train.method local-sgd, "
+                             "train.sync_every 1");
+    TRY(check_moments(r));
+    TRY(resolve_outer(r));
+    if (c->train.method == METHOD_DDP) {
+        int h = AT(train.sync_every);
+        if (!config_unset(r, h) && c->train.sync_every != 1)
+            log_info("train.sync_every: %u does not apply to ddp, which synchronizes every step", c->train.sync_every);
+        if (c->train.sync_every != 1) r->sources->of[h] = CONFIG_DEFAULT;
+        TRY(config_derive(r, h, "1"));
+        release(r, AT(codec.up));
+        release(r, AT(codec.down));
+        TRY(config_derive(r, AT(codec.up), "fp32"));
+        TRY(config_derive(r, AT(codec.down), "fp32"));
+        release(r, AT(codec.embeddings));
+        TRY(config_derive(r, AT(codec.embeddings), "same"));
+    } else if (config_unset(r, AT(train.sync_every)) && c->train.sync_every > c->train.max_steps) {
+        TRY(config_derive_u32(r, AT(train.sync_every), c->train.max_steps)); /* a short trial run: one round */
+    }
+    return STATUS_OK;
+}
+
+/* Deltas of one update hold all parameters or what changed in them: in both kinds of fragments the same. */
+static enum status resolve_embeddings(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    bool lossless = codec_spec_lossless(c->codec.up);
+    if (!strcmp(c->codec.embeddings, "same")) return STATUS_OK;
+    if (!config_embeddings_differ(c))
+        return config_refuse(r, KEYS(AT(codec.embeddings), AT(train.embedding_fragment)),
+                             "%.60s is for a fragment of their own: set train.embedding_fragment to on, or "
+                             "write same",
+                             c->codec.embeddings);
+    if (codec_spec_lossless(c->codec.embeddings) == lossless) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(codec.embeddings), AT(codec.up)),
+                         "%.60s does not go with codec.up, %.60s: both lose something or neither does; "
+                         "nearest: %s",
+                         c->codec.embeddings, c->codec.up, lossless ? "fp32" : "bf16");
+}
+
+/* A sparse codec whose payload cannot be merged where it lies. */
+static bool sparse_in_stages(const char *spec)
+{
+    return codec_spec_sparse(spec) && codec_spec_staged(spec);
+}
+
+/* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
+ * SGD. auto is decided round by round only where there is a choice. */
+static enum status resolve_down(const struct config_resolve *r)
+{
+    struct config *c = r->config;
+    bool sparse = codec_spec_sparse(c->codec.up), async = c->train.method == METHOD_ASYNC;
+    enum config_down down = config_down(c);
+    if (down == CONFIG_DOWN_CODEC) return STATUS_OK;
+    if (down == CONFIG_DOWN_AUTO && (!sparse || async)) {
+        log_info("codec.down: auto is %s here", sparse ? "union" : c->codec.up);
+        if (!sparse) memcpy(c->codec.down, c->codec.up, sizeof c->codec.down);
+        return sparse ? config_value_set(c, AT(codec.down), "union", r->err) : STATUS_OK;
+    }
+    if (down == CONFIG_DOWN_UNION && !sparse)
+        return config_refuse(r, KEYS(AT(codec.down), AT(codec.up)),
+                             "union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, "
+                             "relay, auto",
+                             c->codec.up);
+    if (down == CONFIG_DOWN_RELAY && (async || c->train.method == METHOD_DDP))
+        return config_refuse(r, KEYS(AT(codec.down), AT(train.method)),
+                             "relay does not go with train.method %s, whose steps workers cannot repeat from the "
+                             "deltas; allowed: a codec%s, auto",
+                             config_method_name(c->train.method), sparse ? ", union" : "");
+    for (uint32_t f = 0; down != CONFIG_DOWN_UNION && f < 2; f++) /* the embeddings' codec, and that of the rest */
+        if (sparse_in_stages(config_up_spec(c, f)))
+            return config_refuse(r, KEYS(AT(codec.down), AT(codec.up), AT(codec.embeddings)),
+                                 "%.40s does not go with byte stages on a sparse codec.%s, %.60s: leave them out "
+                                 "(they gain nothing there)",
+                                 c->codec.down, sparse_in_stages(c->codec.up) ? "up" : "embeddings",
+                                 config_up_spec(c, f));
+    if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
+    static const char *const optimizers[] = {
+        [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
+    return config_refuse(r, KEYS(AT(codec.down), AT(outer.optimizer), AT(train.method)),
+                         "%.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with "
+                         "the %s of train.method %s allowed: a codec such as int8:256%s%.40s",
+                         c->codec.down, optimizers[c->outer.optimizer], config_method_name(c->train.method),
+                         sparse ? " or " : "", sparse ? c->codec.up : "");
+}
+
+/* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
+static enum status resolve_merge(const struct config_resolve *r)
+{
+    bool sparse = codec_spec_sparse(config_up_spec(r->config, 0)) || codec_spec_sparse(r->config->codec.up);
+    return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
+}
+
+/* cuda:0,1 is a rank for each GPU of the list. */
+static enum status resolve_ranks(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    uint32_t n = gpu_share_listed(c->train.devices);
+    TRY(gpu_share_check(c, r->sources, r->err));
+    if (!n) return STATUS_OK;
+    TRY(config_derive_u32(r, AT(train.ranks), n));
+    if (c->train.ranks == n) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(train.ranks), AT(train.devices)),
+                         "%u does not go with the %u GPU%s of train.devices, \"%s\": leave it out, or take %u",
+                         c->train.ranks, n, n > 1 ? "s" : "", c->train.devices, n);
+}
+
+static enum status check_train(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    char nearest[48];
+    if (c->train.sync_every > c->train.max_steps)
+        return config_refuse(r, KEYS(AT(train.sync_every), AT(train.max_steps)),
+                             "%u is more than train.max_steps = %u: no round would end; "
+                             "nearest: %u",
+                             c->train.sync_every, c->train.max_steps, c->train.max_steps);
+    if (c->train.batch_size % c->train.ranks)
+        return config_refuse(r, KEYS(AT(train.batch_size), AT(train.ranks), AT(train.devices)),
+                             "%u cannot be divided among train.ranks = %u; nearest: %s", c->train.batch_size,
+                             c->train.ranks, config_multiples(c->train.batch_size, c->train.ranks, nearest));
+    if (c->train.grad_accum > UINT32_MAX / c->train.batch_size)
+        return config_refuse(r, KEYS(AT(train.grad_accum), AT(train.batch_size)),
+                             "%u micro-steps of train.batch_size = %u make a step of more than %u sequences; "
+                             "nearest: %u", c->train.grad_accum, c->train.batch_size, UINT32_MAX,
+                             UINT32_MAX / c->train.batch_size);
+    uint32_t threads = (c->train.threads + c->train.ranks - 1) / c->train.ranks;
+    if (threads > POOL_THREADS_MAX)
+        return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
+                             "%u are %u for each of train.ranks = %u; nearest: %u", c->train.threads, threads,
+                             c->train.ranks, POOL_THREADS_MAX * c->train.ranks);
+    if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
+        return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
+                             "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
+                             c->model.block_size);
+    if (c->train.method == METHOD_DDP && c->train.dynamic_steps == CHOICE_ON)
+        return config_refuse(r, KEYS(AT(train.dynamic_steps), AT(train.method)),
+                             "on does not go with ddp, whose workers take one step a "
+                             "round; allowed: auto, off");
+    return STATUS_OK;
+}
+
+/* all | N | N% */
+static enum status check_quorum(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    const char *text = c->coordinator.quorum;
+    if (!strcmp(text, "all")) return STATUS_OK;
+    size_t digits = strspn(text, "0123456789");
+    bool percent = digits && !strcmp(text + digits, "%");
+    long value = digits && digits <= 6 ? atol(text) : 0;
+    uint32_t most = percent ? 100 : c->coordinator.max_workers;
+    if (value >= 1 && value <= (long)most && (percent || !text[digits])) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(coordinator.quorum)),
+                         "\"%s\" is not understood; allowed: all, 1 to %u "
+                         "(coordinator.max_workers), or 1%% to 100%%",
+                         text, c->coordinator.max_workers);
+}
+
+/* tcp://HOST:PORT, port 1 to 65535 or *. Whether HOST exists is found out when it is used. */
+static bool listen_ok(const char *text)
+{
+    if (strncmp(text, "tcp://", 6)) return false;
+    const char *port = strrchr(text + 6, ':');
+    if (!port || port == text + 6) return false;
+    port++;
+    if (!strcmp(port, "*")) return true;
+    size_t digits = strspn(port, "0123456789");
+    return digits && digits <= 5 && !port[digits] && atol(port) >= 1 && atol(port) <= 65535;
+}
+
+static enum status check_coordinator(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    TRY(check_quorum(r));
+    if (!listen_ok(c->coordinator.listen))
+        return config_refuse(r, KEYS(AT(coordinator.listen)),
+                             "\"%.80s\" is not an address; write tcp://HOST:PORT, port 1 "
+                             "to 65535 or * for a free one",
+                             c->coordinator.listen);
+    if (c->coordinator.min_workers > c->coordinator.max_workers)
+        return config_refuse(r, KEYS(AT(coordinator.min_workers), AT(coordinator.max_workers)),
+                             "%u is more than coordinator.max_workers = %u; "
+                             "nearest: %u",
+                             c->coordinator.min_workers, c->coordinator.max_workers, c->coordinator.max_workers);
+    size_t n = strlen(c->run.name);
+    if (!n || c->run.name[0] == '.' ||
+        strspn(c->run.name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                            "0123456789._-") != n)
+        return config_refuse(r, KEYS(AT(run.name)),
+                             "\"%s\" is no name; allowed: letters, digits, '.', '_', '-', not "
+                             "starting with '.'",
+                             c->run.name);
+    const int codecs[] = {AT(codec.up), AT(codec.down)};
+    for (int i = 0; i < 2; i++)
+        if (!(i ? c->codec.down : c->codec.up)[0])
+            return config_refuse(r, KEYS(codecs[i]), "is empty; write fp32 for no compression");
+    if (!c->codec.embeddings[0])
+        return config_refuse(r, KEYS(AT(codec.embeddings)), "is empty; write same for the codec of the rest");
+    return STATUS_OK;
+}
+
+enum status config_resolve(struct config *config, struct config_sources *sources, struct err *err)
+{
+    struct config_resolve r = {config, sources, err};
+    TRY(config_model_resolve(&r));
+    TRY(resolve_method(&r));
+    TRY(resolve_embeddings(&r));
+    TRY(resolve_merge(&r));
+    TRY(resolve_down(&r));
+    TRY(resolve_ranks(&r));
+    TRY(check_train(&r));
+    return check_coordinator(&r);
+}

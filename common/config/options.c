@@ -1,0 +1,208 @@
+#include "common/config/options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/config/config_keys.h"
+#include "common/base/edit_distance.h"
+#include "common/base/number.h"
+
+enum { NAME_MAX_LEN = 63 };
+
+const char *options_nearest(const char *text, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    int best_distance = (int)(strlen(text) / 3) + 2;
+    for (size_t i = 0; i < n; i++) {
+        int distance = edit_distance(text, names[i]);
+        if (distance < best_distance && distance < (int)strlen(names[i])) {
+            best = names[i];
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+static bool real(const char *text, double *value)
+{
+    if (!strchr("+-.0123456789", *text) || !*text) return false;
+    char *end;
+    double parsed = strtod(text, &end);
+    if (*end || !isfinite(parsed)) return false;
+    *value = parsed;
+    return true;
+}
+
+static const struct option_spec *find(const struct options *o, const char *name, size_t length)
+{
+    for (size_t i = 0; i < o->n_specs; i++)
+        if (strlen(o->specs[i].name) == length && !strncmp(o->specs[i].name, name, length)) return &o->specs[i];
+    return NULL;
+}
+
+static bool same_key(const char *name, const char *key)
+{
+    for (; *name && (*name == '-' ? '_' : *name) == *key; name++) key++;
+    return !*name && !*key;
+}
+
+/* --batch_size or --batch-size, as other programs have it: settings of that name with their sections. */
+static bool find_settings(const char *name, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (int i = 0; i < config_keys_count; i++)
+        if (same_key(name, config_keys[i].key) && n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s--%s.%s", n ? " or " : "", config_keys[i].section,
+                                  config_keys[i].key);
+    return n > 0;
+}
+
+static enum status unknown(const struct options *o, const char *word, size_t length, struct err *err)
+{
+    const char *names[64];
+    char name[NAME_MAX_LEN + 1], settings[256];
+    size_t n = 0;
+    for (; n < o->n_specs && n < 62; n++) names[n] = o->specs[n].name;
+    names[n++] = "help";
+    names[n++] = "version";
+    snprintf(name, sizeof name, "%.*s", (int)(length < NAME_MAX_LEN ? length : NAME_MAX_LEN), word);
+    if (o->settings_allowed && find_settings(name, settings, sizeof settings))
+        return err_set(err, STATUS_INVALID, "unknown option --%s: did you mean %s?", name, settings);
+    const char *nearest = options_nearest(name, names, n);
+    if (nearest)
+        return err_set(err, STATUS_INVALID, "unknown option --%s: did you mean --%s? (%s --help lists all)", name,
+                       nearest, o->program);
+    return err_set(err, STATUS_INVALID, "unknown option --%s: %s --help lists the known ones", name, o->program);
+}
+
+static enum status store(const struct option_spec *spec, const char *value, struct err *err)
+{
+    if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
+        return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
+    if (spec->kind == OPTION_REAL && !real(value, spec->target))
+        return err_set(err, STATUS_INVALID, "--%s is '%s': give a number", spec->name, value);
+    if (spec->kind == OPTION_TEXT) *(const char **)spec->target = value;
+    return STATUS_OK;
+}
+
+/* "--section.key=value", or "--section.key value" made into that. */
+static enum status take_setting(struct options *o, int argc, char **argv, int *at, struct err *err)
+{
+    char *word = argv[*at];
+    if (o->n_settings == OPTIONS_SETTINGS_MAX)
+        return err_set(err, STATUS_INVALID, "more than %d settings on the command line: put them into the config",
+                       OPTIONS_SETTINGS_MAX);
+    if (!strchr(word, '=')) {
+        const char *value = *at + 1 < argc ? argv[*at + 1] : "--";
+        if (!strncmp(value, "--", 2))
+            return err_set(err, STATUS_INVALID, "%s has no value: write %s=VALUE", word, word);
+        size_t size = strlen(word) + strlen(value) + 2, room = OPTIONS_JOINED_MAX - o->joined_used;
+        if (size > room)
+            return err_set(err, STATUS_INVALID, "%s and its value are too long: put them into the config", word);
+        snprintf(o->joined + o->joined_used, room, "%s=%s", word, value);
+        word = o->joined + o->joined_used;
+        o->joined_used += size;
+        ++*at;
+    }
+    o->settings[o->n_settings++] = word;
+    return STATUS_OK;
+}
+
+static void help(const struct options *o)
+{
+    printf("usage: %s %s\n\n%s\n", o->program, o->usage, o->about);
+    printf("\noptions:\n");
+    for (size_t i = 0; i < o->n_specs; i++) {
+        char left[64];
+        const struct option_spec *spec = &o->specs[i];
+        snprintf(left, sizeof left, "--%s%s%s", spec->name, spec->value ? " " : "", spec->value ? spec->value : "");
+        printf("  %-24s %s\n", left, spec->help);
+    }
+    if (o->settings_allowed)
+        printf("  %-24s %s\n", "--section.key=value", "a setting of the run; `atoll config help` lists them");
+    printf("  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
+}
+
+/* One word that starts with "--"; *at moves on when the value is the next word. */
+static enum status parse_option(struct options *o, int argc, char **argv, int *at, struct err *err)
+{
+    const char *word = argv[*at] + 2, *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    if (!strcmp(word, "help")) {
+        help(o);
+        return STATUS_END;
+    }
+    if (!strcmp(word, "version")) {
+        printf("%s %s\n", o->program, ATOLL_VERSION);
+        return STATUS_END;
+    }
+    const struct option_spec *spec = find(o, word, length);
+    if (!spec && o->settings_allowed && memchr(word, '.', length)) return take_setting(o, argc, argv, at, err);
+    if (!spec) return unknown(o, word, length, err);
+    if (spec->kind == OPTION_FLAG) {
+        if (equals) return err_set(err, STATUS_INVALID, "--%s takes no value: leave '%s' out", spec->name, equals);
+        *(bool *)spec->target = true;
+        return STATUS_OK;
+    }
+    if (equals) return store(spec, equals + 1, err);
+    /* Taken for a value, the next option would be lost. */
+    if (*at + 1 >= argc || !strncmp(argv[*at + 1], "--", 2))
+        return err_set(err, STATUS_INVALID, "--%s has no value: write --%s=%s", spec->name, spec->name, spec->value);
+    return store(spec, argv[++*at], err);
+}
+
+enum status options_parse(struct options *o, int argc, char **argv, struct err *err)
+{
+    o->args = argv + 1;
+    o->n_args = o->n_settings = o->joined_used = 0;
+    bool only_args = false;
+    for (int i = 1; i < argc; i++) {
+        if (!only_args && !strcmp(argv[i], "--"))
+            only_args = true;
+        else if (!only_args && !strcmp(argv[i], "-h"))
+            return help(o), STATUS_END;
+        else if (!only_args && !strncmp(argv[i], "--", 2))
+            TRY(parse_option(o, argc, argv, &i, err));
+        else if (!only_args && argv[i][0] == '-' && argv[i][1])
+            return err_set(err, STATUS_INVALID,
+                           "unknown option %s: options start with two dashes, %s --help lists them", argv[i],
+                           o->program);
+        else
+            o->args[o->n_args++] = argv[i]; /* never ahead of i: the argument moves to the front */
+    }
+    if (o->n_args < o->args_min)
+        return err_set(err, STATUS_INVALID, "too few arguments: usage is %s %s", o->program, o->usage);
+    if (o->n_args > o->args_max)
+        return err_set(err, STATUS_INVALID, "unexpected argument '%s': usage is %s %s", o->args[o->args_max],
+                       o->program, o->usage);
+    return STATUS_OK;
+}
+
+static bool supervised(void)
+{
+    const char *value = getenv(EXIT_LASTING_ENV);
+    return value && *value;
+}
+
+const char *options_advice(const char *text)
+{
+    return supervised() ? "" : text;
+}
+
+enum exit_code exit_code_of(enum status code)
+{
+    switch (code) {
+    case STATUS_OK: return EXIT_DONE;
+    case STATUS_INVALID: return EXIT_USAGE;
+    case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
+    default: return status_lasts(code) && supervised() ? EXIT_LASTING : EXIT_FAILED;
+    }
+}
+
+int options_fail(const char *program, const struct err *err)
+{
+    fprintf(stderr, "%s: %s\n", program, err->msg[0] ? err->msg : status_text(err->code));
+    return (int)exit_code_of(err->code);
+}

@@ -1,0 +1,69 @@
+/* Command lines: one table of options a program (or verb) parses its arguments, makes --help and refuses what it does
+ * not know with the nearest name. `--name value` and `--name=value` are the same; `--section.key=value` is a setting of
+ * the run's configuration and is handed on untouched, or made of two words; everything after `--` is an argument. */
+#ifndef COMMON_OPTIONS_H
+#define COMMON_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
+
+/* Exit codes of every program. Between `atoll launch` and what it starts, and nowhere else, there is one more: a
+ * failure that starting again would only repeat (status_lasts). */
+enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_LASTING = 78 };
+/* Set by launch for its children, who may end with EXIT_LASTING then. */
+#define EXIT_LASTING_ENV "ATOLL_SUPERVISED"
+/* What whoever started a program that was stopped is told to do; nothing under launch, which says it itself. */
+const char *options_advice(const char *text);
+
+enum option_kind {
+    OPTION_FLAG,  /* target: bool, set to true */
+    OPTION_TEXT,  /* target: const char *, borrowed from argv */
+    OPTION_COUNT, /* target: uint64_t */
+    OPTION_REAL   /* target: double, finite */
+};
+
+struct option_spec {
+    const char *name; /* without the dashes */
+    enum option_kind kind;
+    void *target;      /* untouched when the option is absent: put the default there */
+    const char *value; /* what the value is called in help: "N", "FILE"; NULL for flags */
+    const char *help;
+};
+
+struct options {
+    const char *program; /* "atoll launch" */
+    const char *usage;   /* "CONFIG --workers N --dir RUN [options]" */
+    const char *about;   /* what it does: one line or more */
+    const struct option_spec *specs;
+    size_t n_specs;
+    size_t args_min, args_max;
+    bool settings_allowed; /* --section.key=value */
+
+    /* Results. */
+    char **args; /* borrowed from argv, in order */
+    size_t n_args;
+    const char *settings[OPTIONS_SETTINGS_MAX]; /* "--section.key=value", in order */
+    size_t n_settings;
+    char joined[OPTIONS_JOINED_MAX]; /* settings that were two words, one after the other */
+    size_t joined_used;
+};
+
+/* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID:
+ * `err` holds one line (unknown option with the nearest one, missing or bad value, too few or too many arguments). */
+enum status options_parse(struct options *options, int argc, char **argv, struct err *err) MUST_CHECK;
+
+/* The name of names[n] nearest to `text` by edit distance, or NULL when none is near enough to be meant. */
+const char *options_nearest(const char *text, const char *const *names, size_t n);
+
+/* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED, or EXIT_LASTING for
+ * whoever asked for it. */
+enum exit_code exit_code_of(enum status code);
+/* Print "program: message" to stderr as the one line a user sees, and return the exit code that belongs to it. */
+int options_fail(const char *program, const struct err *err);
+
+#endif

@@ -1,0 +1,372 @@
+#include "common/os/fileio.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/os/interrupt.h"
+#include "common/base/mem.h"
+#include "common/os/temporary.h"
+
+enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
+
+static enum status fail(struct err *err, const char *what, const char *path)
+{
+    enum status code = errno == ENOENT ? STATUS_NOTFOUND : STATUS_IO;
+    return err_set(err, code, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static int open_retry(const char *path, int flags)
+{
+    int fd;
+    do
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* Open for reading and learn the size; only plain files have one that means anything. */
+static enum status open_plain(const char *path, int *fd_out, size_t *size, struct err *err)
+{
+    int fd = open_retry(path, O_RDONLY);
+    if (fd < 0) return fail(err, "open", path);
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        enum status s = fail(err, "examine", path);
+        close(fd);
+        return s;
+    }
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > SIZE_MAX / 2) {
+        close(fd);
+        return err_set(err, STATUS_IO, "%s is not a plain file", path);
+    }
+    *fd_out = fd;
+    *size = (size_t)st.st_size;
+    return STATUS_OK;
+}
+
+static enum status read_all(int fd, uint8_t *out, size_t size, const char *path, struct err *err)
+{
+    for (size_t got = 0; got < size;) {
+        ssize_t n = read(fd, out + got, size - got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail(err, "read", path);
+        if (n == 0) return err_set(err, STATUS_IO, "%s became shorter while it was read", path);
+        got += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+enum status file_read(const char *path, size_t max, void **data, size_t *size, struct err *err)
+{
+    int fd;
+    size_t n;
+    TRY(open_plain(path, &fd, &n, err));
+    if (n > max) {
+        close(fd);
+        return err_set(err, STATUS_LIMIT, "%s is %zu bytes long, more than the limit of %zu", path, n, max);
+    }
+    uint8_t *bytes = mem_alloc(1, n + 1);
+    enum status status = bytes ? read_all(fd, bytes, n, path, err)
+                               : err_set(err, STATUS_NOMEM, "no memory to read %s (%zu bytes)", path, n);
+    close(fd);
+    if (status != STATUS_OK) {
+        mem_free(bytes);
+        return status;
+    }
+    *data = bytes;
+    *size = n;
+    return STATUS_OK;
+}
+
+enum status file_write(const char *path, const void *data, size_t size, struct err *err)
+{
+    struct file_out out;
+    TRY(file_out_open(&out, path, err));
+    enum status status = file_out_put(&out, data, size, err);
+    if (status == STATUS_OK) status = file_out_commit(&out, err);
+    if (status != STATUS_OK) file_out_abort(&out);
+    return status;
+}
+
+bool file_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+bool file_is_locked(const char *path)
+{
+    int fd = open_retry(path, O_RDONLY);
+    if (fd < 0) return false;
+    bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return locked;
+}
+
+bool file_lock(int fd, bool patient)
+{
+    for (int tries = patient ? LOCK_TRIES : 2; flock(fd, LOCK_EX | LOCK_NB); usleep(LOCK_AGAIN_US))
+        if (errno != EWOULDBLOCK || !--tries) return false;
+    return true;
+}
+
+/* --- a file under construction ------------------------------------------------------------------------------------ */
+
+static void file_out_release(struct file_out *out)
+{
+    if (out->fd >= 0) close(out->fd);
+    mem_free(out->path);
+    mem_free(out->tmp);
+    mem_free(out->buffer);
+    *out = (struct file_out){.fd = -1};
+}
+
+/* spare: NULL for a name of its own. */
+static enum status open_as(struct file_out *out, const char *path, const char *spare, struct err *err)
+{
+    char own[FILEIO_PATH_MAX];
+    *out = (struct file_out){.fd = -1, .spare = spare};
+    if (!spare) TRY(temporary_name(path, own, sizeof own, err));
+    out->path = mem_strdup(path);
+    out->tmp = mem_strdup(spare ? spare : own);
+    out->buffer = mem_alloc(1, FILE_OUT_BUFFER);
+    if (!out->path || !out->tmp || !out->buffer) {
+        file_out_release(out);
+        return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
+    }
+    out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | (spare ? 0 : O_TRUNC));
+    if (out->fd >= 0) return STATUS_OK;
+    enum status status = fail(err, "create", out->tmp);
+    file_out_release(out);
+    return status;
+}
+
+enum status file_out_open(struct file_out *out, const char *path, struct err *err)
+{
+    return open_as(out, path, NULL, err);
+}
+
+enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare, struct err *err)
+{
+    return open_as(out, path, spare, err);
+}
+
+static enum status write_all(struct file_out *out, const uint8_t *data, size_t size, off_t at, struct err *err)
+{
+    if (size) out->synced = false;
+    for (size_t done = 0; done < size;) {
+        ssize_t n = at < 0 ? write(out->fd, data + done, size - done)
+                           : pwrite(out->fd, data + done, size - done, at + (off_t)done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail(err, "write", out->path);
+        done += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+static enum status file_out_flush(struct file_out *out, struct err *err)
+{
+    size_t n = out->used;
+    out->used = 0;
+    return write_all(out, out->buffer, n, -1, err);
+}
+
+enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err)
+{
+    TRY(interrupt_check(err));
+    out->size += size;
+    if (size > FILE_OUT_BUFFER - out->used) TRY(file_out_flush(out, err));
+    if (size >= FILE_OUT_BUFFER) return write_all(out, data, size, -1, err);
+    if (size) memcpy(out->buffer + out->used, data, size);
+    out->used += size;
+    return STATUS_OK;
+}
+
+enum status file_out_put_head(struct file_out *out, const void *data, size_t size, struct err *err)
+{
+    TRY(file_out_flush(out, err));
+    return write_all(out, data, size, 0, err);
+}
+
+static enum status sync_parent(const char *path, struct err *err)
+{
+    char dir[FILEIO_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    if (n >= sizeof dir) return err_set(err, STATUS_LIMIT, "path too long: %s", path);
+    if (!slash)
+        memcpy(dir, ".", 2);
+    else {
+        n = n ? n : 1; /* the root itself */
+        memcpy(dir, path, n);
+        dir[n] = 0;
+    }
+    return dir_sync(dir, err);
+}
+
+/* Cut off what an older, longer content left, and keep some room behind the end: contents differ a little in length. */
+static enum status trim(struct file_out *out, struct err *err)
+{
+    struct stat st;
+    if (fstat(out->fd, &st) != 0 || ((uint64_t)st.st_size > out->size && ftruncate(out->fd, (off_t)out->size) != 0))
+        return fail(err, "write", out->tmp);
+    int reserved = fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(out->size + out->size / SPARE_SHARE));
+    (void)reserved; /* not every file system can, and the disk may be full: what matters is written */
+    return STATUS_OK;
+}
+
+enum status file_out_sync(struct file_out *out, struct err *err)
+{
+    TRY(file_out_flush(out, err));
+    if (out->synced) return STATUS_OK;
+    if (out->spare) TRY(trim(out, err));
+    if (fsync(out->fd) != 0) return fail(err, "fsync", out->tmp);
+    out->synced = true;
+    return STATUS_OK;
+}
+
+enum status file_out_commit(struct file_out *out, struct err *err)
+{
+    TRY(file_out_sync(out, err));
+    if (rename(out->tmp, out->path) != 0) return fail(err, "rename into place", out->path);
+    enum status status = sync_parent(out->path, err);
+    file_out_release(out);
+    return status;
+}
+
+void file_out_abort(struct file_out *out)
+{
+    if (out->fd < 0) return;
+    if (!out->spare) unlink(out->tmp);
+    file_out_release(out);
+}
+
+/* --- maps and folders --------------------------------------------------------------------------------------------- */
+
+enum status file_map_open(struct file_map *map, const char *path, struct err *err)
+{
+    int fd;
+    size_t size;
+    TRY(open_plain(path, &fd, &size, err));
+    *map = (struct file_map){.data = (const uint8_t *)"", .size = size};
+    if (size) {
+        void *at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+        if (at == MAP_FAILED) {
+            enum status s = fail(err, "map", path);
+            close(fd);
+            *map = (struct file_map){0};
+            return s;
+        }
+        map->data = at;
+    }
+    close(fd);
+    return STATUS_OK;
+}
+
+void file_map_close(struct file_map *map)
+{
+    if (map->size) munmap((void *)(uintptr_t)map->data, map->size);
+    *map = (struct file_map){0};
+}
+
+/* A new name in a folder; one that may be written and not read cannot be fsynced. */
+static enum status sync_name(const char *path, struct err *err)
+{
+    enum status status = sync_parent(path, err);
+    return status != STATUS_OK && errno == EACCES ? STATUS_OK : status;
+}
+
+enum status dir_make(const char *path, struct err *err)
+{
+    char part[FILEIO_PATH_MAX];
+    size_t n = strlen(path);
+    if (!n || n >= sizeof part) return err_set(err, STATUS_INVALID, "cannot make folder '%.80s': bad name", path);
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i]) continue;
+        part[i] = 0;
+        if (mkdir(part, 0777) == 0)
+            TRY(sync_name(part, err));
+        else if (errno != EEXIST)
+            return fail(err, "make folder", part);
+        part[i] = path[i];
+    }
+    struct stat st;
+    if (stat(path, &st) != 0) return fail(err, "make folder", path);
+    if (!S_ISDIR(st.st_mode)) return err_set(err, STATUS_EXISTS, "%s exists and is not a folder", path);
+    return STATUS_OK;
+}
+
+size_t dir_there(const char *path)
+{
+    char part[FILEIO_PATH_MAX];
+    size_t n = strlen(path), there = 0;
+    if (n >= sizeof part) return n;
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i]) continue;
+        part[i] = 0;
+        if (!file_exists(part)) break;
+        there = i;
+        part[i] = path[i];
+    }
+    return there;
+}
+
+void dir_unmake(const char *path, size_t there)
+{
+    char part[FILEIO_PATH_MAX];
+    size_t n = strlen(path);
+    if (n >= sizeof part) return;
+    memcpy(part, path, n + 1);
+    for (; n > there; n--) {
+        if (part[n] && part[n] != '/') continue;
+        part[n] = 0;
+        (void)rmdir(part); /* one that is not empty keeps those above it */
+    }
+}
+
+enum status dir_sync(const char *path, struct err *err)
+{
+    int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return fail(err, "open folder", path);
+    /* Some file systems cannot fsync a folder; that is their promise to break, not an error of the write. */
+    bool failed = fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
+    enum status status = failed ? fail(err, "fsync folder", path) : STATUS_OK;
+    close(fd);
+    return status;
+}
+
+enum status dir_lock(const char *path, int *fd_p, struct err *err)
+{
+    int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return fail(err, "open folder", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return err_set(err, STATUS_EXISTS, "another program is writing into %s: wait for it, or name another folder",
+                       path);
+    }
+    *fd_p = fd; /* a file system that has no locks is used without one */
+    return STATUS_OK;
+}
+
+enum status dir_remove_flat(const char *path, struct err *err)
+{
+    DIR *dir = opendir(path);
+    if (!dir) return errno == ENOENT ? STATUS_OK : fail(err, "open folder", path);
+    enum status status = STATUS_OK;
+    const struct dirent *entry;
+    while (status == STATUS_OK && (entry = readdir(dir))) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        if (unlinkat(dirfd(dir), entry->d_name, 0) != 0) status = fail(err, "empty folder", path);
+    }
+    closedir(dir);
+    if (status == STATUS_OK && rmdir(path) != 0) status = fail(err, "remove folder", path);
+    return status;
+}

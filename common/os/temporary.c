@@ -1,0 +1,49 @@
+#include "common/os/temporary.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/os/fileio.h"
+
+static const char mark[] = ".tmp-";
+enum { PID_DIGITS_MAX = 9 };
+
+/* `entry` is NAME.tmp-PID of a process that is no more. */
+static bool left_behind(const char *entry, const char *name)
+{
+    size_t n = strlen(name);
+    if (strncmp(entry, name, n) != 0 || strncmp(entry + n, mark, sizeof mark - 1) != 0) return false;
+    const char *pid = entry + n + sizeof mark - 1;
+    size_t digits = strspn(pid, "0123456789");
+    if (!digits || digits > PID_DIGITS_MAX || pid[digits] || atol(pid) < 1) return false;
+    return kill((pid_t)atol(pid), 0) != 0 && errno == ESRCH;
+}
+
+void temporary_sweep(const char *path)
+{
+    char at[FILEIO_PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int folder = (int)(name - path); /* with its slash; nothing for the current one */
+    snprintf(at, sizeof at, "%.*s.", folder, path);
+    DIR *dir = opendir(at);
+    if (!dir) return; /* then nothing can be made there either, and whoever tries says why */
+    for (const struct dirent *e; (e = readdir(dir));) {
+        if (!left_behind(e->d_name, name)) continue;
+        snprintf(at, sizeof at, "%.*s%s", folder, path, e->d_name);
+        if (unlink(at) != 0 && dir_remove_flat(at, NULL) != STATUS_OK) continue; /* it stays; nothing needs its room */
+    }
+    closedir(dir);
+}
+
+enum status temporary_name(const char *path, char *out, size_t cap, struct err *err)
+{
+    temporary_sweep(path);
+    if (snprintf(out, cap, "%s%s%ld", path, mark, (long)getpid()) < (int)cap) return STATUS_OK;
+    return err_set(err, STATUS_LIMIT, "the path %.300s is too long", path);
+}

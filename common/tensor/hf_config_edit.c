@@ -1,0 +1,87 @@
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/os/fileio.h"
+#include "common/tensor/hf_config.h"
+#include "common/base/mem.h"
+
+enum { IDS_MAX = 64 }; /* of a list */
+
+static enum status print(const json_t *root, char **out, struct err *err)
+{
+    size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(17), size = json_dumpb(root, NULL, 0, flags);
+    char *text = size ? mem_alloc(1, size + 2) : NULL;
+    if (!text || json_dumpb(root, text, size, flags) != size) {
+        mem_free(text);
+        return err_set(err, STATUS_NOMEM, "no memory for a config.json");
+    }
+    memcpy(text + size, "\n", 2);
+    *out = text;
+    return STATUS_OK;
+}
+
+static bool is_id(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) <= INT32_MAX;
+}
+
+/* A number, a list of them, null, or no such key. */
+static bool are_ids(const json_t *value)
+{
+    if (!json_is_array(value)) return !value || json_is_null(value) || is_id(value);
+    bool good = json_array_size(value) <= IDS_MAX;
+    for (size_t i = 0; good && i < json_array_size(value); i++) good = is_id(json_array_get(value, i));
+    return good;
+}
+
+/* A key that `from` has not is none in `to`, either: what then holds is the same there. */
+static enum status take_ids(json_t *to, const json_t *from, const char *where, struct err *err)
+{
+    static const char *const keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *value = json_object_get(from, keys[i]);
+        if (!are_ids(value))
+            return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is neither a token's number nor a list of up to %d",
+                           where, keys[i], IDS_MAX);
+        if (!value)
+            json_object_del(to, keys[i]);
+        else if (json_object_set(to, keys[i], value))
+            return err_set(err, STATUS_NOMEM, "no memory for a config.json");
+    }
+    return STATUS_OK;
+}
+
+enum status hf_config_with_ids(const char *text, const char *folder, char **out, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    void *source;
+    size_t size;
+    *out = NULL;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    if (!file_exists(path)) return STATUS_OK;
+    TRY(file_read(path, HF_CONFIG_MAX, &source, &size, err));
+    json_t *from = json_loadb(source, size, 0, NULL), *to = json_loads(text, 0, NULL);
+    enum status status = STATUS_OK;
+    if (json_is_object(from) && json_is_object(to)) {
+        status = take_ids(to, from, path, err);
+        if (status == STATUS_OK) status = print(to, out, err);
+    }
+    json_decref(from);
+    json_decref(to);
+    mem_free(source);
+    return status;
+}
+
+enum status hf_config_in_float32(const char *text, size_t size, char **out, struct err *err)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    json_t *root = json_loadb(text, size, 0, NULL);
+    enum status status = json_is_object(root) ? STATUS_OK : err_set(err, STATUS_CORRUPT, "config.json is not JSON");
+    for (size_t i = 0; status == STATUS_OK && i < sizeof keys / sizeof *keys; i++)
+        if (json_object_get(root, keys[i]) && json_object_set_new(root, keys[i], json_string("float32")))
+            status = err_set(err, STATUS_NOMEM, "no memory for a config.json");
+    if (status == STATUS_OK) status = print(root, out, err);
+    json_decref(root);
+    return status;
+}

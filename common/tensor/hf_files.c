@@ -1,0 +1,91 @@
+#include "common/tensor/hf_files.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+
+enum { FILE_MAX = 64 << 20 };
+
+static const struct {
+    const char *name;
+    enum hf_files kind;
+    bool whole; /* a tokenizer by itself */
+} files[] = {
+    {"tokenizer.json", HF_FILES_TOKENIZER, true},
+    {"tokenizer.model", HF_FILES_TOKENIZER, true},
+    {"vocab.json", HF_FILES_TOKENIZER, true},
+    {"merges.txt", HF_FILES_TOKENIZER, false},
+    {"added_tokens.json", HF_FILES_TOKENIZER, false},
+    {"special_tokens_map.json", HF_FILES_TOKENIZER, false},
+    {"tokenizer_config.json", HF_FILES_TOKENIZER, false},
+    {"chat_template.jinja", HF_FILES_TOKENIZER, false},
+    {"generation_config.json", HF_FILES_GENERATION, false},
+};
+enum { N_FILES = sizeof files / sizeof *files };
+
+const char *hf_files_name(int i)
+{
+    return i < N_FILES ? files[i].name : NULL;
+}
+
+/* False: there is none. */
+static bool find(const char *folder, int i, char path[FILEIO_PATH_MAX])
+{
+    snprintf(path, FILEIO_PATH_MAX, "%s/%s", folder, files[i].name);
+    return file_exists(path);
+}
+
+enum status hf_files_copy(const char *from, const char *to, unsigned kinds, struct err *err)
+{
+    char source[FILEIO_PATH_MAX], target[FILEIO_PATH_MAX];
+    for (int i = 0; i < N_FILES; i++) {
+        void *data;
+        size_t size;
+        if (!(files[i].kind & kinds) || !find(from, i, source)) continue;
+        find(to, i, target);
+        TRY(file_read(source, FILE_MAX, &data, &size, err));
+        enum status status = file_write(target, data, size, err);
+        mem_free(data);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+enum status hf_files_still_there(const char *folder, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/" HF_FILES_CONFIG, folder);
+    if (file_exists(path)) return STATUS_OK;
+    return err_set(err, STATUS_NOTFOUND, "%.300s was removed while it was read, as a run does with older checkpoints: "
+                   "try again", folder);
+}
+
+bool hf_files_tokenizer(const char *folder)
+{
+    char path[FILEIO_PATH_MAX];
+    for (int i = 0; i < N_FILES; i++)
+        if (files[i].whole && find(folder, i, path)) return true;
+    return false;
+}
+
+enum status hf_tokenizer_read(const char *path, void **text_p, size_t *size_p, struct err *err)
+{
+    json_error_t why;
+    void *text;
+    size_t size;
+    TRY(file_read(path, FILE_MAX, &text, &size, err));
+    json_t *root = json_loadb(text, size, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
+    bool good = json_is_object(json_object_get(root, "model"));
+    if (good) {
+        *text_p = text;
+        *size_p = size;
+    } else {
+        mem_free(text);
+        err_set(err, STATUS_CORRUPT, "%.300s is not a tokenizer.json: %.100s", path,
+                root ? "there is no \"model\" in it" : why.text);
+    }
+    json_decref(root);
+    return good ? STATUS_OK : STATUS_CORRUPT;
+}

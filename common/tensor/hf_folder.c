@@ -1,0 +1,290 @@
+#include "common/tensor/hf_folder.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/base/mem.h"
+#include "common/tensor/safetensors.h"
+#include "common/os/temporary.h"
+
+static const char prefix[] = "transformer.", model_file[] = "model.safetensors";
+static const char index_file[] = "model.safetensors.index.json";
+
+/* --- tensors in --------------------------------------------------------------------------------------------------- */
+
+static bool is_ignored(const char *name)
+{
+    size_t n = strlen(name);
+    static const char *const tails[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (n > strlen(tails[i]) && !strcmp(name + n - strlen(tails[i]), tails[i])) return true;
+    return false;
+}
+
+static bool is_head(const char *name)
+{
+    return !strcmp(name, "lm_head.weight");
+}
+
+/* A model that is being filled. */
+struct filling {
+    const struct layout *layout;
+    float *theta;
+    bool *seen;                 /* which tensors of the layout are there */
+    char head[FILEIO_PATH_MAX]; /* where an lm_head lies that the layout has not; "": nowhere */
+};
+
+static bool same_shape(const struct tensor *t, const struct safetensors_entry *e)
+{
+    if (t->ndim != e->ndim) return false;
+    for (uint32_t d = 0; d < e->ndim; d++)
+        if (t->shape[d] != e->shape[d]) return false;
+    return true;
+}
+
+/* "11 x 8", or "8". */
+static const char *shape_text(const uint64_t *shape, uint32_t ndim, char out[64])
+{
+    out[0] = '\0';
+    for (uint32_t d = 0; d < ndim; d++) {
+        size_t used = strlen(out);
+        snprintf(out + used, 64 - used, "%s%llu", d ? " x " : "", (unsigned long long)shape[d]);
+    }
+    return out;
+}
+
+static enum status other_shape(const char *path, const struct tensor *t, const struct safetensors_entry *e,
+                               struct err *err)
+{
+    char theirs[64], ours[64];
+    return err_set(err, STATUS_MISMATCH, "%.240s: tensor '%.96s' is %s, and this model's is %s: compare its "
+                   "config.json with the model section", path, t->name, shape_text(e->shape, e->ndim, theirs),
+                   shape_text(t->shape, t->ndim, ours));
+}
+
+static enum status read_tensor(const struct safetensors_entry *e, float *out, const char *path, struct err *err)
+{
+    enum status status = safetensors_read_f32(e, out, err);
+    if (status != STATUS_OK) {
+        err_prefix(err, "%.300s", path);
+        return status;
+    }
+    for (uint64_t i = 0; i < e->count; i++)
+        if (!isfinite(out[i]))
+            return err_set(err, STATUS_NONFINITE, "%.300s: tensor '%.96s' holds NaN or infinity", path, e->name);
+    return STATUS_OK;
+}
+
+/* Copy every tensor of one file. */
+static enum status load_file(const char *path, struct filling *f, struct err *err)
+{
+    const struct layout *layout = f->layout;
+    struct safetensors st;
+    TRY(safetensors_open(&st, path, err));
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < st.n; i++) {
+        const struct safetensors_entry *e = &st.entries[i];
+        const char *name = strncmp(e->name, prefix, sizeof prefix - 1) ? e->name : e->name + sizeof prefix - 1;
+        int at = layout_find(layout, name);
+        if (at < 0 && is_ignored(name)) continue;
+        if (at < 0 && is_head(name)) {
+            snprintf(f->head, sizeof f->head, "%s", path);
+            continue;
+        }
+        if (at < 0)
+            status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has no place in this model", path, name);
+        else if (!same_shape(&layout->tensors[at], e))
+            status = other_shape(path, &layout->tensors[at], e, err);
+        else if (f->seen[at])
+            status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
+        else {
+            f->seen[at] = true;
+            status = read_tensor(e, f->theta + layout->tensors[at].offset, path, err);
+        }
+    }
+    safetensors_close(&st);
+    return status;
+}
+
+/* Each distinct file of the index's weight_map once, in order of first mention. */
+static enum status load_sharded(const char *folder, const json_t *map, struct filling *f, struct err *err)
+{
+    json_t *done = json_object();
+    const char *tensor;
+    json_t *value;
+    enum status status = done ? STATUS_OK : STATUS_NOMEM;
+    json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
+        const char *file = json_string_value(value);
+        char path[FILEIO_PATH_MAX];
+        if (status != STATUS_OK || (file && json_object_get(done, file))) continue;
+        if (!file || !file[0] || strchr(file, '/') || json_object_set_new(done, file, json_true())) {
+            status = err_set(err, STATUS_CORRUPT, "%s/model.safetensors.index.json: bad file name for '%.96s'", folder,
+                             tensor);
+            continue;
+        }
+        snprintf(path, sizeof path, "%s/%s", folder, file);
+        status = load_file(path, f, err);
+    }
+    json_decref(done);
+    return status;
+}
+
+static enum status load_index(const char *folder, const char *path, struct filling *f, struct err *err)
+{
+    void *text;
+    size_t size;
+    TRY(file_read(path, SAFETENSORS_HEADER_MAX, &text, &size, err));
+    json_error_t why;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    const json_t *map = json_object_get(root, "weight_map");
+    enum status status = json_is_object(map)
+                             ? load_sharded(folder, map, f, err)
+                             : err_set(err, STATUS_CORRUPT, "%s: no weight_map in it", path);
+    json_decref(root);
+    mem_free(text);
+    return status;
+}
+
+/* Whether an lm_head has the numbers of the embedding, which takes its place in a tied model. */
+static bool same_numbers(const struct safetensors_entry *head, const struct filling *f)
+{
+    int at = layout_find(f->layout, "wte.weight");
+    if (at < 0) at = layout_find(f->layout, "model.embed_tokens.weight");
+    if (at < 0 || f->layout->tensors[at].count != head->count) return false;
+    float part[64];
+    const float *words = f->theta + f->layout->tensors[at].offset;
+    for (uint64_t i = 0, n; i < head->count; i += n) {
+        n = head->count - i < 64 ? head->count - i : 64;
+        struct safetensors_entry some = *head;
+        some.count = n;
+        some.bytes = head->bytes / head->count * n;
+        some.data = head->data + head->bytes / head->count * i;
+        if (safetensors_read_f32(&some, part, NULL) != STATUS_OK || memcmp(part, words + i, n * sizeof *part) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A head that this model has no place for must be its embedding, whatever config.json says: an output layer that was
+ * trained is not dropped. */
+static enum status check_head(const struct filling *f, struct err *err)
+{
+    struct safetensors st;
+    if (!f->head[0]) return STATUS_OK;
+    TRY(safetensors_open(&st, f->head, err));
+    bool same = false;
+    for (uint32_t i = 0; i < st.n; i++) {
+        const char *name = st.entries[i].name;
+        if (!strncmp(name, prefix, sizeof prefix - 1)) name += sizeof prefix - 1;
+        if (is_head(name)) same = same_numbers(&st.entries[i], f);
+    }
+    safetensors_close(&st);
+    if (same) return STATUS_OK;
+    return err_set(err, STATUS_MISMATCH, "%.300s: lm_head.weight is not the embedding, and this model's head is: untie "
+                   "it (tie_word_embeddings false in config.json, model.tie_embeddings=off; Llama alone), or take it "
+                   "out of the file", f->head);
+}
+
+/* The newest checkpoint of a run's folder, as its file checkpoints/latest has it; "": that is no run's folder. */
+static void find_latest(const char *folder, char name[64])
+{
+    char path[FILEIO_PATH_MAX];
+    void *text;
+    size_t size;
+    name[0] = '\0';
+    snprintf(path, sizeof path, "%s/checkpoints/latest", folder);
+    if (file_read(path, sizeof path, &text, &size, NULL) != STATUS_OK) return;
+    snprintf(name, 64, "%.*s", (int)strcspn(text, "\r\n"), (const char *)text);
+    mem_free(text);
+}
+
+static bool holds(const char *folder, const char *file)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return file_exists(path);
+}
+
+enum status hf_folder_check(const char *folder, struct err *err)
+{
+    struct stat st;
+    char latest[64];
+    if (holds(folder, model_file) || holds(folder, index_file)) return STATUS_OK;
+    if (stat(folder, &st))
+        return errno == ENOENT ? err_set(err, STATUS_INVALID, "there is no folder %.300s", folder)
+                               : err_set(err, STATUS_INVALID, "cannot look at %.300s: %s", folder, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return err_set(err, STATUS_INVALID, "%.300s is a file: give the folder of a model", folder);
+    find_latest(folder, latest);
+    int n = (int)strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    if (latest[0] && n <= 180)
+        return err_set(err, STATUS_INVALID, "%.*s is a run's folder: give a checkpoint in it, as "
+                       "%.*s/checkpoints/%s", n, folder, n, folder, latest);
+    return err_set(err, STATUS_INVALID, "%.300s holds no %s: give the folder of a model", folder, model_file);
+}
+
+enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
+{
+    char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
+    struct filling f = {.layout = layout, .theta = theta};
+    snprintf(whole, sizeof whole, "%s/%s", folder, model_file);
+    snprintf(index, sizeof index, "%s/%s", folder, index_file);
+    f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
+    if (!f.seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
+    enum status status;
+    if (!file_exists(whole) && file_exists(index))
+        status = load_index(folder, index, &f, err);
+    else
+        status = load_file(whole, &f, err);
+    for (uint32_t i = 0; status == STATUS_OK && i < layout->n_tensors; i++)
+        if (!f.seen[i])
+            status = err_set(err, STATUS_MISMATCH, "%s: tensor '%s' is missing", folder, layout->tensors[i].name);
+    if (status == STATUS_OK) status = check_head(&f, err);
+    mem_free(f.seen);
+    return status;
+}
+
+/* --- folder out --------------------------------------------------------------------------------------------------- */
+
+static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
+                               const char *config_json, const char *files, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    TRY(dir_make(tmp, err));
+    snprintf(path, sizeof path, "%s/config.json", tmp);
+    TRY(file_write(path, config_json, strlen(config_json), err));
+    if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL, err));
+    snprintf(path, sizeof path, "%s/%s", tmp, model_file);
+    return safetensors_write_theta(path, layout, theta, err);
+}
+
+enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
+                            const char *config_json, const char *files, struct err *err)
+{
+    char target[FILEIO_PATH_MAX - 64], tmp[FILEIO_PATH_MAX - 64], parent[FILEIO_PATH_MAX];
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    if (!n || n >= sizeof target) return err_set(err, STATUS_INVALID, "bad folder name '%.80s'", folder);
+    snprintf(target, sizeof target, "%.*s", (int)n, folder);
+    TRY(temporary_name(target, tmp, sizeof tmp, err));
+    snprintf(parent, sizeof parent, "%s/..", target);
+    TRY(dir_remove_flat(tmp, err));
+    enum status status = fill_folder(tmp, layout, theta, config_json, files, err);
+    if (status == STATUS_OK) status = dir_sync(tmp, err);
+    if (status == STATUS_OK) status = dir_remove_flat(folder, err);
+    if (status == STATUS_OK && rename(tmp, folder) != 0)
+        status = err_set(err, STATUS_IO, "cannot rename %s into place: %s", tmp, strerror(errno));
+    if (status != STATUS_OK) {
+        if (dir_remove_flat(tmp, NULL) != STATUS_OK) { /* the first error is the one to report */
+        }
+        return status;
+    }
+    return dir_sync(parent, err);
+}

@@ -1,0 +1,275 @@
+#include "common/tensor/layout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/base/rng.h"
+
+enum { FRAGMENT_SMALL = 4 << 20, FRAGMENT_LARGE = 32 << 20, FRAGMENTS_USUAL = 8 };
+
+void layout_init(struct layout *layout)
+{
+    memset(layout, 0, sizeof *layout);
+}
+
+void layout_finish(struct layout *layout)
+{
+    mem_free(layout->tensors);
+    layout_init(layout);
+}
+
+int layout_find(const struct layout *layout, const char *name)
+{
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        if (!strcmp(layout->tensors[i].name, name)) return (int)i;
+    return -1;
+}
+
+/* What safetensors can carry: printable ASCII, and not what it reserves ("__metadata__"). */
+static bool name_ok(const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        if (name[i] < 0x20 || name[i] > 0x7e) return false;
+    return n && n < LAYOUT_NAME_MAX && strncmp(name, "__", 2) != 0;
+}
+
+/* Whether the name is a new one is the caller's to see. */
+static enum status append(struct layout *layout, const char *name, int ndim, const uint64_t *shape,
+                          enum layout_init init, float sigma, bool decay)
+{
+    if (!name_ok(name) || ndim < 1 || ndim > LAYOUT_DIMS_MAX || layout->n_tensors >= LAYOUT_TENSORS_MAX ||
+        init > LAYOUT_INIT_NORMAL || !isfinite(sigma))
+        return STATUS_INVALID;
+    struct tensor t = {.ndim = (uint8_t)ndim, .init = (uint8_t)init, .decay = decay, .sigma = sigma, .count = 1};
+    memcpy(t.name, name, strlen(name) + 1);
+    for (int d = 0; d < ndim; d++) {
+        if (!shape[d] || __builtin_mul_overflow(t.count, shape[d], &t.count)) return STATUS_INVALID;
+        t.shape[d] = shape[d];
+    }
+    t.offset = layout->n_params;
+    uint64_t total;
+    if (__builtin_add_overflow(t.offset, t.count, &total) || total > LAYOUT_PARAMS_MAX) return STATUS_INVALID;
+    if ((layout->n_tensors & (layout->n_tensors - 1)) == 0) { /* powers of two: room doubles */
+        size_t old = layout->n_tensors * sizeof t, room = layout->n_tensors ? 2 * old : sizeof t;
+        struct tensor *grown = mem_resize(layout->tensors, old, room);
+        if (!grown) return STATUS_NOMEM;
+        layout->tensors = grown;
+    }
+    layout->tensors[layout->n_tensors++] = t;
+    layout->n_params = total;
+    return STATUS_OK;
+}
+
+enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
+                       float sigma, bool decay)
+{
+    if (layout_find(layout, name) >= 0) return STATUS_INVALID;
+    return append(layout, name, ndim, shape, init, sigma, decay);
+}
+
+/* While one fragment is sent another is merged and a third comes back, so a few make an outer step shorter; each costs
+ * a sync of the journal and some messages. */
+static uint32_t fragments_by_size(uint64_t n_params)
+{
+    uint64_t small = (n_params + FRAGMENT_SMALL - 1) / FRAGMENT_SMALL;
+    uint64_t large = (n_params + FRAGMENT_LARGE - 1) / FRAGMENT_LARGE;
+    uint64_t n = small < FRAGMENTS_USUAL ? small : FRAGMENTS_USUAL;
+    if (n < large) n = large;
+    return n > LAYOUT_FRAGMENTS_MAX ? LAYOUT_FRAGMENTS_MAX : (uint32_t)n;
+}
+
+enum status layout_split_apart(struct layout *layout, uint32_t apart, uint32_t n)
+{
+    uint32_t most = LAYOUT_FRAGMENTS_MAX - (apart > 0);
+    if (!layout->n_tensors || apart > layout->n_tensors || n > most) return STATUS_INVALID;
+    struct fragment f = {.n_tensors = apart};
+    for (uint32_t i = 0; i < apart; i++) f.count += layout->tensors[i].count;
+    if (!n) n = fragments_by_size(layout->n_params - f.count);
+    if (n > most) n = most;
+    layout->n_fragments = 0;
+    if (apart) layout->fragments[layout->n_fragments++] = f;
+    n += layout->n_fragments;
+    f = (struct fragment){.first_tensor = apart, .offset = f.count};
+    for (uint32_t i = apart; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        f.n_tensors++;
+        f.count += t->count;
+        uint32_t left = n - layout->n_fragments; /* fragments still to be closed, this one included */
+        uint64_t share = (layout->n_params - f.offset + left - 1) / left;
+        if (i + 1 < layout->n_tensors && (left == 1 || f.count < share)) continue;
+        layout->fragments[layout->n_fragments++] = f;
+        f = (struct fragment){.first_tensor = i + 1, .offset = t->offset + t->count};
+    }
+    return STATUS_OK;
+}
+
+enum status layout_split(struct layout *layout, uint32_t n)
+{
+    return layout_split_apart(layout, 0, n);
+}
+
+size_t layout_encoded_size(const struct layout *layout)
+{
+    size_t n = 8;
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        n += 2 + strlen(layout->tensors[i].name) + 7 + 8u * layout->tensors[i].ndim;
+    return n + 4u * layout->n_fragments;
+}
+
+void layout_encode(const struct layout *layout, struct writer *w)
+{
+    put_u32(w, layout->n_tensors);
+    put_u32(w, layout->n_fragments);
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        put_str(w, t->name);
+        put_u8(w, t->ndim);
+        put_u8(w, t->init);
+        put_u8(w, t->decay);
+        put_f32(w, t->sigma);
+        for (int d = 0; d < t->ndim; d++) put_u64(w, t->shape[d]);
+    }
+    for (uint32_t i = 0; i < layout->n_fragments; i++) put_u32(w, layout->fragments[i].n_tensors);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* A layout comes from a stranger, so names are not compared each with each. */
+static enum status check_names(const struct layout *layout)
+{
+    uint32_t n = layout->n_tensors;
+    uint64_t *names = mem_alloc(n, sizeof *names);
+    if (!names) return STATUS_NOMEM;
+    for (uint32_t i = 0; i < n; i++) names[i] = hash64(layout->tensors[i].name, strlen(layout->tensors[i].name));
+    qsort(names, n, sizeof *names, by_value);
+    bool repeated = false;
+    for (uint32_t i = 1; i < n; i++) repeated = repeated || names[i] == names[i - 1];
+    mem_free(names);
+    return repeated ? STATUS_CORRUPT : STATUS_OK;
+}
+
+enum status layout_decode(struct layout *layout, struct reader *r)
+{
+    uint32_t n_tensors = get_u32(r), n_fragments = get_u32(r);
+    if (r->bad || !n_tensors || n_tensors > LAYOUT_TENSORS_MAX || !n_fragments || n_fragments > LAYOUT_FRAGMENTS_MAX ||
+        n_fragments > n_tensors || n_tensors > reader_left(r) / 18)
+        return STATUS_CORRUPT;
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        char name[LAYOUT_NAME_MAX];
+        uint64_t shape[LAYOUT_DIMS_MAX];
+        get_str(r, name, sizeof name);
+        int ndim = get_u8(r);
+        uint8_t init = get_u8(r), decay = get_u8(r);
+        float sigma = get_f32(r);
+        if (r->bad || ndim > LAYOUT_DIMS_MAX || init > LAYOUT_INIT_NORMAL || decay > 1) return STATUS_CORRUPT;
+        for (int d = 0; d < ndim; d++) shape[d] = get_u64(r);
+        if (r->bad) return STATUS_CORRUPT;
+        enum status s = append(layout, name, ndim, shape, (enum layout_init)init, sigma, decay);
+        if (s != STATUS_OK) return s == STATUS_INVALID ? STATUS_CORRUPT : s;
+    }
+    TRY(check_names(layout));
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < n_fragments; i++) {
+        struct fragment f = {.first_tensor = first, .n_tensors = get_u32(r)};
+        if (r->bad || !f.n_tensors || f.n_tensors > n_tensors - first) return STATUS_CORRUPT;
+        f.offset = layout->tensors[first].offset;
+        for (uint32_t t = 0; t < f.n_tensors; t++) f.count += layout->tensors[first + t].count;
+        layout->fragments[layout->n_fragments++] = f;
+        first += f.n_tensors;
+    }
+    return first == n_tensors ? STATUS_OK : STATUS_CORRUPT;
+}
+
+uint64_t layout_hash(const struct layout *layout)
+{
+    uint64_t acc = hash_mix(layout->n_tensors, layout->n_fragments);
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        uint32_t sigma;
+        memcpy(&sigma, &t->sigma, sizeof sigma);
+        acc = hash_mix(acc, hash64(t->name, strlen(t->name)));
+        acc = hash_mix(acc, (uint64_t)t->ndim << 48 | (uint64_t)t->init << 40 | (uint64_t)t->decay << 32 | sigma);
+        for (int d = 0; d < t->ndim; d++) acc = hash_mix(acc, t->shape[d]);
+    }
+    for (uint32_t i = 0; i < layout->n_fragments; i++) acc = hash_mix(acc, layout->fragments[i].n_tensors);
+    return acc;
+}
+
+enum {
+    FILL_SHARED = 1 << 22, /* numbers that more than one thread is worth starting for; a normal one takes 20 ns */
+    FILL_THREADS = 32,
+    FILL_GRAIN = 4096 /* of one tensor; whole blocks of random numbers */
+};
+
+struct fill {
+    const struct layout *layout;
+    const struct fragment *fragment;
+    uint64_t seed;
+    float *theta;
+};
+
+/* A share of every tensor. */
+static void fill_share(void *ctx, int thread, int threads)
+{
+    const struct fill *fill = ctx;
+    const struct fragment *f = fill->fragment;
+    for (uint32_t i = f->first_tensor; i < f->first_tensor + f->n_tensors; i++) {
+        const struct tensor *t = &fill->layout->tensors[i];
+        float *out = fill->theta + (t->offset - f->offset);
+        size_t begin, end;
+        pool_share(t->count, FILL_GRAIN, thread, threads, &begin, &end);
+        if (t->init == LAYOUT_INIT_NORMAL)
+            rng_normal_fill(fill->seed, RNG_INIT, ((uint64_t)i << 40) + begin / RNG_NORMALS, t->sigma, out + begin,
+                            end - begin);
+        else
+            for (size_t k = begin; k < end; k++) out[k] = t->init == LAYOUT_INIT_ONES ? 1.0f : 0.0f;
+    }
+}
+
+void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta)
+{
+    struct fill fill = {layout, &layout->fragments[fragment], seed, theta};
+    int threads = fill.fragment->count < FILL_SHARED ? 1 : pool_cores(FILL_THREADS);
+    struct pool *pool = NULL;
+    if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &pool) == STATUS_OK)
+        pool_run(pool, fill_share, &fill);
+    else
+        fill_share(&fill, 0, 1); /* without threads it only takes longer */
+    pool_destroy(pool);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
+}
+
+uint64_t layout_theta_hash(const struct layout *layout, const float *theta)
+{
+    const struct tensor *order[LAYOUT_TENSORS_MAX];
+    float block[HASH_BLOCK];
+    uint64_t acc = layout->n_params;
+    size_t used = 0;
+    for (uint32_t i = 0; i < layout->n_tensors; i++) order[i] = &layout->tensors[i];
+    qsort(order, layout->n_tensors, sizeof *order, by_name);
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const float *x = theta + order[i]->offset;
+        for (uint64_t at = 0, n; at < order[i]->count; at += n) {
+            n = order[i]->count - at < HASH_BLOCK - used ? order[i]->count - at : HASH_BLOCK - used;
+            memcpy(block + used, x + at, n * sizeof *x);
+            used = (used + n) % HASH_BLOCK;
+            if (!used) acc = hash_mix(acc, hash64(block, sizeof block));
+        }
+    }
+    return used ? hash_mix(acc, hash64(block, used * sizeof *block)) : acc;
+}

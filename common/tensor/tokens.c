@@ -1,0 +1,335 @@
+#include "common/tensor/tokens.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/bytes.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/os/temporary.h"
+
+enum {
+    MAGIC_U16 = 20240520,
+    VERSION_U16 = 1,
+    MAGIC_U32 = 20240801,
+    VERSION_U32 = 7,
+    SHARD_TOKENS_MAX = 0x7fffffff, /* the count is an int32 */
+    HASH_PIECES = 64,              /* places of a shard that go into the data set's hash, ... */
+    HASH_PIECE_BYTES = 4096,       /* ... and bytes read at each */
+    PUT_TOKENS = 4096,
+};
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+enum status token_shard_parse(struct token_shard *shard, const void *data, size_t size, const char *where,
+                              struct err *err)
+{
+    struct reader r = reader_of(data, size);
+    uint32_t magic = get_u32(&r), version = get_u32(&r), count = get_u32(&r);
+    if (size < TOKENS_HEADER_BYTES)
+        return err_set(err, STATUS_CORRUPT, "%s: not a token shard: %zu bytes is less than its header of %d", where,
+                       size, TOKENS_HEADER_BYTES);
+    if (magic != MAGIC_U16 && magic != MAGIC_U32)
+        return err_set(err, STATUS_CORRUPT,
+                       "%s: not a token shard: starts with %u, expected %d or %d; make shards with atoll prepare",
+                       where, magic, MAGIC_U16, MAGIC_U32);
+    uint32_t width = magic == MAGIC_U16 ? 2 : 4, expected = magic == MAGIC_U16 ? VERSION_U16 : VERSION_U32;
+    if (version != expected)
+        return err_set(err, STATUS_CORRUPT, "%s: token shard version %u, this program reads %u", where, version,
+                       expected);
+    if (count > SHARD_TOKENS_MAX)
+        return err_set(err, STATUS_CORRUPT, "%s: negative token count in the header", where);
+    uint64_t whole = TOKENS_HEADER_BYTES + (uint64_t)count * width;
+    if (size != whole)
+        return err_set(err, STATUS_CORRUPT, "%s: %zu bytes long, its header (%u tokens) says %llu: %s", where, size,
+                       count, (unsigned long long)whole, size < whole ? "cut short, copy it again" : "damaged");
+    *shard = (struct token_shard){
+        .tokens = (const uint8_t *)data + TOKENS_HEADER_BYTES, .n_tokens = count, .width = width};
+    return STATUS_OK;
+}
+
+static uint64_t shard_hash(const struct token_shard *shard)
+{
+    uint64_t bytes = shard->n_tokens * shard->width, acc = hash_mix(shard->width, shard->n_tokens);
+    if (bytes <= (uint64_t)HASH_PIECES * HASH_PIECE_BYTES) return hash_mix(acc, hash64(shard->tokens, bytes));
+    uint64_t stride = (bytes - HASH_PIECE_BYTES) / (HASH_PIECES - 1);
+    for (uint64_t i = 0; i < HASH_PIECES; i++)
+        acc = hash_mix(acc, hash64(shard->tokens + i * stride, HASH_PIECE_BYTES));
+    return acc;
+}
+
+static enum status open_paths(struct tokens *tokens, char **paths, size_t n, struct err *err)
+{
+    tokens->shards = mem_alloc(n, sizeof *tokens->shards);
+    tokens->maps = mem_alloc(n, sizeof *tokens->maps);
+    if (!tokens->shards || !tokens->maps) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
+    for (size_t i = 0; i < n; i++) {
+        if (paths[i][strlen(paths[i]) - 1] == '/')
+            return err_set(err, STATUS_INVALID, "%s is a folder: name the shards in it, as %strain_*.bin",
+                           paths[i], paths[i]);
+        TRY(file_map_open(&tokens->maps[i], paths[i], err));
+        tokens->n_shards++;
+        struct token_shard *shard = &tokens->shards[i];
+        TRY(token_shard_parse(shard, tokens->maps[i].data, tokens->maps[i].size, paths[i], err));
+        if (shard->width != tokens->shards[0].width)
+            return err_set(err, STATUS_MISMATCH, "%s has %u-byte tokens, %s has %u-byte tokens: not one data set",
+                           paths[i], shard->width, paths[0], tokens->shards[0].width);
+        shard->path = mem_strdup(paths[i]);
+        if (!shard->path) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
+        tokens->n_tokens += shard->n_tokens;
+        shard->hash = shard_hash(shard);
+        tokens->hash = hash_mix(tokens->hash, shard->hash);
+    }
+    return STATUS_OK;
+}
+
+/* glob has no argument for what it calls. */
+static _Thread_local char unreadable[400];
+
+static int note_unreadable(const char *path, int error)
+{
+    if (error != ENOENT && error != ENOTDIR)
+        snprintf(unreadable, sizeof unreadable, "%.300s: %s", path, strerror(error));
+    return 0;
+}
+
+enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *err)
+{
+    *tokens = (struct tokens){0};
+    glob_t found;
+    unreadable[0] = '\0';
+    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_MARK, note_unreadable, &found); /* folders end with a slash */
+    if (rc == GLOB_NOMATCH && unreadable[0])
+        return err_set(err, STATUS_IO, "no token shards match '%s': cannot read the folder %s", pattern, unreadable);
+    if (rc == GLOB_NOMATCH)
+        return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
+    if (rc != 0) return err_set(err, STATUS_IO, "cannot look for '%s'", pattern);
+    enum status status = found.gl_pathc > TOKENS_SHARDS_MAX
+                             ? err_set(err, STATUS_UNSUPPORTED, "'%s' matches %zu files, more than %d: make larger "
+                                       "shards, see atoll prepare --shard-tokens", pattern, (size_t)found.gl_pathc,
+                                       TOKENS_SHARDS_MAX)
+                             : open_paths(tokens, found.gl_pathv, found.gl_pathc, err);
+    globfree(&found);
+    if (status != STATUS_OK) tokens_close(tokens);
+    return status;
+}
+
+void tokens_close(struct tokens *tokens)
+{
+    for (uint32_t i = 0; i < tokens->n_shards; i++) {
+        file_map_close(&tokens->maps[i]);
+        mem_free(tokens->shards[i].path);
+    }
+    mem_free(tokens->shards);
+    mem_free(tokens->maps);
+    *tokens = (struct tokens){0};
+}
+
+static uint64_t shard_samples(const struct token_shard *shard, uint32_t t)
+{
+    return shard->n_tokens && t ? (shard->n_tokens - 1) / t : 0;
+}
+
+uint32_t tokens_shared(const struct tokens *a, const struct tokens *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_shards; i++) {
+        bool found = false;
+        for (uint32_t k = 0; k < a->n_shards && !found; k++) found = a->shards[k].hash == b->shards[i].hash;
+        n += found && b->shards[i].n_tokens;
+    }
+    return n;
+}
+
+uint64_t tokens_samples(const struct tokens *tokens, uint32_t t)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < tokens->n_shards; i++) n += shard_samples(&tokens->shards[i], t);
+    return n;
+}
+
+/* The shard that holds window *index of all, which becomes the window of that shard. */
+static const struct token_shard *shard_of(const struct tokens *tokens, uint32_t t, uint64_t *index)
+{
+    const struct token_shard *shard = tokens->shards;
+    for (uint64_t n; *index >= (n = shard_samples(shard, t)); shard++) *index -= n;
+    return shard;
+}
+
+uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out)
+{
+    const struct token_shard *shard = shard_of(tokens, t, &index);
+    uint64_t bytes = ((uint64_t)t + 1) * shard->width;
+    struct reader r = reader_of(shard->tokens + index * t * shard->width, bytes);
+    uint32_t largest = 0;
+    for (uint32_t k = 0; k <= t; k++) {
+        out[k] = shard->width == 2 ? get_u16(&r) : get_u32(&r);
+        if (out[k] > largest) largest = out[k];
+    }
+    return largest;
+}
+
+/* --- against a vocabulary ----------------------------------------------------------------------------------------- */
+
+static uint32_t token_at(const struct token_shard *shard, uint64_t i)
+{
+    const uint8_t *p = shard->tokens + i * shard->width;
+    uint32_t low = p[0] | (uint32_t)p[1] << 8;
+    return shard->width == 2 ? low : low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Of tokens of 2 bytes, and of 4: loops that compilers make vectors of. */
+static uint32_t largest_u16(const uint8_t *p, uint64_t n)
+{
+    uint16_t largest = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t token = (uint16_t)(p[2 * i] | p[2 * i + 1] << 8);
+        largest = token > largest ? token : largest;
+    }
+    return largest;
+}
+
+static uint32_t largest_u32(const uint8_t *p, uint64_t n)
+{
+    uint32_t largest = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t token = p[4 * i] | (uint32_t)p[4 * i + 1] << 8 | (uint32_t)p[4 * i + 2] << 16 |
+                         (uint32_t)p[4 * i + 3] << 24;
+        largest = token > largest ? token : largest;
+    }
+    return largest;
+}
+
+static enum status check_part(const struct token_shard *shard, uint64_t from, uint64_t n, uint32_t vocab_size,
+                              struct err *err)
+{
+    const uint8_t *p = shard->tokens + from * shard->width;
+    uint32_t largest = shard->width == 2 ? largest_u16(p, n) : largest_u32(p, n);
+    if (!n || largest < vocab_size) return STATUS_OK;
+    while (token_at(shard, from) < vocab_size) from++;
+    return err_set(err, STATUS_INVALID, "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data "
+                   "set or wrong model", shard->path ? shard->path : "the data set", token_at(shard, from),
+                   (unsigned long long)from, vocab_size);
+}
+
+enum status tokens_check(const struct tokens *tokens, uint32_t vocab_size, uint64_t read_max, struct err *err)
+{
+    enum { PIECES = 64, PIECE_TOKENS = 2048 };
+    for (uint32_t i = 0; i < tokens->n_shards; i++) {
+        const struct token_shard *shard = &tokens->shards[i];
+        uint64_t n = shard->n_tokens, stride = n / PIECES;
+        if (shard->width == 2 && vocab_size > UINT16_MAX) continue;
+        if (tokens->n_tokens * shard->width <= read_max || stride <= PIECE_TOKENS) {
+            TRY(check_part(shard, 0, n, vocab_size, err));
+            continue;
+        }
+        for (uint64_t k = 0; k < PIECES; k++) TRY(check_part(shard, k * stride, PIECE_TOKENS, vocab_size, err));
+    }
+    return STATUS_OK;
+}
+
+enum status tokens_check_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t vocab_size,
+                                struct err *err)
+{
+    const struct token_shard *shard = shard_of(tokens, t, &index);
+    return check_part(shard, index * t, (uint64_t)t + 1, vocab_size, err);
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+static void shard_path(const struct token_writer *w, uint32_t index, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/%s_%06u.bin", w->dir, w->name, index);
+}
+
+/* From the last one down, so that those left when this is interrupted are found the next time. */
+static enum status remove_shards(const struct token_writer *w, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    uint32_t n = 0;
+    for (shard_path(w, 0, path); file_exists(path);) shard_path(w, ++n, path);
+    temporary_sweep(path); /* the shard that was being written */
+    while (n) {
+        shard_path(w, --n, path);
+        if (unlink(path)) return err_set(err, STATUS_IO, "cannot remove old shard %s: %s", path, strerror(errno));
+    }
+    return STATUS_OK;
+}
+
+enum status token_writer_open(struct token_writer *w, const char *dir, const char *name, uint32_t width,
+                              uint64_t shard_tokens, struct err *err)
+{
+    *w = (struct token_writer){.out.fd = -1, .width = width, .shard_tokens = shard_tokens};
+    if (!shard_tokens || shard_tokens > SHARD_TOKENS_MAX) w->shard_tokens = SHARD_TOKENS_MAX;
+    if (width != 2 && width != 4) return err_set(err, STATUS_INVALID, "token width %u: 2 or 4", width);
+    if (strlen(dir) >= sizeof w->dir || strlen(name) >= sizeof w->name)
+        return err_set(err, STATUS_LIMIT, "name of the token folder too long: %s", dir);
+    memcpy(w->dir, dir, strlen(dir) + 1);
+    memcpy(w->name, name, strlen(name) + 1);
+    return remove_shards(w, err);
+}
+
+static enum status shard_begin(struct token_writer *w, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    static const uint8_t empty[TOKENS_HEADER_BYTES];
+    shard_path(w, w->n_shards, path);
+    TRY(file_out_open(&w->out, path, err));
+    w->n_shards++;
+    w->in_shard = 0;
+    return file_out_put(&w->out, empty, sizeof empty, err);
+}
+
+static enum status shard_end(struct token_writer *w, struct err *err)
+{
+    uint8_t head[12];
+    struct writer b = writer_of(head, sizeof head);
+    put_u32(&b, w->width == 2 ? MAGIC_U16 : MAGIC_U32);
+    put_u32(&b, w->width == 2 ? VERSION_U16 : VERSION_U32);
+    put_u32(&b, (uint32_t)w->in_shard);
+    TRY(file_out_put_head(&w->out, head, sizeof head, err));
+    return file_out_commit(&w->out, err);
+}
+
+enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, size_t n, struct err *err)
+{
+    uint8_t piece[PUT_TOKENS * 4];
+    while (n) {
+        if (w->out.fd < 0) TRY(shard_begin(w, err));
+        uint64_t room = w->shard_tokens - w->in_shard;
+        size_t take = n < PUT_TOKENS ? n : PUT_TOKENS;
+        if (take > room) take = (size_t)room;
+        struct writer b = writer_of(piece, sizeof piece);
+        for (size_t i = 0; i < take; i++) {
+            if (w->width == 2 && tokens[i] > 0xffff)
+                return err_set(err, STATUS_INVALID, "token %u does not fit 16 bits", tokens[i]);
+            if (w->width == 2)
+                put_u16(&b, (uint16_t)tokens[i]);
+            else
+                put_u32(&b, tokens[i]);
+        }
+        TRY(file_out_put(&w->out, piece, b.pos, err));
+        tokens += take;
+        n -= take;
+        w->in_shard += take;
+        w->n_tokens += take;
+        if (w->in_shard == w->shard_tokens) TRY(shard_end(w, err));
+    }
+    return STATUS_OK;
+}
+
+enum status token_writer_close(struct token_writer *w, struct err *err)
+{
+    if (w->out.fd < 0 && !w->n_shards) TRY(shard_begin(w, err));
+    return w->out.fd >= 0 ? shard_end(w, err) : STATUS_OK;
+}
+
+void token_writer_abort(struct token_writer *w)
+{
+    file_out_abort(&w->out);
+    if (remove_shards(w, NULL) != STATUS_OK) log_warn("shards of %s/%s are left behind", w->dir, w->name);
+}
