@@ -6,7 +6,7 @@
 #include "common/tensor/apply.h"
 #include "common/base/hash.h"
 #include "compress/relay.h"
-#include "compress/union.h"
+#include "compress/topk/union.h"
 #include "coordinator/outer_opt.h"
 #include "coordinator/outer_state.h"
 #include "coordinator/publish.h"

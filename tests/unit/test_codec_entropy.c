@@ -14,8 +14,8 @@
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
-#include "compress/huffman.h"
-#include "compress/planes.h"
+#include "compress/bytes/huffman.h"
+#include "compress/bytes/planes.h"
 
 enum kind { UNIFORM, SAME, TWO, SKEWED, GEOMETRIC, RARE, RAMP, NIBBLES, N_KINDS };
 

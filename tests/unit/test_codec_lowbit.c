@@ -16,7 +16,7 @@
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "compress/half.h"
-#include "compress/lowbit.h"
+#include "compress/lowbit/lowbit.h"
 #include "tests/lib/codec_case.h"
 
 static void fill(enum kind kind, uint64_t seed, float *x, size_t n)

@@ -15,7 +15,7 @@
 #include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
-#include "compress/union.h"
+#include "compress/topk/union.h"
 
 enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; /* three parts */
 enum { R = 3, THREADS = 4 };

@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/relay.h"
-#include "compress/union.h"
+#include "compress/topk/union.h"
 #include "tests/lib/mergerig.h"
 
 enum { R = MERGERIG_WORKERS, ROUNDS = 3, MOST_ROUNDS = 10 };

@@ -1,6 +1,6 @@
 /* Top-k to bytes: group by group, each chosen and quantized whole before its parameter is known. */
-#include "compress/codec_topk.h"
-#include "compress/golomb.h"
+#include "compress/topk/codec_topk.h"
+#include "compress/topk/golomb.h"
 #include "compress/half.h"
 
 struct chunk_done {

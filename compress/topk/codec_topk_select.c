@@ -6,7 +6,7 @@
  * enough. Only magnitudes are compared, as integers, and only the last step chooses: the guess never changes the
  * result. */
 #include "compress/codec_simd.h"
-#include "compress/codec_topk.h"
+#include "compress/topk/codec_topk.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

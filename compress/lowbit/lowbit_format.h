@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "compress/lowbit.h"
+#include "compress/lowbit/lowbit.h"
 
 enum { LOWBIT_LEVELS = 16, LOWBIT_HEAD_MAX = 3 };
 

@@ -1,5 +1,5 @@
 /* AVX2 forms of lowbit_plain.c. Packing takes 32 values at a time; the last ones go through a padded copy. */
-#include "compress/lowbit.h"
+#include "compress/lowbit/lowbit.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

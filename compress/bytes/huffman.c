@@ -1,4 +1,4 @@
-#include "compress/huffman.h"
+#include "compress/bytes/huffman.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "compress/runs.h"
+#include "compress/lowbit/runs.h"
 
 size_t runs_size(const struct value_ctx *ctx)
 {

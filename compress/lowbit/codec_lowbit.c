@@ -1,5 +1,5 @@
-/* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit_format.h), 1-D tensors as
- * bf16 (compress/runs.h). */
+/* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D tensors as
+ * bf16 (compress/lowbit/runs.h). */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
 #include "compress/half.h"
-#include "compress/lowbit_format.h"
-#include "compress/runs.h"
+#include "compress/lowbit/lowbit_format.h"
+#include "compress/lowbit/runs.h"
 
 /* Multiples of 64 values: every block's codes start at a byte, and the fast loops see no short block but the last. */
 enum { BLOCK_DEFAULT = 256, BLOCK_STEP = 64, BLOCK_MAX = 65536 };

@@ -2,7 +2,7 @@
 
 #include "common/base/float_bits.h"
 #include "compress/codec_simd.h"
-#include "compress/lowbit.h"
+#include "compress/lowbit/lowbit.h"
 
 enum { LANES = 16 };
 

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "compress/codec_topk.h"
-#include "compress/golomb.h"
+#include "compress/topk/codec_topk.h"
+#include "compress/topk/golomb.h"
 
 enum { TOPK_LANES = 4, TOPK_SLICE = 1024, TOPK_LOOKS = 16 };
 

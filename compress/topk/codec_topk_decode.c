@@ -1,5 +1,5 @@
 /* Bytes back to values: `topk_check` walks everything once, in every detail; after it the decoders cannot fail. */
-#include "compress/codec_topk_stream.h"
+#include "compress/topk/codec_topk_stream.h"
 
 /* ---- where things are -------------------------------------------------------------------------------------------- */
 

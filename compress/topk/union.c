@@ -1,10 +1,10 @@
-#include "compress/union.h"
+#include "compress/topk/union.h"
 
 #include <string.h>
 
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
-#include "compress/golomb.h"
+#include "compress/topk/golomb.h"
 #include "compress/merge.h"
 
 /* Of topk:4095/4096+sign; docs/codecs.md. */

@@ -1,7 +1,7 @@
 /* Which coordinates are a chunk: runs of CHUNK consecutive elements of a tensor, the last one short. */
 #include <math.h>
 
-#include "compress/codec_topk.h"
+#include "compress/topk/codec_topk.h"
 
 uint32_t topk_group_chunks(const struct value_ctx *ctx)
 {

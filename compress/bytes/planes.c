@@ -1,4 +1,4 @@
-#include "compress/planes.h"
+#include "compress/bytes/planes.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "compress/lowbit_format.h"
+#include "compress/lowbit/lowbit_format.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  *     group   = u16 m, then its chunks, bit after bit;  chunk = scales, then K times: gap, value
  *
  * A group is 2^17 / CHUNK chunks: the unit of random access. Exact rules in docs/codecs.md. */
-#include "compress/codec_topk.h"
+#include "compress/topk/codec_topk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "compress/codec_simd.h"
-#include "compress/codec_topk.h"
+#include "compress/topk/codec_topk.h"
 
 enum { ESCAPE = 12, HIGH_RICE = 3 }; /* zeros that announce a scale in full; Rice parameter of the second scale */
 

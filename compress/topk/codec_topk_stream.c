@@ -1,4 +1,4 @@
-#include "compress/codec_topk_stream.h"
+#include "compress/topk/codec_topk_stream.h"
 
 void topk_looks_reserve(struct topk_looks *looks, size_t n)
 {
