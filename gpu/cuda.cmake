@@ -21,7 +21,7 @@ set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/com
     ${CMAKE_SOURCE_DIR}/common/base/pool.c ${CMAKE_SOURCE_DIR}/common/base/thread.c ${CMAKE_SOURCE_DIR}/common/os/environment.c
     ${CMAKE_SOURCE_DIR}/common/base/number.c ${CMAKE_SOURCE_DIR}/common/base/rng.c)
 set(cuda_files ${CMAKE_SOURCE_DIR}/common/base/clock.c ${CMAKE_SOURCE_DIR}/common/os/fileio.c ${CMAKE_SOURCE_DIR}/common/os/interrupt.c
-    ${CMAKE_SOURCE_DIR}/common/os/temporary.c ${CMAKE_SOURCE_DIR}/gpu/algo_cache.c)
+    ${CMAKE_SOURCE_DIR}/common/os/temporary.c ${CMAKE_SOURCE_DIR}/gpu/cuda/rt/algo_cache.c)
 
 # Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there; takes out of cuda_host what does not go with it.
 function(atoll_cuda_find)

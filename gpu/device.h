@@ -19,7 +19,7 @@
  * chooses dscale = 1 / (tokens of the whole step) once, in `head`. Nothing else divides.
  *
  * Determinism: same inputs, same bits, for any number of threads, on one instruction-set level (but for dq of attention
- * through cuDNN, gpu/cuda_cudnn.h). Threads: one thread at a time may call into a device; different devices are
+ * through cuDNN, gpu/cuda/cudnn/cuda_cudnn.h). Threads: one thread at a time may call into a device; different devices are
  * independent. */
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H

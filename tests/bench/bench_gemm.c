@@ -3,8 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
-#include "gpu/cpu_kernels.h"
-#include "gpu/gemm.h"
+#include "gpu/cpu/cpu_kernels.h"
+#include "gpu/cpu/gemm.h"
 #include "tests/bench/fma_peak.h"
 
 #include <stdio.h>

@@ -11,7 +11,7 @@
 #include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cpu_impl.h"
+#include "gpu/cpu/cpu_impl.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/op_timer.h"
 #include "worker/inner_opt.h"

@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/pool.h"
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/cpu_kernels.h"
 
 struct fma_peak_job {
     const struct cpu_kernels *kernels;

@@ -21,7 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda_act.h"
+#include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/plugin.h"
 #include "tests/gpu/bench_gpu.h"
 

@@ -1,4 +1,4 @@
-/* What matrix products that end in more are worth (gpu/cuda_lin.c): both ways of going back through a linear layer, and
+/* What matrix products that end in more are worth (gpu/cuda/cuda_lin.c): both ways of going back through a linear layer, and
  * the one that the device chooses. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -26,7 +26,7 @@ MODELS = {
 TOY_MODELS = {"gpt2-toy": ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96, 2)}
 GEMMS = [(16384, 768, 2304), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 4800), (16384, 1600, 6400),
          (16384, 2048, 8192), (16384, 8192, 2048), (8192, 8192, 8192)]
-# Layers of GPT-2 whose way back may be one product (gpu/cuda_lin.c).
+# Layers of GPT-2 whose way back may be one product (gpu/cuda/cuda_lin.c).
 ENDS = [(16384, 768, 2304), (16384, 768, 768), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 6400),
         (16384, 6400, 1600)]
 ATTENTIONS = [(32, 1024, 12, 12, 64), (16, 1024, 25, 25, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128)]
@@ -39,7 +39,7 @@ def ceilings(run, entry):
     half = run.seconds / 2
     run.each(entry, "gemm", gemms, lambda s: run.bench("gemm", run.device, "bf16", half, *s))
     run.each(entry, "attention", attentions, lambda s: run.bench("attn", run.device, "bf16", half, *s))
-    # An odd vocabulary beside an even one: what the rounding up in gpu/cuda_plans.c is worth.
+    # An odd vocabulary beside an even one: what the rounding up in gpu/cuda/cuda_plans.c is worth.
     heads = [(16, 16, 97), (16, 16, 104)] if run.emulated else [(16384, 768, 50257), (16384, 768, 50304)]
     run.each(entry, "head", heads, lambda s: run.bench("head", run.device, "bf16", half, *s))
     exact = {"ATOLL_ATTENTION": "exact"}

@@ -11,7 +11,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/cpu_kernels.h"
 
 enum { SLACK = 32 };
 

@@ -1,4 +1,4 @@
-/* The graphs of operations that cuDNN gets (gpu/cuda_attn_graph.h), executed one operation after the other
+/* The graphs of operations that cuDNN gets (gpu/cuda/cudnn/cuda_attn_graph.h), executed one operation after the other
  * (tests/cuda/emulator/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what bf16
  * allows. Heads that share keys are compared with the same keys written out for each. */
 #include <math.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_attn_graph.h"
+#include "gpu/cuda/cudnn/cuda_attn_graph.h"
 #include "tests/cuda/emulator/graph_run.h"
 #include "tests/lib/device_case.h"
 

@@ -11,10 +11,10 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda_act.h"
-#include "gpu/cuda_impl.h"
-#include "gpu/cuda_peak.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/kernels/cuda_act.h"
+#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/rt/cuda_peak.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/lib/device_case.h"
 #include "worker/gpt2.h"
 

@@ -12,7 +12,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { RANKS = 4, SHARE = 37, SEEDS = 6 };

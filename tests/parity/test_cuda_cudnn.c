@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_cudnn.h"
+#include "gpu/cuda/cudnn/cuda_cudnn.h"
 #include "tests/cuda/emulator/graph_run.h"
 #include "tests/lib/device_case.h"
 

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_impl.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/lib/device_case.h"
 #include "tests/lib/device_pair.h"
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_impl.h"
+#include "gpu/cuda/cuda_impl.h"
 #include "tests/lib/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

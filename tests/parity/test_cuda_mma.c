@@ -1,4 +1,4 @@
-/* The emulated instructions of gpu/cuda_mma.h: matrices go through fragments and come out as the plain product says,
+/* The emulated instructions of gpu/cuda/kernels/cuda_mma.h: matrices go through fragments and come out as the plain product says,
  * copies arrive when they are waited for, and what a GPU would take for another address, or would take long for, ends
  * the process.
  * ctest: labels=asan */
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "gpu/cuda_mma.h"
+#include "gpu/cuda/kernels/cuda_mma.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { M = 16, N = 8, K = 16, ROW = 16 * K / 8 /* bytes of a row of K */, BYTES = 2048 };

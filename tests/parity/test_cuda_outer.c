@@ -11,7 +11,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/lib/delta_case.h"
 #include "worker/delta_maker.h"
 

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_impl.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { N = 1024, SEEDS = 12 };

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/recompute_case.h"
 #include "worker/gpt2.h"

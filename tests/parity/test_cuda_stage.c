@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -12,7 +12,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/scripted.h"
 

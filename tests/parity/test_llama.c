@@ -12,7 +12,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/cpu_kernels.h"
 #include "tests/lib/device_case.h"
 #include "worker/llama.h"
 

@@ -15,7 +15,7 @@
 
 #include "common/os/fileio.h"
 #include "common/base/mem.h"
-#include "gpu/algo_cache.h"
+#include "gpu/cuda/rt/algo_cache.h"
 #include "tests/lib/tmpdir.h"
 
 static char path[FILEIO_PATH_MAX];

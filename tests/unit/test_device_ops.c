@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cpu_impl.h"
+#include "gpu/cpu/cpu_impl.h"
 #include "tests/lib/device_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -13,8 +13,8 @@
 #include "common/base/pool.h"
 #include "compress/codec.h"
 #include "compress/codec_stage.h"
-#include "gpu/cpu_kernels.h"
-#include "gpu/gemm.h"
+#include "gpu/cpu/cpu_kernels.h"
+#include "gpu/cpu/gemm.h"
 #include "tests/lib/device_case.h"
 #include "tests/lib/large_case.h"
 

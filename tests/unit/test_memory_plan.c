@@ -12,7 +12,7 @@
 #include "common/config/gpu_share.h"
 #include "common/os/host_memory.h"
 #include "common/base/mem.h"
-#include "gpu/cuda_impl.h"
+#include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/emulated_plugin.h"
 #include "worker/gpt2.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cpu_kernels.h"
+#include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/device_case.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda/kernels/cuda_kernel.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 
 #if defined(__SANITIZE_ADDRESS__)

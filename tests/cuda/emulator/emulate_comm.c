@@ -1,4 +1,4 @@
-/* gpu/cuda_comm.h between emulated devices: every rank is a thread that comes here when its COMM queue is at the
+/* gpu/cuda/comm/cuda_comm.h between emulated devices: every rank is a thread that comes here when its COMM queue is at the
  * operation, and waits for the others, until its own communicator is aborted. Sums in rank order. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_comm.h"
+#include "gpu/cuda/comm/cuda_comm.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 
 enum { RANKS_MAX = 64, POLL_NS = 2000000 };

@@ -1,11 +1,11 @@
-/* The matrix products of gpu/cuda_rt.h on the CPU, in the place of cuBLASLt: sums in fp64, rounded once. */
+/* The matrix products of gpu/cuda/rt/cuda_rt.h on the CPU, in the place of cuBLASLt: sums in fp64, rounded once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_act.h"
-#include "gpu/cuda_impl.h"
+#include "gpu/cuda/kernels/cuda_act.h"
+#include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gpu/cuda_rt.h"
+#include "gpu/cuda/rt/cuda_rt.h"
 #include "gpu/device.h"
 
 /* Operations of each queue that are done, or known to be. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda/kernels/cuda_kernel.h"
 #include "tests/cuda/ptx/ptx.h"
 
 struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const char *name,

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "gpu/cuda_args.h"
+#include "gpu/cuda/kernels/cuda_args.h"
 
 struct emulated_launch {
     const char *name;

@@ -1,7 +1,7 @@
-/* The instructions of gpu/cuda_mma.h on the CPU: what each lane brings is put down, and when all 32 lanes have, each
+/* The instructions of gpu/cuda/kernels/cuda_mma.h on the CPU: what each lane brings is put down, and when all 32 lanes have, each
  * takes its part of the result. Two places by turns: a lane that puts down its next value cannot be in the way of one
  * that still reads the last. */
-#include "gpu/cuda_mma.h"
+#include "gpu/cuda/kernels/cuda_mma.h"
 
 #include <string.h>
 

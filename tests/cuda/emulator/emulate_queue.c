@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda/kernels/cuda_kernel.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/cuda/emulator/emulate_launch.h"

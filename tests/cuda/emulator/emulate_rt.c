@@ -1,11 +1,11 @@
-/* gpu/cuda_rt.h on the CPU, see emulate.h and emulate_impl.h. */
+/* gpu/cuda/rt/cuda_rt.h on the CPU, see emulate.h and emulate_impl.h. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_impl.h"
+#include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 

@@ -1,10 +1,10 @@
-/* Executes the graphs of gpu/cuda_attn_graph.h on the CPU, one element after the other: what a library that fuses them
+/* Executes the graphs of gpu/cuda/cudnn/cuda_attn_graph.h on the CPU, one element after the other: what a library that fuses them
  * has to compute. Shapes of every operation are checked, and every access to memory. */
 #ifndef TESTS_CUDA_GRAPH_RUN_H
 #define TESTS_CUDA_GRAPH_RUN_H
 
 #include "common/base/status.h"
-#include "gpu/cuda_attn_graph.h"
+#include "gpu/cuda/cudnn/cuda_attn_graph.h"
 
 struct graph_memory {
     void *p;         /* bf16 is uint16_t */

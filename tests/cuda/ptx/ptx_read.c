@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cuda_mma.h"
+#include "gpu/cuda/kernels/cuda_mma.h"
 #include "tests/cuda/ptx/ptx.h"
 #include "tests/cuda/ptx/ptx_impl.h"
 #include "tests/cuda/ptx/ptx_text.h"
@@ -252,7 +252,7 @@ static void kernel_begin(struct reader *r, struct ptx_kernel *others)
     if (!ptx_is(ptx_word(&r->text), ".param")) ptx_cannot(&r->text, "a kernel without a parameter");
     r->parameter = take_array(r, &bytes, &align);
     k->args_bytes = bytes;
-    ptx_want(&r->text, ')'); /* one struct, as gpu/cuda_kernel.h makes them */
+    ptx_want(&r->text, ')'); /* one struct, as gpu/cuda/kernels/cuda_kernel.h makes them */
 }
 
 static void kernel_end(struct reader *r)

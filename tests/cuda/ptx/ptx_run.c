@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cuda_mma.h"
+#include "gpu/cuda/kernels/cuda_mma.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/cuda/ptx/ptx.h"
 #include "tests/cuda/ptx/ptx_impl.h"

@@ -18,7 +18,7 @@ operations() { # of PTX: of arithmetic, one a line; of the kernel that `only` na
 }
 
 status=0
-for what in $(find gpu -name "cuda_delta_*.cu" | sort) gpu/cuda_optim.cu:cuda_adamw_bf16_kernel gpu/cuda_optim.cu:cuda_count_step_kernel; do
+for what in $(find gpu -name "cuda_delta_*.cu" | sort) gpu/cuda/kernels/cuda_optim.cu:cuda_adamw_bf16_kernel gpu/cuda/kernels/cuda_optim.cu:cuda_count_step_kernel; do
     IFS=: read -r source only <<<"$what"
     all=$(operations <"$folder/$(basename "$source" .cu).ptx")
     grep -qxE '(add|mul).rn.f(32|64)' <<<"$all" || { echo "$what: adds nothing?"; status=1; }
@@ -31,7 +31,7 @@ done
 # That it would be seen: the same with what a compiler does when it may.
 only=
 for flag in --fmad=true --ftz=true --prec-div=false; do
-    all=$("${nvcc[@]}" $flag -ptx gpu/cuda_delta_block.cu -o - 2>/dev/null | operations)
+    all=$("${nvcc[@]}" $flag -ptx gpu/cuda/kernels/cuda_delta_block.cu -o - 2>/dev/null | operations)
     grep -qvxE "$rounded" <<<"$all" || { echo "$flag goes unnoticed"; status=1; }
 done
 ((status)) || echo "gpu/cuda_delta_*.cu, cuda_adamw_bf16, cuda_count_step: every operation is exact or rounded once"

@@ -71,7 +71,7 @@ glu cuda_glu_bwd
 END
 
 # That it would be seen: a conversion beside the loads.
-sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda_norm_both.cu >"$folder/changed.cu"
+sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda/kernels/cuda_norm_both.cu >"$folder/changed.cu"
 "${nvcc[@]}" -ptx "$folder/changed.cu" -o "$folder/changed"
 (($(most cuda_norm_both_bf16 <"$folder/changed") < 6)) || { echo "a conversion beside loads goes unnoticed"; status=1; }
 ((status)) || echo "as many loads under way as kernels are written for, exponentials by one instruction"

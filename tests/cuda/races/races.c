@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda/kernels/cuda_kernel.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { LANES = 32, WARPS_MAX = 32, CACHE = 256 };

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_plugin.h"
+#include "gpu/cuda/cuda_plugin.h"
 #include "gpu/moment_rules.h"
 #include "tests/cuda/races/traffic.h"
 #include "worker/gpt2.h"
@@ -37,7 +37,7 @@ static const struct budget gpt2_budget[] = {
     {NULL, 0, 0, 0, 0},
 };
 
-/* Where products end in the slope and in sums (gpu/cuda_lin.c): they read z, 8 C, for it. */
+/* Where products end in the slope and in sums (gpu/cuda/cuda_lin.c): they read z, 8 C, for it. */
 static const struct budget fused_budget[] = {
     {"cuda_norm_fwd_bf16", 4, 4, 0, 0},
     {"cuda_norm_both_short_bf16", 12, 4, 0, 4},

@@ -28,7 +28,7 @@ struct stub {
 extern struct stub stub;
 extern struct stub_faults cublaslt_faults;
 
-/* gpu/cuda_act.h does not go with CUDA's own headers. */
+/* gpu/cuda/kernels/cuda_act.h does not go with CUDA's own headers. */
 uint16_t stub_bf16_of(float x); /* finite */
 float stub_bf16_value(uint16_t half);
 

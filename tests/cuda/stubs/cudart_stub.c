@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "gpu/cuda_args.h"
+#include "gpu/cuda/kernels/cuda_args.h"
 #include "tests/cuda/stubs/cudart_stub_impl.h"
 
 enum { ALIGN = 256, GARBAGE = 0xa5, GARBAGE_BYTES = 1 << 18 /* at either end */ };
@@ -19,7 +19,7 @@ size_t stub_left;
 static _Thread_local int current;
 static _Thread_local cudaError_t last;
 
-/* gpu/cuda_rt.c loads what is listed here; nvcc would list the kernels. One of them wants shared memory. */
+/* gpu/cuda/rt/cuda_rt.c loads what is listed here; nvcc would list the kernels. One of them wants shared memory. */
 static const char kernel;
 __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel known[] = {{&kernel, 0},
                                                                                                       {&kernel, 65536}};

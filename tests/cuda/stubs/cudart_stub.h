@@ -1,4 +1,4 @@
-/* The CUDA runtime without a GPU, as far as gpu/ calls it: for tests of gpu/cuda_rt.c, cuda_gemm*.c and cuda_nccl.c.
+/* The CUDA runtime without a GPU, as far as gpu/ calls it: for tests of gpu/cuda/rt/cuda_rt.c, cuda_gemm*.c and cuda_nccl.c.
  * A device is memory of the host; a stream is a thread that does what was submitted to it, one after the other; kernels
  * are those of tests/cuda/emulator/emulate.c. What the runtime's documentation leaves open turns out badly: memory has garbage
  * in it, memory that is not pinned is read and written late, queries that are not over leave an error behind, and a

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gpu/cuda_kernel.h"
+#include "gpu/cuda/kernels/cuda_kernel.h"
 #include "tests/cuda/stubs/cudart_stub_impl.h"
 #include "tests/cuda/emulator/emulate_launch.h"
 

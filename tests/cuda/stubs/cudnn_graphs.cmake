@@ -23,8 +23,8 @@ add_library(driver_stub SHARED cuda/stubs/driver_stub.c)
 target_include_directories(driver_stub PRIVATE ${driver})
 set_target_properties(driver_stub PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 LIBRARY_OUTPUT_DIRECTORY ${driver})
 
-add_executable(test_cudnn_graphs cuda/stubs/test_cudnn_graphs.c ${CMAKE_SOURCE_DIR}/gpu/cuda_attn_graph.c
-               ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_lib.c ${CMAKE_SOURCE_DIR}/gpu/cuda_cudnn_plan.c)
+add_executable(test_cudnn_graphs cuda/stubs/test_cudnn_graphs.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_attn_graph.c
+               ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_cudnn_lib.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_cudnn_plan.c)
 target_compile_definitions(test_cudnn_graphs PRIVATE ATOLL_CUDNN)
 target_include_directories(test_cudnn_graphs SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDNN_INCLUDE})
 target_link_libraries(test_cudnn_graphs PRIVATE atoll_common ${CMAKE_DL_LIBS} m)

@@ -1,5 +1,5 @@
 /* A libnccl.so.2 for machines without GPUs (ATOLL_NCCL_LIBRARY): collectives between the streams of tests/cuda/
- * cudart_stub.h. Communicators do not block, as gpu/cuda_nccl.c wants them: a call is in progress until it has been
+ * cudart_stub.h. Communicators do not block, as gpu/cuda/comm/cuda_nccl.c wants them: a call is in progress until it has been
  * asked after a few times, and another one meanwhile is refused. What only a wrong caller does ends the process with a
  * line: ranks that call different things, two ranks on one device, a call in progress asked after by another thread
  * than the one that made it, a communicator asked while it is aborted, used after it was freed, destroyed while it has

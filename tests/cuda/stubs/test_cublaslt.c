@@ -1,4 +1,4 @@
-/* gpu/cuda_gemm.c and gpu/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU (cublaslt_stub.h): what is
+/* gpu/cuda/rt/cuda_gemm.c and gpu/cuda/rt/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU (cublaslt_stub.h): what is
  * asked of the library is the product that cuda_rt.h promises; of two ways the faster one is taken, and found again. */
 #include <math.h>
 #include <setjmp.h>
@@ -14,8 +14,8 @@
 #include <cublasLt.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_gemm_impl.h"
-#include "gpu/cuda_rt_impl.h"
+#include "gpu/cuda/rt/cuda_gemm_impl.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cublaslt_stub.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 

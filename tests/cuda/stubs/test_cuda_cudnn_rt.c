@@ -14,9 +14,9 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda_cudnn_plan.h"
-#include "gpu/cuda_cudnn_rt.h"
-#include "gpu/cuda_rt_impl.h"
+#include "gpu/cuda/cudnn/cuda_cudnn_plan.h"
+#include "gpu/cuda/cudnn/cuda_cudnn_rt.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/emulator/graph_run.h"
 #include "tests/cuda/stubs/stub_faults.h"

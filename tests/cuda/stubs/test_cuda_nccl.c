@@ -1,4 +1,4 @@
-/* gpu/cuda_nccl.c on stubs of NCCL and of the CUDA runtime (nccl_stub.c, cudart_stub.h): which libraries it takes, what
+/* gpu/cuda/comm/cuda_nccl.c on stubs of NCCL and of the CUDA runtime (nccl_stub.c, cudart_stub.h): which libraries it takes, what
  * its collectives leave where, and how it ends when a rank is refused, breaks, never joins or never comes out of a
  * call. ctest: timeout=60 */
 #include <dlfcn.h>
@@ -17,8 +17,8 @@
 #include <nccl.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_comm.h"
-#include "gpu/cuda_rt_impl.h"
+#include "gpu/cuda/comm/cuda_comm.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
 #include "tests/lib/emulated_plugin.h"

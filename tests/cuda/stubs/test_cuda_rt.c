@@ -1,4 +1,4 @@
-/* gpu/cuda_rt.c on a stub of the CUDA runtime (cudart_stub.h): what is opened and with which line it is not; copies,
+/* gpu/cuda/rt/cuda_rt.c on a stub of the CUDA runtime (cudart_stub.h): what is opened and with which line it is not; copies,
  * queues, events and waits in their order; errors that stick, and those that must not. ctest: timeout=60 */
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_rt_impl.h"
+#include "gpu/cuda/rt/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cublaslt_stub.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 

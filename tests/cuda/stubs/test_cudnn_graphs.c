@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_cudnn_plan.h"
+#include "gpu/cuda/cudnn/cuda_cudnn_plan.h"
 
 #define WORKSPACE_MAX ((size_t)1 << 30)
 

@@ -1,0 +1,176 @@
+/* Muon on the CPU device: one matrix after the other, each with all threads. */
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "gpu/cpu/cpu_impl.h"
+#include "gpu/cpu/gemm.h"
+#include "gpu/moment_rules.h"
+#include "gpu/muon_rules.h"
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Floats of the largest matrix, and of the largest square of a short side. */
+static void largest(const struct muon_matrix *matrices, size_t n, size_t *area, size_t *square)
+{
+    *area = *square = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t side = muon_side(matrices[i].rows, matrices[i].cols);
+        *area = most(*area, matrices[i].rows * matrices[i].cols);
+        *square = most(*square, side * side);
+    }
+}
+
+size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
+{
+    size_t area, square;
+    (void)dev;
+    largest(matrices, n, &area, &square);
+    return n * sizeof *matrices + (2 * area + 3 * square) * sizeof(float);
+}
+
+enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n)
+{
+    size_t area, square;
+    if (!n) return STATUS_INVALID;
+    for (size_t i = 0; i < n; i++)
+        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
+    largest(matrices, n, &area, &square);
+    plan->as.muon.n = n;
+    plan->as.muon.matrices = mem_alloc(n, sizeof *matrices);
+    plan->as.muon.x = mem_alloc(area, sizeof(float));
+    plan->as.muon.y = mem_alloc(area, sizeof(float));
+    plan->as.muon.gram = mem_alloc(square, sizeof(float));
+    plan->as.muon.poly = mem_alloc(square, sizeof(float));
+    plan->as.muon.mult = mem_alloc(square, sizeof(float));
+    if (!plan->as.muon.matrices || !plan->as.muon.x || !plan->as.muon.y || !plan->as.muon.gram ||
+        !plan->as.muon.poly || !plan->as.muon.mult)
+        return STATUS_NOMEM;
+    memcpy(plan->as.muon.matrices, matrices, n * sizeof *matrices);
+    return STATUS_OK;
+}
+
+void cpu_muon_free(struct cpu_plan *plan)
+{
+    mem_free(plan->as.muon.matrices);
+    mem_free(plan->as.muon.x);
+    mem_free(plan->as.muon.y);
+    mem_free(plan->as.muon.gram);
+    mem_free(plan->as.muon.poly);
+    mem_free(plan->as.muon.mult);
+}
+
+struct job {
+    const struct cpu_kernels *kernels;
+    const struct muon_matrix *matrix;
+    size_t side;
+    const float *grad;
+    float *theta, *x; /* x: rows end to end */
+    void *momentum;
+    const uint32_t *noise; /* not NULL: the momentum is bf16 */
+    float mu, scale, keep, step;
+    float *gram, *poly, *mult;
+    float inverse; /* of the norm, in the first round; 1 later */
+};
+
+static void mix_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    const struct muon_matrix *t = j->matrix;
+    size_t begin, end;
+    pool_share(t->rows, 1, thread, threads, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        size_t at = t->offset + r * t->ld;
+        float *x = j->x + r * t->cols;
+        if (j->noise)
+            j->kernels->muon_mix_bf16(t->cols, at, j->grad + at, (uint16_t *)j->momentum + (at - t->skipped), x, j->mu,
+                                      j->scale, j->noise);
+        else
+            j->kernels->muon_mix(t->cols, j->grad + at, (float *)j->momentum + (at - t->skipped), x, j->mu, j->scale);
+    }
+}
+
+static void move_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    const struct muon_matrix *t = j->matrix;
+    size_t begin, end;
+    pool_share(t->rows, 1, thread, threads, &begin, &end);
+    for (size_t r = begin; r < end; r++)
+        j->kernels->muon_move(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
+}
+
+/* G becomes that of X / norm; poly = (b I + c G) / norm and mult = a I / norm, so that G poly + mult is what X itself
+ * is multiplied by. */
+static void poly_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->side, 1, thread, threads, &begin, &end);
+    float square = j->inverse * j->inverse, c = MUON_C * j->inverse;
+    for (size_t r = begin; r < end; r++) {
+        float *gram = j->gram + r * j->side, *poly = j->poly + r * j->side, *mult = j->mult + r * j->side;
+        for (size_t i = 0; i < j->side; i++) {
+            gram[i] *= square;
+            poly[i] = c * gram[i];
+            mult[i] = 0;
+        }
+        poly[r] += MUON_B * j->inverse;
+        mult[r] = MUON_A * j->inverse;
+    }
+}
+
+static float inverse_norm(const float *gram, size_t side)
+{
+    double trace = 0;
+    for (size_t i = 0; i < side; i++) trace += (double)gram[i * side + i];
+    double norm = sqrt(trace);
+    return (float)(1 / (norm > MUON_NORM_MIN ? norm : MUON_NORM_MIN));
+}
+
+/* x, filled, becomes orthogonal; returns which of the two buffers it ends in. */
+static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, struct job *j, uint32_t rounds)
+{
+    size_t rows = j->matrix->rows, cols = j->matrix->cols, side = j->side;
+    bool tall = rows > cols;
+    float *x = p->as.muon.x, *y = p->as.muon.y;
+    for (uint32_t round = 0; round < rounds; round++) {
+        struct gemm gram = {.m = side, .n = side, .k = tall ? rows : cols, .a = x, .b = x, .lda = cols, .ldb = cols,
+                            .a_trans = tall, .b_trans = !tall, .c = j->gram, .ldc = side};
+        gemm_run(&gram, cpu->kernels, cpu->pool, cpu->scratch);
+        j->inverse = round ? 1 : inverse_norm(j->gram, side);
+        pool_run(cpu->pool, poly_thread, j);
+        struct gemm mult = {.m = side, .n = side, .k = side, .a = j->gram, .b = j->poly, .lda = side, .ldb = side,
+                            .c = j->mult, .ldc = side, .add = j->mult};
+        gemm_run(&mult, cpu->kernels, cpu->pool, cpu->scratch);
+        struct gemm next = {.m = rows, .n = cols, .k = side, .a = tall ? x : j->mult, .b = tall ? j->mult : x,
+                            .lda = side, .ldb = cols, .c = y, .ldc = cols};
+        gemm_run(&next, cpu->kernels, cpu->pool, cpu->scratch);
+        float *was = x;
+        x = y;
+        y = was;
+    }
+    return x;
+}
+
+void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
+              const struct muon_hyper *hyper, const float *scale)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_MUON);
+    if (!p || (scale && *scale == 0)) return;
+    for (size_t i = 0; i < p->as.muon.n; i++) {
+        const struct muon_matrix *t = &p->as.muon.matrices[i];
+        struct job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,
+                          .theta = theta, .momentum = momentum, .x = p->as.muon.x, .mu = hyper->momentum,
+                          .scale = scale ? *scale : 1.0f, .gram = p->as.muon.gram, .poly = p->as.muon.poly,
+                          .mult = p->as.muon.mult, .noise = hyper->bf16_moments ? hyper->count->noise : NULL};
+        pool_run(cpu->pool, mix_thread, &job);
+        job.x = orthogonalize(cpu, p, &job, hyper->steps);
+        job.keep = 1 - (t->decay ? hyper->lr * hyper->weight_decay : 0);
+        job.step = -hyper->lr * muon_length(t->rows, t->cols);
+        pool_run(cpu->pool, move_thread, &job);
+    }
+}

@@ -1,0 +1,251 @@
+/* Embedding, layer norm, reductions and optimizers of the CPU device: row and vector work cut over the threads. */
+#include "gpu/cpu/cpu_impl.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "gpu/moment_rules.h"
+
+/* One job struct for all of this file's operations; each uses the fields it needs. */
+struct job {
+    const struct cpu_kernels *kernels;
+    size_t n, c, seq, block;
+    const int32_t *tokens;
+    const float *x, *y, *w, *b, *mean, *rstd, *dres;
+    float *out, *out2, *out3, *partials;
+    bool accumulate;
+    float a;
+    double *segments;
+    double (*reduce)(size_t n, const float *x);
+    const struct adamw_span *spans;
+    size_t n_spans;
+    void *m, *v; /* fp32, or bf16 */
+    bool bf16;
+    struct adamw_step step;
+    float weight_decay;
+};
+
+static void embed_fwd_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->n, 1, thread, threads, &begin, &end);
+    j->kernels->embed_rows(begin, end - begin, j->seq, j->c, j->tokens, j->w, j->b, j->out);
+}
+
+void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const float *wte,
+                   const float *wpe, void *out)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe,
+                      .out = out};
+    pool_run(cpu->pool, embed_fwd_thread, &job);
+}
+
+/* Threads take columns, so that every element of dwte is summed in row order whatever their number. */
+static void embed_bwd_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->c, 16, thread, threads, &begin, &end);
+    if (begin == end) return;
+    for (size_t r = 0; r < j->n; r++) {
+        const float *row = j->x + r * j->c + begin;
+        j->kernels->add_row(end - begin, row, j->out + (size_t)j->tokens[r] * j->c + begin);
+        if (!j->out2) continue;
+        float *place = j->out2 + r % j->seq * j->c + begin;
+        if (r < j->seq && !j->accumulate) {
+            memcpy(place, row, (end - begin) * sizeof *place);
+        } else {
+            j->kernels->add_row(end - begin, row, place);
+        }
+    }
+}
+
+void cpu_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
+                   float *dwte, float *dwpe, bool accumulate)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .x = dout, .out = dwte,
+                      .out2 = dwpe, .accumulate = accumulate};
+    pool_run(cpu->pool, embed_bwd_thread, &job);
+}
+
+static void norm_fwd_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->n, 1, thread, threads, &begin, &end);
+    j->kernels->norm_fwd(end - begin, j->c, j->x + begin * j->c, j->w, j->b, j->out + begin * j->c, j->out2 + begin,
+                         j->out3 + begin);
+}
+
+void cpu_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
+                  float *mean, float *rstd)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct job job = {.kernels = cpu->kernels, .n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .out2 = mean,
+                      .out3 = rstd};
+    pool_run(cpu->pool, norm_fwd_thread, &job);
+}
+
+static void norm_bwd_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t c = j->c, begin, end;
+    pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        size_t row = i * j->block, rows = j->n - row < j->block ? j->n - row : j->block;
+        float *dw = j->partials + i * 2 * c;
+        memset(dw, 0, 2 * c * sizeof *dw);
+        j->kernels->norm_bwd(rows, c, j->y + row * c, j->x + row * c, j->w, j->mean + row, j->rstd + row,
+                             j->dres ? j->dres + row * c : NULL, j->out + row * c, dw, dw + c);
+    }
+}
+
+void cpu_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
+                  const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
+                  bool accumulate)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    size_t blocks = PARTIAL_FLOATS / (2 * c) < NORM_BLOCKS ? PARTIAL_FLOATS / (2 * c) : NORM_BLOCKS;
+    if (!blocks) {
+        cpu_fail(cpu, STATUS_LIMIT, "norm_bwd: rows too long");
+        return;
+    }
+    struct job job = {.kernels = cpu->kernels, .n = n, .c = c, .y = dy, .x = x, .w = w, .mean = mean, .rstd = rstd,
+                      .dres = dres, .out = dx, .partials = cpu->partials, .block = (n + blocks - 1) / blocks};
+    pool_run(cpu->pool, norm_bwd_thread, &job);
+    if (!accumulate) {
+        memset(dw, 0, c * sizeof *dw);
+        memset(db, 0, c * sizeof *db);
+    }
+    for (size_t i = 0; i * job.block < n; i++) {
+        cpu->kernels->add_row(c, cpu->partials + i * 2 * c, dw);
+        cpu->kernels->add_row(c, cpu->partials + i * 2 * c + c, db);
+    }
+}
+
+static void reduce_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        size_t at = i * j->block;
+        j->segments[i] = j->reduce(j->n - at < j->block ? j->n - at : j->block, j->x + at);
+    }
+}
+
+static void reduce(struct cpu_device *cpu, size_t n, const float *x, double (*kernel)(size_t, const float *),
+                   float *out)
+{
+    struct job job = {.kernels = cpu->kernels, .n = n, .x = x, .segments = cpu->segments, .reduce = kernel};
+    job.block = ((n + SUM_SEGMENTS - 1) / SUM_SEGMENTS + 1023) / 1024 * 1024;
+    double total = 0;
+    if (n) pool_run(cpu->pool, reduce_thread, &job);
+    for (size_t i = 0; i * job.block < n; i++) total += cpu->segments[i];
+    *out = (float)total;
+}
+
+void cpu_sum(struct device *dev, size_t n, const float *x, float *out)
+{
+    reduce(cpu_of(dev), n, x, cpu_of(dev)->kernels->sum_run, out);
+}
+
+void cpu_sumsq(struct device *dev, size_t n, const float *x, float *out)
+{
+    reduce(cpu_of(dev), n, x, cpu_of(dev)->kernels->sumsq_run, out);
+}
+
+void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm)
+{
+    (void)dev;
+    *norm = sqrtf(*sumsq);
+    *scale = max_norm > 0 && *norm > max_norm ? max_norm / *norm : 1.0f;
+    if (*scale < FLT_MIN) *scale = FLT_MIN; /* zero is for refused steps alone */
+    if (!isfinite(*norm)) *scale = 0;
+}
+
+/* A thread's share is a range of the concatenated spans. */
+static void adamw_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end, at = 0;
+    pool_share(j->n, 1024, thread, threads, &begin, &end);
+    for (size_t i = 0; i < j->n_spans; at += j->spans[i].count, i++) {
+        const struct adamw_span *span = &j->spans[i];
+        size_t first = begin > at ? begin - at : 0, last = end > at ? end - at : 0;
+        if (last > span->count) last = span->count;
+        if (first >= last) continue;
+        struct adamw_step step = j->step;
+        step.decay = span->decay ? step.lr * j->weight_decay : 0;
+        size_t offset = span->offset + first, state = offset - span->skipped;
+        if (j->bf16)
+            j->kernels->adamw_bf16(last - first, offset, j->out + offset, j->x + offset, (uint16_t *)j->m + state,
+                                   (uint16_t *)j->v + state, &step);
+        else
+            j->kernels->adamw_run(last - first, j->out + offset, j->x + offset, (float *)j->m + state,
+                                  (float *)j->v + state, &step);
+    }
+}
+
+void cpu_count_step(struct device *dev, const float *scale, float beta1, float beta2, struct step_count *count)
+{
+    (void)dev;
+    if (*scale == 0) return;
+    count->steps++;
+    count->correct[0] = moment_correct(beta1, count->steps);
+    count->correct[1] = moment_correct(beta2, count->steps);
+    moment_noise(count->seed, count->steps, count->noise);
+}
+
+void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
+               void *m, void *v, const struct adamw_hyper *hyper, const float *scale)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    const struct step_count *count = hyper->count;
+    if (scale && *scale == 0) return;
+    struct job job = {.kernels = cpu->kernels, .spans = spans, .n_spans = n_spans, .out = theta, .x = grad, .m = m,
+                      .v = v, .bf16 = hyper->bf16_moments, .weight_decay = hyper->weight_decay};
+    for (size_t i = 0; i < n_spans; i++) job.n += spans[i].count;
+    job.step = (struct adamw_step){.lr = hyper->lr, .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
+                                   .scale = scale ? *scale : 1.0f};
+    job.step.correct1 = count ? count->correct[0] : moment_correct(hyper->beta1, hyper->step);
+    job.step.correct2 = count ? count->correct[1] : moment_correct(hyper->beta2, hyper->step);
+    for (int i = 0; count && i < 2; i++) job.step.noise[i] = count->noise[i];
+    pool_run(cpu->pool, adamw_thread, &job);
+}
+
+static void axpy_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->n, 1024, thread, threads, &begin, &end);
+    j->kernels->axpy_run(end - begin, j->a, j->x + begin, j->out + begin);
+}
+
+void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
+{
+    struct cpu_device *cpu = cpu_of(dev);
+    struct job job = {.kernels = cpu->kernels, .n = n, .a = a, .x = x, .out = y};
+    pool_run(cpu->pool, axpy_thread, &job);
+}
+
+static void scale_thread(void *ctx, int thread, int threads)
+{
+    const struct job *j = ctx;
+    size_t begin, end;
+    pool_share(j->n, 1024, thread, threads, &begin, &end);
+    j->kernels->scale_run(end - begin, j->a, j->out + begin);
+}
+
+void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale)
+{
+    if (scale && *scale == 0) return;
+    struct cpu_device *cpu = cpu_of(dev);
+    struct job decay = {.kernels = cpu->kernels, .n = n, .a = keep, .out = theta};
+    if (keep != 1) pool_run(cpu->pool, scale_thread, &decay);
+    cpu_axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
+}

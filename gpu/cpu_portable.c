@@ -1,7 +1,0 @@
-#define LEVEL_NAME "portable"
-#include "gpu/cpu_level_body.h"
-
-const struct cpu_kernels *cpu_kernels_portable(void)
-{
-    return &level_kernels;
-}

@@ -1,0 +1,354 @@
+/* gpu/collective.h over the GPUs of one worker: events order the COMM queue and the device's own. Ranks only submit and
+ * wait; the watchdog ends what will never end (gpu/cuda/comm/cuda_watchdog.h). */
+#include "gpu/collective.h"
+
+#include <stdatomic.h>
+
+#include "common/base/mem.h"
+#include "gpu/cuda/comm/cuda_comm.h"
+#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/comm/cuda_watchdog.h"
+
+/* Of the calls that do not run beside the device. */
+enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };
+/* The last collectives of which it is known whether the GPU has come to them: all that two steps may submit. */
+enum { ARRIVALS = 4 * COLLECTIVE_TICKETS };
+
+struct member {
+    struct cuda_device *cuda;
+    struct cuda_rt *rt; /* the device's */
+    struct cuda_event *enter, *done[EVENTS], *arrive[ARRIVALS];
+    atomic_ulong asked; /* collectives so far; number n records arrive[n % ARRIVALS] */
+    atomic_bool at_work;
+};
+
+struct cuda_group {
+    struct cuda_watchdog *watchdog;
+    void (*end)(const char *line); /* see struct cuda_watch */
+    atomic_bool joined;            /* comms can be looked at */
+    atomic_int closed;             /* comms that are */
+    int n_ranks;
+    struct cuda_comm *comms[COLLECTIVE_RANKS_MAX];
+    struct member members[];
+};
+
+static struct member *member_of(struct collective *coll)
+{
+    struct cuda_group *group = coll->group;
+    return &group->members[coll->rank];
+}
+
+static struct cuda_comm *comm_of(struct collective *coll)
+{
+    struct cuda_group *group = coll->group;
+    return group->comms[coll->rank];
+}
+
+/* What the host asks while it waits for the device (cuda_rt_watch). */
+static const struct err *group_stopped(void *ctx)
+{
+    struct cuda_group *group = ctx;
+    return cuda_watchdog_failure(group->watchdog);
+}
+
+static const struct err *cuda_failure(struct collective *coll)
+{
+    return group_stopped(coll->group);
+}
+
+static void cuda_abort(struct collective *coll, const struct err *why)
+{
+    struct cuda_group *group = coll->group;
+    cuda_watchdog_fail(group->watchdog, why);
+}
+
+static void cuda_at_work(struct collective *coll, bool begins)
+{
+    atomic_store(&member_of(coll)->at_work, begins);
+}
+
+/* --- for the watchdog --------------------------------------------------------------------------------------------- */
+
+static bool member_busy(struct member *m)
+{
+    return atomic_load(&m->at_work) || atomic_load(&cuda_rt_pulse(m->rt)->waits) > 0;
+}
+
+static bool group_busy(void *ctx)
+{
+    struct cuda_group *group = ctx;
+    bool busy = false;
+    for (int r = 0; r < group->n_ranks; r++) busy = busy || member_busy(&group->members[r]);
+    return busy;
+}
+
+static uint64_t group_moves(void *ctx)
+{
+    struct cuda_group *group = ctx;
+    uint64_t moves = 0;
+    for (int r = 0; r < group->n_ranks; r++) moves += atomic_load(&cuda_rt_pulse(group->members[r].rt)->moves);
+    return moves;
+}
+
+static bool group_failed(void *ctx, struct err *why)
+{
+    struct cuda_group *group = ctx;
+    bool failed = false;
+    for (int r = 0; r < group->n_ranks && !failed && atomic_load(&group->joined); r++)
+        failed = cuda_comm_failed(group->comms[r], why);
+    return failed;
+}
+
+/* Collectives that the GPU has come to, or that it was given. */
+static unsigned long member_came(struct member *m, bool ask)
+{
+    unsigned long asked = atomic_load(&m->asked), at = asked > ARRIVALS ? asked - ARRIVALS : 0;
+    if (!ask) return asked;
+    while (at < asked && cuda_rt_passed(m->rt, m->arrive[at % ARRIVALS])) at++;
+    return at;
+}
+
+/* The one that came to the fewest collectives is missed by the others. */
+static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
+{
+    struct cuda_group *group = ctx;
+    struct member *missed = &group->members[0];
+    unsigned long least = 0, most = 0;
+    int busy = 0;
+    for (int r = 0; r < group->n_ranks; r++) {
+        struct member *m = &group->members[r];
+        if (!member_busy(m)) continue;
+        unsigned long came = member_came(m, ask);
+        if (busy == 0 || came < least) {
+            least = came;
+            missed = m;
+        }
+        if (came > most) most = came;
+        busy++;
+    }
+    const char *name = cuda_rt_name(missed->rt);
+    if (!atomic_load(&group->joined))
+        err_set(why, STATUS_IO, "NCCL: the %d GPUs of this worker do not join each other, without an answer for %u s "
+                "(ATOLL_GPU_TIMEOUT): see NCCL_DEBUG=INFO, or start a worker for each", group->n_ranks, seconds);
+    else if (least < most)
+        err_set(why, STATUS_IO, "%s: does not come to collective %lu, where others wait for it; no GPU of this worker "
+                "got on for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it", name, least, seconds);
+    else if (busy < group->n_ranks)
+        err_set(why, STATUS_IO, "%s: does not end what others have ended; no GPU of this worker got on for %u s "
+                "(ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it", name, seconds);
+    else
+        err_set(why, STATUS_IO, "%s and the other GPUs of this worker: none got on for %u s (ATOLL_GPU_TIMEOUT), all "
+                "have come to collective %lu: NCCL_DEBUG=INFO may say why", name, seconds, least - (least > 0));
+}
+
+static void group_abort(void *ctx)
+{
+    struct cuda_group *group = ctx;
+    struct cuda_comm *comms[COLLECTIVE_RANKS_MAX];
+    int n = 0;
+    for (int r = 0; r < group->n_ranks; r++)
+        if (group->comms[r]) comms[n++] = group->comms[r];
+    if (n) cuda_comm_abort(comms, n);
+}
+
+/* --- collectives -------------------------------------------------------------------------------------------------- */
+
+/* COMM goes on when all that was submitted to the device is done, and changes buf[n]. */
+static enum status enter(struct collective *coll, struct member *m, float *buf, size_t n)
+{
+    if (cuda_failure(coll)) return STATUS_CLOSED;
+    cuda_rt_record(m->rt, CUDA_MAIN, m->enter);
+    cuda_rt_wait(m->rt, CUDA_COMM, m->enter);
+    cuda_rt_record(m->rt, CUDA_COMM, m->arrive[atomic_load(&m->asked) % ARRIVALS]);
+    atomic_fetch_add(&m->asked, 1);
+    cuda_written(m->cuda, buf, n * sizeof *buf);
+    return STATUS_OK;
+}
+
+static void leave(struct member *m, unsigned ticket)
+{
+    cuda_rt_record(m->rt, CUDA_COMM, m->done[ticket]);
+}
+
+/* buf holds that many shares. */
+static enum status start(struct collective *coll, void (*run)(struct cuda_comm *, float *, size_t), float *buf,
+                         size_t share, size_t shares, unsigned ticket)
+{
+    struct member *m = member_of(coll);
+    TRY(enter(coll, m, buf, share * shares));
+    run(comm_of(coll), buf, share);
+    leave(m, ticket);
+    return STATUS_OK;
+}
+
+static enum status cuda_start_reduce_scatter(struct collective *coll, float *buf, size_t share, unsigned ticket)
+{
+    return start(coll, cuda_comm_reduce_scatter, buf, share, (size_t)coll->n_ranks, ticket);
+}
+
+static enum status cuda_start_all_gather(struct collective *coll, float *buf, size_t share, unsigned ticket)
+{
+    return start(coll, cuda_comm_all_gather, buf, share, (size_t)coll->n_ranks, ticket);
+}
+
+/* COMM goes on as in `enter`, and changes the parts. */
+static enum status enter_parts(struct collective *coll, struct member *m, float *buf,
+                               const struct collective_part *parts, size_t n_parts)
+{
+    TRY(enter(coll, m, buf, 0));
+    for (size_t i = 0; i < n_parts; i++) cuda_written(m->cuda, buf + parts[i].offset, parts[i].n * sizeof *buf);
+    return STATUS_OK;
+}
+
+static enum status cuda_start_reduce(struct collective *coll, float *buf, const struct collective_part *parts,
+                                     size_t n_parts, unsigned ticket)
+{
+    struct member *m = member_of(coll);
+    TRY(enter_parts(coll, m, buf, parts, n_parts));
+    cuda_comm_reduce(comm_of(coll), buf, parts, n_parts);
+    leave(m, ticket);
+    return STATUS_OK;
+}
+
+static enum status cuda_start_broadcast(struct collective *coll, float *buf, const struct collective_part *parts,
+                                        size_t n_parts, unsigned ticket)
+{
+    struct member *m = member_of(coll);
+    TRY(enter_parts(coll, m, buf, parts, n_parts));
+    cuda_comm_broadcast(comm_of(coll), buf, parts, n_parts);
+    leave(m, ticket);
+    return STATUS_OK;
+}
+
+static enum status cuda_start_all_reduce(struct collective *coll, float *buf, size_t n, unsigned ticket)
+{
+    return start(coll, cuda_comm_all_reduce, buf, n, 1, ticket);
+}
+
+static void cuda_wait(struct collective *coll, unsigned ticket)
+{
+    struct member *m = member_of(coll);
+    cuda_rt_wait(m->rt, CUDA_MAIN, m->done[ticket]);
+}
+
+static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size_t n)
+{
+    TRY(cuda_start_all_reduce(coll, buf, n, OWN_TICKET));
+    cuda_wait(coll, OWN_TICKET);
+    return STATUS_OK;
+}
+
+/* --- closing ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t closing_moves(void *ctx)
+{
+    struct cuda_group *group = ctx;
+    return (uint64_t)atomic_load(&group->closed);
+}
+
+static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
+{
+    struct cuda_group *group = ctx;
+    int closed = atomic_load(&group->closed), last = group->n_ranks - 1;
+    (void)ask;
+    struct cuda_rt *rt = group->members[closed < last ? closed : last].rt;
+    err_set(why, STATUS_IO, "%s: communication with the other GPUs of this worker, which is over, does not close, "
+            "without an answer for %u s (ATOLL_GPU_TIMEOUT)", cuda_rt_name(rt), seconds);
+}
+
+/* With a watchdog of its own, as a GPU that hangs may keep this for ever, too; after a failure the last resort of the
+ * group's stays. One that cannot be started is done without. */
+static void comms_close(struct cuda_group *group, bool watched)
+{
+    const struct cuda_watch watch = {.ctx = group, .moves = closing_moves, .blame = closing_blame, .end = group->end};
+    struct cuda_watchdog *watchdog = NULL;
+    struct err ignored = {0};
+    if (watched && group->end && cuda_watchdog_start(&watch, &watchdog, &ignored) != STATUS_OK) watchdog = NULL;
+    for (int r = 0; r < group->n_ranks; r++) {
+        cuda_comm_close(group->comms[r]);
+        atomic_store(&group->closed, r + 1);
+    }
+    cuda_watchdog_stop(watchdog);
+}
+
+static void group_free(struct cuda_group *group)
+{
+    bool watched = group->watchdog && !cuda_watchdog_failure(group->watchdog);
+    cuda_watchdog_stop(group->watchdog);
+    for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, NULL, NULL);
+    comms_close(group, watched);
+    for (int r = 0; r < group->n_ranks; r++) {
+        struct member *m = &group->members[r];
+        for (int e = 0; e < EVENTS; e++) cuda_rt_event_free(m->rt, m->done[e]);
+        for (int e = 0; e < ARRIVALS; e++) cuda_rt_event_free(m->rt, m->arrive[e]);
+        cuda_rt_event_free(m->rt, m->enter);
+    }
+    mem_free(group);
+}
+
+static void cuda_collective_close(struct collective *coll)
+{
+    group_free(coll->group);
+}
+
+static const struct collective_ops cuda_collective = {
+    .all_reduce_sum = cuda_all_reduce_sum,
+    .start_reduce_scatter = cuda_start_reduce_scatter,
+    .start_all_gather = cuda_start_all_gather,
+    .start_reduce = cuda_start_reduce,
+    .start_broadcast = cuda_start_broadcast,
+    .start_all_reduce = cuda_start_all_reduce,
+    .wait = cuda_wait,
+    .at_work = cuda_at_work,
+    .abort = cuda_abort,
+    .failure = cuda_failure,
+    .close = cuda_collective_close,
+};
+
+static enum status member_fill(struct member *m, struct err *err)
+{
+    enum status status = cuda_rt_event_create(m->rt, &m->enter);
+    for (int e = 0; e < EVENTS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->done[e]);
+    for (int e = 0; e < ARRIVALS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->arrive[e]);
+    if (status != STATUS_OK) return err_set(err, status, "%s: no events for collectives", cuda_rt_name(m->rt));
+    return STATUS_OK;
+}
+
+static enum status group_fill(struct cuda_group *group, struct err *err)
+{
+    const struct cuda_watch watch = {.ctx = group, .busy = group_busy, .moves = group_moves, .failed = group_failed,
+                                     .blame = group_blame, .abort = group_abort, .end = group->end};
+    struct cuda_rt *ranks[COLLECTIVE_RANKS_MAX];
+    struct err why = {0};
+    for (int r = 0; r < group->n_ranks; r++) ranks[r] = group->members[r].rt;
+    for (int r = 0; r < group->n_ranks; r++) TRY(member_fill(&group->members[r], err));
+    TRY(cuda_watchdog_start(&watch, &group->watchdog, err));
+    for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(ranks[r], group_stopped, group);
+    atomic_store(&group->members[0].at_work, true);
+    enum status status = cuda_comm_open(ranks, group->n_ranks, group->comms, &why);
+    atomic_store(&group->members[0].at_work, false);
+    atomic_store(&group->joined, status == STATUS_OK);
+    if (status == STATUS_OK) return status;
+    if (group->comms[0]) cuda_watchdog_fail(group->watchdog, &why); /* aborts those that there are */
+    const struct err *first = cuda_watchdog_failure(group->watchdog);
+    return err_set(err, status, "%s", first ? first->msg : why.msg);
+}
+
+enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
+                                 struct collective *out, struct err *err)
+{
+    if (n_ranks == 1) return cuda_alone_open(devices[0], end, out, err);
+    struct cuda_group *group = mem_alloc(1, sizeof *group + (size_t)n_ranks * sizeof *group->members);
+    if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
+    group->n_ranks = n_ranks;
+    group->end = end;
+    for (int r = 0; r < n_ranks; r++) {
+        group->members[r].cuda = cuda_of(devices[r]);
+        group->members[r].rt = cuda_of(devices[r])->rt;
+        out[r] = (struct collective){.ops = &cuda_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r],
+                                     .group = group};
+    }
+    enum status status = group_fill(group, err);
+    if (status != STATUS_OK) group_free(group);
+    return status;
+}

@@ -1,0 +1,211 @@
+#include "gpu/cuda/comm/cuda_watchdog.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "common/os/environment.h"
+#include "common/base/mem.h"
+#include "common/base/thread.h"
+
+enum { LOOKS = 10 /* a second */, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
+
+struct cuda_watchdog {
+    struct cuda_watch watch;
+    unsigned timeout, grace; /* seconds */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    atomic_bool failed; /* `why` is whole then */
+    struct err why, answer;
+    bool answered, aborted, closing;
+    int helpers;        /* threads that may block */
+    bool left, ended;   /* stop is over, the thread that looks is */
+};
+
+/* --- waiting, the lock held --------------------------------------------------------------------------------------- */
+
+/* Until the next look, or until somebody says something. */
+static bool look_due(struct cuda_watchdog *w)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 1000000000L / LOOKS;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    return pthread_cond_timedwait(&w->turned, &w->lock, &until) == ETIMEDOUT;
+}
+
+static void note_failure(struct cuda_watchdog *w, const struct err *why)
+{
+    if (atomic_load(&w->failed)) return;
+    w->why = *why;
+    atomic_store(&w->failed, true);
+    pthread_cond_broadcast(&w->turned);
+}
+
+/* --- what may block ----------------------------------------------------------------------------------------------- */
+
+static void *abort_main(void *arg)
+{
+    struct cuda_watchdog *w = arg;
+    if (w->watch.abort) w->watch.abort(w->watch.ctx);
+    pthread_mutex_lock(&w->lock);
+    w->aborted = true;
+    w->helpers--;
+    pthread_cond_broadcast(&w->turned);
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static void *ask_main(void *arg)
+{
+    struct cuda_watchdog *w = arg;
+    struct err answer = {0};
+    w->watch.blame(w->watch.ctx, w->timeout, true, &answer);
+    pthread_mutex_lock(&w->lock);
+    w->answer = answer;
+    w->answered = true;
+    w->helpers--;
+    pthread_cond_broadcast(&w->turned);
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* In a thread of its own, or, if there is none to be had, here. */
+static void help(struct cuda_watchdog *w, void *(*body)(void *arg))
+{
+    pthread_t thread;
+    w->helpers++;
+    pthread_mutex_unlock(&w->lock);
+    if (thread_start(&thread, body, w) == 0)
+        pthread_detach(thread);
+    else
+        body(w);
+    pthread_mutex_lock(&w->lock);
+}
+
+/* --- looking ------------------------------------------------------------------------------------------------------ */
+
+/* Nobody gets on. The GPUs are asked why, but a driver that does not answer must not keep the worker. */
+static void stalled(struct cuda_watchdog *w)
+{
+    struct err why = {0};
+    w->watch.blame(w->watch.ctx, w->timeout, false, &why);
+    help(w, ask_main);
+    for (unsigned looks = 0; !w->answered && !w->closing && looks < ANSWER_SECONDS * LOOKS;) looks += look_due(w);
+    if (!w->closing) note_failure(w, w->answered ? &w->answer : &why);
+}
+
+static void look(struct cuda_watchdog *w)
+{
+    uint64_t moves = 0;
+    unsigned idle = 0;
+    while (!w->closing && !atomic_load(&w->failed)) {
+        struct err why = {0};
+        if (!look_due(w) || w->closing) continue;
+        uint64_t now = w->watch.moves(w->watch.ctx);
+        bool busy = !w->watch.busy || w->watch.busy(w->watch.ctx);
+        idle = now == moves && busy ? idle + 1 : 0;
+        moves = now;
+        if (w->watch.failed && w->watch.failed(w->watch.ctx, &why))
+            note_failure(w, &why);
+        else if (w->timeout && idle >= w->timeout * LOOKS)
+            stalled(w);
+    }
+}
+
+static void last_resort(struct cuda_watchdog *w)
+{
+    char line[sizeof w->why.msg + 160];
+    for (unsigned looks = 0; looks < w->grace * LOOKS;) looks += look_due(w);
+    snprintf(line, sizeof line, "%s; this worker did not end by itself within %u s", w->why.msg, w->grace);
+    pthread_mutex_unlock(&w->lock);
+    w->watch.end(line);
+    pthread_mutex_lock(&w->lock);
+}
+
+static void watchdog_free(struct cuda_watchdog *w)
+{
+    pthread_cond_destroy(&w->turned);
+    pthread_mutex_destroy(&w->lock);
+    mem_free(w);
+}
+
+static void *watch_main(void *arg)
+{
+    struct cuda_watchdog *w = arg;
+    pthread_mutex_lock(&w->lock);
+    look(w);
+    if (atomic_load(&w->failed)) {
+        help(w, abort_main);
+        if (w->watch.end) last_resort(w);
+    }
+    w->ended = true;
+    bool left = w->left;
+    pthread_mutex_unlock(&w->lock);
+    if (left) watchdog_free(w);
+    return NULL;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+enum status cuda_watchdog_start(const struct cuda_watch *watch, struct cuda_watchdog **out, struct err *err)
+{
+    uint64_t timeout, grace;
+    pthread_condattr_t attr;
+    TRY(environment_number("ATOLL_GPU_TIMEOUT", "seconds", TIMEOUT, SECONDS_MAX, &timeout, err));
+    TRY(environment_number("ATOLL_GPU_GRACE", "seconds", GRACE, SECONDS_MAX, &grace, err));
+    struct cuda_watchdog *w = mem_alloc(1, sizeof *w);
+    if (!w) return err_set(err, STATUS_NOMEM, "watchdog: out of memory");
+    w->watch = *watch;
+    w->timeout = (unsigned)timeout;
+    w->grace = (unsigned)grace;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->turned, &attr);
+    pthread_condattr_destroy(&attr);
+    if (thread_start(&w->thread, watch_main, w) != 0) {
+        watchdog_free(w);
+        return err_set(err, STATUS_LIMIT, "watchdog: cannot start its thread");
+    }
+    *out = w;
+    return STATUS_OK;
+}
+
+void cuda_watchdog_stop(struct cuda_watchdog *w)
+{
+    if (!w) return;
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_cond_broadcast(&w->turned);
+    while (w->helpers || (atomic_load(&w->failed) && !w->aborted)) pthread_cond_wait(&w->turned, &w->lock);
+    pthread_t thread = w->thread;
+    bool stays = atomic_load(&w->failed) && w->watch.end && !w->ended;
+    w->left = stays;
+    pthread_mutex_unlock(&w->lock);
+    if (stays) {
+        pthread_detach(thread);
+        return;
+    }
+    pthread_join(thread, NULL);
+    watchdog_free(w);
+}
+
+void cuda_watchdog_fail(struct cuda_watchdog *w, const struct err *why)
+{
+    static const struct err unknown = {STATUS_CLOSED, "a rank of this worker gave up"};
+    pthread_mutex_lock(&w->lock);
+    note_failure(w, why && why->code != STATUS_OK && why->code != STATUS_CLOSED ? why : &unknown);
+    pthread_mutex_unlock(&w->lock);
+}
+
+const struct err *cuda_watchdog_failure(const struct cuda_watchdog *w)
+{
+    return atomic_load(&w->failed) ? &w->why : NULL;
+}

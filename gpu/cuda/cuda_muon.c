@@ -1,0 +1,220 @@
+/* Muon on the CUDA device: matrices of one shape are taken together, a batch at a time, so that a step is a few
+ * launches for many matrices. */
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "gpu/cuda/cuda_impl.h"
+#include "gpu/muon_rules.h"
+
+static bool same_shape(const struct muon_matrix *a, const struct muon_matrix *b)
+{
+    return a->rows == b->rows && a->cols == b->cols;
+}
+
+/* Matrices of one shape come together, in batches of what `floats` hold: into order[n], cut by batches[] (NULL:
+ * count only). Returns the number of batches. */
+static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t floats, struct cuda_muon_place *order,
+                           struct cuda_muon_batch *batches)
+{
+    size_t n_batches = 0, placed = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool seen = false;
+        for (size_t j = 0; j < i && !seen; j++) seen = same_shape(&matrices[j], &matrices[i]);
+        if (seen) continue;
+        size_t most = floats / (matrices[i].rows * matrices[i].cols), room = 0;
+        for (size_t j = i; j < n; j++) {
+            if (!same_shape(&matrices[j], &matrices[i])) continue;
+            if (!room) {
+                room = most ? most : 1;
+                if (batches)
+                    batches[n_batches] =
+                        (struct cuda_muon_batch){.rows = matrices[i].rows, .cols = matrices[i].cols, .first = placed};
+                n_batches++;
+            }
+            room--;
+            if (batches) {
+                batches[n_batches - 1].n++;
+                order[placed] = (struct cuda_muon_place){
+                    .offset = matrices[j].offset, .ld = matrices[j].ld, .skipped = matrices[j].skipped,
+                    .decay = matrices[j].decay};
+            }
+            placed++;
+        }
+    }
+    return n_batches;
+}
+
+/* Of the largest batch: floats of its matrices, of the squares of their short sides, and how many they are. */
+struct largest {
+    size_t area, square, n;
+};
+
+static struct largest largest_of(const struct muon_matrix *matrices, size_t n, size_t floats)
+{
+    struct largest l = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t same = 0, area = matrices[i].rows * matrices[i].cols, room = floats / area ? floats / area : 1;
+        size_t side = muon_side(matrices[i].rows, matrices[i].cols);
+        for (size_t j = 0; j < n && same < room; j++) same += same_shape(&matrices[j], &matrices[i]);
+        if (same * area > l.area) l.area = same * area;
+        if (same * side * side > l.square) l.square = same * side * side;
+        if (same > l.n) l.n = same;
+    }
+    return l;
+}
+
+/* Of what matrix products read. */
+static size_t element_bytes(const struct cuda_device *cuda)
+{
+    return cuda->bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
+{
+    struct largest l = largest_of(matrices, n, cuda_of(dev)->muon_floats);
+    size_t each = element_bytes(cuda_of(dev)), squares = cuda_of(dev)->bf16 ? 3 : 2; /* beside the one in fp32 */
+    return n * sizeof(struct cuda_muon_place) + (l.square + l.n) * sizeof(float) +
+           (2 * l.area + squares * l.square) * each;
+}
+
+/* All of a batch in one call. */
+static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *b)
+{
+    size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols), area = rows * cols, square = side * side;
+    bool tall = rows > cols, bf16 = cuda->bf16;
+    struct cuda_rt *rt = cuda->rt;
+    struct cuda_gemm_shape gram = {.m = side, .n = side, .k = tall ? rows : cols, .lda = cols, .ldb = cols,
+                                   .ldc = side, .a_trans = tall, .b_trans = !tall, .bf16 = bf16, .several = b->n,
+                                   .step_a = area, .step_b = area, .step_c = square};
+    struct cuda_gemm_shape mult = {.m = side, .n = side, .k = side, .lda = side, .ldb = side, .ldc = side,
+                                   .bf16 = bf16, .bf16_out = bf16, .several = b->n, .step_a = square,
+                                   .step_b = square, .step_c = square};
+    struct cuda_gemm_shape next = {.m = rows, .n = cols, .k = side, .lda = side, .ldb = cols, .ldc = cols,
+                                   .bf16 = bf16, .bf16_out = bf16, .several = b->n, .step_a = tall ? area : square,
+                                   .step_b = tall ? square : area, .step_c = area};
+    TRY(cuda_rt_gemm_create(rt, &gram, &b->gram));
+    TRY(cuda_rt_gemm_create(rt, &mult, &b->mult));
+    return cuda_rt_gemm_create(rt, &next, &b->next);
+}
+
+static enum status check(const struct muon_matrix *matrices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
+    return n ? STATUS_OK : STATUS_INVALID;
+}
+
+static enum status upload_places(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                                 size_t n)
+{
+    struct cuda_muon_place *order = mem_alloc(n, sizeof *order);
+    plan->as.muon.places = cuda_rt_alloc(cuda->rt, n * sizeof *order);
+    enum status status = order && plan->as.muon.places ? STATUS_OK : STATUS_NOMEM;
+    if (status == STATUS_OK) {
+        make_batches(matrices, n, cuda->muon_floats, order, plan->as.muon.batches);
+        cuda_rt_copy(cuda->rt, plan->as.muon.places, order, n * sizeof *order, CUDA_UPLOAD);
+        status = cuda_rt_sync(cuda->rt, NULL); /* order goes */
+    }
+    mem_free(order);
+    return status;
+}
+
+static void written_range(struct cuda_plan *plan, const struct muon_matrix *matrices, size_t n)
+{
+    plan->as.muon.begin = matrices[0].offset;
+    for (size_t i = 0; i < n; i++) {
+        size_t begin = matrices[i].offset, end = begin + (matrices[i].rows - 1) * matrices[i].ld + matrices[i].cols;
+        if (begin < plan->as.muon.begin) plan->as.muon.begin = begin;
+        if (end > plan->as.muon.end) plan->as.muon.end = end;
+    }
+}
+
+enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+                           size_t n)
+{
+    TRY(check(matrices, n));
+    written_range(plan, matrices, n);
+    plan->as.muon.n_batches = make_batches(matrices, n, cuda->muon_floats, NULL, NULL);
+    plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
+    if (!plan->as.muon.batches) return STATUS_NOMEM;
+    TRY(upload_places(cuda, plan, matrices, n));
+    for (size_t i = 0; i < plan->as.muon.n_batches; i++) TRY(make_gemms(cuda, &plan->as.muon.batches[i]));
+    struct largest l = largest_of(matrices, n, cuda->muon_floats);
+    size_t each = element_bytes(cuda);
+    plan->as.muon.x = cuda_rt_alloc(cuda->rt, l.area * each);
+    plan->as.muon.y = cuda_rt_alloc(cuda->rt, l.area * each);
+    plan->as.muon.gram = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
+    plan->as.muon.factor = cuda->bf16 ? cuda_rt_alloc(cuda->rt, l.square * each) : plan->as.muon.gram;
+    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, l.square * each);
+    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, l.square * each);
+    plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, l.n * sizeof(float));
+    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.factor &&
+               plan->as.muon.poly && plan->as.muon.mult && plan->as.muon.inverse;
+    return all ? STATUS_OK : STATUS_NOMEM;
+}
+
+void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
+{
+    for (size_t i = 0; plan->as.muon.batches && i < plan->as.muon.n_batches; i++) {
+        cuda_rt_gemm_free(plan->as.muon.batches[i].gram);
+        cuda_rt_gemm_free(plan->as.muon.batches[i].mult);
+        cuda_rt_gemm_free(plan->as.muon.batches[i].next);
+    }
+    mem_free(plan->as.muon.batches);
+    cuda_rt_release(cuda->rt, plan->as.muon.places);
+    cuda_rt_release(cuda->rt, plan->as.muon.x);
+    cuda_rt_release(cuda->rt, plan->as.muon.y);
+    if (plan->as.muon.factor != plan->as.muon.gram) cuda_rt_release(cuda->rt, plan->as.muon.factor);
+    cuda_rt_release(cuda->rt, plan->as.muon.gram);
+    cuda_rt_release(cuda->rt, plan->as.muon.poly);
+    cuda_rt_release(cuda->rt, plan->as.muon.mult);
+    cuda_rt_release(cuda->rt, plan->as.muon.inverse);
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+/* The batch's matrices, in x, become orthogonal; returns which of the two buffers they end in. */
+static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, const struct cuda_muon_batch *b,
+                           uint32_t rounds)
+{
+    size_t side = muon_side(b->rows, b->cols);
+    bool tall = b->rows > b->cols;
+    void *x = p->as.muon.x, *y = p->as.muon.y, *mult = p->as.muon.mult;
+    for (uint32_t round = 0; round < rounds; round++) {
+        struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .bf16 = cuda->bf16,
+                                           .gram = p->as.muon.gram, .factor = p->as.muon.factor,
+                                           .poly = p->as.muon.poly, .mult = mult, .inverse = p->as.muon.inverse};
+        cuda_rt_gemm(cuda->rt, b->gram, &(struct cuda_gemm_call){.a = x, .b = x, .out = args.gram});
+        if (args.first) LAUNCH_ARGS(cuda, cuda_muon_norm, 1, b->n, &args);
+        LAUNCH_ARGS(cuda, cuda_muon_poly, blocks_of(side * side, CUDA_BLOCK), b->n, &args);
+        cuda_rt_gemm(cuda->rt, b->mult, &(struct cuda_gemm_call){.a = args.factor, .b = args.poly, .c = mult,
+                     .out = mult});
+        cuda_rt_gemm(cuda->rt, b->next, &(struct cuda_gemm_call){.a = tall ? x : mult, .b = tall ? mult : x,
+                     .out = y});
+        void *was = x;
+        x = y;
+        y = was;
+    }
+    return x;
+}
+
+void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
+                  const struct muon_hyper *h, const float *scale)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_MUON);
+    if (!p) return;
+    cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
+    for (size_t i = 0; i < p->as.muon.n_batches; i++) {
+        const struct cuda_muon_batch *b = &p->as.muon.batches[i];
+        struct cuda_muon_args args = {.rows = b->rows, .cols = b->cols, .places = p->as.muon.places + b->first,
+                                      .mu = h->momentum, .decay = h->lr * h->weight_decay,
+                                      .step = -h->lr * muon_length(b->rows, b->cols), .scale = scale, .grad = grad,
+                                      .theta = theta, .momentum = momentum, .x = p->as.muon.x,
+                                      .count = h->bf16_moments ? h->count : NULL, .bf16 = cuda->bf16};
+        size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
+        LAUNCH_ARGS(cuda, cuda_muon_mix, blocks, b->n, &args);
+        args.x = orthogonalize(cuda, p, b, h->steps);
+        LAUNCH_ARGS(cuda, cuda_muon_move, blocks, b->n, &args);
+    }
+}

@@ -1,0 +1,120 @@
+/* Memory of the host that is not pinned goes over the bus through two pinned buffers in turn, on a queue of its own:
+ * while one is on its way the host fills, or empties, the other. */
+#include "gpu/cuda/cuda_impl.h"
+
+#include <string.h>
+
+#include "common/base/pool.h"
+
+void cuda_stage_finish(struct cuda_device *cuda)
+{
+    struct cuda_stage *s = &cuda->stage;
+    cuda_rt_event_free(cuda->rt, s->enter);
+    cuda_rt_event_free(cuda->rt, s->leave);
+    for (int i = 0; i < DEVICE_STAGES; i++) {
+        cuda_rt_event_free(cuda->rt, s->through[i]);
+        cuda_rt_host_release(cuda->rt, s->buffer[i]);
+    }
+    *s = (struct cuda_stage){.bytes = 0};
+}
+
+static enum status make(struct cuda_device *cuda, size_t bytes, struct pool *pool)
+{
+    struct cuda_stage *s = &cuda->stage;
+    TRY(cuda_rt_event_create(cuda->rt, &s->enter));
+    TRY(cuda_rt_event_create(cuda->rt, &s->leave));
+    for (int i = 0; i < DEVICE_STAGES; i++) {
+        TRY(cuda_rt_event_create(cuda->rt, &s->through[i]));
+        s->buffer[i] = cuda_rt_host_alloc(cuda->rt, bytes);
+        if (!s->buffer[i]) return STATUS_NOMEM;
+    }
+    s->bytes = bytes;
+    s->pool = pool;
+    return STATUS_OK;
+}
+
+enum status cuda_op_stage_plan(struct device *dev, size_t bytes, struct pool *pool)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    if (cuda->stage.bytes || !bytes) return STATUS_OK;
+    enum status status = make(cuda, bytes, pool);
+    if (status != STATUS_OK) cuda_stage_finish(cuda);
+    return status;
+}
+
+/* COPY comes behind what MAIN was given so far. */
+static void enter(struct cuda_device *cuda)
+{
+    cuda_rt_record(cuda->rt, CUDA_MAIN, cuda->stage.enter);
+    cuda_rt_wait(cuda->rt, CUDA_COPY, cuda->stage.enter);
+}
+
+/* The next buffer, when nothing goes through it any more; -1: the device failed. */
+static int take(struct cuda_device *cuda)
+{
+    struct cuda_stage *s = &cuda->stage;
+    int i = s->turn;
+    s->turn = (i + 1) % DEVICE_STAGES;
+    return cuda_rt_await(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;
+}
+
+static size_t piece(const struct cuda_stage *s, size_t bytes, size_t at)
+{
+    return bytes - at < s->bytes ? bytes - at : s->bytes;
+}
+
+void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    struct cuda_stage *s = &cuda->stage;
+    if (!bytes) return;
+    cuda_written(cuda, dst, bytes);
+    if (!s->bytes) {
+        cuda_rt_copy(cuda->rt, dst, src, bytes, CUDA_UPLOAD);
+        enum status ignored = cuda_rt_sync(cuda->rt, NULL); /* src may change now; an error stays for the caller */
+        (void)ignored;
+        return;
+    }
+    enter(cuda);
+    for (size_t at = 0; at < bytes; at += s->bytes) {
+        size_t n = piece(s, bytes, at);
+        int i = take(cuda);
+        if (i < 0) return;
+        pool_copy(s->pool, s->buffer[i], (const char *)src + at, n);
+        cuda_rt_copy_on(cuda->rt, CUDA_COPY, (char *)dst + at, s->buffer[i], n, CUDA_UPLOAD);
+        cuda_rt_record(cuda->rt, CUDA_COPY, s->through[i]);
+    }
+    cuda_rt_record(cuda->rt, CUDA_COPY, s->leave);
+    cuda_rt_wait(cuda->rt, CUDA_MAIN, s->leave);
+}
+
+/* The piece at `at` on its way to a buffer, whose number it returns; -1: the device failed. */
+static int submit(struct cuda_device *cuda, const void *src, size_t bytes, size_t at)
+{
+    struct cuda_stage *s = &cuda->stage;
+    int i = take(cuda);
+    if (i < 0) return i;
+    cuda_rt_copy_on(cuda->rt, CUDA_COPY, s->buffer[i], (const char *)src + at, piece(s, bytes, at), CUDA_DOWNLOAD);
+    cuda_rt_record(cuda->rt, CUDA_COPY, s->through[i]);
+    return i;
+}
+
+/* Behind it the host has waited for every piece, so MAIN need not. */
+enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t bytes, struct err *err)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    struct cuda_stage *s = &cuda->stage;
+    if (!s->bytes || !bytes) {
+        cuda_rt_copy(cuda->rt, dst, src, bytes, CUDA_DOWNLOAD);
+        return cuda_rt_sync(cuda->rt, err);
+    }
+    enter(cuda);
+    int now = submit(cuda, src, bytes, 0), next = -1;
+    for (size_t at = 0; at < bytes && now >= 0; at += s->bytes, now = next) {
+        size_t n = piece(s, bytes, at);
+        next = at + n < bytes ? submit(cuda, src, bytes, at + n) : -1;
+        TRY(cuda_rt_await(cuda->rt, s->through[now], err));
+        pool_copy(s->pool, (char *)dst + at, s->buffer[now], n);
+    }
+    return cuda_rt_await(cuda->rt, s->enter, err); /* the error of a piece that was not submitted */
+}

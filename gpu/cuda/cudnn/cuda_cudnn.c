@@ -1,0 +1,259 @@
+#include "gpu/cuda/cudnn/cuda_cudnn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+
+enum {
+    ACT_BYTES = 2, /* bf16 */
+    ALIGN = 256,
+    SCRATCH_MAX = 1 << 30, /* of several sequences: more of them at a time would be no faster */
+    SCRATCH_SHARE = 8      /* of the GPU's memory, for one sequence, which cannot be cut: T*T in exact graphs */
+};
+
+struct cuda_cudnn {
+    struct cuda_rt *rt;
+    struct cudnn_rt *dnn;
+    bool exact;
+    size_t scratch_max, alone_max; /* alone_max: of one sequence */
+};
+
+/* One of the scratch buffers, in bytes from the start of the plan's memory. */
+enum { PART_DOT, PART_DQ_SUM, PART_LSE, PART_WORKSPACE, PARTS };
+
+struct cuda_cudnn_attn {
+    struct cuda_cudnn *owner;
+    struct attn_graph_shape each; /* of one part of the batch */
+    size_t parts, at[PARTS], scratch_bytes;
+    bool inference;
+    struct cudnn_kernel *forward, *backward;
+    unsigned char *scratch;
+};
+
+enum status cuda_attention_wish(enum cuda_attention *out, struct err *err)
+{
+    static const char *const words[] = {"", "own", "cudnn", "exact"};
+    const char *set = getenv("ATOLL_ATTENTION");
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(set ? set : "", words[i]) != 0) continue;
+        *out = (enum cuda_attention)i;
+        return STATUS_OK;
+    }
+    return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": own, cudnn or exact are allowed", set);
+}
+
+static size_t alone_room(struct cuda_rt *rt)
+{
+    uint64_t left, total;
+    cuda_rt_memory(rt, &left, &total);
+    return total / SCRATCH_SHARE > SCRATCH_MAX ? (size_t)(total / SCRATCH_SHARE) : SCRATCH_MAX;
+}
+
+enum status cuda_cudnn_open(struct cuda_rt *rt, bool exact, size_t scratch_max, struct cuda_cudnn **out, char *name,
+                            size_t name_size, struct err *err)
+{
+    struct cuda_cudnn *dnn = mem_alloc(1, sizeof *dnn);
+    if (!dnn) return err_set(err, STATUS_NOMEM, "no memory for cuDNN");
+    *dnn = (struct cuda_cudnn){.rt = rt, .exact = exact, .scratch_max = scratch_max ? scratch_max : SCRATCH_MAX};
+    dnn->alone_max = scratch_max ? scratch_max : alone_room(rt);
+    enum status status = cudnn_rt_open(rt, &dnn->dnn, name, name_size, err);
+    if (status == STATUS_OK) *out = dnn;
+    else mem_free(dnn);
+    return status;
+}
+
+void cuda_cudnn_close(struct cuda_cudnn *dnn)
+{
+    if (!dnn) return;
+    cudnn_rt_close(dnn->dnn);
+    mem_free(dnn);
+}
+
+/* --- plans -------------------------------------------------------------------------------------------------------- */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Bytes that a part of `batch` sequences will want. */
+static size_t guess(const struct attn_graph_shape *s, bool inference, size_t batch)
+{
+    struct attn_graph_shape part = *s;
+    part.batch = batch;
+    size_t rows = batch * s->heads * s->seq, floats = aligned(rows * sizeof(float)); /* lse, or dot */
+    if (inference) return floats + ALIGN; /* forward's workspace is less */
+    if (!s->exact) floats += aligned(rows * s->head_dim * sizeof(float));
+    return floats + aligned(attn_graph_workspace(&part));
+}
+
+static size_t room(const struct cuda_cudnn *dnn, size_t batch)
+{
+    return batch == 1 ? dnn->alone_max : dnn->scratch_max;
+}
+
+/* The least number of equal parts, `parts` or more, whose scratch memory there is room for; more than the batch: none.
+ * A part begins where a vector load may. */
+static size_t parts_from(const struct cuda_cudnn *dnn, const struct attn_graph_shape *s, bool inference, size_t parts)
+{
+    for (; parts <= s->batch; parts++) {
+        size_t each = s->batch / parts;
+        bool loads = parts == 1 || each * s->heads * s->seq * sizeof(float) % 16 == 0;
+        if (s->batch % parts == 0 && loads && guess(s, inference, each) <= room(dnn, each)) break;
+    }
+    return parts;
+}
+
+static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const struct attn_shape *s)
+{
+    return (struct attn_graph_shape){.batch = s->batch, .heads = s->heads, .seq = s->seq, .head_dim = s->head_dim,
+                                     .kv_heads = s->kv_heads ? s->kv_heads : s->heads, .exact = dnn->exact,
+                                     .capability = cuda_rt_capability(dnn->rt), .type = ATTN_BF16};
+}
+
+static bool takes_heads(const struct attn_shape *s)
+{
+    return s->head_dim % 8 == 0 && s->head_dim <= 128;
+}
+
+size_t cuda_cudnn_attn_bytes(const struct cuda_cudnn *dnn, const struct attn_shape *shape)
+{
+    struct attn_graph_shape s = graph_shape(dnn, shape);
+    size_t parts = parts_from(dnn, &s, shape->inference, 1);
+    return takes_heads(shape) && parts <= s.batch ? guess(&s, shape->inference, s.batch / parts) : 0;
+}
+
+/* Kernels and layout of the scratch memory for parts of plan->each.batch sequences. */
+static enum status build(struct cuda_cudnn_attn *p, struct err *err)
+{
+    struct attn_graph graph;
+    size_t most = room(p->owner, p->each.batch), rows = p->each.batch * p->each.heads * p->each.seq;
+    size_t sizes[PARTS] = {[PART_LSE] = p->inference ? rows * sizeof(float) : 0}, fixed = 0, forward = 0, backward = 0;
+    attn_graph_backward(&graph, &p->each);
+    if (!p->inference) sizes[PART_DOT] = attn_graph_scratch(&graph, ATTN_DOT);
+    if (!p->inference) sizes[PART_DQ_SUM] = attn_graph_scratch(&graph, ATTN_DQ_SUM);
+    for (int i = 0; i < PARTS; i++) fixed += aligned(sizes[i]);
+    if (fixed > most) return err_set(err, STATUS_LIMIT, "attention wants %zu bytes of scratch", fixed);
+    if (!p->inference)
+        TRY(cudnn_rt_compile(p->owner->dnn, &graph, most - fixed, p->owner->exact, &p->backward, &backward, err));
+    attn_graph_forward(&graph, &p->each);
+    TRY(cudnn_rt_compile(p->owner->dnn, &graph, most - fixed, p->owner->exact, &p->forward, &forward, err));
+    sizes[PART_WORKSPACE] = forward > backward ? forward : backward;
+    p->scratch_bytes = 0;
+    for (int i = 0; i < PARTS; i++) {
+        p->at[i] = p->scratch_bytes;
+        p->scratch_bytes += aligned(sizes[i]);
+    }
+    return STATUS_OK;
+}
+
+static void kernels_free(struct cuda_cudnn_attn *p)
+{
+    cudnn_rt_free(p->forward);
+    cudnn_rt_free(p->backward);
+    p->forward = p->backward = NULL;
+}
+
+/* The batch in as few equal parts as the scratch memory allows. */
+static enum status build_parts(struct cuda_cudnn_attn *p, struct err *err)
+{
+    const struct attn_graph_shape whole = p->each;
+    const struct cuda_cudnn *dnn = p->owner;
+    for (size_t parts = 1; (parts = parts_from(dnn, &whole, p->inference, parts)) <= whole.batch; parts++) {
+        p->parts = parts;
+        p->each.batch = whole.batch / parts;
+        enum status status = build(p, err);
+        if (status != STATUS_LIMIT) return status;
+        kernels_free(p);
+    }
+    return err_set(err, STATUS_UNSUPPORTED, "attention of one sequence wants more scratch memory than %zu bytes",
+                   dnn->alone_max);
+}
+
+enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,
+                                   struct err *err)
+{
+    if (!takes_heads(shape))
+        return err_set(err, STATUS_UNSUPPORTED, "cuDNN wants heads of 8, 16 .. 128 columns, not %zu", shape->head_dim);
+    struct cuda_cudnn_attn *p = mem_alloc(1, sizeof *p);
+    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of attention");
+    p->owner = dnn;
+    p->inference = shape->inference;
+    p->each = graph_shape(dnn, shape);
+    enum status status = build_parts(p, err);
+    if (status == STATUS_OK) {
+        p->scratch = cuda_rt_alloc(dnn->rt, p->scratch_bytes);
+        if (!p->scratch)
+            status = err_set(err, STATUS_NOMEM, "the GPU has no %zu bytes left for attention", p->scratch_bytes);
+    }
+    if (status == STATUS_OK) *out = p;
+    else cuda_cudnn_attn_free(p);
+    return status;
+}
+
+void cuda_cudnn_attn_free(struct cuda_cudnn_attn *p)
+{
+    if (!p) return;
+    cuda_rt_release(p->owner->rt, p->scratch); /* waits until nothing uses it */
+    kernels_free(p);
+    mem_free(p);
+}
+
+size_t cuda_cudnn_attn_parts(const struct cuda_cudnn_attn *p)
+{
+    return p->parts;
+}
+
+size_t cuda_cudnn_attn_scratch(const struct cuda_cudnn_attn *p)
+{
+    return p->scratch_bytes;
+}
+
+/* --- operations --------------------------------------------------------------------------------------------------- */
+
+/* cuDNN's interface has no pointers to const; the graph says which tensors are read only. */
+static void *of_part(const struct cuda_cudnn_attn *p, const void *base, size_t part, size_t row, size_t column,
+                     size_t size)
+{
+    size_t rows = part * p->each.batch * p->each.seq;
+    return (unsigned char *)(uintptr_t)base + (rows * row + column) * size;
+}
+
+static size_t row_of(const struct cuda_cudnn_attn *p)
+{
+    return (p->each.heads + 2 * p->each.kv_heads) * p->each.head_dim;
+}
+
+void cuda_cudnn_attn_fwd(struct cuda_cudnn_attn *p, const void *qkv, void *o, float *lse)
+{
+    static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V};
+    size_t row = row_of(p), c = p->each.heads * p->each.head_dim;
+    for (size_t part = 0; part < p->parts; part++) {
+        void *memory[ATTN_ROLES] = {NULL};
+        for (int i = 0; i < 3; i++)
+            memory[roles[i]] = of_part(p, qkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
+        memory[ATTN_O] = of_part(p, o, part, c, 0, ACT_BYTES);
+        memory[ATTN_LSE] = lse ? of_part(p, lse, part, p->each.heads, 0, sizeof(float)) : p->scratch + p->at[PART_LSE];
+        cudnn_rt_run(p->owner->dnn, p->forward, memory, p->scratch + p->at[PART_WORKSPACE]);
+    }
+}
+
+void cuda_cudnn_attn_bwd(struct cuda_cudnn_attn *p, const void *qkv, const void *o, const float *lse, const void *d_o,
+                         void *dqkv)
+{
+    static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V, ATTN_DQ, ATTN_DK, ATTN_DV};
+    size_t row = row_of(p), c = p->each.heads * p->each.head_dim;
+    for (size_t part = 0; part < p->parts; part++) {
+        void *memory[ATTN_ROLES] = {NULL};
+        for (int i = 0; i < 6; i++)
+            memory[roles[i]] = of_part(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]),
+                                       ACT_BYTES);
+        memory[ATTN_O] = of_part(p, o, part, c, 0, ACT_BYTES);
+        memory[ATTN_DO] = of_part(p, d_o, part, c, 0, ACT_BYTES);
+        memory[ATTN_LSE] = of_part(p, lse, part, p->each.heads, 0, sizeof(float));
+        memory[ATTN_DOT] = p->scratch + p->at[PART_DOT];
+        memory[ATTN_DQ_SUM] = p->scratch + p->at[PART_DQ_SUM];
+        cudnn_rt_run(p->owner->dnn, p->backward, memory, p->scratch + p->at[PART_WORKSPACE]);
+    }
+}

@@ -1,0 +1,394 @@
+#ifdef ATOLL_CUDNN
+
+#include "gpu/cuda/cudnn/cuda_cudnn_plan.h"
+
+#include <string.h>
+
+#include "common/base/mem.h"
+
+enum {
+    DESCRIPTORS = ATTN_GRAPH_TENSORS + 2 * ATTN_GRAPH_OPS + 4,
+    ENGINES = 16, /* more are not looked at */
+    PACKS = 256   /* sets of pointers remembered: layers times parts of the batch */
+};
+
+typedef cudnnBackendDescriptor_t desc;
+
+struct pack {
+    void *memory[ATTN_ROLES], *workspace;
+    desc made;
+};
+
+struct cudnn_plan {
+    const struct cudnn_lib *lib;
+    struct cudnn_target target;
+    struct attn_graph graph;
+    struct cudnn_plan_facts facts;
+    desc all[DESCRIPTORS]; /* everything that the plan is made of, in the order of making */
+    int n_all;
+    desc tensors[ATTN_GRAPH_TENSORS], ops[ATTN_GRAPH_OPS], engines[ENGINES], plan;
+    struct pack packs[PACKS];
+    size_t n_packs;
+    cudnnStatus_t status; /* the first that was not success */
+};
+
+/* --- descriptors: the first error stays, and later calls do nothing ----------------------------------------------- */
+
+static bool good(struct cudnn_plan *p, cudnnStatus_t status)
+{
+    if (p->status == CUDNN_STATUS_SUCCESS) p->status = status;
+    return p->status == CUDNN_STATUS_SUCCESS;
+}
+
+/* *out is not touched if there is none: the library says nothing of what it leaves there. */
+static cudnnStatus_t make_one(const struct cudnn_lib *lib, cudnnBackendDescriptorType_t type, desc *out)
+{
+    desc d;
+    cudnnStatus_t status = lib->make(type, &d);
+    if (status == CUDNN_STATUS_SUCCESS) *out = d;
+    return status;
+}
+
+static desc make(struct cudnn_plan *p, cudnnBackendDescriptorType_t type)
+{
+    desc d = NULL;
+    if (p->status != CUDNN_STATUS_SUCCESS || !good(p, make_one(p->lib, type, &d))) return NULL;
+    p->all[p->n_all++] = d;
+    return d;
+}
+
+static void set(struct cudnn_plan *p, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t n, const void *values)
+{
+    if (p->status == CUDNN_STATUS_SUCCESS) (void)good(p, p->lib->set(d, name, type, n, values));
+}
+
+static void set_desc(struct cudnn_plan *p, desc d, cudnnBackendAttributeName_t name, desc value)
+{
+    if (value) set(p, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+static desc finish(struct cudnn_plan *p, desc d)
+{
+    if (p->status == CUDNN_STATUS_SUCCESS) (void)good(p, p->lib->finalize(d));
+    return d;
+}
+
+static enum status refused(const struct cudnn_lib *lib, cudnnStatus_t status, const char *what, struct err *err)
+{
+    char more[256] = "";
+    lib->last_error(more, sizeof more);
+    for (char *c = more; *c; c++) /* one line */
+        if ((unsigned char)*c < ' ') *c = ' ';
+    return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu.%zu: %s: %s %.200s", lib->number / 10000,
+                   lib->number / 100 % 100, lib->number % 100, what, lib->status_text(status), more);
+}
+
+/* --- the graph ---------------------------------------------------------------------------------------------------- */
+
+static int64_t id_of(int tensor)
+{
+    return tensor + 1;
+}
+
+static desc tensor(struct cudnn_plan *p, int i)
+{
+    static const cudnnDataType_t types[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_INT32,
+                                            CUDNN_DATA_BOOLEAN};
+    const struct attn_graph_tensor *t = &p->graph.tensors[i];
+    bool inside = t->role == ATTN_INSIDE, value = t->role == ATTN_VALUE;
+    int64_t id = id_of(i), align = value ? sizeof(float) : 16;
+    desc d = make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    set(p, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &types[t->type]);
+    set(p, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, t->dim);
+    set(p, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, t->stride);
+    set(p, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    set(p, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
+    set(p, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside);
+    set(p, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &value);
+    return finish(p, d);
+}
+
+static desc matmul(struct cudnn_plan *p, desc x, desc b, desc y)
+{
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    desc kind = make(p, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    set(p, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
+    desc o = make(p, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_MATMUL_DESC, finish(p, kind));
+    set_desc(p, o, CUDNN_ATTR_OPERATION_MATMUL_ADESC, x);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_MATMUL_CDESC, y);
+    return o;
+}
+
+static desc reduction(struct cudnn_plan *p, cudnnReduceTensorOp_t mode, desc x, desc y)
+{
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    desc kind = make(p, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    set(p, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    set(p, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
+    desc o = make(p, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_REDUCTION_DESC, finish(p, kind));
+    set_desc(p, o, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    return o;
+}
+
+static desc turn(struct cudnn_plan *p, desc x, desc y)
+{
+    desc o = make(p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    return o;
+}
+
+static desc pointwise(struct cudnn_plan *p, const struct attn_graph_op *op, desc x, desc b, desc t, desc y)
+{
+    static const cudnnPointwiseMode_t modes[] = {
+        [ATTN_MUL] = CUDNN_POINTWISE_MUL,          [ATTN_ADD] = CUDNN_POINTWISE_ADD,
+        [ATTN_SUB] = CUDNN_POINTWISE_SUB,          [ATTN_DIV] = CUDNN_POINTWISE_DIV,
+        [ATTN_EXP] = CUDNN_POINTWISE_EXP,          [ATTN_LOG] = CUDNN_POINTWISE_LOG,
+        [ATTN_COPY] = CUDNN_POINTWISE_IDENTITY,    [ATTN_INDEX] = CUDNN_POINTWISE_GEN_INDEX,
+        [ATTN_GE] = CUDNN_POINTWISE_CMP_GE,        [ATTN_SELECT] = CUDNN_POINTWISE_BINARY_SELECT};
+    cudnnDataType_t precision = op->kind == ATTN_GE      ? CUDNN_DATA_BOOLEAN
+                                : op->kind == ATTN_INDEX ? CUDNN_DATA_INT32
+                                                         : CUDNN_DATA_FLOAT;
+    int64_t axis = op->axis;
+    desc kind = make(p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(p, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &modes[op->kind]);
+    set(p, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
+    if (op->kind == ATTN_INDEX) set(p, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    desc o = make(p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, finish(p, kind));
+    set_desc(p, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
+    set_desc(p, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    return o;
+}
+
+static desc operation(struct cudnn_plan *p, const struct attn_graph_op *op)
+{
+    desc x = p->tensors[op->x], y = p->tensors[op->y];
+    desc b = op->b >= 0 ? p->tensors[op->b] : NULL, t = op->t >= 0 ? p->tensors[op->t] : NULL;
+    switch (op->kind) {
+    case ATTN_MATMUL: return finish(p, matmul(p, x, b, y));
+    case ATTN_MAX: return finish(p, reduction(p, CUDNN_REDUCE_TENSOR_MAX, x, y));
+    case ATTN_SUM: return finish(p, reduction(p, CUDNN_REDUCE_TENSOR_ADD, x, y));
+    case ATTN_TURN: return finish(p, turn(p, x, y));
+    default: return finish(p, pointwise(p, op, x, b, t, y));
+    }
+}
+
+/* --- engines ------------------------------------------------------------------------------------------------------ */
+
+/* Fills p->engines. */
+static void ask(struct cudnn_plan *p)
+{
+    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    int64_t n = 0;
+    for (int i = 0; i < p->graph.n_tensors; i++) p->tensors[i] = tensor(p, i);
+    for (int i = 0; i < p->graph.n_ops; i++) p->ops[i] = operation(p, &p->graph.ops[i]);
+    desc graph = make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set(p, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, p->graph.n_ops, p->ops);
+    if (p->target.handle)
+        set(p, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->target.handle);
+    desc heuristics = make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set_desc(p, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, finish(p, graph));
+    set(p, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+#if CUDNN_VERSION >= 90800
+    set_desc(p, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, p->target.properties);
+#endif
+    finish(p, heuristics);
+    for (int i = 0; i < ENGINES && p->status == CUDNN_STATUS_SUCCESS; i++)
+        (void)good(p, make_one(p->lib, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &p->engines[i]));
+    if (p->status == CUDNN_STATUS_SUCCESS)
+        (void)good(p, p->lib->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n,
+                                  p->engines));
+    p->facts.engines = n < ENGINES ? (int)n : ENGINES; /* n: how many there are */
+}
+
+/* *any: it may sum in any order, by its own words. */
+static cudnnStatus_t any_order(const struct cudnn_lib *lib, desc config, bool *any)
+{
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t n = 0;
+    desc engine = NULL;
+    *any = false;
+    cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    status = lib->get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = lib->get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes);
+    for (int64_t i = 0; status == CUDNN_STATUS_SUCCESS && i < n; i++)
+        *any = *any || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    lib->unmake(engine);
+    return status;
+}
+
+/* Compiles one engine: p->plan and the facts, or what is in the way. */
+static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max, bool exact, struct err *err)
+{
+    const struct cudnn_lib *lib = p->lib;
+    int64_t bytes = 0, n = 0;
+    bool any = false;
+    cudnnStatus_t status = exact ? any_order(lib, p->engines[which], &any) : CUDNN_STATUS_SUCCESS;
+    if (any) return err_set(err, STATUS_UNSUPPORTED, "cuDNN has only kernels that sum in any order");
+    desc plan = NULL;
+    if (status == CUDNN_STATUS_SUCCESS) status = make_one(lib, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                          &p->engines[which]);
+    if (status == CUDNN_STATUS_SUCCESS && p->target.handle)
+        status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->target.handle);
+#if CUDNN_VERSION >= 90800
+    if (status == CUDNN_STATUS_SUCCESS && p->target.properties)
+        status = lib->set(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                          &p->target.properties);
+#endif
+    if (status == CUDNN_STATUS_SUCCESS) status = lib->finalize(plan);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = lib->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes);
+    enum status result = STATUS_OK;
+    if (status != CUDNN_STATUS_SUCCESS) result = refused(lib, status, "an engine cannot be compiled", err);
+    else if (bytes < 0 || (size_t)bytes > workspace_max)
+        result = err_set(err, STATUS_LIMIT, "cuDNN wants %lld bytes of workspace, at most %zu are allowed",
+                         (long long)bytes, workspace_max);
+    if (result != STATUS_OK) {
+        if (plan) lib->unmake(plan);
+        return result;
+    }
+    p->plan = plan;
+    p->facts.chosen = which;
+    p->facts.workspace = (size_t)bytes;
+    return STATUS_OK;
+}
+
+enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_target *target,
+                              const struct attn_graph *graph, size_t workspace_max, bool exact,
+                              struct cudnn_plan **out, struct err *err)
+{
+    struct cudnn_plan *p = mem_alloc(1, sizeof *p);
+    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of cuDNN's");
+    p->lib = lib;
+    p->target = *target;
+    p->graph = *graph;
+    ask(p);
+    enum status status = STATUS_UNSUPPORTED;
+    if (p->status != CUDNN_STATUS_SUCCESS) status = refused(lib, p->status, "the graph was not accepted", err);
+    else if (p->facts.engines < 1) status = refused(lib, p->status, "no engine for this shape", err);
+    bool large = false;
+    for (int i = 0; i < p->facts.engines && status != STATUS_OK && p->status == CUDNN_STATUS_SUCCESS; i++) {
+        status = compile(p, i, workspace_max, exact, err);
+        large = large || status == STATUS_LIMIT;
+    }
+    if (status == STATUS_OK) *out = p;
+    else cudnn_plan_free(p);
+    return status != STATUS_OK && large ? STATUS_LIMIT : status;
+}
+
+void cudnn_plan_free(struct cudnn_plan *p)
+{
+    if (!p) return;
+    for (size_t i = 0; i < p->n_packs && i < PACKS; i++) p->lib->unmake(p->packs[i].made);
+    if (p->plan) p->lib->unmake(p->plan);
+    for (int i = 0; i < ENGINES; i++)
+        if (p->engines[i]) p->lib->unmake(p->engines[i]);
+    while (p->n_all > 0) p->lib->unmake(p->all[--p->n_all]);
+    mem_free(p);
+}
+
+struct cudnn_plan_facts cudnn_plan_facts(const struct cudnn_plan *plan)
+{
+    return plan->facts;
+}
+
+/* --- execution ---------------------------------------------------------------------------------------------------- */
+
+static cudnnStatus_t pack_make(struct cudnn_plan *p, struct pack *pack)
+{
+    void *pointers[ATTN_GRAPH_TENSORS];
+    int64_t ids[ATTN_GRAPH_TENSORS], n = 0;
+    for (int i = 0; i < p->graph.n_tensors; i++) {
+        struct attn_graph_tensor *t = &p->graph.tensors[i];
+        if (t->role == ATTN_INSIDE) continue;
+        ids[n] = id_of(i);
+        pointers[n++] = t->role == ATTN_VALUE ? (void *)&t->value : pack->memory[t->role];
+    }
+    cudnnStatus_t status = p->lib->make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack->made);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    status = p->lib->set(pack->made, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = p->lib->set(pack->made, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = p->lib->set(pack->made, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &pack->workspace);
+    if (status == CUDNN_STATUS_SUCCESS) status = p->lib->finalize(pack->made);
+    if (status != CUDNN_STATUS_SUCCESS) p->lib->unmake(pack->made);
+    return status;
+}
+
+/* The set of these pointers, made when it is seen first; the oldest gives way. */
+static cudnnStatus_t pack_of(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, desc *out)
+{
+    for (size_t i = 0; i < p->n_packs && i < PACKS; i++) {
+        const struct pack *pack = &p->packs[i];
+        if (pack->workspace != workspace || memcmp(pack->memory, memory, sizeof pack->memory) != 0) continue;
+        *out = pack->made;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    struct pack made = {.workspace = workspace}, *place = &p->packs[p->n_packs % PACKS];
+    memcpy(made.memory, memory, sizeof made.memory);
+    cudnnStatus_t status = pack_make(p, &made);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+    if (p->n_packs >= PACKS) p->lib->unmake(place->made);
+    *place = made;
+    p->n_packs++;
+    *out = made.made;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+enum status cudnn_plan_prepare(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
+{
+    desc pack = NULL;
+    cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
+    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "pointers were not accepted", err);
+}
+
+enum status cudnn_plan_execute(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
+{
+    desc pack = NULL;
+    cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
+    if (status == CUDNN_STATUS_SUCCESS) status = p->lib->execute(p->target.handle, p->plan, pack);
+    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "attention was not executed", err);
+}
+
+enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudnnBackendDescriptor_t *out,
+                             struct err *err)
+{
+#if CUDNN_VERSION >= 90800
+    desc d = NULL;
+    if (lib->number < 90800)
+        return err_set(err, STATUS_UNSUPPORTED, "cuDNN is too old for descriptions of devices: 9.8 has them");
+    cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = lib->set(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
+    if (status == CUDNN_STATUS_SUCCESS) status = lib->finalize(d);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        *out = d;
+        return STATUS_OK;
+    }
+    if (d) lib->unmake(d);
+    return refused(lib, status, "the description of a device was not accepted", err);
+#else
+    (void)lib;
+    (void)json;
+    (void)out;
+    return err_set(err, STATUS_UNSUPPORTED, "this build's cuDNN headers are older than 9.8");
+#endif
+}
+
+#else
+typedef int atoll_cudnn_plans_are_not_in_this_build;
+#endif

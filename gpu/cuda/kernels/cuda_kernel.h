@@ -1,0 +1,175 @@
+/* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs;
+ * any C compiler compiles the same lines for tests/cuda/emulator/emulate.c, which runs blocks thread by thread and checks
+ * barriers.
+ *
+ * A kernel takes one struct by value and has a fixed number of threads a block:
+ *
+ *     KERNEL(cuda_fill, cuda_vector_args, 256)
+ *     {
+ *         size_t i = global_index();
+ *         if (i < a.n) a.y[i] = a.alpha;
+ *     }
+ *
+ * which defines the function that launches it: void cuda_fill(const struct cuda_grid *, const struct
+ * cuda_vector_args *). ACT_KERNEL is the same for kernels that read or write activations: two kernels from one body, in
+ * which `bf16` is the constant that args.bf16 chose (gpu/cuda/kernels/cuda_act.h). */
+#ifndef GPU_CUDA_KERNEL_H
+#define GPU_CUDA_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpu/cuda/kernels/cuda_args.h"
+
+#define FULL_WARP 0xffffffffu
+
+/* Threads of a kernel that must fit one multiprocessor at a time: a source that wants more than a block says so first,
+ * and gets the fewer registers that leaves. */
+#ifndef KERNEL_RESIDENT
+#define KERNEL_RESIDENT 1
+#endif
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime.h>
+
+#define DEVICE static __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
+#define KERNEL_BOUNDS(threads) __launch_bounds__(threads, KERNEL_RESIDENT > (threads) ? KERNEL_RESIDENT / (threads) : 1)
+/* Puts the kernel, launched with `bytes` of shared memory, on the list of struct cuda_known_kernel. */
+#define KNOWN_KERNEL(kernel, bytes)                                                                                    \
+    __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
+        (const void *)kernel, (bytes)};
+/* By the runtime's function rather than by <<< >>>, whose code wants C++'s library (guards of static variables). What
+ * goes wrong is asked for by cudaGetLastError. */
+static inline void kernel_launch(const void *kernel, const struct cuda_grid *grid, unsigned threads, size_t bytes,
+                                 const void *args)
+{
+    void *all[] = {(void *)args};
+    (void)cudaLaunchKernel(kernel, dim3(grid->x, grid->y), dim3(threads), all, bytes, (cudaStream_t)grid->stream);
+}
+#define KERNEL(name, args, threads)                                                                                    \
+    static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a);                                  \
+    KNOWN_KERNEL(name##_kernel, 0)                                                                                     \
+    extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
+    {                                                                                                                  \
+        kernel_launch((const void *)name##_kernel, grid, (threads), 0, a);                                             \
+    }                                                                                                                  \
+    static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a)
+#define ACT_KERNEL(name, args, threads)                                                                                \
+    DEVICE void name##_body(const struct args a, const int bf16);                                                      \
+    static __global__ void KERNEL_BOUNDS(threads) name##_fp32_kernel(const struct args a)                              \
+    {                                                                                                                  \
+        name##_body(a, 0);                                                                                             \
+    }                                                                                                                  \
+    static __global__ void KERNEL_BOUNDS(threads) name##_bf16_kernel(const struct args a)                              \
+    {                                                                                                                  \
+        name##_body(a, 1);                                                                                             \
+    }                                                                                                                  \
+    KNOWN_KERNEL(name##_fp32_kernel, 0)                                                                                \
+    KNOWN_KERNEL(name##_bf16_kernel, 0)                                                                                \
+    extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
+    {                                                                                                                  \
+        const void *kernel = a->bf16 ? (const void *)name##_bf16_kernel : (const void *)name##_fp32_kernel;            \
+        kernel_launch(kernel, grid, (threads), 0, a);                                                                  \
+    }                                                                                                                  \
+    DEVICE void name##_body(const struct args a, const int bf16)
+
+#else
+
+#include <math.h>
+
+struct emulated_index {
+    unsigned x, y, z;
+};
+extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+/* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or
+ * reach at different lines, ends the process with a message. */
+void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
+                  unsigned y, unsigned threads);
+/* The same later, when the host waits for the grid's queue; or what nvcc made of the kernel of that name
+ * (tests/cuda/ptx/ptx.h). */
+void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
+                          size_t a_bytes, unsigned threads);
+void cuda_emulated_barrier(const char *file, int line);
+void cuda_emulated_warp_barrier(const char *file, int line);
+float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
+double cuda_emulated_xor_f64(double value, unsigned lanes, int line);
+unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line);
+unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line);
+unsigned cuda_emulated_add_u32(unsigned value, int line);
+unsigned cuda_emulated_max_u32(unsigned value, int line);
+unsigned cuda_emulated_ballot(int vote, int line);
+/* p is read or written 16 bytes at a time: a GPU takes no other place for that. */
+void cuda_emulated_wide(const void *p);
+
+#define DEVICE static inline
+#define UNROLL
+#define UNROLL_4
+/* A section of its own: the emulation fills it with NaN before every block, as nothing initialises shared memory. */
+#if defined(__SANITIZE_ADDRESS__)
+#define __shared__ static
+#else
+#define __shared__ static __attribute__((section("cuda_shared")))
+#endif
+#define __syncthreads() cuda_emulated_barrier(__FILE__, __LINE__)
+#define __syncwarp() cuda_emulated_warp_barrier(__FILE__, __LINE__)
+#define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
+#define __shfl_xor_sync(mask, value, lanes)                                                                            \
+    _Generic((value),                                                                                                  \
+        float: cuda_emulated_xor_f32,                                                                                  \
+        double: cuda_emulated_xor_f64,                                                                                 \
+        unsigned: cuda_emulated_xor_u32)((value), (lanes), __LINE__)
+#define __shfl_up_sync(mask, value, lanes) cuda_emulated_up_u32((value), (lanes), __LINE__)
+#define __reduce_add_sync(mask, value) cuda_emulated_add_u32((value), __LINE__)
+#define __reduce_max_sync(mask, value) cuda_emulated_max_u32((value), __LINE__)
+#define __popc(word) ((unsigned)__builtin_popcount(word))
+#define KERNEL(name, args, threads) KERNEL_CALLED(#name, name, args, threads)
+#define KERNEL_CALLED(text, name, args, threads)                                                                       \
+    static void name##_kernel(const struct args a);                                                                    \
+    static void name##_thread(const void *a)                                                                           \
+    {                                                                                                                  \
+        name##_kernel(*(const struct args *)a);                                                                        \
+    }                                                                                                                  \
+    void name(const struct cuda_grid *grid, const struct args *a)                                                      \
+    {                                                                                                                  \
+        cuda_emulated_launch(grid, (text), name##_thread, a, sizeof *a, (threads));                                    \
+    }                                                                                                                  \
+    static void name##_kernel(const struct args a)
+#define ACT_KERNEL(name, args, threads)                                                                                \
+    DEVICE void name##_body(const struct args a, const int bf16);                                                      \
+    KERNEL_CALLED(a->bf16 ? #name "_bf16" : #name "_fp32", name, args, threads)                                        \
+    {                                                                                                                  \
+        name##_body(a, a.bf16);                                                                                        \
+    }                                                                                                                  \
+    DEVICE void name##_body(const struct args a, const int bf16)
+
+#endif
+
+DEVICE size_t global_index(void)
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* Every lane gets the result; the order of the additions is fixed. All 32 lanes must call. */
+DEVICE float warp_sum(float x)
+{
+    for (unsigned lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    return x;
+}
+
+DEVICE float warp_max(float x)
+{
+    for (unsigned lanes = 16; lanes; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lanes));
+    return x;
+}
+
+DEVICE double warp_sum_double(double x)
+{
+    for (unsigned lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    return x;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* Rotary positions: each thread turns `width` pairs of one head, in place. */
+#include "gpu/cuda/kernels/cuda_act.h"
+
+DEVICE void turn_some(const struct cuda_rope_args *a, const int bf16, const int width)
+{
+    size_t half = a->head_dim / 2, i = global_index() * width;
+    if (i >= a->n * a->heads * half) return;
+    size_t row = i / (a->heads * half), head = i / half % a->heads, pair = i % half;
+    size_t low = row * a->ld + head * a->head_dim + pair, angle = row % a->seq * a->head_dim + pair;
+    float x[WIDE], y[WIDE], cosines[WIDE], sines[WIDE];
+    act_load(a->x, low, bf16, width, x);
+    act_load(a->x, low + half, bf16, width, y);
+    act_load(a->table, angle, 0, width, cosines);
+    act_load(a->table, angle + half, 0, width, sines);
+    UNROLL for (int k = 0; k < width; k++)
+    {
+        float s = a->back ? -sines[k] : sines[k], was = x[k];
+        x[k] = fmaf(was, cosines[k], -(y[k] * s));
+        y[k] = fmaf(y[k], cosines[k], was * s);
+    }
+    act_store(a->x, low, bf16, width, x);
+    act_store(a->x, low + half, bf16, width, y);
+}
+
+ACT_KERNEL(cuda_rope, cuda_rope_args, CUDA_BLOCK)
+{
+    if (a.wide) turn_some(&a, bf16, WIDE);
+    else turn_some(&a, bf16, 1);
+}

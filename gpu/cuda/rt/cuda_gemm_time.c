@@ -1,0 +1,288 @@
+/* Matrix products: which algorithm is the fastest on this GPU, and whether a product that ends in more is faster than a
+ * plain one and a kernel. Found out once, kept in the cache. */
+#include "gpu/cuda/rt/cuda_gemm_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+
+enum {
+    RUNS = 3,            /* of each way that is timed, after one to warm up */
+    ROUNDS = 3,          /* of all ways in turn, the best of each counts: what is compared may be near */
+    TIMED_MIN = 1 << 24, /* multiplications of a product that is worth it, */
+    READ_MIN = 1 << 22,  /* or numbers that it reads: a long sum of few columns can take long, too */
+    OPERANDS = 4,        /* A, B, OUT, aux */
+    SAMPLE = 4099        /* numbers, which an operand repeats: a prime, so that rows differ */
+};
+
+#define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
+
+/* What a product is called in the cache: all that the choice depends on. `kind`: of which choice. */
+static void key_of(const struct cuda_gemm_shape *s, const char *kind, char key[ALGO_KEY_BYTES])
+{
+    char several[24] = "";
+    const char *end = s->bias ? "+bias" : s->slope ? "+slope" : s->sums ? "+sums" : "";
+    if (s->several) snprintf(several, sizeof several, ",%zu", s->several); /* their steps follow from the rest */
+    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, several, s->lda,
+             s->ldb, s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
+             s->bf16_out ? "bf16" : "fp32", end, kind);
+}
+
+enum status cuda_gemm_timing(bool *out, struct err *err)
+{
+    const char *set = getenv("ATOLL_ALGO_TIMING");
+    *out = !set || !*set || !strcmp(set, "on");
+    if (*out || !strcmp(set, "off")) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "ATOLL_ALGO_TIMING is \"%.40s\": on or off are allowed", set);
+}
+
+static bool may_time(void)
+{
+    bool timing;
+    return cuda_gemm_timing(&timing, NULL) == STATUS_OK && timing;
+}
+
+static bool worth_timing(const struct cuda_gemm_shape *s)
+{
+    size_t products = gemm_products(s);
+    return products * s->m * s->n * s->k >= TIMED_MIN || products * (s->m + s->n) * s->k >= READ_MIN;
+}
+
+/* --- what is timed ------------------------------------------------------------------------------------------------ */
+
+struct timing {
+    void *operands[OPERANDS];
+    struct cuda_gemm_call call;
+    cudaEvent_t begin, end;
+};
+
+static void timing_finish(struct cuda_rt *rt, struct timing *t)
+{
+    (void)cudaStreamSynchronize(rt->stream);
+    (void)cudaGetLastError();
+    if (t->begin) (void)cudaEventDestroy(t->begin);
+    if (t->end) (void)cudaEventDestroy(t->end);
+    for (int i = 0; i < OPERANDS; i++) (void)cudaFree(t->operands[i]);
+}
+
+/* Normal numbers, as a model has them: with like ones a GPU takes less power and its clock is higher, and another
+ * algorithm may be the fastest there. */
+static bool fill(struct cuda_rt *rt, void *to, size_t bytes, bool bf16)
+{
+    float *sample = mem_alloc(SAMPLE, sizeof *sample);
+    if (!sample) return false;
+    rng_normal_fill(1, RNG_TIMING, 0, 1, sample, SAMPLE);
+    for (size_t i = 0; bf16 && i < SAMPLE; i++) /* the upper half of each */
+        memmove((char *)sample + 2 * i, (char *)(sample + i) + 2, 2);
+    size_t done = SAMPLE * gemm_number_bytes(bf16);
+    if (done > bytes) done = bytes;
+    bool ok = cudaMemcpyAsync(to, sample, done, cudaMemcpyHostToDevice, rt->stream) == cudaSuccess;
+    while (ok && done < bytes) {
+        size_t n = bytes - done < done ? bytes - done : done;
+        ok = cudaMemcpyAsync((char *)to + done, to, n, cudaMemcpyDeviceToDevice, rt->stream) == cudaSuccess;
+        done += n;
+    }
+    ok = cudaStreamSynchronize(rt->stream) == cudaSuccess && ok; /* copies of memory that is not pinned may be late */
+    mem_free(sample);
+    return ok;
+}
+
+/* Operands to time a product with. False: no room to measure in, which is no failure. */
+static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, struct timing *t)
+{
+    size_t before = gemm_products(s) - 1, in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
+    size_t bytes[OPERANDS] = {(before * s->step_a + (s->a_trans ? s->k : s->m) * s->lda) * in,
+                              (before * s->step_b + (s->b_trans ? s->n : s->k) * s->ldb) * in,
+                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* a row more: bias, sums */
+                              s->slope ? s->m * s->ldc * out : 0};
+    bool ok = true;
+    *t = (struct timing){0};
+    for (int i = 0; i < OPERANDS; i++) { /* in the products' own stream, which waits for no other */
+        if (!bytes[i]) continue;
+        ok = ok && cudaMalloc(&t->operands[i], bytes[i]) == cudaSuccess &&
+             fill(rt, t->operands[i], bytes[i], i < 2 ? s->bf16 : s->bf16_out);
+    }
+    void *row = ok ? (char *)t->operands[2] + s->m * s->ldc * out : NULL;
+    t->call = (struct cuda_gemm_call){.a = t->operands[0], .b = t->operands[1], .out = t->operands[2],
+                                      .c = s->bf16_out ? NULL : t->operands[2], /* gradients are added to */
+                                      .bias = s->bias ? row : NULL, .aux = t->operands[3],
+                                      .sums = s->sums ? row : NULL};
+    ok = ok && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
+    if (!ok) timing_finish(rt, t);
+    return ok;
+}
+
+/* Milliseconds between the events; below zero: there is no saying. */
+static float timing_read(struct cuda_rt *rt, const struct timing *t)
+{
+    float ms = -1;
+    bool ok = cudaEventRecord(t->end, rt->stream) == cudaSuccess && cudaEventSynchronize(t->end) == cudaSuccess &&
+              cudaEventElapsedTime(&ms, t->begin, t->end) == cudaSuccess;
+    return ok ? ms : -1;
+}
+
+/* --- the fastest algorithm ---------------------------------------------------------------------------------------- */
+
+/* Of RUNS products; below zero: it does not run. */
+static float time_algo(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulAlgo_t *algo,
+                       const struct timing *t)
+{
+    bool ok = cuda_gemm_multiply(rt, g, algo, &t->call) == CUBLAS_STATUS_SUCCESS &&
+              cudaEventRecord(t->begin, rt->stream) == cudaSuccess;
+    for (int i = 0; i < RUNS; i++) ok = ok && cuda_gemm_multiply(rt, g, algo, &t->call) == CUBLAS_STATUS_SUCCESS;
+    return ok ? timing_read(rt, t) : -1;
+}
+
+/* The place of the fastest of n proposals; -1 where nothing can be measured. */
+static int fastest(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+    struct timing t;
+    float least = -1;
+    int best = -1;
+    if (!timing_begin(rt, &g->shape, &t)) return -1;
+    for (int i = 0; i < ROUNDS * n; i++) { /* in turn: a GPU that was idle begins with a slow clock */
+        float ms = time_algo(rt, g, &found[i % n].algo, &t);
+        if (ms < 0 || (least >= 0 && ms >= least)) continue;
+        least = ms;
+        best = i % n;
+    }
+    timing_finish(rt, &t);
+    return best;
+}
+
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGO_WORDS * sizeof(uint64_t), "an algorithm is eight words");
+
+/* Kept from an earlier run, if the library still takes it. */
+static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key, enum gemm_alignment alignment)
+{
+    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulAlgo_t algo;
+    uint64_t words[ALGO_WORDS];
+    if (!algo_cache_find(&rt->algos, key, words)) return false;
+    memcpy(&algo, words, sizeof algo);
+    if (cublasLtMatmulAlgoCheck(rt->blas, g->op, g->first, g->second, g->out, g->out, &algo, &result) !=
+            CUBLAS_STATUS_SUCCESS || result.workspaceSize > CUDA_WORKSPACE_BYTES)
+        return false;
+    g->algo[alignment] = algo;
+    return g->has[alignment] = true;
+}
+
+/* Proposals and checks want a pointer for what goes into the end of a product, and take it for no worse aligned in any
+ * call: one, never read, at 16 bytes and no more, where calls have theirs. */
+static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
+{
+    const struct cuda_gemm_shape *s = &g->shape;
+    const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
+    return (!(s->bias || s->sums) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
+           (!s->slope || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
+}
+
+/* What another chose meanwhile is not measured. */
+static void choose_fastest(struct cuda_rt *rt, struct cuda_gemm *g, const char *key, enum gemm_alignment alignment,
+                           const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+    uint64_t words[ALGO_WORDS];
+    if (choose_kept(rt, g, key, alignment)) return;
+    int at = fastest(rt, g, found, n);
+    if (at < 0) return;
+    g->algo[alignment] = found[at].algo;
+    memcpy(words, &g->algo[alignment], sizeof words);
+    (void)!algo_cache_put(&rt->algos, key, words, NULL); /* where it cannot be written, it is timed again */
+}
+
+/* Who cannot measure takes the library's guess, too: its first proposal. */
+bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignment alignment)
+{
+    cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS];
+    char key[ALGO_KEY_BYTES];
+    bool timed = may_time();
+    if (!point_end(rt, g)) return false;
+    key_of(&g->shape, alignment == GEMM_VECTOR ? "vector" : "element", key);
+    if (timed && choose_kept(rt, g, key, alignment)) return true;
+    int n = cuda_gemm_propose(rt, g, alignment, found);
+    if (!n) return false;
+    /* Pointers that are not aligned are rare, and what is tiny is fast anyway. */
+    timed = timed && n > 1 && (alignment == GEMM_VECTOR || !cuda_gemm_rows_aligned(&g->shape)) &&
+            worth_timing(&g->shape);
+    g->algo[alignment] = found[0].algo;
+    if (timed) {
+        algo_cache_enter(&rt->algos);
+        choose_fastest(rt, g, key, alignment, found, n);
+        algo_cache_leave(&rt->algos);
+    }
+    return g->has[alignment] = true;
+}
+
+/* --- one product or a product and kernels ------------------------------------------------------------------------- */
+
+/* What the cache keeps of it: the first word. */
+enum { FORM_APART = 1, FORM_FUSED = 2 };
+
+static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, const struct cuda_gemm *g,
+                       const struct timing *t)
+{
+    user->run(user->ctx, g, &t->call);
+    if (cudaEventRecord(t->begin, rt->stream) != cudaSuccess) return -1;
+    for (int i = 0; i < RUNS; i++) user->run(user->ctx, g, &t->call);
+    return rt->error.code == STATUS_OK ? timing_read(rt, t) : -1; /* what fails is over soon */
+}
+
+/* FORM_..., or 0 where nothing can be measured. */
+static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *apart, const struct cuda_gemm *fused,
+                       const struct cuda_gemm_user *user)
+{
+    struct timing t;
+    float least[2] = {-1, -1};
+    if (!timing_begin(rt, &fused->shape, &t)) return 0;
+    /* A product that is refused only now is none; `user` would make it the device's error. */
+    cublasStatus_t first = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call);
+    bool runs = first == CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; runs && i < 2 * ROUNDS; i++) {
+        float ms = time_user(rt, user, i % 2 ? fused : apart, &t);
+        if (ms >= 0 && (least[i % 2] < 0 || ms < least[i % 2])) least[i % 2] = ms;
+    }
+    timing_finish(rt, &t);
+    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_APART; /* other failures may pass */
+    if (least[0] < 0 || least[1] < 0) return 0;
+    return least[1] < least[0] ? FORM_FUSED : FORM_APART;
+}
+
+/* The form that the cache keeps, or that is measured and kept. */
+static int form_of(struct cuda_rt *rt, const char *key, const struct cuda_gemm *apart, const struct cuda_gemm *fused,
+                   const struct cuda_gemm_user *user)
+{
+    uint64_t words[ALGO_WORDS] = {0};
+    if (algo_cache_find(&rt->algos, key, words)) return (int)words[0];
+    if (!fused) return 0;
+    algo_cache_enter(&rt->algos);
+    if (!algo_cache_find(&rt->algos, key, words)) {
+        words[0] = (uint64_t)faster_form(rt, apart, fused, user);
+        if (words[0]) (void)!algo_cache_put(&rt->algos, key, words, NULL);
+    }
+    algo_cache_leave(&rt->algos);
+    return (int)words[0];
+}
+
+enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
+                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user, struct cuda_gemm **out)
+{
+    char key[ALGO_KEY_BYTES];
+    struct cuda_gemm *fused = NULL;
+    bool timed = wish == CUDA_EPILOGUE_TIMED;
+    if (wish == CUDA_EPILOGUE_APART || !cuda_gemm_rows_aligned(shape)) return STATUS_OK;
+    if (timed && (!may_time() || !worth_timing(shape))) return STATUS_OK;
+    key_of(shape, "form", key);
+    if (timed && form_of(rt, key, apart, NULL, user) == FORM_APART) return STATUS_OK;
+    enum status status = cuda_rt_gemm_create(rt, shape, &fused);
+    if (status == STATUS_UNSUPPORTED) return STATUS_OK; /* the library has none */
+    if (status != STATUS_OK) return status;
+    if (timed && form_of(rt, key, apart, fused, user) != FORM_FUSED) {
+        cuda_rt_gemm_free(fused);
+        return STATUS_OK;
+    }
+    *out = fused;
+    return STATUS_OK;
+}

@@ -1,0 +1,388 @@
+#include "gpu/cuda/rt/cuda_rt_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/mem.h"
+#include "gpu/cuda/kernels/cuda_args.h"
+#include "gpu/cuda/rt/cuda_gemm_impl.h"
+
+enum {
+    OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* both from gpu/cuda.cmake: 10 times what this build has code for, */
+    OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000,  /* and a toolkit's version as the driver counts */
+    GRID_X_MAX = 0x7fffffff,
+    EVENT_FLAGS = cudaEventDisableTiming | cudaEventBlockingSync,
+    POLLS_MAX = 1000, /* without a pause: a few microseconds each */
+    PAUSE_NS = 20000
+};
+
+struct cuda_event {
+    cudaEvent_t event;
+};
+
+int cuda_rt_capability(const struct cuda_rt *rt)
+{
+    return rt->capability;
+}
+
+const char *cuda_rt_name(const struct cuda_rt *rt)
+{
+    return rt->name;
+}
+
+void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what)
+{
+    if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "%s: %s", rt->name, what);
+}
+
+static void check(struct cuda_rt *rt, cudaError_t code, const char *what)
+{
+    if (code == cudaSuccess || rt->error.code != STATUS_OK) return;
+    enum status status = code == cudaErrorMemoryAllocation ? STATUS_NOMEM : STATUS_IO;
+    err_set(&rt->error, status, "%s: %s: %s (%s)", rt->name, what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+/* Somebody has the GPU, or the machine is only starting: that may pass. */
+static enum status opening_failed(cudaError_t code)
+{
+    if (code == cudaErrorMemoryAllocation) return STATUS_NOMEM;
+    return code == cudaErrorDevicesUnavailable || code == cudaErrorSystemNotReady ? STATUS_IO : STATUS_UNSUPPORTED;
+}
+
+enum status cuda_rt_count(int *count, struct err *err)
+{
+    int driver = 0, runtime = 0;
+    cudaError_t code = cudaGetDeviceCount(count);
+    if (code == cudaSuccess && *count > 0) return STATUS_OK;
+    (void)cudaDriverGetVersion(&driver); /* 0 where there is none */
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (!driver)
+        return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
+                       "newer", runtime / 1000, runtime % 1000 / 10);
+    if (code == cudaErrorInsufficientDriver) {
+        int major = runtime / 1000, minor = runtime % 1000 / 10;
+        char others[128] = ""; /* the package stands in for a newer driver (CUDA Compatibility, "Forward") */
+        if (driver >= OLDEST_TOOLKIT)
+            snprintf(others, sizeof others, ", build with a toolkit of its version, or, for a data-centre GPU, install "
+                     "NVIDIA's cuda-compat-%d-%d", major, minor);
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
+                       "update the driver%s", driver / 1000, driver % 1000 / 10, major, minor, others);
+    }
+    if (code == cudaSuccess || code == cudaErrorNoDevice)
+        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and "
+                       "CUDA_VISIBLE_DEVICES");
+    return err_set(err, opening_failed(code), "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
+}
+
+/* The driver loads a kernel when it is wanted first, and may wait for the GPU then. Where that waits in a collective
+ * for another GPU, whose thread wants to load a kernel, too, nobody comes on (CUDA C++ Programming Guide, "Lazy
+ * Loading", "Concurrent Execution"). So all of them are loaded before there is work; and code that the GPU cannot run
+ * is noticed. */
+static void load_kernels(struct cuda_rt *rt)
+{
+    extern struct cuda_known_kernel __start_atoll_kernels[] __attribute__((visibility("hidden")));
+    extern struct cuda_known_kernel __stop_atoll_kernels[] __attribute__((visibility("hidden")));
+    struct cudaFuncAttributes attributes;
+    for (struct cuda_known_kernel *k = __start_atoll_kernels; k < __stop_atoll_kernels; k++) {
+        check(rt, cudaFuncGetAttributes(&attributes, k->kernel), "cannot load the kernels of this build");
+        if (!k->bytes) continue; /* more than 48 KB must be asked for */
+        check(rt, cudaFuncSetAttribute(k->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k->bytes),
+              "cannot give kernels the shared memory that they want");
+    }
+}
+
+static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
+{
+    bool timing;
+    TRY(cuda_gemm_timing(&timing, err)); /* a wrong word is said now, not when the first product is made */
+    TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
+    load_kernels(rt);
+    check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
+    for (int i = 0; i < DEVICE_MARKS; i++)
+        check(rt, cudaEventCreateWithFlags(&rt->marks[i], EVENT_FLAGS), "cannot make an event");
+    check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES), "no memory for cuBLASLt's workspace");
+    if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
+    cublasLtHandle_t handle;
+    cublasStatus_t blas = cublasLtCreate(&handle);
+    if (blas != CUBLAS_STATUS_SUCCESS)
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cuBLASLt does not start: %s", rt->index,
+                       cublasLtGetStatusString(blas));
+    rt->blas = handle;
+    if (algo_cache_open(&rt->algos, gpu, (unsigned)cublasLtGetVersion()) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", rt->index);
+}
+
+enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t name_size, struct err *err)
+{
+    int count = 0;
+    struct cudaDeviceProp prop;
+    TRY(cuda_rt_count(&count, err));
+    if (index < 0 || index >= count)
+        return err_set(err, STATUS_INVALID, "device cuda:%d: this machine has %d: cuda:0 to cuda:%d", index, count,
+                       count - 1);
+    cudaError_t code = cudaGetDeviceProperties(&prop, index);
+    if (code == cudaSuccess) code = cudaSetDevice(index);
+    /* Who waits sleeps, here for streams and below for events: other threads of this machine have work, too. */
+    if (code == cudaSuccess) code = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
+    if (code != cudaSuccess)
+        return err_set(err, opening_failed(code), "device cuda:%d: %s", index, cudaGetErrorString(code));
+    if (prop.major * 10 + prop.minor < OLDEST_CAPABILITY)
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, this build needs "
+                       "%d.%d", index, prop.name, prop.major, prop.minor, OLDEST_CAPABILITY / 10,
+                       OLDEST_CAPABILITY % 10);
+    struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
+    if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
+    rt->index = index;
+    rt->capability = prop.major * 10 + prop.minor;
+    snprintf(name, name_size, "%s", prop.name);
+    snprintf(rt->name, sizeof rt->name, "device cuda:%d %.80s", index, prop.name);
+    enum status status = open_in(rt, prop.name, err);
+    if (status == STATUS_OK)
+        *out = rt;
+    else
+        cuda_rt_close(rt);
+    return status;
+}
+
+void cuda_rt_close(struct cuda_rt *rt)
+{
+    if (!rt) return;
+    (void)cudaSetDevice(rt->index);
+    if (rt->stream) (void)cudaStreamSynchronize(rt->stream);
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (rt->beside[q]) (void)cudaStreamDestroy(rt->beside[q]); /* lets what it holds finish */
+    if (rt->blas) (void)cublasLtDestroy(rt->blas);
+    algo_cache_close(&rt->algos);
+    (void)cudaFree(rt->workspace);
+    for (int i = 0; i < DEVICE_MARKS; i++)
+        if (rt->marks[i]) (void)cudaEventDestroy(rt->marks[i]);
+    if (rt->stream) (void)cudaStreamDestroy(rt->stream);
+    mem_free(rt);
+}
+
+void cuda_rt_use(struct cuda_rt *rt)
+{
+    atomic_fetch_add_explicit(&rt->pulse.moves, 1, memory_order_relaxed);
+    check(rt, cudaSetDevice(rt->index), "cannot be used");
+}
+
+static cudaStream_t stream_of(struct cuda_rt *rt, enum cuda_queue queue)
+{
+    cuda_rt_use(rt);
+    if (queue == CUDA_MAIN) return rt->stream;
+    if (!rt->beside[queue])
+        check(rt, cudaStreamCreateWithFlags(&rt->beside[queue], cudaStreamNonBlocking), "cannot make a stream");
+    return rt->beside[queue] ? rt->beside[queue] : rt->stream;
+}
+
+void *cuda_rt_stream(struct cuda_rt *rt, enum cuda_queue queue)
+{
+    return stream_of(rt, queue);
+}
+
+static void pause_briefly(int polls)
+{
+    if (polls > POLLS_MAX) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
+bool cuda_rt_stopped(struct cuda_rt *rt)
+{
+    char what[sizeof rt->error.msg];
+    const struct err *why = rt->stopped ? rt->stopped(rt->stopped_ctx) : NULL;
+    if (!why) return false;
+    snprintf(what, sizeof what, "stopped: %.400s", why->msg);
+    cuda_rt_fail(rt, STATUS_CLOSED, what);
+    return true;
+}
+
+/* A stream (event NULL), or an event of it. */
+static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event)
+{
+    static const char what[] = "a kernel failed";
+    cudaError_t code = cudaErrorNotReady;
+    atomic_fetch_add(&rt->pulse.waits, 1);
+    if (!rt->stopped) code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
+    for (int polls = 0; code == cudaErrorNotReady; polls++) {
+        code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
+        if (code != cudaErrorNotReady) break;
+        (void)cudaGetLastError(); /* "not ready" would be the next launch's error */
+        if (cuda_rt_stopped(rt)) break;
+        pause_briefly(polls);
+    }
+    atomic_fetch_sub(&rt->pulse.waits, 1);
+    atomic_fetch_add(&rt->pulse.moves, 1);
+    if (code == cudaSuccess) (void)cuda_rt_stopped(rt); /* an aborted collective ends well, too, and left nothing */
+    if (code != cudaErrorNotReady) check(rt, code, what);
+}
+
+static void wait_for_all(struct cuda_rt *rt)
+{
+    cuda_rt_use(rt);
+    wait_here(rt, rt->stream, NULL);
+    for (int q = 0; q < CUDA_QUEUES; q++)
+        if (rt->beside[q]) wait_here(rt, rt->beside[q], NULL);
+}
+
+void cuda_rt_memory(struct cuda_rt *rt, uint64_t *free_p, uint64_t *total_p)
+{
+    size_t left = 0, all = 0;
+    cuda_rt_use(rt);
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess) {
+        (void)cudaGetLastError();
+        left = all = 0;
+    }
+    *free_p = left;
+    *total_p = all;
+}
+
+void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
+{
+    void *p = NULL;
+    cuda_rt_use(rt);
+    cudaError_t code = cudaMalloc(&p, bytes ? bytes : 1);
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError(); /* that there is no memory the caller reports; nothing sticks */
+        if (code != cudaErrorMemoryAllocation) check(rt, code, "an error from before, seen while taking memory");
+        return NULL;
+    }
+    check(rt, cudaMemsetAsync(p, 0, bytes, rt->stream), "clearing memory");
+    return p;
+}
+
+void cuda_rt_release(struct cuda_rt *rt, void *p)
+{
+    if (!p) return;
+    wait_for_all(rt);
+    check(rt, cudaFree(p), "releasing memory");
+}
+
+void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
+{
+    cuda_rt_copy_on(rt, CUDA_MAIN, dst, src, bytes, direction);
+}
+
+void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const void *src, size_t bytes,
+                     enum cuda_direction direction)
+{
+    static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                                cudaMemcpyDeviceToDevice};
+    if (bytes) check(rt, cudaMemcpyAsync(dst, src, bytes, kinds[direction], stream_of(rt, queue)), "copying");
+}
+
+void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes)
+{
+    void *p = NULL;
+    cuda_rt_use(rt);
+    if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocPortable) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    return p;
+}
+
+void cuda_rt_host_release(struct cuda_rt *rt, void *p)
+{
+    if (!p) return;
+    wait_for_all(rt);
+    check(rt, cudaFreeHost(p), "releasing memory");
+}
+
+void cuda_rt_mark(struct cuda_rt *rt, int slot)
+{
+    cuda_rt_use(rt);
+    check(rt, cudaEventRecord(rt->marks[slot], rt->stream), "marking a place");
+}
+
+enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
+{
+    cuda_rt_use(rt);
+    wait_here(rt, NULL, rt->marks[slot]);
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
+enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out)
+{
+    struct cuda_event *e = mem_alloc(1, sizeof *e);
+    if (!e) return STATUS_NOMEM;
+    cuda_rt_use(rt);
+    if (cudaEventCreateWithFlags(&e->event, EVENT_FLAGS) != cudaSuccess) {
+        (void)cudaGetLastError();
+        mem_free(e);
+        return STATUS_IO;
+    }
+    *out = e;
+    return STATUS_OK;
+}
+
+void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *e)
+{
+    if (!e) return;
+    cuda_rt_use(rt);
+    (void)cudaEventDestroy(e->event);
+    mem_free(e);
+}
+
+void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+{
+    check(rt, cudaEventRecord(e->event, stream_of(rt, queue)), "recording an event");
+}
+
+void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+{
+    check(rt, cudaStreamWaitEvent(stream_of(rt, queue), e->event, 0), "waiting for an event");
+}
+
+enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
+{
+    cuda_rt_use(rt);
+    wait_here(rt, NULL, e->event);
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
+
+bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *e)
+{
+    if (cudaSetDevice(rt->index) != cudaSuccess) return false;
+    cudaError_t code = cudaEventQuery(e->event);
+    if (code != cudaSuccess) (void)cudaGetLastError(); /* this thread's */
+    return code == cudaSuccess;
+}
+
+void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), void *ctx)
+{
+    rt->stopped = stopped;
+    rt->stopped_ctx = ctx;
+}
+
+struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt)
+{
+    return &rt->pulse;
+}
+
+struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)
+{
+    return cuda_rt_grid_on(rt, CUDA_MAIN, x, y);
+}
+
+struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size_t x, size_t y)
+{
+    cudaStream_t stream = stream_of(rt, queue);
+    if (x <= GRID_X_MAX && y <= CUDA_GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
+    cuda_rt_fail(rt, STATUS_LIMIT, "an operation is too large for one launch");
+    return (struct cuda_grid){0, 0, stream}; /* refused by the launch, too */
+}
+
+void cuda_rt_launched(struct cuda_rt *rt, const char *what)
+{
+    check(rt, cudaGetLastError(), what);
+}
+
+enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err)
+{
+    wait_for_all(rt);
+    if (rt->error.code == STATUS_OK) return STATUS_OK;
+    return err_set(err, rt->error.code, "%s", rt->error.msg);
+}
