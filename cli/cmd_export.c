@@ -11,7 +11,7 @@
 #include "common/os/interrupt.h"
 #include "common/base/mem.h"
 #include "common/config/options.h"
-#include "worker/model.h"
+#include "worker/model/model.h"
 
 /* The layout config.json describes. */
 static enum status layout_of_folder(struct layout *layout, const char *folder, struct err *err)

@@ -6,7 +6,7 @@
 #include "cli/verbs.h"
 #include "common/os/fileio.h"
 #include "common/config/options.h"
-#include "worker/generate_text.h"
+#include "worker/model/generate_text.h"
 
 static bool emit(void *ctx, const char *text, size_t size)
 {

@@ -1,4 +1,4 @@
-/* What `atoll launch` tells its workers of the host's memory, for their plans (worker/memory_plan.h). */
+/* What `atoll launch` tells its workers of the host's memory, for their plans (worker/replica/memory_plan.h). */
 #ifndef CLI_LAUNCH_MEMORY_H
 #define CLI_LAUNCH_MEMORY_H
 

@@ -15,7 +15,7 @@
 #include "common/config/options.h"
 #include "common/os/std_streams.h"
 #include "common/base/text.h"
-#include "worker/join_line.h"
+#include "worker/link/join_line.h"
 #include "worker/train.h"
 #include "worker/train_data.h"
 #include "worker/worker_dir.h"
@@ -24,7 +24,7 @@ enum {
     ADDRESS_POLL_US = 200000,
     ADDRESS_WAIT_S = 60,
     FOLDER_NAME_MAX = 60,
-    MAX_WAIT_LEAST_S = 5, /* heartbeats are answered, one a second (worker/pulse.h) */
+    MAX_WAIT_LEAST_S = 5, /* heartbeats are answered, one a second (worker/link/pulse.h) */
 };
 
 struct arguments {

@@ -15,7 +15,7 @@
 /* Records held at most, the newest: more than most rounds have steps, which is what a worker trains alone. */
 enum { STEP_LOG_MAX = 4096, STEP_LOG_SAFE_US = 5000000 };
 
-/* Seconds of a round (worker/outer_loop.h), told with the step that was the newest then. round UINT64_MAX: none. */
+/* Seconds of a round (worker/outer/outer_loop.h), told with the step that was the newest then. round UINT64_MAX: none. */
 struct step_times {
     uint64_t round;
     float compute_s, compress_s, send_s, wait_s, apply_s;

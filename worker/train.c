@@ -12,8 +12,8 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/std_streams.h"
-#include "worker/join_line.h"
-#include "worker/state_dir.h"
+#include "worker/link/join_line.h"
+#include "worker/outer/state_dir.h"
 #include "worker/train_impl.h"
 
 enum {

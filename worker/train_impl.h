@@ -7,9 +7,9 @@
 #include "common/config/schedule.h"
 #include "common/tensor/tokens.h"
 #include "worker/device_share.h"
-#include "worker/link.h"
-#include "worker/outer_loop.h"
-#include "worker/replica.h"
+#include "worker/link/link.h"
+#include "worker/outer/outer_loop.h"
+#include "worker/replica/replica.h"
 #include "worker/step_log.h"
 #include "worker/train.h"
 

@@ -7,8 +7,8 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "gpu/plugin.h"
-#include "worker/memory_plan.h"
-#include "worker/outer_bytes.h"
+#include "worker/replica/memory_plan.h"
+#include "worker/outer/outer_bytes.h"
 #include "worker/train_data.h"
 #include "worker/train_impl.h"
 

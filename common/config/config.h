@@ -21,7 +21,7 @@ enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
-/* What backward makes again instead of keeping it, each level more than the one before (worker/model.h). */
+/* What backward makes again instead of keeping it, each level more than the one before (worker/model/model.h). */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_ACT, RECOMPUTE_NORM, RECOMPUTE_BLOCK, RECOMPUTE_AUTO };
 enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
 /* How updates travel: by a codec; as the deltas themselves; as the values that any delta carried; whichever of the two

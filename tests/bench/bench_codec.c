@@ -22,9 +22,9 @@
 #include "common/base/mem.h"
 #include "common/config/options.h"
 #include "tests/bench/machine.h"
-#include "worker/gpt2.h"
-#include "worker/model.h"
-#include "worker/worker_state.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/model.h"
+#include "worker/outer/worker_state.h"
 
 static const char all_specs[] =
     "fp32,fp32+lz4,bf16,bf16+lz4,fp16,int8:256,int4:256,int4:256+huff,e3m0:256,e3m0:256+huff,2bit:256,2bit:256+huff,"

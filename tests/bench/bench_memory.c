@@ -13,7 +13,7 @@
 #include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "compress/codec.h"
-#include "worker/model.h"
+#include "worker/model/model.h"
 
 enum { TERMS_MAX = 16, PROCESSES_MAX = 64 };
 

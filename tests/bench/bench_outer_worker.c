@@ -25,10 +25,10 @@
 #include "common/config/options.h"
 #include "common/base/rng.h"
 #include "wire/transport.h"
-#include "worker/link.h"
-#include "worker/model.h"
-#include "worker/outer_loop.h"
-#include "worker/state_dir.h"
+#include "worker/link/link.h"
+#include "worker/model/model.h"
+#include "worker/outer/outer_loop.h"
+#include "worker/outer/state_dir.h"
 
 enum { ROUNDS_MAX = 1000, NOISE = 6 << 20, SHIFT = 99991, WAIT_US = 100000, LOOK_US = 200, GIVE_UP_US = 300000000 };
 

@@ -14,8 +14,8 @@
 #include "gpu/cpu/cpu_impl.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/op_timer.h"
-#include "worker/inner_opt.h"
-#include "worker/model.h"
+#include "worker/inner/inner_opt.h"
+#include "worker/model/model.h"
 
 struct trainer {
     struct model_config config;

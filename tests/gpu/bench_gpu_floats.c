@@ -10,7 +10,7 @@
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/delta_floats.h"
+#include "worker/outer/delta_floats.h"
 
 enum { THREADS = 8, TIMES_MAX = 50 }; /* THREADS: as in worker/train_setup.c */
 
@@ -41,7 +41,7 @@ static enum status set_up(struct floats *f, const char *spec, struct err *err)
     return STATUS_OK;
 }
 
-/* As worker/outer_loop_delta.c does it. */
+/* As worker/outer/outer_loop_delta.c does it. */
 static enum status make(struct floats *f)
 {
     enum delta_form form = codec_lossless(f->codec) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;

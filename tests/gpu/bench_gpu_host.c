@@ -4,7 +4,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/outer_move.h"
+#include "worker/outer/outer_move.h"
 
 enum { TIMES_MAX = 50 };
 

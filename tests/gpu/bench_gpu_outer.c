@@ -10,7 +10,7 @@
 #include "compress/codec.h"
 #include "tests/gpu/bench_gpu.h"
 
-enum { STAGE_BYTES = 32 << 20, THREADS = 8 }; /* as in worker/replica_create.c, train_setup.c */
+enum { STAGE_BYTES = 32 << 20, THREADS = 8 }; /* as in worker/replica/replica_create.c, train_setup.c */
 
 struct outer {
     struct delta_plan *plan;
@@ -81,7 +81,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
     o.bytes = pieces_lay_out(&shape, NULL, &laid);
     o.numbers = dev->ops->alloc(dev, o.bytes);
-    o.host = dev->ops->host_alloc(dev, o.bytes); /* as worker/delta_maker.c has it */
+    o.host = dev->ops->host_alloc(dev, o.bytes); /* as worker/outer/delta_maker.c has it */
     if (!o.floats || !o.theta || !o.anchor || !o.residual || !o.rest || !pieces || !o.numbers || !o.host)
         return err_set(err, STATUS_NOMEM, "no memory for %zu parameters", n);
     (void)codec_pieces(codec, &shape, pieces);

@@ -10,8 +10,8 @@
 #include "common/config/model_flops.h"
 #include "common/base/rng.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/memory_plan.h"
-#include "worker/replica.h"
+#include "worker/replica/memory_plan.h"
+#include "worker/replica/replica.h"
 
 enum { WINDOWS_A_SEQUENCE = 64, LOSSES_MAX = 200 };
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_LIB_RECOMPUTE_CASE_H
 #define TESTS_LIB_RECOMPUTE_CASE_H
 
-#include "worker/model.h"
+#include "worker/model/model.h"
 
 void recompute_case(struct device *dev, const struct model_family *family, const struct model_config *config,
                     size_t batch, size_t seq);

@@ -2,8 +2,8 @@
 #ifndef TESTS_LIB_SAVE_IMAGE_H
 #define TESTS_LIB_SAVE_IMAGE_H
 
-#include "worker/outer_loop.h"
-#include "worker/worker_state.h"
+#include "worker/outer/outer_loop.h"
+#include "worker/outer/worker_state.h"
 
 /* Head and body end to end, of *size_p bytes; mem_free it. */
 uint8_t *save_image(const struct saved_state *state, const struct outer_part *body, size_t n, size_t *size_p);

@@ -1,5 +1,5 @@
 /* A coordinator that does what a test tells it (tests/lib/scripted_coordinator.c), a network between it and one worker
- * that may lose and double messages, and that worker: worker/outer_loop.h with "training" that is a pure function.
+ * that may lose and double messages, and that worker: worker/outer/outer_loop.h with "training" that is a pure function.
  * State is global: one test at a time. */
 #ifndef TESTS_LIB_SCRIPTED_H
 #define TESTS_LIB_SCRIPTED_H
@@ -12,8 +12,8 @@
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "gpu/device.h"
-#include "worker/outer_loop.h"
-#include "worker/outer_loop_impl.h"
+#include "worker/outer/outer_loop.h"
+#include "worker/outer/outer_loop_impl.h"
 
 enum { SCRIPTED_F = 2, SCRIPTED_N = 3000, SCRIPTED_VERSIONS = 64 };
 

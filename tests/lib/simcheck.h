@@ -28,7 +28,7 @@
 #include "tests/lib/simnet.h"
 #include "tests/lib/toy.h"
 #include "wire/msg.h"
-#include "worker/outer_loop.h"
+#include "worker/outer/outer_loop.h"
 
 struct simcheck;
 struct simcheck_mark; /* what the checker knew of a worker when it saved its state */

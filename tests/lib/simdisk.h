@@ -9,7 +9,7 @@
 
 #include "tests/lib/simcheck.h"
 #include "tests/lib/simnet.h"
-#include "worker/outer_loop.h"
+#include "worker/outer/outer_loop.h"
 
 enum { SIMDISK_SAVES = 2 };
 

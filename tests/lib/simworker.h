@@ -1,4 +1,4 @@
-/* One worker process of the simulated cluster: worker/outer_loop.h on a virtual link, training the toy model at its own
+/* One worker process of the simulated cluster: worker/outer/outer_loop.h on a virtual link, training the toy model at its own
  * speed, with a disk that survives its death. */
 #ifndef TESTS_LIB_SIMWORKER_H
 #define TESTS_LIB_SIMWORKER_H
@@ -13,7 +13,7 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/simnet.h"
 #include "tests/lib/toy.h"
-#include "worker/outer_loop.h"
+#include "worker/outer/outer_loop.h"
 
 struct simworker {
     /* set by the owner before the first start */

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "worker/sync.h"
+#include "worker/sync/sync.h"
 
 struct syncrig {
     struct sync s;

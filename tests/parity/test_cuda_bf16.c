@@ -16,7 +16,7 @@
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "gpu/cuda/cuda_plugin.h"
 #include "tests/lib/device_case.h"
-#include "worker/gpt2.h"
+#include "worker/model/gpt2.h"
 
 enum { BATCH = 2, SEQ = 12, ROWS = BATCH * SEQ };
 

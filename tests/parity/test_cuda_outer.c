@@ -13,7 +13,7 @@
 #include "common/base/rng.h"
 #include "gpu/cuda/cuda_plugin.h"
 #include "tests/lib/delta_case.h"
-#include "worker/delta_maker.h"
+#include "worker/outer/delta_maker.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

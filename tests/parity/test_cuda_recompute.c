@@ -12,8 +12,8 @@
 #include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/recompute_case.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 24, .block_size = 9, .vocab_size = 37};
 static const struct model_config rope = {.n_layer = 3, .n_head = 4, .n_embd = 32, .block_size = 9, .vocab_size = 37,

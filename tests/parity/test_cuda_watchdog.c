@@ -112,7 +112,7 @@ static enum status step(struct rank *k)
     return k->dev->ops->sync(k->dev, &k->err);
 }
 
-/* As worker/replica_ranks.c does it. */
+/* As worker/replica/replica_ranks.c does it. */
 static void work(struct rank *k, enum status (*body)(struct rank *k))
 {
     const struct collective_ops *ops = k->coll->ops;

@@ -14,8 +14,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 enum { BATCH = 3, SEQ = 7, ROWS = BATCH * SEQ };
 

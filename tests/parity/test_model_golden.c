@@ -15,9 +15,9 @@
 #include "common/base/bytes.h"
 #include "common/os/fileio.h"
 #include "common/base/mem.h"
-#include "worker/gpt2.h"
-#include "worker/inner_opt.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/inner/inner_opt.h"
+#include "worker/model/llama.h"
 
 enum { MAGIC_GPT2 = 0x31444C47, MAGIC_LLAMA = 0x32444C47, STEPS_MAX = 16 };
 

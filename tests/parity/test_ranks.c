@@ -16,8 +16,8 @@
 #include "common/base/rng.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/emulated_plugin.h"
-#include "worker/gpt2.h"
-#include "worker/replica_impl.h"
+#include "worker/model/gpt2.h"
+#include "worker/replica/replica_impl.h"
 
 enum { N_TOKENS = 2001, BATCH = 12, STEPS = 3, SAMPLES_MAX = 2 * BATCH };
 

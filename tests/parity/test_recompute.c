@@ -1,5 +1,5 @@
 /* train.recompute changes memory and time, not a bit of losses and gradients: every level on every instruction-set
- * level; and the bytes that a level keeps of a layer are those of the table in worker/decoder_impl.h. */
+ * level; and the bytes that a level keeps of a layer are those of the table in worker/model/decoder_impl.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,8 @@
 #include "common/base/mem.h"
 #include "tests/lib/device_case.h"
 #include "tests/lib/recompute_case.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37};
 static const struct model_config deep = {.n_layer = 5, .n_head = 2, .n_embd = 32, .block_size = 40, .vocab_size = 70};

@@ -20,7 +20,7 @@ atoll_planted(senders_not_counted compress/merge.c
 atoll_planted(norms_not_clipped compress/merge.c
     "median > 0 && *at > median ? median / *at : 1"
     "median < 0 ? 0 : 1")
-atoll_planted(relayed_step_forgotten worker/outer_move.c
+atoll_planted(relayed_step_forgotten worker/outer/outer_move.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")
 atoll_planted(own_delta_sent_back coordinator/engine_data.c
@@ -57,13 +57,13 @@ atoll_planted(refusal_shown_before_fsync coordinator/engine_data.c
 atoll_planted(resume_without_looking coordinator/engine_join.c
     "bool resume = can_resume(e, m);"
     "bool resume = m->n_held > 0 && (can_resume(e, m) || true);")
-atoll_planted(update_applied_under_a_task worker/sync.c
+atoll_planted(update_applied_under_a_task worker/sync/sync.c
     "if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;"
     "")
-atoll_planted(lost_round_never_taken_again worker/sync.c
+atoll_planted(lost_round_never_taken_again worker/sync/sync.c
     "s->round = s->last_round = SYNC_NO_ROUND; /*"
     "s->round = SYNC_NO_ROUND; /*")
-atoll_planted(refused_round_never_taken_again worker/sync.c
+atoll_planted(refused_round_never_taken_again worker/sync/sync.c
     "s->last_again || !s->async;"
     "false;")
 atoll_planted(half_a_ddp_delta_kept coordinator/round.c
@@ -82,44 +82,44 @@ atoll_planted(samples_of_the_first_worker_for_all coordinator/lease.c
     "")
 
 # --- the worker's residual
-atoll_planted(residual_not_committed worker/outer_loop_apply.c
+atoll_planted(residual_not_committed worker/outer/outer_loop_apply.c
     "feedback_commit(&f->fb);"
     "feedback_reset(&f->fb);")
-atoll_planted(refused_delta_forgotten worker/outer_loop.c
+atoll_planted(refused_delta_forgotten worker/outer/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
-atoll_planted(ready_before_it_is_forgotten worker/sync.c
+atoll_planted(ready_before_it_is_forgotten worker/sync/sync.c
     "sync_behind(s) || s->unsaved ?"
     "sync_behind(s) ?")
-atoll_planted(poison_kept worker/outer_loop_delta.c
+atoll_planted(poison_kept worker/outer/outer_loop_delta.c
     "if (!delta_floats_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")
 # the same where a device makes the deltas (every second worker)
-atoll_planted(anchor_of_the_first_round_kept worker/delta_maker.c
+atoll_planted(anchor_of_the_first_round_kept worker/outer/delta_maker.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
-atoll_planted(put_back_on_the_host_only worker/outer_loop_delta.c
+atoll_planted(put_back_on_the_host_only worker/outer/outer_loop_delta.c
     "if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);"
     "")
-atoll_planted(older_residual_saved worker/outer_save.c
+atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"
     "(void)0;")
 
 # --- a save beside the upload
-atoll_planted(last_byte_not_held_back worker/sync_flow.c
+atoll_planted(last_byte_not_held_back worker/sync/sync_flow.c
     "return s->unsaved ? f->bytes - 1 : f->bytes;"
     "return f->bytes;")
-atoll_planted(update_applied_during_a_save worker/sync.c
+atoll_planted(update_applied_during_a_save worker/sync/sync.c
     "bool frozen = s->unsaved || "
     "bool frozen = ")
-atoll_planted(put_back_during_a_save worker/outer_loop_delta.c
+atoll_planted(put_back_during_a_save worker/outer/outer_loop_delta.c
     "    outer_save_join(loop);\n    f->pending = false;"
     "    f->pending = false;")
 
 # --- patience
 atoll_planted(assignment_never_repeated coordinator/engine_presence.c
     "engine_send_assign(" "if (0) engine_send_assign(")
-atoll_planted(offer_never_repeated worker/sync_flow.c
+atoll_planted(offer_never_repeated worker/sync/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
 
 atoll_planted_test(sim)

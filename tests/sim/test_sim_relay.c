@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/simrig.h"
-#include "worker/outer_loop_impl.h"
+#include "worker/outer/outer_loop_impl.h"
 
 enum { WORKERS = 3 };
 

@@ -17,7 +17,7 @@ atoll_planted_power(written_over_in_its_place test_files common/os/fileio.c
     "if (!spare) TRY(temporary_name(path, own, sizeof own, err));" "snprintf(own, sizeof own, \"%s\", path);")
 atoll_planted_power(state_not_safe test_worker_state common/os/fileio.c
     "if (size) out->synced = false;" "out->synced = true;")
-atoll_planted_power(state_written_over test_worker_state worker/state_dir.c
+atoll_planted_power(state_written_over test_worker_state worker/outer/state_dir.c
     "\"%s/state.spare.bin\"" "\"%s/state.bin\"")
 atoll_planted_power(segment_without_a_name test_run coordinator/store_disk.c
     "return dir_sync(path, err);" "return STATUS_OK;")

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "worker/batch.h"
+#include "worker/replica/batch.h"
 
 enum { SEQ = 4, N_TOKENS = 403, N_WINDOWS = 100 };
 

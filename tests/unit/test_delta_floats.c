@@ -13,7 +13,7 @@
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "common/base/sum_squares.h"
-#include "worker/delta_floats.h"
+#include "worker/outer/delta_floats.h"
 
 /* More blocks than are summed at a time. */
 enum { BLOCK = SUM_BLOCK, MOST = (SUM_BLOCKS + 1) * BLOCK + 5, THREADS_MAX = 8 };

@@ -20,9 +20,9 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/lib/tmpdir.h"
-#include "worker/generate_text.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
+#include "worker/model/generate_text.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 enum { SEQ = 40, VOCAB = 260, TEXT_MAX = 4096 };
 

@@ -10,9 +10,9 @@
 
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
-#include "worker/gpt2.h"
-#include "worker/inner_opt.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/inner/inner_opt.h"
+#include "worker/model/llama.h"
 
 enum { RANKS_MAX = 8, N_MAX = 200000 };
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "worker/inner_opt.h"
+#include "worker/inner/inner_opt.h"
 
 enum { N = 1001 };
 

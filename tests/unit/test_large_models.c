@@ -28,11 +28,11 @@
 #include "coordinator/upload.h"
 #include "tests/lib/tmpdir.h"
 #include "wire/object.h"
-#include "worker/batch.h"
-#include "worker/model.h"
-#include "worker/outer_bytes.h"
-#include "worker/shard.h"
-#include "worker/sync.h"
+#include "worker/replica/batch.h"
+#include "worker/model/model.h"
+#include "worker/outer/outer_bytes.h"
+#include "worker/inner/shard.h"
+#include "worker/sync/sync.h"
 #include "worker/train_impl.h"
 
 #define G ((uint64_t)1 << 30)

@@ -18,8 +18,8 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/rng.h"
-#include "worker/link.h"
-#include "worker/ring.h"
+#include "worker/link/link.h"
+#include "worker/link/ring.h"
 
 /* ---- ring ---------------------------------------------------------------------------------------------------------
  */

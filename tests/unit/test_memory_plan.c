@@ -15,10 +15,10 @@
 #include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/emulated_plugin.h"
-#include "worker/gpt2.h"
-#include "worker/outer_bytes.h"
-#include "worker/outer_loop_impl.h"
-#include "worker/replica_impl.h"
+#include "worker/model/gpt2.h"
+#include "worker/outer/outer_bytes.h"
+#include "worker/outer/outer_loop_impl.h"
+#include "worker/replica/replica_impl.h"
 
 enum { N_TOKENS = 4001, KIB = 1024, MIB = KIB * KIB };
 

@@ -12,7 +12,7 @@
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
 #include "common/config/model_flops.h"
-#include "worker/model.h"
+#include "worker/model/model.h"
 #include "worker/train_impl.h"
 
 /* 6 for each number of each matrix but those that are only looked up in, and attention's 6 L C T. */

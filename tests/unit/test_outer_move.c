@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
-#include "worker/outer_move.h"
+#include "worker/outer/outer_move.h"
 
 enum { FIRST = 140000, N = 300001, THREADS = 3 }; /* several parts of a codec, several shares of floats, and a rest */
 

@@ -21,7 +21,7 @@
 #include "tests/lib/engine_rig.h"
 #include "tests/lib/powercut.h"
 #include "tests/lib/tmpdir.h"
-#include "worker/state_dir.h"
+#include "worker/outer/state_dir.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { STRIDE = 3 };

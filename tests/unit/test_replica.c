@@ -13,8 +13,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/gpt2.h"
-#include "worker/replica.h"
+#include "worker/model/gpt2.h"
+#include "worker/replica/replica.h"
 
 enum { N_TOKENS = 1601, BATCH = 4 };
 

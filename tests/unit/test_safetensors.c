@@ -19,8 +19,8 @@
 #include "common/base/mem.h"
 #include "common/tensor/safetensors.h"
 #include "tests/lib/tmpdir.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 /* A file of header text and `tail` bytes of tensors. */
 static size_t make_file(uint8_t *out, size_t cap, const char *header, size_t tail)

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "worker/shard.h"
+#include "worker/inner/shard.h"
 
 static void check(uint64_t n, uint32_t ranks, uint64_t bucket)
 {

@@ -11,9 +11,9 @@
 
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
-#include "worker/shard_deal.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
+#include "worker/inner/shard_deal.h"
 
 enum { RANKS_MAX = 9, N_MAX = 60000 };
 

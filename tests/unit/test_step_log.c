@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "worker/pulse.h"
+#include "worker/link/pulse.h"
 #include "worker/step_log.h"
 
 static struct step_log steps;

@@ -17,7 +17,7 @@
 #include "tests/lib/save_image.h"
 #include "tests/lib/scripted.h"
 #include "tests/lib/tmpdir.h"
-#include "worker/state_dir.h"
+#include "worker/outer/state_dir.h"
 
 enum { N = 50, INNER = 24, PAYLOAD = 17 };
 

@@ -13,8 +13,8 @@
 #include "gpu/cuda/cuda_plugin.h"
 #include "gpu/moment_rules.h"
 #include "tests/cuda/races/traffic.h"
-#include "worker/gpt2.h"
-#include "worker/llama.h"
+#include "worker/model/gpt2.h"
+#include "worker/model/llama.h"
 
 enum { SEQ = 16, ROWS = 1024, C = 32, F = 64, BLOCKS = 512 };
 

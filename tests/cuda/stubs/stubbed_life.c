@@ -10,8 +10,8 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/lib/emulated_plugin.h"
-#include "worker/gpt2.h"
-#include "worker/replica.h"
+#include "worker/model/gpt2.h"
+#include "worker/replica/replica.h"
 
 enum { N_TOKENS = 2001, BATCH = 2, HANGS_S = 60 };
 

@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
-#include "worker/inner_opt.h"
+#include "worker/inner/inner_opt.h"
 
 enum { LIFE_STEPS = 2, LIFE_PARAMS = 2048 };
 

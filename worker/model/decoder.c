@@ -1,0 +1,220 @@
+/* Memory, plans, tables: what there is before the first pass (worker/model/decoder_pass.c). */
+#include "worker/model/decoder.h"
+
+#include <math.h>
+
+#include "common/base/mem.h"
+#include "worker/model/activations.h"
+#include "worker/model/decoder_impl.h"
+
+/* --- memory: one walk counts (base NULL), the same walk places ---------------------------------------------------- */
+
+static struct norm_stats carve_stats(struct carve *carve, const struct model *m, size_t l, bool kept,
+                                     struct norm_stats first)
+{
+    size_t rows = m->n * sizeof(float);
+    struct norm_stats s = {.rstd = carve_layer(carve, l, kept, first.rstd, rows)};
+    if (!m->kind.rms) s.mean = carve_layer(carve, l, kept, first.mean, rows);
+    return s;
+}
+
+static void carve_one(struct carve *carve, struct model *m, size_t l, size_t act)
+{
+    const struct block_acts *first = &m->blocks[0];
+    struct block_acts *b = &m->blocks[l];
+    enum model_recompute level = model_recompute_of(m->uses);
+    size_t c = m->n * m->config.n_embd * act, k = m->n * m->kind.kv * act, f = m->n * m->kind.hidden * act;
+    bool train = m->uses & MODEL_TRAIN, whole = train && level < MODEL_AGAIN_BLOCK;
+    bool norms = train && level < MODEL_AGAIN_NORM, acts = train && level < MODEL_AGAIN_ACT;
+    /* Without training the stream goes in place: the block's last product may write over its input. */
+    b->x = carve_layer(carve, l, train, first->x, c);
+    b->y1 = carve_layer(carve, l, norms, first->y1, c);
+    b->qkv = carve_layer(carve, l, whole, first->qkv, c + 2 * k);
+    b->o = carve_layer(carve, l, whole, first->o, c);
+    b->xm = carve_layer(carve, l, whole, first->xm, c);
+    b->y2 = carve_layer(carve, l, norms, first->y2, c);
+    b->h = carve_layer(carve, l, acts, first->h, f);
+    if (m->kind.gated || train) b->z = carve_layer(carve, l, whole, first->z, m->kind.gated ? 2 * f : f);
+    b->lse = carve_layer(carve, l, whole, first->lse, m->n * m->config.n_head * sizeof(float));
+    b->stats1 = carve_stats(carve, m, l, whole, first->stats1);
+    b->stats2 = carve_stats(carve, m, l, whole, first->stats2);
+}
+
+static void carve_model(struct model *m, struct carve *carve, size_t act)
+{
+    size_t c = m->config.n_embd, row = m->n * c * act;
+    bool train = m->uses & MODEL_TRAIN;
+    for (size_t l = 0; l < m->config.n_layer; l++) carve_one(carve, m, l, act);
+    if (m->kind.rotary) m->angles = carve_take(carve, m->seq * (c / m->config.n_head) * sizeof(float));
+    m->x_last = train ? carve_take(carve, row) : m->blocks[0].x;
+    m->yf = carve_take(carve, row);
+    m->statsf = carve_stats(carve, m, 0, true, (struct norm_stats){0});
+    if (train) {
+        m->dx = carve_take(carve, row);
+        m->dy = carve_take(carve, row);
+        m->d_o = carve_take(carve, row);
+        m->dqkv = carve_take(carve, m->n * (c + 2 * m->kind.kv) * act);
+        m->dh = carve_take(carve, m->n * m->kind.hidden * act);
+    }
+    if (m->uses & MODEL_LOGITS) m->logits = carve_take(carve, m->config.vocab_size * act);
+}
+
+static enum status take_memory(struct model *m, struct err *err)
+{
+    size_t act = m->dev->act_bytes;
+    struct carve carve = {0};
+    carve_model(m, &carve, act);
+    m->memory = m->dev->ops->alloc(m->dev, carve.used);
+    if (!m->memory)
+        return err_set(err, STATUS_NOMEM, "no memory for activations: %zu MiB on %s; lower train.batch_size",
+                       carve.used >> 20, m->dev->name);
+    carve = (struct carve){.base = m->memory};
+    carve_model(m, &carve, act);
+    return STATUS_OK;
+}
+
+static struct model model_of(const struct decoder_kind *kind, const struct model_config *config, size_t batch,
+                             size_t seq, unsigned uses)
+{
+    return (struct model){.kind = *kind, .config = *config, .batch = batch, .seq = seq, .n = batch * seq, .uses = uses};
+}
+
+/* All blocks after the first take the same. */
+size_t decoder_memory(const struct decoder_kind *kind, const struct model_config *config, size_t act_bytes,
+                      size_t batch, size_t seq, unsigned uses)
+{
+    struct block_acts blocks[2] = {0};
+    struct model m = model_of(kind, config, batch, seq, uses);
+    struct carve one = {0}, two = {0};
+    m.blocks = blocks;
+    m.config.n_layer = 1;
+    carve_model(&m, &one, act_bytes);
+    m.config.n_layer = 2;
+    carve_model(&m, &two, act_bytes);
+    return one.used + (config->n_layer - 1) * (two.used - one.used);
+}
+
+/* --- plans -------------------------------------------------------------------------------------------------------- */
+
+void decoder_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
+                    struct attn_shape *attn, struct head_shape *head)
+{
+    bool inference = !(uses & MODEL_TRAIN);
+    *attn = (struct attn_shape){.batch = batch, .seq = seq, .heads = config->n_head,
+                                .head_dim = config->n_embd / config->n_head, .kv_heads = config->n_kv_head,
+                                .inference = inference};
+    *head = (struct head_shape){.n = batch * seq, .c = config->n_embd, .v = config->vocab_size,
+                                .inference = inference};
+}
+
+/* shape: k, m and what has to do with an activation. */
+static enum status plan_linear(struct model *m, struct linear *lin, uint64_t w, struct lin_shape shape)
+{
+    shape.n = m->n;
+    shape.bias = m->kind.bias;
+    shape.out_in = m->kind.out_in;
+    shape.inference = !(m->uses & MODEL_TRAIN);
+    lin->w = w;
+    lin->bias = m->kind.bias ? shape.k * shape.m : 0;
+    return m->dev->ops->lin_plan(m->dev, &shape, &lin->plan);
+}
+
+static enum status plan_block(struct model *m)
+{
+    const struct decoder_kind *kind = &m->kind;
+    size_t c = m->config.n_embd, f = kind->hidden, heads = m->config.n_head;
+    enum lin_act act = kind->gated ? LIN_ACT_NONE : LIN_ACT_GELU;
+    size_t z = kind->gated ? 2 * f : f;
+    TRY(plan_linear(m, &m->qkv, kind->qkv, (struct lin_shape){.k = c, .m = c + 2 * kind->kv}));
+    TRY(plan_linear(m, &m->proj, kind->proj, (struct lin_shape){.k = c, .m = c}));
+    TRY(plan_linear(m, &m->up, kind->up, (struct lin_shape){.k = c, .m = z, .act = act}));
+    TRY(plan_linear(m, &m->down, kind->down, (struct lin_shape){.k = f, .m = c, .after_act = !kind->gated}));
+    m->rope = (struct rope_shape){.n = m->n, .seq = m->seq, .heads = heads + m->config.n_kv_head,
+                                  .head_dim = c / heads, .ld = c + 2 * kind->kv};
+    return STATUS_OK;
+}
+
+static enum status plan_all(struct model *m)
+{
+    struct device *dev = m->dev;
+    struct attn_shape attn;
+    struct head_shape head;
+    TRY(plan_block(m));
+    decoder_shapes(&m->config, m->batch, m->seq, m->uses, &attn, &head);
+    TRY(dev->ops->attn_plan(dev, &attn, &m->plan_attn));
+    if (m->uses & MODEL_TRAIN) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_train));
+    head.inference = true;
+    if (m->uses & MODEL_LOSS) TRY(dev->ops->head_plan(dev, &head, &m->plan_head_loss));
+    struct lin_shape logits = {.n = 1, .k = head.c, .m = head.v, .out_in = true, .inference = true};
+    return m->uses & MODEL_LOGITS ? dev->ops->lin_plan(dev, &logits, &m->plan_logits) : STATUS_OK;
+}
+
+/* --- creation ----------------------------------------------------------------------------------------------------- */
+
+/* Pair i of a head turns by position * rope_theta^(-2i/hd); taken in double, as late positions are many turns on. */
+static enum status fill_angles(struct model *m, struct err *err)
+{
+    size_t hd = m->rope.head_dim, half = hd / 2;
+    float *table = mem_alloc(m->seq * hd, sizeof *table);
+    if (!table) return err_set(err, STATUS_NOMEM, "no memory for the rotary positions");
+    for (size_t i = 0; i < half; i++) {
+        double step = pow(m->config.rope_theta, -2.0 * (double)i / (double)hd);
+        step = rope_scaling_step(&m->config.rope_scaling, step);
+        for (size_t t = 0; t < m->seq; t++) {
+            table[t * hd + i] = (float)cos((double)t * step);
+            table[t * hd + half + i] = (float)sin((double)t * step);
+        }
+    }
+    m->dev->ops->upload(m->dev, m->angles, table, m->seq * hd * sizeof *table);
+    enum status status = m->dev->ops->sync(m->dev, err);
+    mem_free(table);
+    return status;
+}
+
+static enum status fill_model(struct model *m, struct err *err)
+{
+    if (!m->batch || !m->seq || m->seq > m->config.block_size || !m->uses)
+        return err_set(err, STATUS_INVALID, "no model of %zu sequences of %zu tokens (block_size %u)", m->batch,
+                       m->seq, m->config.block_size);
+    m->blocks = mem_alloc(m->config.n_layer, sizeof *m->blocks);
+    m->host_logits = mem_alloc(m->config.vocab_size, m->dev->act_bytes);
+    if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
+    enum status status = m->dev->ops->params_plan(m->dev, m->kind.n_params);
+    if (status != STATUS_OK)
+        return err_set(err, status, "no memory for %llu parameters in bf16 on %s",
+                       (unsigned long long)m->kind.n_params, m->dev->name);
+    TRY(take_memory(m, err));
+    status = plan_all(m);
+    if (status != STATUS_OK)
+        return err_set(err, status, "cannot plan the model on %s: %s", m->dev->name,
+                       status == STATUS_UNSUPPORTED && m->dev->note[0] ? m->dev->note : status_text(status));
+    return m->kind.rotary ? fill_angles(m, err) : STATUS_OK;
+}
+
+enum status decoder_create(const struct decoder_kind *kind, const struct model_config *config, struct device *dev,
+                           size_t batch, size_t seq, unsigned uses, struct model **out, struct err *err)
+{
+    struct model *m = mem_alloc(1, sizeof *m);
+    if (!m) return err_set(err, STATUS_NOMEM, "no memory for the model");
+    *m = model_of(kind, config, batch, seq, uses);
+    m->dev = dev;
+    enum status status = fill_model(m, err);
+    if (status == STATUS_OK)
+        *out = m;
+    else
+        decoder_destroy(m);
+    return status;
+}
+
+void decoder_destroy(struct model *m)
+{
+    if (!m) return;
+    const struct device_ops *ops = m->dev->ops;
+    void *plans[] = {m->qkv.plan,  m->proj.plan,       m->up.plan,        m->down.plan,
+                     m->plan_attn, m->plan_head_train, m->plan_head_loss, m->plan_logits};
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) ops->plan_free(m->dev, plans[i]);
+    ops->release(m->dev, m->memory);
+    mem_free(m->host_logits);
+    mem_free(m->blocks);
+    mem_free(m);
+}

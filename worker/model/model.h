@@ -1,0 +1,126 @@
+/* A model family: what its parameters are, and how its loss and gradients follow from them, written once over the
+ * device table of gpu/device.h. The rest of the worker sees flat vectors: theta in, gradient out.
+ *
+ * An instance belongs to one device (one rank) and one shape: `batch` sequences of `seq` tokens. All its memory is
+ * taken at creation; running it only submits operations. Every pointer handed to `run` and `logits` is memory of the
+ * device. */
+#ifndef WORKER_MODEL_H
+#define WORKER_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/tensor/layout.h"
+#include "common/tensor/rope_scaling.h"
+#include "common/base/status.h"
+#include "gpu/device.h"
+#include "worker/inner/inner_matrices.h"
+
+struct config;
+struct hf_config;
+
+struct model_config {
+    uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
+    /* llama alone */
+    uint32_t n_kv_head, ffn;
+    double rope_theta, norm_eps;
+    struct rope_scaling rope_scaling;
+    bool tied; /* the output layer is the token embedding */
+
+    bool bytes; /* a token is a byte, and 0 stands between documents */
+};
+
+/* What an instance will be asked for; activations of every layer are kept only with MODEL_TRAIN. */
+enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
+
+/* With MODEL_TRAIN: what of a layer is not kept for backward but made again there, from what is. Each level forgets
+ * what the one before does, and more; losses and gradients are the same to the bit. */
+enum model_recompute {
+    MODEL_KEEP_ALL,
+    MODEL_AGAIN_ACT,  /* outputs of activation functions */
+    MODEL_AGAIN_NORM, /* those of norms, too */
+    MODEL_AGAIN_BLOCK /* everything but the residual stream between layers: most of a forward pass once more */
+};
+
+/* `uses` with a level, and back. */
+static inline unsigned model_uses(unsigned uses, enum model_recompute level)
+{
+    return uses | (unsigned)level << 8;
+}
+
+static inline enum model_recompute model_recompute_of(unsigned uses)
+{
+    return (enum model_recompute)(uses >> 8);
+}
+
+struct model; /* the family's own */
+
+/* What a caller wants to hear while `run` submits operations, for instance to move parameters and gradients between
+ * devices beside them. Ranges of theta come in any order and size; either function may be NULL. */
+struct model_hooks {
+    /* What is submitted from now on reads theta [offset, offset + count). Every parameter is named in each run, before
+     * its first use. */
+    void (*needs)(void *ctx, uint64_t offset, uint64_t count);
+    /* Gradients [offset, offset + count) are final once what was submitted so far is done, and not read again. Each one
+     * is named once in every run that makes gradients. */
+    void (*ready)(void *ctx, uint64_t offset, uint64_t count);
+    void *ctx;
+};
+
+struct model_family {
+    const char *name; /* model.family */
+    hidden_blocks_fn hidden_blocks; /* NULL: nobody has said yet, and inner.optimizer muon is refused */
+    uint32_t n_embeddings; /* tensors the layout begins with of which a step touches some rows: tokens, positions */
+    /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
+     * for sizes that make no model. */
+    enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
+    /* Text of config.json for Hugging Face. LIMIT when it does not fit. */
+    enum status (*config_json)(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
+    /* `uses`: enum model_use values, or-ed, and model_uses. seq <= block_size. */
+    enum status (*create)(const struct model_config *config, struct device *dev, size_t batch, size_t seq,
+                          unsigned uses, struct model **out, struct err *err) MUST_CHECK;
+    void (*destroy)(struct model *model); /* NULL is allowed */
+    /* loss[batch*seq] in nats for tokens and targets[batch*seq]; a negative target does not count. grad NULL: loss only
+     * (MODEL_LOSS). Otherwise (MODEL_TRAIN) grad[n_params] = or += dscale * d(sum of losses)/d(theta). hooks: NULL when
+     * nobody listens. */
+    void (*run)(struct model *model, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
+                float *loss, float *grad, bool accumulate, const struct model_hooks *hooks);
+    /* Logits of rows `first` .. `first + n` of batch*seq into host memory out[n*vocab_size], and sync
+     * (MODEL_LOGITS). */
+    enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
+                          float *out, struct err *err) MUST_CHECK;
+    /* Attention and head that `create` will plan, for device_ops.attn_bytes and head_bytes. */
+    void (*shapes)(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
+                   struct attn_shape *attn, struct head_shape *head);
+    /* Bytes `create` takes from the device, beside those of its plans. */
+    size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
+};
+
+/* Parameters [offset, offset + count) of theta[n] are about to be read: the listener brings them, the device makes its
+ * own form of them. */
+static inline void model_needs(struct device *dev, const float *theta, uint64_t n, const struct model_hooks *hooks,
+                               uint64_t offset, uint64_t count)
+{
+    if (hooks && hooks->needs) hooks->needs(hooks->ctx, offset, count);
+    dev->ops->params(dev, theta, n, offset, count);
+}
+
+static inline void model_ready(const struct model_hooks *hooks, uint64_t offset, uint64_t count)
+{
+    if (hooks && hooks->ready) hooks->ready(hooks->ctx, offset, count);
+}
+
+/* NULL when there is none of that name. */
+const struct model_family *model_family_find(const char *name);
+/* Fragments of a filled layout, as train.fragments and train.embedding_fragment say. INVALID, UNSUPPORTED. */
+enum status model_cut(const struct model_family *family, const struct config *config, struct layout *layout,
+                      struct err *err) MUST_CHECK;
+/* The lines of config.json that say which tokens begin and end a text: those of bytes, of GPT-2 and of Llama 3, by the
+ * size of the vocabulary; of others nobody knows. */
+const char *model_ids_json(const struct model_config *config, char out[96]);
+/* The model section of a resolved configuration; what a config.json says. */
+struct model_config model_config_of(const struct config *config);
+struct model_config model_config_of_folder(const struct hf_config *hf);
+
+#endif

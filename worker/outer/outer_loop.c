@@ -1,0 +1,340 @@
+#include "worker/outer/outer_loop.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "worker/outer/outer_loop_impl.h"
+
+enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_setup *setup, uint64_t now_us)
+{
+    struct outer_loop *loop = mem_alloc(1, sizeof *loop);
+    uint64_t jitter;
+    if (!loop) return STATUS_NOMEM;
+    loop->setup = *setup;
+    memcpy(&jitter, setup->uuid, sizeof jitter);
+    pulse_init(&loop->pulse);
+    sync_init(&loop->sync, jitter, now_us);
+    loop->save.saved_round = SYNC_NO_ROUND;
+    loop->times.round = loop->running.round = SYNC_NO_ROUND;
+    outer_saved_run(loop, loop->run_id);
+    *loop_p = loop;
+    return STATUS_OK;
+}
+
+void outer_loop_destroy(struct outer_loop *loop)
+{
+    if (!loop) return;
+    outer_save_join(loop);
+    outer_memory_finish(loop);
+    pulse_finish(&loop->pulse);
+    mem_free(loop);
+}
+
+double outer_waited(struct outer_loop *loop, uint64_t since_us, uint64_t now_us)
+{
+    double span = now_us > since_us ? (double)(now_us - since_us) / 1e6 : 0, applied = loop->applied_s;
+    loop->applied_s = loop->running.apply_s;
+    span -= loop->applied_s - applied;
+    return span > 0 ? span : 0;
+}
+
+uint64_t outer_stopwatch(const struct outer_loop *loop)
+{
+    return loop->setup.stopwatch_us ? loop->setup.stopwatch_us() : 0;
+}
+
+/* Show the work's state to the heartbeats. */
+static void refresh_pulse(struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+    uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
+    uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
+    for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
+    pulse_state(&loop->pulse, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    if (s->phase != SYNC_JOINED) pulse_part(&loop->pulse);
+}
+
+/* ---- messages -----------------------------------------------------------------------------------------------------
+ */
+
+static void other_run(struct outer_loop *loop)
+{
+    sync_fail(&loop->sync, "this address serves another run now: start the worker again to join that one");
+}
+
+/* A run's configuration never changes; another one means that the address serves another run now. */
+static void repeated_config(struct outer_loop *loop, const struct msg_config *m, uint64_t now_us)
+{
+    if (m->config_hash != loop->config_hash || memcmp(m->run_id, loop->run_id, WIRE_UUID) != 0) {
+        other_run(loop);
+        return;
+    }
+    sync_configured(&loop->sync, loop->async, loop->n_fragments, NULL, now_us);
+}
+
+static void on_config(struct outer_loop *loop, const struct msg_config *m, uint64_t now_us)
+{
+    struct err err = {0};
+    if (!sync_on_config(&loop->sync, now_us)) return;
+    if (loop->configured) {
+        repeated_config(loop, m, now_us);
+        return;
+    }
+    memcpy(loop->run_id, m->run_id, WIRE_UUID);
+    loop->config_hash = m->config_hash;
+    enum status status = loop->setup.on_config(loop->setup.host_ctx, m, &loop->model, &err);
+    if (status == STATUS_OK) status = outer_memory_init(loop, &err);
+    if (status != STATUS_OK) {
+        sync_fail(&loop->sync, err.msg[0] ? err.msg : status_text(status));
+        return;
+    }
+    loop->configured = true;
+    outer_restore(loop, now_us); /* ends with sync_configured */
+}
+
+static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uint64_t now_us)
+{
+    bool held = loop->sync.holds;
+    uint64_t version = loop->sync.f[0].version;
+    if (!sync_on_welcome(&loop->sync, m, now_us)) return;
+    pulse_join(&loop->pulse, m->session, m->heartbeat_ms);
+    if (loop->sync.holds) {
+        log_debug("joined: continues at version %" PRIu64, loop->sync.f[0].version);
+        return;
+    }
+    if (held && version > m->current[0].version)
+        log_warn("this worker holds version %" PRIu64 " and the run's log ends at %" PRIu64 " (a power cut there, or "
+                 "an older copy of the folder): it starts from a snapshot",
+                 version, m->current[0].version);
+    else if (held)
+        log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");
+    outer_forget_deltas(loop);
+    outer_make_first(loop, m, now_us);
+}
+
+static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint64_t now_us)
+{
+    enum sync_phase before = loop->sync.phase;
+    bool said = !strcmp(loop->sync.text, m->text);
+    sync_on_refuse(&loop->sync, m, now_us);
+    if (m->code == REFUSE_RUN && loop->configured && loop->sync.phase == SYNC_STOPPED)
+        other_run(loop); /* not that our state is of a wrong run */
+    else if (before == SYNC_JOINED && loop->sync.phase == SYNC_HELLO)
+        log_info("the coordinator does not know this session (%s): joins again", m->text);
+    else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
+        log_warn("the coordinator refused a message: %s", m->text);
+    else if (!said && m->code == REFUSE_NAME && loop->sync.phase != SYNC_STOPPED)
+        log_warn("%s; asks again for %d s, in case it was an earlier life of this one", m->text,
+                 SYNC_NAME_US / 1000000);
+    else if (!said && loop->sync.phase != SYNC_STOPPED && !strcmp(loop->sync.text, m->text))
+        log_warn("not let in for now, asks again: %s", m->text);
+}
+
+static void note_delivered(struct outer_loop *loop, uint64_t now_us)
+{
+    if (loop->sync.state != WORKER_WAITING || loop->delivered_us) return;
+    loop->delivered_us = now_us;
+    loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
+}
+
+static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint64_t now_us)
+{
+    uint32_t lost;
+    sync_on_credit(&loop->sync, m, now_us);
+    while (sync_take_lost(&loop->sync, &lost)) {
+        log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round",
+                 m->round + 1, lost);
+        outer_rollback(loop, lost);
+    }
+    note_delivered(loop, now_us);
+}
+
+static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint64_t now_us)
+{
+    if (!sync_on_reject(&loop->sync, m, now_us)) return;
+    log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round + 1, m->fragment, m->text);
+    if (m->code == REJECT_NONFINITE)
+        outer_spoilt(loop, m->fragment, m->round);
+    else
+        outer_rollback(loop, m->fragment);
+    for (uint32_t lost; sync_take_lost(&loop->sync, &lost);) outer_rollback(loop, lost);
+}
+
+void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const struct msg *m, uint64_t now_us)
+{
+    struct sync *s = &loop->sync;
+    if (s->phase == SYNC_STOPPED || lane != msg_lane(m->type)) return;
+    pulse_heard(&loop->pulse, m, now_us);
+    switch (m->type) {
+    case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
+    case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
+    case MSG_REFUSE: on_refuse(loop, &m->refuse, now_us); break;
+    case MSG_ASSIGN: sync_on_assign(s, &m->assign, now_us); break;
+    case MSG_EVAL: sync_on_eval(s, &m->eval, now_us); break;
+    case MSG_CREDIT: on_credit(loop, &m->credit, now_us); break;
+    case MSG_REJECT: on_reject(loop, &m->reject, now_us); break;
+    case MSG_CHUNK: outer_on_chunk(loop, &m->chunk, now_us); break;
+    case MSG_DONE: sync_on_done(s, &m->done, now_us); break;
+    default: break;
+    }
+    sync_set_rtt(s, pulse_rtt_us(&loop->pulse));
+    outer_apply_ready(loop, now_us);
+    outer_save_refusal(loop, now_us);
+    refresh_pulse(loop);
+}
+
+void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
+{
+    outer_save_tick(loop, now_us);
+    outer_apply_ready(loop, now_us);
+    outer_save_refusal(loop, now_us);
+    outer_send_due(loop, now_us);
+    refresh_pulse(loop);
+}
+
+uint64_t outer_loop_deadline_us(const struct outer_loop *loop)
+{
+    uint64_t due = sync_deadline_us(&loop->sync);
+    return loop->save.running && loop->save.look_us < due ? loop->save.look_us : due;
+}
+
+/* ---- what the caller sees -----------------------------------------------------------------------------------------
+ */
+
+enum outer_want outer_loop_want(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    if (s->phase == SYNC_STOPPED) return s->refused ? OUTER_FAILED : OUTER_DONE;
+    if (s->done) return OUTER_WAIT; /* for tick to say LEAVE */
+    if (s->state == WORKER_EVALUATING || sync_wants_eval(s)) return OUTER_EVAL;
+    if (s->state == WORKER_TRAINING || sync_wants_training(s)) return OUTER_TRAIN;
+    return OUTER_WAIT;
+}
+
+bool outer_loop_refused(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    return s->phase == SYNC_STOPPED && s->refused && s->refused != SYNC_FAILED_HERE;
+}
+
+const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
+{
+    char what[WIRE_TEXT_MAX] = "";
+    if (loop->sync.phase == SYNC_STOPPED) return loop->sync.text;
+    sync_waits_for(&loop->sync, what, sizeof what);
+    uint64_t heard = pulse_heard_us(&loop->pulse);
+    if (heard && now_us > heard + PULSE_SILENT_US)
+        snprintf(loop->text, sizeof loop->text, "the coordinator, which has not answered for %.0f s%s%s",
+                 (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? "; then for " : "",
+                 loop->sync.phase == SYNC_JOINED ? what : "");
+    else
+        snprintf(loop->text, sizeof loop->text, "%s", what);
+    return loop->text;
+}
+
+struct pulse *outer_loop_pulse(struct outer_loop *loop)
+{
+    return &loop->pulse;
+}
+
+const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop)
+{
+    return loop->sync.state == WORKER_TRAINING || loop->sync.has_task ? &loop->sync.task : NULL;
+}
+
+const struct msg_eval *outer_loop_evaluation(const struct outer_loop *loop)
+{
+    return loop->sync.eval.pending || loop->sync.eval.running ? &loop->sync.eval.task : NULL;
+}
+
+const float *outer_loop_params(const struct outer_loop *loop)
+{
+    return loop->theta;
+}
+
+uint64_t outer_loop_version(const struct outer_loop *loop, uint32_t fragment)
+{
+    return fragment < loop->n_fragments ? loop->sync.f[fragment].version : 0;
+}
+
+const struct outer_times *outer_loop_times(const struct outer_loop *loop)
+{
+    return &loop->times;
+}
+
+bool outer_loop_on_device(const struct outer_loop *loop)
+{
+    return loop->maker != NULL;
+}
+
+const float *outer_loop_device_params(const struct outer_loop *loop)
+{
+    return loop->maker ? delta_maker_base(loop->maker) : NULL;
+}
+
+void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
+{
+    if (!sync_wants_training(&loop->sync)) return;
+    sync_train_begin(&loop->sync, now_us);
+    if (loop->inner_spoilt) outer_inner_anew(loop);
+    for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
+    if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
+    outer_anchor_all(loop);
+    refresh_pulse(loop);
+}
+
+void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
+{
+    pulse_step(&loop->pulse, step, step_us);
+}
+
+void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
+{
+    if (!sync_wants_eval(&loop->sync)) return;
+    sync_eval_begin(&loop->sync, now_us);
+    outer_anchor_all(loop);
+    refresh_pulse(loop);
+}
+
+void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, uint64_t now_us)
+{
+    sync_eval_done(&loop->sync, loss_sum, tokens, now_us);
+    outer_loop_tick(loop, now_us);
+}
+
+uint64_t outer_loop_session(const struct outer_loop *loop)
+{
+    return loop->sync.phase == SYNC_JOINED ? loop->sync.session : 0;
+}
+
+enum status outer_loop_metrics(struct outer_loop *loop, const struct msg_metrics *metrics)
+{
+    uint64_t session = outer_loop_session(loop);
+    if (!session) return STATUS_CLOSED;
+    loop->out.type = MSG_METRICS;
+    loop->out.metrics = *metrics;
+    loop->out.metrics.session = session;
+    return outer_send(loop, WIRE_CONTROL);
+}
+
+void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us)
+{
+    const struct sync *s = &loop->sync;
+    outer_save_join(loop);
+    bool training = s->state == WORKER_TRAINING;
+    /* A step of ddp that is given up has changed nothing: it can be saved as the end of the round before. */
+    bool whole = !training || (loop->configured && loop->model.config->train.method == METHOD_DDP);
+    uint64_t round = s->round != SYNC_NO_ROUND && !training ? s->round : s->last_round;
+    bool boundary = loop->configured && s->holds && whole && round != SYNC_NO_ROUND;
+    if (boundary && loop->save.saved_round != round && loop->model.config->checkpoint.worker_every) {
+        outer_save_begin(loop, round, now_us);
+        outer_save_join(loop);
+    }
+    sync_leave(&loop->sync, text, now_us);
+    outer_loop_tick(loop, now_us);
+}

@@ -1,0 +1,276 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "compress/relay.h"
+#include "worker/outer/outer_loop_impl.h"
+#include "worker/outer/outer_move.h"
+
+enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is loaded anew */
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "snapshots are assembled in place");
+
+/* ---- assembling ---------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t snapshot_bytes(const struct outer_fragment *f)
+{
+    return SNAPSHOT_HEAD_BYTES + f->count * sizeof(float);
+}
+
+/* The head goes to its own place, the floats straight into theta: what was there is not needed any more. */
+static void put_snapshot(struct outer_loop *loop, struct outer_fragment *f, uint64_t offset, const uint8_t *data,
+                         size_t size)
+{
+    while (size && offset < SNAPSHOT_HEAD_BYTES) {
+        f->snapshot_head[offset++] = *data++;
+        size--;
+    }
+    if (size) memcpy((uint8_t *)(loop->theta + f->offset) + (offset - SNAPSHOT_HEAD_BYTES), data, size);
+}
+
+/* The coordinator leaves out of a relayed update what this worker sent itself: it is put there from its own payload.
+ * The checksum of the whole object is still to come; when it does not match, all of the bytes are fetched. */
+static void take_own(struct outer_loop *loop, uint32_t i)
+{
+    struct outer_fragment *f = &loop->f[i];
+    const struct sync_fragment *sf = &loop->sync.f[i];
+    struct update u;
+    uint64_t from, to;
+    size_t at;
+    if (!f->pending || f->damaged || sf->complete || sf->own_to) return;
+    if (update_peek(&u, loop->named, WIRE_NAMED_MAX, f->object, sf->have, &at) != STATUS_OK || strcmp(u.codec, "relay"))
+        return;
+    for (uint32_t k = 0; k < u.n_named; k++) {
+        if (u.named[k].worker_id != loop->sync.worker_id || u.named[k].round != loop->sync.round) continue;
+        if (relay_range(f->object + at, sf->have - at, u.n_named, k, &from, &to) != STATUS_OK) return;
+        if (to - from != f->payload_size || to >= sf->total - at) return;
+        memcpy(f->object + at + from, f->payload, f->payload_size);
+        sync_on_own(&loop->sync, i, at + from, at + to);
+        return;
+    }
+}
+
+/* Asking for it again would not help. */
+static void no_memory(struct outer_loop *loop, uint64_t bytes)
+{
+    snprintf(loop->text, sizeof loop->text,
+             "no memory for an update of %.1f MB: codec.down relays the deltas of all workers", (double)bytes / 1e6);
+    sync_fail(&loop->sync, loop->text);
+}
+
+void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us)
+{
+    sync_on_chunk(&loop->sync, m->size, now_us);
+    if (!sync_expects(&loop->sync, m->kind, m->fragment, m->key)) return;
+    struct outer_fragment *f = &loop->f[m->fragment];
+    const struct sync_fragment *sf = &loop->sync.f[m->fragment];
+    uint64_t have = sf->have;
+    bool snapshot = m->kind == OBJECT_SNAPSHOT;
+    enum status room = snapshot ? STATUS_OK : outer_object_room(f, m->total);
+    if (room == STATUS_NOMEM) {
+        no_memory(loop, m->total);
+        return;
+    }
+    bool fits = snapshot ? m->total == snapshot_bytes(f) : room == STATUS_OK;
+    if (!fits || (sf->total && m->total != sf->total) || m->offset > m->total || m->size > m->total - m->offset) {
+        log_warn("chunk of %s %" PRIu64 ", fragment %u has impossible sizes: ignored", snapshot ? "snapshot" : "update",
+                 m->key, m->fragment);
+        return;
+    }
+    if (m->offset > have || m->offset + m->size <= have) return; /* a gap, or nothing new */
+    if (crc32c(0, m->data, m->size) != m->crc) {
+        log_warn("chunk of fragment %u does not match its checksum: asked for again", m->fragment);
+        return;
+    }
+    size_t skip = (size_t)(have - m->offset);
+    if (snapshot)
+        put_snapshot(loop, f, have, m->data + skip, m->size - skip);
+    else
+        memcpy(f->object + have, m->data + skip, m->size - skip);
+    sync_on_progress(&loop->sync, m->fragment, m->offset + m->size, m->total, now_us);
+    if (!snapshot && loop->relays) take_own(loop, m->fragment);
+}
+
+/* ---- applying -----------------------------------------------------------------------------------------------------
+ */
+
+static void drop_everything(struct outer_loop *loop, uint64_t now_us)
+{
+    outer_forget_deltas(loop);
+    sync_drop(&loop->sync, now_us);
+}
+
+static void damaged(struct outer_loop *loop, uint32_t i, const char *what, uint64_t now_us)
+{
+    struct outer_fragment *f = &loop->f[i];
+    log_error("fragment %u, version %" PRIu64 ": %s", i, loop->sync.f[i].get_version, what);
+    if (++f->damaged < DAMAGED_MAX) {
+        sync_on_damaged(&loop->sync, i, now_us);
+        return;
+    }
+    f->damaged = 0;
+    drop_everything(loop, now_us);
+}
+
+static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
+{
+    struct outer_fragment *f = &loop->f[i];
+    struct snapshot_head head;
+    if (snapshot_head_decode(&head, f->snapshot_head, sizeof f->snapshot_head) != STATUS_OK || head.fragment != i ||
+        head.version != loop->sync.f[i].get_version || head.count != f->count) {
+        damaged(loop, i, "the snapshot's head is malformed", now_us);
+        return;
+    }
+    uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
+    if (hash != head.hash) {
+        damaged(loop, i, "the snapshot does not match its hash", now_us);
+        return;
+    }
+    f->hash = hash;
+    f->damaged = 0;
+    sync_loaded(&loop->sync, i, head.version, now_us);
+    log_debug("loaded fragment %u at version %" PRIu64, i, head.version);
+}
+
+/* The deltas themselves: merge them as the coordinator did; its step is still to be taken. */
+static enum status merge_relayed(struct outer_loop *loop, const struct outer_fragment *f, uint32_t i,
+                                 const struct update *u)
+{
+    struct merge merge;
+    const float *theta = loop->theta + f->offset;
+    TRY(relay_split(loop->deltas, u->n_named, u->payload, u->payload_size));
+    for (uint32_t k = 0; k < u->n_named; k++) loop->weights[k] = loop->deltas[k].tokens = u->named[k].tokens;
+    TRY(merge_start(&merge, &loop->merger, loop->model.layout, i, f->up, theta, loop->scratch, loop->weights,
+                    u->n_named));
+    return relay_merge(&merge, loop->deltas);
+}
+
+static bool is_relayed(const struct outer_loop *loop, const struct update *u)
+{
+    return loop->relays && !strcmp(u->codec, "relay");
+}
+
+/* Check the assembled update without changing anything: it is open in *view, or if relayed merged in scratch. */
+static const char *open_update(struct outer_loop *loop, uint32_t i, struct update *u, struct codec_view *view)
+{
+    struct outer_fragment *f = &loop->f[i];
+    const struct sync_fragment *sf = &loop->sync.f[i];
+    if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK)
+        return "the update is malformed";
+    if (u->fragment != i || u->version != sf->version + 1) return "the update is another one than was asked for";
+    bool relayed = is_relayed(loop, u);
+    if (!relayed && (!f->down || strcmp(u->codec, codec_spec(f->down)) != 0))
+        return "the update's codec is not the run's codec.down";
+    enum status status = relayed ? merge_relayed(loop, f, i, u)
+                                 : codec_open(f->down, u->payload, u->payload_size, NULL, view);
+    if (status == STATUS_NONFINITE) return "the update holds NaN or infinity";
+    return status == STATUS_OK ? NULL : "the update's payload is malformed";
+}
+
+static void move_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
+{
+    const struct outer_fragment *f = &loop->f[i];
+    const struct outer_move_sgd step = {.lr = loop->model.config->outer.learning_rate, .parameters = loop->lossless,
+                                        .increment = u->form == UPDATE_INCREMENT};
+    if (is_relayed(loop, u))
+        outer_move_step(loop->model.pool, &step, loop->scratch, loop->theta + f->offset, f->count);
+    else
+        outer_move_view(loop->model.pool, view, u->form == UPDATE_PARAMETERS, loop->theta + f->offset);
+}
+
+static uint64_t named_round(const struct outer_loop *loop, const struct update *u)
+{
+    uint64_t round = SYNC_NO_ROUND;
+    for (uint32_t i = 0; i < u->n_named; i++) {
+        if (u->named[i].worker_id != loop->sync.worker_id || loop->sync.worker_id == UINT32_MAX) continue;
+        if (u->named[i].round == loop->sync.round) return loop->sync.round;
+        if (round == SYNC_NO_ROUND || u->named[i].round > round) round = u->named[i].round;
+    }
+    return round;
+}
+
+static void note_round_end(struct outer_loop *loop, uint64_t now_us)
+{
+    if (loop->sync.round != SYNC_NO_ROUND || loop->running.round == SYNC_NO_ROUND) return;
+    if (loop->delivered_us)
+        loop->running.wait_s = outer_waited(loop, loop->delivered_us, now_us);
+    else
+        loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
+    loop->times = loop->running;
+    loop->running = (struct outer_times){.round = SYNC_NO_ROUND};
+}
+
+static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t now_us)
+{
+    struct outer_fragment *f = &loop->f[i];
+    struct update u;
+    struct codec_view view;
+    uint64_t started = outer_stopwatch(loop), took;
+    enum worker_state state = loop->sync.state;
+    const char *wrong = open_update(loop, i, &u, &view);
+    if (wrong) {
+        damaged(loop, i, wrong, now_us);
+        return;
+    }
+    move_theta(loop, i, &u, &view);
+    uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
+    if (hash != u.theta_hash) {
+        log_error("fragment %u at version %" PRIu64 " has hash %016" PRIx64 ", the run has %016" PRIx64
+                  ": this worker's parameters went wrong (memory fault or software defect); it drops them and loads a "
+                  "snapshot",
+                  i, u.version, hash, u.theta_hash);
+        drop_everything(loop, now_us);
+        return;
+    }
+    uint64_t before = f->hash;
+    f->hash = hash;
+    f->damaged = 0;
+    outer_anchor_update(loop, i, before, &u);
+    switch (sync_applied(&loop->sync, i, u.round, named_round(loop, &u), now_us)) {
+    case SYNC_NAMED:
+        feedback_commit(&f->fb);
+        f->pending = false;
+        break;
+    case SYNC_NAMED_LATER:
+        log_debug("fragment %u: the run merged work that this worker does not remember: its residual is reset", i);
+        outer_residual_reset(loop, i);
+        f->pending = false;
+        break;
+    case SYNC_NOT_MINE: break;
+    }
+    took = outer_stopwatch(loop) - started;
+    bool of_round = state == WORKER_TRAINING || state == WORKER_SENDING || state == WORKER_WAITING;
+    if (of_round) loop->running.apply_s += (double)took / 1e6; /* who catches up has no round yet */
+    note_round_end(loop, now_us + took);
+}
+
+void outer_apply_ready(struct outer_loop *loop, uint64_t now_us)
+{
+    uint32_t i;
+    while (sync_apply(&loop->sync, &i)) {
+        if (loop->sync.f[i].loading)
+            load_snapshot(loop, i, now_us);
+        else
+            apply_update_object(loop, i, now_us);
+    }
+    note_round_end(loop, now_us);
+}
+
+void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        const struct sync_fragment *sf = &loop->sync.f[i];
+        if (w->snapshot[i].version != 0 || !sf->loading || sf->have) continue; /* it is on its way here, or has come */
+        float *theta = loop->theta + f->offset;
+        layout_fill(loop->model.layout, i, loop->model.config->run.seed, theta);
+        uint64_t hash = hash_floats(loop->model.pool, theta, f->count);
+        if (hash != w->snapshot[i].hash) continue; /* the run starts from existing weights: they are downloaded */
+        f->hash = hash;
+        sync_loaded(&loop->sync, i, 0, now_us);
+    }
+}

@@ -1,0 +1,144 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/config/codec_spec.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "compress/relay.h"
+#include "worker/outer/outer_loop_impl.h"
+
+enum { UPDATE_HEAD_MAX = 512 };
+
+static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err *err)
+{
+    struct outer_fragment *f = &loop->f[i];
+    const struct config *config = loop->model.config;
+    const struct layout *layout = loop->model.layout;
+    f->offset = layout->fragments[i].offset;
+    f->count = layout->fragments[i].count;
+    TRY(codec_create_for_fragment(&f->up, config_up_spec(config, i), layout, i, err));
+    char down[CODEC_SPEC_MAX];
+    config_down_spec(config, i, down);
+    if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
+    if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,
+                       (double)f->count * 4e-6);
+    f->payload_cap = codec_bound(f->up);
+    f->object_cap = f->object_max =
+        (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
+    if (loop->relays) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
+    f->payload = mem_alloc(1, f->payload_cap);
+    f->object = mem_alloc(1, f->object_cap);
+    if (!f->payload || !f->object)
+        return err_set(err, STATUS_NOMEM, "no memory for the buffers of fragment %u (%.1f MB)", i,
+                       (double)(f->payload_cap + f->object_cap) / 1e6);
+    return STATUS_OK;
+}
+
+enum status outer_object_room(struct outer_fragment *f, size_t bytes)
+{
+    if (bytes <= f->object_cap) return STATUS_OK;
+    if (bytes > f->object_max) return STATUS_LIMIT;
+    uint8_t *larger = mem_resize(f->object, f->object_cap, bytes);
+    if (!larger) return STATUS_NOMEM;
+    f->object = larger;
+    f->object_cap = bytes;
+    return STATUS_OK;
+}
+
+/* What merging relayed deltas takes. */
+static enum status merger_make(struct outer_loop *loop, struct err *err)
+{
+    size_t part_max = 0;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        if (merge_part_max(loop->f[i].up) > part_max) part_max = merge_part_max(loop->f[i].up);
+    loop->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->deltas);
+    loop->weights = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->weights);
+    enum status status = merger_init(&loop->merger, loop->model.config, loop->lossless, loop->model.pool, part_max);
+    return loop->deltas && loop->weights && status == STATUS_OK
+               ? STATUS_OK
+               : err_set(err, STATUS_NOMEM, "no memory to merge relayed deltas");
+}
+
+static enum status layout_bytes_init(struct outer_loop *loop, struct err *err)
+{
+    loop->layout_size = layout_encoded_size(loop->model.layout);
+    loop->layout_bytes = mem_alloc(1, loop->layout_size);
+    if (!loop->layout_bytes) return err_set(err, STATUS_NOMEM, "no memory for the layout");
+    struct writer w = writer_of(loop->layout_bytes, loop->layout_size);
+    layout_encode(loop->model.layout, &w);
+    return w.bad ? err_set(err, STATUS_LIMIT, "the layout does not fit its own size") : STATUS_OK;
+}
+
+/* Where the parameters are on a device: the deltas are made there, too, or the host does without. */
+static enum status maker_make(struct outer_loop *loop, struct err *err)
+{
+    struct delta_source sources[LAYOUT_FRAGMENTS_MAX];
+    const struct outer_model *model = &loop->model;
+    if (!model->device || model->config->train.method == METHOD_DDP || loop->lossless) return STATUS_OK;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        sources[i] = (struct delta_source){
+            .offset = f->offset, .count = f->count, .codec = f->up, .down = f->down, .feedback = &f->fb};
+    }
+    enum status status =
+        delta_maker_create(&loop->maker, model->device, model->device_theta, sources, loop->n_fragments, err);
+    if (status != STATUS_UNSUPPORTED && status != STATUS_NOMEM) return status;
+    log_info("deltas are made by the CPU: %s", err->msg);
+    *err = (struct err){0};
+    return STATUS_OK;
+}
+
+enum status outer_memory_init(struct outer_loop *loop, struct err *err)
+{
+    const struct config *config = loop->model.config;
+    const struct layout *layout = loop->model.layout;
+    uint64_t largest = 0;
+    loop->async = config->train.method == METHOD_ASYNC;
+    loop->lossless = codec_spec_lossless(config->codec.up);
+    loop->feedback = config_error_feedback(config, config->codec.up);
+    loop->relays = config_may_relay(config);
+    loop->n_params = layout->n_params;
+    loop->n_fragments = layout->n_fragments;
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
+        TRY(fragment_init(loop, i, err));
+    }
+    if (loop->relays) TRY(merger_make(loop, err));
+    TRY(layout_bytes_init(loop, err));
+    loop->theta = mem_alloc(loop->n_params, sizeof *loop->theta);
+    loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
+    loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
+    loop->parts = mem_alloc(OUTER_PARTS_MAX + 1 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
+    bool all = loop->theta && loop->scratch && loop->named && loop->parts;
+    if (all) TRY(maker_make(loop, err));
+    /* Updates that come while it trains move theta: what it started from is kept, by the maker where there is one. */
+    loop->base = loop->async && !loop->maker ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
+    if (all && loop->base) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
+}
+
+void outer_memory_finish(struct outer_loop *loop)
+{
+    delta_maker_destroy(loop->maker);
+    for (uint32_t i = 0; i < LAYOUT_FRAGMENTS_MAX; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        codec_destroy(f->up);
+        codec_destroy(f->down);
+        feedback_finish(&f->fb);
+        mem_free(f->payload);
+        mem_free(f->object);
+    }
+    if (loop->base != loop->theta) mem_free(loop->base);
+    mem_free(loop->theta);
+    mem_free(loop->scratch);
+    mem_free(loop->named);
+    merger_finish(&loop->merger);
+    mem_free(loop->deltas);
+    mem_free(loop->weights);
+    mem_free(loop->parts);
+    mem_free(loop->layout_bytes);
+}

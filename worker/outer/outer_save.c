@@ -1,0 +1,283 @@
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "worker/outer/outer_loop_impl.h"
+
+enum {
+    DDP_SAVE_ROUNDS = 50, /* a round of ddp is one step: its residual is worth a save only now and then */
+    SAVE_LOOK_US = 2000,  /* an end of a save is seen so late */
+};
+#define SAVE_SHARE 0.005 /* what the outer path may take of the time */
+#define SAVE_SLOW_S 1.0
+
+/* ---- save ----------------------------------------------------------------------------------------------------------
+ */
+
+bool outer_save_due(const struct outer_loop *loop, uint64_t round)
+{
+    uint64_t every = loop->model.config->checkpoint.worker_every;
+    if (!every || !loop->setup.save_begin) return false;
+    if (loop->model.config->train.method == METHOD_DDP) {
+        if (!loop->feedback) return false; /* a step depends on the parameters only, which the run's log gives back */
+        every *= DDP_SAVE_ROUNDS;
+    }
+    return round % every == 0;
+}
+
+static void describe(struct outer_loop *loop, uint64_t round)
+{
+    struct saved_state *s = &loop->saved;
+    memset(s, 0, sizeof *s);
+    memcpy(s->uuid, loop->setup.uuid, WIRE_UUID);
+    memcpy(s->run_id, loop->run_id, WIRE_UUID);
+    s->layout_hash = layout_hash(loop->model.layout);
+    s->n_params = loop->n_params;
+    s->round = round;
+    s->tokens = loop->tokens;
+    s->compute_us = loop->compute_us;
+    s->loss_sum = loop->loss_sum;
+    s->steps = loop->steps;
+    s->worker_id = loop->sync.worker_id;
+    s->n_fragments = loop->n_fragments;
+    s->form = loop->form;
+    s->has_residual = loop->feedback;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        const struct outer_fragment *f = &loop->f[i];
+        s->f[i] = (struct saved_fragment){
+            .version = loop->sync.f[i].version,
+            .hash = f->hash,
+            .base_version = f->base_version,
+            .payload_size = f->pending ? f->payload_size : 0,
+            .count = f->count,
+            .payload_crc = f->payload_crc,
+            .norm = f->norm,
+        };
+    }
+}
+
+/* What a round waited for it, with nothing else to do, is said once where it is more than SAVE_SHARE of the rounds. */
+static void note_save(struct outer_loop *loop)
+{
+    uint64_t every = loop->model.config->checkpoint.worker_every;
+    double rounds_s = (double)every * (double)loop->saved.compute_us * 1e-6;
+    double held_up_s = (double)loop->save.held_up_us * 1e-6;
+    if (loop->save.slow || rounds_s == 0 || loop->model.config->train.method == METHOD_DDP) return;
+    if (held_up_s < SAVE_SLOW_S || held_up_s < SAVE_SHARE * rounds_s) return;
+    log_info("the round waited %.1f s for this worker's state (%.2f GB) to be saved, %.1f %% of the time between two "
+             "saves; checkpoint.worker_every: %.0f would bring it below %.1f %%", held_up_s,
+             (double)loop->save.bytes * 1e-9, 100 * held_up_s / (rounds_s + held_up_s),
+             ceil(held_up_s * (double)every / (SAVE_SHARE * rounds_s)), 100 * SAVE_SHARE);
+    loop->save.slow = true;
+}
+
+/* What belongs to the state, in loop->parts, where the host has it; how many, 0: it cannot be had, which was said. */
+static size_t gather(struct outer_loop *loop)
+{
+    struct outer_part *body = loop->parts;
+    struct outer_inner *inner = &loop->model.inner;
+    size_t n = 0;
+    for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
+        if (outer_residual_read(loop, i) != STATUS_OK) return 0;
+    body[n++] = (struct outer_part){.data = loop->theta, .size = loop->n_params * sizeof(float)};
+    for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
+        body[n++] = (struct outer_part){.data = loop->f[i].fb.residual, .size = loop->f[i].count * sizeof(float)};
+    size_t n_inner = inner->parts ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
+    if (inner->parts && !n_inner) return 0;
+    for (size_t i = 0; i < n_inner; i++) loop->saved.inner_size += body[n++].size;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        if (loop->f[i].pending)
+            body[n++] = (struct outer_part){.data = loop->f[i].payload, .size = loop->f[i].payload_size};
+    return n;
+}
+
+void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
+{
+    struct outer_save *save = &loop->save;
+    if (!loop->setup.save_begin) return;
+    uint64_t started = outer_stopwatch(loop);
+    describe(loop, round);
+    size_t n = gather(loop);
+    if (!n) {
+        save->failed = true;
+        return;
+    }
+    save->running = true;
+    save->round = round;
+    save->bytes = save->look_us = 0;
+    save->alone_us = UINT64_MAX;
+    for (size_t i = 0; i < n; i++) save->bytes += loop->parts[i].size;
+    sync_unsaved(&loop->sync, now_us);
+    loop->setup.save_begin(loop->setup.storage_ctx, &loop->saved, loop->parts, n);
+    save->held_up_us = outer_stopwatch(loop) - started;
+}
+
+/* False: it goes on. */
+static bool look(struct outer_loop *loop, bool wait)
+{
+    struct outer_save *save = &loop->save;
+    struct err err = {0};
+    enum status status = loop->setup.save_poll(loop->setup.storage_ctx, wait, &err);
+    if (status == STATUS_AGAIN) return false;
+    save->running = false;
+    if (status == STATUS_OK)
+        save->saved_round = save->round;
+    else if (!save->failed)
+        log_error("%s: if this worker dies now, its optimizer state is lost", err.msg);
+    save->failed = status != STATUS_OK;
+    return true;
+}
+
+void outer_save_tick(struct outer_loop *loop, uint64_t now_us)
+{
+    struct outer_save *save = &loop->save;
+    if (save->running) {
+        uint64_t left = sync_held_back_us(&loop->sync);
+        if (left == UINT64_MAX)
+            save->alone_us = UINT64_MAX;
+        else if (now_us + left < save->alone_us)
+            save->alone_us = now_us + left;
+        save->look_us = now_us + SAVE_LOOK_US;
+        if (!look(loop, false)) return;
+        if (now_us > save->alone_us) save->held_up_us += now_us - save->alone_us;
+        if (!save->failed) note_save(loop);
+    }
+    if (loop->sync.unsaved) sync_saved(&loop->sync, now_us);
+}
+
+void outer_save_join(struct outer_loop *loop)
+{
+    if (loop->save.running) (void)look(loop, true);
+}
+
+/* A delta that was refused is still in the newest state on disk, and may be taken for that of another assignment: the
+ * same round can be given out again, from the same versions and with other samples. */
+static bool holds_refused(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    if (loop->async || loop->saved.round != loop->save.saved_round || s->round != SYNC_NO_ROUND || !s->holds)
+        return false;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        const struct saved_fragment *saved = &loop->saved.f[i];
+        bool passed = saved->base_version != s->f[i].version || s->f[i].have; /* this fragment's round has closed */
+        if (saved->payload_size && !passed) return true;
+    }
+    return false;
+}
+
+void outer_save_refusal(struct outer_loop *loop, uint64_t now_us)
+{
+    if (!loop->save.running && holds_refused(loop)) outer_save_begin(loop, loop->save.saved_round, now_us);
+}
+
+/* ---- restore -------------------------------------------------------------------------------------------------------
+ */
+
+void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID])
+{
+    memset(run_id, 0, WIRE_UUID);
+    for (int age = 0; loop->setup.load && age < 2; age++) {
+        const uint8_t *data;
+        size_t size;
+        struct err err = {0};
+        if (loop->setup.load(loop->setup.storage_ctx, age, &data, &size, &err) != STATUS_OK) continue;
+        enum status status = saved_state_peek(&loop->saved, data, size, &err);
+        if (status == STATUS_OK) memcpy(run_id, loop->saved.run_id, WIRE_UUID);
+        loop->setup.release(loop->setup.storage_ctx, data, size);
+        if (status == STATUS_OK) return;
+    }
+}
+
+static enum status check_saved(const struct outer_loop *loop, struct err *err)
+{
+    const struct saved_state *s = &loop->saved;
+    if (memcmp(s->run_id, loop->run_id, WIRE_UUID) != 0)
+        return err_set(err, STATUS_MISMATCH, "it belongs to another run");
+    if (memcmp(s->uuid, loop->setup.uuid, WIRE_UUID) != 0)
+        return err_set(err, STATUS_MISMATCH, "it belongs to another worker");
+    if (s->layout_hash != layout_hash(loop->model.layout) || s->n_params != loop->n_params ||
+        s->n_fragments != loop->n_fragments)
+        return err_set(err, STATUS_MISMATCH, "its model is another one");
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct outer_fragment *f = &loop->f[i];
+        if (s->f[i].count != f->count || s->f[i].payload_size > f->payload_cap)
+            return err_set(err, STATUS_MISMATCH, "its fragments are others");
+        if (hash_floats(loop->model.pool, s->theta + f->offset, f->count) != s->f[i].hash)
+            return err_set(err, STATUS_CORRUPT, "its parameters do not match their hash");
+    }
+    return STATUS_OK;
+}
+
+/* Take over a checked state; returns true when deltas are pending. */
+static bool adopt(struct outer_loop *loop)
+{
+    const struct saved_state *s = &loop->saved;
+    const struct outer_inner *inner = &loop->model.inner;
+    bool pending = false;
+    memcpy(loop->theta, s->theta, loop->n_params * sizeof(float));
+    if (inner->load && s->inner_size && inner->load(inner->ctx, s->inner, s->inner_size) != STATUS_OK) {
+        log_warn("the saved inner optimizer does not fit this model: it starts anew");
+        if (inner->load(inner->ctx, NULL, 0) != STATUS_OK) log_error("cannot reset the inner optimizer");
+    }
+    loop->form = s->form;
+    loop->steps = s->steps;
+    loop->tokens = s->tokens;
+    loop->loss_sum = s->loss_sum;
+    loop->compute_us = s->compute_us;
+    loop->save.saved_round = s->round;
+    loop->sync.worker_id = s->worker_id;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        struct outer_fragment *f = &loop->f[i];
+        f->hash = s->f[i].hash;
+        f->base_version = s->f[i].base_version;
+        f->norm = s->f[i].norm;
+        f->payload_size = s->f[i].payload_size;
+        f->payload_crc = s->f[i].payload_crc;
+        f->pending = s->payload[i] != NULL;
+        if (f->pending) memcpy(f->payload, s->payload[i], f->payload_size);
+        if (loop->feedback && s->residual) {
+            memcpy(f->fb.residual, s->residual + f->offset, f->count * sizeof(float));
+            f->fb.pending = f->pending;
+        }
+        pending = pending || f->pending;
+    }
+    return pending;
+}
+
+void outer_restore(struct outer_loop *loop, uint64_t now_us)
+{
+    static const char *const which[] = {"newest", "older"};
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX], bytes[LAYOUT_FRAGMENTS_MAX];
+    struct saved_state *s = &loop->saved;
+    for (int age = 0; loop->setup.load && age < 2; age++) {
+        const uint8_t *data;
+        size_t size;
+        struct err err = {0};
+        enum status status = loop->setup.load(loop->setup.storage_ctx, age, &data, &size, &err);
+        if (status == STATUS_NOTFOUND) continue;
+        if (status == STATUS_OK) {
+            status = saved_state_decode(s, data, size, &err);
+            if (status == STATUS_OK) status = check_saved(loop, &err);
+            bool pending = status == STATUS_OK && adopt(loop);
+            loop->setup.release(loop->setup.storage_ctx, data, size);
+            if (status == STATUS_OK) {
+                for (uint32_t i = 0; i < loop->n_fragments; i++) {
+                    versions[i] = s->f[i].version;
+                    bytes[i] = s->f[i].payload_size;
+                }
+                sync_configured(&loop->sync, loop->async, loop->n_fragments, versions, now_us);
+                if (pending)
+                    sync_work_ready(&loop->sync, s->round, bytes, now_us);
+                else
+                    loop->sync.last_round = s->round;
+                log_info("continues from its state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1,
+                         versions[0], pending ? ", delta not yet merged" : "");
+                return;
+            }
+        }
+        log_warn("the %s saved state of this worker cannot be used: %s", which[age], err.msg);
+    }
+    sync_configured(&loop->sync, loop->async, loop->n_fragments, NULL, now_us);
+}

@@ -1,0 +1,146 @@
+#include "worker/outer/state_dir.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/base/thread.h"
+
+enum { PIECE = 1 << 20 }; /* summed while the cache has it, then written */
+
+void state_dir_init(struct state_dir *d, const char *folder)
+{
+    memset(d, 0, sizeof *d);
+    snprintf(d->current, sizeof d->current, "%s/state.bin", folder);
+    snprintf(d->previous, sizeof d->previous, "%s/state.old.bin", folder);
+    snprintf(d->spare, sizeof d->spare, "%s/state.spare.bin", folder);
+    snprintf(d->passing, sizeof d->passing, "%s/state.passing.bin", folder);
+}
+
+/* ---- a file --------------------------------------------------------------------------------------------------------
+ */
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The newest file gets the name of the one before, and that becomes the spare one, by way of a name of passage: at
+ * every instant there is a whole one, and a save killed anywhere leaves no two names for a file that is written over.
+ * Where the file system has no links the older one is kept by renaming, and for a moment it is the only one. */
+static enum status shift(const struct state_dir *d, struct err *err)
+{
+    if (!file_exists(d->current) || same_file(d->current, d->previous)) return STATUS_OK;
+    if ((rename(d->previous, d->passing) && errno != ENOENT) ||
+        (link(d->current, d->previous) && rename(d->current, d->previous)))
+        return err_set(err, STATUS_IO, "cannot keep %s as %s: %s", d->current, d->previous, strerror(errno));
+    return STATUS_OK;
+}
+
+/* The head comes last: it has the checksum of what follows it. */
+static enum status put_state(struct state_dir *d, struct file_out *out, struct err *err)
+{
+    uint64_t size = 0;
+    uint32_t crc = 0;
+    size_t head = saved_state_head(d->state, 0, 0, d->head);
+    TRY(file_out_put(out, d->head, head, err));
+    for (size_t i = 0; i < d->n_body; i++) {
+        const uint8_t *data = d->body[i].data;
+        for (size_t left = d->body[i].size, n; left; left -= n, data += n) {
+            n = left < PIECE ? left : PIECE;
+            crc = crc32c(crc, data, n);
+            TRY(file_out_put(out, data, n, err));
+        }
+        size += d->body[i].size;
+    }
+    saved_state_head(d->state, size, crc, d->head);
+    return file_out_put_head(out, d->head, head, err);
+}
+
+static enum status write_state(struct state_dir *d, struct err *err)
+{
+    struct file_out out;
+    enum status status;
+    if (!file_exists(d->spare)) rename(d->passing, d->spare); /* of a save that was killed; there need not be one */
+    TRY(file_out_open_spare(&out, d->current, d->spare, err));
+    TRY_GOTO(put_state(d, &out, err), err_abort);
+    TRY_GOTO(file_out_sync(&out, err), err_abort);
+    TRY_GOTO(shift(d, err), err_abort);
+    TRY_GOTO(file_out_commit(&out, err), err_abort);
+    rename(d->passing, d->spare);
+    return STATUS_OK;
+err_abort:
+    file_out_abort(&out);
+    return status;
+}
+
+/* ---- beside the caller ---------------------------------------------------------------------------------------------
+ */
+
+static void *run(void *arg)
+{
+    struct state_dir *d = arg;
+    d->status = write_state(d, &d->err);
+    atomic_store(&d->over, true);
+    return NULL;
+}
+
+static void save_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n)
+{
+    struct state_dir *d = ctx;
+    d->state = state;
+    d->body = body;
+    d->n_body = n;
+    d->err = (struct err){0};
+    atomic_store(&d->over, false);
+    d->begun = true;
+    d->apart = thread_start(&d->thread, run, d) == 0;
+    if (!d->apart) run(d); /* no more threads: it takes longer, and is as safe */
+}
+
+static enum status save_poll(void *ctx, bool wait, struct err *err)
+{
+    struct state_dir *d = ctx;
+    if (!d->begun) return STATUS_OK;
+    if (!wait && !atomic_load(&d->over)) return STATUS_AGAIN;
+    if (d->apart) pthread_join(d->thread, NULL);
+    d->begun = false;
+    if (d->status != STATUS_OK && err) *err = d->err;
+    return d->status;
+}
+
+/* ---- loading -------------------------------------------------------------------------------------------------------
+ */
+
+static enum status state_dir_load(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err)
+{
+    struct state_dir *d = ctx;
+    struct file_map map;
+    const char *path = age == 0 ? d->current : d->previous;
+    if (!file_exists(path)) return STATUS_NOTFOUND;
+    TRY(file_map_open(&map, path, err));
+    *data_p = map.data;
+    *size_p = map.size;
+    return STATUS_OK;
+}
+
+static void state_dir_release(void *ctx, const uint8_t *data, size_t size)
+{
+    (void)ctx;
+    struct file_map map = {.data = data, .size = size};
+    file_map_close(&map);
+}
+
+void state_dir_attach(struct state_dir *d, struct outer_setup *setup)
+{
+    setup->storage_ctx = d;
+    setup->save_begin = save_begin;
+    setup->save_poll = save_poll;
+    setup->load = state_dir_load;
+    setup->release = state_dir_release;
+}

@@ -1,0 +1,111 @@
+#include "worker/replica/replica_memory.h"
+
+#include "common/os/host_memory.h"
+#include "worker/inner/inner_shard.h"
+#include "worker/inner/shard_deal.h"
+#include "worker/replica/step_io.h"
+
+enum { STAGE_BYTES = 32 << 20 }; /* at most */
+
+size_t replica_stage_bytes(uint64_t n_params)
+{
+    uint64_t theta = n_params * sizeof(float);
+    return theta < STAGE_BYTES ? (size_t)theta : STAGE_BYTES;
+}
+
+/* The optimizer of ranks that keep a theta each: of all of them where they are `here`, else of the one that takes
+ * most. */
+static void add_shards(uint64_t fixed[MEMORY_CLASSES], const struct shard_map *map, struct device *dev, uint32_t here,
+                       size_t moment)
+{
+    for (int r = 0; r < (int)map->ranks; r++) {
+        uint64_t own = inner_shard_moment_bytes(map, r, moment), work = inner_shard_work_bytes(map, r, dev);
+        if (here == 1 && own + work < fixed[MEMORY_MOMENTS] + fixed[MEMORY_WORKSPACE]) continue;
+        fixed[MEMORY_MOMENTS] = here == 1 ? own : fixed[MEMORY_MOMENTS] + own;
+        fixed[MEMORY_WORKSPACE] = here == 1 ? work : fixed[MEMORY_WORKSPACE] + work;
+    }
+}
+
+/* Parameters, gradient and optimizer of the `here` ranks that share the memory. */
+static enum status add_vectors(struct memory_ask *ask, const struct replica_config *config, const struct layout *layout,
+                               uint32_t here)
+{
+    struct device *dev = ask->dev;
+    uint64_t *fixed = ask->fixed;
+    bool apart = config->ranks > 1 && (!dev->host_memory || config->apart); /* worker/inner/shard.h */
+    struct shard_map map = shard_map_make(layout->n_params, apart ? config->ranks : 1, config->bucket);
+    uint64_t theta = (apart ? map.padded : layout->n_params) * sizeof(float);
+    fixed[MEMORY_PARAMS] = apart ? here * theta : theta;
+    fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);
+    if (config->eval_only) return STATUS_OK;
+    fixed[MEMORY_GRADIENT] = here * theta;
+    struct inner_opt_config opt = config->opt;
+    opt.hidden_blocks = config->family->hidden_blocks;
+    if (apart) {
+        struct shard_deal deal = {0};
+        if (opt.kind == OPTIMIZER_MUON) {
+            TRY(shard_deal_make(&deal, &map, layout, opt.hidden_blocks));
+            map.deal = &deal;
+        }
+        add_shards(fixed, &map, dev, here, inner_opt_moment_size(&opt));
+        shard_deal_finish(&deal);
+    } else {
+        fixed[MEMORY_MOMENTS] = inner_opt_moment_bytes(&opt, layout->n_params);
+        fixed[MEMORY_WORKSPACE] = inner_opt_matrix_bytes(&opt, layout, dev, (int)here);
+    }
+    fixed[MEMORY_WORKSPACE] += here * inner_opt_scalar_bytes();
+    return STATUS_OK;
+}
+
+/* What is free where least is. */
+static void ask_devices(struct memory_ask *ask, struct device *const *devices, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t left, all;
+        devices[i]->ops->memory(devices[i], &left, &all);
+        if (i && left >= ask->free_bytes) continue;
+        ask->dev = devices[i];
+        ask->free_bytes = left;
+        ask->total_bytes = all;
+    }
+}
+
+enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
+                                const struct layout *layout, struct device *const *devices, struct err *err)
+{
+    struct device *dev = devices[0];
+    uint32_t here = dev->host_memory ? config->ranks : 1, accum = config->eval_only ? 1 : config->grad_accum;
+    size_t seq = config->model.block_size;
+    struct memory_ask ask = {.family = config->family, .model = &config->model, .dev = dev, .seq = seq, .ranks = here,
+                             .batch_size = config->batch_size, .batch_unit = config->ranks,
+                             .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
+                             .outer = dev->host_memory ? config->outer.host : config->outer.device};
+    if (add_vectors(&ask, config, layout, here) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory to plan the memory");
+    ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
+    if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
+    ask_devices(&ask, devices, dev->host_memory ? 1 : config->ranks);
+    if (!config->eval_only) TRY(memory_ask_share(&ask, dev->host_memory, config->sharers, err));
+    return memory_plan_make(plan, &ask, config->recompute, err);
+}
+
+enum status replica_host_plan(struct memory_plan *plan, const struct replica_config *config,
+                              const struct layout *layout, struct device *const *devices,
+                              const struct memory_plan *device, struct err *err)
+{
+    const struct replica_outer *outer = &config->outer;
+    bool maker = outer->device.anchor && !device->outer_left_out; /* deltas are made on the GPU */
+    size_t tokens = config->batch_size / config->ranks * (size_t)config->model.block_size;
+    uint64_t each = DEVICE_STAGES * replica_stage_bytes(layout->n_params) +
+                    step_io_bytes(devices[0], tokens, config->eval_only ? 1 : config->grad_accum);
+    struct memory_ask ask = {.dev = devices[0]};
+    ask.fixed[MEMORY_PARAMS] = maker ? 0 : layout->n_params * sizeof(float);
+    ask.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
+    ask.fixed[MEMORY_ANCHOR] = outer->host.anchor - (maker ? outer->base : 0);
+    ask.fixed[MEMORY_RESIDUAL] = outer->host.residual;
+    ask.fixed[MEMORY_MESSAGES] = outer->host.messages;
+    ask.fixed[MEMORY_PINNED] = config->ranks * each + (maker ? outer->pinned : 0);
+    host_memory(&ask.free_bytes, &ask.total_bytes);
+    if (!config->eval_only) TRY(memory_ask_share(&ask, true, 0, err));
+    return memory_plan_host(plan, &ask, err);
+}

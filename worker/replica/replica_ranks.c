@@ -1,0 +1,207 @@
+#include "worker/replica/replica_impl.h"
+
+#include "common/base/thread.h"
+
+/* --- one rank's work ---------------------------------------------------------------------------------------------- */
+
+/* Rows of micro-step `micro` that belong to this rank: counters are dealt micro-step by micro-step, rank by rank. */
+static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool train)
+{
+    struct replica *r = k->replica;
+    struct model_hooks hooks = shard_exchange_hooks(&k->exchange, train && micro + 1 == r->config.grad_accum);
+    const struct device_ops *ops = k->dev->ops;
+    const struct step_slot *slot = &k->io.slots[r->slot];
+    size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, count = (size_t)r->rows * r->seq;
+    size_t have = first < r->n_counters ? r->n_counters - first : 0, at = micro * count;
+    if (have > r->rows) have = r->rows;
+    TRY(batch_fill(r->source, r->counters + (have ? first : 0), have, r->rows, slot->tokens + at, slot->targets + at,
+                   k->scratch, &k->err));
+    ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
+    ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
+    r->config.family->run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
+                          r->apart ? &hooks : NULL);
+    ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
+    return STATUS_OK;
+}
+
+static enum status gradient_of_order(struct rank *k)
+{
+    struct replica *r = k->replica;
+    /* The one division of the gradient rule: by the tokens of the whole step, all ranks and micro-steps. */
+    float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
+    shard_exchange_begin(&k->exchange, r->order == ORDER_GRADIENT);
+    for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
+    if (r->apart) return shard_exchange_finish(&k->exchange, &k->err);
+    if (r->n_ranks == 1) return STATUS_OK; /* and nobody to wait for */
+    return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
+}
+
+static enum status apply_of_order(struct rank *k)
+{
+    struct replica *r = k->replica;
+    if (r->apart)
+        inner_opt_apply_apart(r->opt, k->index, k->theta, k->grad, r->lr);
+    else
+        inner_opt_apply(r->opt, k->index, k->theta, k->grad, r->lr);
+    if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
+    return r->apart ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
+}
+
+static enum status meet(struct rank *k)
+{
+    struct replica *r = k->replica;
+    const struct device_ops *ops = k->dev->ops;
+    float *buf = ops->alloc(k->dev, shard_bucket_floats(&r->map, 0) * sizeof *buf);
+    if (!buf) return err_set(&k->err, STATUS_NOMEM, "%s: no memory for a bucket of gradients", k->dev->name);
+    enum status status = shard_exchange_meet(&r->map, &k->coll, buf, r->config.gradients, &k->err);
+    ops->release(k->dev, buf);
+    return status;
+}
+
+static enum status obey(struct rank *k)
+{
+    struct replica *r = k->replica;
+    switch (r->order) {
+    case ORDER_REACH: return k->dev->ops->reached(k->dev, r->slot, &k->err);
+    case ORDER_SYNC:
+        if (r->apart && k->exchange.map) shard_exchange_settle(&k->exchange);
+        return k->dev->ops->sync(k->dev, &k->err);
+    case ORDER_MEET: return meet(k);
+    case ORDER_SPREAD: return shard_exchange_spread(&k->exchange, &k->err);
+    case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
+    case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
+    case ORDER_STEP:
+        TRY(gradient_of_order(k));
+        if (r->apart) return inner_opt_measure_apart(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
+        TRY(apply_of_order(k));
+        break;
+    case ORDER_APPLY: TRY(apply_of_order(k)); break;
+    default: return STATUS_OK;
+    }
+    k->dev->ops->mark(k->dev, r->slot);
+    /* What is over already may have failed: here the others are told. */
+    return k->dev->host_memory ? k->dev->ops->sync(k->dev, &k->err) : STATUS_OK;
+}
+
+static void work(struct rank *k)
+{
+    const struct collective_ops *ops = k->coll.ops;
+    k->err = (struct err){0};
+    ops->at_work(&k->coll, true);
+    k->status = obey(k);
+    ops->at_work(&k->coll, false);
+    if (k->status == STATUS_OK && ops->failure(&k->coll)) k->status = STATUS_CLOSED;
+    if (k->status == STATUS_OK) return;
+    if (!k->err.msg[0]) err_set(&k->err, k->status, "rank %d: %s", k->index, status_text(k->status));
+    ops->abort(&k->coll, &k->err); /* the others must not wait for this rank's share */
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *k = arg;
+    struct replica *r = k->replica;
+    uint64_t seen = 0;
+    for (;;) {
+        pthread_mutex_lock(&r->lock);
+        while (r->turn == seen) pthread_cond_wait(&r->ordered, &r->lock);
+        seen = r->turn;
+        bool quit = r->order == ORDER_QUIT;
+        pthread_mutex_unlock(&r->lock);
+        if (!quit) work(k);
+        pthread_mutex_lock(&r->lock);
+        if (--r->pending == 0) pthread_cond_signal(&r->reported);
+        pthread_mutex_unlock(&r->lock);
+        if (quit) return NULL;
+    }
+}
+
+/* --- orders ------------------------------------------------------------------------------------------------------- */
+
+static void give_order(struct replica *r, enum order order)
+{
+    pthread_mutex_lock(&r->lock);
+    r->order = order;
+    r->pending = 0;
+    for (int i = 1; i < r->n_ranks; i++) r->pending += r->ranks[i].started;
+    r->turn++;
+    pthread_cond_broadcast(&r->ordered);
+    pthread_mutex_unlock(&r->lock);
+    if (order != ORDER_QUIT) work(&r->ranks[0]);
+    pthread_mutex_lock(&r->lock);
+    while (r->pending) pthread_cond_wait(&r->reported, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* The failure that came first: one GPU that fails may take others with it. */
+static enum status order_status(struct replica *r, struct err *err)
+{
+    struct collective *coll = &r->ranks[0].coll;
+    bool failed = false;
+    for (int i = 0; i < r->n_ranks; i++) failed = failed || r->ranks[i].status != STATUS_OK;
+    if (!failed) return STATUS_OK;
+    const struct err *why = coll->ops->failure(coll);
+    return err_set(err, why->code, "%s%s", why->msg, r->apart ? "; the other ranks of this worker were stopped" : "");
+}
+
+enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,
+                        const uint64_t *counters, size_t n, struct err *err)
+{
+    r->source = source;
+    r->counters = counters;
+    r->n_counters = n;
+    r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
+    give_order(r, order);
+    return order_status(r, err);
+}
+
+enum status ranks_meet(struct replica *r, struct err *err)
+{
+    give_order(r, ORDER_MEET);
+    return order_status(r, err);
+}
+
+enum status ranks_spread(struct replica *r, struct err *err)
+{
+    give_order(r, ORDER_SPREAD);
+    return order_status(r, err);
+}
+
+/* Each rank waits for its own device: one that fails must be seen by its thread while the others wait for it. */
+enum status ranks_quiet(struct replica *r, struct err *err)
+{
+    give_order(r, ORDER_SYNC);
+    return order_status(r, err);
+}
+
+enum status ranks_reached(struct replica *r, int slot, struct err *err)
+{
+    if (r->apart) {
+        r->slot = slot;
+        give_order(r, ORDER_REACH);
+        return order_status(r, err);
+    }
+    for (int i = 0; i < r->n_ranks; i++) {
+        struct device *dev = r->ranks[i].dev;
+        TRY(dev->ops->reached(dev, slot, err));
+    }
+    return STATUS_OK;
+}
+
+enum status ranks_start(struct replica *r, struct err *err)
+{
+    for (int i = 1; i < r->n_ranks; i++) {
+        if (thread_start(&r->ranks[i].thread, rank_main, &r->ranks[i]) != 0)
+            return err_set(err, STATUS_LIMIT, "cannot start the thread of rank %d", i);
+        r->ranks[i].started = true;
+    }
+    return STATUS_OK;
+}
+
+void ranks_stop(struct replica *r)
+{
+    /* What is under way needs all ranks, and the watchdog. */
+    if (r->group_open && (r->apart || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNC);
+    give_order(r, ORDER_QUIT);
+    for (int i = 1; i < r->n_ranks; i++)
+        if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);
+}

@@ -1,0 +1,163 @@
+#include "worker/replica/shard_exchange.h"
+
+#include <string.h>
+
+#include "worker/inner/shard_deal.h"
+
+/* Tickets: gradients of bucket b, then parameters of bucket b. */
+enum { THETA_TICKETS = SHARD_BUCKETS_MAX };
+_Static_assert(2 * SHARD_BUCKETS_MAX <= COLLECTIVE_TICKETS, "two tickets a bucket");
+
+void shard_exchange_init(struct shard_exchange *x, const struct shard_map *map, struct collective *coll, float *theta,
+                         float *grad)
+{
+    *x = (struct shard_exchange){.map = map, .coll = coll, .theta = theta, .grad = grad};
+}
+
+void shard_exchange_begin(struct shard_exchange *x, bool whole)
+{
+    x->whole = whole;
+    x->n_started = 0;
+    x->status = STATUS_OK;
+    memset(x->final, 0, sizeof x->final);
+}
+
+static void start_gradients(struct shard_exchange *x, uint32_t bucket)
+{
+    float *grad = x->grad + shard_bucket_offset(x->map, bucket);
+    uint64_t floats = shard_bucket_floats(x->map, bucket);
+    const struct collective_ops *ops = x->coll->ops;
+    if (x->status != STATUS_OK) return;
+    const struct shard_deal *deal = x->map->deal;
+    if (x->whole)
+        x->status = ops->start_all_reduce(x->coll, grad, floats, bucket);
+    else if (deal)
+        x->status = ops->start_reduce(x->coll, x->grad, deal->parts + deal->first[bucket],
+                                      deal->first[bucket + 1] - deal->first[bucket], bucket);
+    else
+        x->status = ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
+    x->n_started++;
+}
+
+/* A bucket goes when its last gradient is final. All ranks run the same model, so they start the same one. */
+static void on_ready(void *ctx, uint64_t offset, uint64_t count)
+{
+    struct shard_exchange *x = ctx;
+    const struct shard_map *map = x->map;
+    for (uint32_t b = (uint32_t)(offset / map->bucket); count && b < map->n_buckets; b++) {
+        uint64_t end = shard_bucket_offset(map, b) + shard_bucket_params(map, b), part = end - offset;
+        if (part > count) part = count;
+        x->final[b] += part;
+        if (x->final[b] == shard_bucket_params(map, b) && x->warm) start_gradients(x, b);
+        offset += part;
+        count -= part;
+    }
+}
+
+static void on_needs(void *ctx, uint64_t offset, uint64_t count)
+{
+    struct shard_exchange *x = ctx;
+    const struct shard_map *map = x->map;
+    for (uint32_t b = (uint32_t)(offset / map->bucket); b < map->n_buckets && b * map->bucket < offset + count; b++) {
+        if (!x->gathering[b]) continue;
+        x->coll->ops->wait(x->coll, THETA_TICKETS + b);
+        x->gathering[b] = false;
+    }
+}
+
+struct model_hooks shard_exchange_hooks(struct shard_exchange *x, bool last)
+{
+    return (struct model_hooks){.needs = on_needs, .ready = last ? on_ready : NULL, .ctx = x};
+}
+
+/* The first time around nothing runs beside a collective: a GPU that loads a kernel on its first launch may wait for
+ * all that runs, and what runs would wait for a rank that is stuck in the same way. */
+static enum status alone(struct shard_exchange *x, struct err *err)
+{
+    return x->warm ? STATUS_OK : x->coll->dev->ops->sync(x->coll->dev, err);
+}
+
+enum status shard_exchange_finish(struct shard_exchange *x, struct err *err)
+{
+    const struct shard_map *map = x->map;
+    TRY(alone(x, err));
+    for (uint32_t b = map->n_buckets; b-- > 0 && !x->warm;) start_gradients(x, b);
+    TRY(x->status);
+    if (x->n_started != map->n_buckets)
+        return err_set(err, STATUS_STATE, "%u of %u buckets of gradients were never final",
+                       map->n_buckets - x->n_started, map->n_buckets);
+    for (uint32_t b = 0; b < map->n_buckets; b++) x->coll->ops->wait(x->coll, b);
+    TRY(alone(x, err));
+    x->warm = x->warm || x->whole; /* no parameters follow */
+    return STATUS_OK;
+}
+
+static enum status start_parameters(struct shard_exchange *x, uint32_t bucket)
+{
+    const struct shard_deal *deal = x->map->deal;
+    const struct collective_ops *ops = x->coll->ops;
+    uint64_t share = shard_bucket_floats(x->map, bucket) / x->map->ranks;
+    if (deal)
+        return ops->start_broadcast(x->coll, x->theta, deal->parts + deal->first[bucket],
+                                    deal->first[bucket + 1] - deal->first[bucket], THETA_TICKETS + bucket);
+    return ops->start_all_gather(x->coll, x->theta + shard_bucket_offset(x->map, bucket), share,
+                                 THETA_TICKETS + bucket);
+}
+
+static enum status start_copy(struct shard_exchange *x, uint32_t bucket)
+{
+    const struct collective_part part = {.offset = shard_bucket_offset(x->map, bucket),
+                                         .n = shard_bucket_params(x->map, bucket)};
+    return x->coll->ops->start_broadcast(x->coll, x->theta, &part, 1, THETA_TICKETS + bucket);
+}
+
+static enum status gather(struct shard_exchange *x, enum status (*start)(struct shard_exchange *x, uint32_t bucket),
+                          struct err *err)
+{
+    TRY(alone(x, err));
+    for (uint32_t b = 0; b < x->map->n_buckets; b++) { /* in the order in which forward needs them */
+        TRY(start(x, b));
+        x->gathering[b] = true;
+    }
+    if (!x->warm) shard_exchange_settle(x);
+    return alone(x, err);
+}
+
+enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
+{
+    TRY(gather(x, start_parameters, err));
+    x->warm = true;
+    return STATUS_OK;
+}
+
+enum status shard_exchange_meet(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
+                                struct err *err)
+{
+    enum { COPY = 1, SUMS, KINDS };
+    struct shard_exchange x;
+    struct device *dev = coll->dev;
+    shard_exchange_init(&x, map, coll, buf, buf);
+    shard_exchange_begin(&x, whole);
+    TRY(dev->ops->sync(dev, err));
+    start_gradients(&x, 0);
+    TRY(x.status);
+    coll->ops->wait(coll, 0);
+    for (int kind = 0; kind < KINDS && !whole; kind++) {
+        TRY(dev->ops->sync(dev, err));
+        TRY(kind == COPY   ? start_copy(&x, 0)
+            : kind == SUMS ? coll->ops->start_all_gather(coll, buf, 1, THETA_TICKETS)
+                           : start_parameters(&x, 0));
+        coll->ops->wait(coll, THETA_TICKETS);
+    }
+    return dev->ops->sync(dev, err);
+}
+
+enum status shard_exchange_spread(struct shard_exchange *x, struct err *err)
+{
+    return gather(x, start_copy, err);
+}
+
+void shard_exchange_settle(struct shard_exchange *x)
+{
+    on_needs(x, 0, x->map->n_params);
+}

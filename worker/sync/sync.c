@@ -1,0 +1,235 @@
+/* The work: its state, and the events that change it. The connection is in worker/sync/sync_connection.c; what follows from
+ * the state in worker/sync/sync_poll.c; downloads and uploads of objects, which are offsets and deadlines, in
+ * worker/sync/sync_flow.c; evaluations in worker/sync/sync_eval.c. */
+#include "worker/sync/sync.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/sync/sync_flow.h"
+#include "worker/sync/sync_impl.h"
+
+void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us)
+{
+    memset(s, 0, sizeof *s);
+    s->jitter = jitter;
+    s->retry_at = now_us;
+    s->state = WORKER_CATCHING_UP;
+    s->worker_id = UINT32_MAX;
+    s->round = s->last_round = SYNC_NO_ROUND;
+    sync_rate_init(&s->up, now_us);
+    sync_rate_init(&s->down, now_us);
+}
+
+/* --- the state of the work ---------------------------------------------------------------------------------------- */
+
+/* A round ends when every fragment is named or refused. */
+static void end_round(struct sync *s)
+{
+    bool rejected = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        rejected = rejected || s->f[i].upload == SYNC_UPLOAD_REJECTED;
+        s->f[i].upload = SYNC_UPLOAD_NONE;
+        s->f[i].passed = false;
+    }
+    s->last_round = s->round;
+    s->last_again = rejected;
+    s->round = SYNC_NO_ROUND;
+}
+
+bool sync_behind(const struct sync *s)
+{
+    if (!s->holds) return true;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].version < (s->has_task ? s->task.versions[i] : s->f[i].target)) return true;
+    return false;
+}
+
+void sync_settle(struct sync *s)
+{
+    bool sending = false, waiting = false;
+    if (s->done) {
+        s->state = WORKER_FINISHED;
+        return;
+    }
+    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING) return;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        enum sync_upload u = s->f[i].upload;
+        sending = sending || u == SYNC_UPLOAD_OFFERED || u == SYNC_UPLOAD_SENDING;
+        waiting = waiting || u == SYNC_UPLOAD_DELIVERED;
+    }
+    if (s->round != SYNC_NO_ROUND && !sending && !waiting) end_round(s);
+    if (sending)
+        s->state = WORKER_SENDING;
+    else if (waiting)
+        s->state = WORKER_WAITING;
+    else /* who says READY is assigned work, and must not come back from an older state after that */
+        s->state = sync_behind(s) || s->unsaved ? WORKER_CATCHING_UP : WORKER_READY;
+}
+
+void sync_drop_work(struct sync *s)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        s->f[i].upload = SYNC_UPLOAD_NONE;
+        s->f[i].passed = s->f[i].lost = false;
+    }
+    s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round, too (journal.sync snapshot) */
+    s->has_task = false;
+    s->eval.pending = s->eval.running = s->eval.answer = false;
+    s->state = WORKER_CATCHING_UP;
+}
+
+/* --- objects applied ---------------------------------------------------------------------------------------------- */
+
+void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us)
+{
+    bool all = true;
+    struct sync_fragment *f = &s->f[fragment];
+    f->loading = false;
+    f->version = version;
+    if (f->target < version) f->target = version;
+    sync_flow_next(s, fragment, now_us);
+    for (uint32_t i = 0; i < s->n_fragments; i++) all = all && !s->f[i].loading;
+    s->holds = all;
+    sync_settle(s);
+}
+
+enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    enum sync_verdict verdict = SYNC_NOT_MINE;
+    f->version++;
+    sync_flow_next(s, fragment, now_us);
+    if (named_round != SYNC_NO_ROUND) {
+        uint64_t known = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
+        if (sync_flow_pending(f) && named_round == s->round) {
+            f->upload = SYNC_UPLOAD_NAMED;
+            s->drops = 0;
+            verdict = SYNC_NAMED;
+        } else if (known == SYNC_NO_ROUND || named_round > known) {
+            verdict = SYNC_NAMED_LATER;
+        }
+    }
+    /* Closed without us although our delta may be there: ask for the verdict. */
+    if (verdict != SYNC_NAMED && !s->async && sync_flow_pending(f) && round >= s->round) {
+        f->passed = true;
+        f->upload = SYNC_UPLOAD_OFFERED;
+        f->up_at = now_us;
+    }
+    sync_settle(s);
+    return verdict;
+}
+
+bool sync_apply(const struct sync *s, uint32_t *fragment_p)
+{
+    bool frozen = s->unsaved || s->state == WORKER_EVALUATING || (s->state == WORKER_TRAINING && !s->async);
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!f->complete || s->phase == SYNC_STOPPED) continue;
+        if (!f->loading) {
+            if (frozen || !s->holds) continue;
+            if (s->eval.pending && f->version >= s->eval.task.versions[i]) continue;
+            if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;
+        }
+        *fragment_p = i;
+        return true;
+    }
+    return false;
+}
+
+/* --- work --------------------------------------------------------------------------------------------------------- */
+
+bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done) return false;
+    s->worker_id = m->worker_id;
+    /* The next assignment overtakes the update that ends this round: the update is larger. */
+    if (s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && m->round <= s->round)) return false;
+    if (s->has_task && m->round <= s->task.round) return false;
+    /* With a barrier a round may begin again for a fragment of it, refused perhaps to an earlier life of this worker;
+     * what was said of it before has the versions of then, below ours. */
+    bool again = s->last_again || !s->async;
+    if (s->last_round != SYNC_NO_ROUND && (m->round < s->last_round || (m->round == s->last_round && !again)))
+        return false;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (!s->async && s->holds && s->f[i].version > m->versions[i]) return false;
+    s->task = *m;
+    s->has_task = true;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
+    sync_settle(s); /* READY at exactly these versions, however far the run has come */
+    return true;
+}
+
+bool sync_wants_training(const struct sync *s)
+{
+    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending;
+}
+
+void sync_train_begin(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    s->round = s->task.round;
+    s->has_task = false;
+    s->state = WORKER_TRAINING;
+}
+
+void sync_train_abandon(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->state != WORKER_TRAINING) return;
+    s->round = SYNC_NO_ROUND;
+    s->state = WORKER_READY;
+    sync_settle(s);
+}
+
+void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us)
+{
+    s->round = round;
+    s->state = WORKER_SENDING;
+    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_offer(s, i, bytes[i], now_us);
+    sync_settle(s);
+}
+
+void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us)
+{
+    if (m->fragment >= s->n_fragments || m->round != s->round || !sync_flow_pending(&s->f[m->fragment])) return;
+    sync_flow_credit(s, m->fragment, m->have, m->upto, now_us);
+    sync_settle(s);
+}
+
+bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
+{
+    (void)now_us;
+    if (m->fragment >= s->n_fragments || m->round != s->round || !sync_flow_pending(&s->f[m->fragment])) return false;
+    s->f[m->fragment].upload = SYNC_UPLOAD_REJECTED;
+    /* The coordinator never gave out this round, or lost it in a crash: no other fragment of it counts either. */
+    for (uint32_t i = 0; i < s->n_fragments && m->code == REJECT_UNASSIGNED; i++) {
+        if (!sync_flow_pending(&s->f[i])) continue;
+        s->f[i].upload = SYNC_UPLOAD_REJECTED;
+        s->f[i].lost = true;
+    }
+    sync_settle(s);
+    return true;
+}
+
+bool sync_take_lost(struct sync *s, uint32_t *fragment_p)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        if (!s->f[i].lost) continue;
+        s->f[i].lost = false;
+        *fragment_p = i;
+        return true;
+    }
+    return false;
+}
+
+void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase != SYNC_JOINED || s->done) return;
+    s->done = s->leave_due = s->finished = true;
+    snprintf(s->text, sizeof s->text, "%s", m->text);
+    sync_settle(s);
+}

@@ -1,0 +1,194 @@
+/* The connection: HELLO, CONFIGURING, JOINING, JOINED, and what ends it. */
+#include "worker/sync/sync.h"
+
+#include <stdio.h>
+
+#include "worker/sync/sync_flow.h"
+#include "worker/sync/sync_impl.h"
+
+enum {
+    REFUSED_WAIT_US = 5000000, /* "full", "stopping" and "name taken" are asked again after this */
+    NAME_WAIT_LAST_US = 15000000,
+    STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
+};
+
+bool sync_on_config(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase != SYNC_HELLO) return false;
+    s->phase = SYNC_CONFIGURING;
+    return true;
+}
+
+static void retry_start(struct sync *s, uint64_t at_us)
+{
+    s->retry_at = at_us;
+    s->retry_wait = 0;
+}
+
+void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us)
+{
+    if (s->phase != SYNC_CONFIGURING) return;
+    if (s->n_fragments == 0) {
+        s->async = async;
+        s->n_fragments = n_fragments;
+        s->holds = versions != NULL;
+        for (uint32_t i = 0; i < n_fragments; i++) {
+            s->f[i].loading = !versions;
+            s->f[i].version = s->f[i].target = versions ? versions[i] : 0;
+        }
+    }
+    s->phase = SYNC_JOINING;
+    s->text[0] = '\0';
+    retry_start(s, now_us);
+}
+
+/* A JOIN that was repeated while its answer was on the way says less than what is held by now. */
+static bool covers(const struct sync *s, const struct msg_welcome *w)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].version < w->snapshot[i].version || s->f[i].version > w->current[i].version) return false;
+    return s->phase == SYNC_JOINED;
+}
+
+/* A fragment that was loaded while others were not yet. */
+static bool is_loaded(const struct sync *s, uint32_t fragment, struct wire_version snapshot)
+{
+    const struct sync_fragment *f = &s->f[fragment];
+    return !s->holds && !f->loading && f->version == snapshot.version && f->snapshot_hash == snapshot.hash;
+}
+
+/* Start on the snapshots, or go on with them; replaying begins when all of them are loaded. */
+static void load_snapshots(struct sync *s, const struct wire_version *snapshots, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (!is_loaded(s, i, snapshots[i])) sync_flow_load(s, i, snapshots[i], now_us);
+    s->holds = false;
+}
+
+bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
+{
+    bool known = w->worker_id != UINT32_MAX; /* otherwise ids are given later, and ASSIGN brings ours */
+    if (s->phase == SYNC_JOINED && w->session == s->session) {
+        if (known) s->worker_id = w->worker_id;
+        return false;
+    }
+    /* A repeated JOIN makes another session, which replaces the one before: the later WELCOME counts. */
+    if (s->phase != SYNC_JOINING && s->phase != SYNC_JOINED) return false;
+    if (w->n_fragments != s->n_fragments) {
+        sync_fail(s, "the coordinator counts fragments differently: both sides must run the same version of atoll");
+        return false;
+    }
+    bool resume = s->holds && (w->resume || covers(s, w));
+    s->phase = SYNC_JOINED;
+    s->session = w->session;
+    if (known) s->worker_id = w->worker_id;
+    s->joined_at = now_us;
+    s->bind_due = true;
+    s->name_since = 0;
+    s->text[0] = '\0';
+    if (!resume) {
+        sync_drop_work(s);
+        load_snapshots(s, w->snapshot, now_us);
+    }
+    /* Whether the last round counted, and is not given out again, its coordinator knows: this process may have been
+     * another when it was refused. A merged one has moved the versions on. */
+    s->last_again = true;
+    /* What was asked of us before belongs to the other session; the coordinator may have lost it and asks again. */
+    s->has_task = s->eval.pending = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        s->f[i].target = w->current[i].version;
+        if (resume) sync_flow_again(s, i, now_us);
+    }
+    sync_settle(s);
+    return true;
+}
+
+void sync_rejoin(struct sync *s, uint64_t now_us)
+{
+    if (s->phase == SYNC_STOPPED) return;
+    s->phase = SYNC_HELLO;
+    s->session = 0;
+    s->bind_due = false;
+    retry_start(s, now_us < s->joined_at + SYNC_CONNECT_US ? s->joined_at + SYNC_CONNECT_US : now_us);
+}
+
+void sync_drop(struct sync *s, uint64_t now_us)
+{
+    if (s->phase == SYNC_STOPPED) return;
+    sync_drop_work(s);
+    s->holds = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, (struct wire_version){0}, now_us);
+    sync_rejoin(s, now_us);
+    s->retry_at = now_us + ((uint64_t)SYNC_CONNECT_US << s->drops);
+    if (++s->drops > SYNC_DROPS_MAX)
+        sync_fail(s, "the run's updates do not lead to the run's parameters on this machine, again and again: test its "
+                     "memory, and use the same version of atoll on both sides");
+}
+
+void sync_fail(struct sync *s, const char *text)
+{
+    s->phase = SYNC_STOPPED;
+    if (!s->refused) s->refused = SYNC_FAILED_HERE;
+    snprintf(s->text, sizeof s->text, "%s", text);
+}
+
+/* Perhaps by an earlier life of this worker, on a machine that was restarted: its session ends with silence, and a
+ * minute later at most its place. Who has the name after that is another one. */
+static void refused_name(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
+{
+    char text[WIRE_TEXT_MAX];
+    if (!s->name_since) s->name_since = now_us;
+    if (now_us - s->name_since >= SYNC_NAME_US) {
+        snprintf(text, sizeof text, "%.900s (for %u s now)", m->text, (unsigned)((now_us - s->name_since) / 1000000));
+        s->refused = m->code;
+        sync_fail(s, text);
+        return;
+    }
+    uint64_t wait = REFUSED_WAIT_US + (now_us - s->name_since) / 2;
+    s->retry_at = now_us + (wait < NAME_WAIT_LAST_US ? wait : NAME_WAIT_LAST_US);
+    snprintf(s->text, sizeof s->text, "%s", m->text);
+}
+
+void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
+{
+    bool joining = s->phase == SYNC_HELLO || s->phase == SYNC_JOINING;
+    if (s->phase == SYNC_STOPPED || s->phase == SYNC_CONFIGURING) return;
+    switch (m->code) {
+    case REFUSE_UNKNOWN_SESSION:
+        if (!joining && now_us >= s->joined_at + STALE_REFUSE_US) sync_rejoin(s, now_us);
+        break;
+    case REFUSE_GONE:
+        if (!joining) sync_rejoin(s, now_us);
+        break;
+    case REFUSE_NAME:
+        if (joining) refused_name(s, m, now_us);
+        break;
+    case REFUSE_FULL:
+    case REFUSE_STOPPING:
+        if (joining) {
+            s->retry_at = now_us + REFUSED_WAIT_US;
+            snprintf(s->text, sizeof s->text, "%s", m->text);
+        }
+        break;
+    default: /* version, run, config, layout, data set, malformed: asking again would not help */
+        if (!joining) break;
+        s->refused = m->code;
+        sync_fail(s, m->text);
+        break;
+    }
+}
+
+void sync_leave(struct sync *s, const char *text, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->phase == SYNC_STOPPED) return;
+    snprintf(s->text, sizeof s->text, "%s", text);
+    s->leave_due = s->phase == SYNC_JOINED;
+    if (!s->leave_due) s->phase = SYNC_STOPPED;
+}
+
+void sync_set_rtt(struct sync *s, uint64_t rtt_us)
+{
+    s->rtt_us = rtt_us;
+}

@@ -1,0 +1,72 @@
+/* Evaluations: asked for at versions, done at exactly these, before other work. */
+#include "worker/sync/sync.h"
+
+#include <string.h>
+
+#include "worker/sync/sync_impl.h"
+
+static bool same_eval(const struct msg_eval *a, const struct msg_eval *b)
+{
+    return a->eval_id == b->eval_id && a->start == b->start && a->count == b->count &&
+           a->n_fragments == b->n_fragments && !memcmp(a->versions, b->versions, a->n_fragments * sizeof *a->versions);
+}
+
+static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
+{
+    struct sync_eval *e = &s->eval;
+    e->pending = e->running = false;
+    e->answer = true;
+    e->result = (struct msg_eval_result){.eval_id = e->task.eval_id,
+                                         .start = e->task.start,
+                                         .count = e->task.count,
+                                         .loss_sum = loss_sum,
+                                         .tokens = tokens};
+}
+
+void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
+{
+    (void)now_us;
+    struct sync_eval *e = &s->eval;
+    if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done || e->running) return;
+    if (same_eval(&e->task, m)) {
+        e->answer = e->answer || (!e->pending && e->result.eval_id == m->eval_id);
+        return;
+    }
+    e->task = *m;
+    e->pending = true;
+    /* With a barrier an evaluation comes between rounds: a task from before it missed its round. */
+    for (uint32_t i = 0; i < s->n_fragments && s->has_task && !s->async; i++)
+        s->has_task = s->task.versions[i] >= m->versions[i];
+    bool past = s->state == WORKER_TRAINING;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        past = past || (s->holds && s->f[i].version > m->versions[i]);
+        if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
+    }
+    if (past) answer_eval(s, 0, 0);
+    sync_settle(s);
+}
+
+bool sync_wants_eval(const struct sync *s)
+{
+    if (s->phase == SYNC_STOPPED || !s->eval.pending || !s->holds) return false;
+    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED) return false;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].version != s->eval.task.versions[i]) return false;
+    return true;
+}
+
+void sync_eval_begin(struct sync *s, uint64_t now_us)
+{
+    (void)now_us;
+    s->eval.pending = false;
+    s->eval.running = true;
+    s->state = WORKER_EVALUATING;
+}
+
+void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, uint64_t now_us)
+{
+    (void)now_us;
+    if (s->state == WORKER_EVALUATING) s->state = WORKER_READY;
+    if (s->eval.running) answer_eval(s, loss_sum, tokens);
+    sync_settle(s);
+}

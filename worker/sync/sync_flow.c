@@ -1,0 +1,397 @@
+/* Both directions go back to the last byte known to have arrived when nothing moves for longer than a round trip and
+ * the bytes under way can explain ("silence"), and wait twice as long each time it does not help. A slow link is no
+ * silence: the rates are measured, and pessimistic before. */
+#include "worker/sync/sync_flow.h"
+
+#include <string.h>
+
+#include "worker/sync/sync_impl.h"
+
+enum {
+    PARKED_GUESS = 64 << 10, /* size of the first object of all, for its deadline */
+    BLOCKED_US = 5000,       /* a full queue is tried again after this */
+    DELIVERED_US = 30000000, /* a delivered delta is offered again after this: a lost REJECT must not wait for ever */
+};
+
+/* ---- download ------------------------------------------------------------------------------------------------- */
+
+static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
+{
+    f->complete = false;
+    f->get_version = version;
+    f->have = f->total = f->requested = f->own_from = f->own_to = 0;
+    f->get_at = now_us;
+    f->get_wait = 0;
+}
+
+static void ask_again(struct sync_fragment *f, uint64_t now_us)
+{
+    f->requested = f->have;
+    f->get_at = now_us;
+    f->get_wait = 0;
+}
+
+void sync_flow_load(struct sync *s, uint32_t fragment, struct wire_version snapshot, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    bool same = f->loading && f->get_version == snapshot.version && f->snapshot_hash == snapshot.hash;
+    f->loading = true;
+    f->snapshot_hash = snapshot.hash;
+    if (same)
+        ask_again(f, now_us);
+    else
+        restart_download(f, snapshot.version, now_us);
+}
+
+void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    restart_download(&s->f[fragment], s->f[fragment].version + 1, now_us);
+}
+
+void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    /* A snapshot may be another one now, an update is the same for ever. */
+    if (f->get_version != f->version + 1 || f->loading) sync_flow_next(s, fragment, now_us);
+    f->loading = false;
+    ask_again(f, now_us);
+    if (sync_flow_pending(f)) sync_flow_offer(s, fragment, f->bytes, now_us);
+}
+
+bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version)
+{
+    if (fragment >= s->n_fragments || s->phase != SYNC_JOINED) return false;
+    const struct sync_fragment *f = &s->f[fragment];
+    return !f->complete && f->requested && f->get_version == version &&
+           kind == (f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE);
+}
+
+/* Of the bytes [from, to) those that must come through the network. */
+static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t to)
+{
+    if (to <= from) return 0;
+    uint64_t a = f->own_from > from ? f->own_from : from, b = f->own_to < to ? f->own_to : to;
+    return to - from - (b > a ? b - a : 0);
+}
+
+/* Bytes that are asked for and known to exist, all fragments together: they share one connection. */
+static uint64_t coming(const struct sync *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!f->complete) bytes += lacking(f, f->have, f->requested < f->total ? f->requested : f->total);
+    }
+    return bytes;
+}
+
+/* What moves for one moves for those behind it: a request that crosses an object is a second copy of all of it. */
+static void expect_objects(struct sync *s, uint64_t now_us)
+{
+    uint64_t before = coming(s);
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        struct sync_fragment *f = &s->f[i];
+        uint64_t at = now_us + sync_silence_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before);
+        if (f->requested > f->have && f->get_at < at) f->get_at = at;
+    }
+}
+
+void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us)
+{
+    sync_rate_add(&s->down, bytes);
+    expect_objects(s, now_us);
+}
+
+static void skip_own(struct sync_fragment *f)
+{
+    if (f->have >= f->own_from && f->have < f->own_to) f->have = f->own_to;
+}
+
+void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (!from || from >= to || to >= f->total || f->complete) return;
+    f->own_from = from;
+    f->own_to = to;
+    skip_own(f);
+}
+
+void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    f->have = have;
+    skip_own(f);
+    f->total = total;
+    if (!f->loading) f->usual = total;
+    f->complete = have == total;
+    f->get_wait = 0;
+    f->get_at = now_us;
+    expect_objects(s, now_us);
+}
+
+void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    restart_download(f, f->get_version, now_us);
+    f->get_at = now_us + SYNC_RETRY_MIN_US;
+}
+
+static uint64_t window(const struct sync *s)
+{
+    return SYNC_WINDOW / (s->n_fragments < SYNC_GETS_MAX ? s->n_fragments : SYNC_GETS_MAX);
+}
+
+/* Half of the window is here: ask for the half after it, so that the link never runs dry for a round trip. */
+static bool prolongs(const struct sync *s, const struct sync_fragment *f)
+{
+    return f->requested > f->have && f->requested < f->total && lacking(f, f->have, f->requested) <= window(s) / 2;
+}
+
+/* When the fragment's next GET is due; UINT64_MAX: it needs none. */
+static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open)
+{
+    if (f->complete || (s->state == WORKER_TRAINING && !s->async)) return UINT64_MAX;
+    if (!f->loading && !s->holds) return UINT64_MAX; /* the others first: replaying needs all of them loaded */
+    if (prolongs(s, f)) return 0;
+    if (f->requested > f->have) return f->get_at;
+    if (open >= SYNC_GETS_MAX) return UINT64_MAX;
+    return f->have ? 0 : f->get_at;
+}
+
+static uint64_t next_get(const struct sync *s, struct sync_action *a)
+{
+    uint64_t best = UINT64_MAX;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++) open += s->f[i].requested > s->f[i].have;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        uint64_t due = get_due(s, f, open);
+        if (due >= best) continue;
+        best = due;
+        uint64_t from = prolongs(s, f) ? f->requested : f->have;
+        uint64_t end = from + (from == f->have ? window(s) : window(s) / 2);
+        if (from >= f->own_from && from < f->own_to) {
+            end += f->own_to - from;
+            from = f->own_to;
+        } else if (from < f->own_from && end > f->own_from) {
+            end += f->own_to - f->own_from;
+        }
+        if (f->total && end > f->total) end = f->total;
+        *a = (struct sync_action){.type = SYNC_SEND_GET,
+                                  .fragment = i,
+                                  .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
+                                  .version = f->get_version,
+                                  .offset = from,
+                                  .length = end - from};
+    }
+    return best;
+}
+
+static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[a->fragment];
+    bool again = f->requested > f->have;
+    f->requested = a->offset + a->length;
+    if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
+    if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
+    uint64_t expect = f->total ? lacking(f, a->offset, f->requested) : f->usual ? f->usual : PARKED_GUESS;
+    f->get_wait = f->get_wait ? sync_longer_us(f->get_wait) : sync_silence_us(&s->down, s->rtt_us, expect);
+    f->get_at = now_us + f->get_wait;
+}
+
+/* ---- upload --------------------------------------------------------------------------------------------------- */
+
+void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    f->upload = bytes ? SYNC_UPLOAD_OFFERED : SYNC_UPLOAD_NONE;
+    f->bytes = bytes;
+    f->held = f->upto = f->sent = 0;
+    f->probing = false;
+    f->up_at = now_us;
+    f->up_wait = 0;
+}
+
+/* Bytes given to the transport that nobody confirmed, all fragments together: they share one connection. */
+static uint64_t under_way(const struct sync *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (s->f[i].upload == SYNC_UPLOAD_SENDING && s->f[i].sent > s->f[i].held) bytes += s->f[i].sent - s->f[i].held;
+    return bytes;
+}
+
+static void delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
+{
+    if (f->upload != SYNC_UPLOAD_DELIVERED) expect_objects(s, now_us); /* the update may follow at once */
+    f->held = f->bytes;
+    f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
+    f->lost = f->passed;
+    f->up_wait = DELIVERED_US;
+    f->up_at = now_us + DELIVERED_US;
+}
+
+void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t upto, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (have >= f->bytes) {
+        delivered(s, f, now_us);
+    } else {
+        bool first = f->upload == SYNC_UPLOAD_OFFERED, lost = have < f->held;
+        if (first || lost || (f->probing && have == f->probe)) f->sent = have; /* from where it stands */
+        f->upload = SYNC_UPLOAD_SENDING;
+        f->upto = upto < f->bytes ? upto : f->bytes;
+        f->probing = false;
+    }
+    bool moved = have > f->held || f->upload != SYNC_UPLOAD_SENDING;
+    if (have > f->held) sync_rate_add(&s->up, f->held ? have - f->held : 0); /* an OFFER tells of what was there */
+    if (f->upload == SYNC_UPLOAD_SENDING) {
+        f->held = have;
+        if (f->sent < have) f->sent = have;
+        f->up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+        if (moved) f->up_wait = 0;
+    }
+    /* What moves for one fragment moves for those behind it. */
+    for (uint32_t i = 0; moved && i < s->n_fragments; i++)
+        if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
+            s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+}
+
+/* Where the bytes of a delta end that may be sent. */
+static uint64_t sendable(const struct sync *s, const struct sync_fragment *f)
+{
+    return s->unsaved ? f->bytes - 1 : f->bytes;
+}
+
+static uint64_t next_offer(const struct sync *s, struct sync_action *a)
+{
+    uint64_t best = UINT64_MAX;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!sync_flow_pending(f) || f->up_at >= best) continue;
+        if (s->unsaved && f->upload == SYNC_UPLOAD_SENDING && f->held == f->sent) continue; /* it has what was sent */
+        best = f->up_at;
+        *a = (struct sync_action){.type = SYNC_SEND_OFFER, .fragment = i, .kind = OBJECT_DELTA};
+    }
+    return best;
+}
+
+static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    if (f->up_wait) s->bind_due = true;
+    if (f->upload == SYNC_UPLOAD_SENDING) {
+        f->probing = true;
+        f->probe = f->held;
+    }
+    f->up_wait = f->up_wait ? sync_longer_us(f->up_wait) : sync_silence_us(&s->up, s->rtt_us, under_way(s));
+    f->up_at = now_us + f->up_wait;
+}
+
+/* While the state is saved a fragment begins when those before it should be through: what the transport was given
+ * already goes out before the last byte of each. */
+static uint64_t begins_us(const struct sync *s, uint32_t fragment)
+{
+    uint64_t before = 0;
+    for (uint32_t i = 0; i < fragment && s->unsaved; i++)
+        if (sync_flow_pending(&s->f[i])) before += s->f[i].bytes;
+    return before ? s->unsaved_us + (uint64_t)(1e6 * (double)before / s->up.per_s) : 0;
+}
+
+/* Fragments one after the other, so that the first is complete, and can be merged, early. */
+static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
+{
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        uint64_t end = f->upto < sendable(s, f) ? f->upto : sendable(s, f);
+        if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= end) continue;
+        uint64_t length = end - f->sent;
+        *a = (struct sync_action){.type = SYNC_SEND_CHUNK,
+                                  .fragment = i,
+                                  .kind = OBJECT_DELTA,
+                                  .version = s->round,
+                                  .offset = f->sent,
+                                  .length = length < SYNC_CHUNK ? length : SYNC_CHUNK};
+        uint64_t begins = begins_us(s, i);
+        return begins > s->blocked_until ? begins : s->blocked_until;
+    }
+    return UINT64_MAX;
+}
+
+static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[a->fragment];
+    f->sent = a->offset + a->length;
+    uint64_t at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+    if (f->up_at < at) f->up_at = at;
+}
+
+void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    s->f[a->fragment].sent = a->offset;
+    s->blocked_until = now_us + BLOCKED_US;
+}
+
+void sync_unsaved(struct sync *s, uint64_t now_us)
+{
+    s->unsaved = true;
+    s->unsaved_us = now_us;
+    sync_settle(s);
+}
+
+void sync_saved(struct sync *s, uint64_t now_us)
+{
+    s->unsaved = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
+        s->f[i].up_wait = 0;
+        s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+    }
+    sync_settle(s);
+}
+
+uint64_t sync_held_back_us(const struct sync *s)
+{
+    uint64_t left = under_way(s);
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_fragments && s->unsaved; i++) {
+        const struct sync_fragment *f = &s->f[i];
+        if (!sync_flow_pending(f)) continue;
+        uint64_t unsent = sendable(s, f) - f->sent;
+        if (f->upload != SYNC_UPLOAD_SENDING || (unsent && f->sent != f->held)) return UINT64_MAX;
+        left += unsent; /* of one that has not begun */
+        any = true;
+    }
+    return any ? (uint64_t)(1e6 * (double)left / s->up.per_s) : UINT64_MAX;
+}
+
+/* ---- both ----------------------------------------------------------------------------------------------------- */
+
+void sync_flow_look(struct sync *s, uint64_t now_us)
+{
+    bool more = false;
+    for (uint32_t i = 0; i < s->n_fragments; i++) more = more || (s->f[i].have && !s->f[i].complete);
+    sync_rate_look(&s->down, more, now_us);
+    sync_rate_look(&s->up, under_way(s) != 0, now_us);
+}
+
+uint64_t sync_flow_action(const struct sync *s, struct sync_action *a)
+{
+    uint64_t (*const all[])(const struct sync *, struct sync_action *) = {next_offer, next_get, next_chunk};
+    uint64_t best = UINT64_MAX;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct sync_action one;
+        uint64_t at = all[i](s, &one);
+        if (at >= best) continue;
+        best = at;
+        *a = one;
+    }
+    return best;
+}
+
+void sync_flow_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
+{
+    if (a->type == SYNC_SEND_OFFER) offer_sent(s, a->fragment, now_us);
+    if (a->type == SYNC_SEND_CHUNK) chunk_sent(s, a, now_us);
+    if (a->type == SYNC_SEND_GET) get_sent(s, a, now_us);
+}

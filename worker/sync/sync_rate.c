@@ -1,0 +1,44 @@
+#include "worker/sync/sync_rate.h"
+
+enum {
+    MEASURE_US = 100000, /* a shorter time tells of queues, not of the line */
+    SHORTEST_US = 1000,  /* of a transfer that was over before that */
+};
+
+void sync_rate_init(struct sync_rate *r, uint64_t now_us)
+{
+    *r = (struct sync_rate){.per_s = SYNC_RATE_FIRST, .since_us = now_us};
+}
+
+void sync_rate_add(struct sync_rate *r, uint64_t bytes)
+{
+    if (r->state == SYNC_RATE_STILL)
+        r->state = SYNC_RATE_BEGUN;
+    else
+        r->bytes += bytes;
+}
+
+void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us)
+{
+    uint64_t us = now_us - r->since_us;
+    bool began = r->state == SYNC_RATE_BEGUN && !r->bytes, enough = r->bytes && (us >= MEASURE_US || !more);
+    if (us < SHORTEST_US) us = SHORTEST_US;
+    if (enough) r->per_s = 0.75 * r->per_s + 0.25 * 1e6 * (double)r->bytes / (double)us;
+    if (began || enough || !more) {
+        r->since_us = now_us;
+        r->bytes = 0;
+    }
+    if (r->state != SYNC_RATE_STILL) r->state = more ? SYNC_RATE_MOVING : SYNC_RATE_STILL;
+}
+
+uint64_t sync_silence_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)
+{
+    double us = 4.0 * (double)rtt_us + 2e6 * (double)bytes / r->per_s;
+    if (us < SYNC_RETRY_MIN_US) return SYNC_RETRY_MIN_US;
+    return us > SYNC_RETRY_MAX_US ? SYNC_RETRY_MAX_US : (uint64_t)us;
+}
+
+uint64_t sync_longer_us(uint64_t wait_us)
+{
+    return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
+}
