@@ -12,10 +12,10 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/std_streams.h"
-#include "coordinator/engine.h"
-#include "coordinator/report.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/report/report.h"
 #include "coordinator/run_dir.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/store.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 

@@ -1,6 +1,6 @@
 /* The step records of METRICS, from the step to the moment when the coordinator surely has them in its file. What went
  * into a connection that was dead already, or to a coordinator that was killed or stopped, is sent again to the session
- * that follows; a coordinator knows a record that it has (coordinator/steps_there.h).
+ * that follows; a coordinator knows a record that it has (coordinator/report/steps_there.h).
  *
  * Sure is what was sent STEP_LOG_SAFE_US before a heartbeat that was answered: messages of a connection stay in order,
  * and a coordinator keeps records back for less time than that. One thread. */

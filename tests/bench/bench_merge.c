@@ -23,7 +23,7 @@
 #include "common/config/options.h"
 #include "common/base/rng.h"
 #include "compress/merge.h"
-#include "coordinator/outer_state.h"
+#include "coordinator/outer/outer_state.h"
 #include "tests/bench/machine.h"
 
 enum { RUNS_MAX = 1000, RUNS_MIN = 3, WORKERS_MAX = 256, SHIFT = 4099 };

@@ -10,8 +10,8 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "coordinator/ledger.h"
-#include "coordinator/snapshot.h"
+#include "coordinator/ledger/ledger.h"
+#include "coordinator/ledger/snapshot.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "tests/lib/store_mem.h"
 

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "coordinator/journal.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/engine_rig.h"
 #include "tests/lib/store_mem.h"
 

@@ -4,7 +4,7 @@
 #define TESTS_LIB_MERGERIG_H
 
 #include "common/tensor/layout.h"
-#include "coordinator/outer_state.h"
+#include "coordinator/outer/outer_state.h"
 
 enum { MERGERIG_WORKERS = 16 };
 

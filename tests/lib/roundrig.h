@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "coordinator/round.h"
+#include "coordinator/round/round.h"
 
 enum { ROUNDRIG_WORKERS = 4 };
 

@@ -8,8 +8,8 @@
 #include "common/base/bytes.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "coordinator/journal.h"
-#include "coordinator/record.h"
+#include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/record.h"
 #include "tests/lib/simcheck_impl.h"
 
 enum status simcheck_create(struct simcheck **c_p, int n_clients, const struct config *config, const struct toy *toy,

@@ -23,8 +23,8 @@
 #include <stdio.h>
 
 #include "common/config/config.h"
-#include "coordinator/engine.h"
-#include "coordinator/store.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/simnet.h"
 #include "tests/lib/toy.h"
 #include "wire/msg.h"

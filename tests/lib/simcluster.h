@@ -1,4 +1,4 @@
-/* A whole run in virtual time: one coordinator (coordinator/engine.h on a store in memory) and workers
+/* A whole run in virtual time: one coordinator (coordinator/engine/engine.h on a store in memory) and workers
  * (tests/lib/simworker.h) on a virtual network, with a checker (tests/lib/simcheck.h) that looks at everything after
  * every event. Processes are killed and restarted at any instant, the coordinator also in the middle of an
  * operation. */
@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "common/config/config.h"
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
 #include "tests/lib/simcheck.h"
 #include "tests/lib/simnet.h"
 #include "tests/lib/simworker.h"

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/simcheck.h"
 
 struct simstore;

@@ -1,4 +1,4 @@
-/* coordinator/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may be
+/* coordinator/ledger/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may be
  * gone, cut at any byte, or hold zeros in some blocks; what was synced stays. Snapshots are atomic. */
 #ifndef TESTS_LIB_STORE_MEM_H
 #define TESTS_LIB_STORE_MEM_H
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/store.h"
 
 enum status store_mem_create(struct store **s_p) MUST_CHECK;
 void store_mem_destroy(struct store *s); /* ops->close only ends a use: contents stay for the next engine */

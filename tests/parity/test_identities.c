@@ -17,7 +17,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "coordinator/engine.h"
+#include "coordinator/engine/engine.h"
 #include "tests/lib/store_mem.h"
 #include "tests/lib/tmpdir.h"
 #include "worker/train_impl.h"

@@ -23,38 +23,38 @@ atoll_planted(norms_not_clipped compress/merge.c
 atoll_planted(relayed_step_forgotten worker/outer/outer_move.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")
-atoll_planted(own_delta_sent_back coordinator/engine_data.c
+atoll_planted(own_delta_sent_back coordinator/engine/engine_data.c
     "s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};"
     "(void)0;")
-atoll_planted(own_delta_left_out_of_a_new_life coordinator/engine_data.c
+atoll_planted(own_delta_left_out_of_a_new_life coordinator/engine/engine_data.c
     "if (own && own->round == l->named[i].round + 1) {"
     "if (own) {")
-atoll_planted(union_forgets_the_rest coordinator/publish.c
+atoll_planted(union_forgets_the_rest coordinator/outer/publish.c
     "old_bits = (old_bits & keep) | (new_bits & ~keep);"
     "old_bits = new_bits & ~keep;")
-atoll_planted(merged_delta_taken_again coordinator/round.c
+atoll_planted(merged_delta_taken_again coordinator/round/round.c
     "if (m->merged[offer->fragment] == offer->round + 1) {"
     "if (m->merged[offer->fragment] == offer->round + 1 && 0) {")
-atoll_planted(downlink_residual_lost coordinator/publish.c
+atoll_planted(downlink_residual_lost coordinator/outer/publish.c
     "residual[i] = x[i] = x[i] + decay * residual[i];"
     "x[i] = x[i] + decay * residual[i], residual[i] = 0;")
 
 # --- the log
-atoll_planted(fsync_skipped coordinator/journal.c
+atoll_planted(fsync_skipped coordinator/ledger/journal.c
     "TRY(journal->store->ops->sync(journal->store, err));"
     "(void)err;")
-atoll_planted(update_shown_before_fsync coordinator/engine_work.c
+atoll_planted(update_shown_before_fsync coordinator/engine/engine_work.c
     "if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));"
     "")
-atoll_planted(assignment_shown_before_fsync coordinator/engine_work.c
+atoll_planted(assignment_shown_before_fsync coordinator/engine/engine_work.c
     "return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;"
     "return status;")
-atoll_planted(refusal_shown_before_fsync coordinator/engine_data.c
+atoll_planted(refusal_shown_before_fsync coordinator/engine/engine_data.c
     "TRY(journal_sync(&e->ledger.journal, err));"
     "(void)err;")
 
 # --- versions and rounds
-atoll_planted(resume_without_looking coordinator/engine_join.c
+atoll_planted(resume_without_looking coordinator/engine/engine_join.c
     "bool resume = can_resume(e, m);"
     "bool resume = m->n_held > 0 && (can_resume(e, m) || true);")
 atoll_planted(update_applied_under_a_task worker/sync/sync.c
@@ -66,18 +66,18 @@ atoll_planted(lost_round_never_taken_again worker/sync/sync.c
 atoll_planted(refused_round_never_taken_again worker/sync/sync.c
     "s->last_again || !s->async;"
     "false;")
-atoll_planted(half_a_ddp_delta_kept coordinator/round.c
+atoll_planted(half_a_ddp_delta_kept coordinator/round/round.c
     "dropped && r->p.together"
     "dropped && 0")
 
 # --- samples
-atoll_planted(lease_not_returned coordinator/round.c
+atoll_planted(lease_not_returned coordinator/round/round.c
     "lease_return(&r->leases, m->id, work->round);"
     "(void)0;")
-atoll_planted(lease_not_committed coordinator/round.c
+atoll_planted(lease_not_committed coordinator/round/round.c
     "lease_commit(&r->leases, m->id, m->work.round);"
     "(void)0;")
-atoll_planted(samples_of_the_first_worker_for_all coordinator/lease.c
+atoll_planted(samples_of_the_first_worker_for_all coordinator/round/lease.c
     "plan->cursor += count;"
     "")
 
@@ -117,7 +117,7 @@ atoll_planted(put_back_during_a_save worker/outer/outer_loop_delta.c
     "    f->pending = false;")
 
 # --- patience
-atoll_planted(assignment_never_repeated coordinator/engine_presence.c
+atoll_planted(assignment_never_repeated coordinator/engine/engine_presence.c
     "engine_send_assign(" "if (0) engine_send_assign(")
 atoll_planted(offer_never_repeated worker/sync/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")

@@ -19,15 +19,15 @@ atoll_planted_power(state_not_safe test_worker_state common/os/fileio.c
     "if (size) out->synced = false;" "out->synced = true;")
 atoll_planted_power(state_written_over test_worker_state worker/outer/state_dir.c
     "\"%s/state.spare.bin\"" "\"%s/state.bin\"")
-atoll_planted_power(segment_without_a_name test_run coordinator/store_disk.c
+atoll_planted_power(segment_without_a_name test_run coordinator/ledger/store_disk.c
     "return dir_sync(path, err);" "return STATUS_OK;")
-atoll_planted_power(journal_not_synced test_run coordinator/store_disk.c
+atoll_planted_power(journal_not_synced test_run coordinator/ledger/store_disk.c
     "return fdatasync(store_disk_of(s)->fd) ?" "return 0 ?")
-atoll_planted_power(journal_gone_before_its_checkpoint test_run coordinator/store_disk_snapshots.c
+atoll_planted_power(journal_gone_before_its_checkpoint test_run coordinator/ledger/store_disk_snapshots.c
     "if (gone) TRY(dir_sync(path, err));" "")
-atoll_planted_power(state_removed_at_some_time test_run coordinator/store_disk_snapshots.c
+atoll_planted_power(state_removed_at_some_time test_run coordinator/ledger/store_disk_snapshots.c
     "bool gone = !unlink(path);" "bool gone = false;")
-atoll_planted_power(halves_stay test_run coordinator/store_disk_snapshots.c
+atoll_planted_power(halves_stay test_run coordinator/ledger/store_disk_snapshots.c
     "if (!whole && holds_only_ours(sub) && !folder_remove(sub))" "if (0)")
 
 atoll_planted_test(power)

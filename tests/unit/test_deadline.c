@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/deadline.h"
+#include "coordinator/round/deadline.h"
 
 static void test_unknown(void **state)
 {

@@ -10,7 +10,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/engine_rig.h"
 #include "wire/object.h"
 

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "coordinator/journal.h"
-#include "coordinator/record.h"
+#include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/record.h"
 #include "tests/lib/engine_rig.h"
 #include "tests/lib/store_mem.h"
 #include "wire/object.h"

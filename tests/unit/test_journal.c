@@ -13,7 +13,7 @@
 #include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "coordinator/journal.h"
+#include "coordinator/ledger/journal.h"
 #include "tests/lib/golden.h"
 #include "tests/lib/store_mem.h"
 #include "tests/lib/tmpdir.h"

@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "coordinator/lease.h"
+#include "coordinator/round/lease.h"
 
 static uint32_t plan_one(const struct lease_book *book, uint64_t count, struct wire_range ranges[WIRE_RANGES_MAX])
 {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/rng.h"
-#include "coordinator/outer_opt.h"
+#include "coordinator/outer/outer_opt.h"
 
 enum { N = 37, STEPS = 9 };
 

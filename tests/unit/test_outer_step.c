@@ -12,7 +12,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "coordinator/outer_state.h"
+#include "coordinator/outer/outer_state.h"
 
 enum { STEPS = 3, AT = 100 };
 

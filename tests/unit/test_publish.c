@@ -14,7 +14,7 @@
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "compress/codec.h"
-#include "coordinator/publish.h"
+#include "coordinator/outer/publish.h"
 
 enum { N = 300000, STEPS = 3 }; /* three parts of a codec */
 

@@ -18,7 +18,7 @@
 
 #include "common/config/config.h"
 #include "common/os/fileio.h"
-#include "coordinator/report.h"
+#include "coordinator/report/report.h"
 #include "tests/lib/tmpdir.h"
 
 static char path[FILEIO_PATH_MAX];

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/policy.h"
+#include "coordinator/round/policy.h"
 #include "tests/lib/roundrig.h"
 
 static void test_barrier_rounds(void **state)

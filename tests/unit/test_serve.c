@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/serve.h"
+#include "coordinator/engine/serve.h"
 
 enum { TOTAL = 1000, ALL = 1 << 20 };
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "coordinator/spool.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/spool.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/tmpdir.h"
 
 static int files_in(const char *path)

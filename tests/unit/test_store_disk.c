@@ -16,7 +16,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/hf_files.h"
 #include "common/base/log.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/tmpdir.h"
 
 static struct layout layout;

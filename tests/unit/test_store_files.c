@@ -13,7 +13,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/layout.h"
 #include "common/base/mem.h"
-#include "coordinator/store.h"
+#include "coordinator/ledger/store.h"
 #include "tests/lib/tmpdir.h"
 
 static char source[96], other[96];

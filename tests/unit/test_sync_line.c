@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/serve.h"
+#include "coordinator/engine/serve.h"
 #include "tests/lib/syncrig.h"
 
 enum { S = 1000000, TICK_US = 10000, LATENCY_US = 50000, LINE_MAX = 1 << 12, QUEUE_MAX = 64 };

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/base/hash.h"
-#include "coordinator/upload.h"
+#include "coordinator/engine/upload.h"
 
 enum { MIB = 1 << 20 };
 

@@ -1,0 +1,332 @@
+#include "coordinator/engine/engine_impl.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+
+enum { DRAW_STREAM = 1000 };
+
+/* --- small services ----------------------------------------------------------------------------------------------- */
+
+uint64_t engine_draw(struct engine *e)
+{
+    uint64_t value;
+    do
+        value = rng_u64(e->entropy, DRAW_STREAM, e->draws++);
+    while (!value);
+    return value;
+}
+
+struct record_clock engine_clock(const struct engine *e)
+{
+    struct record_clock clock = {e->elapsed_base_us, e->bytes_up_base, e->bytes_down_base};
+    uint64_t up = 0, down = 0;
+    if (e->io.bytes) e->io.bytes(e->io.ctx, &up, &down);
+    clock.elapsed_us += e->now_us - e->start_us;
+    clock.bytes_up += up;
+    clock.bytes_down += down;
+    return clock;
+}
+
+enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m)
+{
+    return peer == SESSION_NO_PEER ? STATUS_CLOSED : e->io.send(e->io.ctx, peer, lane, m);
+}
+
+void engine_send_control(struct engine *e, const struct session *s, const struct msg *m)
+{
+    if (engine_send(e, s->control, WIRE_CONTROL, m) != STATUS_OK)
+        log_debug("%s to %s was not taken by the transport; it will be asked for again", msg_name(m->type), s->name);
+}
+
+/* Workers that are refused for now ask again and again: one line a minute is enough for each, and ENGINE_REFUSALS of
+ * them for all. */
+bool engine_was_said(struct engine *e, const char *text)
+{
+    uint64_t hash = hash64(text, strlen(text));
+    struct refusal *place = NULL;
+    for (size_t i = 0; i < ENGINE_REFUSALS; i++) {
+        struct refusal *r = &e->refusals[i];
+        bool live = r->hash && e->now_us < r->said_us + ENGINE_REFUSAL_US;
+        if (live && r->hash == hash) return true;
+        if (!live) place = r;
+    }
+    if (!place) return true;
+    *place = (struct refusal){hash, e->now_us};
+    return false;
+}
+
+void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
+{
+    struct msg m = {.type = MSG_REFUSE, .refuse = {.code = (uint16_t)code}};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
+    va_end(args);
+    if (code != REFUSE_UNKNOWN_SESSION && !engine_was_said(e, m.refuse.text))
+        log_info("refused a worker: %s", m.refuse.text);
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
+}
+
+void engine_event_init(struct engine_event *event, enum engine_event_kind kind)
+{
+    *event = (struct engine_event){
+        .kind = kind, .step = UINT64_MAX, .round = UINT64_MAX, .rounds = UINT64_MAX, .version = UINT64_MAX,
+        .fragment = UINT64_MAX, .tokens = UINT64_MAX, .loss = NAN, .val_loss = NAN, .lr = NAN, .grad_norm = NAN,
+        .tokens_per_s = NAN, .tflops = NAN, .bytes_up = UINT64_MAX, .bytes_down = UINT64_MAX, .compute_s = NAN,
+        .compress_s = NAN, .send_s = NAN, .wait_s = NAN, .apply_s = NAN, .round_s = NAN, .update_bytes = UINT64_MAX,
+        .relay_bytes = UINT64_MAX, .union_bytes = UINT64_MAX};
+}
+
+void engine_emit(struct engine *e, const struct engine_event *event)
+{
+    if (e->io.event) e->io.event(e->io.ctx, event);
+}
+
+void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text)
+{
+    struct engine_event event;
+    engine_event_init(&event, kind);
+    event.worker = worker;
+    event.text = text;
+    engine_emit(e, &event);
+}
+
+static uint64_t notice_after(const struct engine *e)
+{
+    struct deadline_limit limit =
+        deadline_of(&e->ledger.round.durations, 4, ENGINE_NOTICE_US, 600000000u, ENGINE_NOTICE_US);
+    return limit.limit_us;
+}
+
+void engine_progress(struct engine *e)
+{
+    e->progress_us = e->now_us;
+    e->notice_us = e->now_us + notice_after(e);
+}
+
+bool engine_syncs_updates(const struct engine *e)
+{
+    if (e->config.journal.sync == JOURNAL_SYNC_AUTO)
+        return e->config.train.method != METHOD_DDP && e->config.train.sync_every > 1;
+    return e->config.journal.sync == JOURNAL_SYNC_UPDATE;
+}
+
+enum status engine_write(struct engine *e, enum record_type type, const uint8_t *body, size_t size,
+                         const struct store_part *payload, struct err *err)
+{
+    TRY(ledger_write(&e->ledger, type, body, size, payload, err));
+    engine_round_follow(e, (uint16_t)type, body, size);
+    return STATUS_OK;
+}
+
+/* --- time --------------------------------------------------------------------------------------------------------- */
+
+static void later(uint64_t *at_us, uint64_t gap_us)
+{
+    if (*at_us) *at_us += gap_us;
+}
+
+/* Ticks come every second. When this process was stopped meanwhile, its machine slept, or it was long at work, what
+ * came in has not been looked at: that is nobody's silence and counts for no time limit. */
+static void advance(struct engine *e, uint64_t now_us)
+{
+    uint64_t gap = now_us - e->now_us;
+    e->now_us = now_us;
+    if (gap < ENGINE_PAUSE_US) return;
+    if (gap >= ENGINE_NOTICE_US)
+        log_info("the coordinator listened to nobody for %.1f s: nobody is left out for that", (double)gap * 1e-6);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        later(&e->sessions.sessions[i].heard_us, gap);
+        later(&e->sessions.sessions[i].moved_us, gap);
+    }
+    round_note_pause(&e->ledger.round, gap);
+    later(&e->done_us, gap);
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+/* Everything that follows from the state as it is: closing, evaluating, opening, ending, sending. */
+static enum status pump(struct engine *e, struct err *err)
+{
+    bool any = e->ledger.modelled;
+    while (any) {
+        bool closed = false, evaluated = false, opened = false, ended = false;
+        TRY(engine_close_fragments(e, &closed, err));
+        if (closed) TRY(engine_serve(e, err)); /* workers wait for these bytes, people only for the line about them */
+        TRY(engine_eval_step(e, &evaluated, err));
+        TRY(engine_checkpoint_due(e, err));
+        TRY(engine_open_work(e, &opened, err));
+        TRY(engine_finish_run(e, &ended, err));
+        round_note_idle(&e->ledger.round, e->now_us);
+        any = closed || evaluated || opened || ended;
+        if (any) engine_progress(e);
+    }
+    if (e->collect_due) TRY(engine_collect(e, err));
+    return engine_serve(e, err);
+}
+
+/* The session a message claims; refuses and gives NULL when there is none. */
+static struct session *claimed(struct engine *e, uint64_t peer, uint64_t id)
+{
+    struct session *s = session_by_id(&e->sessions, id);
+    if (!s) {
+        engine_refuse_session(e, peer, id);
+        return NULL;
+    }
+    s->control = peer;
+    engine_hear(e, s);
+    return s;
+}
+
+static void on_status(struct engine *e, uint64_t peer)
+{
+    char *json = mem_alloc(1, WIRE_STATUS_MAX);
+    if (!json) return;
+    if (engine_status_json(e, json, WIRE_STATUS_MAX)) {
+        struct msg m = {.type = MSG_STATUS_REPLY, .status_reply.json = json};
+        if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("a status reply could not be sent");
+    }
+    mem_free(json);
+}
+
+static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m, struct err *err)
+{
+    struct session *s;
+    switch (m->type) {
+    case MSG_HELLO: engine_on_hello(e, peer, &m->hello); return STATUS_OK;
+    case MSG_JOIN: return engine_on_join(e, peer, &m->join, err);
+    case MSG_BIND: engine_on_bind(e, peer, &m->bind); return STATUS_OK;
+    case MSG_STATUS: on_status(e, peer); return STATUS_OK;
+    case MSG_CHUNK: return engine_on_chunk(e, peer, &m->chunk, err);
+    case MSG_HEARTBEAT:
+        s = claimed(e, peer, m->heartbeat.session);
+        return s ? engine_on_heartbeat(e, s, &m->heartbeat, err) : STATUS_OK;
+    case MSG_OFFER:
+        s = claimed(e, peer, m->offer.session);
+        return s ? engine_on_offer(e, s, &m->offer, err) : STATUS_OK;
+    case MSG_GET:
+        s = claimed(e, peer, m->get.session);
+        if (s) engine_on_get(e, s, &m->get);
+        return STATUS_OK;
+    case MSG_EVAL_RESULT:
+        s = claimed(e, peer, m->eval_result.session);
+        if (s) engine_on_eval_result(e, s, &m->eval_result);
+        return STATUS_OK;
+    case MSG_METRICS:
+        s = claimed(e, peer, m->metrics.session);
+        if (s) engine_on_metrics(e, s, &m->metrics);
+        return STATUS_OK;
+    case MSG_LEAVE:
+        s = claimed(e, peer, m->leave.session);
+        return s ? engine_on_leave(e, s, &m->leave, err) : STATUS_OK;
+    default: return STATUS_OK; /* only coordinators send those */
+    }
+}
+
+enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m,
+                              uint64_t now_us, struct err *err)
+{
+    advance(e, now_us);
+    if (msg_lane(m->type) != lane) return STATUS_OK;
+    TRY(dispatch(e, peer, m, err));
+    return pump(e, err);
+}
+
+static void notice(struct engine *e)
+{
+    char text[WIRE_TEXT_MAX];
+    if (e->ledger.done || e->now_us < e->notice_us) return;
+    uint64_t waited = e->now_us - e->progress_us;
+    e->notice_us = e->now_us + waited; /* again when it has taken twice as long */
+    if (*engine_waiting(e, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);
+}
+
+static void mark_silent(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id || s->silent || !engine_is_silent(e, s)) continue;
+        s->silent = true;
+        log_info("%s has been silent for %.1f s, %d heartbeats", s->name, (double)(e->now_us - s->heard_us) * 1e-6,
+                 ENGINE_SILENT_BEATS);
+    }
+}
+
+/* A member that gave its place up shortly before the end may be about to ask again, after NaN for one: it should hear
+ * that the run is over. So should workers that are started with a run that was over, which may be others or more. */
+static bool everybody_left(const struct engine *e)
+{
+    if (e->found_done && e->told < e->config.coordinator.min_workers) return false;
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        bool expected = m->active || m->heard_us + ENGINE_EVICT_MIN_US / 2 > e->done_us;
+        if (expected && !m->left) return false;
+    }
+    return true;
+}
+
+enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
+{
+    advance(e, now_us);
+    if (e->ledger.modelled) {
+        mark_silent(e);
+        TRY(engine_evict(e, err));
+    }
+    TRY(pump(e, err));
+    notice(e);
+    if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || everybody_left(e))) e->finished = true;
+    return STATUS_OK;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t next_deadline_us(const struct engine *e)
+{
+    if (e->ledger.done) return everybody_left(e) ? 0 : sooner(e->retry_us, e->done_us + ENGINE_LINGER_US);
+    uint64_t at = sooner(e->retry_us, e->notice_us);
+    if (!e->ledger.modelled) return at;
+    uint64_t round = round_deadline_us(&e->ledger.round);
+    if (round > e->now_us) at = sooner(at, round); /* what was due at the last event has been looked at */
+    uint64_t evict = engine_evict_after_us(e);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        if (!s->silent) at = sooner(at, s->heard_us + ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u);
+        at = sooner(at, s->heard_us + evict);
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        if (m->active) at = sooner(at, m->heard_us + evict);
+    }
+    return at;
+}
+
+uint64_t engine_next_deadline_us(const struct engine *e)
+{
+    return sooner(next_deadline_us(e), e->now_us + ENGINE_PAUSE_US / 2);
+}
+
+bool engine_done(const struct engine *e)
+{
+    return e->ledger.done;
+}
+
+bool engine_finished(const struct engine *e)
+{
+    return e->finished;
+}
+
+enum status engine_sync(struct engine *e, struct err *err)
+{
+    return journal_sync(&e->ledger.journal, err);
+}

@@ -1,0 +1,334 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "compress/codec.h"
+#include "compress/relay.h"
+#include "coordinator/engine/engine_impl.h"
+
+/* --- deltas in ---------------------------------------------------------------------------------------------------- */
+
+static void send_credit(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint64_t have,
+                        uint64_t upto)
+{
+    struct msg m = {.type = MSG_CREDIT, .credit = {.round = round, .fragment = fragment, .have = have, .upto = upto}};
+    engine_send_control(e, s, &m);
+}
+
+enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
+                          const char *reason, struct err *err)
+{
+    struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
+    TRY(journal_sync(&e->ledger.journal, err));
+    snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
+    e->rejected[code <= REJECT_UNASSIGNED ? code : REJECT_UNASSIGNED]++;
+    engine_send_control(e, s, &m);
+    return STATUS_OK;
+}
+
+/* Refuse what was offered, and say so. */
+static enum status refuse(struct engine *e, const struct session *s, const struct msg_offer *offer, uint16_t code,
+                          const char *reason, struct err *err)
+{
+    char text[WIRE_TEXT_MAX];
+    TRY(engine_reject(e, s, offer->round, offer->fragment, code, reason, err));
+    snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)offer->round + 1,
+             offer->fragment, reason);
+    engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
+    return STATUS_OK;
+}
+
+/* Where an upload's bytes lie in the spool. */
+static uint64_t spool_room(const struct engine *e, const struct upload *u)
+{
+    return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment);
+}
+
+/* The first slot where no upload of this fragment lies: the spool grows with the uploads at one time only. */
+static uint32_t free_slot(const struct engine *e, uint32_t fragment)
+{
+    for (uint32_t slot = 0;; slot++) {
+        bool taken = false;
+        for (uint32_t i = 0; i < e->sessions.cap && !taken; i++) {
+            const struct session *s = &e->sessions.sessions[i];
+            taken = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
+        }
+        if (!taken) return slot;
+    }
+}
+
+static void drop_upload(struct engine *e, struct upload *u)
+{
+    if (u->active) e->store->ops->spool_forget(e->store, spool_room(e, u), u->have);
+    upload_drop(u);
+}
+
+/* Refuse a delta that was waited for, and say so in the journal. */
+static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
+                               const char *reason, struct err *err)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    drop_upload(e, &s->uploads[offer->fragment]);
+    TRY(engine_drop(e, m, offer->fragment, code, err));
+    TRY(refuse(e, s, offer, code, reason, err));
+    engine_refresh_ready(e, s);
+    return STATUS_OK;
+}
+
+enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err)
+{
+    const struct member *member = member_by_id(&e->ledger.round.members, s->member);
+    struct round_offer offer = {m->round, m->base_version, m->bytes, m->tokens, m->fragment, m->steps, m->form};
+    uint16_t code = REJECT_UNASSIGNED;
+    const char *reason = "this worker holds no such assignment";
+    if (m->fragment >= e->ledger.layout.n_fragments || !member)
+        return refuse(e, s, m, code, reason, err);
+    switch (round_judge(&e->ledger.round, member, &offer, &code, &reason)) {
+    case ROUND_HAVE: send_credit(e, s, m->round, m->fragment, m->bytes, m->bytes); return STATUS_OK;
+    case ROUND_REJECT: return refuse(e, s, m, code, reason, err);
+    case ROUND_DROP: return refuse_part(e, s, m, code, reason, err);
+    case ROUND_ACCEPT: break;
+    }
+    if (m->bytes > codec_bound(e->ledger.outer.fragments[m->fragment].up))
+        return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
+    struct upload *u = &s->uploads[m->fragment];
+    upload_start(u, m, free_slot(e, m->fragment));
+    send_credit(e, s, m->round, m->fragment, u->have, u->upto);
+    return STATUS_OK;
+}
+
+static enum status write_delta(struct engine *e, const struct member *m, const struct upload *u, struct err *err)
+{
+    const struct msg_offer *o = &u->offer;
+    struct record_delta delta = {.id = m->id, .fragment = o->fragment, .round = o->round,
+                                 .part = {.base_version = o->base_version, .tokens = o->tokens, .bytes = o->bytes,
+                                          .compute_us = o->compute_us, .steps = o->steps, .crc = o->crc,
+                                          .loss_sum = o->loss_sum, .norm = o->norm}};
+    uint8_t head[RECORD_DELTA_HEAD];
+    struct writer w = writer_of(head, sizeof head);
+    struct store_part payload = {e->ledger.outer.payload, o->bytes};
+    record_delta_encode(&delta, &w);
+    return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
+}
+
+/* A whole payload: check it, put it into the journal, acknowledge it. The outer state's buffer is free between merges
+ * and serves as the place to read to. */
+static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
+{
+    const struct msg_offer offer = u->offer;
+    struct round *round = &e->ledger.round;
+    const struct member *m = member_by_id(&round->members, s->member);
+    struct round_offer o = {offer.round, offer.base_version, offer.bytes, offer.tokens, offer.fragment, offer.steps,
+                            offer.form};
+    uint16_t code = 0;
+    const char *reason = "";
+    /* Things may have changed while it travelled. */
+    enum round_verdict verdict = m ? round_judge(round, m, &o, &code, &reason) : ROUND_REJECT;
+    if (verdict == ROUND_DROP) return refuse_part(e, s, &offer, code, reason, err);
+    if (verdict != ROUND_ACCEPT) {
+        drop_upload(e, u);
+        if (verdict == ROUND_HAVE) send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
+        return STATUS_OK;
+    }
+    uint8_t *delta = e->ledger.outer.payload;
+    TRY(e->store->ops->spool_read(e->store, spool_room(e, u), delta, offer.bytes, err));
+    if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
+    struct codec_view view; /* opening it checks everything that decoding will read */
+    enum status status = codec_open(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, NULL, &view);
+    if (status == STATUS_NONFINITE)
+        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
+    if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
+    if (!outer_state_takes(&e->ledger.outer, &view))
+        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds numbers of 2^64 or more", err);
+    TRY(write_delta(e, m, u, err));
+    drop_upload(e, u);
+    s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
+    round_note_delivery(round, m, offer.fragment, e->now_us);
+    send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
+    engine_progress(e);
+    return STATUS_OK;
+}
+
+enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err)
+{
+    struct session *s = e->ledger.modelled ? session_by_bulk(&e->sessions, peer) : NULL;
+    if (!s || m->kind != OBJECT_DELTA || m->fragment >= e->ledger.layout.n_fragments) return STATUS_OK;
+    struct upload *u = &s->uploads[m->fragment];
+    engine_hear(e, s);
+    switch (upload_chunk(u, m)) {
+    case STATUS_OK:
+        TRY(e->store->ops->spool_write(e->store, spool_room(e, u) + m->offset, m->data, m->size, err));
+        s->moved_us = e->now_us;
+        break;
+    case STATUS_AGAIN: /* lost or repeated: the worker finds out by itself and offers again */
+        return STATUS_OK;
+    default: log_warn("a chunk of %s is damaged", s->name); return STATUS_OK;
+    }
+    if (upload_complete(u)) return deliver(e, s, u, err);
+    if (upload_extend(u)) send_credit(e, s, u->offer.round, m->fragment, u->have, u->upto);
+    return STATUS_OK;
+}
+
+/* --- objects out -------------------------------------------------------------------------------------------------- */
+
+/* The kept snapshot that has this version of a fragment. */
+static const struct snapshot_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)
+{
+    for (size_t i = e->n_kept; i-- > 0;)
+        if (e->kept[i].versions[fragment] == version) return &e->kept[i];
+    return NULL;
+}
+
+/* Bytes of an object; 0: there is none. */
+static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version)
+{
+    const struct ledger *l = &e->ledger;
+    if (kind == OBJECT_UPDATE) {
+        const struct update_entry *entry = update_log_find(&l->log, fragment, version);
+        return entry ? entry->size : 0;
+    }
+    if (!snapshot_of(e, fragment, version)) return 0;
+    return SNAPSHOT_HEAD_BYTES + l->layout.fragments[fragment].count * sizeof(float);
+}
+
+/* A worker has the bytes it sent itself. */
+static void leave_out_own(struct session *s, uint32_t fragment, uint64_t version)
+{
+    const struct session_own *own = &s->own[fragment];
+    if (own->version == version) serve_leave_out(&s->serve, fragment, version, own->from, own->to);
+}
+
+/* Where the deltas of this close lie in the update that relays them; the ledger still has their sizes. */
+static void note_own(struct engine *e, const struct round_close *close)
+{
+    const struct ledger *l = &e->ledger;
+    uint64_t at = l->down_relay + relay_head_size(close->n);
+    for (uint32_t i = 0; i < close->n; i++) {
+        uint64_t end = at + l->outer.deltas[i].size;
+        struct session *s = session_by_member(&e->sessions, close->ids[i]);
+        struct session_own *own = s ? &s->own[close->fragment] : NULL;
+        if (own && own->round == l->named[i].round + 1) {
+            own->version = l->round.versions[close->fragment];
+            own->from = at;
+            own->to = end;
+        }
+        at = end;
+    }
+}
+
+void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
+{
+    bool update = m->kind == OBJECT_UPDATE;
+    if (m->fragment >= e->ledger.layout.n_fragments || (!update && m->kind != OBJECT_SNAPSHOT)) {
+        engine_refuse(e, s->control, REFUSE_MALFORMED, "'%s' asks for an object that cannot exist", s->name);
+        return;
+    }
+    uint64_t size = object_size(e, m->kind, m->fragment, m->version);
+    bool later = update && m->version > e->ledger.round.versions[m->fragment];
+    if (!size && !later) {
+        engine_refuse(e, s->control, REFUSE_GONE, "%s %llu of fragment %u is no longer kept: join again",
+                      update ? "update" : "snapshot", (unsigned long long)m->version, m->fragment);
+        return;
+    }
+    serve_add(&s->serve, m, size);
+    if (update) leave_out_own(s, m->fragment, m->version);
+}
+
+void engine_wake_gets(struct engine *e, const struct round_close *close)
+{
+    uint64_t version = e->ledger.round.versions[close->fragment];
+    uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
+    if (e->ledger.down_relay) note_own(e, close);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        serve_wake(&s->serve, close->fragment, version, size);
+        leave_out_own(s, close->fragment, version);
+    }
+}
+
+/* Snapshot bytes: a head, then floats that lie in the checkpoint. `at` and `size` need not respect floats. */
+static enum status read_snapshot(struct engine *e, const struct serve_item *item, uint64_t size, uint8_t *dst,
+                                 struct err *err)
+{
+    const struct fragment *frag = &e->ledger.layout.fragments[item->fragment];
+    const struct snapshot_info *info = snapshot_of(e, item->fragment, item->version);
+    uint64_t at = item->at;
+    if (at < SNAPSHOT_HEAD_BYTES) {
+        uint8_t head[SNAPSHOT_HEAD_BYTES];
+        struct snapshot_head h = {item->fragment, item->version, info->hashes[item->fragment], frag->count};
+        uint64_t n = SNAPSHOT_HEAD_BYTES - at < size ? SNAPSHOT_HEAD_BYTES - at : size;
+        snapshot_head_encode(&h, head);
+        memcpy(dst, head + at, n);
+        dst += n;
+        at += n;
+        size -= n;
+    }
+    at -= SNAPSHOT_HEAD_BYTES;
+    while (size) {
+        float buffer[1024];
+        uint64_t first = at / sizeof(float), skip = at % sizeof(float), left = frag->count - first;
+        uint64_t count = left < 1024 ? left : 1024, bytes = count * sizeof(float) - skip;
+        if (bytes > size) bytes = size;
+        TRY(e->store->ops->snapshot_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first,
+                                               buffer, count, err));
+        memcpy(dst, (uint8_t *)buffer + skip, bytes);
+        dst += bytes;
+        at += bytes;
+        size -= bytes;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_object(struct engine *e, const struct serve_item *item, uint64_t size, struct err *err)
+{
+    if (item->kind == OBJECT_SNAPSHOT) return read_snapshot(e, item, size, e->chunk, err);
+    const struct update_entry *entry = update_log_find(&e->ledger.log, item->fragment, item->version);
+    return e->store->ops->segment_read(e->store, entry->at.segment, entry->at.offset + item->at, e->chunk, size, err);
+}
+
+/* Send what this worker asked for until its lane is full. */
+static enum status serve_session(struct engine *e, struct session *s, struct err *err)
+{
+    struct serve_item item;
+    uint64_t size;
+    if (s->serve.again_us > e->now_us) return STATUS_OK;
+    while (s->bulk != SESSION_NO_PEER && serve_next(&s->serve, &item, &size)) {
+        /* Kept objects may have changed since it was asked for. */
+        if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
+            serve_sent(&s->serve, &item, 0);
+            engine_refuse(e, s->control, REFUSE_GONE, "version %llu of fragment %u is no longer kept: join again",
+                          (unsigned long long)item.version, item.fragment);
+            continue;
+        }
+        TRY(read_object(e, &item, size, err));
+        struct msg m = {.type = MSG_CHUNK,
+                        .chunk = {.kind = item.kind, .fragment = item.fragment, .key = item.version, .offset = item.at,
+                                  .total = item.total, .crc = crc32c(0, e->chunk, size), .data = e->chunk,
+                                  .size = size}};
+        enum status status = engine_send(e, s->bulk, WIRE_BULK, &m);
+        if (status == STATUS_AGAIN) {
+            serve_full(&s->serve, e->now_us);
+            return STATUS_OK;
+        }
+        if (status != STATUS_OK) {
+            s->bulk = SESSION_NO_PEER; /* it binds again, and asks again */
+            return STATUS_OK;
+        }
+        serve_sent(&s->serve, &item, size);
+    }
+    return STATUS_OK;
+}
+
+enum status engine_serve(struct engine *e, struct err *err)
+{
+    e->retry_us = UINT64_MAX;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        TRY(serve_session(e, s, err));
+        if (s->serve.again_us > e->now_us && s->serve.again_us < e->retry_us) e->retry_us = s->serve.again_us;
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,299 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "coordinator/engine/engine_impl.h"
+
+enum {
+    SHORT_LIFE_US = 3000000, /* of a session that was replaced */
+    COPY_TIMES = 2           /* so often in a row: whoever was replaced comes back, so two processes live */
+};
+
+/* --- HELLO -------------------------------------------------------------------------------------------------------- */
+
+static bool another_is_called(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_name(&e->sessions, name);
+    return s && memcmp(s->uuid, uuid, WIRE_UUID) != 0 && !engine_is_silent(e, s);
+}
+
+/* The worker that this one is a copy of: the same state under another name, in two processes that both live. */
+static const struct session *original_of(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_uuid(&e->sessions, uuid);
+    return s && strcmp(s->name, name) != 0 && !engine_is_silent(e, s) ? s : NULL;
+}
+
+static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    if (another_is_called(e, uuid, name)) {
+        engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name",
+                      name);
+        return true;
+    }
+    const struct session *original = original_of(e, uuid, name);
+    if (original) {
+        engine_refuse(e, peer, REFUSE_NAME,
+                      "the folder of '%s' is a copy of the one of '%s', which is connected: give it a --dir of its own",
+                      name, original->name);
+        return true;
+    }
+    return false;
+}
+
+void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
+{
+    static const uint8_t none[WIRE_UUID];
+    if (refuse_early(e, peer, m->uuid, m->name)) return;
+    if (memcmp(m->run_id, none, WIRE_UUID) != 0 && memcmp(m->run_id, e->ledger.run_id, WIRE_UUID) != 0) {
+        engine_refuse(e, peer, REFUSE_RUN,
+                      "the saved state of worker '%s' belongs to another run: give it another --dir, or remove that "
+                      "one",
+                      m->name);
+        return;
+    }
+    struct msg reply = {.type = MSG_CONFIG, .config = {.config_hash = e->config_hash, .text = e->config_text}};
+    memcpy(reply.config.run_id, e->ledger.run_id, WIRE_UUID);
+    if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK)
+        log_debug("CONFIG could not be sent; HELLO comes again");
+}
+
+/* --- JOIN --------------------------------------------------------------------------------------------------------- */
+
+static bool same_tensor(const struct tensor *a, const struct tensor *b)
+{
+    return !strcmp(a->name, b->name) && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+}
+
+static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    struct layout other;
+    struct reader r = reader_of(m->layout, m->layout_size);
+    const struct layout *mine = &e->ledger.layout;
+    char what[320] = "its layout cannot be read";
+    layout_init(&other);
+    if (layout_decode(&other, &r) == STATUS_OK) {
+        uint32_t i = 0, n = other.n_tensors < mine->n_tensors ? other.n_tensors : mine->n_tensors;
+        while (i < n && same_tensor(&other.tensors[i], &mine->tensors[i])) i++;
+        if (i < n)
+            snprintf(what, sizeof what, "its tensor %u is '%.80s', the run's '%.80s', or of another shape", i,
+                     other.tensors[i].name, mine->tensors[i].name);
+        else
+            snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run %u in %u", other.n_tensors,
+                     other.n_fragments, mine->n_tensors, mine->n_fragments);
+    }
+    layout_finish(&other);
+    engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' is another one: %s", m->name, what);
+}
+
+static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    const struct record_model *model = &e->ledger.model;
+    bool train = m->train_hash == model->train_hash && m->train_samples == model->train_samples;
+    bool val = m->val_hash == model->val_hash && m->val_samples == model->val_samples;
+    if (m->layout_hash != layout_hash(&e->ledger.layout))
+        refuse_layout(e, peer, m);
+    else if (!train || !val || m->sample_tokens != model->sample_tokens)
+        engine_refuse(e, peer, REFUSE_DATASET,
+                      "the %s data of '%s' differs from the run's (it has %llu samples, the run %llu): use the same "
+                      "shards as the others",
+                      train ? "validation" : "training", m->name,
+                      (unsigned long long)(train ? m->val_samples : m->train_samples),
+                      (unsigned long long)(train ? model->val_samples : model->train_samples));
+    else
+        return true;
+    return false;
+}
+
+/* What it holds lies on this run's log. */
+static bool can_resume(const struct engine *e, const struct msg_join *m)
+{
+    if (m->n_held != e->ledger.layout.n_fragments) return false;
+    for (uint32_t f = 0; f < m->n_held; f++) {
+        const struct update_entry *entry = update_log_find(&e->ledger.log, f, m->held[f].version);
+        if (!entry || entry->hash != m->held[f].hash) return false;
+    }
+    return true;
+}
+
+static void emit_joined(struct engine *e, const char *name, const struct msg_join *m, bool resume)
+{
+    char text[160];
+    const char *what = resume ? "continues with what it holds" : "starts from a snapshot";
+    uint64_t version = e->ledger.round.versions[0];
+    if (!resume && m->n_held && m->held[0].version > version) {
+        snprintf(text, sizeof text,
+                 "it holds version %llu and the run's log ends at %llu (a power cut, or an older copy of the folder): "
+                 "starts from a snapshot",
+                 (unsigned long long)m->held[0].version, (unsigned long long)version);
+        what = text;
+    } else if (!resume && !version) {
+        what = "begins";
+    }
+    engine_emit_text(e, ENGINE_EVENT_JOIN, name, what);
+}
+
+enum status engine_write_member(struct engine *e, enum record_member_what what, uint32_t id,
+                                const uint8_t uuid[WIRE_UUID], const char *name, struct err *err)
+{
+    struct record_member m = {.what = (uint8_t)what, .id = id};
+    uint8_t body[RECORD_SMALL_MAX];
+    struct writer w = writer_of(body, sizeof body);
+    memcpy(m.uuid, uuid, WIRE_UUID);
+    snprintf(m.name, sizeof m.name, "%s", name);
+    record_member_encode(&m, &w);
+    return engine_write(e, RECORD_MEMBER, body, w.pos, NULL, err);
+}
+
+/* Its place: the one it had, a new one once the first round has opened, none before. */
+static enum status seat(struct engine *e, struct session *s, struct err *err)
+{
+    struct round *round = &e->ledger.round;
+    struct member *m = member_by_uuid(&round->members, s->uuid);
+    if (!m && !round->members.n) return STATUS_OK;
+    if (!m || !m->active || strcmp(m->name, s->name) != 0)
+        TRY(engine_write_member(e, RECORD_MEMBER_JOIN, m ? m->id : round->members.n, s->uuid, s->name, err));
+    m = member_by_uuid(&round->members, s->uuid);
+    m->heard_us = e->now_us;
+    m->ready = false;
+    m->left = false;
+    s->member = m->id;
+    return STATUS_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(struct session *const *)a)->name, (*(struct session *const *)b)->name);
+}
+
+enum status engine_seat_all(struct engine *e, struct err *err)
+{
+    struct session **list = mem_alloc(e->sessions.cap, sizeof *list);
+    uint32_t n = 0;
+    if (!list) return err_set(err, STATUS_NOMEM, "no memory to seat workers");
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        if (e->sessions.sessions[i].id && e->sessions.sessions[i].member == SESSION_NO_MEMBER)
+            list[n++] = &e->sessions.sessions[i];
+    qsort(list, n, sizeof(struct session *), by_name);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
+        status = engine_write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name,
+                                     err);
+        if (status == STATUS_OK) status = seat(e, list[i], err);
+        if (status != STATUS_OK) break;
+        engine_refresh_ready(e, list[i]);
+    }
+    mem_free(list);
+    return status;
+}
+
+static void send_welcome(struct engine *e, const struct session *s, bool resume)
+{
+    const struct ledger *l = &e->ledger;
+    const struct snapshot_info *newest = engine_newest(e);
+    struct msg m = {.type = MSG_WELCOME,
+                    .welcome = {.session = s->id, .worker_id = s->member, .heartbeat_ms = ENGINE_HEARTBEAT_MS,
+                                .n_fragments = l->layout.n_fragments, .resume = resume}};
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
+        m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};
+    }
+    engine_send_control(e, s, &m);
+}
+
+/* A new session for this worker. Uploads of the one before go on where they were. NULL: no room. */
+static struct session *open_session(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
+    if (!old) old = session_by_name(&e->sessions, m->name); /* silent, or HELLO would have been refused */
+    struct upload *uploads = NULL;
+    uint64_t before = 0;
+    uint32_t times = 0;
+    if (old) {
+        if (!memcmp(old->uuid, m->uuid, WIRE_UUID)) {
+            before = old->id;
+            times = e->now_us - old->joined_us < SHORT_LIFE_US ? old->times + 1 : 0;
+            uploads = old->uploads;
+            old->uploads = NULL;
+        }
+        session_remove(&e->sessions, old);
+    }
+    s = session_add(&e->sessions, engine_draw(e));
+    if (!s) {
+        for (uint32_t f = 0; uploads && f < e->sessions.n_fragments; f++) upload_drop(&uploads[f]);
+        mem_free(uploads);
+        return NULL;
+    }
+    if (uploads) {
+        mem_free(s->uploads);
+        s->uploads = uploads;
+    }
+    memcpy(s->uuid, m->uuid, WIRE_UUID);
+    memcpy(s->name, m->name, sizeof s->name);
+    memcpy(s->devices, m->devices, sizeof s->devices);
+    s->control = peer;
+    s->before = before;
+    s->times = times;
+    s->joined_us = s->heard_us = s->moved_us = e->now_us;
+    return s;
+}
+
+static void refuse_place(struct engine *e, uint64_t peer, const char *name)
+{
+    if (session_table_full(&e->sessions))
+        engine_refuse(e, peer, REFUSE_FULL,
+                      "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
+                      e->config.coordinator.max_workers, name);
+    else
+        engine_refuse(e, peer, REFUSE_FULL, "the coordinator has no memory left for '%s'", name);
+}
+
+enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
+    if (m->config_hash != e->config_hash) {
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again",
+                      m->name);
+        return STATUS_OK;
+    }
+    if (!e->ledger.modelled) {
+        TRY(engine_define_model(e, peer, m, err));
+        if (!e->ledger.modelled) return STATUS_OK;
+    }
+    if (!join_matches(e, peer, m)) return STATUS_OK;
+    struct session *s = open_session(e, peer, m);
+    if (!s) return refuse_place(e, peer, m->name), STATUS_OK;
+    TRY(seat(e, s, err));
+    bool resume = can_resume(e, m);
+    send_welcome(e, s, resume);
+    engine_progress(e);
+    emit_joined(e, s->name, m, resume);
+    return STATUS_OK;
+}
+
+void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
+{
+    const struct session *next = session_after(&e->sessions, id);
+    if (!next || next->times < COPY_TIMES) {
+        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "it was started again, or had left this worker out");
+        return;
+    }
+    char text[WIRE_TEXT_MAX];
+    snprintf(text, sizeof text,
+             "two processes take turns as '%s', with copies of one folder: give one of them a --dir and a --name of "
+             "its own",
+             next->name);
+    if (!engine_was_said(e, text)) log_warn("%s", text);
+    engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "%s", text);
+}
+
+void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
+{
+    struct session *s = session_by_id(&e->sessions, m->session);
+    if (!s) return; /* refusals are for the control lane: its next heartbeat gets one */
+    if (s->bulk != peer) serve_resume(&s->serve);
+    s->bulk = peer;
+    engine_hear(e, s);
+}

@@ -1,0 +1,89 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "common/config/model_flops.h"
+#include "coordinator/engine/engine_impl.h"
+
+enum { SKIPS_LINE_US = 30000000 };
+
+/* Merged ones, and those of steps reported since by members whose rounds are not merged yet. */
+static uint64_t tokens_so_far(const struct engine *e)
+{
+    uint64_t tokens = e->ledger.round.tokens;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+        if (m && m->work.open && !m->work.merged && m->work.round == s->step_round) tokens += s->step_tokens;
+    }
+    return tokens;
+}
+
+/* False: it is counted already, and came again (worker/step_log.h). A round trained again begins with step 0. */
+static bool count_step(struct session *s, const struct metrics_step *step)
+{
+    bool begins = s->step_round != step->round || !step->step;
+    if (!begins && step->step <= s->last_step) return false;
+    if (begins) s->step_tokens = 0;
+    s->step_round = step->round;
+    s->last_step = step->step;
+    s->step_tokens += step->tokens;
+    return true;
+}
+
+void engine_tell_skips(struct engine *e, struct session *s)
+{
+    char text[256];
+    if (!s->skips) return;
+    snprintf(text, sizeof text, "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
+             "%s", s->step_round + 1, s->skips, config_calmer(&e->config));
+    s->skips = 0;
+    s->skips_said_us = e->now_us;
+    engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
+}
+
+/* The round it reports steps of is trained, as far as can be seen. */
+static bool trained(const struct engine *e, const struct session *s, const struct metrics_step *last)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    return !m || m->work.round != last->round || last->step + 1 >= m->work.steps;
+}
+
+/* Steps and rounds count from 1 where people see them. */
+void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
+{
+    struct engine_event event;
+    for (uint32_t i = 0; i < m->n_steps; i++) {
+        const struct metrics_step *step = &m->steps[i];
+        bool last = i + 1 == m->n_steps;
+        engine_event_init(&event, ENGINE_EVENT_STEP);
+        event.worker = s->name;
+        bool counted = count_step(s, step);
+        event.step = (uint64_t)(step->position + 1.5);
+        event.round = step->round + 1;
+        event.tokens = tokens_so_far(e);
+        event.loss = (double)step->loss;
+        event.lr = (double)step->lr;
+        event.grad_norm = (double)step->grad_norm;
+        event.skipped = !isfinite(step->grad_norm);
+        s->skips += counted && event.skipped;
+        if (step->step_us) {
+            event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
+            event.tflops = event.tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
+        }
+        if (last) {
+            event.bytes_up = m->bytes_up;
+            event.bytes_down = m->bytes_down;
+        }
+        if (last && m->round != UINT64_MAX) {
+            event.compute_s = (double)m->compute_s;
+            event.compress_s = (double)m->compress_s;
+            event.send_s = (double)m->send_s;
+            event.wait_s = (double)m->wait_s;
+            event.apply_s = (double)m->apply_s;
+        }
+        engine_emit(e, &event);
+    }
+    bool due = !s->skips_said_us || e->now_us - s->skips_said_us >= SKIPS_LINE_US;
+    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_tell_skips(e, s);
+}

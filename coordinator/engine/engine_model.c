@@ -1,0 +1,218 @@
+/* The first JOIN defines the model: its layout, its data and theta_0 become the run's. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/os/host_memory.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "coordinator/engine/engine_impl.h"
+
+/* What the shapes of its tensors do not show of a model, but its outputs do. A folder without config.json says nothing
+ * of it. */
+static enum status init_fits(const struct engine *e, struct err *err)
+{
+    const struct config *c = &e->config;
+    char path[FILEIO_PATH_MAX];
+    struct hf_config hf;
+    snprintf(path, sizeof path, "%s/config.json", e->init_dir);
+    if (!file_exists(path)) return STATUS_OK;
+    TRY(hf_config_load(&hf, e->init_dir, err));
+    if (strcmp(hf.model_type, c->model.family) != 0)
+        return err_set(err, STATUS_MISMATCH, "%.300s is a %s, and model.family is %s", path, hf.model_type,
+                       c->model.family);
+    if (hf.n_head != c->model.n_head)
+        return err_set(err, STATUS_MISMATCH, "%.300s has %u heads, and model.n_head is %u", path, hf.n_head,
+                       c->model.n_head);
+    if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
+        return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, and model.rope_theta is %g", path,
+                       hf.rope_theta, c->model.rope_theta);
+    if (hf.tied != (c->model.tie_embeddings == CHOICE_ON)) /* its lm_head would be left out, or is missing */
+        return err_set(err, STATUS_MISMATCH, "%.300s has tie_word_embeddings %s: set model.tie_embeddings=%s", path,
+                       hf.tied ? "true" : "false", hf.tied ? "on" : "off");
+    struct rope_scaling ours;
+    char theirs[CONFIG_NAME_MAX], text[CONFIG_NAME_MAX];
+    TRY(rope_scaling_parse(&ours, c->model.rope_scaling, err));
+    rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
+    if (hf.rope_theta > 0 && strcmp(theirs, rope_scaling_text(&ours, text, sizeof text)) != 0)
+        return err_set(err, STATUS_MISMATCH, "%.300s has positions for model.rope_scaling: %s, which is %s", path,
+                       theirs, c->model.rope_scaling);
+    if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
+        return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, and model.norm_eps is %g", path, hf.norm_eps,
+                       c->model.norm_eps);
+    return STATUS_OK;
+}
+
+/* Hashes of theta_0, made in a buffer of its own. */
+static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
+                                  struct err *err)
+{
+    float *theta = mem_alloc(layout->n_params, sizeof *theta);
+    if (!theta)
+        return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
+    enum status status = e->init_dir ? init_fits(e, err) : STATUS_OK;
+    if (e->init_dir && status == STATUS_OK) status = hf_folder_load(e->init_dir, layout, theta, err);
+    if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: starting again would not help */
+        err_prefix(err, "model.init_from");
+        status = err->code = STATUS_INVALID;
+    }
+    model->n_hashes = layout->n_fragments;
+    for (uint32_t f = 0; status == STATUS_OK && f < layout->n_fragments; f++) {
+        const struct fragment *frag = &layout->fragments[f];
+        if (!e->init_dir) layout_fill(layout, f, e->config.run.seed, theta + frag->offset);
+        model->hashes[f] = hash_floats(NULL, theta + frag->offset, frag->count);
+    }
+    mem_free(theta);
+    return status;
+}
+
+/* The file that data.tokenizer names; NULL: none. */
+static const char *tokenizer_file(const struct engine *e)
+{
+    const char *name = e->config.data.tokenizer;
+    return strcmp(name, "bytes") && strcmp(name, "none") ? name : NULL;
+}
+
+enum status engine_check_sources(const struct engine *e, struct err *err)
+{
+    void *text;
+    size_t size;
+    if (e->init_dir && hf_folder_check(e->init_dir, err) != STATUS_OK) {
+        err_prefix(err, "model.init_from");
+        return STATUS_INVALID;
+    }
+    if (!tokenizer_file(e)) return STATUS_OK;
+    enum status status = hf_tokenizer_read(tokenizer_file(e), &text, &size, err);
+    if (status == STATUS_OK) mem_free(text);
+    if (status == STATUS_OK || status == STATUS_NOMEM) return status;
+    err_prefix(err, "data.tokenizer");
+    return err->code = STATUS_INVALID;
+}
+
+enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
+{
+    struct err why = {0};
+    if (!e->store->ops->files_keep) return STATUS_OK;
+    if (anew) TRY(engine_check_sources(e, err));
+    enum status status = e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), anew, &why);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (anew) return err_set(err, status, "%s", why.msg);
+    log_warn("checkpoints go on without a tokenizer: %s", why.msg);
+    return STATUS_OK;
+}
+
+/* The config.json of checkpoints: the worker's, with the tokens' numbers of the folder that the run starts from. NULL:
+ * as it is. */
+static enum status model_text(const struct engine *e, const char *given, char **out, struct err *err)
+{
+    *out = NULL;
+    if (!e->init_dir) return STATUS_OK;
+    enum status status = hf_config_with_ids(given, e->init_dir, out, err);
+    if (*out && strlen(*out) >= WIRE_CONFIG_MAX) { /* no worker of ours brings so much */
+        mem_free(*out);
+        *out = NULL;
+    }
+    if (status == STATUS_OK || status == STATUS_NOMEM) return status;
+    err_prefix(err, "model.init_from");
+    return err->code = STATUS_INVALID;
+}
+
+static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout, struct err *err)
+{
+    struct record_model model = {
+        .train_hash = m->train_hash, .val_hash = m->val_hash, .train_samples = m->train_samples,
+        .val_samples = m->val_samples, .sample_tokens = m->sample_tokens, .layout = m->layout,
+        .layout_size = m->layout_size};
+    char *text;
+    TRY(initial_hashes(e, layout, &model, err));
+    TRY(model_text(e, m->model_config, &text, err));
+    model.model_config = text ? text : m->model_config;
+    model.model_config_size = strlen(model.model_config);
+    size_t size = record_model_size(&model);
+    uint8_t *body = mem_alloc(1, size);
+    enum status status = body ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    if (body) {
+        struct writer w = writer_of(body, size);
+        record_model_encode(&model, &w);
+        status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
+    }
+    mem_free(body);
+    mem_free(text);
+    return status;
+}
+
+/* Bytes that this process could have at most; where nobody knows, any number. */
+static uint64_t memory_of_all(void)
+{
+    uint64_t left, total;
+    host_memory(&left, &total);
+    return total ? total : UINT64_MAX;
+}
+
+/* False, with the worker refused, when such a model does not fit this machine, or its fragments their codecs. A model
+ * whose theta alone is too large is looked at no further. */
+static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
+{
+    uint64_t need = layout->n_params * sizeof(float), all = memory_of_all();
+    char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
+    struct err why = {0};
+    enum status status = STATUS_OK;
+    if (need < all)
+        status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
+    if (status_lasts(status))
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
+    else if (need > all)
+        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need at "
+                      "least %s of memory and has %s", m->name, (unsigned long long)layout->n_params,
+                      memory_text(need, wants), memory_text(all, has));
+    else
+        return true;
+    return false;
+}
+
+/* False, with the worker refused, when what it brings cannot start a run. */
+static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
+{
+    if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
+        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+    else if (m->sample_tokens != e->config.model.block_size)
+        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' cuts samples of %u tokens, model.block_size is %u", m->name,
+                      m->sample_tokens, e->config.model.block_size);
+    else if (!m->train_samples)
+        engine_refuse(e, peer, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
+                      m->sample_tokens);
+    else
+        return memory_suffices(e, peer, m, layout);
+    return false;
+}
+
+enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    struct layout layout;
+    struct reader r = reader_of(m->layout, m->layout_size);
+    layout_init(&layout);
+    enum status status = layout_decode(&layout, &r);
+    if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
+    if (status == STATUS_NOMEM) {
+        err_set(err, status, "no memory for the layout");
+    } else if (status != STATUS_OK) {
+        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+        status = STATUS_OK;
+    } else if (first_join_fits(e, peer, m, &layout)) {
+        status = engine_keep_files(e, true, err);
+        if (status == STATUS_OK) status = write_model(e, m, &layout, err);
+        uint32_t n = layout.n_fragments;
+        if (status == STATUS_OK && session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
+            status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+        if (status == STATUS_OK) status = engine_checkpoint(e, err);
+        if (status == STATUS_OK)
+            log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",
+                     (unsigned long long)layout.n_params, layout.n_tensors, n, n > 1 ? "s" : "",
+                     (unsigned long long)m->train_samples);
+    }
+    layout_finish(&layout);
+    return status;
+}

@@ -1,0 +1,125 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "coordinator/engine/engine_impl.h"
+
+/* --- while joined ------------------------------------------------------------------------------------------------- */
+
+void engine_hear(struct engine *e, struct session *s)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    s->heard_us = e->now_us;
+    if (m) m->heard_us = e->now_us;
+    if (!s->silent) return;
+    s->silent = false;
+    log_info("%s is heard of again", s->name);
+}
+
+bool engine_is_silent(const struct engine *e, const struct session *s)
+{
+    return e->now_us - s->heard_us >= ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u;
+}
+
+void engine_refresh_ready(struct engine *e, struct session *s)
+{
+    bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
+    s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (!m) return;
+    m->ready = can;
+    if (s->last.step_s > 0) m->step_s = s->last.step_s;
+}
+
+/* A worker with nothing to do although it should have something has lost a message, or its state. */
+static enum status remind(struct engine *e, struct session *s, struct err *err)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (e->ledger.done) {
+        engine_send_done(e, s);
+        return STATUS_OK;
+    }
+    engine_eval_remind(e, s);
+    if (!m || !m->work.open || s->last.state != WORKER_READY) return STATUS_OK;
+    bool waited = false, past = false, barrier = e->config.train.method != METHOD_ASYNC;
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++) {
+        waited = waited || m->work.parts[f].state == PART_WAITED;
+        past = past || (f < s->last.n_fragments && s->last.versions[f] > m->work.versions[f]);
+    }
+    if (!waited) return STATUS_OK;
+    /* It lost its delta and has moved past the version it would have to train from again. */
+    if (barrier && past) return engine_drop(e, m, UINT32_MAX, REJECT_BASE, err);
+    engine_send_assign(e, s, m);
+    return STATUS_OK;
+}
+
+enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m, struct err *err)
+{
+    if (m->state != s->last.state || m->round != s->last.round || m->step != s->last.step) s->moved_us = e->now_us;
+    s->last = *m;
+    s->beating = true;
+    struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
+    engine_waiting(e, reply.heartbeat_ack.waiting_for, sizeof reply.heartbeat_ack.waiting_for);
+    engine_send_control(e, s, &reply);
+    TRY(remind(e, s, err));
+    engine_refresh_ready(e, s);
+    return STATUS_OK;
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
+
+static enum status lose_place(struct engine *e, enum record_member_what what, const struct member *m, struct err *err)
+{
+    if (!m || !m->active || e->ledger.done) return STATUS_OK;
+    return engine_write_member(e, what, m->id, m->uuid, m->name, err);
+}
+
+enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err)
+{
+    struct member *member = member_by_id(&e->ledger.round.members, s->member);
+    char name[WIRE_NAME_MAX];
+    memcpy(name, s->name, sizeof name);
+    if (m->finished) e->told++;
+    if (m->finished && member) member->left = true;
+    if (!m->finished) TRY(lose_place(e, RECORD_MEMBER_LEAVE, member, err));
+    engine_tell_skips(e, s);
+    session_remove(&e->sessions, s);
+    engine_progress(e);
+    engine_emit_text(e, ENGINE_EVENT_LEAVE, name, m->text);
+    return STATUS_OK;
+}
+
+uint64_t engine_evict_after_us(const struct engine *e)
+{
+    if (e->config.coordinator.evict_after_s > 0) return (uint64_t)(e->config.coordinator.evict_after_s * 1e6);
+    struct deadline_limit limit =
+        deadline_of(&e->ledger.round.durations, 0, ENGINE_EVICT_MIN_US / 4, UINT64_MAX / 8, ENGINE_EVICT_MIN_US / 4);
+    return 4 * limit.limit_us;
+}
+
+const char *engine_evict_rule(const struct engine *e)
+{
+    return e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute";
+}
+
+enum status engine_evict(struct engine *e, struct err *err)
+{
+    uint64_t limit = engine_evict_after_us(e);
+    char text[160];
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (s->id && e->now_us - s->heard_us >= limit) session_remove(&e->sessions, s);
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        if (!m->active || e->now_us - m->heard_us < limit) continue;
+        snprintf(text, sizeof text, "not heard of for %.1f s (limit %.1f s, %s): its work is given to others",
+                 (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6, engine_evict_rule(e));
+        TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
+        engine_progress(e);
+        engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
+        struct session *s = session_by_member(&e->sessions, m->id);
+        if (s) session_remove(&e->sessions, s); /* a sign of life now makes it join again and take its place back */
+    }
+    return STATUS_OK;
+}

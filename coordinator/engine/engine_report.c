@@ -1,0 +1,377 @@
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/number.h"
+#include "common/base/text.h"
+#include "coordinator/engine/engine_impl.h"
+
+/* --- what the run waits for --------------------------------------------------------------------------------------- */
+
+struct line {
+    char *out;
+    size_t cap, used;
+    int n;
+};
+
+static void add(struct line *line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct line *line, const char *fmt, ...)
+{
+    va_list args;
+    if (line->used >= line->cap) return;
+    va_start(args, fmt);
+    int n = vsnprintf(line->out + line->used, line->cap - line->used, fmt, args);
+    va_end(args);
+    if (n > 0) line->used += (size_t)n;
+    if (line->used >= line->cap) line->used = line->cap - 1;
+}
+
+/* How long the run waits for a member that is not there. */
+static void add_patience(const struct engine *e, struct line *line, const struct member *m)
+{
+    uint64_t at = m ? m->heard_us + engine_evict_after_us(e) : 0;
+    if (m && m->active) add(line, ", left out in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
+    add(line, ")");
+}
+
+/* Heartbeats go on while a disk or a device hangs. Only people can tell that from a step that takes long. */
+static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
+{
+    uint64_t still = e->now_us - s->moved_us;
+    if (still >= engine_evict_after_us(e)) add(line, ", no progress for %.0f s", (double)still * 1e-6);
+    add(line, ")");
+}
+
+/* "worker-1 (training, step 12/30)"; m may be NULL: it has no place yet */
+static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s,
+                       const struct member *m)
+{
+    add(line, "%s%s (", line->n++ ? ", " : "", name);
+    if (!s) {
+        add(line, "not connected");
+        add_patience(e, line, m);
+    } else if (engine_is_silent(e, s)) {
+        add(line, "silent for %.0f s", (double)(e->now_us - s->heard_us) * 1e-6);
+        add_patience(e, line, m);
+    } else if (s->last.state == WORKER_TRAINING) {
+        add(line, "training, step %u/%u", s->last.step, s->last.steps);
+        add_standstill(e, line, s);
+    } else if (s->last.state == WORKER_SENDING) {
+        add(line, "%s", session_state_name(s->last.state));
+        add_standstill(e, line, s);
+    } else {
+        add(line, "%s)", s->beating ? session_state_name(s->last.state) : "joining");
+    }
+}
+
+static void waiting_eval(const struct engine *e, struct line *line)
+{
+    add(line, "evaluation: ");
+    for (uint32_t i = 0; i < e->eval.n; i++) {
+        const struct eval_share *share = &e->eval.shares[i];
+        const struct session *s = session_by_id(&e->sessions, share->holder);
+        if (share->done) continue;
+        if (s)
+            add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
+        else
+            add(line, "%sany worker", line->n++ ? ", " : "");
+    }
+}
+
+static void waiting_work(const struct engine *e, struct line *line)
+{
+    const struct round *r = &e->ledger.round;
+    if (e->config.train.method == METHOD_ASYNC)
+        add(line, "deltas: ");
+    else
+        add(line, "round %llu: ", (unsigned long long)r->round + 1);
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        bool waited = false;
+        for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
+            waited = waited || m->work.parts[f].state == PART_WAITED;
+        if (waited) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
+    }
+}
+
+static void waiting_ready(const struct engine *e, struct line *line)
+{
+    uint32_t ready = 0, need = e->config.coordinator.min_workers;
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
+    add(line, "workers: %u of %u ready", ready, need);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id || s->ready_us) continue;
+        add(line, "%s", line->n ? "" : "; ");
+        add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
+    }
+}
+
+const char *engine_waiting(const struct engine *e, char *out, size_t cap)
+{
+    struct line line = {.out = out, .cap = cap};
+    out[0] = 0;
+    if (e->ledger.done) return out;
+    if (!e->ledger.modelled)
+        add(&line, "the first worker to join");
+    else if (e->eval.open && (engine_eval_blocks(e) || e->eval.final))
+        waiting_eval(e, &line);
+    else if (round_busy(&e->ledger.round))
+        waiting_work(e, &line);
+    else
+        waiting_ready(e, &line);
+    text_make_clean(out); /* cut within a name, perhaps */
+    return out;
+}
+
+void engine_emit_restart(struct engine *e)
+{
+    char text[WIRE_TEXT_MAX];
+    const struct round *r = &e->ledger.round;
+    struct line line = {.out = text, .cap = sizeof text};
+    add(&line, "continuing the run found in its folder");
+    for (uint32_t i = 0; i < r->members.n && e->config.train.method != METHOD_ASYNC && !e->ledger.done; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->active || (!m->in_step && !m->work.open)) continue;
+        if (!line.n)
+            add(&line, " at round %llu of %llu; whoever is not back within %.0f s (%s) is left out: ",
+                (unsigned long long)r->round + 1, (unsigned long long)round_total(r),
+                (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
+        add(&line, "%s%s", line.n++ ? ", " : "", m->name);
+    }
+    text_make_clean(text);
+    struct engine_event event;
+    engine_event_init(&event, ENGINE_EVENT_RESTART);
+    event.text = text;
+    event.round = 0;
+    if (e->ledger.modelled) { /* else nobody has joined yet, and how many rounds there are is not known */
+        event.round = round_done(r);
+        event.rounds = round_total(r);
+    }
+    engine_emit(e, &event);
+}
+
+/* All of the summary but theta_hash, which takes a pass over theta. */
+static void totals(const struct engine *e, struct engine_summary *out)
+{
+    const struct ledger *l = &e->ledger;
+    struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
+    *out = (struct engine_summary){.done = l->done, .restarts = l->starts, .final_val_loss = NAN,
+                                   .wall_s = (double)clock.elapsed_us * 1e-6, .bytes_up = clock.bytes_up,
+                                   .bytes_down = clock.bytes_down};
+    if (!l->modelled) return;
+    out->params = l->layout.n_params;
+    out->tokens = l->round.tokens;
+    out->worker_steps = l->round.worker_steps;
+    out->rounds = round_done(&l->round);
+    out->compute_s = (double)l->round.compute_us * 1e-6;
+    for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
+    out->steps = out->rounds * l->round.p.sync_every;
+    if (out->steps > l->round.p.max_steps) out->steps = l->round.p.max_steps;
+    if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
+    out->val_tokens = l->eval_tokens;
+}
+
+/* --- status ------------------------------------------------------------------------------------------------------- */
+
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* What a status has room for: all of everybody, those who are not gone, no more than their names and states, nobody. */
+enum detail { DETAIL_ALL, DETAIL_HERE, DETAIL_STATES, DETAIL_NONE };
+
+static bool is_gone(const struct member *m, const struct session *s)
+{
+    return !s && (!m->active || m->left);
+}
+
+static json_t *worker_json(const struct engine *e, const char *name, const struct member *m, const struct session *s,
+                           enum detail detail)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(name));
+    json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
+    json_object_set_new(o, "connected", json_boolean(s != NULL));
+    const char *state = !s ? (is_gone(m, s) ? "gone" : "lost")
+                        : engine_is_silent(e, s) ? "silent"
+                        : s->beating ? session_state_name(s->last.state) : "joining";
+    json_object_set_new(o, "state", json_string(state));
+    if (detail == DETAIL_STATES) return o;
+    if (s && s->beating) {
+        json_object_set_new(o, "round",
+                            s->last.round == UINT64_MAX ? json_null() : json_integer((json_int_t)s->last.round));
+        json_object_set_new(o, "step", json_integer(s->last.step));
+        json_object_set_new(o, "steps", json_integer(s->last.steps));
+        json_object_set_new(o, "step_s", number(s->last.step_s));
+    }
+    if (s) json_object_set_new(o, "silent_s", number((double)(e->now_us - s->heard_us) * 1e-6));
+    if (m) {
+        json_object_set_new(o, "tokens", json_integer((json_int_t)m->tokens));
+        json_object_set_new(o, "steps_merged", json_integer((json_int_t)m->steps));
+    }
+    if (s) json_object_set_new(o, "devices", json_string(s->devices));
+    return o;
+}
+
+/* "workers", and how many are not in it: "workers_gone", "workers_not_listed". */
+static void add_workers(json_t *o, const struct engine *e, enum detail detail)
+{
+    json_t *list = json_array();
+    uint32_t gone = 0, hidden = 0;
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        const struct session *s = session_by_member(&e->sessions, i);
+        if (detail != DETAIL_ALL && is_gone(m, s))
+            gone++;
+        else if (detail == DETAIL_NONE)
+            hidden++;
+        else
+            json_array_append_new(list, worker_json(e, m->name, m, s, detail));
+    }
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id || s->member != SESSION_NO_MEMBER) continue;
+        if (detail == DETAIL_NONE)
+            hidden++;
+        else
+            json_array_append_new(list, worker_json(e, s->name, NULL, s, detail));
+    }
+    json_object_set_new(o, "workers", list);
+    if (gone) json_object_set_new(o, "workers_gone", json_integer(gone));
+    if (hidden) json_object_set_new(o, "workers_not_listed", json_integer(hidden));
+}
+
+static const char *state_name(const struct engine *e)
+{
+    if (e->ledger.done) return "done";
+    if (e->eval.open && engine_eval_blocks(e)) return "evaluating";
+    return e->ledger.modelled && round_busy(&e->ledger.round) ? "training" : "waiting";
+}
+
+/* "deltas_refused": how many, and "refused_for": how many for each reason there was. */
+static void add_refusals(json_t *o, const struct engine *e)
+{
+    static const char *const reasons[] = {
+        [REJECT_LATE] = "late",           [REJECT_STALE] = "stale",     [REJECT_BASE] = "base",
+        [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt", [REJECT_UNASSIGNED] = "unassigned"};
+    json_t *by_reason = json_object();
+    uint64_t all = 0;
+    for (size_t i = REJECT_LATE; i < sizeof reasons / sizeof *reasons; i++) {
+        all += e->rejected[i];
+        if (e->rejected[i]) json_object_set_new(by_reason, reasons[i], json_integer((json_int_t)e->rejected[i]));
+    }
+    json_object_set_new(o, "deltas_refused", json_integer((json_int_t)all));
+    if (all) json_object_set(o, "refused_for", by_reason);
+    json_decref(by_reason);
+}
+
+static json_t *status_object(const struct engine *e)
+{
+    const struct ledger *l = &e->ledger;
+    struct engine_summary sum;
+    char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1], hash[20];
+    json_t *o = json_object();
+    totals(e, &sum);
+    json_object_set_new(o, "run", json_string(e->config.run.name));
+    json_object_set_new(o, "run_id", json_string(number_hex_text(l->run_id, WIRE_UUID, id)));
+    json_object_set_new(o, "method", json_string(config_method_name(e->config.train.method)));
+    json_object_set_new(o, "state", json_string(state_name(e)));
+    json_object_set_new(o, "round", json_integer((json_int_t)sum.rounds));
+    json_object_set_new(o, "rounds", json_integer((json_int_t)(l->modelled ? round_total(&l->round) : 0)));
+    json_object_set_new(o, "params", json_integer((json_int_t)sum.params));
+    json_object_set_new(o, "tokens", json_integer((json_int_t)sum.tokens));
+    json_object_set_new(o, "bytes_up", json_integer((json_int_t)sum.bytes_up));
+    json_object_set_new(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
+    if (l->down[0]) json_object_set_new(o, "down", json_string(l->down));
+    json_object_set_new(o, "wall_s", number(sum.wall_s));
+    json_object_set_new(o, "restarts", json_integer((json_int_t)sum.restarts));
+    add_refusals(o, e);
+    double val = l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN;
+    json_object_set_new(o, "val_loss", number(val));
+    json_t *versions = json_array();
+    for (uint32_t f = 0; l->modelled && f < l->layout.n_fragments; f++) {
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->outer.fragments[f].hash);
+        json_array_append_new(versions,
+                              json_pack("{s:I,s:s}", "version", (json_int_t)l->round.versions[f], "hash", hash));
+    }
+    json_object_set_new(o, "fragments", versions);
+    json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, text, sizeof text)));
+    return o;
+}
+
+size_t engine_status_json(const struct engine *e, char *out, size_t cap)
+{
+    json_t *o = status_object(e);
+    size_t n = cap;
+    for (int detail = DETAIL_ALL; detail <= DETAIL_NONE && n >= cap; detail++) {
+        add_workers(o, e, (enum detail)detail);
+        n = json_dumpb(o, out, cap - 1, JSON_COMPACT);
+    }
+    json_decref(o);
+    if (n >= cap) return 0;
+    out[n] = 0;
+    return n;
+}
+
+/* --- summary and views -------------------------------------------------------------------------------------------- */
+
+void engine_summary(const struct engine *e, struct engine_summary *out)
+{
+    const struct ledger *l = &e->ledger;
+    totals(e, out);
+    if (l->modelled) out->theta_hash = layout_theta_hash(&l->layout, l->outer.theta);
+}
+
+const float *engine_theta(const struct engine *e)
+{
+    return e->ledger.modelled ? e->ledger.outer.theta : NULL;
+}
+
+const float *engine_residual(const struct engine *e, uint32_t fragment)
+{
+    return e->ledger.outer.fragments[fragment].residual.residual;
+}
+
+const struct layout *engine_layout(const struct engine *e)
+{
+    return e->ledger.modelled ? &e->ledger.layout : NULL;
+}
+
+uint64_t engine_version(const struct engine *e, uint32_t fragment)
+{
+    return e->ledger.round.versions[fragment];
+}
+
+uint64_t engine_version_hash(const struct engine *e, uint32_t fragment, uint64_t version)
+{
+    const struct update_entry *entry = update_log_find(&e->ledger.log, fragment, version);
+    return entry ? entry->hash : 0;
+}
+
+const uint8_t *engine_run_id(const struct engine *e)
+{
+    return e->ledger.run_id;
+}
+
+enum status engine_check(const struct engine *e, struct err *err)
+{
+    if (!e->ledger.modelled) return STATUS_OK;
+    enum status status = lease_check(&e->ledger.round.leases);
+    return status == STATUS_OK ? status
+                               : err_set(err, status, "the lease book: committed %llu, outstanding %llu, cursor %llu",
+                                         (unsigned long long)e->ledger.round.leases.committed,
+                                         (unsigned long long)lease_outstanding(&e->ledger.round.leases),
+                                         (unsigned long long)e->ledger.round.leases.cursor);
+}
+
+uint64_t engine_samples_committed(const struct engine *e)
+{
+    return e->ledger.round.leases.committed;
+}

@@ -1,0 +1,103 @@
+/* The line of a round: what the ledger knew when the round was over, told of when its evaluation is in.
+ *
+ * It follows the journal record by record, live and in recovery alike. So a process that ends in between loses none:
+ * the next one finds the round in the journal and tells of it, if nobody has (engine_options.rounds_told). No
+ * checkpoint is made meanwhile (engine_checkpoint_due), so what follows the newest one is enough for that. (One that
+ * falls into a later round, of async, or where a crash was in its way, has that round's sums of what follows it only.)
+ *
+ * async: nothing stops for an evaluation, and when its loss is in there are newer versions. It is told of by itself,
+ * and rounds as soon as they are over; but the last one, after which there is only the evaluation of its version. */
+#include <math.h>
+#include <string.h>
+
+#include "coordinator/engine/engine_impl.h"
+
+static void begin(struct engine *e)
+{
+    e->ledger.round.recent = (struct round_tally){0};
+    e->round_begun_us = e->ledger.clock.elapsed_us;
+    e->slowest[0] = 0;
+}
+
+/* barrier: round `round` opened, or more of it */
+static void opened(struct engine *e, uint64_t round)
+{
+    if (e->config.train.method == METHOD_ASYNC || e->rounds_begun > round) return;
+    e->rounds_begun = round + 1;
+    engine_flush_round(e, NAN);
+    begin(e);
+}
+
+static void delivered(struct engine *e, const uint8_t *body, size_t size)
+{
+    struct record_delta delta;
+    if (record_delta_decode(&delta, body, size) != STATUS_OK) return;
+    memcpy(e->slowest, member_by_id(&e->ledger.round.members, delta.id)->name, sizeof e->slowest);
+}
+
+static void note(struct engine *e, uint64_t round)
+{
+    const struct round *r = &e->ledger.round;
+    const struct round_tally *sum = &r->recent;
+    struct engine_event *event = &e->info.event;
+    engine_event_init(event, ENGINE_EVENT_ROUND);
+    event->round = round;
+    event->rounds = round_total(r);
+    event->tokens = r->tokens;
+    event->version = r->versions[0];
+    if (sum->tokens) event->loss = sum->loss_sum / (double)sum->tokens;
+    event->delivered = sum->merged;
+    event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
+    event->round_s = (double)(e->ledger.clock.elapsed_us - e->round_begun_us) * 1e-6;
+    if (sum->merged) event->compute_s = (double)sum->compute_us * 1e-6 / sum->merged;
+    if (event->round_s > 0 && sum->merged)
+        event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
+    memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
+    memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
+    e->info.pending = event->round > e->rounds_told;
+}
+
+/* async: the work of one delta may end two rounds, of which the first one has all of it. */
+static void closed(struct engine *e)
+{
+    uint64_t done = round_done(&e->ledger.round);
+    while (e->seen_rounds < done) {
+        engine_flush_round(e, NAN);
+        note(e, ++e->seen_rounds);
+        begin(e);
+    }
+    if (e->config.train.method == METHOD_ASYNC && !round_over(&e->ledger.round)) engine_flush_round(e, NAN);
+}
+
+static void evaluated(struct engine *e)
+{
+    const struct ledger *l = &e->ledger;
+    if (e->info.event.round == l->eval_round) engine_flush_round(e, l->eval_loss_sum / (double)l->eval_tokens);
+}
+
+void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, size_t size)
+{
+    switch (type) {
+    case RECORD_OPEN: opened(e, e->ledger.round.round); break;
+    case RECORD_DELTA: delivered(e, body, size); break;
+    case RECORD_EVAL: evaluated(e); break;
+    case RECORD_MEMBER: /* async: what was merged of a delta counts when the rest of it is dropped */
+    case RECORD_DROP:
+    case RECORD_UPDATE: closed(e); break;
+    default: break;
+    }
+}
+
+void engine_flush_round(struct engine *e, double val_loss)
+{
+    struct engine_event *event = &e->info.event;
+    if (!e->info.pending) return;
+    e->info.pending = false;
+    struct record_clock clock = engine_clock(e);
+    event->bytes_up = clock.bytes_up;
+    event->bytes_down = clock.bytes_down;
+    event->val_loss = val_loss;
+    event->slowest = e->info.slowest[0] ? e->info.slowest : NULL;
+    event->codec = e->info.down[0] ? e->info.down : NULL;
+    engine_emit(e, event);
+}

@@ -1,0 +1,230 @@
+#include "coordinator/engine/engine_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+
+static enum status begin_run(struct engine *e, struct err *err)
+{
+    struct record_run run = {
+        .config_hash = e->config_hash, .config_text = e->config_text, .config_size = strlen(e->config_text)};
+    uint64_t id[2] = {engine_draw(e), engine_draw(e)};
+    TRY(engine_check_sources(e, err));
+    memcpy(run.run_id, e->ledger.begun ? e->ledger.run_id : (const uint8_t *)id, sizeof run.run_id);
+    if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
+    size_t size = record_run_size(&run);
+    uint8_t *body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the journal");
+    struct writer w = writer_of(body, size);
+    record_run_encode(&run, &w);
+    enum status status = ledger_write(&e->ledger, RECORD_RUN, body, size, NULL, err);
+    mem_free(body);
+    return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
+}
+
+/* Which settings differ from those of the folder. */
+static enum status name_differences(const struct engine *e, char *names, size_t cap, struct err *err)
+{
+    struct config *then = mem_alloc(1, sizeof *then);
+    struct config_sources sources;
+    names[0] = '\0';
+    if (!then) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
+    config_defaults(then, &sources);
+    enum status status = config_parse(then, &sources, e->ledger.config_text, strlen(e->ledger.config_text),
+                                      "the run's configuration", CONFIG_FILE, NULL);
+    if (status == STATUS_OK) config_shared_diff(&e->config, then, names, cap);
+    mem_free(then);
+    if (!names[0]) snprintf(names, cap, "its configuration cannot be read by this version");
+    return STATUS_OK;
+}
+
+static enum status check_config(const struct engine *e, struct err *err)
+{
+    char names[300];
+    if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
+    TRY(name_differences(e, names, sizeof names, err));
+    return err_set(err, STATUS_INVALID,
+                   "the run folder holds a run with other settings: %s: use those there, or another --dir (where "
+                   "model.init_from begins a new run from a checkpoint of this one)",
+                   names);
+}
+
+/* The folder of a run that no worker has joined, as after a first try with a model that did not fit: nothing is lost
+ * when other settings take the place of those. */
+static enum status change_settings(struct engine *e, struct err *err)
+{
+    char names[300];
+    if (e->ledger.modelled || e->ledger.config_hash == e->config_hash) return STATUS_OK;
+    TRY(name_differences(e, names, sizeof names, err));
+    log_info("nobody had joined the run in this folder: it takes the new settings (%s)", names);
+    return begin_run(e, err);
+}
+
+static enum status tell_recovering(const struct engine *e, struct err *err)
+{
+    if (!e->io.recovering) return STATUS_OK;
+    return e->io.recovering(e->io.ctx, e->ledger.modelled ? round_done(&e->ledger.round) : 0, e->recovered, err);
+}
+
+/* Running totals go on from those of the last record. */
+static void clock_go_on(struct engine *e)
+{
+    e->elapsed_base_us = e->ledger.clock.elapsed_us;
+    e->bytes_up_base = e->ledger.clock.bytes_up;
+    e->bytes_down_base = e->ledger.clock.bytes_down;
+}
+
+static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    struct engine *e = ctx;
+    const struct snapshot_info *newest = engine_newest(e);
+    TRY(tell_recovering(e, err));
+    e->recovered++;
+    if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
+    if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before steps are recomputed */
+    TRY(ledger_replay(&e->ledger, type, at, body, size, err));
+    clock_go_on(e);
+    engine_round_follow(e, type, body, size);
+    return STATUS_OK;
+}
+
+/* A checkpoint that is damaged, and what becomes of the run without it: those before it are read already. */
+static enum status advise(const struct engine *e, uint64_t round, bool newest, struct err *err)
+{
+    char what[360], instead[80] = "start a new run from its model, if that is whole (model.init_from)";
+    if (!err) return STATUS_CORRUPT;
+    snprintf(what, sizeof what, "%.350s", err->msg);
+    if (!newest)
+        snprintf(instead, sizeof instead, "remove it: there is a newer one");
+    else if (e->n_kept)
+        snprintf(instead, sizeof instead, "remove it to go back to round_%06llu",
+                 (unsigned long long)engine_newest(e)->round);
+    return err_set(err, STATUS_CORRUPT, "%s: restore the folder checkpoints/round_%06llu from a copy, or %s", what,
+                   (unsigned long long)round, instead);
+}
+
+static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, struct err *err)
+{
+    TRY(tell_recovering(e, err));
+    TRY(engine_kept_room(e, err));
+    struct snapshot_info *info = &e->kept[e->n_kept];
+    enum status status = newest ? snapshot_load(&e->ledger, e->store, round, info, err)
+                                : snapshot_look(e->store, round, info, err);
+    if (status == STATUS_MISMATCH) return check_config(e, err);
+    if (status == STATUS_CORRUPT) return advise(e, round, newest, err);
+    if (status != STATUS_OK) return status;
+    e->n_kept++;
+    if (info->n_fragments == e->kept[0].n_fragments) return STATUS_OK;
+    return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
+}
+
+/* The newest snapshot is the state; the log of updates reaches back to the oldest. */
+static enum status load_snapshots(struct engine *e, struct err *err)
+{
+    uint64_t *rounds;
+    size_t n;
+    TRY(store_list(e->store, e->store->ops->snapshot_list, &rounds, &n, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n && status == STATUS_OK; i++) status = load_snapshot(e, rounds[i], i + 1 == n, err);
+    mem_free(rounds);
+    TRY(status);
+    for (uint32_t f = 0; n && f < e->kept[0].n_fragments; f++)
+        if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
+            return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
+    return STATUS_OK;
+}
+
+static enum status recover(struct engine *e, struct err *err)
+{
+    TRY(load_snapshots(e, err));
+    clock_go_on(e);
+    e->round_begun_us = e->ledger.clock.elapsed_us;
+    e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
+    enum status status =
+        journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err);
+    if (status == STATUS_CORRUPT && !e->n_kept)
+        err_prefix(err, "checkpoints/ holds none, so the whole journal is needed");
+    TRY(status);
+    const struct snapshot_info *newest = engine_newest(e);
+    for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
+        const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
+        if (!now || now->hash != e->ledger.outer.fragments[f].hash)
+            return err_set(err, STATUS_CORRUPT,
+                           "journal/ lacks updates that checkpoints are made of: restore it from a copy, or start a "
+                           "new run from a checkpoint, the newest is round_%06llu (model.init_from)",
+                           (unsigned long long)(newest ? newest->round : 0));
+    }
+    if (!e->ledger.journal.open && newest)
+        TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
+    if (!e->ledger.begun) return begin_run(e, err);
+    TRY(change_settings(e, err));
+    TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
+    e->restarted = true;
+    return journal_sync(&e->ledger.journal, err);
+}
+
+/* The shell's part of a recovered run: clocks and tables start anew. */
+static enum status revive(struct engine *e, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    e->eval_ids = l->starts << 32; /* larger than any of an earlier process */
+    e->rounds_told = 0;            /* what is done again is told again */
+    if (!l->modelled) return STATUS_OK;
+    if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
+    round_note_resume(&l->round, e->now_us);
+    TRY(engine_keep_files(e, false, err));
+    if (!e->n_kept) TRY(engine_checkpoint(e, err));
+    e->collect_due = e->sweep_due = true;
+    e->found_done = l->done;
+    if (l->done) e->done_us = e->now_us;
+    return STATUS_OK;
+}
+
+enum status engine_create(struct engine **engine_p, const struct engine_options *options, struct store *store,
+                          const struct engine_io *io, uint64_t now_us, struct err *err)
+{
+    struct engine *e = mem_alloc(1, sizeof *e);
+    if (!e) return err_set(err, STATUS_NOMEM, "no memory for the coordinator");
+    e->config = *options->config;
+    e->io = *io;
+    e->store = store;
+    e->init_dir = options->init_dir;
+    e->entropy = options->entropy;
+    e->rounds_told = options->rounds_told;
+    e->now_us = e->start_us = now_us;
+    e->retry_us = UINT64_MAX;
+    e->config_hash = config_shared_hash(&e->config);
+    e->chunk = mem_alloc(1, SERVE_CHUNK);
+    e->eval.cap = e->config.coordinator.max_workers;
+    e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
+    enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
+    if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
+        status = err_set(err, STATUS_LIMIT, "the configuration is too long to be sent to workers");
+    if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
+    if (status == STATUS_OK) status = recover(e, err);
+    if (status == STATUS_OK) status = revive(e, err);
+    if (status != STATUS_OK) {
+        engine_destroy(e);
+        return status;
+    }
+    engine_progress(e);
+    if (e->restarted) engine_emit_restart(e);
+    *engine_p = e;
+    return STATUS_OK;
+}
+
+void engine_destroy(struct engine *e)
+{
+    if (!e) return;
+    session_table_finish(&e->sessions);
+    ledger_finish(&e->ledger);
+    mem_free(e->eval.shares);
+    mem_free(e->kept);
+    mem_free(e->chunk);
+    mem_free(e);
+}

@@ -1,0 +1,304 @@
+#include "coordinator/ledger/ledger.h"
+
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "coordinator/ledger/update_compute.h"
+
+enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir, struct err *err)
+{
+    *l = (struct ledger){.config = config, .init_dir = init_dir};
+    l->named = mem_alloc(WIRE_NAMED_MAX, sizeof *l->named);
+    return l->named ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the ledger");
+}
+
+void ledger_finish(struct ledger *l)
+{
+    if (l->modelled) {
+        outer_state_finish(&l->outer);
+        round_finish(&l->round);
+        layout_finish(&l->layout);
+    }
+    update_log_finish(&l->log);
+    mem_free(l->config_text);
+    mem_free(l->model_record);
+    mem_free(l->model_config);
+    mem_free(l->grants);
+    mem_free(l->named);
+    memset(l, 0, sizeof *l);
+}
+
+static char *copy_text(const char *text, size_t size)
+{
+    char *copy = mem_alloc(1, size + 1);
+    if (copy) memcpy(copy, text, size);
+    return copy;
+}
+
+enum status ledger_set_run(struct ledger *l, const struct record_run *run)
+{
+    if (l->modelled) return STATUS_STATE;
+    char *text = copy_text(run->config_text, run->config_size);
+    if (!text) return STATUS_NOMEM;
+    mem_free(l->config_text);
+    l->config_text = text;
+    memcpy(l->run_id, run->run_id, WIRE_UUID);
+    l->config_hash = run->config_hash;
+    l->begun = true;
+    return STATUS_OK;
+}
+
+enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
+{
+    if (l->modelled || !l->begun) return STATUS_STATE;
+    l->model_record = mem_alloc(1, size);
+    if (!l->model_record) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    memcpy(l->model_record, body, size);
+    l->model_record_size = size;
+    TRY(record_model_decode(&l->model, l->model_record, size));
+    l->model_config = copy_text(l->model.model_config, l->model.model_config_size);
+    if (!l->model_config) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    struct reader r = reader_of(l->model.layout, l->model.layout_size);
+    layout_init(&l->layout);
+    enum status status = layout_decode(&l->layout, &r);
+    if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
+    if (status == STATUS_OK && l->layout.n_fragments != l->model.n_hashes) status = STATUS_CORRUPT;
+    if (status != STATUS_OK) {
+        layout_finish(&l->layout);
+        return status;
+    }
+    round_init(&l->round, l->config, l->layout.n_fragments);
+    l->modelled = true; /* from here on ledger_finish cleans up */
+    return outer_state_init(&l->outer, l->config, &l->layout, err);
+}
+
+enum status ledger_room(struct ledger *l)
+{
+    uint32_t need = l->round.members.n + 1;
+    if (need <= l->cap_grants) return STATUS_OK;
+    struct round_grant *grown = mem_alloc(2 * (size_t)need, sizeof *grown);
+    if (!grown) return STATUS_NOMEM;
+    mem_free(l->grants);
+    l->grants = grown;
+    l->cap_grants = 2 * need;
+    return STATUS_OK;
+}
+
+/* --- folds of the small records ----------------------------------------------------------------------------------- */
+
+static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct record_run run;
+    TRY(record_run_decode(&run, body, size));
+    return ledger_set_run(l, &run);
+}
+
+static enum status fold_start(struct ledger *l, size_t size)
+{
+    if (size || !l->begun) return STATUS_CORRUPT;
+    if (!l->done) l->starts++; /* there is nothing to go on with */
+    return STATUS_OK;
+}
+
+static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
+{
+    TRY(ledger_set_model(l, body, size, err));
+    TRY(outer_state_fill(&l->outer, l->init_dir, err));
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        if (l->outer.fragments[f].hash != l->model.hashes[f])
+            return err_set(err, STATUS_MISMATCH, "the initial parameters are not those this run started with%s%s",
+                           l->init_dir ? ": something changed in " : "", l->init_dir ? l->init_dir : "");
+        TRY(update_log_start(&l->log, f, 0, l->outer.fragments[f].hash));
+    }
+    return STATUS_OK;
+}
+
+static enum status fold_member(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct record_member m;
+    TRY(record_member_decode(&m, body, size));
+    if (m.what == RECORD_MEMBER_JOIN) return round_fold_join(&l->round, m.id, m.uuid, m.name);
+    return round_fold_leave(&l->round, m.id);
+}
+
+static enum status fold_open(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct round_open open;
+    TRY(ledger_room(l));
+    open.grants = l->grants;
+    TRY(record_open_decode(&open, l->cap_grants, l->layout.n_fragments, &l->clock, body, size));
+    return round_fold_open(&l->round, &open);
+}
+
+static enum status fold_delta(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size)
+{
+    struct record_delta m;
+    TRY(record_delta_decode(&m, body, size));
+    m.part.at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
+    if (m.fragment >= l->layout.n_fragments || m.part.bytes > l->outer.delta_cap) return STATUS_CORRUPT;
+    return round_fold_delta(&l->round, m.id, m.round, m.fragment, &m.part);
+}
+
+static enum status fold_drop(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct record_drop m;
+    TRY(record_drop_decode(&m, body, size));
+    return round_fold_drop(&l->round, m.id, m.round, m.fragment, m.code);
+}
+
+static enum status fold_eval(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct record_eval m;
+    TRY(record_eval_decode(&m, body, size));
+    l->clock = m.clock;
+    l->evaluated = true;
+    l->eval_round = m.round;
+    l->eval_final = m.final;
+    l->eval_loss_sum = m.loss_sum;
+    l->eval_tokens = m.tokens;
+    return STATUS_OK;
+}
+
+static enum status fold_done(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct reader r = reader_of(body, size);
+    record_clock_decode(&l->clock, &r);
+    l->done = true;
+    return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
+}
+
+static const char *const names[] = {
+    [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL",   [RECORD_MEMBER] = "MEMBER",
+    [RECORD_OPEN] = "OPEN", [RECORD_DELTA] = "DELTA", [RECORD_DROP] = "DROP",     [RECORD_UPDATE] = "UPDATE",
+    [RECORD_EVAL] = "EVAL", [RECORD_DONE] = "DONE",
+};
+
+static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                        struct err *err)
+{
+    bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
+    if (!early && !l->modelled) return STATUS_CORRUPT;
+    switch (type) {
+    case RECORD_RUN: return fold_run(l, body, size);
+    case RECORD_START: return fold_start(l, size);
+    case RECORD_MODEL: return fold_model(l, body, size, err);
+    case RECORD_MEMBER: return fold_member(l, body, size);
+    case RECORD_OPEN: return fold_open(l, body, size);
+    case RECORD_DELTA: return fold_delta(l, at, body, size);
+    case RECORD_DROP: return fold_drop(l, body, size);
+    case RECORD_EVAL: return fold_eval(l, body, size);
+    case RECORD_DONE: return fold_done(l, body, size);
+    default: return STATUS_CORRUPT;
+    }
+}
+
+enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t *body, size_t size,
+                         const struct store_part *payload, struct err *err)
+{
+    struct store_part parts[2] = {{body, size}};
+    struct journal_ref at;
+    if (payload) parts[1] = *payload;
+    TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &at, err));
+    enum status status = fold(l, type, at, body, size, err);
+    if (status == STATUS_OK || (err && err->code == status)) return status;
+    return err_set(err, status, "internal: a %s record does not fit the state (%s)", names[type], status_text(status));
+}
+
+/* --- updates ------------------------------------------------------------------------------------------------------ */
+
+static enum status fold_update(struct ledger *l, const struct update *u, struct journal_ref at, size_t size)
+{
+    struct round_named named[WIRE_NAMED_MAX];
+    for (uint32_t i = 0; i < u->n_named; i++) named[i] = (struct round_named){u->named[i].worker_id, u->named[i].round};
+    struct update_entry entry = {u->theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size};
+    memcpy(l->down, u->codec, sizeof l->down);
+    l->down_bytes = size;
+    l->down_relay = strcmp(u->codec, "relay") == 0 ? size - sizeof(uint32_t) - u->payload_size : 0;
+    TRY(round_fold_update(&l->round, u->fragment, u->version, named, u->n_named));
+    return update_log_add(&l->log, u->fragment, u->version, &entry);
+}
+
+enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
+                         struct err *err)
+{
+    struct update u;
+    size_t size;
+    struct journal_ref at;
+    uint8_t head[RECORD_CLOCK_BYTES];
+    TRY(update_compute(l, close, &u, err));
+    if (update_encode(&u, l->outer.payload, l->outer.payload_cap, &size) != STATUS_OK)
+        return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", close->fragment);
+    struct writer w = writer_of(head, sizeof head);
+    record_clock_encode(clock, &w);
+    struct store_part parts[2] = {{head, sizeof head}, {l->outer.payload, size}};
+    TRY(journal_append(&l->journal, RECORD_UPDATE, parts, 2, &at, err));
+    l->clock = *clock;
+    enum status status = fold_update(l, &u, at, size);
+    return status == STATUS_OK ? status : err_set(err, status, "internal: an update does not fit the state");
+}
+
+/* --- replay ------------------------------------------------------------------------------------------------------- */
+
+static enum status damaged(struct err *err, uint16_t type, struct journal_ref at, const char *why)
+{
+    const char *name = type < sizeof names / sizeof *names && names[type] ? names[type] : "unknown";
+    return err_set(err, STATUS_CORRUPT, "journal/%08llu.log, record %s at byte %llu: %s",
+                   (unsigned long long)at.segment, name, (unsigned long long)at.offset, why);
+}
+
+static enum status replay_update(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
+                                 struct err *err)
+{
+    struct update_named *named = mem_alloc(WIRE_NAMED_MAX, sizeof *named);
+    struct update u, mine;
+    struct round_close close = {0};
+    struct reader r = reader_of(body, size);
+    enum status status = named ? STATUS_OK : STATUS_NOMEM;
+    record_clock_decode(&l->clock, &r);
+    if (status == STATUS_OK && r.bad) status = STATUS_CORRUPT;
+    if (status == STATUS_OK)
+        status = update_decode(&u, named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES);
+    if (status == STATUS_OK && (u.fragment >= l->layout.n_fragments || !u.n_named)) status = STATUS_CORRUPT;
+    if (status == STATUS_OK) {
+        close.fragment = u.fragment;
+        for (uint32_t i = 0; i < u.n_named && status == STATUS_OK; i++) {
+            const struct member *m = member_by_id(&l->round.members, named[i].worker_id);
+            if (!m || !m->work.open || m->work.parts[u.fragment].state != PART_HELD) status = STATUS_STATE;
+            close.ids[close.n++] = named[i].worker_id;
+        }
+    }
+    if (status == STATUS_OK) status = update_compute(l, &close, &mine, err);
+    if (status == STATUS_OK && (mine.theta_hash != u.theta_hash || mine.payload_size != u.payload_size ||
+                                memcmp(mine.payload, u.payload, u.payload_size) != 0))
+        status = damaged(err, RECORD_UPDATE, at, "recomputing this update gives other bytes: was the run made by "
+                                                 "another version of this program?");
+    if (status == STATUS_OK) status = fold_update(l, &u, at, size - RECORD_CLOCK_BYTES);
+    mem_free(named);
+    return status;
+}
+
+enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                          struct err *err)
+{
+    enum status status;
+    if (type == RECORD_UPDATE)
+        status = l->modelled ? replay_update(l, at, body, size, err) : STATUS_STATE;
+    else
+        status = fold(l, type, at, body, size, err);
+    if (status == STATUS_OK || (err && err->code == status)) return status;
+    return damaged(err, type, at, "does not fit what came before it");
+}
+
+enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                         struct err *err)
+{
+    struct update u;
+    if (type != RECORD_UPDATE) return STATUS_OK;
+    if (size < RECORD_CLOCK_BYTES ||
+        update_decode(&u, l->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) != STATUS_OK)
+        return damaged(err, type, at, "is malformed");
+    struct update_entry entry = {u.theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size - RECORD_CLOCK_BYTES};
+    if (u.fragment >= l->layout.n_fragments || update_log_add(&l->log, u.fragment, u.version, &entry) != STATUS_OK)
+        return damaged(err, type, at, "does not follow the one before it");
+    return STATUS_OK;
+}

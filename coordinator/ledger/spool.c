@@ -1,0 +1,58 @@
+#include "coordinator/ledger/spool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/os/fileio.h"
+
+static enum status spool_make(struct spool *spool, const char *folder, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/spool", folder);
+    spool->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (spool->fd < 0 || unlink(path)) return err_set(err, STATUS_IO, "cannot make %.300s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+enum status spool_write(struct spool *spool, const char *folder, uint64_t offset, const void *data, size_t size,
+                        struct err *err)
+{
+    if (spool->fd < 0) TRY(spool_make(spool, folder, err));
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return err_set(err, STATUS_IO, "cannot keep a delta that is arriving in %.300s: %s", folder,
+                           strerror(errno));
+        done += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+enum status spool_read(struct spool *spool, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = spool->fd < 0 ? 0 : pread(spool->fd, (char *)dst + done, size - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return err_set(err, STATUS_IO, "cannot read a delta that arrived: %s", strerror(errno));
+        if (n == 0) return err_set(err, STATUS_CORRUPT, "a delta that arrived is shorter than it was");
+        done += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+void spool_forget(struct spool *spool, uint64_t offset, uint64_t size)
+{
+    if (spool->fd < 0 || !size) return;
+    /* A failure only means that the blocks stay until the room is used again. */
+    if (fallocate(spool->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size)) return;
+}
+
+void spool_close(struct spool *spool)
+{
+    if (spool->fd >= 0) close(spool->fd);
+    spool->fd = -1;
+}

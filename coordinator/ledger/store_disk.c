@@ -1,0 +1,275 @@
+#include "coordinator/ledger/store_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+
+enum { APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
+
+enum status store_disk_fail(struct err *err, const char *what, const char *path)
+{
+    return err_set(err, STATUS_IO, "cannot %s %.300s: %s", what, path, strerror(errno));
+}
+
+static void segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/journal/%08llu.log", d->dir, (unsigned long long)segment);
+}
+
+/* --- segments ----------------------------------------------------------------------------------------------------- */
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+static enum status open_segment(struct store_disk *d, uint64_t segment, int flags, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    segment_path(d, segment, path);
+    close_fd(&d->fd);
+    close_fd(&d->read_fd);
+    d->fd = open(path, flags | O_WRONLY | O_CLOEXEC, 0666);
+    if (d->fd < 0) return store_disk_fail(err, "open", path);
+    d->segment = segment;
+    return STATUS_OK;
+}
+
+static enum status segment_begin(struct store *s, uint64_t segment, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    TRY(open_segment(d, segment, O_CREAT | O_EXCL, err));
+    d->size = 0;
+    snprintf(path, sizeof path, "%s/journal", d->dir);
+    return dir_sync(path, err);
+}
+
+static enum status segment_continue(struct store *s, uint64_t segment, uint64_t size, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    TRY(open_segment(d, segment, 0, err));
+    if (ftruncate(d->fd, (off_t)size) || fsync(d->fd) || lseek(d->fd, (off_t)size, SEEK_SET) < 0)
+        return store_disk_fail(err, "continue", "the journal");
+    d->size = size;
+    return STATUS_OK;
+}
+
+static enum status write_all(int fd, struct iovec *iov, int n)
+{
+    while (n > 0) {
+        ssize_t done = writev(fd, iov, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return STATUS_IO;
+        for (; n > 0 && (size_t)done >= iov->iov_len; iov++, n--) done -= (ssize_t)iov->iov_len;
+        if (n > 0) {
+            iov->iov_base = (char *)iov->iov_base + done;
+            iov->iov_len -= (size_t)done;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status append(struct store *s, const struct store_part *parts, size_t n, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    struct iovec iov[APPEND_PARTS_MAX];
+    uint64_t size = 0;
+    if (n > APPEND_PARTS_MAX || d->fd < 0) return err_set(err, STATUS_STATE, "journal append out of order");
+    for (size_t i = 0; i < n; i++) {
+        iov[i] = (struct iovec){(void *)(uintptr_t)parts[i].data, parts[i].size};
+        size += parts[i].size;
+    }
+    if (write_all(d->fd, iov, (int)n) != STATUS_OK) {
+        char path[FILEIO_PATH_MAX];
+        int cause = errno;
+        segment_path(d, d->segment, path);
+        /* Nothing half-written stays; if this fails too, recovery drops the torn record. */
+        if (ftruncate(d->fd, (off_t)d->size)) {
+        }
+        errno = cause;
+        return store_disk_fail(err, "append to", path);
+    }
+    d->size += size;
+    return STATUS_OK;
+}
+
+static enum status sync_segment(struct store *s, struct err *err)
+{
+    return fdatasync(store_disk_of(s)->fd) ? store_disk_fail(err, "sync", "the journal") : STATUS_OK;
+}
+
+enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t size, const char *path, struct err *err)
+{
+    for (size_t got = 0; got < size;) {
+        size_t want = size - got < WRITE_MAX ? size - got : WRITE_MAX;
+        ssize_t n = pread(fd, (char *)dst + got, want, (off_t)(offset + got));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return store_disk_fail(err, "read", path);
+        if (n == 0) return err_set(err, STATUS_CORRUPT, "%.300s is shorter than it should be", path);
+        got += (size_t)n;
+    }
+    return STATUS_OK;
+}
+
+static enum status segment_read(struct store *s, uint64_t segment, uint64_t offset, void *dst, size_t size,
+                                struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    segment_path(d, segment, path);
+    if (d->read_fd < 0 || d->read_segment != segment) {
+        close_fd(&d->read_fd);
+        d->read_fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (d->read_fd < 0) return store_disk_fail(err, "open", path);
+        d->read_segment = segment;
+    }
+    return store_disk_read_exact(d->read_fd, offset, dst, size, path, err);
+}
+
+static enum status segment_size(struct store *s, uint64_t segment, uint64_t *size_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    struct stat st;
+    segment_path(store_disk_of(s), segment, path);
+    if (stat(path, &st)) return store_disk_fail(err, "examine", path);
+    *size_p = (uint64_t)st.st_size;
+    return STATUS_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+enum status store_disk_list_numbers(const char *path, const char *prefix, const char *suffix, uint64_t *out, size_t cap,
+                                    size_t *n_p, struct err *err)
+{
+    DIR *dir = opendir(path);
+    if (!dir) return store_disk_fail(err, "list", path);
+    enum status status = STATUS_OK;
+    size_t n = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        size_t skip = strlen(prefix), digits;
+        if (strncmp(e->d_name, prefix, skip) != 0) continue;
+        digits = strspn(e->d_name + skip, "0123456789");
+        if (!digits || digits > 18 || strcmp(e->d_name + skip + digits, suffix) != 0) continue;
+        if (n == cap) {
+            status = err_set(err, STATUS_LIMIT, "too many files in %.300s", path);
+            break;
+        }
+        out[n++] = strtoull(e->d_name + skip, NULL, 10);
+    }
+    closedir(dir);
+    qsort(out, n, sizeof *out, by_value);
+    *n_p = n;
+    return status;
+}
+
+static enum status segment_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/journal", store_disk_of(s)->dir);
+    return store_disk_list_numbers(path, "", ".log", out, cap, n_p, err);
+}
+
+static enum status segment_remove(struct store *s, uint64_t segment, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    if (d->read_segment == segment) close_fd(&d->read_fd);
+    segment_path(d, segment, path);
+    return unlink(path) && errno != ENOENT ? store_disk_fail(err, "remove", path) : STATUS_OK;
+}
+
+/* --- what is arriving --------------------------------------------------------------------------------------------- */
+
+static enum status store_spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/journal", store_disk_of(s)->dir);
+    return spool_write(&store_disk_of(s)->spool, path, offset, data, size, err);
+}
+
+static enum status store_spool_read(struct store *s, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    return spool_read(&store_disk_of(s)->spool, offset, dst, size, err);
+}
+
+static void store_spool_forget(struct store *s, uint64_t offset, uint64_t size)
+{
+    spool_forget(&store_disk_of(s)->spool, offset, size);
+}
+
+/* --- open and close ----------------------------------------------------------------------------------------------- */
+
+static void store_disk_close(struct store *s)
+{
+    struct store_disk *d = store_disk_of(s);
+    close_fd(&d->fd);
+    close_fd(&d->read_fd);
+    store_disk_unmap(d);
+    spool_close(&d->spool);
+    mem_free(d->dir);
+    mem_free(d);
+}
+
+static const struct store_ops disk_ops = {
+    .segment_begin = segment_begin,
+    .segment_continue = segment_continue,
+    .append = append,
+    .sync = sync_segment,
+    .segment_read = segment_read,
+    .segment_size = segment_size,
+    .segment_list = segment_list,
+    .segment_remove = segment_remove,
+    .files_keep = store_disk_files_keep,
+    .snapshot_write = store_disk_snapshot_write,
+    .snapshot_list = store_disk_snapshot_list,
+    .snapshot_state_size = store_disk_snapshot_state_size,
+    .snapshot_state_read = store_disk_snapshot_state_read,
+    .snapshot_theta_read = store_disk_snapshot_theta_read,
+    .snapshot_remove = store_disk_snapshot_remove,
+    .spool_write = store_spool_write,
+    .spool_read = store_spool_read,
+    .spool_forget = store_spool_forget,
+    .close = store_disk_close,
+};
+
+enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    if (strlen(run_dir) > FILEIO_PATH_MAX - 128)
+        return err_set(err, STATUS_INVALID, "the name of the run folder is too long");
+    struct store_disk *d = mem_alloc(1, sizeof *d);
+    if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
+    *d = (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .spool.fd = -1,
+                             .dir = mem_strdup(run_dir)};
+    enum status status = d->dir ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the store");
+    if (status == STATUS_OK) {
+        snprintf(path, sizeof path, "%s/journal", run_dir);
+        status = dir_make(path, err);
+    }
+    if (status == STATUS_OK) {
+        snprintf(path, sizeof path, "%s/checkpoints", run_dir);
+        status = dir_make(path, err);
+    }
+    if (status == STATUS_OK) status = store_disk_sweep(d, err);
+    if (status != STATUS_OK) {
+        store_disk_close(&d->base);
+        return status;
+    }
+    *store_p = &d->base;
+    return STATUS_OK;
+}

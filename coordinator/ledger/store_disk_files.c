@@ -1,0 +1,69 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/mem.h"
+#include "common/os/temporary.h"
+#include "coordinator/ledger/store_disk.h"
+
+void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/tokenizer", d->dir);
+}
+
+/* Whether the folder's tokenizer is this one: then all that is beside it there belongs to it. */
+static bool is_of_folder(const char *folder, const void *text, size_t size)
+{
+    char path[FILEIO_PATH_MAX];
+    void *other;
+    size_t n;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    if (file_read(path, size, &other, &n, NULL) != STATUS_OK) return false;
+    bool same = n == size && !memcmp(other, text, n);
+    mem_free(other);
+    return same;
+}
+
+/* A model without a config.json: no run's checkpoint, and nobody removes it. */
+static bool is_bare(const char *folder)
+{
+    return hf_files_still_there(folder, NULL) != STATUS_OK && hf_folder_check(folder, NULL) == STATUS_OK;
+}
+
+static enum status fill(const char *folder, const char *init_dir, const void *text, size_t size, struct err *err)
+{
+    bool all = init_dir && (!text || is_of_folder(init_dir, text, size)), bare = init_dir && is_bare(init_dir);
+    char path[FILEIO_PATH_MAX];
+    TRY(dir_make(folder, err));
+    if (init_dir) TRY(hf_files_copy(init_dir, folder, all ? HF_FILES_ALL : HF_FILES_GENERATION, err));
+    if (init_dir && !bare) TRY(hf_files_still_there(init_dir, err));
+    if (text && !all) {
+        snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+        TRY(file_write(path, text, size, err));
+    }
+    return dir_sync(folder, err);
+}
+
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
+                                  struct err *err)
+{
+    const struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX], made[FILEIO_PATH_MAX - 64];
+    void *text = NULL;
+    size_t size = 0;
+    store_disk_files_path(d, path);
+    if (!anew && file_exists(path)) return STATUS_OK;
+    if (!init_dir && !tokenizer) return store_disk_make_way(path, err);
+    if (init_dir && !file_exists(init_dir)) return err_set(err, STATUS_NOTFOUND, "there is no folder %s", init_dir);
+    TRY(temporary_name(path, made, sizeof made, err));
+    TRY(dir_remove_flat(made, err));
+    if (tokenizer) TRY(hf_tokenizer_read(tokenizer, &text, &size, err));
+    enum status status = fill(made, init_dir, text, size, err);
+    mem_free(text);
+    if (status == STATUS_OK) status = store_disk_make_way(path, err); /* no run was here: it is somebody else's */
+    if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);
+    return status == STATUS_OK ? dir_sync(d->dir, err) : status;
+}

@@ -1,0 +1,301 @@
+#include "coordinator/ledger/store_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+
+enum { KEPT_MAX = 100 };
+
+static void snapshot_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/round_%06llu%s%s", d->dir, (unsigned long long)round,
+             file[0] ? "/" : "", file);
+}
+
+void store_disk_unmap(struct store_disk *d)
+{
+    if (d->mapped) safetensors_close(&d->map);
+    d->mapped = false;
+}
+
+static enum status write_state(const char *path, const struct store_snapshot *in, struct err *err)
+{
+    struct file_out out = {.fd = -1};
+    enum status status = file_out_open(&out, path, err);
+    for (size_t i = 0; status == STATUS_OK && i < in->n_state; i++)
+        status = file_out_put(&out, in->state[i].data, in->state[i].size, err);
+    if (status == STATUS_OK) status = file_out_commit(&out, err);
+    if (status != STATUS_OK) file_out_abort(&out);
+    return status;
+}
+
+/* --- what is ours ------------------------------------------------------------------------------------------------- */
+
+static const char *digits_end(const char *text)
+{
+    return text + strspn(text, "0123456789");
+}
+
+/* "", or what file_write and hf_folder_write add to a name while they are at it. */
+static bool is_tail(const char *text)
+{
+    static const char tmp[] = ".tmp-";
+    if (!*text) return true;
+    if (strncmp(text, tmp, sizeof tmp - 1) != 0) return false;
+    text += sizeof tmp - 1;
+    return *text && !*digits_end(text);
+}
+
+static bool begins_with(const char *name, const char *ours)
+{
+    return !strncmp(name, ours, strlen(ours)) && is_tail(name + strlen(ours));
+}
+
+static bool is_our_file(const char *name)
+{
+    static const char *const names[] = {"coordinator_state.bin", "model.safetensors", "config.json"};
+    bool ours = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) ours = ours || begins_with(name, names[i]);
+    for (int i = 0; hf_files_name(i); i++) ours = ours || begins_with(name, hf_files_name(i));
+    return ours;
+}
+
+static bool is_our_folder(const char *name)
+{
+    static const char round[] = "round_";
+    const char *number = name + sizeof round - 1;
+    if (strncmp(name, round, sizeof round - 1) != 0) return false;
+    const char *end = digits_end(number);
+    return end - number >= 6 && is_tail(end);
+}
+
+static bool is_dots(const char *name)
+{
+    return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+/* A folder that is one itself, not a link to one elsewhere. */
+static DIR *folder_open(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (fd >= 0 && !dir) close(fd);
+    return dir;
+}
+
+static bool holds_only_ours(const char *path)
+{
+    DIR *dir = folder_open(path);
+    bool only = dir != NULL;
+    for (const struct dirent *e; only && (e = readdir(dir));) only = is_dots(e->d_name) || is_our_file(e->d_name);
+    if (dir) closedir(dir);
+    return only;
+}
+
+/* Removes the files we write, and the folder when nothing else is in it. False, with errno: something stayed. */
+static bool folder_remove(const char *path)
+{
+    DIR *dir = folder_open(path);
+    int cause = 0;
+    if (!dir) return errno == ENOENT;
+    if (unlinkat(dirfd(dir), HF_FILES_CONFIG, 0) && errno != ENOENT) cause = errno; /* first: hf_files.h */
+    for (const struct dirent *e; (e = readdir(dir));)
+        if (is_our_file(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0)) cause = errno;
+    closedir(dir);
+    if (!rmdir(path)) return true;
+    if (cause) errno = cause;
+    return false;
+}
+
+/* --- writing and removing ----------------------------------------------------------------------------------------- */
+
+/* *whole_p: nothing of it stayed, else errno says why. */
+static enum status snapshot_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    if (d->map_round == round) store_disk_unmap(d);
+    /* The state goes first: what remains of a half-removed folder is no snapshot. It is gone for good before the
+     * journal behind it is. */
+    snapshot_path(d, round, "coordinator_state.bin", path);
+    bool gone = !unlink(path);
+    if (!gone && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
+    snapshot_path(d, round, "", path);
+    if (gone) TRY(dir_sync(path, err));
+    *whole_p = folder_remove(path);
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    bool whole = false;
+    snapshot_path(d, round, "", path);
+    TRY(snapshot_remove(d, round, &whole, err));
+    if (whole || d->warned) return STATUS_OK;
+    d->warned = true;
+    log_warn("an old checkpoint, %.300s, cannot be removed whole, and the rest of it stays (said once): %s", path,
+             strerror(errno));
+    return STATUS_OK;
+}
+
+enum status store_disk_make_way(const char *path, struct err *err)
+{
+    char aside[FILEIO_PATH_MAX];
+    struct stat st;
+    if (lstat(path, &st)) return STATUS_OK;
+    for (unsigned n = 0; n < KEPT_MAX; n++) {
+        if (snprintf(aside, sizeof aside, n ? "%s.kept-%ld-%u" : "%s.kept-%ld", path, (long)getpid(), n) >=
+            (int)sizeof aside)
+            break;
+        if (!lstat(aside, &st)) continue;
+        if (rename(path, aside)) break;
+        log_warn("%.300s is a name that the run needs: what was there is %.300s now", path, aside);
+        return STATUS_OK;
+    }
+    return store_disk_fail(err, "move out of the way", path);
+}
+
+/* Unless it is named already. */
+static enum status name_latest(const struct store_disk *d, uint64_t round, struct err *err)
+{
+    char path[FILEIO_PATH_MAX], name[64];
+    void *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/checkpoints/latest", d->dir);
+    snprintf(name, sizeof name, "round_%06llu\n", (unsigned long long)round);
+    bool named = file_read(path, sizeof name, &text, &size, NULL) == STATUS_OK;
+    if (named) {
+        named = size == strlen(name) && !memcmp(text, name, size);
+        mem_free(text);
+    }
+    return named ? STATUS_OK : file_write(path, name, strlen(name), err);
+}
+
+enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX];
+    bool whole = false;
+    TRY(snapshot_remove(d, in->round, &whole, err));
+    snapshot_path(d, in->round, "", path);
+    TRY(store_disk_make_way(path, err)); /* what stayed */
+    store_disk_files_path(d, files);
+    enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
+    if (status == STATUS_OK) {
+        snapshot_path(d, in->round, "coordinator_state.bin", path);
+        status = write_state(path, in, err);
+    }
+    if (status != STATUS_OK) {
+        if (store_disk_snapshot_remove(s, in->round, NULL) != STATUS_OK) { /* the first error is the one to report */
+        }
+        return status;
+    }
+    return name_latest(d, in->round, err);
+}
+
+enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    size_t n, kept = 0;
+    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    TRY(store_disk_list_numbers(path, "round_", "", out, cap, &n, err));
+    for (size_t i = 0; i < n; i++) {
+        snapshot_path(d, out[i], "coordinator_state.bin", path);
+        if (file_exists(path)) out[kept++] = out[i];
+    }
+    *n_p = kept;
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    struct stat st;
+    snapshot_path(store_disk_of(s), round, "coordinator_state.bin", path);
+    if (stat(path, &st)) return store_disk_fail(err, "examine", path);
+    *size_p = (uint64_t)st.st_size;
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
+                                           struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snapshot_path(store_disk_of(s), round, "coordinator_state.bin", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return store_disk_fail(err, "open", path);
+    enum status status = store_disk_read_exact(fd, offset, dst, size, path, err);
+    close(fd);
+    return status;
+}
+
+/* The part of [first, first + count) that lies in one tensor. */
+static enum status copy_tensor(const struct safetensors *st, const struct tensor *t, uint64_t first, float *dst,
+                               uint64_t count, struct err *err)
+{
+    uint64_t from = t->offset > first ? t->offset : first;
+    uint64_t to = t->offset + t->count < first + count ? t->offset + t->count : first + count;
+    if (from >= to) return STATUS_OK;
+    const struct safetensors_entry *e = safetensors_find(st, t->name);
+    if (!e || strcmp(e->dtype, "F32") != 0 || e->count != t->count)
+        return err_set(err, STATUS_CORRUPT, "a checkpoint's tensor '%s' is missing or has another shape", t->name);
+    memcpy(dst + (from - first), e->data + (from - t->offset) * sizeof *dst, (to - from) * sizeof *dst);
+    return STATUS_OK;
+}
+
+enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
+                                           float *dst, uint64_t count, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX];
+    if (!d->mapped || d->map_round != round) {
+        store_disk_unmap(d);
+        snapshot_path(d, round, "model.safetensors", path);
+        TRY(safetensors_open(&d->map, path, err));
+        d->mapped = true;
+        d->map_round = round;
+    }
+    if (first > layout->n_params || count > layout->n_params - first)
+        return err_set(err, STATUS_CORRUPT, "read past the end of a checkpoint");
+    for (uint32_t i = 0; i < layout->n_tensors; i++)
+        TRY(copy_tensor(&d->map, &layout->tensors[i], first, dst, count, err));
+    return STATUS_OK;
+}
+
+enum status store_disk_sweep(struct store_disk *d, struct err *err)
+{
+    uint64_t *segments, *rounds;
+    size_t n;
+    char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
+    TRY(store_list(&d->base, d->base.ops->segment_list, &segments, &n, err));
+    mem_free(segments);
+    if (!n) return STATUS_OK; /* no run was here: nothing is ours */
+    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    DIR *dir = opendir(path);
+    if (!dir) return store_disk_fail(err, "list", path);
+    for (const struct dirent *e; (e = readdir(dir));) {
+        if (!is_our_folder(e->d_name)) continue;
+        if (snprintf(sub, sizeof sub, "%s/%s/coordinator_state.bin", path, e->d_name) >= (int)sizeof sub) continue;
+        bool whole = file_exists(sub) && !strstr(e->d_name, ".tmp");
+        sub[strlen(sub) - strlen("/coordinator_state.bin")] = 0;
+        if (!whole && holds_only_ours(sub) && !folder_remove(sub))
+            log_warn("%.300s is half a checkpoint and cannot be removed: %s", sub, strerror(errno));
+    }
+    closedir(dir);
+    TRY(store_list(&d->base, d->base.ops->snapshot_list, &rounds, &n, err));
+    enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK; /* somebody may have removed a newer one */
+    mem_free(rounds);
+    return status;
+}

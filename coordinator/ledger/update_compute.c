@@ -1,0 +1,98 @@
+#include "coordinator/ledger/update_compute.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/sum_squares.h"
+#include "compress/relay.h"
+#include "coordinator/ledger/gather.h"
+
+/* ddp: the norm of the merged gradient over all fragments, before the first of them takes its step. Leaves the
+ * accumulator at the last fragment. */
+static enum status gradient_norm(struct ledger *l, struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    if (o->norm_round == l->round.round + 1) return STATUS_OK;
+    double sum = 0;
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        struct round_close close = {.fragment = f};
+        for (uint32_t i = 0; i < l->round.members.n && close.n < WIRE_NAMED_MAX; i++) {
+            const struct assignment *work = &l->round.members.members[i]->work;
+            uint8_t state = work->parts[f].state;
+            if (work->open && (state == PART_HELD || state == PART_MERGED)) close.ids[close.n++] = i;
+        }
+        if (!close.n) continue;
+        TRY(gather_merge(l, &close, 0, false, err));
+        sum += sum_squares(o->pool, o->acc, l->layout.fragments[f].count);
+    }
+    o->norm = sqrt(sum);
+    o->norm_round = l->round.round + 1;
+    return STATUS_OK;
+}
+
+/* Merge; *head_p: where the payload begins in l->outer.payload; when the deltas are to be relayed, they lie there. */
+static enum status merge_deltas(struct ledger *l, const struct round_close *close, struct update *u, size_t *head_p,
+                                bool *relay_p, struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    enum config_down down = config_down_of(l->config, close->fragment);
+    bool can_relay = down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+    struct outer_ways ways = {.fragment = close->fragment, .named = close->n, .head = update_encoded_size(u),
+                              .members = member_count_active(&l->round.members)};
+    memcpy(u->codec, "relay", sizeof "relay");
+    size_t head = update_encoded_size(u) - sizeof(uint32_t), table = relay_head_size(close->n);
+    TRY(gather_merge(l, close, head + table, can_relay, err));
+    size_t bytes = table;
+    for (uint32_t i = 0; i < close->n; i++) bytes += round_close_part(&l->round, close, i)->bytes;
+    ways.deltas = bytes - table;
+    *relay_p = down == CONFIG_DOWN_RELAY || (can_relay && outer_state_relays(o, &ways));
+    l->down_ways[0] = ways.relay_bytes;
+    l->down_ways[1] = ways.union_bytes;
+    if (*relay_p) {
+        relay_head_write(o->deltas, close->n, o->payload + head);
+        u->payload_size = bytes;
+        *head_p = head;
+        return STATUS_OK;
+    }
+    snprintf(u->codec, sizeof u->codec, "%s", codec_spec(o->fragments[close->fragment].down));
+    *head_p = update_encoded_size(u) - sizeof(uint32_t);
+    return STATUS_OK;
+}
+
+enum status update_compute(struct ledger *l, const struct round_close *close, struct update *u, struct err *err)
+{
+    const struct part *first = round_close_part(&l->round, close, 0);
+    const struct member *m = member_by_id(&l->round.members, close->ids[0]);
+    bool async = l->config->train.method == METHOD_ASYNC;
+    struct outer_step step = {
+        .fragment = close->fragment,
+        .version = l->round.versions[close->fragment] + 1,
+        .round = async ? m->work.round : l->round.round,
+        .staleness = round_staleness(&l->round, close->fragment, first->base_version),
+        .tokens = first->tokens,
+        .members = member_count_active(&l->round.members),
+    };
+    if (l->config->train.method == METHOD_DDP) {
+        TRY(gradient_norm(l, err));
+        step.norm = l->outer.norm;
+    }
+    *u = (struct update){.fragment = close->fragment, .version = step.version, .round = step.round,
+                         .form = outer_update_form(l->config), .n_named = close->n, .named = l->named};
+    for (uint32_t i = 0; i < close->n; i++) {
+        const struct member *who = member_by_id(&l->round.members, close->ids[i]);
+        l->named[i] = (struct update_named){who->id, who->work.round, round_close_part(&l->round, close, i)->tokens};
+    }
+    /* The payload is made where the object will want it: behind its head. */
+    size_t head;
+    TRY(merge_deltas(l, close, u, &head, &step.relay, err));
+    enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
+    if (status == STATUS_NONFINITE)
+        return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: %s, in a "
+                       "new run from a checkpoint (model.init_from)",
+                       (unsigned long long)step.round + 1, config_calmer(l->config));
+    if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
+    u->payload = l->outer.payload + head;
+    u->theta_hash = l->outer.fragments[close->fragment].hash;
+    return STATUS_OK;
+}

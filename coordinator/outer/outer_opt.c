@@ -1,0 +1,92 @@
+#include "coordinator/outer/outer_opt.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/tensor/apply.h"
+
+static inline double gradient(const struct outer_in *in, size_t i)
+{
+    return in->parameters ? (double)in->theta[i] - (double)in->acc[i] : (double)in->acc[i];
+}
+
+/* step: what is subtracted from theta. */
+static inline float result(const struct outer_in *in, size_t i, double step)
+{
+    return in->increment ? (float)-step : (float)((double)in->theta[i] - step);
+}
+
+void outer_sgd(const struct outer_in *in, double lr)
+{
+    apply_sgd(in->theta, in->acc, in->n, lr, in->parameters, in->increment);
+}
+
+void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        double g = gradient(in, i);
+        v[i] = (float)(mu * (double)v[i] + g);
+        in->acc[i] = result(in, i, lr * (g + mu * (double)v[i]));
+    }
+}
+
+/* c = 0: m is of use at a flush only, and there mu m + sum / N is all that is wanted of both. */
+static void delayed_in_one(const struct outer_in *in, float *u, const struct outer_delayed *p)
+{
+    double n = p->n_buffer;
+    for (size_t i = 0; i < in->n; i++) {
+        double g = p->weight * gradient(in, i) / n;
+        float m = (float)((double)u[i] + g);
+        u[i] = p->flush ? (float)(p->mu * (double)m) : m;
+        in->acc[i] = result(in, i, p->lr * ((p->flush ? p->mu * (double)m : 0) + g));
+    }
+}
+
+void outer_delayed_nesterov(const struct outer_in *in, float *m, float *sum, const struct outer_delayed *p)
+{
+    if (!sum) {
+        delayed_in_one(in, m, p);
+        return;
+    }
+    double n = p->n_buffer, share = p->flush ? 1 - p->c * n + p->c : p->c;
+    for (size_t i = 0; i < in->n; i++) {
+        double g = p->weight * gradient(in, i), total = (double)sum[i] + g;
+        if (p->flush) {
+            m[i] = (float)(p->mu * (double)m[i] + total / n);
+            total = 0;
+        }
+        sum[i] = (float)total;
+        in->acc[i] = result(in, i, p->lr * (share * p->mu * (double)m[i] + g / n));
+    }
+}
+
+void outer_adamw(const struct outer_in *in, float *m, float *v, const struct outer_adamw *p)
+{
+    double fix1 = 1 - pow(p->beta1, (double)p->t), fix2 = 1 - pow(p->beta2, (double)p->t);
+    for (size_t i = 0; i < in->n; i++) {
+        double g = p->scale * gradient(in, i);
+        m[i] = (float)(p->beta1 * (double)m[i] + (1 - p->beta1) * g);
+        v[i] = (float)(p->beta2 * (double)v[i] + (1 - p->beta2) * g * g);
+        double adam = ((double)m[i] / fix1) / (sqrt((double)v[i] / fix2) + p->eps);
+        in->acc[i] = result(in, i, p->lr * p->decay * (double)in->theta[i] + p->lr * adam);
+    }
+}
+
+double outer_clip_scale(double norm, double clip)
+{
+    if (!(clip > 0)) return 1;
+    double scale = clip / (norm + 1e-6);
+    return scale < 1 ? scale : 1;
+}
+
+bool outer_finite(const float *x, size_t n)
+{
+    /* All exponent bits set: NaN or infinity. Integer compare, so the loop vectorises. */
+    uint32_t bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !bad;
+}

@@ -1,0 +1,287 @@
+#include "coordinator/outer/outer_state.h"
+
+#include <string.h>
+
+#include "common/config/codec_spec.h"
+#include "common/base/hash.h"
+#include "common/tensor/hf_folder.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
+#include "common/config/schedule.h"
+#include "compress/codec.h"
+#include "coordinator/outer/outer_opt.h"
+#include "coordinator/ledger/store.h"
+#include "wire/msg.h"
+#include "wire/object.h"
+
+/* Of an update object: everything but the payload. */
+enum { OBJECT_HEAD_MAX = 256 + 20 * WIRE_NAMED_MAX };
+
+enum { THREADS_AUTO_MAX = 16, GATHER_BYTES = 32 << 20 };
+
+uint8_t outer_delta_form(const struct config *config)
+{
+    if (config->train.method == METHOD_DDP) return DELTA_GRADIENT;
+    bool barrier = config->train.method != METHOD_ASYNC;
+    return barrier && codec_spec_lossless(config->codec.up) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
+}
+
+uint8_t outer_update_form(const struct config *config)
+{
+    return config_update_replaces(config) ? UPDATE_PARAMETERS : UPDATE_INCREMENT;
+}
+
+/* The momentum and what is to move it next lie apart only where a part of the momentum is due in between. */
+static bool delayed_apart(const struct config *c)
+{
+    return c->train.method == METHOD_ASYNC && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;
+}
+
+/* Cores this process may use, unless somebody says otherwise. */
+static int threads_of(const struct config *config)
+{
+    return config->coordinator.threads ? (int)config->coordinator.threads : pool_cores(THREADS_AUTO_MAX);
+}
+
+/* A fragment's updates leave something behind that later ones carry. */
+static bool keeps_residual(const struct outer_state *s, const struct outer_fragment *frag)
+{
+    const struct config *c = s->config;
+    return frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
+}
+
+typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
+                                 uint32_t fragment, struct err *err);
+
+/* Both codecs, and what they want of the buffers. */
+static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn create, size_t *part_max, struct err *err)
+{
+    const struct config *c = s->config;
+    struct outer_fragment *frag = &s->fragments[f];
+    TRY(create(&frag->up, config_up_spec(c, f), s->layout, f, err));
+    char spec[CODEC_SPEC_MAX];
+    config_down_spec(c, f, spec);
+    if (spec[0]) TRY(create(&frag->down, spec, s->layout, f, err));
+    size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
+    if (up > *part_max) *part_max = up;
+    if (down > *part_max) *part_max = down;
+    if (codec_bound(frag->up) > s->delta_cap) s->delta_cap = codec_bound(frag->up);
+    if (frag->down && codec_bound(frag->down) > s->payload_cap) s->payload_cap = codec_bound(frag->down);
+    return STATUS_OK;
+}
+
+static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
+{
+    struct outer_fragment *frag = &s->fragments[f];
+    size_t count = s->layout->fragments[f].count;
+    TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
+    /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
+    float decay = config_down_of(s->config, f) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
+    if (feedback_init(&frag->residual, count, decay, keeps_residual(s, frag)) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
+}
+
+static enum status init_merger(struct outer_state *s, size_t part_max, struct err *err)
+{
+    int threads = threads_of(s->config);
+    s->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *s->deltas);
+    s->tokens = mem_alloc(WIRE_NAMED_MAX, sizeof *s->tokens);
+    if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &s->pool) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "cannot start %d threads: set coordinator.threads", threads);
+    bool parameters = outer_delta_form(s->config) == DELTA_PARAMETERS;
+    enum status status = merger_init(&s->merger, s->config, parameters, s->pool, part_max);
+    return s->deltas && s->tokens && status == STATUS_OK ? STATUS_OK
+                                                         : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
+}
+
+/* One delta, opened. */
+static size_t opened_bytes(const struct outer_state *s)
+{
+    size_t room = 0;
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++)
+        if (codec_open_room(s->fragments[f].up) > room) room = codec_open_room(s->fragments[f].up);
+    return s->delta_cap + room + 2 * MEM_ALIGN;
+}
+
+/* Deltas read back together share one walk over the accumulator: all that max_workers can send, as far as GATHER_BYTES
+ * go, but at least one. An update is no longer than the larger of both. */
+static size_t payload_bytes(const struct outer_state *s)
+{
+    size_t one = opened_bytes(s), all = one * s->config->coordinator.max_workers;
+    size_t cap = all < GATHER_BYTES ? all : GATHER_BYTES;
+    if (cap < one) cap = one;
+    return OBJECT_HEAD_MAX + (cap > s->payload_cap ? cap : s->payload_cap);
+}
+
+/* State of the outer optimizer: vectors beside theta. */
+static uint64_t vectors_of(const struct config *c)
+{
+    return c->outer.optimizer == OPTIMIZER_ADAMW || delayed_apart(c) ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
+}
+
+enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
+                             struct err *err)
+{
+    *s = (struct outer_state){.config = config, .layout = layout};
+    size_t n = layout->n_params, largest = 0, part_max = 0;
+    s->fragments = mem_alloc(layout->n_fragments, sizeof *s->fragments);
+    if (!s->fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
+    for (uint32_t f = 0; f < layout->n_fragments; f++) {
+        if (layout->fragments[f].count > largest) largest = layout->fragments[f].count;
+        TRY(init_fragment(s, f, &part_max, err));
+    }
+    TRY(init_merger(s, part_max, err));
+    uint64_t vectors = vectors_of(config);
+    s->theta = mem_alloc(n, sizeof *s->theta);
+    s->acc = mem_alloc(largest, sizeof *s->acc);
+    if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);
+    if (vectors > 1) s->v = mem_alloc(n, sizeof *s->v);
+    s->payload_cap = payload_bytes(s);
+    s->payload = mem_alloc(1, s->payload_cap);
+    bool all = s->theta && s->acc && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
+    return all ? STATUS_OK
+               : err_set(err, STATUS_NOMEM, "no memory for the state of %zu parameters (about %zu MiB)", n,
+                         n * 16 >> 20);
+}
+
+/* Deltas of a round lie in memory together: senders are counted, or deltas are the update (coordinator/ledger/gather.c). */
+static bool wants_all(const struct config *c, uint32_t f)
+{
+    if (c->train.method == METHOD_ASYNC) return false;
+    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(config_up_spec(c, f)));
+}
+
+enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
+                              uint32_t workers, struct err *err)
+{
+    struct outer_state s = {.config = config, .layout = layout};
+    size_t largest = 0, part_max = 0;
+    enum status status = STATUS_OK;
+    uint64_t codecs = 0, floats = layout->n_params * (1 + vectors_of(config)), deltas = 0;
+    s.fragments = mem_alloc(layout->n_fragments, sizeof *s.fragments);
+    if (!s.fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
+    for (uint32_t f = 0; f < layout->n_fragments && status == STATUS_OK; f++) {
+        if (layout->fragments[f].count > largest) largest = layout->fragments[f].count;
+        status = init_codecs(&s, f, codec_describe_for_fragment, &part_max, err);
+        if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
+        if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
+        if (status == STATUS_OK && keeps_residual(&s, &s.fragments[f])) floats += layout->fragments[f].count;
+        if (wants_all(config, f)) deltas = workers;
+    }
+    if (status == STATUS_OK) {
+        uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
+        floats += largest + 2 * (uint64_t)threads_of(config) * part_max;
+        *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
+                 (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens);
+    }
+    outer_state_finish(&s);
+    return status;
+}
+
+enum status outer_state_reserve(struct outer_state *s, size_t bytes)
+{
+    if (bytes <= s->payload_cap) return STATUS_OK;
+    mem_free(s->payload); /* before, not after: never both */
+    s->payload = mem_alloc(1, bytes);
+    s->payload_cap = s->payload ? bytes : 0;
+    return s->payload ? STATUS_OK : STATUS_NOMEM;
+}
+
+void outer_state_finish(struct outer_state *s)
+{
+    for (uint32_t f = 0; s->fragments && f < s->layout->n_fragments; f++) {
+        codec_destroy(s->fragments[f].up);
+        codec_destroy(s->fragments[f].down);
+        feedback_finish(&s->fragments[f].residual);
+    }
+    mem_free(s->fragments);
+    mem_free(s->theta);
+    mem_free(s->m);
+    mem_free(s->v);
+    mem_free(s->acc);
+    mem_free(s->payload);
+    mem_free(s->deltas);
+    mem_free(s->tokens);
+    merger_finish(&s->merger);
+    pool_destroy(s->pool);
+    memset(s, 0, sizeof *s);
+}
+
+void outer_state_rehash(struct outer_state *s)
+{
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
+        const struct fragment *frag = &s->layout->fragments[f];
+        s->fragments[f].hash = hash_floats(s->pool, s->theta + frag->offset, frag->count);
+    }
+}
+
+enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct err *err)
+{
+    if (init_dir) {
+        TRY(hf_folder_load(init_dir, s->layout, s->theta, err));
+        if (!outer_finite(s->theta, s->layout->n_params))
+            return err_set(err, STATUS_NONFINITE, "%s: its weights hold NaN or infinity", init_dir);
+    } else {
+        for (uint32_t f = 0; f < s->layout->n_fragments; f++)
+            layout_fill(s->layout, f, s->config->run.seed, s->theta + s->layout->fragments[f].offset);
+    }
+    outer_state_rehash(s);
+    return STATUS_OK;
+}
+
+/* Room for the largest delta in every fragment's place would soon reach past the longest file there can be. [derived:
+ * fp32 of 8 G parameters is 144 fragments, the largest 2.1 GB: a slot of 32 GB, which would be one of 303; a file of
+ * ext4 ends at 17.6 TB] */
+uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment)
+{
+    uint64_t at = 0, whole = 0;
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
+        uint64_t room = (codec_bound(s->fragments[f].up) + SPOOL_ALIGN - 1) / SPOOL_ALIGN * SPOOL_ALIGN;
+        if (f < fragment) at += room;
+        whole += room;
+    }
+    return slot * whole + at;
+}
+
+double outer_state_lr(const struct outer_state *s, uint64_t round)
+{
+    const struct config *c = s->config;
+    if (c->train.method != METHOD_DDP) return c->outer.learning_rate;
+    struct lr_schedule schedule = {c->inner.schedule, c->inner.learning_rate, c->inner.min_lr_fraction,
+                                   c->inner.warmup_steps, c->train.max_steps};
+    return lr_schedule_at(&schedule, (double)round);
+}
+
+struct magnitude_job {
+    const struct outer_state *s;
+    const struct codec_view *view;
+    uint32_t largest[POOL_THREADS_MAX]; /* by thread: bits of the largest magnitude */
+};
+
+static void find_largest(void *ctx, int thread, int threads)
+{
+    struct magnitude_job *job = ctx;
+    const struct codec *codec = job->view->codec;
+    float *x = job->s->merger.scratch + (size_t)thread * 2 * job->s->merger.part_max;
+    uint32_t largest = 0;
+    size_t first, end;
+    pool_share(codec_parts(codec), 1, thread, threads, &first, &end);
+    for (size_t i = first; i < end; i++) {
+        struct codec_part part = codec_part(codec, i);
+        codec_view_decode(job->view, i, x);
+        for (size_t k = 0; k < part.to - part.from; k++) {
+            uint32_t bits = float_bits(x[k]) & 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
+    }
+    job->largest[thread] = largest;
+}
+
+bool outer_state_takes(const struct outer_state *s, const struct codec_view *view)
+{
+    struct magnitude_job job = {.s = s, .view = view};
+    bool takes = true;
+    pool_run_if(s->pool, codec_parts(view->codec) > 1, find_largest, &job);
+    for (int i = 0; i < POOL_THREADS_MAX; i++) takes = takes && job.largest[i] < float_bits(0x1p64f);
+    return takes;
+}

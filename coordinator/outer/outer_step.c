@@ -1,0 +1,178 @@
+/* The outer step of one fragment. All of it but encoding is elementwise, so ranges of coordinates are shared out to
+ * threads: the same bits at any number of them. Each block of a range goes through everything while it is in cache. */
+#include <math.h>
+#include <string.h>
+
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
+#include "compress/relay.h"
+#include "compress/topk/union.h"
+#include "coordinator/outer/outer_opt.h"
+#include "coordinator/outer/outer_state.h"
+#include "coordinator/outer/publish.h"
+#include "wire/msg.h"
+
+enum { BLOCK = 4096, GRAIN = 1 << 15 }; /* floats: of a block; a thread's share is a multiple of GRAIN */
+
+struct job {
+    struct outer_state *s;
+    const struct outer_step *step;
+    const struct fragment *frag;
+    struct outer_in in; /* of the whole fragment */
+    bool relay, sparse; /* theta moves by the step itself; what nobody sent is not published */
+    double lr;
+    struct outer_delayed delayed;
+    struct outer_adamw adamw;
+    bool bad[POOL_THREADS_MAX]; /* by thread: something was not finite */
+};
+
+/* Async: delayed Nesterov, or SGD with the same weights. Moves the fragment's counts. */
+static void plan_async(struct job *job)
+{
+    const struct config *c = job->s->config;
+    const struct outer_step *step = job->step;
+    struct outer_fragment *frag = &job->s->fragments[step->fragment];
+    uint32_t n = c->outer.buffer ? c->outer.buffer : step->members;
+    frag->merged++;
+    frag->merged_tokens += step->tokens;
+    double mean = (double)frag->merged_tokens / (double)frag->merged;
+    double weight = pow(1 + (double)step->staleness, -c->outer.staleness_power) * (double)step->tokens / mean;
+    job->delayed = (struct outer_delayed){.lr = c->outer.learning_rate, .mu = c->outer.momentum,
+                                          .c = c->outer.momentum_spread, .weight = weight, .n_buffer = n ? n : 1};
+    job->lr = job->delayed.lr * weight / job->delayed.n_buffer;
+    if (c->outer.optimizer != OPTIMIZER_NESTEROV) return;
+    job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;
+    frag->buffered = job->delayed.flush ? 0 : frag->buffered + 1;
+}
+
+static void plan(struct job *job)
+{
+    const struct config *c = job->s->config;
+    bool ddp = c->train.method == METHOD_DDP;
+    job->lr = outer_state_lr(job->s, job->step->round);
+    job->adamw = (struct outer_adamw){.lr = job->lr, .beta1 = c->inner.beta1, .beta2 = c->inner.beta2,
+                                      .eps = c->inner.eps, .t = job->step->version,
+                                      .scale = ddp ? outer_clip_scale(job->step->norm, c->inner.grad_clip) : 1};
+    if (c->train.method == METHOD_ASYNC && c->outer.optimizer != OPTIMIZER_ADAMW) plan_async(job);
+}
+
+static void clip(const struct job *job, const struct outer_in *in)
+{
+    double scale = job->adamw.scale;
+    if (scale < 1)
+        for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)(scale * (double)in->acc[i]);
+}
+
+/* What the worker's SGD does: theta - lr (gradient + weight_decay theta), after clipping. */
+static void decay(const struct job *job, const struct outer_in *in, const struct tensor *tensor)
+{
+    double weight_decay = job->s->config->inner.weight_decay;
+    if (weight_decay == 0 || !tensor->decay) return;
+    for (size_t i = 0; i < in->n; i++)
+        in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
+}
+
+/* The optimizer on in->n floats of one tensor, the first of them at `at` in theta. */
+static void optimize(const struct job *job, const struct outer_in *in, const struct tensor *tensor, uint64_t at)
+{
+    const struct outer_state *s = job->s;
+    const struct config *c = s->config;
+    bool ddp = c->train.method == METHOD_DDP;
+    if (c->outer.optimizer == OPTIMIZER_ADAMW) {
+        struct outer_adamw p = job->adamw;
+        p.decay = ddp && tensor->decay ? c->inner.weight_decay : 0;
+        outer_adamw(in, s->m + at, s->v + at, &p);
+        return;
+    }
+    if (ddp) clip(job, in);
+    if (c->outer.optimizer == OPTIMIZER_NESTEROV && c->train.method == METHOD_ASYNC) {
+        outer_delayed_nesterov(in, s->m + at, s->v ? s->v + at : NULL, &job->delayed);
+    } else if (c->outer.optimizer == OPTIMIZER_NESTEROV) {
+        outer_nesterov(in, s->m + at, job->lr, c->outer.momentum);
+    } else {
+        if (ddp) decay(job, in, tensor);
+        outer_sgd(in, job->lr);
+    }
+}
+
+/* [from, to) of the fragment, within one tensor. False: something is not finite. */
+static bool step_block(const struct job *job, size_t from, size_t to, const struct tensor *tensor)
+{
+    struct outer_fragment *mine = &job->s->fragments[job->step->fragment];
+    struct outer_in in = job->in;
+    in.theta += from;
+    in.acc += from;
+    in.n = to - from;
+    uint8_t skip[BLOCK];
+    if (!outer_finite(in.acc, in.n)) return false;
+    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_left_out(in.acc[i]);
+    optimize(job, &in, tensor, job->frag->offset + from);
+    if (!outer_finite(in.acc, in.n)) return false;
+    float *residual = mine->residual.residual;
+    if (job->relay) {
+        float *theta = job->s->theta + job->frag->offset + from;
+        apply_update(theta, !in.increment, in.acc, in.n);
+        return outer_finite(theta, in.n);
+    }
+    if (residual)
+        publish_add_residual(in.acc, residual + from, mine->residual.decay, job->sparse ? skip : NULL, in.n);
+    return true;
+}
+
+static void step_range(void *ctx, int thread, int threads)
+{
+    struct job *job = ctx;
+    const struct fragment *frag = job->frag;
+    size_t at, end;
+    uint32_t t = frag->first_tensor;
+    pool_share(frag->count, GRAIN, thread, threads, &at, &end);
+    while (at < end) {
+        const struct tensor *tensor = &job->s->layout->tensors[t];
+        size_t stop = tensor->offset - frag->offset + tensor->count;
+        if (stop <= at) {
+            t++;
+            continue;
+        }
+        if (stop > end) stop = end;
+        if (stop > at + BLOCK) stop = at + BLOCK;
+        if (!step_block(job, at, stop, tensor)) job->bad[thread] = true;
+        at = stop;
+    }
+}
+
+enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p)
+{
+    const struct config *c = s->config;
+    const struct fragment *frag = &s->layout->fragments[step->fragment];
+    struct outer_fragment *mine = &s->fragments[step->fragment];
+    float *theta = s->theta + frag->offset;
+    bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
+    struct job job = {.s = s, .step = step, .frag = frag,
+                      .relay = step->relay, .sparse = config_down_of(c, step->fragment) != CONFIG_DOWN_CODEC,
+                      .in = {.theta = theta, .acc = s->acc, .n = frag->count, .increment = !replace,
+                             .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
+    plan(&job);
+    pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
+    for (int i = 0; i < POOL_THREADS_MAX; i++)
+        if (job.bad[i]) return STATUS_NONFINITE;
+    if (step->relay) {
+        mine->hash = hash_floats(s->pool, theta, frag->count);
+        return STATUS_OK;
+    }
+    struct publish publish = {.codec = mine->down, .replace = replace, .residual = mine->residual.residual,
+                              .pool = s->pool, .scratch = s->merger.scratch, .scratch_part = s->merger.part_max};
+    return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
+                        &mine->hash);
+}
+
+bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
+{
+    enum { MORE = 64 }; /* the head of a second CHUNK */
+    uint64_t members = w->members > w->named ? w->members : w->named;
+    const struct outer_fragment *frag = &s->fragments[w->fragment];
+    uint64_t relay = w->head + strlen("relay") + w->deltas + relay_head_size(w->named);
+    uint64_t encoded = w->head + strlen(codec_spec(frag->down)) + union_bytes(s->layout, w->fragment, s->acc, s->pool);
+    w->relay_bytes = members * relay - w->deltas + MORE * w->named;
+    w->union_bytes = members * encoded;
+    return w->relay_bytes <= w->union_bytes;
+}

@@ -1,0 +1,64 @@
+#include "coordinator/outer/publish.h"
+
+#include <string.h>
+
+#include "common/tensor/apply.h"
+#include "common/base/hash.h"
+#include "common/base/pool.h"
+#include "coordinator/outer/outer_opt.h"
+
+struct job {
+    const struct publish *p;
+    struct codec_view view;
+    float *theta;
+    size_t parts;
+    bool bad[POOL_THREADS_MAX]; /* by thread: something was not finite */
+};
+
+void publish_add_residual(float *restrict x, float *restrict residual, float decay, const uint8_t *skip, size_t n)
+{
+    if (!skip) {
+        for (size_t i = 0; i < n; i++) residual[i] = x[i] = x[i] + decay * residual[i];
+        return;
+    }
+    for (size_t i = 0; i < n; i++) { /* chosen by masks: no branch, so vectors can do it */
+        float sum = x[i] + decay * residual[i];
+        uint32_t new_bits, old_bits, keep = 0u - skip[i];
+        memcpy(&new_bits, &sum, sizeof new_bits);
+        memcpy(&old_bits, &residual[i], sizeof old_bits);
+        old_bits = (old_bits & keep) | (new_bits & ~keep);
+        new_bits &= ~keep;
+        memcpy(&residual[i], &old_bits, sizeof old_bits);
+        memcpy(&x[i], &new_bits, sizeof new_bits);
+    }
+}
+
+static void move_parts(void *ctx, int thread, int threads)
+{
+    struct job *job = ctx;
+    const struct publish *p = job->p;
+    float *x = p->scratch + (size_t)thread * p->scratch_part;
+    size_t first, end;
+    pool_share(job->parts, 1, thread, threads, &first, &end);
+    for (size_t i = first; i < end; i++) {
+        struct codec_part part = codec_part(p->codec, i);
+        size_t n = part.to - part.from;
+        codec_view_decode(&job->view, i, x);
+        for (size_t k = 0; p->residual && k < n; k++) p->residual[part.from + k] = p->residual[part.from + k] - x[k];
+        apply_update(job->theta + part.from, p->replace, x, n);
+        if (!outer_finite(job->theta + part.from, n)) job->bad[thread] = true;
+    }
+}
+
+enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
+                         size_t *size_p, uint64_t *hash_p)
+{
+    struct job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
+    TRY(codec_encode_by(p->codec, p->pool, x, payload, cap, size_p, NULL));
+    TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
+    pool_run_if(p->pool, job.parts > 1, move_parts, &job);
+    for (int i = 0; i < POOL_THREADS_MAX; i++)
+        if (job.bad[i]) return STATUS_NONFINITE;
+    *hash_p = hash_floats(p->pool, theta, n);
+    return STATUS_OK;
+}

@@ -1,0 +1,158 @@
+#include "coordinator/report/metrics_file.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio_ext.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/os/fileio.h"
+#include "common/os/json_file.h"
+#include "common/base/log.h"
+
+enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
+
+/* Every line is an object: what a crash or a full disk left of the last one goes. */
+static void drop_torn_line(FILE *file)
+{
+    if (fseek(file, 0, SEEK_END)) return;
+    long end = ftell(file), keep = end;
+    while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
+    if (keep < end && ftruncate(fileno(file), keep))
+        log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
+}
+
+/* The last round that the file tells of; 0: none. Read from its end, for steps make it long. */
+static uint64_t last_round(FILE *file)
+{
+    static const char mark[] = "\"event\":\"round\"", key[] = "\"round\":";
+    char data[TAIL_BYTES + LINE_BYTES + 1];
+    if (fseek(file, 0, SEEK_END)) return 0;
+    for (long end = ftell(file); end > 0; end -= TAIL_BYTES) {
+        long from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
+        if (fseek(file, from, SEEK_SET)) return 0;
+        size_t size = fread(data, 1, sizeof data - 1, file); /* a line that begins before `end` is whole */
+        data[size] = '\0';
+        const char *last = NULL;
+        for (const char *at = data; (at = strstr(at, mark)) && at < data + (end - from); at++) last = at;
+        const char *number = last ? strstr(last, key) : NULL;
+        if (number) return strtoull(number + sizeof key - 1, NULL, 10);
+    }
+    return 0;
+}
+
+enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    *m = (struct metrics_file){0};
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
+    m->file = fopen(path, "a+e");
+    if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
+    drop_torn_line(m->file);
+    m->rounds_there = last_round(m->file);
+    enum status status = steps_there_init(&m->steps, m->file);
+    fseek(m->file, 0, SEEK_END);
+    if (status == STATUS_OK) return STATUS_OK;
+    fclose(m->file);
+    m->file = NULL;
+    return err_set(err, status, "no memory to read %.300s", path);
+}
+
+/* C leaves open whether a flush that failed keeps the rest, and how much of it was written. Half a line goes at once,
+ * whoever reads the file next; if that fails too, the next start drops it. */
+static void give_up(struct metrics_file *m)
+{
+    m->failed = errno ? errno : EIO;
+    __fpurge(m->file);
+    drop_torn_line(m->file);
+}
+
+static void flush_lines(struct metrics_file *m)
+{
+    if (!m->failed && fflush(m->file)) give_up(m);
+}
+
+enum status metrics_file_flush(struct metrics_file *m, struct err *err)
+{
+    flush_lines(m);
+    return m->failed ? err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(m->failed)) : STATUS_OK;
+}
+
+void metrics_file_close(struct metrics_file *m)
+{
+    if (!m->file) return;
+    flush_lines(m);
+    fclose(m->file);
+    m->file = NULL;
+    steps_there_finish(&m->steps);
+}
+
+/* ---- lines --------------------------------------------------------------------------------------------------------
+ */
+
+static const char *const kind_names[] = {
+    [ENGINE_EVENT_JOIN] = "join",   [ENGINE_EVENT_LEAVE] = "leave",     [ENGINE_EVENT_EVICT] = "evict",
+    [ENGINE_EVENT_FAULT] = "fault", [ENGINE_EVENT_RESTART] = "restart", [ENGINE_EVENT_STEP] = "step",
+    [ENGINE_EVENT_UPDATE] = "update", [ENGINE_EVENT_ROUND] = "round",   [ENGINE_EVENT_EVAL] = "eval",
+    [ENGINE_EVENT_CHECKPOINT] = "checkpoint", [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
+};
+
+static json_t *object_of(const struct engine_event *e)
+{
+    json_t *o = json_object();
+    json_put_real(o, "time", clock_epoch_s());
+    json_put_text(o, "event", kind_names[e->kind]);
+    json_put_text(o, "worker", e->worker);
+    json_put_text(o, "text", e->text);
+    json_put_count(o, "step", e->step);
+    json_put_count(o, "round", e->round);
+    json_put_count(o, "rounds", e->rounds);
+    json_put_count(o, "version", e->version);
+    json_put_count(o, "fragment", e->fragment);
+    json_put_count(o, "tokens", e->tokens);
+    json_put_real(o, "loss", e->loss);
+    json_put_real(o, "val_loss", e->val_loss);
+    json_put_real(o, "lr", e->lr);
+    json_put_real(o, "grad_norm", e->grad_norm);
+    if (e->skipped) json_object_set_new(o, "skipped", json_true());
+    json_put_real(o, "tokens_per_s", e->tokens_per_s);
+    json_put_real(o, "tflops", e->tflops);
+    json_put_count(o, "bytes_up", e->bytes_up);
+    json_put_count(o, "bytes_down", e->bytes_down);
+    json_put_text(o, "codec", e->codec);
+    json_put_count(o, "update_bytes", e->update_bytes);
+    json_put_count(o, "relay_bytes", e->relay_bytes);
+    json_put_count(o, "union_bytes", e->union_bytes);
+    json_put_real(o, "compute_s", e->compute_s);
+    json_put_real(o, "compress_s", e->compress_s);
+    json_put_real(o, "send_s", e->send_s);
+    json_put_real(o, "wait_s", e->wait_s);
+    json_put_real(o, "apply_s", e->apply_s);
+    json_put_real(o, "round_s", e->round_s);
+    if (e->kind == ENGINE_EVENT_ROUND) {
+        json_put_count(o, "workers", e->workers);
+        json_put_count(o, "delivered", e->delivered);
+        json_put_text(o, "slowest", e->slowest);
+    }
+    return o;
+}
+
+static void write_line(struct metrics_file *m, const json_t *o, bool at_once)
+{
+    const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(STEPS_THERE_DIGITS);
+    bool good = !json_dumpf(o, m->file, flags) && fputc('\n', m->file) != EOF;
+    if (good && at_once) good = !fflush(m->file);
+    if (!good) give_up(m);
+}
+
+/* Rounds are looked at while the run goes on; steps may wait. */
+void metrics_file_event(struct metrics_file *m, const struct engine_event *event)
+{
+    if (m->failed) return;
+    json_t *o = object_of(event);
+    bool step = event->kind == ENGINE_EVENT_STEP;
+    if (!step || steps_there_add(&m->steps, o)) write_line(m, o, !step);
+    json_decref(o);
+}

@@ -1,0 +1,28 @@
+/* metrics.jsonl of a run: one object a line, written by one coordinator after the other. Lines are whole, whatever a
+ * crash or a full disk left; what stands there already is not written again (rounds: see rounds_there). */
+#ifndef COORDINATOR_METRICS_FILE_H
+#define COORDINATOR_METRICS_FILE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "common/base/status.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/report/steps_there.h"
+
+struct metrics_file {
+    FILE *file;
+    int failed;            /* errno of the write that failed, after which the file gets no more; 0: none */
+    uint64_t rounds_there; /* the last round that it told of when it was opened; 0: none */
+    struct steps_there steps;
+};
+
+/* Opens RUN/metrics.jsonl to append to it. After an error there is nothing to close. */
+enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struct err *err) MUST_CHECK;
+void metrics_file_close(struct metrics_file *m);
+/* Steps may wait in a buffer until another event, or until it is flushed. */
+void metrics_file_event(struct metrics_file *m, const struct engine_event *event);
+/* IO when something could not be written, now or before. */
+enum status metrics_file_flush(struct metrics_file *m, struct err *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,266 @@
+#include "coordinator/report/report.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/config/codec_spec.h"
+#include "common/os/columns.h"
+#include "common/os/fileio.h"
+#include "common/os/json_file.h"
+#include "common/base/log.h"
+
+enum { BAR_WIDTH = 30 };
+
+/* What was told of and then lost (a full disk, a power cut; journal.sync: snapshot) is done again. */
+static void say_done_again(struct report *r, uint64_t done)
+{
+    uint64_t there = r->metrics.rounds_there;
+    if (there <= done) return;
+    char first[32] = "";
+    if (there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
+    report_line(r, "round%s %llu %s already in metrics.jsonl, but the journal was not yet safe on the disk: done "
+                "again, and written there again", first, (unsigned long long)there, first[0] ? "are" : "is");
+}
+
+enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
+                        struct err *err)
+{
+    *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out))};
+    r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
+    TRY(metrics_file_open(&r->metrics, run_dir, err));
+    r->told = r->metrics.rounds_there;
+    return STATUS_OK;
+}
+
+void report_bytes(struct report *r, uint64_t up, uint64_t down)
+{
+    r->up = up;
+    r->down = down;
+}
+
+void report_close(struct report *r)
+{
+    if (r->bar_shown) fputs("\r\033[K", r->out);
+    r->bar_shown = false;
+    metrics_file_close(&r->metrics);
+}
+
+enum status report_flush(struct report *r, struct err *err)
+{
+    fflush(r->out);
+    return metrics_file_flush(&r->metrics, err);
+}
+
+/* --- lines -------------------------------------------------------------------------------------------------------- */
+
+void report_line(struct report *r, const char *fmt, ...)
+{
+    va_list args;
+    if (r->bar_shown) fputs("\r\033[K", r->out);
+    r->bar_shown = false;
+    va_start(args, fmt);
+    vfprintf(r->out, fmt, args);
+    va_end(args);
+    fputc('\n', r->out);
+    fflush(r->out);
+}
+
+static const char *bytes_text(double bytes, char *out, size_t cap)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    int u = 0;
+    while (bytes >= 999.5 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    snprintf(out, cap, bytes >= 99.5 || !u ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    return out;
+}
+
+static const char *time_text(double s, char *out, size_t cap)
+{
+    unsigned long total = s > 0 ? (unsigned long)(s + 0.5) : 0;
+    if (total >= 3600)
+        snprintf(out, cap, "%luh%02lum", total / 3600, total / 60 % 60);
+    else if (total >= 60)
+        snprintf(out, cap, "%lum%02lus", total / 60, total % 60);
+    else
+        snprintf(out, cap, "%lus", total);
+    return out;
+}
+
+/* Losses of a run that diverges have 40 digits, or none. */
+static const char *loss_text(double loss, char *out, size_t cap)
+{
+    snprintf(out, cap, fabs(loss) < 1e5 ? "%.4f" : "%.3g", loss);
+    return out;
+}
+
+/* data.tokenizer is bytes by default, also for shards that hold tokens of a larger vocabulary. */
+static bool tokens_are_bytes(const struct config *config)
+{
+    return !strcmp(config->data.tokenizer, "bytes") && config->model.vocab_size == 256;
+}
+
+static void val_text(const struct report *r, double val, char *out, size_t cap)
+{
+    bool bytes = tokens_are_bytes(r->config);
+    char loss[32];
+    if (isnan(val)) /* none */
+        snprintf(out, cap, bytes ? "val      -           " : "val      -");
+    else if (!(val < 1e5))
+        snprintf(out, cap, "val %s", loss_text(val, loss, sizeof loss));
+    else if (bytes)
+        snprintf(out, cap, "val %.4f (%.2f bpb)", val, val / M_LN2);
+    else
+        snprintf(out, cap, "val %.4f", val);
+}
+
+static void draw_bar(struct report *r, const struct engine_event *e, const char *eta)
+{
+    if (!r->bar || !e->rounds) return;
+    char bar[128];
+    int filled = (int)(e->round * BAR_WIDTH / e->rounds);
+    int size = snprintf(bar, sizeof bar, "[%.*s%.*s] %3u %% eta %s", filled, "##############################",
+                        BAR_WIDTH - filled, "..............................", (unsigned)(e->round * 100 / e->rounds),
+                        eta);
+    int width = (int)columns_of(fileno(r->out));
+    if (width && size >= width) size = width - 1; /* a bar that wraps cannot be wiped */
+    fprintf(r->out, "%.*s\r", size, bar);
+    fflush(r->out);
+    r->bar_shown = r->terminal; /* atoll launch removes its own */
+}
+
+/* ddp takes a round every step: a line every log.every_steps, and whenever there is an evaluation. */
+static bool holds_back(struct report *r, const struct engine_event *e)
+{
+    r->held++;
+    r->held_s += e->round_s;
+    if (r->config->train.method != METHOD_DDP) return false;
+    return r->held < r->config->log.every_steps && isnan(e->val_loss) && e->round < e->rounds;
+}
+
+/* What a round's line ends with where there is room for it. */
+static void round_rest(const struct report *r, const struct engine_event *e, const char *eta, char *out, size_t cap)
+{
+    bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
+    snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
+             isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
+             !chosen                          ? ""
+             : !strcmp(e->codec, "relay")     ? "  down by relay"
+             : codec_spec_sparse(e->codec) ? "  down by union"
+                                              : "",
+             e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
+}
+
+/* async: a round does not wait for its evaluation. */
+static void eval_line(struct report *r, const struct engine_event *e)
+{
+    char val[64];
+    if (e->round > r->told) return; /* the line of the round will say it */
+    val_text(r, e->val_loss, val, sizeof val);
+    report_line(r, "%s  after round %llu, %llu tokens", val, (unsigned long long)e->round,
+                (unsigned long long)e->tokens);
+}
+
+/* Of a round with a barrier, how many of its workers delivered. async: some bring several deltas, some none. */
+static const char *who_text(const struct report *r, const struct engine_event *e, char *out, size_t cap)
+{
+    bool async = r->config->train.method == METHOD_ASYNC;
+    snprintf(out, cap, async ? "deltas %u  workers %u" : "workers %u/%u", e->delivered, e->workers);
+    return out;
+}
+
+static void round_line(struct report *r, const struct engine_event *e)
+{
+    char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
+    r->told = e->round;
+    r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
+    if (holds_back(r, e)) return;
+    int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
+    val_text(r, e->val_loss, val, sizeof val);
+    time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
+    /* The most important first: a terminal shows as much of it as it is wide. 100 columns reach to the time. */
+    int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  %s  up %7s  down %7s  in %5.1f s", width,
+                     (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
+                     who_text(r, e, who, sizeof who), bytes_text((double)(r->up - r->line_up), up, sizeof up),
+                     bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s);
+    round_rest(r, e, eta, line + n, sizeof line - (size_t)n);
+    report_line(r, "%.*s", (int)columns_fit(line, strlen(line), columns_of(fileno(r->out))), line);
+    r->line_up = r->up;
+    r->line_down = r->down;
+    r->held = 0;
+    r->held_s = 0;
+    draw_bar(r, e, eta);
+}
+
+void report_event(struct report *r, const struct engine_event *e)
+{
+    metrics_file_event(&r->metrics, e);
+    switch (e->kind) {
+    case ENGINE_EVENT_ROUND: round_line(r, e); break;
+    case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", e->worker, e->text); break;
+    case ENGINE_EVENT_LEAVE:
+        report_line(r, "%s left%s%s", e->worker, e->text && e->text[0] ? ": " : "", e->text);
+        break;
+    case ENGINE_EVENT_EVICT: report_line(r, "%s is removed: %s", e->worker, e->text); break;
+    case ENGINE_EVENT_FAULT:
+        report_line(r, "%s%s%s", e->worker ? e->worker : "", e->worker ? ": " : "", e->text);
+        break;
+    case ENGINE_EVENT_RESTART:
+        report_line(r, "%s", e->text);
+        say_done_again(r, e->round);
+        if (r->told > e->round) r->told = e->round;
+        break;
+    case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", e->text); break;
+    case ENGINE_EVENT_EVAL: eval_line(r, e); break;
+    case ENGINE_EVENT_DONE:
+    case ENGINE_EVENT_STEP:
+    case ENGINE_EVENT_UPDATE:
+    case ENGINE_EVENT_CHECKPOINT: break;
+    }
+}
+
+/* --- summary ------------------------------------------------------------------------------------------------------ */
+
+/* fp32 ring all-reduce every step for the same tokens: 2 (N - 1) / N * 4 P bytes a step and worker, summed. */
+static double ddp_bytes(const struct engine_summary *s)
+{
+    if (s->workers < 2) return 0;
+    double n = s->workers;
+    return 2 * (n - 1) / n * 4 * (double)s->params * (double)s->worker_steps;
+}
+
+enum status report_summary(const struct report *r, const struct engine_summary *s, const char *run_dir,
+                           struct err *err)
+{
+    char path[FILEIO_PATH_MAX], hash[20];
+    json_t *o = json_object();
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s->theta_hash);
+    json_put_text(o, "run", r->config->run.name);
+    json_put_text(o, "method", config_method_name(r->config->train.method));
+    json_put_count(o, "workers", s->workers);
+    json_put_count(o, "params", s->params);
+    json_put_count(o, "tokens", s->tokens);
+    json_put_count(o, "steps", s->steps);
+    json_put_count(o, "rounds", s->rounds);
+    json_object_set_new(o, "final_val_loss", isfinite(s->final_val_loss) ? json_real(s->final_val_loss) : json_null());
+    json_put_count(o, "val_tokens", s->val_tokens);
+    json_put_real(o, "wall_s", s->wall_s);
+    json_put_count(o, "bytes_up", s->bytes_up);
+    json_put_count(o, "bytes_down", s->bytes_down);
+    json_put_count(o, "ddp_bytes", (uint64_t)ddp_bytes(s));
+    json_put_real(o, "utilization", s->wall_s > 0 && s->workers ? s->compute_s / s->wall_s / s->workers : 0);
+    json_put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);
+    json_put_text(o, "theta_hash", hash);
+    json_put_count(o, "restarts", s->restarts);
+    snprintf(path, sizeof path, "%s/summary.json", run_dir);
+    enum status status = json_file_write(path, o, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
+    json_decref(o);
+    return status;
+}

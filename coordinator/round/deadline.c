@@ -1,0 +1,59 @@
+#include "coordinator/round/deadline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENOUGH = 3 };
+
+void deadline_add(struct deadline *d, uint64_t duration_us)
+{
+    d->samples_us[d->next] = duration_us;
+    d->next = (d->next + 1) % DEADLINE_SAMPLES;
+    if (d->n < DEADLINE_SAMPLES) d->n++;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts v. Of an even number the lower middle one: the result is a value that was seen. */
+static uint64_t median(uint64_t *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return v[(n - 1) / 2];
+}
+
+static uint64_t clamp(double us, uint64_t floor_us, uint64_t ceiling_us)
+{
+    if (us >= (double)ceiling_us) return ceiling_us;
+    return us > (double)floor_us ? (uint64_t)us : floor_us;
+}
+
+struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t floor_us, uint64_t ceiling_us,
+                                  uint64_t unknown_us)
+{
+    if (d->n < ENOUGH) return (struct deadline_limit){.limit_us = clamp((double)unknown_us, floor_us, ceiling_us)};
+    uint64_t v[DEADLINE_SAMPLES];
+    memcpy(v, d->samples_us, d->n * sizeof *v);
+    struct deadline_limit limit = {.k = k, .n = d->n, .median_us = median(v, d->n)};
+    for (uint32_t i = 0; i < d->n; i++)
+        v[i] = v[i] > limit.median_us ? v[i] - limit.median_us : limit.median_us - v[i];
+    limit.mad_us = median(v, d->n);
+    limit.limit_us = clamp((double)limit.median_us + k * (double)limit.mad_us, floor_us, ceiling_us);
+    return limit;
+}
+
+const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap)
+{
+    double s = 1e-6;
+    if (limit->n)
+        snprintf(out, cap, "%.1f s (median %.1f s + %g x MAD %.1f s of %u measured, within its bounds)",
+                 (double)limit->limit_us * s, (double)limit->median_us * s, limit->k, (double)limit->mad_us * s,
+                 limit->n);
+    else
+        snprintf(out, cap, "%.1f s (nothing measured yet)", (double)limit->limit_us * s);
+    return out;
+}

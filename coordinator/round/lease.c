@@ -1,0 +1,287 @@
+#include "coordinator/round/lease.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+
+static const uint64_t order_end = (uint64_t)1 << 63;
+
+enum { LEASES_MAX = 1 << 16, FREE_MAX = 1 << 24 };
+
+void lease_book_init(struct lease_book *book)
+{
+    memset(book, 0, sizeof *book);
+}
+
+void lease_book_finish(struct lease_book *book)
+{
+    mem_free(book->free);
+    mem_free(book->leases);
+    lease_book_init(book);
+}
+
+static enum status grow(void *items, uint32_t *cap, uint32_t need, size_t size)
+{
+    void **block = items;
+    if (need <= *cap) return STATUS_OK;
+    uint32_t room = *cap ? *cap : 8;
+    while (room < need) room *= 2;
+    void *grown = mem_resize(*block, *cap * size, room * size);
+    if (!grown) return STATUS_NOMEM;
+    *block = grown;
+    *cap = room;
+    return STATUS_OK;
+}
+
+struct lease_plan lease_plan_start(const struct lease_book *book)
+{
+    return (struct lease_plan){.book = book, .cursor = book->cursor};
+}
+
+enum status lease_plan_take(struct lease_plan *plan, uint64_t count, struct wire_range ranges[WIRE_RANGES_MAX],
+                            uint32_t *n_p)
+{
+    uint32_t n = 0;
+    while (count && plan->index < plan->book->n_free && n < WIRE_RANGES_MAX - 1) {
+        const struct wire_range *free = &plan->book->free[plan->index];
+        uint64_t left = free->count - plan->used, take = left < count ? left : count;
+        ranges[n++] = (struct wire_range){free->start + plan->used, take};
+        count -= take;
+        plan->used += take;
+        if (plan->used == free->count) {
+            plan->index++;
+            plan->used = 0;
+        }
+    }
+    if (count > order_end - plan->cursor) return STATUS_LIMIT;
+    if (count) ranges[n++] = (struct wire_range){plan->cursor, count};
+    plan->cursor += count;
+    *n_p = n;
+    return STATUS_OK;
+}
+
+/* Index of the free range that holds all of `range`, or -1. */
+static long free_holding(const struct lease_book *book, struct wire_range range)
+{
+    for (uint32_t i = 0; i < book->n_free; i++) {
+        const struct wire_range *f = &book->free[i];
+        if (range.start >= f->start && range.start - f->start <= f->count &&
+            range.count <= f->count - (range.start - f->start))
+            return (long)i;
+    }
+    return -1;
+}
+
+/* Room for two more pieces was made before. */
+static void free_cut(struct lease_book *book, uint32_t i, struct wire_range range)
+{
+    struct wire_range f = book->free[i];
+    struct wire_range left = {f.start, range.start - f.start};
+    struct wire_range right = {range.start + range.count, f.start + f.count - (range.start + range.count)};
+    uint32_t keep = (left.count > 0) + (right.count > 0);
+    memmove(&book->free[i + keep], &book->free[i + 1], (book->n_free - i - 1) * sizeof f);
+    book->n_free = book->n_free - 1 + keep;
+    if (left.count) book->free[i++] = left;
+    if (right.count) book->free[i] = right;
+}
+
+/* Put a range back, joining it with its neighbours. */
+static void free_add(struct lease_book *book, struct wire_range range)
+{
+    uint32_t i = 0;
+    while (i < book->n_free && book->free[i].start < range.start) i++;
+    if (i > 0 && book->free[i - 1].start + book->free[i - 1].count == range.start) {
+        book->free[--i].count += range.count;
+    } else {
+        memmove(&book->free[i + 1], &book->free[i], (book->n_free - i) * sizeof range);
+        book->free[i] = range;
+        book->n_free++;
+    }
+    if (i + 1 < book->n_free && book->free[i].start + book->free[i].count == book->free[i + 1].start) {
+        book->free[i].count += book->free[i + 1].count;
+        memmove(&book->free[i + 1], &book->free[i + 2], (book->n_free - i - 2) * sizeof range);
+        book->n_free--;
+    }
+}
+
+enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round, const struct wire_range *ranges,
+                       uint32_t n)
+{
+    if (!n || n > WIRE_RANGES_MAX || lease_find(book, worker, round)) return STATUS_STATE;
+    uint64_t cursor = book->cursor;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!ranges[i].count) return STATUS_STATE;
+        if (ranges[i].start == cursor && ranges[i].count <= order_end - cursor)
+            cursor += ranges[i].count;
+        else if (free_holding(book, ranges[i]) < 0)
+            return STATUS_STATE;
+        for (uint32_t j = 0; j < i; j++)
+            if (ranges[i].start < ranges[j].start + ranges[j].count &&
+                ranges[j].start < ranges[i].start + ranges[i].count)
+                return STATUS_STATE;
+    }
+    /* Room for everything that is out, so that giving back cannot fail. */
+    uint32_t pieces = book->n_free + 2 * n;
+    for (uint32_t i = 0; i < book->n_leases; i++) pieces += book->leases[i].n_ranges;
+    TRY(grow(&book->free, &book->cap_free, pieces, sizeof *book->free));
+    TRY(grow(&book->leases, &book->cap_leases, book->n_leases + 1, sizeof *book->leases));
+    struct lease *lease = &book->leases[book->n_leases++];
+    *lease = (struct lease){.worker = worker, .round = round, .n_ranges = n};
+    memcpy(lease->ranges, ranges, n * sizeof *ranges);
+    for (uint32_t i = 0; i < n; i++) {
+        long at = ranges[i].start >= book->cursor ? -1 : free_holding(book, ranges[i]);
+        if (at >= 0) free_cut(book, (uint32_t)at, ranges[i]);
+    }
+    book->cursor = cursor;
+    return STATUS_OK;
+}
+
+const struct lease *lease_find(const struct lease_book *book, uint32_t worker, uint64_t round)
+{
+    for (uint32_t i = 0; i < book->n_leases; i++)
+        if (book->leases[i].worker == worker && book->leases[i].round == round) return &book->leases[i];
+    return NULL;
+}
+
+static void remove_lease(struct lease_book *book, const struct lease *lease)
+{
+    size_t i = (size_t)(lease - book->leases);
+    memmove(&book->leases[i], &book->leases[i + 1], (book->n_leases - i - 1) * sizeof *lease);
+    book->n_leases--;
+}
+
+enum status lease_commit(struct lease_book *book, uint32_t worker, uint64_t round)
+{
+    const struct lease *lease = lease_find(book, worker, round);
+    if (!lease) return STATUS_NOTFOUND;
+    for (uint32_t i = 0; i < lease->n_ranges; i++) book->committed += lease->ranges[i].count;
+    remove_lease(book, lease);
+    return STATUS_OK;
+}
+
+enum status lease_return(struct lease_book *book, uint32_t worker, uint64_t round)
+{
+    const struct lease *lease = lease_find(book, worker, round);
+    if (!lease) return STATUS_NOTFOUND;
+    TRY(grow(&book->free, &book->cap_free, book->n_free + lease->n_ranges, sizeof *book->free));
+    for (uint32_t i = 0; i < lease->n_ranges; i++) free_add(book, lease->ranges[i]);
+    remove_lease(book, lease);
+    return STATUS_OK;
+}
+
+uint64_t lease_outstanding(const struct lease_book *book)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < book->n_leases; i++)
+        for (uint32_t k = 0; k < book->leases[i].n_ranges; k++) sum += book->leases[i].ranges[k].count;
+    return sum;
+}
+
+static int by_start(const void *a, const void *b)
+{
+    uint64_t x = ((const struct wire_range *)a)->start, y = ((const struct wire_range *)b)->start;
+    return (x > y) - (x < y);
+}
+
+enum status lease_check(const struct lease_book *book)
+{
+    size_t n = book->n_free, k = 0;
+    for (uint32_t i = 0; i < book->n_leases; i++) n += book->leases[i].n_ranges;
+    struct wire_range *all = mem_alloc(n, sizeof *all);
+    if (!all) return STATUS_NOMEM;
+    for (uint32_t i = 0; i < book->n_free; i++) all[k++] = book->free[i];
+    for (uint32_t i = 0; i < book->n_leases; i++)
+        for (uint32_t j = 0; j < book->leases[i].n_ranges; j++) all[k++] = book->leases[i].ranges[j];
+    qsort(all, n, sizeof *all, by_start);
+    uint64_t end = 0, sum = 0;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (!all[i].count || all[i].start < end || all[i].start > order_end || all[i].count > order_end - all[i].start)
+            status = STATUS_CORRUPT;
+        else
+            end = all[i].start + all[i].count;
+        sum += all[i].count;
+    }
+    mem_free(all);
+    if (end > book->cursor || sum > book->cursor || book->committed != book->cursor - sum) return STATUS_CORRUPT;
+    return status;
+}
+
+size_t lease_encoded_size(const struct lease_book *book)
+{
+    size_t size = 8 + 8 + 4 + 4 + (size_t)book->n_free * 16;
+    for (uint32_t i = 0; i < book->n_leases; i++) size += 4 + 8 + 4 + (size_t)book->leases[i].n_ranges * 16;
+    return size;
+}
+
+void put_ranges(struct writer *w, const struct wire_range *ranges, uint32_t n)
+{
+    put_u32(w, n);
+    for (uint32_t i = 0; i < n; i++) {
+        put_u64(w, ranges[i].start);
+        put_u64(w, ranges[i].count);
+    }
+}
+
+uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX])
+{
+    uint32_t n = get_u32(r);
+    if (n > WIRE_RANGES_MAX) {
+        reader_fail(r);
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        ranges[i].start = get_u64(r);
+        ranges[i].count = get_u64(r);
+    }
+    return n;
+}
+
+void lease_encode(const struct lease_book *book, struct writer *w)
+{
+    put_u64(w, book->cursor);
+    put_u64(w, book->committed);
+    put_u32(w, book->n_free);
+    put_u32(w, book->n_leases);
+    for (uint32_t i = 0; i < book->n_free; i++) {
+        put_u64(w, book->free[i].start);
+        put_u64(w, book->free[i].count);
+    }
+    for (uint32_t i = 0; i < book->n_leases; i++) {
+        const struct lease *lease = &book->leases[i];
+        put_u32(w, lease->worker);
+        put_u64(w, lease->round);
+        put_ranges(w, lease->ranges, lease->n_ranges);
+    }
+}
+
+static void decode_lease(struct lease *lease, struct reader *r)
+{
+    lease->worker = get_u32(r);
+    lease->round = get_u64(r);
+    lease->n_ranges = get_ranges(r, lease->ranges);
+    if (!lease->n_ranges) reader_fail(r);
+}
+
+enum status lease_decode(struct lease_book *book, struct reader *r)
+{
+    book->cursor = get_u64(r);
+    book->committed = get_u64(r);
+    uint32_t n_free = get_u32(r), n_leases = get_u32(r);
+    /* Counts are checked against the bytes that are there before anything is allocated for them. */
+    if (r->bad || n_free > FREE_MAX || n_leases > LEASES_MAX ||
+        (size_t)n_free * 16 + (size_t)n_leases * 32 > reader_left(r))
+        return STATUS_CORRUPT;
+    TRY(grow(&book->free, &book->cap_free, n_free + n_leases * WIRE_RANGES_MAX, sizeof *book->free));
+    TRY(grow(&book->leases, &book->cap_leases, n_leases, sizeof *book->leases));
+    for (uint32_t i = 0; i < n_free; i++) {
+        book->free[i].start = get_u64(r);
+        book->free[i].count = get_u64(r);
+    }
+    for (uint32_t i = 0; i < n_leases; i++) decode_lease(&book->leases[i], r);
+    if (r->bad) return STATUS_CORRUPT;
+    book->n_free = n_free;
+    book->n_leases = n_leases;
+    return lease_check(book);
+}

@@ -1,0 +1,84 @@
+#include "coordinator/round/member.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+
+enum { MEMBERS_MAX = 1 << 20 };
+
+void member_table_init(struct member_table *t, uint32_t n_fragments)
+{
+    *t = (struct member_table){.n_fragments = n_fragments};
+}
+
+static void member_destroy(struct member *m)
+{
+    if (!m) return;
+    mem_free(m->merged);
+    mem_free(m->merged_in);
+    mem_free(m->work.versions);
+    mem_free(m->work.parts);
+    mem_free(m);
+}
+
+void member_table_finish(struct member_table *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) member_destroy(t->members[i]);
+    mem_free(t->members);
+    memset(t, 0, sizeof *t);
+}
+
+static struct member *member_create(uint32_t n_fragments)
+{
+    struct member *m = mem_alloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->merged = mem_alloc(n_fragments, sizeof *m->merged);
+    m->merged_in = mem_alloc(n_fragments, sizeof *m->merged_in);
+    m->work.versions = mem_alloc(n_fragments, sizeof *m->work.versions);
+    m->work.parts = mem_alloc(n_fragments, sizeof *m->work.parts);
+    if (m->merged && m->merged_in && m->work.versions && m->work.parts) return m;
+    member_destroy(m);
+    return NULL;
+}
+
+enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], const char *name,
+                       struct member **member_p)
+{
+    if (t->n == MEMBERS_MAX) return STATUS_LIMIT;
+    if (t->n == t->cap) {
+        uint32_t cap = t->cap ? 2 * t->cap : 8;
+        struct member **grown = mem_resize(t->members, t->cap * sizeof *grown, cap * sizeof *grown);
+        if (!grown) return STATUS_NOMEM;
+        t->members = grown;
+        t->cap = cap;
+    }
+    struct member *m = member_create(t->n_fragments);
+    if (!m) return STATUS_NOMEM;
+    m->id = t->n;
+    m->active = true;
+    memcpy(m->uuid, uuid, WIRE_UUID);
+    snprintf(m->name, sizeof m->name, "%s", name);
+    t->members[t->n++] = m;
+    *member_p = m;
+    return STATUS_OK;
+}
+
+struct member *member_by_id(const struct member_table *t, uint32_t id)
+{
+    return id < t->n ? t->members[id] : NULL;
+}
+
+struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID])
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!memcmp(t->members[i]->uuid, uuid, WIRE_UUID)) return t->members[i];
+    return NULL;
+}
+
+uint32_t member_count_active(const struct member_table *t)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n; i++) n += t->members[i]->active;
+    return n;
+}

@@ -1,0 +1,114 @@
+/* No barrier: every delta is merged when it arrives (Liu et al., 2401.09135).
+ *
+ * Each member works on its own rounds. The run's budget is max_steps x min_workers inner steps; work that is refused or
+ * lost goes back into it, so the budget is merged completely. Learning rates follow everybody's work: an assignment
+ * starts at (steps handed out) / min_workers and advances by (active members) / min_workers a step. */
+#include "coordinator/round/policy.h"
+
+enum { STEPS_MIN = 5 }; /* DyLU never assigns fewer, unless H is less or fewer are left */
+
+static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
+                            const char **reason_p)
+{
+    uint64_t now = r->versions[offer->fragment];
+    if (offer->base_version > now || offer->base_version < m->work.versions[offer->fragment]) {
+        *reason_p = "trained from a version it was not assigned";
+        return REJECT_BASE;
+    }
+    if (round_staleness(r, offer->fragment, offer->base_version) <= r->p.max_staleness) return 0;
+    *reason_p = "further behind than outer.max_staleness";
+    return REJECT_STALE;
+}
+
+static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
+{
+    (void)now_us;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct assignment *work = &r->members.members[i]->work;
+        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
+            if (work->parts[f].state == PART_HELD) {
+                *close = (struct round_close){.fragment = f, .n = 1, .ids = {i}};
+                return true;
+            }
+    }
+    return false;
+}
+
+static uint64_t async_deadline(const struct round *r)
+{
+    (void)r;
+    return UINT64_MAX;
+}
+
+static uint64_t budget(const struct round *r)
+{
+    return (uint64_t)r->p.max_steps * r->p.min_workers;
+}
+
+static bool async_over(const struct round *r)
+{
+    return r->steps_committed >= budget(r);
+}
+
+/* H_i = max(min(5, H), floor(H v_i / v_max)) with speeds v = 1 / step_s, so that all return at about the same time. */
+static uint32_t steps_for(const struct round *r, const struct member *m)
+{
+    double fastest = 0;
+    if (!r->p.dynamic || !(m->step_s > 0)) return r->p.sync_every;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *other = r->members.members[i];
+        if (other->active && other->step_s > 0 && (!(fastest > 0) || other->step_s < fastest)) fastest = other->step_s;
+    }
+    double steps = (double)r->p.sync_every * (fastest / m->step_s);
+    if (steps >= r->p.sync_every) return r->p.sync_every;
+    uint32_t least = r->p.sync_every < STEPS_MIN ? r->p.sync_every : STEPS_MIN;
+    return steps < least ? least : (uint32_t)steps;
+}
+
+/* One assignment at a time: each is journaled before the next is planned. */
+static enum status async_plan(const struct round *r, uint64_t now_us, struct round_open *open)
+{
+    (void)now_us;
+    uint64_t handed_out = r->steps_committed + r->steps_outstanding, left = budget(r) - handed_out;
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < r->members.n; i++) ready += r->members.members[i]->ready;
+    if (handed_out >= budget(r) || (!handed_out && ready < r->p.min_workers)) return STATUS_OK;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->active || !m->ready || m->work.open) continue;
+        uint32_t steps = steps_for(r, m);
+        if (steps > left) steps = (uint32_t)left;
+        struct round_grant *grant = &open->grants[0];
+        *grant = (struct round_grant){.id = i, .round = m->next_round, .steps = steps,
+                                      .step0 = (double)handed_out / r->p.min_workers,
+                                      .step_rate = (double)member_count_active(&r->members) / r->p.min_workers};
+        struct lease_plan plan = lease_plan_start(&r->leases);
+        TRY(lease_plan_take(&plan, steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
+        open->n = 1;
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+static void async_updated(struct round *r, uint32_t fragment)
+{
+    (void)r;
+    (void)fragment;
+}
+
+static uint64_t async_done(const struct round *r)
+{
+    if (async_over(r)) return round_total(r);
+    return r->steps_committed / ((uint64_t)r->p.sync_every * r->p.min_workers);
+}
+
+const struct policy policy_async = {
+    .barrier = false,
+    .judge = async_judge,
+    .close = async_close,
+    .deadline_us = async_deadline,
+    .plan = async_plan,
+    .updated = async_updated,
+    .done = async_done,
+    .over = async_over,
+};

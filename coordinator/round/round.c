@@ -1,0 +1,341 @@
+#include "coordinator/round/round.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/outer/outer_state.h"
+#include "coordinator/round/policy.h"
+
+static void take_params(struct round_params *p, const struct config *c, uint32_t n_fragments)
+{
+    bool ddp = c->train.method == METHOD_DDP, async = c->train.method == METHOD_ASYNC;
+    *p = (struct round_params){
+        .n_fragments = n_fragments,
+        .sync_every = ddp ? 1 : c->train.sync_every,
+        .max_steps = c->train.max_steps,
+        .min_workers = c->coordinator.min_workers,
+        .step_samples = (uint64_t)c->train.batch_size * c->train.grad_accum,
+        .sample_tokens = c->model.block_size,
+        .max_staleness = c->outer.max_staleness,
+        .evict_us = (uint64_t)(c->coordinator.evict_after_s * 1e6),
+        .dynamic = async && c->train.dynamic_steps != CHOICE_OFF,
+        .together = ddp,
+        .form = outer_delta_form(c),
+    };
+    const char *quorum = c->coordinator.quorum;
+    p->quorum_percent = 100;
+    if (strcmp(quorum, "all") != 0) {
+        uint32_t value = (uint32_t)strtoul(quorum, NULL, 10);
+        if (strchr(quorum, '%'))
+            p->quorum_percent = value;
+        else
+            p->quorum = value;
+    }
+}
+
+void round_init(struct round *r, const struct config *config, uint32_t n_fragments)
+{
+    memset(r, 0, sizeof *r);
+    take_params(&r->p, config, n_fragments);
+    r->policy = config->train.method == METHOD_ASYNC ? &policy_async : &policy_barrier;
+    member_table_init(&r->members, n_fragments);
+    lease_book_init(&r->leases);
+}
+
+void round_finish(struct round *r)
+{
+    member_table_finish(&r->members);
+    lease_book_finish(&r->leases);
+    memset(r, 0, sizeof *r);
+}
+
+/* --- folds -------------------------------------------------------------------------------------------------------- */
+
+void round_settle(struct round *r, struct member *m)
+{
+    struct assignment *work = &m->work;
+    if (!work->open) return;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++)
+        if (work->parts[f].state == PART_WAITED || work->parts[f].state == PART_HELD) return;
+    work->open = false;
+    m->assigned_us = 0;
+    m->in_step = m->active && work->merged;
+    r->steps_outstanding -= work->steps;
+    if (work->merged)
+        r->steps_committed += work->steps;
+    else
+        lease_return(&r->leases, m->id, work->round); /* room for it was made when it was taken */
+}
+
+enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    struct member *m = member_by_uuid(&r->members, uuid);
+    if (m) {
+        if (m->id != id) return STATUS_STATE;
+        m->active = true;
+        memset(m->name, 0, sizeof m->name);
+        memcpy(m->name, name, strnlen(name, sizeof m->name - 1));
+        return STATUS_OK;
+    }
+    if (id != r->members.n) return STATUS_STATE;
+    return member_add(&r->members, uuid, name, &m);
+}
+
+/* What is waited for is waited for no more (fragment UINT32_MAX: all of it). Where fragments close together, half a
+ * delta would keep the round open for ever: what was delivered goes with the rest. */
+static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
+{
+    bool dropped = false;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        struct part *part = &m->work.parts[f];
+        if ((fragment != UINT32_MAX && fragment != f) || part->state != PART_WAITED) continue;
+        *part = (struct part){.state = PART_DROPPED, .code = code};
+        dropped = true;
+    }
+    for (uint32_t f = 0; f < r->p.n_fragments && dropped && r->p.together; f++)
+        if (m->work.parts[f].state == PART_HELD) m->work.parts[f] = (struct part){.state = PART_DROPPED, .code = code};
+    round_settle(r, m);
+}
+
+enum status round_fold_leave(struct round *r, uint32_t id)
+{
+    struct member *m = member_by_id(&r->members, id);
+    if (!m || !m->active) return STATUS_STATE;
+    m->active = false;
+    m->in_step = false;
+    m->ready = false;
+    if (m->work.open) drop_parts(r, m, UINT32_MAX, REJECT_LATE);
+    return STATUS_OK;
+}
+
+static void assign(struct round *r, struct member *m, const struct round_grant *grant, const uint64_t *versions)
+{
+    struct assignment *work = &m->work;
+    work->open = true;
+    work->merged = false;
+    work->round = grant->round;
+    work->steps = grant->steps;
+    work->step0 = grant->step0;
+    work->step_rate = grant->step_rate;
+    work->n_ranges = grant->n_ranges;
+    memcpy(work->ranges, grant->ranges, sizeof work->ranges);
+    memcpy(work->versions, versions, r->p.n_fragments * sizeof *versions);
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        work->parts[f] = (struct part){.state = PART_WAITED};
+        if (r->open && r->closed[f]) work->parts[f] = (struct part){.state = PART_DROPPED, .code = REJECT_LATE};
+    }
+    m->next_round = grant->round + 1;
+    r->steps_outstanding += grant->steps;
+}
+
+static bool grant_fits(const struct round *r, const struct round_grant *grant)
+{
+    const struct member *m = member_by_id(&r->members, grant->id);
+    if (!m || !m->active || m->work.open || !grant->steps || !grant->n_ranges || grant->n_ranges > WIRE_RANGES_MAX)
+        return false;
+    return !r->policy->barrier || grant->round == r->round;
+}
+
+enum status round_fold_open(struct round *r, const struct round_open *open)
+{
+    if (!open->n) return STATUS_STATE;
+    for (uint32_t i = 0; i < open->n; i++)
+        if (!grant_fits(r, &open->grants[i]) || (i && open->grants[i].id <= open->grants[i - 1].id))
+            return STATUS_STATE;
+    for (uint32_t i = 0; i < open->n; i++) {
+        const struct round_grant *grant = &open->grants[i];
+        TRY(lease_take(&r->leases, grant->id, grant->round, grant->ranges, grant->n_ranges));
+        assign(r, member_by_id(&r->members, grant->id), grant, open->versions);
+    }
+    if (!r->policy->barrier) return STATUS_OK;
+    if (!r->open) memset(r->closed, 0, sizeof r->closed);
+    r->open = true;
+    r->n_assigned = open->n;
+    return STATUS_OK;
+}
+
+static struct part *waited_part(struct round *r, uint32_t id, uint64_t round, uint32_t fragment)
+{
+    struct member *m = member_by_id(&r->members, id);
+    if (!m || !m->work.open || m->work.round != round || fragment >= r->p.n_fragments) return NULL;
+    struct part *part = &m->work.parts[fragment];
+    return part->state == PART_WAITED ? part : NULL;
+}
+
+enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *part)
+{
+    struct part *mine = waited_part(r, id, round, fragment);
+    if (!mine || !part->tokens) return STATUS_STATE;
+    *mine = *part;
+    mine->state = PART_HELD;
+    return STATUS_OK;
+}
+
+enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, uint16_t code)
+{
+    struct member *m = member_by_id(&r->members, id);
+    if (fragment != UINT32_MAX && !waited_part(r, id, round, fragment)) return STATUS_STATE;
+    if (!m || !m->work.open || m->work.round != round) return STATUS_STATE;
+    drop_parts(r, m, fragment, code);
+    return STATUS_OK;
+}
+
+/* The first merged part of an assignment commits its samples and counts its work. */
+static void count_merged(struct round *r, struct member *m, const struct part *part)
+{
+    if (m->work.merged) return;
+    m->work.merged = true;
+    lease_commit(&r->leases, m->id, m->work.round);
+    m->tokens += part->tokens;
+    m->steps += part->steps;
+    m->compute_us += part->compute_us;
+    r->tokens += part->tokens;
+    r->worker_steps += part->steps;
+    r->compute_us += part->compute_us;
+    r->loss_sum += part->loss_sum;
+    r->recent.tokens += part->tokens;
+    r->recent.compute_us += part->compute_us;
+    r->recent.loss_sum += part->loss_sum;
+}
+
+enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
+                              uint32_t n)
+{
+    if (fragment >= r->p.n_fragments || version != r->versions[fragment] + 1 || !n) return STATUS_STATE;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct member *m = member_by_id(&r->members, named[i].id);
+        if (!m || !m->work.open || m->work.round != named[i].round ||
+            m->work.parts[fragment].state != PART_HELD || (i && named[i].id <= named[i - 1].id))
+            return STATUS_STATE;
+    }
+    r->versions[fragment] = version;
+    for (uint32_t i = 0; i < n; i++) {
+        struct member *m = member_by_id(&r->members, named[i].id);
+        struct part *part = &m->work.parts[fragment];
+        count_merged(r, m, part);
+        part->state = PART_MERGED;
+        m->merged[fragment] = named[i].round + 1;
+        m->merged_in[fragment] = version;
+        round_settle(r, m);
+        r->recent.merged += !m->work.open;
+    }
+    r->policy->updated(r, fragment);
+    return STATUS_OK;
+}
+
+/* --- questions ---------------------------------------------------------------------------------------------------- */
+
+static const char *drop_reason(uint16_t code)
+{
+    switch (code) {
+    case REJECT_LATE: return "the run went on without it";
+    case REJECT_STALE: return "its base version is too old";
+    case REJECT_BASE: return "computed from a version that cannot be merged";
+    case REJECT_NONFINITE: return "holds NaN, infinity or numbers that can be no delta";
+    case REJECT_CORRUPT: return "damaged or malformed";
+    default: return "this worker holds no such assignment";
+    }
+}
+
+static uint16_t check_offer(const struct round *r, const struct member *m, const struct round_offer *offer,
+                            const char **reason_p)
+{
+    *reason_p = "form, steps or tokens do not match the assignment";
+    if (offer->form != r->p.form || offer->steps != m->work.steps) return REJECT_CORRUPT;
+    if (offer->tokens != m->work.steps * r->p.step_samples * r->p.sample_tokens) return REJECT_CORRUPT;
+    return r->policy->judge(r, m, offer, reason_p);
+}
+
+/* Work before the assignment in hand, which has ended. A worker that restarted from an older state offers it again:
+ * where later work of it was merged, with a barrier, it will see for itself which updates after its base name it. Where
+ * none was, none will: it may have a place in the next round although this fragment was refused, for another one was
+ * merged, and nothing would tell it if the refusal was lost. */
+static enum round_verdict judge_old(const struct round *r, const struct member *m, const struct round_offer *offer,
+                                    uint16_t *code_p, const char **reason_p)
+{
+    bool later = m->merged[offer->fragment] > offer->round + 1;
+    if (r->policy->barrier && later && offer->base_version < r->versions[offer->fragment]) return ROUND_HAVE;
+    *code_p = REJECT_LATE;
+    *reason_p = drop_reason(REJECT_LATE);
+    return ROUND_REJECT;
+}
+
+enum round_verdict round_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
+                               uint16_t *code_p, const char **reason_p)
+{
+    const struct assignment *work = &m->work;
+    if (offer->fragment >= r->p.n_fragments || offer->round >= m->next_round) {
+        *code_p = REJECT_UNASSIGNED;
+        *reason_p = "this worker holds no such assignment";
+        return ROUND_REJECT;
+    }
+    if (m->merged[offer->fragment] == offer->round + 1) {
+        if (offer->base_version < m->merged_in[offer->fragment]) return ROUND_HAVE;
+        /* Trained again after a crash, on top of the update that merged it: no later update will name it. */
+        *code_p = REJECT_LATE;
+        *reason_p = "merged already, before the worker lost its state";
+        return ROUND_REJECT;
+    }
+    if (work->round != offer->round) return judge_old(r, m, offer, code_p, reason_p);
+    const struct part *part = &work->parts[offer->fragment];
+    if (part->state == PART_HELD) return ROUND_HAVE;
+    if (part->state == PART_DROPPED) {
+        *code_p = part->code ? part->code : REJECT_LATE;
+        *reason_p = drop_reason(*code_p);
+        return ROUND_REJECT;
+    }
+    if (!work->open) return judge_old(r, m, offer, code_p, reason_p);
+    *code_p = check_offer(r, m, offer, reason_p);
+    return *code_p ? ROUND_DROP : ROUND_ACCEPT;
+}
+
+bool round_next_close(const struct round *r, uint64_t now_us, struct round_close *close)
+{
+    return r->policy->close(r, now_us, close);
+}
+
+const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i)
+{
+    return &member_by_id(&r->members, close->ids[i])->work.parts[close->fragment];
+}
+
+uint64_t round_deadline_us(const struct round *r)
+{
+    return r->policy->deadline_us(r);
+}
+
+enum status round_plan(const struct round *r, uint64_t now_us, struct round_open *open)
+{
+    open->n = 0;
+    if (r->policy->over(r)) return STATUS_OK;
+    memcpy(open->versions, r->versions, sizeof open->versions);
+    return r->policy->plan(r, now_us, open);
+}
+
+uint64_t round_done(const struct round *r)
+{
+    return r->policy->done(r);
+}
+
+uint64_t round_total(const struct round *r)
+{
+    return ((uint64_t)r->p.max_steps + r->p.sync_every - 1) / r->p.sync_every;
+}
+
+bool round_over(const struct round *r)
+{
+    return r->policy->over(r);
+}
+
+uint64_t round_staleness(const struct round *r, uint32_t fragment, uint64_t base_version)
+{
+    uint32_t active = member_count_active(&r->members);
+    return (r->versions[fragment] - base_version) / (active ? active : 1);
+}
+
+bool round_busy(const struct round *r)
+{
+    for (uint32_t i = 0; i < r->members.n; i++)
+        if (r->members.members[i]->work.open) return true;
+    return false;
+}

@@ -1,0 +1,96 @@
+/* When things happened in this process: what time limits are made of. Not part of the journaled state. */
+#include "coordinator/round/policy.h"
+#include "coordinator/round/round.h"
+
+static uint32_t held(const struct round *r, uint32_t fragment)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct assignment *work = &r->members.members[i]->work;
+        n += work->open && work->parts[fragment].state == PART_HELD;
+    }
+    return n;
+}
+
+uint32_t round_quorum(const struct round *r)
+{
+    uint32_t n = r->p.quorum ? r->p.quorum
+                             : (uint32_t)(((uint64_t)r->n_assigned * r->p.quorum_percent + 99) / 100);
+    if (n > r->n_assigned) n = r->n_assigned;
+    return n ? n : 1;
+}
+
+static void start_clocks(struct round *r, uint64_t now_us, bool resumed)
+{
+    r->opened_us = now_us;
+    r->resumed = resumed;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) r->quorum_us[f] = held(r, f) >= round_quorum(r) ? now_us : 0;
+}
+
+void round_note_resume(struct round *r, uint64_t now_us)
+{
+    start_clocks(r, now_us, true);
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        struct member *m = r->members.members[i];
+        if (m->work.open) m->assigned_us = MEMBER_ASSIGNED_EARLIER;
+    }
+}
+
+void round_note_open(struct round *r, uint64_t now_us)
+{
+    start_clocks(r, now_us, false);
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        struct member *m = r->members.members[i];
+        if (m->work.open && !m->assigned_us) m->assigned_us = now_us;
+    }
+}
+
+static bool waited_for(const struct member *m, uint32_t n_fragments)
+{
+    for (uint32_t f = 0; f < n_fragments; f++)
+        if (m->work.parts[f].state == PART_WAITED) return true;
+    return false;
+}
+
+void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
+{
+    if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
+        deadline_add(&r->arrivals, now_us - m->assigned_us);
+        if (!r->policy->barrier && !waited_for(m, r->p.n_fragments))
+            deadline_add(&r->durations, now_us - m->assigned_us);
+    }
+    if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
+}
+
+void round_note_close(struct round *r, uint64_t now_us)
+{
+    if (r->policy->barrier && !r->resumed) deadline_add(&r->durations, now_us - r->opened_us);
+}
+
+void round_note_pause(struct round *r, uint64_t gap_us)
+{
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        struct member *m = r->members.members[i];
+        m->heard_us += gap_us;
+        if (m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER) m->assigned_us += gap_us;
+    }
+    for (uint32_t f = 0; f < r->p.n_fragments; f++)
+        if (r->quorum_us[f]) r->quorum_us[f] += gap_us;
+    if (r->idle_us) r->idle_us += gap_us;
+    r->opened_us += gap_us;
+}
+
+static bool anybody_ready(const struct round *r)
+{
+    for (uint32_t i = 0; i < r->members.n; i++)
+        if (r->members.members[i]->active && r->members.members[i]->ready) return true;
+    return false;
+}
+
+void round_note_idle(struct round *r, uint64_t now_us)
+{
+    if (round_busy(r) || !anybody_ready(r))
+        r->idle_us = 0;
+    else if (!r->idle_us)
+        r->idle_us = now_us;
+}
