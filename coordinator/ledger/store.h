@@ -1,5 +1,5 @@
 /* Where a run lives: journal segments (append-only files) and snapshots. The vtable has a disk implementation
- * (coordinator/store_disk*.c) and one in memory that loses and tears unsynced data at a crash (tests/lib/store_mem.c).
+ * (coordinator/store_disk*.c) and one in memory that loses and tears unsynced data at a crash (tests/lib/store/store_mem.c).
  *
  * A store knows bytes, not records: framing and recovery are coordinator/ledger/journal.c, the meaning is
  * coordinator/ledger/ledger.c. One thread owns a store. After a failed append or sync the only thing left to do is to stop:

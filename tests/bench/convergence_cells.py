@@ -200,7 +200,7 @@ def launch(args, name, command):
 
 
 def shown(command):
-    return " ".join(["atoll launch configs/demo/austen-1m.yaml", *command])
+    return " ".join(["atoll launch configs/austen-1m.yaml", *command])
 
 
 def make_start(cell, args):

@@ -13,7 +13,7 @@
 #include "coordinator/ledger/ledger.h"
 #include "coordinator/ledger/snapshot.h"
 #include "tests/fuzz/fuzz_check.h"
-#include "tests/lib/store_mem.h"
+#include "tests/lib/store/store_mem.h"
 
 enum { PARAMS_MAX = 1 << 14, WORKERS_MAX = 1 << 12 };
 

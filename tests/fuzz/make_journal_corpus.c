@@ -12,8 +12,8 @@
 
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/store.h"
-#include "tests/lib/engine_rig.h"
-#include "tests/lib/store_mem.h"
+#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/store_mem.h"
 
 static const char *root;
 static struct rig rig;

@@ -15,7 +15,7 @@
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "gpu/cuda/cuda_plugin.h"
-#include "tests/lib/device_case.h"
+#include "tests/lib/rigs/device_case.h"
 #include "worker/model/gpt2.h"
 
 enum { BATCH = 2, SEQ = 12, ROWS = BATCH * SEQ };

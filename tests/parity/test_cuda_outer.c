@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cuda/cuda_plugin.h"
-#include "tests/lib/delta_case.h"
+#include "tests/lib/rigs/delta_case.h"
 #include "worker/outer/delta_maker.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

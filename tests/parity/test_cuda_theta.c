@@ -1,5 +1,5 @@
 /* What the outer loop keeps on a device, the emulated CUDA device, over joins, updates, refusals, wrong hashes and
- * restarts: what a round starts from is there to the bit (tests/lib/scripted.c looks every time), payloads and
+ * restarts: what a round starts from is there to the bit (tests/lib/rigs/scripted.c looks every time), payloads and
  * residuals lose nothing, and over the bus goes what changed, once. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/scripted.h"
+#include "tests/lib/rigs/scripted.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -18,8 +18,8 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "coordinator/engine/engine.h"
-#include "tests/lib/store_mem.h"
-#include "tests/lib/tmpdir.h"
+#include "tests/lib/store/store_mem.h"
+#include "tests/lib/store/tmpdir.h"
 #include "worker/train_impl.h"
 
 enum { WORKERS_MAX = 2, QUEUE = 1024, SAMPLES_MAX = 64 };

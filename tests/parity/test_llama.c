@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cpu/cpu_kernels.h"
-#include "tests/lib/device_case.h"
+#include "tests/lib/rigs/device_case.h"
 #include "worker/model/llama.h"
 
 enum { BATCH = 2, SEQ = 21, ROWS = BATCH * SEQ, VOCAB = 41, HEADS = 4, HD = 6, C = HEADS * HD };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/lib/simrandom.h"
+#include "tests/lib/sim/simrandom.h"
 
 enum { RUNS = 4000 };
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/simrig.h"
-#include "tests/lib/simstore.h"
+#include "tests/lib/sim/simrig.h"
+#include "tests/lib/sim/simstore.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/simrig.h"
+#include "tests/lib/sim/simrig.h"
 
 static bool rounds_done(struct simcluster *c, void *ctx)
 {

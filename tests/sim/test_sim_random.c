@@ -1,4 +1,4 @@
-/* Whole clusters under random faults; tests/lib/simcheck.h says what is asserted after every event.
+/* Whole clusters under random faults; tests/lib/sim/simcheck.h says what is asserted after every event.
  *
  *   SIM_SEED=n test_sim_random     replays one run, every event printed
  *   SIM_RUNS=n test_sim_random     that many seeds instead of the usual number, SIM_FROM=n from there on
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/simrandom.h"
+#include "tests/lib/sim/simrandom.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { RUNS = 400 };

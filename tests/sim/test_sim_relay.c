@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/simrig.h"
+#include "tests/lib/sim/simrig.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum { WORKERS = 3 };

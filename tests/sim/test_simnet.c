@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/simnet.h"
+#include "tests/lib/sim/simnet.h"
 
 static struct simnet *net_of(int clients, struct transport **listener, struct transport *dialler[])
 {

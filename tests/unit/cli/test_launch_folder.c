@@ -1,0 +1,40 @@
+/* The run folder of atoll launch: who else is in it. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/launch_folder.h"
+#include "tests/lib/store/tmpdir.h"
+
+/* Another launch has the lock, and has not yet written, or has written, who it is. */
+static void test_in_use(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {{"", "in use by process ?:"}, {"123", "in use by process 123:"}};
+    for (int i = 0; i < 2; i++) {
+        struct launch_folder l = {.dir = tmpdir, .resume = "auto", .lock_fd = -1};
+        struct err err = {0};
+        tmpdir_put("launch.lock", texts[i][0]);
+        int other = open(tmpdir_path("launch.lock"), O_RDONLY | O_CLOEXEC);
+        assert_true(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
+        assert_int_equal(launch_folder_take(&l, &err), STATUS_STATE);
+        if (!strstr(err.msg, texts[i][1])) fail_msg("%s", err.msg);
+        launch_folder_release(&l);
+        close(other);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_in_use, tmpdir_make, tmpdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+/* common/host_memory: the least that any of the groups around a process leaves it. The files are made up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "common/os/host_memory.h"
+#include "tests/lib/store/tmpdir.h"
+
+static const uint64_t GIB = 1 << 30;
+/* A group's limit, use, and how much of that are files, in GiB; limit 0: none. */
+static void group(const char *folder, bool second, unsigned limit, unsigned used, unsigned files)
+{
+    char path[256], text[128];
+    snprintf(path, sizeof path, "%s/%s", folder, second ? "memory.max" : "memory.limit_in_bytes");
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)(limit * GIB));
+    tmpdir_put(path, limit ? text : second ? "max\n" : "9223372036854771712\n");
+    snprintf(path, sizeof path, "%s/%s", folder, second ? "memory.current" : "memory.usage_in_bytes");
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)(used * GIB));
+    tmpdir_put(path, text);
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    snprintf(text, sizeof text, "anon 5\ninactive_file %llu\nactive_file 0\n", (unsigned long long)(files * GIB));
+    tmpdir_put(path, text);
+}
+
+static void expect(unsigned free_gib, unsigned total_gib)
+{
+    uint64_t left, all;
+    host_memory_in(tmpdir, &left, &all);
+    assert_int_equal(left, free_gib * GIB);
+    assert_int_equal(all, total_gib * GIB);
+}
+
+static int machine(void **state)
+{
+    if (tmpdir_make(state) != 0) return -1;
+    tmpdir_put("proc/meminfo",
+               "MemTotal:       67108864 kB\nMemFree: 1 kB\nMemAvailable:   52428800 kB\n"); /* 64, 50 GiB */
+    return 0;
+}
+
+static void test_version_2(void **state)
+{
+    (void)state;
+    expect(50, 64);
+    tmpdir_put("proc/self/cgroup", "0::/user.slice/box/run\n");
+    expect(50, 64);
+    group("sys/fs/cgroup/user.slice", true, 0, 60, 0);
+    group("sys/fs/cgroup/user.slice/box", true, 20, 18, 3);
+    group("sys/fs/cgroup/user.slice/box/run", true, 0, 2, 0);
+    expect(5, 20); /* of the group around it, files can be dropped */
+    group("sys/fs/cgroup/user.slice/box/run", true, 8, 2, 0);
+    expect(5, 8); /* its own leaves 6, the one around it 5 */
+    group("sys/fs/cgroup/user.slice/box", true, 20, 10, 0);
+    expect(6, 8);
+    group("sys/fs/cgroup/user.slice", true, 100, 1, 0); /* beyond the machine */
+    expect(6, 8);
+    group("sys/fs/cgroup/user.slice", true, 40, 41, 0); /* shrunk below what is used */
+    expect(0, 8);
+}
+
+/* In a container: the path is the host's or "/", the group's files lie at the root. */
+static void test_container(void **state)
+{
+    (void)state;
+    group("sys/fs/cgroup", true, 16, 4, 1);
+    expect(13, 16);
+    tmpdir_put("proc/self/cgroup", "0::/docker/0123456789\n");
+    expect(13, 16);
+    tmpdir_put("proc/self/cgroup", "0::/\n");
+    expect(13, 16);
+}
+
+static void test_version_1(void **state)
+{
+    (void)state;
+    tmpdir_put("proc/self/cgroup", "9:name=systemd:/a\n5:cpu,memory:/job/step\n3:cpuset:/b\n0::/c\n");
+    group("sys/fs/cgroup/memory", false, 0, 60, 0);
+    group("sys/fs/cgroup/memory/job", false, 12, 7, 2);
+    group("sys/fs/cgroup/memory/job/step", false, 0, 1, 0);
+    group("sys/fs/cgroup/unified/c", true, 30, 1, 0); /* both versions at a time: a limit of either counts */
+    expect(7, 12);
+}
+
+/* Somebody knows better: what is in use is taken off all the same. */
+static void test_told(void **state)
+{
+    (void)state;
+    setenv(HOST_MEMORY_ENV, "107374182400", 1);
+    expect(86, 100);
+    setenv(HOST_MEMORY_ENV, "17179869184", 1);
+    expect(2, 16);
+    setenv(HOST_MEMORY_ENV, "1", 1);
+    uint64_t left, all;
+    host_memory_in(tmpdir, &left, &all);
+    assert_true(left == 1 && all == 1);
+    setenv(HOST_MEMORY_ENV, "100G", 1);
+    expect(50, 64);
+    setenv(HOST_MEMORY_ENV, "", 1);
+    expect(50, 64);
+    unsetenv(HOST_MEMORY_ENV);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, machine, tmpdir_remove)
+    const struct CMUnitTest tests[] = {TEST(test_version_2), TEST(test_container), TEST(test_version_1),
+                                       TEST(test_told)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+/* Token shards: writer and reader agree, every broken header is refused with a reason, windows are the ones
+ * promised. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/bytes.h"
+#include "common/os/fileio.h"
+#include "common/tensor/tokens.h"
+#include "tests/lib/store/tmpdir.h"
+
+static void write_set(const char *name, uint32_t width, uint64_t per_shard, uint32_t n)
+{
+    struct token_writer w;
+    struct err err = {0};
+    assert_int_equal(token_writer_open(&w, tmpdir, name, width, per_shard, &err), STATUS_OK);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t token = i;
+        assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
+    }
+    assert_int_equal(token_writer_close(&w, &err), STATUS_OK);
+    assert_int_equal(w.n_tokens, n);
+}
+
+static void open_set(struct tokens *tokens, const char *name)
+{
+    char pattern[128];
+    struct err err = {0};
+    snprintf(pattern, sizeof pattern, "%s/%s_*.bin", tmpdir, name);
+    enum status status = tokens_open(tokens, pattern, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+/* 25 tokens in shards of 10, 10, 5: with T = 4 that is 2 + 2 + 1 windows, each starting at a multiple of 4 in its shard
+ * and reaching one token into the next window. */
+static void test_windows(void **state)
+{
+    (void)state;
+    static const uint32_t starts[] = {0, 4, 10, 14, 20};
+    for (uint32_t width = 2; width <= 4; width += 2) {
+        struct tokens tokens;
+        uint32_t window[5];
+        write_set("train", width, 10, 25);
+        open_set(&tokens, "train");
+        assert_int_equal(tokens.n_shards, 3);
+        assert_int_equal(tokens.n_tokens, 25);
+        assert_int_equal(tokens_samples(&tokens, 4), 5);
+        assert_int_equal(tokens_samples(&tokens, 9), 2);
+        assert_int_equal(tokens_samples(&tokens, 10), 0);
+        for (uint32_t i = 0; i < 5; i++) {
+            assert_int_equal(tokens_window(&tokens, 4, i, window), starts[i] + 4);
+            for (uint32_t t = 0; t < 5; t++) assert_int_equal(window[t], starts[i] + t);
+        }
+        tokens_close(&tokens);
+    }
+}
+
+static void test_hash(void **state)
+{
+    (void)state;
+    struct tokens a, b;
+    write_set("one", 2, 0, 5000);
+    write_set("two", 2, 0, 5000);
+    open_set(&a, "one");
+    open_set(&b, "two");
+    assert_true(a.hash == b.hash);
+    tokens_close(&b);
+    write_set("two", 2, 2500, 5000); /* same tokens, other shards: other windows, so another data set */
+    open_set(&b, "two");
+    assert_true(a.hash != b.hash);
+    tokens_close(&b);
+    tokens_close(&a);
+}
+
+/* A shorter set written over a longer one leaves none of the old shards behind. */
+static void test_rewrite_shorter(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    write_set("again", 2, 10, 100);
+    write_set("again", 2, 10, 15);
+    open_set(&tokens, "again");
+    assert_int_equal(tokens.n_shards, 2);
+    assert_int_equal(tokens.n_tokens, 15);
+    tokens_close(&tokens);
+}
+
+/* A writer that is killed leaves its own shards only. */
+static void test_earlier_set_goes_first(void **state)
+{
+    (void)state;
+    struct token_writer w;
+    struct tokens tokens;
+    struct err err = {0};
+    uint32_t token = 7;
+    write_set("first", 2, 10, 100);
+    assert_int_equal(token_writer_open(&w, tmpdir, "first", 2, 10, &err), STATUS_OK);
+    for (int i = 0; i < 25; i++) assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
+    open_set(&tokens, "first");
+    assert_int_equal(tokens.n_shards, 2);
+    tokens_close(&tokens);
+    token_writer_abort(&w);
+}
+
+static void test_empty_set(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    write_set("empty", 2, 10, 0);
+    open_set(&tokens, "empty");
+    assert_int_equal(tokens.n_shards, 1);
+    assert_int_equal(tokens_samples(&tokens, 1), 0);
+    tokens_close(&tokens);
+}
+
+static void test_shared(void **state)
+{
+    (void)state;
+    struct tokens a, b, none;
+    write_set("some", 2, 10, 35);
+    write_set("others", 2, 10, 24); /* two shards of 10 as there, one of 4 */
+    write_set("nothing", 2, 10, 0);
+    open_set(&a, "some");
+    open_set(&b, "others");
+    open_set(&none, "nothing");
+    assert_int_equal(tokens_shared(&a, &b), 2);
+    assert_int_equal(tokens_shared(&b, &a), 2);
+    assert_int_equal(tokens_shared(&a, &a), 4);
+    assert_int_equal(tokens_shared(&none, &none), 0);
+    tokens_close(&a);
+    tokens_close(&b);
+    tokens_close(&none);
+}
+
+static void test_abort_leaves_nothing(void **state)
+{
+    (void)state;
+    struct token_writer w;
+    struct tokens tokens;
+    struct err err = {0};
+    uint32_t token = 70000;
+    char pattern[128];
+    assert_int_equal(token_writer_open(&w, tmpdir, "abort", 2, 10, &err), STATUS_OK);
+    assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_INVALID);
+    token_writer_abort(&w);
+    snprintf(pattern, sizeof pattern, "%s/abort*", tmpdir);
+    assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_NOTFOUND);
+    assert_int_equal(token_writer_open(&w, tmpdir, "abort", 2, 10, &err), STATUS_OK);
+    token = 7;
+    for (int i = 0; i < 35; i++) assert_int_equal(token_writer_put(&w, &token, 1, &err), STATUS_OK);
+    open_set(&tokens, "abort");
+    assert_int_equal(tokens.n_shards, 3); /* whole ones */
+    tokens_close(&tokens);
+    token_writer_abort(&w);
+    assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_NOTFOUND);
+    assert_non_null(strstr(err.msg, "atoll prepare"));
+}
+
+static void put_header(uint8_t *file, size_t size, uint32_t magic, uint32_t version, uint32_t count)
+{
+    struct writer w = writer_of(file, size);
+    put_u32(&w, magic);
+    put_u32(&w, version);
+    put_u32(&w, count);
+}
+
+static void test_bad_headers(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t magic, version, count;
+        size_t size;
+        const char *says;
+    } cases[] = {
+        {20240520, 1, 3, 1024 + 6, NULL},
+        {20240801, 7, 3, 1024 + 12, NULL},
+        {20240520, 1, 0, 1024, NULL},
+        {20240520, 1, 3, 1024 + 5, "cut short"},
+        {20240520, 1, 3, 1024 + 7, "damaged"},
+        {20240801, 7, 3, 1024 + 6, "cut short"},
+        {20240520, 2, 3, 1024 + 6, "version"},
+        {20240801, 1, 3, 1024 + 12, "version"},
+        {20240521, 1, 3, 1024 + 6, "starts with"},
+        {20240520, 1, 0x80000003u, 1024 + 6, "negative"},
+        {20240520, 1, 0x7fffffffu, 1024 + 6, "cut short"},
+        {20240520, 1, 0, 1023, "header"},
+        {20240520, 1, 0, 12, "header"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t *file = calloc(1, cases[i].size);
+        struct token_shard shard = {0};
+        struct err err = {0};
+        put_header(file, cases[i].size, cases[i].magic, cases[i].version, cases[i].count);
+        enum status status = token_shard_parse(&shard, file, cases[i].size, "x.bin", &err);
+        assert_int_equal(status, cases[i].says ? STATUS_CORRUPT : STATUS_OK);
+        if (cases[i].says) assert_non_null(strstr(err.msg, cases[i].says));
+        if (!cases[i].says) assert_int_equal(shard.n_tokens, cases[i].count);
+        free(file);
+    }
+    struct token_shard shard;
+    assert_int_equal(token_shard_parse(&shard, "", 0, "x.bin", NULL), STATUS_CORRUPT);
+}
+
+static void test_mixed_widths(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    struct err err = {0};
+    char pattern[128];
+    write_set("mixa", 2, 0, 10);
+    write_set("mixb", 4, 0, 10);
+    snprintf(pattern, sizeof pattern, "%s/mix*", tmpdir);
+    assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_MISMATCH);
+}
+
+/* Offsets past 2^32 bytes: a sparse 8.6 GB file, whose last window lies where 32-bit offsets would wrap. */
+static void test_large_offsets(void **state)
+{
+    (void)state;
+    const uint32_t count = 2147483603u;
+    char path[128];
+    uint8_t head[1024] = {0}, mark[4] = {0x34, 0x12};
+    struct tokens tokens;
+    struct err err = {0};
+    snprintf(path, sizeof path, "%s/large_000000.bin", tmpdir);
+    put_header(head, sizeof head, 20240801, 7, count);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(head, 1, sizeof head, f), sizeof head);
+    assert_int_equal(fseeko(f, 1024 + (off_t)(count - 1) * 4, SEEK_SET), 0);
+    assert_int_equal(fwrite(mark, 1, 4, f), 4);
+    fclose(f);
+    enum status status = tokens_open(&tokens, path, &err);
+    if (status != STATUS_OK) fail_msg("%s", err.msg);
+    uint32_t window[12];
+    uint64_t n = tokens_samples(&tokens, 11);
+    assert_int_equal(n, (count - 1) / 11);
+    assert_int_equal((count - 1) % 11, 0); /* so that the last window ends with the last token */
+    assert_int_equal(tokens_window(&tokens, 11, n - 1, window), 0x1234);
+    assert_int_equal(window[11], 0x1234);
+    tokens_close(&tokens);
+}
+
+/* The first token outside the vocabulary is named, wherever it lies; where not all is read, what all of a shard has is
+ * still found. */
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    struct err err = {0};
+    for (uint32_t width = 2; width <= 4; width += 2) {
+        uint32_t n = width == 2 ? 60000 : 200000;
+        write_set("words", width, 0, n); /* token i is i */
+        open_set(&tokens, "words");
+        assert_int_equal(tokens_check(&tokens, n, UINT64_MAX, &err), STATUS_OK);
+        assert_int_equal(tokens_check(&tokens, n - 1, UINT64_MAX, &err), STATUS_INVALID);
+        assert_int_equal(tokens_check(&tokens, n - 1, 1000, &err), width == 2 ? STATUS_INVALID : STATUS_OK);
+        for (uint32_t vocab = 1; vocab < 60000; vocab += 9999) {
+            char want[64];
+            snprintf(want, sizeof want, "words_000000.bin: token %u at position %u,", vocab, vocab);
+            assert_int_equal(tokens_check(&tokens, vocab, UINT64_MAX, &err), STATUS_INVALID);
+            assert_non_null(strstr(err.msg, want));
+            assert_int_equal(tokens_check(&tokens, vocab, 1000, &err), STATUS_INVALID);
+        }
+        assert_int_equal(tokens_check_window(&tokens, 10, 3, 35, &err), STATUS_INVALID);
+        assert_non_null(strstr(err.msg, "token 35 at position 35,"));
+        assert_int_equal(tokens_check_window(&tokens, 10, 3, 41, &err), STATUS_OK);
+        tokens_close(&tokens);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows),         cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_rewrite_shorter), cmocka_unit_test(test_empty_set),
+        cmocka_unit_test(test_mixed_widths),    cmocka_unit_test(test_large_offsets),
+        cmocka_unit_test(test_shared),          cmocka_unit_test(test_earlier_set_goes_first),
+        cmocka_unit_test(test_bad_headers),     cmocka_unit_test(test_abort_leaves_nothing),
+        cmocka_unit_test(test_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
+}

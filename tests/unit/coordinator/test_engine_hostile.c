@@ -1,0 +1,365 @@
+/* Hostile payloads at the coordinator, for every kind of codec: cut short, too long, with bits flipped, with NaN, with
+ * counts and places out of range. Each is refused with a reason that is counted, and the round goes on as if the delta
+ * had never been offered: theta, the accumulator and the samples are those of a run without it. And messages that make
+ * no sense. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "compress/codec.h"
+#include "tests/lib/rigs/engine_rig.h"
+
+static struct rig rig;
+
+enum { PAYLOAD = 2048 };
+
+struct attack {
+    uint8_t bytes[PAYLOAD];
+    size_t size;
+};
+
+static const char *const specs[] = {"fp32",       "bf16",          "fp16",           "int8:16",  "int4:64",
+                                    "e3m0:64",    "2bit:64",       "1bit:64",        "fp32+lz4", "int4:64+huff",
+                                    "topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
+enum { N_SPECS = sizeof specs / sizeof *specs };
+
+static void open_rig(const char *spec)
+{
+    char up[64];
+    snprintf(up, sizeof up, "codec.up=%s", spec);
+    const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", "train.method=local-sgd", up, NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+}
+
+static struct codec *codec_of_run(void)
+{
+    struct codec *codec = NULL;
+    assert_int_equal(codec_create_for_fragment(&codec, rig.config.codec.up, &rig.layout, 0, NULL), STATUS_OK);
+    return codec;
+}
+
+static void genuine(struct attack *a)
+{
+    float x[RIG_PARAMS];
+    struct codec *codec = codec_of_run();
+    rig_values(&rig, 0, 1, x);
+    for (int i = 0; i < RIG_PARAMS; i += 3) x[i] = -x[i];
+    memset(a->bytes, 0, sizeof a->bytes);
+    assert_int_equal(codec_encode(codec, x, a->bytes, sizeof a->bytes, &a->size, NULL), STATUS_OK);
+    codec_destroy(codec);
+}
+
+/* What the codec itself says. */
+static enum status verdict(const struct attack *a)
+{
+    struct codec *codec = codec_of_run();
+    struct codec_view view;
+    enum status status = codec_open(codec, a->bytes, a->size, NULL, &view);
+    codec_destroy(codec);
+    return status;
+}
+
+static void expect_counted(const char *reason)
+{
+    struct msg m = {.type = MSG_STATUS};
+    char want[64];
+    snprintf(want, sizeof want, "\"deltas_refused\":1,\"refused_for\":{\"%s\":1}", reason);
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_STATUS_REPLY, &m);
+    if (!strstr(m.status_reply.json, want)) fail_msg("not %s: %s", want, m.status_reply.json);
+}
+
+/* By worker 0, with the offer of another delta. */
+static void send_bytes(const struct attack *a, struct msg *m)
+{
+    m->offer.bytes = a->size;
+    m->offer.crc = crc32c(0, a->bytes, a->size < PAYLOAD ? a->size : PAYLOAD);
+    rig_say(&rig, rig.workers[0].control, m);
+    if (a->size > PAYLOAD) return;
+    *m = (struct msg){.type = MSG_CHUNK,
+                      .chunk = {.kind = OBJECT_DELTA, .total = a->size, .crc = crc32c(0, a->bytes, a->size),
+                                .data = a->bytes, .size = a->size}};
+    rig_say(&rig, rig.workers[0].bulk, m);
+}
+
+/* Worker 0 offers the bytes, worker 1 its genuine delta. Returns the hash of theta after the round. */
+static uint64_t attacked_round(const struct attack *a, uint16_t *code)
+{
+    struct msg m;
+    *code = 0;
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    send_bytes(a, &m);
+    rig_expect(&rig, 0, MSG_REJECT, &m);
+    *code = m.reject.code;
+    expect_counted(*code == REJECT_NONFINITE ? "nonfinite" : "corrupt");
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* and named */
+    assert_int_equal(engine_version(rig.engine, 0), 0);
+    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    assert_int_equal(engine_samples_committed(rig.engine), 4 / 2);
+    return rig_theta_hash(&rig);
+}
+
+static void attack_once(const char *spec, const struct attack *a, uint64_t unharmed, const char *how)
+{
+    uint16_t code;
+    open_rig(spec);
+    enum status status = a->size <= PAYLOAD ? verdict(a) : STATUS_CORRUPT;
+    uint64_t hash = attacked_round(a, &code);
+    if (code != (status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT))
+        fail_msg("%s, %s: code %u, the codec says %s", spec, how, code, status_text(status));
+    if (hash != unharmed) fail_msg("%s, %s: theta is not that of a run without it", spec, how);
+    rig_close(&rig);
+}
+
+/* Theta of a round that worker 0 takes no part in: its offer counts the tokens wrongly. */
+static uint64_t round_without(const char *spec)
+{
+    struct msg m;
+    open_rig(spec);
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    m.offer.tokens++;
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_REJECT, &m);
+    assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+    uint64_t hash = rig_theta_hash(&rig);
+    rig_close(&rig);
+    return hash;
+}
+
+/* The first damage of each kind that the codec can see; what it cannot see is a delta like any other. */
+static void test_damaged(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SPECS; s++) {
+        static struct attack real, a;
+        uint64_t unharmed = round_without(specs[s]);
+        open_rig(specs[s]);
+        genuine(&real);
+        rig_close(&rig);
+        a = real;
+        a.size--;
+        attack_once(specs[s], &a, unharmed, "cut short");
+        a = real;
+        a.size = 0;
+        attack_once(specs[s], &a, unharmed, "empty");
+        a = real;
+        a.size++;
+        attack_once(specs[s], &a, unharmed, "one byte more");
+        a.size = (size_t)1 << 40;
+        attack_once(specs[s], &a, unharmed, "huge");
+        int seen = 0;
+        for (size_t bit = 0; bit < 8 * real.size && seen < 4; bit += 8 * real.size / 61 + 1) {
+            a = real;
+            a.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            open_rig(specs[s]);
+            enum status status = verdict(&a);
+            rig_close(&rig);
+            if (status == STATUS_OK) continue;
+            attack_once(specs[s], &a, unharmed, "a bit flipped");
+            seen++;
+        }
+    }
+}
+
+/* Bytes written for the purpose: 96 parameters as one matrix unless the rig's layout says otherwise. */
+static void test_adversarial(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec, *how;
+        size_t at;
+        uint8_t put[8];
+        size_t n;
+        uint16_t code;
+    } attacks[] = {
+        {"fp32", "NaN", 40, {0, 0, 0xc0, 0x7f}, 4, REJECT_NONFINITE},
+        {"fp32", "infinity", 0, {0, 0, 0x80, 0xff}, 4, REJECT_NONFINITE},
+        {"bf16", "NaN", 10, {0xc1, 0x7f}, 2, REJECT_NONFINITE},
+        {"fp16", "infinity", 10, {0x00, 0xfc}, 2, REJECT_NONFINITE},
+        {"int8:16", "NaN scale", 0, {0, 0, 0xc0, 0x7f}, 4, REJECT_NONFINITE},
+        {"int8:16", "scale too large", 4, {0xff, 0xff, 0x7f, 0x7f}, 4, REJECT_NONFINITE},
+        {"int8:16", "negative scale", 4, {0, 0, 0x80, 0xbf}, 4, REJECT_CORRUPT},
+        {"fp32+lz4", "huge count", 0, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 8, REJECT_CORRUPT},
+        {"fp32+lz4", "huge block", 8, {0xff, 0xff, 0xff, 0x7f}, 4, REJECT_CORRUPT},
+        {"int4:64+huff", "huge count", 0, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, 8, REJECT_CORRUPT},
+        {"int4:64+huff", "elements of 255 bytes", 11, {0xff}, 1, REJECT_CORRUPT},
+    };
+    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
+        static struct attack a;
+        uint16_t code;
+        uint64_t unharmed = round_without(attacks[i].spec);
+        open_rig(attacks[i].spec);
+        genuine(&a);
+        memcpy(a.bytes + attacks[i].at, attacks[i].put, attacks[i].n);
+        uint64_t hash = attacked_round(&a, &code);
+        if (code != attacks[i].code) fail_msg("%s, %s: code %u", attacks[i].spec, attacks[i].how, code);
+        assert_true(hash == unharmed);
+        rig_close(&rig);
+    }
+}
+
+/* Places past the end of a chunk: gaps that are longer than anything, from the first bit after the 1-D tensors on. */
+static void test_places_out_of_range(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        static struct attack a;
+        uint64_t unharmed = round_without(forms[i]);
+        open_rig(forms[i]);
+        genuine(&a);
+        rig_close(&rig);
+        memset(a.bytes + a.size - 4, 0, 4); /* the last gaps become endless zeros */
+        attack_once(forms[i], &a, unharmed, "endless gap");
+        memset(a.bytes, 0xff, sizeof a.bytes);
+        attack_once(forms[i], &a, unharmed, "all ones");
+    }
+}
+
+/* One worker's round with one number replaced. The code of the refusal; 0: it was merged. */
+static uint16_t replaced(const char *method, const char *spec, float number)
+{
+    struct attack a;
+    struct msg m;
+    float x[RIG_PARAMS];
+    char up[64];
+    snprintf(up, sizeof up, "codec.up=%s", spec);
+    const char *settings[] = {"train.fragments=1", "coordinator.min_workers=1", "outer.learning_rate=3", method, up,
+                              NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    struct codec *codec = codec_of_run();
+    rig_values(&rig, 0, 1, x);
+    x[RIG_PARAMS / 2] = number;
+    assert_int_equal(codec_encode(codec, x, a.bytes, sizeof a.bytes, &a.size, NULL), STATUS_OK);
+    codec_destroy(codec);
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    send_bytes(&a, &m);
+    uint16_t code = rig_take(&rig, 0, MSG_REJECT, &m) ? m.reject.code : 0;
+    assert_int_equal(engine_version(rig.engine, 0), code ? 0 : 1);
+    rig_close(&rig);
+    return code;
+}
+
+/* Finite, but nothing that training makes, as where a bit of an exponent flipped. What is just small enough does not
+ * end the run, either: the outer step with its rate and momentum stays finite. */
+static void test_numbers_too_large(void **state)
+{
+    (void)state;
+    static const char *const methods[] = {"train.method=local-sgd", "train.method=ddp", "train.method=diloco",
+                                          "train.method=async"};
+    static const char *const ups[] = {"fp32", "bf16", "int8:16", "topk:9/256", "fp32+lz4"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        for (size_t k = 0; k < sizeof ups / sizeof *ups; k++) {
+            uint16_t code = replaced(methods[i], ups[k], 0x1p66f), larger = replaced(methods[i], ups[k], -3.2e38f);
+            if (code != REJECT_NONFINITE || larger != REJECT_NONFINITE)
+                fail_msg("%s, %s: codes %u, %u", methods[i], ups[k], code, larger);
+        }
+        assert_int_equal(replaced(methods[i], "fp32", 0x1p64f), REJECT_NONFINITE);
+        assert_int_equal(replaced(methods[i], "fp32", 0x1.fffffep63f), 0);
+    }
+}
+
+static void damage(struct msg *offer, uint8_t *payload, size_t size, int how)
+{
+    const float infinite = __builtin_inff();
+    if (how == 1) memcpy(payload + size - 4, &infinite, 4);
+    if (how == 2) payload[size - 1] ^= 1; /* after the checksum was taken */
+    if (how != 2) offer->offer.crc = crc32c(0, payload, size);
+}
+
+static void test_bad_payloads(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", NULL};
+    for (int how = 1; how <= 2; how++) {
+        struct msg offer, m;
+        uint8_t payload[8192];
+        float x[RIG_PARAMS];
+        struct codec *codec;
+        size_t size;
+        rig_open(&rig, settings);
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        rig_assigned(&rig, 0);
+        rig_assigned(&rig, 1);
+        rig_offer_message(&rig, 0, 0, 1, &offer);
+        rig_values(&rig, 0, 1, x);
+        assert_int_equal(codec_create_for_fragment(&codec, "fp32", &rig.layout, 0, NULL), STATUS_OK);
+        assert_int_equal(codec_encode(codec, x, payload, sizeof payload, &size, NULL), STATUS_OK);
+        codec_destroy(codec);
+        damage(&offer, payload, size, how);
+        rig_say(&rig, rig.workers[0].control, &offer);
+        m = (struct msg){
+            .type = MSG_CHUNK,
+            .chunk = {
+                .kind = OBJECT_DELTA, .total = size, .data = payload, .size = size, .crc = crc32c(0, payload, size)}};
+        rig_say(&rig, rig.workers[0].bulk, &m);
+        rig_expect(&rig, 0, MSG_REJECT, &m);
+        assert_int_equal(m.reject.code, how == 1 ? REJECT_NONFINITE : REJECT_CORRUPT);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* counted, named */
+        assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
+        assert_int_equal(engine_version(rig.engine, 0), 1); /* the round closed without it */
+        rig_close(&rig);
+    }
+}
+
+/* Of sessions that nobody has, about things that do not exist, or only a coordinator's to say. */
+static void test_messages_that_make_no_sense(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT, MSG_METRICS, MSG_LEAVE};
+    for (int modelled = 0; modelled < 2; modelled++) {
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            m = (struct msg){.type = types[i]};
+            rig.workers[3].control = rig.workers[3].bulk = 777;
+            rig_say(&rig, 777, &m); /* session 0 */
+            rig_expect(&rig, 3, MSG_REFUSE, &m);
+            assert_int_equal(m.refuse.code, REFUSE_UNKNOWN_SESSION);
+        }
+        m = (struct msg){.type = MSG_BIND};
+        rig_say(&rig, 777, &m);
+        rig_expect_none(&rig, 3, MSG_REFUSE); /* that lane carries none */
+        if (!modelled) rig_join(&rig, 0);
+    }
+    m = (struct msg){.type = MSG_OFFER, .offer = {.session = rig.workers[0].session, .fragment = 200}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_REJECT, &m);
+    m = (struct msg){.type = MSG_GET,
+                     .get = {.session = rig.workers[0].session, .fragment = 200, .kind = OBJECT_UPDATE}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_REFUSE, &m);
+    m = (struct msg){.type = MSG_EVAL_RESULT, .eval_result = {.session = rig.workers[0].session, .eval_id = 9}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    m = (struct msg){.type = MSG_ASSIGN};
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_adversarial),
+        cmocka_unit_test(test_places_out_of_range),
+        cmocka_unit_test(test_numbers_too_large),
+        cmocka_unit_test(test_bad_payloads),
+        cmocka_unit_test(test_messages_that_make_no_sense),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

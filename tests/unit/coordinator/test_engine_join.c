@@ -1,0 +1,501 @@
+/* Who gets in: refusals with what differs, late joiners, returning workers, names, replaced sessions, leaving,
+ * eviction, evaluations that change hands. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/os/host_memory.h"
+#include "tests/lib/rigs/engine_rig.h"
+
+static struct rig rig;
+
+static void expect_refusal(int worker, uint16_t code, const char *words)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_REFUSE, &m);
+    if (m.refuse.code != code || !strstr(m.refuse.text, words))
+        fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
+    assert_null(strchr(m.refuse.text, '\n'));
+}
+
+static void test_hello(void **state)
+{
+    (void)state;
+    struct msg m, config;
+    rig_open(&rig, NULL);
+    rig_hello(&rig, 0);
+    rig_expect(&rig, 0, MSG_CONFIG, &config);
+    assert_true(config.config.config_hash == config_shared_hash(&rig.config));
+    assert_memory_equal(config.config.run_id, engine_run_id(rig.engine), WIRE_UUID);
+    m = (struct msg){.type = MSG_HELLO, .hello.name = "worker-0"};
+    memcpy(m.hello.run_id, config.config.run_id, WIRE_UUID);
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_CONFIG, &config);
+    m.hello.run_id[3] ^= 1;
+    rig_say(&rig, rig.workers[0].control, &m);
+    expect_refusal(0, REFUSE_RUN, "another run");
+    rig_close(&rig);
+}
+
+static void test_first_join_must_make_sense(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_hello(&rig, 0);
+    for (int i = 0; i < 5; i++) {
+        static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_MALFORMED, REFUSE_MALFORMED, REFUSE_CONFIG,
+                                         REFUSE_DATASET};
+        rig_join_message(&rig, 0, false, &m);
+        switch (i) {
+        case 0: m.join.config_hash ^= 1; break;
+        case 1: m.join.layout_size--; break;
+        case 2: m.join.layout_hash ^= 1; break;
+        case 3: m.join.sample_tokens++; break;
+        case 4: m.join.train_samples = 0; break;
+        }
+        rig_say(&rig, rig.workers[0].control, &m);
+        expect_refusal(0, codes[i], "");
+        assert_null(engine_theta(rig.engine)); /* it defines nothing */
+    }
+    rig_join(&rig, 0);
+    assert_non_null(engine_theta(rig.engine));
+    rig_close(&rig);
+}
+
+/* JOIN of a worker whose model is one matrix. */
+static void join_with(uint64_t rows, uint64_t cols)
+{
+    const uint64_t shape[2] = {rows, cols};
+    struct layout huge;
+    uint8_t bytes[512];
+    struct msg m;
+    rig_hello(&rig, 0);
+    layout_init(&huge);
+    assert_int_equal(layout_add(&huge, "tensor", 2, shape, LAYOUT_INIT_ZEROS, 0, true), STATUS_OK);
+    assert_int_equal(layout_split(&huge, 1), STATUS_OK);
+    struct writer w = writer_of(bytes, sizeof bytes);
+    layout_encode(&huge, &w);
+    rig_join_message(&rig, 0, false, &m);
+    m.join.layout = bytes;
+    m.join.layout_size = w.pos;
+    m.join.layout_hash = layout_hash(&huge);
+    rig_say(&rig, rig.workers[0].control, &m);
+    layout_finish(&huge);
+}
+
+/* A layout is a few bytes, the memory it asks for is not: checked before anything is allocated. Where payloads go
+ * through a byte stage that is more than 20 bytes a parameter, and the machine has 17 of them. */
+static void test_model_beyond_memory(void **state)
+{
+    (void)state;
+    const char *staged[] = {"codec.up=fp32+lz4", "codec.down=fp32", NULL};
+    const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    rig_open(&rig, NULL);
+    join_with(1 << 20, 1 << 19);
+    expect_refusal(0, REFUSE_LAYOUT, "549755813888 parameters: the coordinator would need at least 2048.00 GiB");
+    rig_join(&rig, 0);
+    rig_close(&rig);
+    rig_open(&rig, staged);
+    join_with(machine / 17 / 1024, 1024);
+    expect_refusal(0, REFUSE_LAYOUT, "the coordinator would need at least");
+    rig_join(&rig, 0);
+    rig_close(&rig);
+    /* What somebody says of the machine counts, as it does for a worker. */
+    rig_open(&rig, NULL);
+    setenv(HOST_MEMORY_ENV, "1000000", 1);
+    join_with(1 << 10, 1 << 8);
+    expect_refusal(0, REFUSE_LAYOUT, "262144 parameters: the coordinator would need at least 1.0 MiB of memory and has "
+                   "1000000 bytes");
+    unsetenv(HOST_MEMORY_ENV);
+    rig_join(&rig, 0);
+    rig_close(&rig);
+}
+
+static void test_later_joins_must_match(void **state)
+{
+    (void)state;
+    struct layout other;
+    uint8_t bytes[2048];
+    struct msg m;
+    const uint64_t shape[2] = {9, 4};
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_hello(&rig, 1);
+    for (int i = 0; i < 5; i++) {
+        static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_LAYOUT, REFUSE_DATASET, REFUSE_DATASET, REFUSE_DATASET};
+        static const char *const words[] = {"other settings", "its tensor 0 is 'tensor_0', the run's 'tensor_0'",
+                                            "training data", "validation data", "it has 49 samples, the run 50"};
+        layout_init(&other);
+        rig_join_message(&rig, 1, false, &m);
+        switch (i) {
+        case 0: m.join.config_hash ^= 1; break;
+        case 1:
+            assert_int_equal(layout_add(&other, "tensor_0", 2, shape, LAYOUT_INIT_ONES, 0, true), STATUS_OK);
+            assert_int_equal(layout_split(&other, 1), STATUS_OK);
+            struct writer w = writer_of(bytes, sizeof bytes);
+            layout_encode(&other, &w);
+            m.join.layout = bytes;
+            m.join.layout_size = w.pos;
+            m.join.layout_hash = layout_hash(&other);
+            break;
+        case 2: m.join.train_hash++; break;
+        case 3: m.join.val_hash++; break;
+        case 4: m.join.train_samples--; break;
+        }
+        rig_say(&rig, rig.workers[1].control, &m);
+        expect_refusal(1, codes[i], words[i]);
+        layout_finish(&other);
+    }
+    rig_close(&rig);
+}
+
+static void test_full_and_names(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.max_workers=2", NULL};
+    struct msg m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_hello(&rig, 2);
+    rig_expect(&rig, 2, MSG_CONFIG, &m);
+    rig_join_message(&rig, 2, false, &m);
+    rig_say(&rig, rig.workers[2].control, &m);
+    expect_refusal(2, REFUSE_FULL, "max_workers of 2");
+    snprintf(rig.workers[3].name, sizeof rig.workers[3].name, "worker-1");
+    rig_hello(&rig, 3);
+    expect_refusal(3, REFUSE_NAME, "'worker-1'");
+    rig_wait(&rig, 4000000); /* three heartbeats of silence: the name is free */
+    rig_hello(&rig, 3);
+    rig_expect(&rig, 3, MSG_CONFIG, &m);
+    rig_close(&rig);
+}
+
+/* Joining late: from the newest snapshot or from what it holds; a place at once; work with the next round. */
+static void test_late_joiner(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", NULL};
+    uint8_t object[8192];
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int round = 0; round < 3; round++) {
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 1);
+    }
+    rig_join(&rig, 1);
+    assert_int_equal(rig.workers[1].id, 1);
+    assert_false(rig.workers[1].resume);
+    assert_int_equal(rig.workers[1].versions[0], 2); /* the snapshot of round 2 */
+    assert_true(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 2, object, sizeof object) > 0);
+    assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 3, object, sizeof object) > 0);
+    rig_expect_none(&rig, 1, MSG_ASSIGN); /* the round that is open goes on without it */
+    rig_catch_up(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_deliver_all(&rig, 1, 1);
+    rig_assigned(&rig, 1);
+    assert_int_equal(rig.workers[1].task.round, 4);
+    /* back with what it holds: continues; with something else under the same version: does not */
+    rig_join(&rig, 1);
+    assert_true(rig.workers[1].resume);
+    assert_int_equal(rig.workers[1].id, 1);
+    rig_assigned(&rig, 1);
+    assert_int_equal(rig.workers[1].task.round, 4); /* the same work again */
+    struct msg m;
+    rig_hello(&rig, 1);
+    rig_join_message(&rig, 1, true, &m);
+    m.join.held[0].hash ^= 1;
+    rig_say(&rig, rig.workers[1].control, &m);
+    rig_expect(&rig, 1, MSG_WELCOME, &m);
+    assert_false(m.welcome.resume);
+    rig_close(&rig);
+}
+
+/* A worker that starts again replaces its older session; an upload goes on at the byte it had reached. */
+static void test_replaced_session(void **state)
+{
+    (void)state;
+    struct msg m;
+    uint8_t byte[10] = {0};
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    uint64_t old = rig.workers[0].session;
+    rig_assigned(&rig, 0);
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    rig_say(&rig, rig.workers[0].control, &m);
+    struct msg offer = m;
+    m = (struct msg){.type = MSG_CHUNK, .chunk = {.kind = OBJECT_DELTA, .total = offer.offer.bytes, .data = byte,
+                                                  .size = sizeof byte, .crc = crc32c(0, byte, sizeof byte)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    rig_join(&rig, 0);
+    assert_true(rig.workers[0].session != old);
+    rig_forget(&rig);
+    offer.offer.session = rig.workers[0].session;
+    rig_say(&rig, rig.workers[0].control, &offer);
+    rig_expect(&rig, 0, MSG_CREDIT, &m);
+    assert_int_equal(m.credit.have, sizeof byte);
+    m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
+    rig_say(&rig, rig.workers[0].control, &m);
+    expect_refusal(0, REFUSE_UNKNOWN_SESSION, "was started again");
+    rig_close(&rig);
+}
+
+/* A folder that was copied with the state in it: under another name it is refused as long as the first one is heard of,
+ * under the same name both are told. */
+static void test_copied_folder(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    memcpy(rig.workers[1].uuid, rig.workers[0].uuid, sizeof rig.workers[1].uuid);
+    rig_hello(&rig, 1);
+    expect_refusal(1, REFUSE_NAME, "'worker-1' is a copy of the one of 'worker-0'");
+    rig_wait(&rig, 4000000); /* not heard of: it may have been given another name */
+    rig_hello(&rig, 1);
+    rig_expect(&rig, 1, MSG_CONFIG, &m);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 3; i++) {
+        uint64_t old = rig.workers[0].session;
+        rig_wait(&rig, 1000000);
+        rig_join(&rig, 0);
+        rig_forget(&rig);
+        m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
+        rig_say(&rig, rig.workers[0].control, &m);
+        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "started again" : "two processes take turns as 'worker-0'");
+    }
+    rig_close(&rig);
+}
+
+/* A run folder that was restored from a copy: workers hold versions that its log does not know. */
+static void test_older_copy(void **state)
+{
+    (void)state;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig.workers[0].versions[0] = 7;
+    rig_join(&rig, 0);
+    assert_false(rig.workers[0].resume);
+    const char *text = "";
+    for (size_t i = 0; i < rig.n_events; i++)
+        if (rig.events[i].kind == ENGINE_EVENT_JOIN) text = rig.event_text[i];
+    if (!strstr(text, "it holds version 7 and the run's log ends at 0 (a power cut, or an older copy"))
+        fail_msg("%s", text);
+    rig_close(&rig);
+}
+
+static void test_leave_and_return(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=20", NULL};
+    struct msg m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+    assert_int_equal(engine_version(rig.engine, 0), 0);
+    m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[1].session, .text = "stopping"}};
+    rig_say(&rig, rig.workers[1].control, &m);
+    assert_int_equal(engine_version(rig.engine, 0), 1); /* nobody else is waited for */
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_LEAVE), 1);
+    rig_catch_up(&rig, 0);
+    rig_assigned(&rig, 0);
+    assert_int_equal(rig.workers[0].task.ranges[0].start, 2); /* what the other gave back */
+    rig_join(&rig, 1);
+    assert_int_equal(rig.workers[1].id, 1);
+    rig_catch_up(&rig, 1);
+    struct msg offer;
+    rig_offer_message(&rig, 1, 0, 1, &offer); /* the work it gave up */
+    rig_say(&rig, rig.workers[1].control, &offer);
+    rig_expect(&rig, 1, MSG_REJECT, &m);
+    rig_deliver_all(&rig, 1, 1);
+    rig_catch_up(&rig, 1);
+    rig_assigned(&rig, 1);
+    assert_int_equal(rig.workers[1].task.round, 2);
+    rig_close(&rig);
+}
+
+static void test_eviction(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+    rig_wait(&rig, 4000000);
+    rig_beat(&rig, 0, WORKER_WAITING);
+    struct msg bind = {.type = MSG_BIND, .bind.session = rig.workers[1].session};
+    rig_say(&rig, rig.workers[1].bulk, &bind);
+    rig_wait(&rig, 500000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
+    rig_wait(&rig, 600000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0); /* it was heard of on the other lane */
+    rig_beat(&rig, 0, WORKER_WAITING);
+    rig_wait(&rig, 4000000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
+    assert_int_equal(engine_version(rig.engine, 0), 1);
+    struct msg m = {.type = MSG_HEARTBEAT, .heartbeat.session = rig.workers[1].session};
+    rig_say(&rig, rig.workers[1].control, &m); /* it was only slow: it joins again and keeps its id */
+    expect_refusal(1, REFUSE_UNKNOWN_SESSION, "");
+    rig_join(&rig, 1);
+    assert_int_equal(rig.workers[1].id, 1);
+    rig_close(&rig);
+}
+
+/* Stopped for a long time, the coordinator comes back to heartbeats it has not read: nobody was silent. */
+static void test_coordinator_stopped(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
+    struct err err = {0};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int message = 0; message < 2; message++) {
+        rig.now += 300000000;
+        if (message)
+            rig_beat(&rig, 0, WORKER_TRAINING); /* the first one of many */
+        else
+            assert_int_equal(engine_tick(rig.engine, rig.now, &err), STATUS_OK);
+        rig_wait(&rig, 3000000);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
+        for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_TRAINING);
+    }
+    rig_wait(&rig, 4000000);
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    rig_wait(&rig, 1500000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1); /* who is silent while it listens, is */
+    rig_close(&rig);
+}
+
+static void answer(int worker, const struct msg *eval, uint64_t tokens)
+{
+    struct msg m = {.type = MSG_EVAL_RESULT,
+                    .eval_result = {rig.workers[worker].session, eval->eval.eval_id, eval->eval.start, eval->eval.count,
+                                    3.0 * (double)tokens, tokens}};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+/* Two workers evaluate; one falls silent, the other gets its share; a late answer of the first changes nothing. */
+static void test_evaluation_changes_hands(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
+                              "train.max_steps=20", NULL};
+    struct msg first[2], second, m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_deliver_all(&rig, 2, 1);
+    for (int i = 0; i < 2; i++) rig_expect(&rig, i, MSG_EVAL, &first[i]);
+    assert_int_equal(first[0].eval.count + first[1].eval.count, 8); /* 64 tokens of 8 */
+    rig_expect_none(&rig, 0, MSG_ASSIGN);                           /* the next round waits */
+    answer(0, &first[0], 32);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_forget(&rig);
+    rig_wait(&rig, 2000000);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_wait(&rig, 1500000); /* worker-1 has been silent for three heartbeats */
+    rig_expect(&rig, 0, MSG_EVAL, &second);
+    assert_int_equal(second.eval.start, first[1].eval.start);
+    assert_true(second.eval.eval_id > first[1].eval.eval_id);
+    answer(1, &first[1], 32);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
+    answer(0, &second, 0); /* "cannot": it is given out again */
+    rig_beat(&rig, 0, WORKER_READY);
+    while (rig_take(&rig, 0, MSG_EVAL, &m) || rig_take(&rig, 1, MSG_EVAL, &m)) second = m;
+    rig_expect_none(&rig, 0, MSG_ASSIGN);
+    for (int i = 0; i < 2; i++) answer(i, &second, 32);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
+    rig_assigned(&rig, 0);
+    assert_int_equal(rig.workers[0].task.round, 1);
+    rig_close(&rig);
+}
+
+/* A worker that cannot evaluate, for whatever reason, does not keep a barrier for ever. */
+static void test_evaluation_given_back(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
+                              "train.max_steps=20", NULL};
+    struct msg mine, other, m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_deliver_all(&rig, 2, 1);
+    rig_expect(&rig, 0, MSG_EVAL, &mine);
+    rig_expect(&rig, 1, MSG_EVAL, &other);
+    rig_forget(&rig);
+    answer(0, &mine, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_expect_none(&rig, 0, MSG_EVAL); /* not the same one again: the other worker will be through with its own */
+    answer(1, &other, 32);
+    rig_expect_none(&rig, 0, MSG_EVAL);
+    rig_expect(&rig, 1, MSG_EVAL, &m);
+    assert_int_equal(m.eval.start, mine.eval.start);
+    answer(1, &m, 32);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
+    for (int i = 0; i < 2; i++) {
+        rig_beat(&rig, i, WORKER_READY);
+        rig_assigned(&rig, i);
+    }
+    rig_close(&rig);
+}
+
+/* ddp: how theta is cut does not matter, the norm spans all fragments. */
+static void test_ddp_fragments_agree(void **state)
+{
+    (void)state;
+    uint64_t hash[2];
+    for (int i = 0; i < 2; i++) {
+        const char *settings[] = {"train.method=ddp", "coordinator.min_workers=2", "inner.grad_clip=0.001",
+                                  i ? "train.fragments=2" : "train.fragments=1", NULL};
+        rig_open(&rig, settings);
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        for (int round = 0; round < 3; round++) {
+            for (int w = 0; w < 2; w++) rig_assigned(&rig, w);
+            rig_deliver_all(&rig, 2, (float)round);
+        }
+        hash[i] = hash_floats(NULL, engine_theta(rig.engine), RIG_PARAMS);
+        rig_close(&rig);
+    }
+    assert_true(hash[0] == hash[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hello),
+        cmocka_unit_test(test_first_join_must_make_sense),
+        cmocka_unit_test(test_model_beyond_memory),
+        cmocka_unit_test(test_later_joins_must_match),
+        cmocka_unit_test(test_full_and_names),
+        cmocka_unit_test(test_late_joiner),
+        cmocka_unit_test(test_replaced_session), cmocka_unit_test(test_copied_folder),
+        cmocka_unit_test(test_older_copy),
+        cmocka_unit_test(test_leave_and_return),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_coordinator_stopped),
+        cmocka_unit_test(test_evaluation_changes_hands),
+        cmocka_unit_test(test_evaluation_given_back),
+        cmocka_unit_test(test_ddp_fragments_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

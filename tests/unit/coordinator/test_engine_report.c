@@ -1,0 +1,392 @@
+/* What the engine tells people: the figures of a step's and of a round's line, its status, whom it waits for. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "tests/lib/rigs/engine_rig.h"
+
+static struct rig rig;
+
+static const struct engine_event *last_event(enum engine_event_kind kind)
+{
+    for (size_t i = rig.n_events; i > 0; i--)
+        if (rig.events[i - 1].kind == kind) return &rig.events[i - 1];
+    fail_msg("no such event");
+    return NULL;
+}
+
+/* A worker that diverged spoils the figures of its own round only. */
+static void test_loss_after_divergence(void **state)
+{
+    (void)state;
+    static const double sums[] = {1e38, 10, INFINITY, 10}; /* over 16 tokens */
+    const char *const settings[] = {"train.max_steps=8", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int round = 0; round < 4; round++) {
+        rig_assigned(&rig, 0); /* the line of a round comes with the next one */
+        if (round) assert_true(last_event(ENGINE_EVENT_ROUND)->loss == sums[round - 1] / 16);
+        rig.loss_sum = sums[round];
+        rig_deliver_all(&rig, 1, 1.0f);
+    }
+    rig_close(&rig);
+}
+
+static void answer_eval(int worker, double loss_sum)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_EVAL, &m);
+    m = (struct msg){.type = MSG_EVAL_RESULT,
+                     .eval_result = {.session = rig.workers[worker].session, .eval_id = m.eval.eval_id,
+                                     .start = m.eval.start, .count = m.eval.count, .tokens = 8, .loss_sum = loss_sum}};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+/* A round whose parameters are evaluated has its line when the loss is known, and not before. */
+static void test_line_with_validation(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.eval_every=1", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    answer_eval(0, 12);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
+    assert_true(last_event(ENGINE_EVENT_ROUND)->val_loss == 1.5);
+    rig_close(&rig);
+}
+
+/* A process that ends between a round and its evaluation leaves the line to the next one, also where a checkpoint was
+ * due; what was told of is not told of again. */
+static void test_line_of_a_killed_process(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.eval_every=1", "checkpoint.every=1", NULL};
+    rig_open(&rig, settings);
+    for (int round = 1; round <= 2; round++) {
+        rig_join(&rig, 0);
+        rig_assigned(&rig, 0);
+        rig.socket = 100;
+        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
+        rig_restart(&rig, false, 0);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
+        rig_catch_up(&rig, 0);
+        rig_join(&rig, 0);
+        rig.socket = 50;
+        answer_eval(0, 12);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
+        const struct engine_event *event = last_event(ENGINE_EVENT_ROUND);
+        assert_int_equal(event->round, round);
+        assert_int_equal(event->tokens, 16 * round);
+        assert_int_equal(event->bytes_up, 150 * round); /* of all processes */
+        assert_int_equal(event->bytes_down, 150 * round);
+        assert_int_equal(event->workers, 1);
+        assert_int_equal(event->delivered, 1);
+        assert_true(event->loss == 10.0 / 16 && event->val_loss == 1.5);
+        assert_string_equal(event->slowest, "worker-0");
+        rig_restart(&rig, false, 0);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
+    }
+    rig_close(&rig);
+}
+
+/* async: while a version is evaluated others come. The loss stands at the tokens of its version, and at no other. */
+static void test_loss_of_an_older_version(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.method=async", "train.eval_every=1", "coordinator.min_workers=2",
+                                    "train.fragments=1", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) {
+        rig_assigned(&rig, i);
+        assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT);
+    }
+    assert_int_equal(last_event(ENGINE_EVENT_ROUND)->round, 1);
+    rig_catch_up(&rig, 0);
+    rig_beat(&rig, 0, WORKER_READY);
+    rig_assigned(&rig, 0);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(last_event(ENGINE_EVENT_UPDATE)->tokens, 48);
+    answer_eval(1, 12);
+    const struct engine_event *event = last_event(ENGINE_EVENT_EVAL);
+    assert_int_equal(event->round, 1);
+    assert_int_equal(event->version, 2);
+    assert_int_equal(event->tokens, 32);
+    assert_true(isnan(last_event(ENGINE_EVENT_ROUND)->val_loss));
+    rig_close(&rig);
+}
+
+/* Killed before anybody joined: how many rounds there will be is not known yet. */
+static void test_restart_before_the_first_worker(void **state)
+{
+    (void)state;
+    const char *const settings[] = {NULL};
+    rig_open(&rig, settings);
+    rig_restart(&rig, false, 0);
+    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig_close(&rig);
+}
+
+static bool waits_without_progress(const char *text)
+{
+    char line[WIRE_TEXT_MAX];
+    return strstr(engine_waiting(rig.engine, line, sizeof line), text);
+}
+
+/* A worker whose heartbeats go on while its step or its upload does not: it keeps its place, and is named. */
+static void test_no_progress(void **state)
+{
+    (void)state;
+    struct msg m;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    const enum worker_state states[] = {WORKER_TRAINING, WORKER_SENDING};
+    for (int i = 0; i < 2; i++) {
+        rig_beat(&rig, 0, states[i]);
+        for (int s = 0; s < 70; s++) {
+            rig_wait(&rig, 1000000);
+            rig_beat(&rig, 0, states[i]);
+            assert_int_equal(waits_without_progress("no progress"), s >= 59);
+        }
+        assert_true(waits_without_progress(i ? "worker-0 (sending, no progress for 70 s)"
+                                             : "worker-0 (training, step 0/2, no progress for 70 s)"));
+    }
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    rig_say(&rig, rig.workers[0].control, &m);
+    uint8_t bytes[10] = {0};
+    m = (struct msg){.type = MSG_CHUNK,
+                     .chunk = {.kind = OBJECT_DELTA, .total = m.offer.bytes, .data = bytes, .size = sizeof bytes,
+                               .crc = crc32c(0, bytes, sizeof bytes)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    assert_false(waits_without_progress("no progress"));
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
+    rig_close(&rig);
+}
+
+/* A run that is continued says at once whom it waits for and how long. */
+static void test_restart_names_the_missing(void **state)
+{
+    (void)state;
+    char text[WIRE_TEXT_MAX];
+    const char *const settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=30", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_restart(&rig, false, 0);
+    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
+    assert_string_equal(rig.event_text[rig.n_events - 1],
+                        "continuing the run found in its folder at round 1 of 3; whoever is not back within 30 s "
+                        "(coordinator.evict_after_s) is left out: worker-0, worker-1");
+    rig_join(&rig, 0);
+    rig_wait(&rig, 10000000);
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    engine_waiting(rig.engine, text, sizeof text);
+    assert_string_equal(text, "round 1: worker-0 (training, step 0/2), worker-1 (not connected, left out in 20 s)");
+    rig_wait(&rig, 2000000);
+    rig_beat(&rig, 0, WORKER_TRAINING);
+    rig_wait(&rig, 4000000);
+    engine_waiting(rig.engine, text, sizeof text);
+    assert_non_null(strstr(text, "worker-0 (silent for 4 s, left out in 26 s)"));
+    rig_close(&rig);
+}
+
+static void test_status(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", NULL};
+    char text[WIRE_TEXT_MAX];
+    struct msg m = {.type = MSG_STATUS};
+    rig_open(&rig, settings);
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "the first worker to join");
+    rig_join(&rig, 0);
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "workers: 1 of 2 ready");
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
+    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
+    rig_beat(&rig, 0, WORKER_WAITING);
+    rig_beat(&rig, 1, WORKER_TRAINING);
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text),
+                        "round 1: worker-1 (training, step 0/2)");
+    rig_forget(&rig);
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_expect(&rig, 0, MSG_STATUS_REPLY, &m);
+    assert_non_null(strstr(m.status_reply.json, "\"waiting_for\":\"round 1: worker-1"));
+    assert_non_null(strstr(m.status_reply.json, "\"state\":\"training\""));
+    rig_wait(&rig, 15000000);
+    assert_true(rig_events(&rig, ENGINE_EVENT_WAITING) >= 1); /* said without being asked */
+    rig_close(&rig);
+}
+
+/* What has no room in an answer is left out of it, those who are gone first; there is an answer always. */
+static void test_status_of_many(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=3", NULL};
+    char json[8192];
+    struct msg m;
+    rig_open(&rig, settings);
+    for (int i = 0; i < 3; i++) rig_join(&rig, i);
+    rig_assigned(&rig, 2);
+    m = (struct msg){.type = MSG_LEAVE, .leave.session = rig.workers[2].session};
+    rig_say(&rig, rig.workers[2].control, &m);
+    size_t all = engine_status_json(rig.engine, json, sizeof json);
+    assert_non_null(strstr(json, "worker-2"));
+    assert_null(strstr(json, "workers_gone"));
+    size_t here = engine_status_json(rig.engine, json, all);
+    assert_true(here > 0 && here < all);
+    assert_null(strstr(json, "\"name\":\"worker-2\""));
+    assert_non_null(strstr(json, "\"workers_gone\":1"));
+    assert_non_null(strstr(json, "steps_merged"));
+    size_t states = engine_status_json(rig.engine, json, here);
+    assert_true(states > 0 && states < here);
+    assert_null(strstr(json, "steps_merged"));
+    assert_non_null(strstr(json, "\"name\":\"worker-1\""));
+    size_t none = engine_status_json(rig.engine, json, states);
+    assert_true(none > 0 && none < states);
+    assert_null(strstr(json, "\"name\""));
+    assert_non_null(strstr(json, "\"workers_gone\":1,\"workers_not_listed\":2"));
+    assert_int_equal(engine_status_json(rig.engine, json, none), 0);
+    rig_close(&rig);
+}
+
+static void count_refused(void *ctx, enum log_level level, const char *line)
+{
+    (void)level;
+    *(int *)ctx += strstr(line, "refused a worker") != NULL;
+}
+
+/* Workers that are refused in turn, again and again, are a line a minute each. */
+static void test_refusals_said_once(void **state)
+{
+    (void)state;
+    int lines = 0;
+    struct msg m = {.type = MSG_HELLO, .hello.run_id = {1}}; /* another run's */
+    rig_open(&rig, NULL);
+    log_set_sink(count_refused, &lines);
+    for (int i = 0; i < 24; i++) {
+        snprintf(m.hello.name, sizeof m.hello.name, "worker-%d", i % 2);
+        rig_say(&rig, (uint64_t)i % 2, &m);
+        rig.now += 5000000;
+        if (i == 11) assert_int_equal(lines, 2);
+    }
+    assert_int_equal(lines, 4);
+    rig_close(&rig);
+}
+
+/* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
+static void test_tokens_of_a_step(void **state)
+{
+    (void)state;
+    static const uint64_t expected[] = {16, 32, 48, 64}; /* two workers, two steps each */
+    size_t seen = 0;
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (uint32_t step = 0; step < 2; step++) {
+        for (int i = 0; i < 2; i++) {
+            struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[i].session, .round = UINT64_MAX,
+                                                             .n_steps = 1}};
+            m.metrics.steps[0] = (struct metrics_step){.round = 0, .step = step, .position = step, .tokens = 16};
+            rig_say(&rig, rig.workers[i].control, &m);
+        }
+    }
+    for (size_t i = 0; i < rig.n_events; i++) {
+        const struct engine_event *event = &rig.events[i];
+        if (event->kind != ENGINE_EVENT_STEP) continue;
+        assert_int_equal(event->tokens, expected[seen]);
+        assert_int_equal(event->step, 1 + seen / 2);
+        assert_int_equal(event->round, 1);
+        seen++;
+    }
+    assert_int_equal(seen, 4);
+    rig_deliver_all(&rig, 2, 1.0f);
+    struct engine_summary sum;
+    engine_summary(rig.engine, &sum);
+    rig_assigned(&rig, 0);
+    struct msg m = {.type = MSG_METRICS,
+                    .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};
+    m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 16);
+    for (uint32_t step = 1; step < 3; step++) { /* step 1 comes twice */
+        m.metrics.steps[0].step = 1;
+        rig_say(&rig, rig.workers[0].control, &m);
+        assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 32);
+    }
+    rig_close(&rig);
+}
+
+static void report_step(uint64_t round, uint32_t step, float grad_norm)
+{
+    struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX,
+                                                     .n_steps = 1}};
+    m.metrics.steps[0] =
+        (struct metrics_step){.round = round, .step = step, .position = step, .tokens = 16, .grad_norm = grad_norm};
+    rig_say(&rig, rig.workers[0].control, &m);
+}
+
+/* Steps that a worker skipped are marked, and counted when their round is trained, now and then, and when it goes. */
+static void test_skipped_steps(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.sync_every=3", "train.max_steps=9", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    report_step(0, 0, NAN);
+    assert_true(last_event(ENGINE_EVENT_STEP)->skipped);
+    report_step(0, 1, INFINITY);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
+    report_step(0, 2, 1);
+    assert_false(last_event(ENGINE_EVENT_STEP)->skipped);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
+    assert_non_null(strstr(rig.event_text[rig.n_events - 1], "inner steps skipped up to round 1: 2, the gradient is "
+                           "not finite; lower inner.learning_rate or outer.learning_rate"));
+    rig_deliver_all(&rig, 1, 1.0f);
+    rig_assigned(&rig, 0);
+    for (uint32_t step = 0; step < 3; step++) report_step(1, step, NAN);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* said a moment ago */
+    struct msg m = {.type = MSG_LEAVE, .leave = {.session = rig.workers[0].session}};
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 2);
+    assert_non_null(strstr(rig.event_text[rig.n_events - 2], "inner steps skipped up to round 2: 3,"));
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loss_after_divergence),
+        cmocka_unit_test(test_line_with_validation),
+        cmocka_unit_test(test_line_of_a_killed_process),
+        cmocka_unit_test(test_loss_of_an_older_version),
+        cmocka_unit_test(test_restart_before_the_first_worker),
+        cmocka_unit_test(test_restart_names_the_missing),
+        cmocka_unit_test(test_no_progress),
+        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_status_of_many),
+        cmocka_unit_test(test_refusals_said_once),
+        cmocka_unit_test(test_tokens_of_a_step),
+        cmocka_unit_test(test_skipped_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,383 @@
+/* The journal: every truncation leaves a prefix, torn and unordered tails are cut, damage in front of safe records is
+ * refused, failed appends leave nothing, and the bytes of version 2 stay what they are. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "coordinator/ledger/journal.h"
+#include "tests/lib/rigs/golden.h"
+#include "tests/lib/store/store_mem.h"
+#include "tests/lib/store/tmpdir.h"
+
+enum { RECORDS_MAX = 64 };
+
+struct seen {
+    uint16_t type[RECORDS_MAX];
+    uint8_t first[RECORDS_MAX];
+    size_t size[RECORDS_MAX];
+    struct journal_ref at[RECORDS_MAX];
+    int n, fail_at;
+};
+
+static enum status note(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                        struct err *err)
+{
+    struct seen *seen = ctx;
+    if (seen->fail_at && seen->n + 1 == seen->fail_at) return err_set(err, STATUS_MISMATCH, "told to fail");
+    if (seen->n == RECORDS_MAX) return STATUS_LIMIT;
+    seen->type[seen->n] = type;
+    seen->first[seen->n] = size ? body[0] : 0;
+    seen->size[seen->n] = size;
+    seen->at[seen->n++] = at;
+    return STATUS_OK;
+}
+
+static void append(struct journal *j, uint16_t type, uint8_t fill, size_t size)
+{
+    uint8_t body[700];
+    struct store_part parts[2] = {{body, size / 2}, {body + size / 2, size - size / 2}};
+    struct journal_ref at;
+    memset(body, fill, sizeof body);
+    assert_int_equal(journal_append(j, type, parts, 2, &at, NULL), STATUS_OK);
+    uint8_t back[700];
+    assert_int_equal(j->store->ops->segment_read(j->store, at.segment, at.offset, back, size, NULL), STATUS_OK);
+    assert_memory_equal(back, body, size); /* the reference points at the body */
+}
+
+/* Segment 0: three records, sync, three more; segment 1: two records, not synced. */
+static void sample(struct store *store, struct journal *j)
+{
+    *j = (struct journal){0};
+    assert_int_equal(journal_begin(j, store, 0, NULL), STATUS_OK);
+    for (uint8_t i = 1; i <= 3; i++) append(j, i, (uint8_t)(0xa0 + i), 10u * i);
+    assert_int_equal(journal_sync(j, NULL), STATUS_OK);
+    for (uint8_t i = 4; i <= 6; i++) append(j, i, (uint8_t)(0xa0 + i), 10u * i);
+    assert_int_equal(journal_begin(j, store, 1, NULL), STATUS_OK);
+    append(j, 7, 0xa7, 600);
+    append(j, 8, 0xa8, 0);
+}
+
+static struct store *new_store(void)
+{
+    struct store *store;
+    assert_int_equal(store_mem_create(&store), STATUS_OK);
+    return store;
+}
+
+static enum status recover(struct store *store, struct journal *j, struct seen *seen, struct err *err)
+{
+    memset(seen, 0, sizeof *seen);
+    return journal_recover(j, store, 0, note, seen, err);
+}
+
+static void test_read_back(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct seen seen;
+    sample(store, &j);
+    assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+    assert_int_equal(seen.n, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(seen.type[i], i + 1);
+        assert_int_equal(seen.at[i].segment, i < 6 ? 0 : 1);
+        if (i < 7) assert_int_equal(seen.first[i], 0xa1 + i);
+    }
+    append(&j, 9, 0xa9, 5); /* goes on where it was */
+    assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+    assert_int_equal(seen.n, 9);
+    assert_int_equal(seen.at[8].segment, 1);
+    store_mem_destroy(store);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_nothing_there(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct seen seen;
+    assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+    assert_false(j.open);
+    assert_int_not_equal(journal_append(&j, 1, NULL, 0, NULL, NULL), STATUS_OK);
+    store_mem_destroy(store);
+}
+
+/* Cut the last segment at every byte: what is left is the longest prefix of whole records, and appending goes on. */
+static void test_every_truncation(void **state)
+{
+    (void)state;
+    struct store *whole = new_store(), *store;
+    struct journal j = {0};
+    struct seen seen;
+    size_t size, after;
+    sample(whole, &j);
+    append(&j, 9, 0xa9, 40);
+    assert_non_null(store_mem_segment(whole, 1, &size, NULL));
+    for (size_t cut = 0; cut <= size; cut++) {
+        assert_int_equal(store_mem_copy(&store, whole), STATUS_OK);
+        store_mem_cut(store, 1, cut);
+        assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+        size_t ends[] = {JOURNAL_SEGMENT_HEADER + 632, JOURNAL_SEGMENT_HEADER + 664, size};
+        int expect = 6;
+        for (int i = 0; i < 3; i++) expect += cut >= ends[i];
+        assert_int_equal(seen.n, expect);
+        assert_non_null(store_mem_segment(store, 1, &after, NULL));
+        assert_int_equal(after, expect == 6 ? JOURNAL_SEGMENT_HEADER : ends[expect - 7]);
+        append(&j, 10, 0xaa, 3);
+        assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+        assert_int_equal(seen.n, expect + 1);
+        store_mem_destroy(store);
+    }
+    store_mem_destroy(whole);
+}
+
+/* Damage any byte of what was synced before something later was written: refused. Behind that: the tail is cut. */
+static void test_every_damage(void **state)
+{
+    (void)state;
+    struct store *whole = new_store(), *store;
+    struct journal j = {0};
+    struct seen seen;
+    size_t size;
+    assert_int_equal(journal_begin(&j, whole, 0, NULL), STATUS_OK);
+    append(&j, 1, 0xa1, 20);
+    append(&j, 2, 0xa2, 20);
+    size_t safe = j.size;
+    assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
+    append(&j, 3, 0xa3, 20);
+    append(&j, 4, 0xa4, 20);
+    assert_non_null(store_mem_segment(whole, 0, &size, NULL));
+    for (size_t at = 0; at < size; at++) {
+        struct err err = {0};
+        assert_int_equal(store_mem_copy(&store, whole), STATUS_OK);
+        store_mem_segment(store, 0, &size, NULL)[at] ^= 0x10;
+        enum status status = recover(store, &j, &seen, &err);
+        if (at < safe) {
+            assert_int_equal(status, STATUS_CORRUPT);
+            assert_non_null(strstr(err.msg, "journal/00000000.log is damaged at byte"));
+        } else {
+            assert_int_equal(status, STATUS_OK);
+            assert_true(seen.n == 2 || seen.n == 3);
+        }
+        store_mem_destroy(store);
+    }
+    store_mem_destroy(whole);
+}
+
+/* A mark tells, right after the sync, that the last synced record was safe: its damage is found although no record
+ * follows. */
+static void test_damage_of_the_last_synced_record(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct seen seen;
+    size_t size;
+    assert_int_equal(journal_begin(&j, store, 0, NULL), STATUS_OK);
+    append(&j, 1, 0xa1, 20);
+    uint64_t end = j.size;
+    assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
+    store_mem_segment(store, 0, &size, NULL)[end - 1] ^= 1;
+    assert_int_equal(recover(store, &j, &seen, NULL), STATUS_CORRUPT);
+    store_mem_destroy(store);
+}
+
+/* An older segment is whole or damaged: it was synced before the next one began. */
+static void test_older_segment_cut(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct seen seen;
+    struct err err = {0};
+    size_t size;
+    sample(store, &j);
+    assert_non_null(store_mem_segment(store, 0, &size, NULL));
+    store_mem_cut(store, 0, size - 1);
+    assert_int_equal(recover(store, &j, &seen, &err), STATUS_CORRUPT);
+    store_mem_destroy(store);
+
+    store = new_store();
+    sample(store, &j);
+    assert_int_equal(store->ops->segment_remove(store, 0, NULL), STATUS_OK);
+    assert_int_equal(recover(store, &j, &seen, &err), STATUS_CORRUPT); /* segment 0 was asked for */
+    memset(&seen, 0, sizeof seen);
+    assert_int_equal(journal_recover(&j, store, 1, note, &seen, &err), STATUS_OK);
+    assert_int_equal(seen.n, 2);
+    store_mem_destroy(store);
+}
+
+/* Power cuts: whatever becomes of the unsynced bytes, recovery succeeds and loses nothing that was synced. */
+static void test_power_cuts(void **state)
+{
+    (void)state;
+    struct store *whole = new_store(), *store;
+    struct journal j = {0};
+    struct seen seen;
+    int least = RECORDS_MAX, most = 0;
+    assert_int_equal(journal_begin(&j, whole, 0, NULL), STATUS_OK);
+    for (uint8_t i = 1; i <= 5; i++) append(&j, i, i, 300);
+    assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
+    for (uint8_t i = 6; i <= 12; i++) append(&j, i, i, 650);
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        assert_int_equal(store_mem_copy(&store, whole), STATUS_OK);
+        store_mem_crash(store, true, seed);
+        assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+        assert_true(seen.n >= 5 && seen.n <= 12);
+        for (int i = 0; i < seen.n; i++) assert_int_equal(seen.type[i], i + 1);
+        if (seen.n < least) least = seen.n;
+        if (seen.n > most) most = seen.n;
+        store_mem_destroy(store);
+    }
+    assert_int_equal(least, 5);
+    assert_true(most >= 8);
+    store_mem_destroy(whole);
+}
+
+static void test_full_disk(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct seen seen;
+    struct err err = {0};
+    uint8_t body[100] = {1};
+    struct store_part part = {body, sizeof body};
+    sample(store, &j);
+    store_mem_set_room(store, 120);
+    assert_int_equal(journal_append(&j, 9, &part, 1, NULL, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, "No space left"));
+    store_mem_set_room(store, UINT64_MAX);
+    assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
+    assert_int_equal(seen.n, 8);
+    store_mem_destroy(store);
+}
+
+static void test_visitor_stops_it(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct seen seen = {.fail_at = 4};
+    struct err err = {0};
+    sample(store, &j);
+    assert_int_equal(journal_recover(&j, store, 0, note, &seen, &err), STATUS_MISMATCH);
+    assert_string_equal(err.msg, "told to fail");
+    assert_int_equal(seen.n, 3);
+    store_mem_destroy(store);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    size_t size;
+    assert_int_equal(journal_begin(&j, store, 7, NULL), STATUS_OK);
+    append(&j, 1, 0x11, 5);
+    assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
+    append(&j, 9, 0x22, 12);
+    const uint8_t *bytes = store_mem_segment(store, 7, &size, NULL);
+    golden_check("journal_v2/segment", bytes, size);
+    store_mem_destroy(store);
+}
+
+static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    (void)err;
+    memcpy(dst, (const uint8_t *)ctx + offset, size);
+    return STATUS_OK;
+}
+
+/* A segment of another format is refused as what it is, wherever it stands; a damaged header says nothing. */
+static void test_format_1(void **state)
+{
+    uint8_t bytes[1024];
+    uint64_t good;
+    struct seen seen = {0};
+    struct journal_source source = {.read = read_golden, .ctx = bytes, .segment = 7};
+    (void)state;
+    source.size = golden_read("journal_v1/segment", bytes, sizeof bytes);
+    for (int last = 0; last < 2; last++) {
+        struct err err = {0};
+        source.last = last;
+        assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
+        assert_string_equal(err.msg, "journal/00000007.log has format 1, this program reads 2: go on with the release "
+                                     "that began the run, or start a new run from a checkpoint (model.init_from)");
+    }
+    bytes[20] ^= 1;
+    assert_int_equal(journal_scan(&source, &good, note, &seen, NULL), STATUS_CORRUPT);
+    assert_int_equal(seen.n, 0);
+}
+
+/* The same on a real file system, with a process that dies and comes back. */
+static void test_on_disk(void **state)
+{
+    (void)state;
+    struct store *store;
+    struct journal j = {0};
+    struct seen seen;
+    struct err err = {0};
+    uint64_t list[8];
+    size_t n;
+    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
+    sample(store, &j);
+    store->ops->close(store);
+    assert_int_equal(truncate(tmpdir_path("journal/00000001.log"), JOURNAL_SEGMENT_HEADER + 632 + 10), 0);
+    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
+    assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
+    assert_int_equal(seen.n, 7);
+    append(&j, 8, 0x88, 8);
+    assert_int_equal(journal_begin(&j, store, 1, &err), STATUS_IO); /* a segment is never written twice */
+    store->ops->close(store);
+    assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
+    assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
+    assert_int_equal(seen.n, 8);
+    assert_int_equal(store->ops->segment_list(store, list, 8, &n, &err), STATUS_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(store->ops->segment_list(store, list, 1, &n, &err), STATUS_LIMIT);
+    assert_int_equal(store->ops->segment_remove(store, 0, &err), STATUS_OK);
+    assert_int_equal(store->ops->segment_remove(store, 0, &err), STATUS_OK);
+    assert_int_equal(store->ops->segment_remove(store, 1, &err), STATUS_OK);
+    store->ops->close(store);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void quiet(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_read_back),
+        cmocka_unit_test(test_nothing_there),
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_every_damage),
+        cmocka_unit_test(test_damage_of_the_last_synced_record),
+        cmocka_unit_test(test_older_segment_cut),
+        cmocka_unit_test(test_power_cuts),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_visitor_stops_it),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_format_1),
+        cmocka_unit_test_setup_teardown(test_on_disk, tmpdir_make, tmpdir_remove),
+    };
+    log_set_sink(quiet, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,307 @@
+/* What people are told. metrics.jsonl when the disk fills up or the coordinator is killed: whole lines only, for
+ * whoever reads it or goes on with it. A limit on the size of files stands in for the disk: a write stops there in the
+ * middle. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "common/config/config.h"
+#include "common/os/fileio.h"
+#include "coordinator/report/report.h"
+#include "tests/lib/store/tmpdir.h"
+
+static char path[FILEIO_PATH_MAX];
+static struct config config;
+static struct report report;
+static FILE *lines;
+
+static int begin(void **state)
+{
+    struct config_sources sources;
+    config_defaults(&config, &sources);
+    signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
+    lines = tmpfile();
+    if (!lines || tmpdir_make(state) != 0) return -1;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", tmpdir);
+    return 0;
+}
+
+static int end(void **state)
+{
+    fclose(lines);
+    return tmpdir_remove(state);
+}
+
+static void open_report(void)
+{
+    struct err err = {0};
+    if (report_open(&report, &config, tmpdir, lines, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+/* Of steps, each another one. */
+static void tell(enum engine_event_kind kind, uint64_t round)
+{
+    static uint64_t step;
+    report_event(&report, &(struct engine_event){.kind = kind, .worker = "w0", .text = "a line of some length",
+                                                 .step = ++step, .round = round, .rounds = 1000, .tokens = 7,
+                                                 .loss = 1, .val_loss = 1});
+}
+
+static size_t size_of_file(void)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return (size_t)st.st_size;
+}
+
+/* Room for files of `bytes`; SIZE_MAX: for all. */
+static void set_room(size_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes == SIZE_MAX ? limit.rlim_max : bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* How many lines the file has, all of them whole, and which round the last of them tells of. */
+static size_t whole_lines(uint64_t *round)
+{
+    char line[1024];
+    size_t n = 0;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        json_t *o = strchr(line, '\n') ? json_loads(line, 0, NULL) : NULL;
+        if (!o) fail_msg("line %zu is not a whole one: %s", n + 1, line);
+        *round = (uint64_t)json_integer_value(json_object_get(o, "round"));
+        json_decref(o);
+        n++;
+    }
+    fclose(file);
+    return n;
+}
+
+/* Room runs out `room` bytes behind the line of the first round, while `steps` steps are told of and the round that
+ * ends them; then there is room again. Only lines that fitted stay. */
+static void fill_up(size_t room, uint64_t steps)
+{
+    struct err err = {0};
+    uint64_t last = 0;
+    open_report();
+    tell(ENGINE_EVENT_ROUND, 1);
+    size_t before = size_of_file();
+    set_room(before + room);
+    for (uint64_t i = 0; i < steps; i++) tell(ENGINE_EVENT_STEP, 2);
+    tell(ENGINE_EVENT_ROUND, 2);
+    assert_int_equal(report_flush(&report, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, strerror(EFBIG)));
+    size_t n = whole_lines(&last);
+    assert_in_range(n, 1, steps + 1);
+    set_room(SIZE_MAX);
+    tell(ENGINE_EVENT_ROUND, 3);
+    assert_int_equal(report_flush(&report, &err), STATUS_IO); /* the run ends for it */
+    report_close(&report);
+    assert_int_equal(whole_lines(&last), n);
+
+    open_report();
+    assert_int_equal(report.metrics.rounds_there, 1);
+    tell(ENGINE_EVENT_ROUND, 4);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    report_close(&report);
+    assert_int_equal(whole_lines(&last), n + 1);
+    assert_int_equal(last, 4);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* The line itself is cut. */
+static void test_one_line(void **state)
+{
+    (void)state;
+    fill_up(10, 0);
+}
+
+/* Steps wait in the buffer until a round's line, or until it is full. */
+static void test_more_than_a_buffer(void **state)
+{
+    (void)state;
+    fill_up(10, 7);
+    fill_up(300, 7);
+    fill_up(4096 + 10, 200);
+    fill_up(10, 200);
+}
+
+/* Steps that nobody flushed go to the file when it is closed. */
+static void test_at_the_end(void **state)
+{
+    (void)state;
+    uint64_t last = 0;
+    open_report();
+    tell(ENGINE_EVENT_ROUND, 1);
+    set_room(size_of_file() + 10);
+    tell(ENGINE_EVENT_STEP, 2);
+    report_close(&report);
+    set_room(SIZE_MAX);
+    assert_int_equal(whole_lines(&last), 1);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* A process that is killed leaves half a line behind. */
+static void test_killed(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    uint64_t last = 0;
+    open_report();
+    tell(ENGINE_EVENT_ROUND, 7);
+    report_close(&report);
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    assert_true(fputs("{\"time\":1,\"event\":\"round\",\"round\":8", file) > 0);
+    assert_int_equal(fclose(file), 0);
+
+    open_report();
+    assert_int_equal(report.metrics.rounds_there, 7);
+    tell(ENGINE_EVENT_ROUND, 8);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    report_close(&report);
+    assert_int_equal(whole_lines(&last), 2);
+    assert_int_equal(last, 8);
+    assert_int_equal(unlink(path), 0);
+}
+
+
+/* A step as a worker says it; `tokens` is of the run when it comes. */
+static void tell_step(const char *worker, uint64_t step, double loss, double tokens_per_s, uint64_t tokens)
+{
+    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP, .worker = worker, .step = step, .round = 3,
+                                                 .rounds = UINT64_MAX, .version = UINT64_MAX, .fragment = UINT64_MAX,
+                                                 .tokens = tokens, .loss = loss, .lr = 0.1, .grad_norm = loss / 3,
+                                                 .val_loss = NAN, .tokens_per_s = tokens_per_s});
+}
+
+/* Steps come again when a worker does not know whether they arrived: also in another process, of which the file is all
+ * that is left. Another worker's are others, and so is a step that was trained again, which took another time. */
+static void test_steps_that_come_twice(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    uint64_t round = 0;
+    open_report();
+    for (uint64_t step = 1; step <= 4000; step++) tell_step("w0", step, (double)(float)(4.0 / 3 / step), 1e9 / 7, step);
+    for (uint64_t step = 1001; step <= 5000; step++) tell_step("w0", step, (double)(float)(4.0 / 3 / step), 1e9 / 7, 9);
+    report_close(&report);
+    assert_int_equal(whole_lines(&round), 5000);
+
+    open_report();
+    for (uint64_t step = 1; step <= 5010; step++) tell_step("w0", step, (double)(float)(4.0 / 3 / step), 1e9 / 7, 0);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    assert_int_equal(whole_lines(&round), 5010);
+    tell_step("w1", 50, (double)(float)(4.0 / 3 / 50), 1e9 / 7, 99);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    assert_int_equal(whole_lines(&round), 5011);
+    tell_step("w0", 50, (double)(float)(4.0 / 3 / 50), 1e9 / 8, 99);
+    assert_int_equal(report_flush(&report, &err), STATUS_OK);
+    assert_int_equal(whole_lines(&round), 5012);
+    for (int i = 0; i < 2; i++) tell(ENGINE_EVENT_JOIN, 3); /* not a step: each one is said */
+    report_close(&report);
+    assert_int_equal(whole_lines(&round), 5014);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Everything said since forget_said. */
+static const char *said(void)
+{
+    static char text[4096];
+    rewind(lines);
+    text[fread(text, 1, sizeof text - 1, lines)] = '\0';
+    return text;
+}
+
+static void forget_said(void)
+{
+    rewind(lines);
+    assert_int_equal(ftruncate(fileno(lines), 0), 0);
+}
+
+/* Bits per byte: only where tokens are bytes. */
+static void test_bits_per_byte(void **state)
+{
+    (void)state;
+    for (int bytes = 0; bytes < 2; bytes++) {
+        forget_said();
+        config.model.vocab_size = bytes ? 256 : 50257;
+        open_report();
+        tell(ENGINE_EVENT_ROUND, 1);
+        report_close(&report);
+        assert_non_null(strstr(said(), "val 1.0000"));
+        assert_int_equal(strstr(said(), "(1.44 bpb)") != NULL, bytes);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+/* A loss stands in the line of its round, or behind it when that has been said; also what a process before this one
+ * said of the round counts, unless it has to be done again. */
+static void test_loss_behind_its_round(void **state)
+{
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        open_report();
+        tell(ENGINE_EVENT_ROUND, 1);
+        tell(ENGINE_EVENT_ROUND, 2);
+        report_close(&report);
+        forget_said();
+        open_report();
+        tell(ENGINE_EVENT_RESTART, again ? 1 : 2);
+        tell(ENGINE_EVENT_EVAL, 2);
+        assert_int_equal(strstr(said(), "after round 2, 7 tokens") != NULL, !again);
+        tell(ENGINE_EVENT_EVAL, 3);
+        assert_null(strstr(said(), "after round 3"));
+        report_close(&report);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+/* async: deltas are not workers, and may be more. */
+static void test_who_delivered(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"  workers 3/4  up", "  deltas 5  workers 2  up"};
+    for (int async = 0; async < 2; async++) {
+        config.train.method = async ? METHOD_ASYNC : METHOD_DILOCO;
+        forget_said();
+        open_report();
+        report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_ROUND, .worker = "w0", .text = "", .round = 1,
+                                                     .rounds = 9, .delivered = async ? 5 : 3,
+                                                     .workers = async ? 2 : 4});
+        assert_non_null(strstr(said(), words[async]));
+        report_close(&report);
+        assert_int_equal(unlink(path), 0);
+    }
+    config.train.method = METHOD_DILOCO;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_more_than_a_buffer),
+        cmocka_unit_test(test_at_the_end),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_steps_that_come_twice),
+        cmocka_unit_test(test_bits_per_byte),
+        cmocka_unit_test(test_loss_behind_its_round),
+        cmocka_unit_test(test_who_delivered),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

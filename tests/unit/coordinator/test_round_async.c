@@ -1,0 +1,135 @@
+/* The round machine without a barrier: budgets, staleness, steps by speed, what it measures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/rigs/roundrig.h"
+
+/* Each member's own time, whoever else was given work meanwhile. */
+static void test_async_durations(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async", "train.max_steps=1000", NULL};
+    struct round r;
+    struct round_close close;
+    roundrig_open(&r, settings, 2);
+    roundrig_ready(&r, 0, 2);
+    roundrig_begin(&r, 500, 1);
+    round_note_resume(&r, 800);
+    for (uint32_t i = 0; i < 2; i++) roundrig_begin(&r, 1000 + i * 10000000, 1);
+    for (uint32_t f = 0; f < 2; f++) {
+        roundrig_deliver(&r, 0, f, 900);
+        assert_int_equal(roundrig_merge(&r, 900, &close), 1);
+    }
+    assert_int_equal(r.arrivals.n, 0); /* its work was found at a start */
+    for (uint32_t f = 0; f < 2; f++) {
+        roundrig_deliver(&r, 1, f, 1000 + 35000000 + f);
+        assert_int_equal(roundrig_merge(&r, 1000 + 35000000 + f, &close), 1);
+        round_note_close(&r, 1000 + 35000000 + f);
+        assert_int_equal(r.durations.n, f);
+    }
+    assert_int_equal(r.durations.samples_us[0], 35000001);
+    roundrig_close(&r);
+}
+
+static void test_async(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async", "outer.max_staleness=1", "train.max_steps=9", NULL};
+    struct round r;
+    struct round_open open;
+    struct round_close close;
+    uint16_t code;
+    roundrig_open(&r, settings, 1);
+    roundrig_ready(&r, 0, 2);
+    assert_int_equal(roundrig_plan(&r, 0, &open), 1); /* one at a time, each journaled before the next */
+    roundrig_begin(&r, 0, 1);
+    assert_int_equal(roundrig_grants[0].steps, 4);
+    assert_true(roundrig_grants[0].step0 == 0 && roundrig_grants[0].step_rate == 1);
+    roundrig_begin(&r, 0, 1);
+    assert_int_equal(roundrig_grants[0].steps, 4);
+    assert_true(roundrig_grants[0].step0 == 4.0 / 3);
+    roundrig_begin(&r, 0, 1);
+    assert_int_equal(r.steps_outstanding, 12);
+    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
+    struct round_offer old = roundrig_offer(&r, 2, 0);
+    for (int i = 0; i < 5; i++) { /* worker-0 goes on alone */
+        roundrig_deliver(&r, 0, 0, 0);
+        assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+        assert_int_equal(close.n, 1);
+        assert_int_equal(close.ids[0], 0);
+        if (i < 4) {
+            roundrig_ready(&r, 0, 0);
+            roundrig_begin(&r, 0, 1);
+            assert_int_equal(r.members.members[0]->work.round, i + 1); /* rounds of its own */
+            assert_int_equal(r.members.members[0]->work.versions[0], i + 1);
+        }
+    }
+    assert_int_equal(r.versions[0], 5);
+    assert_int_equal(round_staleness(&r, 0, 0), 1); /* 5 versions, 3 members */
+    assert_int_equal(roundrig_judge(&r, 2, &old, &code), ROUND_ACCEPT);
+    /* 27 steps are the budget: 4 each, the last time what is left; what comes back is handed out again */
+    assert_int_equal(roundrig_grants[0].steps, 3);
+    assert_int_equal(r.steps_committed + r.steps_outstanding, 27);
+    roundrig_ready(&r, 0, 0);
+    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
+    roundrig_deliver(&r, 1, 0, 0);
+    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    assert_int_equal(round_staleness(&r, 0, 0), 2);
+    assert_int_equal(roundrig_judge(&r, 2, &old, &code), ROUND_DROP);
+    assert_int_equal(code, REJECT_STALE);
+    assert_int_equal(round_fold_drop(&r, 2, 0, 0, code), STATUS_OK);
+    assert_false(round_over(&r));
+    assert_int_equal(round_done(&r), 1); /* 23 of 27 steps, 12 a round */
+    assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
+    roundrig_ready(&r, 1, 1);
+    roundrig_begin(&r, 0, 1);
+    assert_int_equal(roundrig_grants[0].steps, 4);
+    assert_int_equal(roundrig_grants[0].ranges[0].start, 48); /* what was refused: 24 + 24 positions before it */
+    old = roundrig_offer(&r, 1, 0);
+    old.base_version = 99;
+    assert_int_equal(roundrig_judge(&r, 1, &old, &code), ROUND_DROP); /* from the future */
+    assert_int_equal(code, REJECT_BASE);
+    roundrig_deliver(&r, 1, 0, 0);
+    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    assert_true(round_over(&r));
+    assert_int_equal(round_done(&r), round_total(&r));
+    assert_int_equal(r.worker_steps, 27);
+    assert_int_equal(r.leases.committed, 162);
+    roundrig_close(&r);
+}
+
+/* DyLU: all return at about the same time, but nobody for a handful of steps, unless that is what all of them take. */
+static void test_steps_by_speed(void **state)
+{
+    (void)state;
+    static const char *const every[] = {"train.sync_every=20", "train.sync_every=5", "train.sync_every=3"};
+    static const uint32_t expect[][3] = {{20, 10, 5}, {5, 5, 5}, {3, 3, 3}};
+    for (int i = 0; i < 3; i++) {
+        const char *settings[] = {"train.method=async", "train.max_steps=1000", every[i], NULL};
+        struct round r;
+        roundrig_open(&r, settings, 1);
+        roundrig_ready(&r, 0, 2);
+        r.members.members[0]->step_s = 0.1;
+        r.members.members[1]->step_s = 0.2;
+        r.members.members[2]->step_s = 10;
+        for (int id = 0; id < 3; id++) {
+            roundrig_begin(&r, 0, 1);
+            assert_int_equal(roundrig_grants[0].steps, expect[i][id]);
+        }
+        roundrig_close(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_async),
+        cmocka_unit_test(test_async_durations),
+        cmocka_unit_test(test_steps_by_speed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

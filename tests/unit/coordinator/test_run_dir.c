@@ -1,0 +1,269 @@
+/* The coordinator's files in the run folder: lock, keys, address, config.yaml. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+#include "coordinator/run_dir.h"
+#include "tests/lib/store/tmpdir.h"
+
+static int held = -1; /* the lock, as somebody else has it */
+
+static void holds(const char *name, const char *want)
+{
+    void *text;
+    size_t size;
+    assert_int_equal(file_read(tmpdir_path(name), 4096, &text, &size, NULL), STATUS_OK);
+    assert_string_equal(text, want);
+    mem_free(text);
+}
+
+static unsigned mode_of(const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(tmpdir_path(name), &st), 0);
+    return st.st_mode & 0777;
+}
+
+/* --- lock --------------------------------------------------------------------------------------------------------- */
+
+static void hold(int how)
+{
+    held = open(tmpdir_path("lock"), O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+    assert_true(held >= 0 && flock(held, how | LOCK_NB) == 0);
+}
+
+static void let_go(int unused)
+{
+    (void)unused;
+    close(held);
+    held = -1;
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    char expected[80];
+    int fd = -1, other = -1;
+    snprintf(expected, sizeof expected, "another coordinator serves %s", tmpdir);
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_OK);
+    assert_int_equal(run_dir_lock(tmpdir, &other, &err), STATUS_EXISTS);
+    assert_non_null(strstr(err.msg, expected));
+    close(fd);
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_OK);
+    close(fd);
+    tmpdir_take("lock");
+}
+
+/* Files of a coordinator that was killed while it wrote them, and none of anybody else. */
+static void test_left_over(void **state)
+{
+    (void)state;
+    static const char *const ours[] = {"address.tmp-999999999", "keys.tmp-999999998"};
+    static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-999999999", "keys", "run_id.tmp-1"};
+    struct err err = {0};
+    int fd = -1;
+    for (int i = 0; i < 2; i++) tmpdir_put(ours[i], "");
+    for (int i = 0; i < 5; i++) tmpdir_put(others[i], "");
+    if (run_dir_lock(tmpdir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    close(fd);
+    for (int i = 0; i < 2; i++) assert_false(file_exists(tmpdir_path(ours[i])));
+    for (int i = 0; i < 5; i++) tmpdir_take(others[i]);
+    tmpdir_take("lock");
+}
+
+/* `atoll status` looks by having the lock for a moment; a signal ends the moment while the coordinator waits. */
+static void test_lock_beside_status(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    int fd = -1;
+    struct itimerval soon = {.it_value.tv_usec = 20000};
+    assert_int_not_equal(signal(SIGALRM, let_go), SIG_ERR);
+    hold(LOCK_SH);
+    assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+    if (run_dir_lock(tmpdir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(held, -1);
+    close(fd);
+    hold(LOCK_SH); /* for longer than anybody looks */
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_EXISTS);
+    let_go(0);
+    tmpdir_take("lock");
+}
+
+static void test_no_folder(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    int fd = -1;
+    tmpdir_put("file", "");
+    assert_int_not_equal(run_dir_lock(tmpdir_path("file/run"), &fd, &err), STATUS_OK);
+    assert_non_null(strstr(err.msg, "file"));
+    /* Made with what leads to it. */
+    if (run_dir_lock(tmpdir_path("new/run"), &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    close(fd);
+    tmpdir_take("new/run/lock");
+    assert_int_equal(rmdir(tmpdir_path("new/run")), 0);
+    assert_int_equal(rmdir(tmpdir_path("new")), 0);
+    tmpdir_take("file");
+}
+
+static void test_run_id(void **state)
+{
+    (void)state;
+    static const uint8_t id[WIRE_UUID] = {0x01, 0xfe, [15] = 0xa0};
+    assert_int_equal(run_dir_write_id(tmpdir, id, NULL), STATUS_OK);
+    holds("run_id", "01fe00000000000000000000000000a0\n");
+    tmpdir_take("run_id");
+}
+
+/* --- keys --------------------------------------------------------------------------------------------------------- */
+
+static void test_keys(void **state)
+{
+    (void)state;
+    struct transport_keys made, read;
+    struct err err = {0};
+    memset(&made, 0, sizeof made);
+    memset(&read, 0, sizeof read);
+    assert_int_equal(run_dir_keys(tmpdir, &made, &err), STATUS_OK);
+    assert_int_equal(mode_of("keys"), 0600);
+    assert_int_equal(run_dir_keys(tmpdir, &read, &err), STATUS_OK);
+    assert_memory_equal(&made, &read, sizeof made);
+    tmpdir_take("keys");
+    assert_int_equal(run_dir_keys(tmpdir, &read, &err), STATUS_OK);
+    assert_memory_not_equal(&made, &read, sizeof made);
+}
+
+/* Of the file that test_keys left: one byte changed, one line too few, one byte too many. Nothing is overwritten. */
+static void test_bad_keys(void **state)
+{
+    (void)state;
+    struct transport_keys keys;
+    char bad[512];
+    void *good;
+    size_t size;
+    assert_int_equal(file_read(tmpdir_path("keys"), sizeof bad - 2, &good, &size, NULL), STATUS_OK);
+    assert_int_equal(size, 4 * 65);
+    for (int i = 0; i < 5; i++) {
+        struct err err = {0};
+        snprintf(bad, sizeof bad, "%s", (const char *)good);
+        if (i == 0) bad[70] = 'g';
+        if (i == 1) bad[65 + 64] = ' ';
+        if (i == 2) bad[3 * 65] = 0;
+        if (i == 3) memcpy(bad + size, "0", 2);
+        if (i == 4) bad[0] = ' ';
+        tmpdir_put("keys", bad);
+        assert_int_equal(run_dir_keys(tmpdir, &keys, &err), i == 3 ? STATUS_LIMIT : STATUS_CORRUPT);
+        assert_non_null(strstr(err.msg, "/keys"));
+        holds("keys", bad);
+    }
+    mem_free(good);
+    tmpdir_take("keys");
+}
+
+/* --- address ------------------------------------------------------------------------------------------------------ */
+
+static const char *line_for(const char *bound, const char *advertise, const struct transport_keys *keys)
+{
+    static char line[1024];
+    struct err err = {0};
+    if (run_dir_write_address(tmpdir, bound, advertise, keys, line, sizeof line, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    return line;
+}
+
+static void test_address(void **state)
+{
+    (void)state;
+    struct transport_keys keys;
+    char line[1024], text[2048], *port;
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "auto", NULL), "tcp://127.0.0.1:29600");
+    holds("address", "tcp://127.0.0.1:29600\n");
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org", NULL), "tcp://example.org:29600");
+    holds("address", "tcp://127.0.0.1:29600\ntcp://example.org:29600\n"); /* the first is who stands here dials */
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org:81", NULL), "tcp://example.org:81");
+
+    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    snprintf(line, sizeof line, "%s", line_for("tcp://0.0.0.0:29600", "auto", &keys));
+    assert_int_equal(mode_of("address"), 0600); /* who can read it can join */
+    assert_int_equal(strncmp(line, "tcp://", 6), 0);
+    assert_null(strstr(line, "0.0.0.0")); /* nobody can dial that */
+    port = strstr(line, ":29600/");
+    assert_non_null(port);
+    assert_int_equal(strlen(port), strlen(":29600") + 2 * 65);
+    snprintf(text, sizeof text, "%s\n", line);
+    holds("address", text);
+    struct transport_address a;
+    assert_int_equal(transport_address_parse(&a, line, NULL), STATUS_OK);
+    assert_memory_equal(a.server_key, keys.server_public, sizeof a.server_key);
+    assert_memory_equal(a.secret, keys.worker_secret, sizeof a.secret);
+    assert_null(strstr(line_for("tcp://[::]:29600", "auto", &keys), "[::]"));
+    tmpdir_take("address");
+}
+
+static void test_bad_advertise(void **state)
+{
+    (void)state;
+    char line[1024];
+    struct err err = {0};
+    assert_int_equal(run_dir_write_address(tmpdir, "tcp://127.0.0.1:1", "a b:c", NULL, line, sizeof line, &err),
+                     STATUS_INVALID);
+    assert_string_not_equal(err.msg, "");
+    assert_false(file_exists(tmpdir_path("address")));
+}
+
+/* A coordinator that is started again listens where its workers look for it. */
+static void test_last_endpoint(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *address, *listen, *want;
+    } cases[] = {
+        {NULL, "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
+        {"tcp://127.0.0.1:4711\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
+        {"tcp://127.0.0.1:4711\n", "tcp://0.0.0.0:*", "tcp://0.0.0.0:4711"},
+        {"tcp://127.0.0.1:4711\ntcp://example.org:81\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
+        {"tcp://[::1]:4711\n", "tcp://[::1]:*", "tcp://[::1]:4711"},
+        {"tcp://127.0.0.1:4711\n", "tcp://127.0.0.1:29600", "tcp://127.0.0.1:29600"},
+        {"nonsense\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
+        {"", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[256];
+        if (cases[i].address) tmpdir_put("address", cases[i].address);
+        run_dir_last_endpoint(tmpdir, cases[i].listen, out, sizeof out);
+        assert_string_equal(out, cases[i].want);
+    }
+    tmpdir_take("address");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_lock_beside_status),
+        cmocka_unit_test(test_left_over),
+        cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_run_id),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_address),
+        cmocka_unit_test(test_bad_advertise),
+        cmocka_unit_test(test_last_endpoint),
+    };
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
+}

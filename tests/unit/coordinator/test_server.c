@@ -1,0 +1,94 @@
+/* The coordinator's loop around the engine, over a transport whose messages and signals come when the test wants. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "coordinator/server.h"
+#include "tests/lib/store/tmpdir.h"
+#include "wire/transport.h"
+
+static int received, answered, signal_at; /* messages; answers; the message that a signal comes with, from 1 */
+
+static enum status fake_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size)
+{
+    (void)t, (void)peer, (void)lane, (void)data, (void)size;
+    answered++;
+    return STATUS_OK;
+}
+
+/* Always a message that nobody understands, which is answered with REFUSE. */
+static enum status fake_recv(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
+                             const uint8_t **data_p, size_t *size_p)
+{
+    static const uint8_t noise[4];
+    (void)t, (void)timeout_us;
+    *peer_p = 1;
+    *lane_p = WIRE_CONTROL;
+    *data_p = noise;
+    *size_p = sizeof noise;
+    if (++received == signal_at) raise(SIGTERM);
+    assert_true(received <= signal_at); /* it would go on for ever */
+    return STATUS_OK;
+}
+
+static void fake_wake(struct transport *t)
+{
+    (void)t;
+}
+
+static void fake_bytes(const struct transport *t, uint64_t *sent_p, uint64_t *received_p)
+{
+    (void)t;
+    *sent_p = *received_p = 0;
+}
+
+static void fake_close(struct transport *t)
+{
+    (void)t;
+}
+
+/* In place of ZeroMQ's. */
+enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
+                                 char *bound, size_t cap, struct err *err)
+{
+    static const struct transport_ops ops = {fake_send, fake_recv, fake_wake, fake_bytes, fake_close};
+    static struct transport transport = {.ops = &ops};
+    (void)keys, (void)err;
+    snprintf(bound, cap, "%s", endpoint);
+    *t_p = &transport;
+    return STATUS_OK;
+}
+
+/* A worker that is stopped at the same time says LEAVE, and would lose the place it is to come back to. */
+static void test_nothing_counts_after_the_signal(void **state)
+{
+    (void)state;
+    static struct config config;
+    static struct config_sources sources;
+    struct err err = {0};
+    config_defaults(&config, &sources);
+    snprintf(config.coordinator.listen, sizeof config.coordinator.listen, "tcp://127.0.0.1:29600");
+    struct server_options options = {.config = &config, .sources = &sources, .run_dir = tmpdir_path("run")};
+    tmpdir_put("run/summary.json", "{}"); /* of a run that was here before */
+    signal_at = 3;
+    assert_int_equal(server_run(&options, &err), EXIT_RESUMABLE);
+    assert_non_null(strstr(err.msg, "stopped by a signal"));
+    assert_int_equal(received, 3);
+    assert_int_equal(answered, 2);
+    assert_false(file_exists(tmpdir_path("run/summary.json")));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_nothing_counts_after_the_signal, tmpdir_make, tmpdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,90 @@
+/* The store's spool on a real disk: bytes come back, room is given back, nothing is left behind. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "coordinator/ledger/spool.h"
+#include "coordinator/ledger/store.h"
+#include "tests/lib/store/tmpdir.h"
+
+static int files_in(const char *path)
+{
+    int n = 0;
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));) n += e->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+static void test_bytes_come_back(void **state)
+{
+    (void)state;
+    struct spool spool = {.fd = -1};
+    uint8_t a[10000], b[5000], back[10000];
+    memset(a, 1, sizeof a);
+    memset(b, 2, sizeof b);
+    struct err err = {0};
+    assert_int_equal(spool_read(&spool, 0, back, 1, &err), STATUS_CORRUPT); /* before anything was written */
+    assert_int_equal(spool_write(&spool, tmpdir, 3 * SPOOL_ALIGN, a, sizeof a, &err), STATUS_OK);
+    assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN, b, 4000, &err), STATUS_OK); /* pieces, in front */
+    assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN + 4000, b, 1000, &err), STATUS_OK);
+    assert_int_equal(files_in(tmpdir), 0);
+    assert_int_equal(spool_read(&spool, 3 * SPOOL_ALIGN, back, sizeof a, &err), STATUS_OK);
+    assert_memory_equal(back, a, sizeof a);
+    assert_int_equal(spool_read(&spool, SPOOL_ALIGN, back, sizeof b, &err), STATUS_OK);
+    assert_memory_equal(back, b, sizeof b);
+    assert_int_equal(spool_read(&spool, 3 * SPOOL_ALIGN + 1, back, sizeof a, &err), STATUS_CORRUPT);
+    spool_close(&spool);
+    assert_int_equal(spool.fd, -1);
+}
+
+static void test_forgotten_room_is_given_back(void **state)
+{
+    (void)state;
+    enum { BYTES = 64 * SPOOL_ALIGN };
+    struct spool spool = {.fd = -1};
+    struct err err = {0};
+    struct stat full, half;
+    uint8_t *data = calloc(1, BYTES), *back = malloc(BYTES);
+    assert_true(data && back);
+    memset(data, 7, BYTES);
+    spool_forget(&spool, 0, BYTES); /* nothing there: no effect */
+    assert_int_equal(spool_write(&spool, tmpdir, 0, data, BYTES, &err), STATUS_OK);
+    assert_int_equal(fstat(spool.fd, &full), 0);
+    spool_forget(&spool, 0, BYTES / 2);
+    assert_int_equal(fstat(spool.fd, &half), 0);
+    assert_true(half.st_blocks < full.st_blocks); /* ext4, xfs, btrfs and tmpfs all can */
+    assert_int_equal(spool_read(&spool, BYTES / 2, back, BYTES / 2, &err), STATUS_OK);
+    assert_memory_equal(back, data, BYTES / 2); /* its neighbour is untouched */
+    spool_close(&spool);
+    free(data);
+    free(back);
+}
+
+static void test_no_folder(void **state)
+{
+    (void)state;
+    struct spool spool = {.fd = -1};
+    struct err err = {0};
+    assert_int_equal(spool_write(&spool, "/nowhere/at/all", 0, "x", 1, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, "/nowhere/at/all/spool"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_come_back),
+        cmocka_unit_test(test_forgotten_room_is_given_back),
+        cmocka_unit_test(test_no_folder),
+    };
+    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
+}

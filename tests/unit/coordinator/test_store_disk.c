@@ -1,0 +1,198 @@
+/* checkpoints/ on a real file system: what is ours comes and goes, what is somebody else's stays. Segments are in
+ * test_journal, the spool in test_spool. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "common/tensor/hf_files.h"
+#include "common/base/log.h"
+#include "coordinator/ledger/store.h"
+#include "tests/lib/store/tmpdir.h"
+
+static struct layout layout;
+static int warnings;
+
+static bool there(const char *name)
+{
+    struct stat st;
+    return !lstat(tmpdir_path(name), &st);
+}
+
+static struct store *open_store(void)
+{
+    struct store *s;
+    struct err err = {0};
+    if (store_disk_open(&s, tmpdir, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return s;
+}
+
+static void reopen(void)
+{
+    struct store *s = open_store();
+    s->ops->close(s);
+}
+
+static void save(struct store *s, uint64_t round)
+{
+    const float theta[8] = {1, 2, 3};
+    const struct store_part state = {"state", 5};
+    struct store_snapshot snapshot = {.round = round, .layout = &layout, .theta = theta, .config_json = "{}",
+                                      .state = &state, .n_state = 1};
+    struct err err = {0};
+    if (s->ops->snapshot_write(s, &snapshot, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void lists(struct store *s, size_t want)
+{
+    uint64_t rounds[8];
+    size_t n;
+    assert_int_equal(s->ops->snapshot_list(s, rounds, 8, &n, NULL), STATUS_OK);
+    assert_int_equal(n, want);
+}
+
+/* Half a checkpoint of ours goes at the next start; nothing else does, whatever its name begins with. */
+static void test_sweep(void **state)
+{
+    static const char *const ours[] = {"checkpoints/round_000004/model.safetensors",
+                                       "checkpoints/round_000005.tmp-77/model.safetensors",
+                                       "checkpoints/round_000005.tmp-77/generation_config.json",
+                                       "checkpoints/round_000006/coordinator_state.bin.tmp-77"};
+    static const char *const others[] = {
+        "checkpoints/round_notes.txt",           "checkpoints/round_1/model.safetensors",
+        "checkpoints/round_000007",              "checkpoints/round_000020_hf/model.safetensors",
+        "checkpoints/round_000021/notes.txt",    "checkpoints/round_000022.tmp-/model.safetensors",
+        "checkpoints/round_000023/.cache/model", "checkpoints/round_000024.kept-77/model.safetensors"};
+    (void)state;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) tmpdir_put(ours[i], "x");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) tmpdir_put(others[i], "x");
+    /* What lies elsewhere is not ours either. */
+    assert_int_equal(symlink("round_1", tmpdir_path("checkpoints/round_000008")), 0);
+    reopen();
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) assert_true(there(ours[i])); /* no run was here */
+    tmpdir_put("journal/00000000.log", "x");
+    reopen();
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_true(there(others[i]));
+    assert_true(there("checkpoints/round_000008"));
+    assert_false(there("checkpoints/round_000004"));
+    assert_false(there("checkpoints/round_000005.tmp-77"));
+    assert_false(there("checkpoints/round_000006"));
+}
+
+/* The names that vanish from a folder while a checkpoint is removed, each behind a blank. */
+static void removed_names(struct store *s, uint64_t round, const char *folder, char *out, size_t cap)
+{
+    struct err err = {0};
+    char events[4096] __attribute__((aligned(8)));
+    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(fd >= 0 && inotify_add_watch(fd, tmpdir_path(folder), IN_DELETE) >= 0);
+    assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
+    ssize_t n = read(fd, events, sizeof events);
+    close(fd);
+    size_t length = 0;
+    for (ssize_t at = 0; at < n;) {
+        struct inotify_event e;
+        memcpy(&e, events + at, sizeof e);
+        length += (size_t)snprintf(out + length, cap - length, " %s", e.len ? events + at + sizeof e : "");
+        at += (ssize_t)(sizeof e + e.len);
+    }
+}
+
+/* Who copies files from it looks for config.json last (hf_files_still_there): of them it is removed first. */
+static void test_removal_order(void **state)
+{
+    char names[256];
+    (void)state;
+    tmpdir_put("journal/00000000.log", "x");
+    struct store *s = open_store();
+    save(s, 30);
+    for (int i = 0; hf_files_name(i); i++) {
+        char file[100];
+        snprintf(file, sizeof file, "checkpoints/round_000030/%s", hf_files_name(i));
+        tmpdir_put(file, "{}");
+    }
+    removed_names(s, 30, "checkpoints/round_000030", names, sizeof names);
+    static const char first[] = " coordinator_state.bin config.json ";
+    assert_memory_equal(names, first, sizeof first - 1);
+    assert_non_null(strstr(names, " tokenizer.json"));
+    assert_false(there("checkpoints/round_000030"));
+    s->ops->close(s);
+}
+
+/* Tools that work in a model's folder leave something there: the checkpoint goes, that stays, and one line says so. */
+static void test_folder_in_it(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    tmpdir_put("journal/00000000.log", "x");
+    tmpdir_put("tokenizer/tokenizer_config.json", "x"); /* beside every model */
+    struct store *s = open_store();
+    save(s, 57);
+    save(s, 58);
+    lists(s, 2);
+    assert_true(there("checkpoints/round_000057/tokenizer_config.json"));
+    tmpdir_put("checkpoints/round_000057/.cache/x", "x");
+    tmpdir_put("checkpoints/round_000058/.cache/x", "x");
+    for (uint64_t round = 57; round <= 58; round++)
+        assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
+    assert_int_equal(warnings, 1);
+    lists(s, 0);
+    assert_false(there("checkpoints/round_000057/model.safetensors"));
+    assert_true(there("checkpoints/round_000057/.cache/x"));
+    s->ops->close(s);
+    s = open_store();
+    lists(s, 0);
+
+    /* A run that goes back and comes to this round again needs the name. */
+    char aside[64];
+    snprintf(aside, sizeof aside, "checkpoints/round_000057.kept-%ld/.cache/x", (long)getpid());
+    warnings = 0;
+    save(s, 57);
+    assert_int_equal(warnings, 0); /* but for the line that says where it is now */
+    lists(s, 1);
+    assert_true(there(aside));
+    assert_int_equal(s->ops->snapshot_remove(s, 57, &err), STATUS_OK);
+    assert_false(there("checkpoints/round_000057"));
+    s->ops->close(s);
+}
+
+static void count(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx, (void)line;
+    warnings += level == LOG_WARN && !strstr(line, ".kept-");
+}
+
+static int setup(void **state)
+{
+    const uint64_t shape[1] = {8};
+    layout_init(&layout);
+    warnings = 0;
+    return tmpdir_make(state) || layout_add(&layout, "w", 1, shape, LAYOUT_INIT_NORMAL, 0.5f, true) != STATUS_OK ||
+           layout_split(&layout, 1) != STATUS_OK;
+}
+
+static int teardown(void **state)
+{
+    layout_finish(&layout);
+    return tmpdir_remove(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_removal_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder_in_it, setup, teardown),
+    };
+    log_set_sink(count, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

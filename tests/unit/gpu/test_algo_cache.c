@@ -1,0 +1,300 @@
+/* Choices of algorithms: kept over a restart, by several at a time, and worth no more than they say. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "common/base/mem.h"
+#include "gpu/cuda/rt/algo_cache.h"
+#include "tests/lib/store/tmpdir.h"
+
+static char path[FILEIO_PATH_MAX];
+
+static int make_folder(void **state)
+{
+    if (tmpdir_make(state) != 0) return -1;
+    snprintf(path, sizeof path, "%s/choices", tmpdir);
+    return setenv("ATOLL_ALGO_CACHE", path, 1);
+}
+
+static int remove_folder(void **state)
+{
+    unsetenv("ATOLL_ALGO_CACHE");
+    return tmpdir_remove(state);
+}
+
+static void words_of(uint64_t seed, uint64_t words[ALGO_WORDS])
+{
+    for (int i = 0; i < ALGO_WORDS; i++) words[i] = seed * 0x9e3779b97f4a7c15u + (uint64_t)i;
+}
+
+static void put(struct algo_cache *cache, const char *key, uint64_t seed)
+{
+    uint64_t words[ALGO_WORDS];
+    struct err err = {0};
+    words_of(seed, words);
+    if (algo_cache_put(cache, key, words, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static bool has(const struct algo_cache *cache, const char *key, uint64_t seed)
+{
+    uint64_t words[ALGO_WORDS], want[ALGO_WORDS];
+    words_of(seed, want);
+    return algo_cache_find(cache, key, words) && !memcmp(words, want, sizeof words);
+}
+
+static void test_restart(void **state)
+{
+    (void)state;
+    struct algo_cache cache, other;
+    char key[32];
+    assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
+    assert_false(has(&cache, "m1", 1));
+    for (int i = 0; i < 200; i++) {
+        snprintf(key, sizeof key, "m%d,n%d", i, 3 * i);
+        put(&cache, key, (uint64_t)i);
+    }
+    put(&cache, "m7,n21", 1000); /* replaces */
+    assert_int_equal(algo_cache_open(&other, "a GPU", 1), STATUS_OK);
+    assert_int_equal(other.n, 200);
+    assert_true(has(&other, "m199,n597", 199));
+    assert_true(has(&other, "m7,n21", 1000));
+    put(&other, "other", 5); /* and what others add is not lost when the first one writes again */
+    put(&cache, "first", 6);
+    algo_cache_close(&other);
+    assert_int_equal(algo_cache_open(&other, "a GPU", 1), STATUS_OK);
+    assert_true(has(&other, "other", 5) && has(&other, "first", 6));
+    algo_cache_close(&other);
+    algo_cache_close(&cache);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_damaged(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "", "k", "k 1 2 3 4 5 6 7", "k 1 2 3 4 5 6 7 8 9", "k 1 2 3 4 5 6 7 x", " 1 2 3 4 5 6 7 8",
+        "k 1 2 3 4 5 6 7 10000000000000000", "k 1 2 3 4 5 6 7 -8", "k  1 2 3 4 5 6 7 8", "k 1 2 3 4 5 6 7 8 ",
+        "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk "
+        "1 2 3 4 5 6 7 8",
+    };
+    char text[4096] = "a-GPU-1 good 1 2 3 4 5 6 7 ffffffffffffffff\n";
+    size_t used = strlen(text);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 %s\n", bad[i]);
+    used += (size_t)snprintf(text + used, sizeof text - used, "k 1 2 3 4 5 6 7 8\n") + 1; /* of no GPU; then a NUL */
+    used += (size_t)snprintf(text + used, sizeof text - used, "\na-GPU-1 last 1 2 3 4 5 6 7 8\n");
+    used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 cut 1 2 3 4 5 6 7 8"); /* perhaps it was 80 */
+    struct algo_cache cache;
+    uint64_t words[ALGO_WORDS];
+    struct err err = {0};
+    assert_int_equal(file_write(path, text, used, &err), STATUS_OK);
+    assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
+    assert_int_equal(cache.n, 2);
+    assert_true(algo_cache_find(&cache, "good", words) && words[7] == UINT64_MAX && words[6] == 7);
+    assert_true(algo_cache_find(&cache, "last", words) && words[7] == 8);
+    assert_int_equal(algo_cache_put(&cache, "two words", words, &err), STATUS_LIMIT);
+    assert_int_equal(algo_cache_put(&cache, "", words, &err), STATUS_LIMIT);
+    put(&cache, "after", 3); /* in a line of its own */
+    algo_cache_close(&cache);
+    assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
+    assert_true(has(&cache, "after", 3) && cache.n <= 4);
+    algo_cache_close(&cache);
+}
+
+/* A file named by hand, for all GPUs of a machine and two releases of the library: nobody takes another's choice. */
+static void test_unlike(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gpu;
+        unsigned version;
+    } kinds[] = {
+        {"NVIDIA H100", 130100}, {"NVIDIA H100 PCIe", 130100}, {"NVIDIA A100", 130100}, {"NVIDIA H100", 130200}};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    struct algo_cache all[KINDS], cache;
+    for (uint64_t i = 0; i < KINDS; i++) {
+        assert_int_equal(algo_cache_open(&all[i], kinds[i].gpu, kinds[i].version), STATUS_OK);
+        assert_int_equal(all[i].n, 0);
+        put(&all[i], "m8,n8", i);
+    }
+    for (uint64_t i = 0; i < KINDS; i++) {
+        assert_true(has(&all[i], "m8,n8", i));
+        algo_cache_close(&all[i]);
+        assert_int_equal(algo_cache_open(&cache, kinds[i].gpu, kinds[i].version), STATUS_OK);
+        assert_true(cache.n == 1 && has(&cache, "m8,n8", i));
+        algo_cache_close(&cache);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+/* A file that has grown beyond what is read begins again, and does not grow for ever. */
+static void test_too_long(void **state)
+{
+    (void)state;
+    struct algo_cache cache;
+    struct err err = {0};
+    size_t size = (4 << 20) + 100;
+    char *text = mem_alloc(size, 1);
+    memset(text, 'x', size);
+    assert_int_equal(file_write(path, text, size, &err), STATUS_OK);
+    mem_free(text);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+        assert_true(has(&cache, "k", 1) == (i == 1));
+        if (i == 0) put(&cache, "k", 1);
+        algo_cache_close(&cache);
+    }
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    struct algo_cache cache;
+    char want[FILEIO_PATH_MAX + 64];
+    struct err err = {0};
+    unsetenv("ATOLL_ALGO_CACHE");
+    setenv("XDG_CACHE_HOME", tmpdir, 1);
+    assert_int_equal(algo_cache_open(&cache, "NVIDIA H200/../x", 130100), STATUS_OK);
+    snprintf(want, sizeof want, "%s/atoll/gemm-NVIDIA-H200-..-x-130100.txt", tmpdir);
+    assert_string_equal(cache.path, want);
+    put(&cache, "k", 1);
+    assert_true(file_exists(want));
+    algo_cache_close(&cache);
+    setenv("ATOLL_ALGO_CACHE", "", 1); /* nowhere: for this process only */
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    assert_null(cache.path);
+    put(&cache, "k", 1);
+    assert_true(has(&cache, "k", 1));
+    algo_cache_close(&cache);
+    snprintf(want, sizeof want, "%s/none/there", tmpdir);
+    setenv("ATOLL_ALGO_CACHE", want, 1); /* cannot be written: said, and kept all the same */
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    uint64_t words[ALGO_WORDS];
+    words_of(3, words);
+    assert_int_not_equal(algo_cache_put(&cache, "k", words, &err), STATUS_OK);
+    assert_non_null(strstr(err.msg, want));
+    assert_true(has(&cache, "k", 3));
+    algo_cache_close(&cache);
+    unsetenv("XDG_CACHE_HOME");
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+enum { TOGETHER = 200 };
+
+static void *add_some(void *arg)
+{
+    struct algo_cache cache;
+    char key[32];
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    for (int i = 0; i < TOGETHER; i++) {
+        snprintf(key, sizeof key, "t%d,%d", *(int *)arg, i);
+        put(&cache, key, (uint64_t)i);
+    }
+    algo_cache_close(&cache);
+    return NULL;
+}
+
+/* Ranks and workers that time at the same time lose no line and mix none. */
+static void test_together(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    int names[4];
+    struct algo_cache cache;
+    for (int i = 0; i < 4; i++) {
+        names[i] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, add_some, &names[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    assert_int_equal(cache.n, 4 * TOGETHER);
+    for (size_t i = 0; i < cache.n; i++) {
+        unsigned long long thread, nth;
+        assert_int_equal(sscanf(cache.all[i].key, "t%llu,%llu", &thread, &nth), 2);
+        assert_true(has(&cache, cache.all[i].key, nth));
+    }
+    algo_cache_close(&cache);
+}
+
+/* One core may never stop a thread in the middle of a write: who has the lock is waited for. */
+static void test_lock(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    int name = 7;
+    struct stat st;
+    int fd = open(path, O_RDWR | O_CREAT, 0666);
+    assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    assert_int_equal(pthread_create(&thread, NULL, add_some, &name), 0);
+    usleep(100000);
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(st.st_size, 0);
+    close(fd);
+    pthread_join(thread, NULL);
+    struct algo_cache cache;
+    assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
+    assert_int_equal(cache.n, TOGETHER);
+    algo_cache_close(&cache);
+}
+
+static atomic_bool entered;
+
+static void *enter_and_look(void *ctx)
+{
+    struct algo_cache *cache = ctx;
+    algo_cache_enter(cache);
+    atomic_store(&entered, true);
+    put(cache, "later", 2);
+    algo_cache_leave(cache);
+    return NULL;
+}
+
+/* Who measures is alone, and finds what was measured before. */
+static void test_enter(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    struct algo_cache first, second;
+    assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
+    assert_int_equal(algo_cache_open(&second, "g", 1), STATUS_OK);
+    algo_cache_enter(&first);
+    assert_int_equal(pthread_create(&thread, NULL, enter_and_look, &second), 0);
+    usleep(100000);
+    assert_false(atomic_load(&entered));
+    put(&first, "chosen", 1);
+    algo_cache_leave(&first);
+    pthread_join(thread, NULL);
+    assert_true(atomic_load(&entered) && has(&second, "chosen", 1));
+    algo_cache_enter(&first);
+    assert_true(has(&first, "later", 2));
+    algo_cache_leave(&first);
+    algo_cache_close(&first);
+    algo_cache_close(&second);
+    assert_int_equal(setenv("ATOLL_ALGO_CACHE", "/dev/null", 1), 0); /* nobody is waited for */
+    assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
+    algo_cache_enter(&first);
+    assert_int_equal(first.held, -1);
+    algo_cache_leave(&first);
+    algo_cache_close(&first);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    const struct CMUnitTest tests[] = {TEST(test_restart), TEST(test_damaged),  TEST(test_unlike),
+                                       TEST(test_places),  TEST(test_too_long), TEST(test_together),
+                                       TEST(test_lock),    TEST(test_enter)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,96 @@
+/* Muon on every instruction-set level of this CPU, with one and with several threads: the numbers of PyTorch, singular
+ * values near 1, nothing from a refused step, and the same bits for any number of threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/mem.h"
+#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/rigs/muon_case.h"
+
+static void check_golden(struct device *dev)
+{
+    muon_case_golden(dev, 1e-5);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    device_case_each(check_golden);
+}
+
+static void test_directions(void **state)
+{
+    (void)state;
+    device_case_each(muon_case_directions);
+}
+
+static void test_edges(void **state)
+{
+    (void)state;
+    device_case_each(muon_case_edges);
+}
+
+static void check_bf16_momentum(struct device *dev)
+{
+    muon_case_bf16_momentum(dev, 2e-2);
+}
+
+static void test_bf16_momentum(void **state)
+{
+    (void)state;
+    device_case_each(check_bf16_momentum);
+}
+
+/* Of the level with one thread, which comes first. */
+static uint64_t bits_of_one;
+
+static void check_bits(struct device *dev)
+{
+    uint64_t bits = muon_case_bits(dev);
+    if (dev->threads == 1) bits_of_one = bits;
+    if (bits != bits_of_one) fail_msg("%s: other bits than one thread", dev->name);
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    device_case_each(check_bits);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const struct muon_matrix matrix = {.rows = 3, .cols = 5, .ld = 5};
+    struct device *dev;
+    struct muon_plan *plan;
+    assert_int_equal(device_open("cpu", 1, &dev, NULL), STATUS_OK);
+    size_t before = mem_live_bytes();
+    for (int n = 1; n <= 7; n++) {
+        mem_fail_after(n);
+        assert_int_equal(dev->ops->muon_plan(dev, &matrix, 1, &plan), STATUS_NOMEM);
+        assert_int_equal(mem_live_bytes(), before);
+    }
+    mem_fail_after(0);
+    struct attn_plan *other;
+    const struct attn_shape shape = {.batch = 1, .seq = 2, .heads = 1, .head_dim = 4};
+    assert_int_equal(dev->ops->attn_plan(dev, &shape, &other), STATUS_OK);
+    dev->ops->muon(dev, (void *)other, NULL, NULL, NULL, NULL, NULL);
+    assert_int_equal(dev->ops->sync(dev, NULL), STATUS_INVALID);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bf16_momentum),
+    };
+    return cmocka_run_group_tests_name("device_muon", tests, NULL, NULL);
+}

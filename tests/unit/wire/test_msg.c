@@ -1,0 +1,337 @@
+/* Messages: whatever is encoded comes back whole, nothing damaged or foreign gets in, and the bytes stay what they are.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/base/rng.h"
+#include "common/base/text.h"
+#include "tests/lib/rigs/golden.h"
+#include "tests/lib/rigs/msg_sample.h"
+#include "wire/frame.h"
+#include "wire/msg_table.h"
+
+static uint8_t buffer[WIRE_HEADER + WIRE_BODY_MAX];
+static struct msg m, got;
+
+static size_t encode(void)
+{
+    size_t size = 0;
+    enum status status = msg_encode(&m, buffer, sizeof buffer, &size);
+    if (status != STATUS_OK) fail_msg("%s: %s", msg_name(m.type), status_text(status));
+    assert_int_equal(size, msg_encoded_size(&m));
+    return size;
+}
+
+/* From an exact-size heap copy, so that a sanitizer sees any read past the end. */
+static enum status decode_copy(size_t size, struct err *err)
+{
+    uint8_t *copy = malloc(size ? size : 1);
+    memcpy(copy, buffer, size);
+    enum status status = msg_decode(&got, copy, size, err);
+    /* What was accepted must be usable: encoding it walks every field. */
+    static uint8_t again[WIRE_HEADER + WIRE_BODY_MAX];
+    size_t n = 0;
+    if (status == STATUS_OK) {
+        assert_int_equal(msg_encode(&got, again, sizeof again, &n), STATUS_OK);
+        assert_int_equal(n, size);
+        if (copy[4] == WIRE_VERSION) assert_memory_equal(again, copy, size);
+    }
+    free(copy);
+    return status;
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static const uint32_t most[] = {1, 5, 40, 300, 70000, 2000000};
+    for (const enum msg_type *type = msg_sample_types; *type; type++) {
+        for (uint64_t seed = 0; seed < 24; seed++) {
+            msg_sample(&m, *type, seed, most[seed % 6]);
+            size_t size = encode();
+            assert_true(size <= sizeof buffer);
+            memset(&got, 0, sizeof got);
+            assert_int_equal(msg_decode(&got, buffer, size, NULL), STATUS_OK);
+            if (!msg_sample_equal(&m, &got)) fail_msg("%s, seed %d", msg_name(*type), (int)seed);
+        }
+    }
+}
+
+static void test_truncation_and_flips(void **state)
+{
+    (void)state;
+    for (const enum msg_type *type = msg_sample_types; *type; type++) {
+        msg_sample(&m, *type, 3, 6);
+        size_t size = encode();
+        for (size_t n = 0; n < size; n++) assert_int_equal(decode_copy(n, NULL), STATUS_CORRUPT);
+        for (size_t bit = 0; bit < 8 * size; bit++) {
+            buffer[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            assert_int_equal(decode_copy(size, NULL), STATUS_CORRUPT);
+            buffer[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+        buffer[size] = 0;
+        assert_int_equal(decode_copy(size + 1, NULL), STATUS_CORRUPT);
+    }
+}
+
+/* A body with any byte wrong but a good checksum is what another program could send: it is refused, or it means
+ * something. */
+static void test_resealed_damage(void **state)
+{
+    (void)state;
+    long accepted = 0, refused = 0;
+    for (const enum msg_type *type = msg_sample_types; *type; type++) {
+        msg_sample(&m, *type, 4, 6);
+        size_t size = encode(), body = size - WIRE_HEADER;
+        for (size_t bit = 0; bit < 8 * body; bit++) {
+            uint8_t *at = &buffer[WIRE_HEADER + bit / 8], mask = (uint8_t)(1 << bit % 8);
+            *at ^= mask;
+            frame_seal(buffer, WIRE_VERSION, (uint8_t)*type, body);
+            if (decode_copy(size, NULL) == STATUS_OK)
+                accepted++;
+            else
+                refused++;
+            *at ^= mask;
+        }
+        for (size_t cut = 1; cut <= body; cut++) {
+            frame_seal(buffer, WIRE_VERSION, (uint8_t)*type, body - cut);
+            assert_int_equal(decode_copy(size - cut, NULL), STATUS_CORRUPT);
+        }
+        buffer[size] = 0;
+        frame_seal(buffer, WIRE_VERSION, (uint8_t)*type, body + 1);
+        assert_int_equal(decode_copy(size + 1, NULL), STATUS_CORRUPT);
+    }
+    assert_true(accepted > 5000 && refused > 500);
+}
+
+/* What is said to people is sent whatever is in it: a path of other bytes, a line cut within a character. */
+static void test_remarks(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"cannot open d\xff/\xc3\xbc.bin", "cannot open d?/\xc3\xbc.bin"},
+        {"one\ntwo\x1b[2J", "one?two?[2J"},
+        {"m\xc3", "m?"},
+        {"\xe2\x82\xac and \xe2\x82", "\xe2\x82\xac and ??"},
+        {"\xed\xa0\x80", "???"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        msg_sample(&m, MSG_LEAVE, 1, 5);
+        strcpy(m.leave.text, texts[i][0]);
+        size_t size = encode();
+        assert_int_equal(msg_decode(&got, buffer, size, NULL), STATUS_OK);
+        assert_string_equal(got.leave.text, texts[i][1]);
+        assert_string_equal(m.leave.text, texts[i][0]);
+        assert_true(text_is_clean(got.leave.text, strlen(got.leave.text), false));
+    }
+    memset(m.leave.text, 'x', sizeof m.leave.text); /* no terminator */
+    assert_int_equal(msg_encoded_size(&m), 0);
+}
+
+static void test_random_bodies(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint64_t r = rng_u64(7, RNG_TEST, i);
+        size_t body = r % 97;
+        for (size_t k = 0; k < body; k++) /* mostly zeros: counts and lengths that make sense */
+            buffer[WIRE_HEADER + k] = rng_u64(i, RNG_TEST, k) % 4 ? 0 : (uint8_t)rng_u64(i, RNG_TEST + 1, k);
+        frame_seal(buffer, WIRE_VERSION, (uint8_t)(r >> 32) % 25, body);
+        enum status status = decode_copy(WIRE_HEADER + body, NULL);
+        assert_true(status == STATUS_OK || status == STATUS_CORRUPT);
+    }
+}
+
+static void encode_refuses(void)
+{
+    size_t size = 99;
+    if (msg_encode(&m, buffer, sizeof buffer, &size) != STATUS_INVALID || size != 99) fail_msg("%s", msg_name(m.type));
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    size_t size = 99;
+    msg_sample(&m, MSG_HELLO, 1, 5);
+    assert_int_equal(msg_encode(&m, buffer, msg_encoded_size(&m) - 1, &size), STATUS_LIMIT);
+    assert_int_equal(msg_encode(&m, buffer, WIRE_HEADER - 1, &size), STATUS_LIMIT);
+    memset(m.hello.name, 'x', sizeof m.hello.name); /* no terminator */
+    encode_refuses();
+    assert_int_equal(msg_encoded_size(&m), 0);
+    strcpy(m.hello.name, "");
+    encode_refuses();
+    static const char *const unclean[] = {"a\nb", "a\x1b[2J", "\x7f",         "\xc2\x85",
+                                          "\xff", "\xc0\x80", "\xed\xa0\x80", "\xe2\x82"};
+    for (size_t i = 0; i < sizeof unclean / sizeof unclean[0]; i++) {
+        msg_sample(&m, MSG_HELLO, 1, 5);
+        strcpy(m.hello.name, unclean[i]);
+        encode_refuses();
+    }
+    msg_sample(&m, MSG_HEARTBEAT, 1, 5);
+    m.heartbeat.n_fragments = LAYOUT_FRAGMENTS_MAX + 1;
+    encode_refuses();
+    assert_int_equal(msg_encoded_size(&m), 0);
+    msg_sample(&m, MSG_HEARTBEAT, 1, 5);
+    m.heartbeat.state = WORKER_FINISHED + 1;
+    encode_refuses();
+    msg_sample(&m, MSG_HEARTBEAT, 1, 5);
+    m.heartbeat.step_s = NAN;
+    encode_refuses();
+    msg_sample(&m, MSG_ASSIGN, 1, 5);
+    m.assign.ranges[0] = (struct wire_range){.start = UINT64_MAX, .count = 1};
+    encode_refuses();
+    msg_sample(&m, MSG_CHUNK, 1, 5);
+    m.chunk.crc ^= 1;
+    encode_refuses();
+    msg_sample(&m, MSG_CHUNK, 1, 5);
+    m.chunk.total = m.chunk.offset + m.chunk.size - 1;
+    encode_refuses();
+    msg_sample(&m, MSG_CHUNK, 1, 5);
+    m.chunk.offset = UINT64_MAX - 1;
+    encode_refuses();
+    msg_sample(&m, MSG_METRICS, 1, 5);
+    m.metrics.n_steps = WIRE_METRICS_MAX + 1;
+    encode_refuses();
+    msg_sample(&m, MSG_METRICS, 1, 5); /* a diverged loss is a report, not an error */
+    m.metrics.steps[0].loss = NAN;
+    m.metrics.steps[0].grad_norm = INFINITY;
+    assert_int_equal(msg_decode(&got, buffer, encode(), NULL), STATUS_OK);
+    assert_true(isnan(got.metrics.steps[0].loss) && isinf(got.metrics.steps[0].grad_norm));
+    m.type = (enum msg_type)22;
+    encode_refuses();
+    assert_int_equal(msg_encoded_size(&m), 0);
+}
+
+/* The largest of each kind still fits the limits the transport is set to. */
+static void test_largest(void **state)
+{
+    (void)state;
+    static uint8_t data[WIRE_BODY_MAX];
+    memset(&m, 0, sizeof m);
+    m.type = MSG_CHUNK;
+    m.chunk = (struct msg_chunk){.total = WIRE_CHUNK_MAX, .data = data, .size = WIRE_CHUNK_MAX};
+    m.chunk.crc = crc32c(0, data, WIRE_CHUNK_MAX);
+    assert_int_equal(msg_decode(&got, buffer, encode(), NULL), STATUS_OK);
+    m.chunk.size = m.chunk.total = WIRE_CHUNK_MAX + 1;
+    m.chunk.crc = crc32c(0, data, WIRE_CHUNK_MAX + 1);
+    encode_refuses();
+    msg_sample(&m, MSG_JOIN, 1, 5);
+    m.join.layout = data;
+    m.join.layout_size = WIRE_BODY_MAX - (msg_encoded_size(&m) - WIRE_HEADER - m.join.layout_size);
+    assert_int_equal(encode(), sizeof buffer);
+    assert_int_equal(msg_decode(&got, buffer, sizeof buffer, NULL), STATUS_OK);
+    m.join.layout_size++;
+    encode_refuses();
+}
+
+/* A count over its limit, with as many elements as it says: writing them would go past the struct. */
+static void test_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        enum msg_type type;
+        size_t count_at, item;
+    } lists[] = {{MSG_JOIN, 84, 16},   {MSG_HEARTBEAT, 49, 8}, {MSG_METRICS, 52, 44}, {MSG_WELCOME, 17, 32},
+                 {MSG_ASSIGN, 32, 16}, {MSG_EVAL, 24, 8},      {MSG_DONE, 0, 16}};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        for (size_t n = 257; n * lists[i].item < WIRE_BODY_MAX - 100; n *= 6) {
+            size_t body = lists[i].count_at + 4 + n * lists[i].item;
+            memset(buffer, 0, WIRE_HEADER + body);
+            for (int k = 0; k < 4; k++) buffer[WIRE_HEADER + lists[i].count_at + (size_t)k] = (uint8_t)(n >> (8 * k));
+            frame_seal(buffer, WIRE_VERSION, (uint8_t)lists[i].type, body);
+            assert_int_equal(decode_copy(WIRE_HEADER + body, NULL), STATUS_CORRUPT);
+        }
+    }
+}
+
+static void test_versions(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    msg_sample(&m, MSG_HELLO, 1, 5);
+    size_t size = encode();
+    frame_seal(buffer, WIRE_VERSION + 1, MSG_HELLO, size - WIRE_HEADER);
+    assert_int_equal(decode_copy(size, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "version 3"));
+    msg_sample(&m, MSG_REFUSE, 1, 30);
+    m.refuse.code = 777; /* a reason this version does not know */
+    size = encode();
+    frame_seal(buffer, 200, MSG_REFUSE, size - WIRE_HEADER);
+    assert_int_equal(decode_copy(size, &err), STATUS_OK);
+    assert_int_equal(got.refuse.code, 777);
+    frame_seal(buffer, WIRE_VERSION, 22, 0);
+    assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
+    assert_non_null(strstr(err.msg, "type 22"));
+    frame_seal(buffer, WIRE_VERSION, 0, 0);
+    assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
+}
+
+static void test_names_and_lanes(void **state)
+{
+    (void)state;
+    int n = 0;
+    for (const enum msg_type *type = msg_sample_types; *type; type++, n++) {
+        assert_non_null(msg_spec_of(*type));
+        assert_int_equal(msg_lane(*type), *type == MSG_BIND || *type == MSG_CHUNK ? WIRE_BULK : WIRE_CONTROL);
+    }
+    assert_int_equal(n, 21);
+    assert_null(msg_spec_of(0));
+    assert_null(msg_spec_of(22));
+    assert_null(msg_spec_of(255));
+    assert_string_equal(msg_name(MSG_HEARTBEAT_ACK), "HEARTBEAT_ACK");
+    assert_string_equal(msg_name((enum msg_type)22), "?");
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    for (const enum msg_type *type = msg_sample_types; *type; type++) {
+        char name[64];
+        snprintf(name, sizeof name, "protocol_v2/%02d_%s", *type, msg_name(*type));
+        msg_sample(&m, *type, 1, 4);
+        golden_check(name, buffer, encode());
+        size_t size = golden_read(name, buffer, sizeof buffer);
+        memset(&got, 0, sizeof got);
+        assert_int_equal(msg_decode(&got, buffer, size, NULL), STATUS_OK);
+        assert_true(msg_sample_equal(&m, &got));
+    }
+}
+
+/* What a program of version 1 sends is refused in one line, and its refusals are read. */
+static void test_version_1(void **state)
+{
+    (void)state;
+    for (const enum msg_type *type = msg_sample_types; *type; type++) {
+        struct err err = {0};
+        char name[64];
+        snprintf(name, sizeof name, "protocol_v1/%02d_%s", *type, msg_name(*type));
+        size_t size = golden_read(name, buffer, sizeof buffer);
+        enum status status = msg_decode(&got, buffer, size, &err);
+        assert_int_equal(status, *type == MSG_REFUSE ? STATUS_OK : STATUS_UNSUPPORTED);
+        if (status != STATUS_OK)
+            assert_string_equal(err.msg, "the other side speaks protocol version 1, this program 2: use the same "
+                                         "release on both sides");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_truncation_and_flips),
+        cmocka_unit_test(test_resealed_damage), cmocka_unit_test(test_remarks),
+        cmocka_unit_test(test_random_bodies),   cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_largest),         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_versions),        cmocka_unit_test(test_names_and_lanes),
+        cmocka_unit_test(test_golden),          cmocka_unit_test(test_version_1),
+    };
+    return cmocka_run_group_tests_name("msg", tests, NULL, NULL);
+}

@@ -1,0 +1,358 @@
+/* The emulated link: it loses nothing, is never faster than it should be, and obeys. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "tests/lib/rigs/wanlink.h"
+
+enum { MEGA = 1000 * 1000 };
+
+struct setup {
+    struct wanlink *link;
+    int server, commands[2];
+    uint16_t port;
+    pthread_t thread;
+};
+
+static uint8_t data[2 * MEGA], got[2 * MEGA];
+
+static int socket_with_patience(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct timeval patience = {.tv_sec = 20};
+    assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+    return fd;
+}
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket_with_patience();
+    if (!connect(fd, (struct sockaddr *)&a, sizeof a)) return fd;
+    close(fd);
+    return -1;
+}
+
+static void *run_link(void *arg)
+{
+    struct setup *s = arg;
+    return wanlink_run(s->link, NULL) == STATUS_OK ? NULL : s;
+}
+
+static struct setup *start(double rate_mbit, double delay_ms, double jitter_ms)
+{
+    static struct setup s;
+    char to[32];
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof a;
+    s.server = socket_with_patience();
+    assert_int_equal(bind(s.server, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(s.server, 8), 0);
+    assert_int_equal(getsockname(s.server, (struct sockaddr *)&a, &size), 0);
+    assert_int_equal(pipe(s.commands), 0);
+    snprintf(to, sizeof to, "127.0.0.1:%u", ntohs(a.sin_port));
+    struct wanlink_options o = {.listen = "127.0.0.1:0",
+                                .to = to,
+                                .rate_mbit = rate_mbit,
+                                .delay_ms = delay_ms,
+                                .jitter_ms = jitter_ms,
+                                .queue_ms = 50,
+                                .control_fd = s.commands[0]};
+    assert_int_equal(wanlink_create(&s.link, &o, &s.port, NULL), STATUS_OK);
+    assert_int_equal(pthread_create(&s.thread, NULL, run_link, &s), 0);
+    for (size_t i = 0; i < sizeof data; i += 8) {
+        uint64_t v = rng_u64(1, RNG_TEST, i);
+        memcpy(data + i, &v, sizeof v);
+    }
+    return &s;
+}
+
+static void command(struct setup *s, const char *line)
+{
+    assert_int_equal(write(s->commands[1], line, strlen(line)), strlen(line));
+}
+
+static struct wanlink_totals stop(struct setup *s)
+{
+    void *failed;
+    command(s, "quit\n");
+    pthread_join(s->thread, &failed);
+    assert_null(failed);
+    struct wanlink_totals totals = wanlink_totals(s->link);
+    wanlink_destroy(s->link);
+    close(s->server);
+    close(s->commands[0]);
+    close(s->commands[1]);
+    assert_int_equal(mem_live_bytes(), 0);
+    return totals;
+}
+
+static void pair(struct setup *s, int fds[2])
+{
+    fds[0] = connect_to(s->port);
+    fds[1] = accept(s->server, NULL, NULL);
+    assert_true(fds[0] >= 0 && fds[1] >= 0);
+    struct timeval patience = {.tv_sec = 20};
+    assert_int_equal(setsockopt(fds[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+}
+
+static size_t read_whole(int fd, uint8_t *out, size_t n)
+{
+    size_t have = 0;
+    for (ssize_t k; have < n && (k = recv(fd, out + have, n - have, 0)) > 0;) have += (size_t)k;
+    return have;
+}
+
+struct job {
+    int fd;
+    size_t size;
+};
+
+static void *send_whole(void *arg)
+{
+    struct job *job = arg;
+    for (size_t sent = 0; sent < job->size;) {
+        ssize_t n = send(job->fd, data + sent, job->size - sent, MSG_NOSIGNAL);
+        if (n <= 0) return job;
+        sent += (size_t)n;
+    }
+    shutdown(job->fd, SHUT_WR);
+    return NULL;
+}
+
+/* Send data[n] through the link; seconds until all of it and the end of it are there. */
+static double transfer(int from, int to, size_t n)
+{
+    struct job job = {from, n};
+    pthread_t thread;
+    uint64_t start_us = clock_monotonic_us();
+    assert_int_equal(pthread_create(&thread, NULL, send_whole, &job), 0);
+    assert_int_equal(read_whole(to, got, sizeof got < n + 1 ? n : n + 1), n);
+    double seconds = (double)(clock_monotonic_us() - start_us) / 1e6;
+    void *failed;
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    assert_memory_equal(got, data, n);
+    return seconds;
+}
+
+static void close_pair(int fds[2])
+{
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void test_whole_and_both_ways(void **state)
+{
+    (void)state;
+    struct setup *s = start(0, 0, 2);
+    int a[2], b[2];
+    pair(s, a);
+    pair(s, b);
+    transfer(a[0], a[1], sizeof data);
+    transfer(a[1], a[0], sizeof data); /* half closed: the other half still works */
+    transfer(b[1], b[0], 1000);
+    transfer(b[0], b[1], 0);
+    close_pair(a);
+    close_pair(b);
+    struct wanlink_totals totals = stop(s);
+    assert_int_equal(totals.connections, 2);
+    assert_int_equal(totals.up, sizeof data);
+    assert_int_equal(totals.down, sizeof data + 1000);
+}
+
+/* Lower bounds are physics and hold each time. What comes late on a busy machine need not be the link's doing: one of
+ * TRIALS within the upper bound shows what the link does. */
+enum { TRIALS = 20 };
+
+static double round_trip(const int fds[2])
+{
+    uint64_t start_us = clock_monotonic_us();
+    assert_int_equal(send(fds[0], "x", 1, 0), 1);
+    assert_int_equal(read_whole(fds[1], got, 1), 1);
+    assert_int_equal(send(fds[1], "y", 1, 0), 1);
+    assert_int_equal(read_whole(fds[0], got, 1), 1);
+    return (double)(clock_monotonic_us() - start_us) / 1e6;
+}
+
+/* Seconds of 1 MB through a new connection, the first that is within the bounds. */
+static void test_megabyte(struct setup *s, double least, double most)
+{
+    double t = 0;
+    for (int i = 0; i < TRIALS && (!i || t > most); i++) {
+        int a[2];
+        pair(s, a);
+        t = transfer(a[0], a[1], MEGA);
+        close_pair(a);
+        if (t < least) break;
+    }
+    if (t < least || t > most) fail_msg("1 MB took %.3f s, not %.3f to %.3f", t, least, most);
+}
+
+static void test_rate_and_delay(void **state)
+{
+    (void)state;
+    struct setup *s = start(40, 30, 0);
+    int a[2];
+    test_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, and 30 ms on the way */
+    pair(s, a);
+    double t = round_trip(a);
+    for (int i = 1; i < TRIALS && t > 0.5; i++) t = round_trip(a);
+    if (t < 0.060 || t > 0.5) fail_msg("a round trip took %.3f s", t);
+    close_pair(a);
+    command(s, "delay 0\nrate 400\n");
+    test_megabyte(s, 0.015, 0.19);
+    stop(s);
+}
+
+/* Seconds of a small message through one connection while a big one is under way in another. */
+static double behind_a_big_one(struct setup *s)
+{
+    int a[2], b[2];
+    pair(s, a);
+    pair(s, b);
+    struct job job = {a[0], MEGA};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, send_whole, &job), 0);
+    usleep(100 * 1000);
+    uint64_t start_us = clock_monotonic_us();
+    assert_int_equal(send(b[0], "urgent", 6, 0), 6);
+    assert_int_equal(read_whole(b[1], got, 6), 6);
+    double t = (double)(clock_monotonic_us() - start_us) / 1e6;
+    assert_int_equal(read_whole(a[1], got, MEGA), MEGA);
+    pthread_join(thread, NULL);
+    close_pair(a);
+    close_pair(b);
+    return t;
+}
+
+/* Two connections share the line; the small one does not wait for the whole of the big one, which takes 400 ms. */
+static void test_sharing(void **state)
+{
+    (void)state;
+    struct setup *s = start(20, 0, 0);
+    double t = behind_a_big_one(s);
+    for (int i = 1; i < TRIALS && t > 0.2; i++) t = behind_a_big_one(s);
+    if (t > 0.2) fail_msg("a small message waited %.3f s behind a big one", t);
+    stop(s);
+}
+
+/* Nothing comes through for 300 ms. When it does, the link had not heard of the stall yet, and is told again. */
+static bool stalls(struct setup *s, const int fds[2], int trial)
+{
+    struct timeval soon = {.tv_usec = 300 * 1000}, later = {.tv_sec = 20};
+    command(s, "stall\n");
+    usleep((useconds_t)(50 * (trial + 1)) * 1000);
+    assert_int_equal(send(fds[1], "z", 1, 0), 1);
+    assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
+    bool still = recv(fds[0], got, 1, 0) == -1;
+    command(s, "go\n");
+    assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &later, sizeof later), 0);
+    if (still) assert_int_equal(read_whole(fds[0], got, 1), 1);
+    return still;
+}
+
+static void test_stall(void **state)
+{
+    (void)state;
+    struct setup *s = start(0, 0, 0);
+    int a[2];
+    double t = 0;
+    for (int i = 0; i < TRIALS && (t < 0.2 || t > 3); i++) {
+        pair(s, a);
+        command(s, "stall 0.3\n");
+        usleep(50 * 1000);
+        t = transfer(a[0], a[1], 1000);
+        close_pair(a);
+    }
+    if (t < 0.2 || t > 3) fail_msg("a stall of 0.3 s took %.3f s", t);
+    pair(s, a);
+    bool still = false;
+    for (int i = 0; i < TRIALS && !still; i++) still = stalls(s, a, i);
+    assert_true(still);
+    close_pair(a);
+    stop(s);
+}
+
+/* Who hangs up with something unread resets the connection; its last words travel before that. */
+static void test_reset_comes_last(void **state)
+{
+    (void)state;
+    struct setup *s = start(0, 50, 0);
+    int a[2];
+    pair(s, a);
+    assert_int_equal(send(a[1], "unread", 6, 0), 6);
+    assert_int_equal(recv(a[0], got, 1, MSG_PEEK), 1); /* it is there */
+    assert_int_equal(send(a[0], "farewell", 8, 0), 8);
+    close(a[0]);
+    assert_int_equal(read_whole(a[1], got, 8), 8);
+    assert_memory_equal(got, "farewell", 8);
+    assert_int_equal(recv(a[1], got, 1, 0), -1);
+    close(a[1]);
+    stop(s);
+}
+
+static void test_cut_and_down(void **state)
+{
+    (void)state;
+    struct setup *s = start(0, 0, 0);
+    int a[2], b[2];
+    pair(s, a);
+    assert_int_equal(send(a[0], "x", 1, 0), 1);
+    assert_int_equal(read_whole(a[1], got, 1), 1);
+    command(s, "cut\n");
+    assert_int_equal(recv(a[0], got, 1, 0), -1); /* reset, not closed */
+    assert_int_equal(recv(a[1], got, 1, 0), -1);
+    pair(s, b);
+    assert_true(transfer(b[0], b[1], 1000) < 5);
+    command(s, "down\n");
+    assert_int_equal(recv(b[0], got, 1, 0), -1);
+    assert_int_equal(connect_to(s->port), -1);
+    close_pair(b);
+    command(s, "nonsense\nup\n");
+    for (int i = 0, fd = -1; i < TRIALS && fd < 0; i++) { /* until the link has heard of it */
+        usleep(100 * 1000);
+        fd = connect_to(s->port);
+        if (fd >= 0) close(fd), close(accept(s->server, NULL, NULL));
+    }
+    pair(s, b);
+    transfer(b[0], b[1], 1000);
+    close(s->server); /* the far end is gone: who dials is told */
+    s->server = socket_with_patience();
+    int fd = connect_to(s->port);
+    assert_true(fd < 0 || recv(fd, got, 1, 0) <= 0);
+    if (fd >= 0) close(fd);
+    close_pair(a);
+    close_pair(b);
+    stop(s);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_and_both_ways),
+        cmocka_unit_test(test_rate_and_delay),
+        cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_reset_comes_last),
+        cmocka_unit_test(test_cut_and_down),
+    };
+    return cmocka_run_group_tests_name("wanlink", tests, NULL, NULL);
+}

@@ -1,0 +1,458 @@
+/* Models of billions of parameters, of which a machine that runs tests has the description only: layouts, memory that
+ * is planned, messages, the machines that count bytes, files with holes. Numbers are more than 32 bits hold.
+ * ctest: labels=asan */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/config/config.h"
+#include "common/os/fileio.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/tensor/safetensors.h"
+#include "common/tensor/tokens.h"
+#include "compress/codec.h"
+#include "compress/relay.h"
+#include "coordinator/round/lease.h"
+#include "coordinator/outer/outer_state.h"
+#include "coordinator/ledger/record.h"
+#include "coordinator/engine/serve.h"
+#include "coordinator/ledger/store.h"
+#include "coordinator/engine/upload.h"
+#include "tests/lib/store/tmpdir.h"
+#include "wire/object.h"
+#include "worker/replica/batch.h"
+#include "worker/model/model.h"
+#include "worker/outer/outer_bytes.h"
+#include "worker/inner/shard.h"
+#include "worker/sync/sync.h"
+#include "worker/train_impl.h"
+
+#define G ((uint64_t)1 << 30)
+
+static struct config config;
+
+/* The layout of a model, cut as a run would. */
+static void lay_out(struct layout *layout, struct model_config *model, const char *const *settings)
+{
+    struct config_sources sources;
+    struct err err = {0};
+    config_defaults(&config, &sources);
+    for (; *settings; settings++)
+        if (config_set(&config, &sources, *settings, CONFIG_FLAG, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (config_resolve(&config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    const struct model_family *family = model_family_find(config.model.family);
+    *model = model_config_of(&config);
+    layout_init(layout);
+    if (family->layout(model, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (model_cut(family, &config, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+#define LAY_OUT(layout, model, ...) lay_out(layout, model, (const char *const[]){__VA_ARGS__, NULL})
+
+static void expect_tiled(const struct layout *layout)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        assert_int_equal(layout->tensors[i].offset, at);
+        at += layout->tensors[i].count;
+    }
+    assert_int_equal(at, layout->n_params);
+    at = 0;
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        assert_int_equal(layout->fragments[i].offset, at);
+        at += layout->fragments[i].count;
+    }
+    assert_int_equal(at, layout->n_params);
+}
+
+static void expect_travels(const struct layout *layout)
+{
+    struct layout other;
+    size_t size = layout_encoded_size(layout);
+    uint8_t *bytes = mem_alloc(1, size);
+    struct writer w = writer_of(bytes, size);
+    layout_encode(layout, &w);
+    struct reader r = reader_of(bytes, size);
+    layout_init(&other);
+    assert_int_equal(layout_decode(&other, &r), STATUS_OK);
+    assert_int_equal(layout_hash(&other), layout_hash(layout));
+    expect_tiled(&other);
+    layout_finish(&other);
+    mem_free(bytes);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    struct layout layout;
+    struct model_config model;
+    LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
+    assert_int_equal(layout.n_params, 8030261248);
+    expect_tiled(&layout);
+    expect_travels(&layout);
+    layout_finish(&layout);
+    /* 16 layers of 4 + 3 * 4 squares of 16384; the words are 2^24 * 16384 */
+    LAY_OUT(&layout, &model, "model.family=llama", "model.n_layer=16", "model.n_embd=16384", "model.n_head=128",
+            "model.ffn=65536", "model.vocab_size=16777216", "data.tokenizer=none", "train.fragments=1");
+    assert_int_equal(layout.n_params, 64 * G + 256 * G + 33 * 16384);
+    assert_int_equal(layout.n_fragments, 1);
+    expect_tiled(&layout);
+    expect_travels(&layout);
+    layout_finish(&layout);
+    LAY_OUT(&layout, &model, "model.n_layer=2", "model.n_embd=65536", "model.n_head=512", "data.tokenizer=none",
+            "model.vocab_size=131072");
+    assert_int_equal(layout.n_params, 2 * (12 * 4 * G + 13 * 65536) + (131072 + 128 + 2) * (uint64_t)65536);
+    expect_tiled(&layout);
+    layout_finish(&layout);
+}
+
+/* Activations of a micro-step of 2^18 tokens, with everything kept: of each layer 6C + 2K + 2F + F numbers a token, the
+ * log-sum-exps and two norms; besides, the stream, the final norm, gradients, angles. */
+static void test_activations(void **state)
+{
+    (void)state;
+    struct layout layout;
+    struct model_config model;
+    LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
+    const struct model_family *family = model_family_find("llama");
+    const uint64_t n = 1 << 18, c = 4096, kv = 1024, f = 14336;
+    uint64_t layers = 32 * n * (4 * (6 * c + 2 * kv + 3 * f) + 4 * 32 + 2 * 4);
+    uint64_t rest = n * 4 * (5 * c + (c + 2 * kv) + f + 1) + 8192 * (uint64_t)128 * 4;
+    assert_int_equal(family->memory(&model, 4, 32, 8192, MODEL_LOSS | MODEL_TRAIN), layers + rest);
+    layout_finish(&layout);
+}
+
+static void test_shards(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 8; ranks += 7) {
+        struct shard_map map = shard_map_make(64 * G + 5, ranks, 0);
+        uint64_t sum = 0, at = 0;
+        for (uint32_t b = 0; b < map.n_buckets; b++)
+            for (uint32_t r = 0; r < ranks; r++) {
+                struct shard_part part = shard_part_of(&map, r, b);
+                if (part.count) assert_int_equal(part.offset, at);
+                at += part.count;
+                sum += part.count;
+                assert_true(part.state + part.count <= shard_floats(&map));
+            }
+        assert_int_equal(sum, 64 * G + 5);
+        assert_true(map.n_buckets <= SHARD_BUCKETS_MAX);
+    }
+}
+
+/* What the outer path will take is counted without taking it: of one fragment of 320 G parameters, whose payload lies
+ * in memory once more for a byte stage. */
+static void test_outer_memory(void **state)
+{
+    (void)state;
+    struct layout layout;
+    struct model_config model;
+    struct replica_outer outer;
+    struct err err = {0};
+    uint64_t bytes, theta;
+    LAY_OUT(&layout, &model, "model.family=llama", "model.n_layer=16", "model.n_embd=16384", "model.n_head=128",
+            "model.ffn=65536", "model.vocab_size=16777216", "data.tokenizer=none", "train.fragments=1",
+            "codec.up=fp32+lz4", "codec.down=fp32", "outer.optimizer=sgd");
+    theta = 4 * layout.n_params;
+    if (outer_state_bytes(&bytes, &config, &layout, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_true(bytes > 5 * theta && bytes < 5 * theta + theta / 64); /* theta, sum, delta, opened, `between` */
+    if (outer_bytes(&outer, &config, &layout, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_true(outer.host.messages > 4 * theta && outer.host.messages < 4 * theta + theta / 64);
+    layout_finish(&layout);
+}
+
+/* --- messages, objects, records ----------------------------------------------------------------------------------- */
+
+static void pass(const struct msg *m, struct msg *out)
+{
+    static uint8_t bytes[WIRE_HEADER + 65536];
+    size_t size;
+    struct err err = {0};
+    assert_int_equal(msg_encode(m, bytes, sizeof bytes, &size), STATUS_OK);
+    if (msg_decode(out, bytes, size, &err) != STATUS_OK) fail_msg("%s", err.msg);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    struct msg m = {.type = MSG_OFFER, .offer = {.form = 0, .bytes = 32 * G + 1, .tokens = 40 * G, .steps = 1}}, back;
+    pass(&m, &back);
+    assert_true(back.offer.bytes == 32 * G + 1 && back.offer.tokens == 40 * G);
+    m = (struct msg){.type = MSG_CREDIT, .credit = {.have = 31 * G + 3, .upto = 32 * G + 5}};
+    pass(&m, &back);
+    assert_true(back.credit.have == 31 * G + 3 && back.credit.upto == 32 * G + 5);
+    m = (struct msg){.type = MSG_GET, .get = {.kind = OBJECT_SNAPSHOT, .offset = 16 * G + 7, .length = 32 * G}};
+    pass(&m, &back);
+    assert_true(back.get.offset == 16 * G + 7 && back.get.length == 32 * G);
+    m = (struct msg){.type = MSG_CHUNK, .chunk = {.offset = 30 * G + 9, .total = 32 * G, .data = (const uint8_t *)"abc",
+                                                  .size = 3, .crc = crc32c(0, "abc", 3)}};
+    pass(&m, &back);
+    assert_true(back.chunk.offset == 30 * G + 9 && back.chunk.total == 32 * G);
+}
+
+static void test_objects(void **state)
+{
+    (void)state;
+    uint8_t bytes[256];
+    struct snapshot_head head = {.count = 8 * G + 1, .version = 5, .hash = 7}, head_back;
+    snapshot_head_encode(&head, bytes);
+    assert_int_equal(snapshot_head_decode(&head_back, bytes, sizeof bytes), STATUS_OK);
+    assert_int_equal(head_back.count, 8 * G + 1);
+    struct update u = {.version = 1, .codec = "fp32", .payload_size = 32 * G + 4}, u_back;
+    assert_int_equal(update_encoded_size(&u), 32 * G + 4 + 54 + 4);
+    uint64_t sizes[2] = {5 * G, 6 * G + 1}, from, to;
+    assert_int_equal(relay_range((const uint8_t *)sizes, sizeof sizes, 2, 1, &from, &to), STATUS_OK);
+    assert_true(from == 16 + 5 * G && to == 16 + 11 * G + 1);
+    u.payload = bytes;
+    u.payload_size = 16;
+    size_t size, at;
+    assert_int_equal(update_encode(&u, bytes, sizeof bytes, &size), STATUS_OK);
+    const uint64_t huge = 32 * G + 4;
+    memcpy(bytes + size - 4 - 16 - 8, &huge, 8);
+    assert_int_equal(update_peek(&u_back, NULL, 0, bytes, size - 20, &at), STATUS_OK);
+    assert_true(u_back.payload_size == huge && at == size - 20);
+    struct record_delta delta = {.part = {.bytes = 32 * G + 8, .tokens = 9 * G}}, delta_back;
+    struct writer w = writer_of(bytes, sizeof bytes);
+    record_delta_encode(&delta, &w);
+    assert_int_equal(record_delta_decode(&delta_back, bytes, RECORD_DELTA_HEAD), STATUS_OK);
+    assert_true(delta_back.part.bytes == 32 * G + 8 && delta_back.part.tokens == 9 * G);
+}
+
+/* --- machines ----------------------------------------------------------------------------------------------------- */
+
+/* The coordinator's side of an upload and of a download. */
+static void test_coordinator_flow(void **state)
+{
+    (void)state;
+    struct upload up = {0};
+    const struct msg_offer offer = {.bytes = 32 * G, .round = 3};
+    upload_start(&up, &offer, 0);
+    up.have = up.upto = 20 * G;
+    assert_true(upload_extend(&up) && up.upto == 20 * G + UPLOAD_WINDOW);
+    struct msg_chunk chunk = {.key = 3, .offset = 20 * G, .total = 32 * G, .data = (const uint8_t *)"abcd", .size = 4,
+                              .crc = crc32c(0, "abcd", 4)};
+    assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
+    assert_true(up.have == 20 * G + 4 && !upload_complete(&up));
+    up.have = 32 * G - 4;
+    chunk.offset = 32 * G - 4;
+    assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
+    assert_true(upload_complete(&up));
+
+    struct serve serve = {0};
+    struct serve_item item;
+    uint64_t size;
+    const struct msg_get get = {.kind = OBJECT_SNAPSHOT, .offset = 17 * G, .length = 20 * G};
+    assert_true(serve_add(&serve, &get, 32 * G));
+    assert_true(serve_next(&serve, &item, &size) && item.at == 17 * G && item.end == 32 * G && size == SERVE_CHUNK);
+    serve_sent(&serve, &item, 15 * G - 1);
+    assert_true(serve_next(&serve, &item, &size) && item.at == 32 * G - 1 && size == 1);
+}
+
+/* The worker's: a delta of 32 GB under credit, and an update of as much. */
+static void test_worker_flow(void **state)
+{
+    (void)state;
+    static struct sync s;
+    struct msg_welcome welcome = {.session = 1, .worker_id = 2, .heartbeat_ms = 1000, .n_fragments = 1, .resume = true};
+    const uint64_t bytes[] = {32 * G}, versions[] = {4};
+    struct sync_action a;
+    sync_init(&s, 0, 1);
+    while (sync_poll(&s, 1, &a)) continue; /* HELLO */
+    assert_true(sync_on_config(&s, 2));
+    sync_configured(&s, false, 1, versions, 3);
+    while (sync_poll(&s, 3, &a)) continue; /* JOIN */
+    welcome.current[0].version = welcome.snapshot[0].version = 4;
+    assert_true(sync_on_welcome(&s, &welcome, 4));
+    sync_work_ready(&s, 6, bytes, 5);
+    sync_on_credit(&s, &(struct msg_credit){.round = 6, .have = 0, .upto = 1}, 6);
+    sync_on_credit(&s, &(struct msg_credit){.round = 6, .have = 21 * G, .upto = 21 * G + 5}, 7);
+    bool sent = false;
+    for (int i = 0; i < 8 && sync_poll(&s, 8, &a); i++) {
+        if (a.type != SYNC_SEND_CHUNK) continue;
+        sent = true;
+        assert_true(a.offset == 21 * G && a.length == 5);
+    }
+    assert_true(sent);
+    sync_on_credit(&s, &(struct msg_credit){.round = 6, .have = 32 * G, .upto = 32 * G}, 9);
+    assert_int_equal(s.f[0].upload, SYNC_UPLOAD_DELIVERED);
+    s.f[0].have = s.f[0].requested = 19 * G;
+    s.f[0].total = 32 * G;
+    s.f[0].get_at = 0;
+    sent = false;
+    for (int i = 0; i < 8 && sync_poll(&s, 10, &a); i++) {
+        if (a.type != SYNC_SEND_GET) continue;
+        sent = true;
+        assert_true(a.offset == 19 * G && a.length <= SYNC_WINDOW);
+    }
+    assert_true(sent);
+}
+
+/* Deltas on their way in, of 64 workers at a time: none over another, all before ext4's largest file ends. */
+static void test_spool(void **state)
+{
+    (void)state;
+    enum { WORKERS = 64 };
+    struct layout layout;
+    struct model_config model;
+    struct err err = {0};
+    LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none", "codec.up=fp32", "codec.down=fp32");
+    struct outer_state s = {.config = &config, .layout = &layout};
+    s.fragments = mem_alloc(layout.n_fragments, sizeof *s.fragments);
+    for (uint32_t f = 0; f < layout.n_fragments; f++)
+        if (codec_create_for_fragment(&s.fragments[f].up, "fp32", &layout, f, &err) != STATUS_OK)
+            fail_msg("%s", err.msg);
+    uint64_t end = 0;
+    for (uint32_t slot = 0; slot < WORKERS; slot++)
+        for (uint32_t f = 0; f < layout.n_fragments; f++) {
+            uint64_t at = outer_state_spool_at(&s, slot, f);
+            assert_true(at >= end && at % SPOOL_ALIGN == 0);
+            end = at + codec_bound(s.fragments[f].up);
+        }
+    assert_true(end >= 4 * layout.n_params * WORKERS && end < (uint64_t)1 << 44);
+    outer_state_finish(&s);
+    layout_finish(&layout);
+}
+
+/* --- samples ------------------------------------------------------------------------------------------------------ */
+
+/* Positions in the order of samples of a run of 10^13 tokens, its windows, and what a worker makes of its ranges. */
+static void test_samples(void **state)
+{
+    (void)state;
+    struct lease_book book;
+    struct wire_range ranges[WIRE_RANGES_MAX];
+    uint32_t n;
+    lease_book_init(&book);
+    for (uint64_t round = 0; round < 3; round++) {
+        struct lease_plan plan = lease_plan_start(&book);
+        assert_int_equal(lease_plan_take(&plan, 9 * G, ranges, &n), STATUS_OK);
+        assert_int_equal(lease_take(&book, 0, round, ranges, n), STATUS_OK);
+        assert_true(n == 1 && ranges[0].start == round * 9 * G && ranges[0].count == 9 * G);
+    }
+    struct lease_plan two = lease_plan_start(&book);
+    for (int i = 0; i < 2; i++) assert_int_equal(lease_plan_take(&two, 9 * G, ranges, &n), STATUS_OK);
+    assert_true(n == 1 && ranges[0].start == 36 * G);
+    assert_int_equal(lease_return(&book, 0, 1), STATUS_OK);
+    assert_int_equal(lease_outstanding(&book), 18 * G);
+    assert_int_equal(lease_check(&book), STATUS_OK);
+    lease_book_finish(&book);
+
+    const struct msg_assign task = {.n_ranges = 2, .ranges = {{9 * G, 5 * G}, {40 * G, 1000}}};
+    uint64_t counters[4];
+    assert_true(train_fill_counters(&task, 5 * G - 2, counters, 4));
+    assert_true(counters[0] == 14 * G - 2 && counters[2] == 40 * G && counters[3] == 40 * G + 1);
+
+    struct batch_source source = {.n_samples = 10 * G + 7, .seq = 1000, .in_order = true};
+    assert_int_equal(batch_window(&source, 3 * source.n_samples + 9 * G), 9 * G);
+    source.in_order = false;
+    uint64_t high = 0;
+    for (uint64_t k = 0; k < 64; k++) {
+        uint64_t window = batch_window(&source, 5 * source.n_samples + k);
+        assert_true(window < source.n_samples);
+        high += window > 4 * G;
+    }
+    assert_true(high > 16);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* A file of holes, `size` bytes long. */
+static int sparse(const char *path, uint64_t size)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    if (ftruncate(fd, (off_t)size)) skip();
+    return fd;
+}
+
+static void put_at(int fd, uint64_t at, const void *bytes, size_t n)
+{
+    assert_int_equal(pwrite(fd, bytes, n, (off_t)at), n);
+}
+
+/* A tensor of 2^33 numbers behind another: a checkpoint, read at its end. */
+static void test_safetensors(void **state)
+{
+    (void)state;
+    char text[256], path[FILEIO_PATH_MAX];
+    const uint64_t shape[2] = {1 << 17, 1 << 16}, one[1] = {16}, size = (8 * G + 16) * 4;
+    struct layout layout;
+    struct store *store;
+    struct err err = {0};
+    layout_init(&layout);
+    assert_int_equal(layout_add(&layout, "a", 1, one, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+    assert_int_equal(layout_add(&layout, "b", 2, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+    assert_int_equal(layout_split(&layout, 0), STATUS_OK);
+    tmpdir_put("run/checkpoints/round_000000/config.json", "");
+    int n = snprintf(text, sizeof text, "{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64]},"
+                     "\"b\":{\"dtype\":\"F32\",\"shape\":[131072,65536],\"data_offsets\":[64,%llu]}}",
+                     (unsigned long long)size);
+    const uint64_t length = (uint64_t)n;
+    snprintf(path, sizeof path, "%s", tmpdir_path("run/checkpoints/round_000000/model.safetensors"));
+    int fd = sparse(path, 8 + length + size);
+    const float last[2] = {2.5f, -3.5f};
+    put_at(fd, 0, &length, 8);
+    put_at(fd, 8, text, length);
+    put_at(fd, 8 + length + size - sizeof last, last, sizeof last);
+    close(fd);
+    if (store_disk_open(&store, tmpdir_path("run"), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    float got[2];
+    if (store->ops->snapshot_theta_read(store, 0, &layout, layout.n_params - 2, got, 2, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    assert_memory_equal(got, last, sizeof last);
+    const char word[] = "far";
+    char back[sizeof word];
+    assert_int_equal(store->ops->spool_write(store, 8192 * G - 2, word, sizeof word, &err), STATUS_OK);
+    assert_int_equal(store->ops->spool_read(store, 8192 * G - 2, back, sizeof back, &err), STATUS_OK);
+    assert_string_equal(back, word);
+    store->ops->close(store);
+    layout_finish(&layout);
+}
+
+/* The largest shard there can be, of tokens of 4 bytes. */
+static void test_shard(void **state)
+{
+    (void)state;
+    const uint32_t head[3] = {20240801, 7, INT32_MAX}, tail[3] = {70001, 70002, 70003};
+    const uint64_t size = TOKENS_HEADER_BYTES + 4 * (uint64_t)INT32_MAX;
+    struct tokens tokens = {0};
+    struct err err = {0};
+    uint32_t window[3];
+    int fd = sparse(tmpdir_path("train_000000.bin"), size);
+    put_at(fd, 0, head, sizeof head);
+    put_at(fd, size - sizeof tail, tail, sizeof tail);
+    close(fd);
+    if (tokens_open(&tokens, tmpdir_path("train_*.bin"), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(tokens_samples(&tokens, 2), INT32_MAX / 2);
+    assert_int_equal(tokens_window(&tokens, 2, INT32_MAX / 2 - 1, window), 70003);
+    assert_memory_equal(window, tail, sizeof tail);
+    assert_int_equal(tokens_check_window(&tokens, 2, INT32_MAX / 2 - 1, 70003, &err), STATUS_INVALID);
+    tokens_close(&tokens);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_outer_memory),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_coordinator_flow),
+        cmocka_unit_test(test_worker_flow),
+        cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test_setup_teardown(test_safetensors, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_shard, tmpdir_make, tmpdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

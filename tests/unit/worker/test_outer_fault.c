@@ -1,0 +1,77 @@
+/* What a worker does with values that no run takes: those it sees itself, and those the coordinator refuses. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/rigs/scripted.h"
+
+static struct scripted *const s = &scripted;
+
+static void test_not_finite_is_never_sent(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    for (int times = 1; times <= 3; times++) {
+        int before = s->offers;
+        assert_true(scripted_until_training());
+        outer_loop_train_begin(s->loop, s->now);
+        memcpy(s->params, outer_loop_params(s->loop), sizeof s->params);
+        s->params[2500] = times == 2 ? INFINITY : NAN;
+        s->inner[0] = 99;
+        struct outer_result r = {.values = s->params, .tokens = 32, .steps = 4, .loss_sum = 3};
+        assert_int_equal(outer_loop_train_done(s->loop, &r, s->now), STATUS_NONFINITE);
+        assert_true(s->inner[0] == 0);
+        assert_int_equal(s->offers, before);
+        assert_int_equal(s->leaves, times);
+        scripted_check_nothing_lost();
+    }
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
+}
+
+/* What is finite and still refused for its values does not come back with the residual; a round that is taken between
+ * two of them makes the count begin anew. */
+static void test_too_large_is_sent_once(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    s->inner[0] = 0;
+    for (int times = 1; times <= 5; times++) {
+        assert_true(scripted_until_training());
+        scripted_train();
+        assert_true((s->inner[0] == 1) == (times != 3)); /* begun anew, but behind the round that was taken */
+        s->inner[0] = 99;
+        s->reject = times == 2 ? 0 : REJECT_NONFINITE;
+        s->no_work = true;
+        scripted_train_done();
+        scripted_pass(1000000);
+        s->no_work = false;
+        assert_true(s->inner[0] == 99); /* a step may be under way */
+        if (times == 5) break;
+        assert_int_not_equal(outer_loop_want(s->loop), OUTER_FAILED);
+        for (uint32_t f = 0; f < SCRIPTED_F && times != 2; f++) {
+            const struct feedback *fb = &s->loop->f[f].fb;
+            assert_false(fb->pending);
+            for (size_t i = 0; i < fb->count; i++) assert_true(fb->residual[i] == 0);
+        }
+    }
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED); /* the third in a row */
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_not_finite_is_never_sent, scripted_teardown),
+        cmocka_unit_test_teardown(test_too_large_is_sent_once, scripted_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,546 @@
+/* The outer loop against a coordinator of a hundred lines that does what the test tells it: joining fresh, from a
+ * snapshot and from a saved state, uploads that break off, refusals, wrong hashes, and any of it on a network
+ * that loses and doubles messages. What the worker sent plus what it keeps back must always be what it computed. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "tests/lib/rigs/scripted.h"
+
+static struct scripted *const s = &scripted;
+
+static void test_fresh_join_makes_version_0(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    assert_true(scripted_until_training());
+    assert_int_equal(s->snapshot_gets, 0);
+    scripted_check_theta();
+    scripted_rounds(5);
+    scripted_check_theta();
+    scripted_check_nothing_lost();
+    assert_int_equal(s->top[0], 5);
+    assert_int_equal(s->saves, 5);
+    assert_int_equal(s->joins, 1);
+}
+
+static void test_lossless_sends_parameters(void **state)
+{
+    (void)state;
+    scripted_begin("fp32");
+    scripted_rounds(3);
+    assert_int_equal(s->offered[0].form, DELTA_PARAMETERS);
+    scripted_check_theta();
+    scripted_check_nothing_lost();
+}
+
+static void test_version_0_of_other_weights_is_downloaded(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    s->theta[1][0][5] = 3.25f; /* init_from: not what the seed gives */
+    s->hash_at[1][0] = hash_floats(NULL, s->theta[1][0], s->layout.fragments[1].count);
+    assert_true(scripted_until_training());
+    assert_int_equal(s->snapshot_gets, 1);
+    scripted_check_theta();
+}
+
+static void test_late_joiner_takes_snapshot_and_log(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    for (int v = 0; v < 6; v++)
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 4;
+    assert_true(scripted_until_training());
+    assert_int_equal(s->snapshot_gets, SCRIPTED_F);
+    scripted_check_theta();
+    assert_int_equal(outer_loop_assignment(s->loop)->round, 6);
+}
+
+static void test_killed_after_saving_offers_the_same_bytes(void **state)
+{
+    (void)state;
+    uint32_t crc;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    s->hold_merge = true;
+    scripted_train();
+    scripted_train_done();
+    scripted_pass(2000000);
+    crc = s->offered[0].crc;
+    assert_int_equal(s->loop->sync.state, WORKER_WAITING);
+    scripted_worker_kill();
+    scripted_worker_up();
+    float was = s->inner[0];
+    assert_true(was == 0);
+    scripted_pass(5000000);
+    assert_int_equal(s->offered[0].crc, crc);
+    assert_true(s->inner[0] == 3);
+    s->hold_merge = false;
+    s->part_have[0] = s->part_have[1] = 0; /* the coordinator had lost it, too */
+    scripted_pass(60000000);
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR - 1);
+    scripted_check_theta();
+    scripted_check_nothing_lost();
+}
+
+/* A worker killed while it trains recomputes the same round from the same state: the run's parameters do not change. */
+static void test_kills_do_not_change_the_run(void **state)
+{
+    (void)state;
+    uint64_t hashes[2];
+    for (int kills = 0; kills < 2; kills++) {
+        if (kills) scripted_end();
+        scripted_begin("int8:256");
+        for (int i = 0; i < 8; i++) {
+            scripted_rounds(1);
+            if (!kills) continue;
+            assert_true(scripted_until_training());
+            if (i % 2) scripted_train();
+            scripted_worker_kill();
+            scripted_worker_up();
+        }
+        assert_true(scripted_until_training());
+        hashes[kills] = s->hash_at[0][8];
+    }
+    assert_int_equal(hashes[0], hashes[1]);
+}
+
+static void test_upload_resumes_after_restart_of_the_coordinator(void **state)
+{
+    (void)state;
+    scripted_begin("fp32");
+    scripted_rounds(1);
+    scripted_train();
+    scripted_train_done();
+    s->mute = true; /* everything from here on is lost */
+    scripted_pass(3000000);
+    s->mute = false;
+    s->session = 1; /* it forgot the sessions, but holds half of fragment 0 */
+    s->part_have[0] = 0;
+    scripted_pass(60000000);
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR - 1);
+    assert_true(s->joins >= 2);
+    scripted_rounds(1);
+    scripted_check_theta();
+    scripted_check_nothing_lost();
+}
+
+static void test_rejection_puts_the_delta_back(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    assert_true(scripted_until_training());
+    scripted_train();
+    s->reject = REJECT_LATE;
+    s->no_work = true; /* no new work before the round closed */
+    scripted_train_done();
+    scripted_pass(1000000);
+    s->reject = 0;
+    s->no_work = false;
+    assert_int_equal(s->loop->sync.last_again, 1);
+    scripted_check_nothing_lost();                                        /* all of it is in the residual */
+    for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false); /* the round closed without it */
+    scripted_rounds(3);
+    scripted_check_theta();
+    for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_false(s->merged_round[f][2]);
+    scripted_check_nothing_lost(); /* and was sent with the next ones */
+}
+
+static void test_passed_over_is_put_back(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    s->hold_merge = true;
+    s->no_work = true;
+    scripted_train();
+    scripted_train_done();
+    scripted_pass(1000000);
+    for (uint32_t f = 0; f < SCRIPTED_F; f++) {
+        s->offered[f].round = 1;
+        scripted_publish(f, false);
+        s->merged_round[f][1] = true; /* claims "merged" although no update names it */
+    }
+    s->hold_merge = false;
+    s->no_work = false;
+    scripted_pass(5000000);
+    scripted_rounds(2);
+    scripted_check_theta();
+    scripted_check_nothing_lost();
+}
+
+static void test_wrong_hash_drops_everything_and_rejoins(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    uint64_t good = s->hash_at[0][2];
+    s->snapshot_at = 2;
+    scripted_train();
+    s->spoil_hash = true; /* of the first fragment that is merged */
+    scripted_train_done();
+    scripted_pass(3000000);
+    assert_true(s->joins >= 2);
+    assert_int_equal(good, s->hash_at[0][2]);
+    assert_true(s->snapshot_gets >= SCRIPTED_F);
+    /* The update itself carries the wrong hash: loading cannot pass it until the snapshot moves on. */
+    for (uint32_t f = 0; f < SCRIPTED_F; f++)
+        if (s->top[f] < 3) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 3;
+    scripted_pass(60000000);
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR - 1);
+    scripted_check_theta();
+}
+
+static void test_damaged_update_is_asked_for_again(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    s->spoil_payload = true;
+    scripted_publish(0, false);
+    scripted_pass(1000000);
+    assert_int_equal(outer_loop_version(s->loop, 0), 1);
+    assert_int_equal(s->joins, 1);
+    s->snapshot_at = s->oldest = 2;
+    scripted_publish(1, false);
+    scripted_pass(60000000); /* three useless copies: everything anew, from the snapshot behind it */
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR - 1);
+    scripted_check_theta();
+}
+
+static void test_damaged_snapshot_is_asked_for_again(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    for (int v = 0; v < 3; v++)
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 2;
+    s->spoil_snapshots = 1;
+    assert_true(scripted_until_training());
+    assert_int_equal(s->snapshot_gets, SCRIPTED_F + 1);
+    assert_int_equal(s->joins, 1);
+    scripted_check_theta();
+}
+
+static void test_log_gone_means_snapshot_and_no_residual(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    scripted_worker_kill();
+    for (int v = 0; v < 5; v++)
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 6;
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    for (int i = 0; i < 10; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
+}
+
+/* Saved every third round and killed two rounds later: the residual of the saved round was part of deltas that the run
+ * has merged since. Keeping it would send it twice. */
+static void test_older_state_resets_its_residual(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    s->config.checkpoint.worker_every = 3;
+    scripted_rounds(6);
+    assert_int_equal(s->saves, 2);
+    assert_true(s->loop->f[0].fb.residual[1] != 0.0f);
+    scripted_worker_kill();
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    assert_true(s->inner[0] == 4); /* of round 3 */
+    for (int i = 0; i < 500; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
+    scripted_rounds(2);
+    scripted_check_theta();
+}
+
+static void test_torn_newest_state_falls_back_to_the_older(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(4);
+    scripted_worker_kill();
+    s->stored_size[0] -= 100;
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    assert_true(s->inner[0] == 3); /* of one round earlier */
+    scripted_rounds(1);
+    scripted_check_theta();
+}
+
+static void test_state_of_another_run_is_not_used(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    scripted_worker_kill();
+    s->setup.uuid[0] ^= 1; /* its file belongs to another worker */
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    assert_true(s->inner[0] == 0);
+    scripted_check_theta();
+}
+
+/* A coordinator that does not answer is what is waited for, whatever was waited for when it did. */
+static void test_no_answer(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    scripted_train();
+    scripted_train_done();
+    pulse_heard(outer_loop_pulse(s->loop), NULL, s->now);
+    assert_null(strstr(outer_loop_text(s->loop, s->now + 4000000), "coordinator"));
+    const char *text = outer_loop_text(s->loop, s->now + 7000000);
+    if (!strstr(text, "the coordinator, which has not answered for 7 s; then for its delta of round "))
+        fail_msg("%s", text);
+    s->loop->sync.phase = SYNC_HELLO;
+    assert_string_equal(outer_loop_text(s->loop, s->now + 8000000), "the coordinator, which has not answered for 8 s");
+}
+
+static void test_refused_for_good(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    s->refuse_hello = REFUSE_VERSION;
+    scripted_pass(1000000);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "refused by the test"));
+}
+
+/* Another coordinator at the address refuses the run of a worker that has trained: the state is not to blame. */
+static void test_another_run_at_the_address(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    s->refuse_hello = REFUSE_RUN;
+    scripted_pass(5000000);
+    struct msg unknown = {.type = MSG_REFUSE, .refuse.code = REFUSE_UNKNOWN_SESSION};
+    scripted_answer(&unknown);
+    scripted_pass(5000000);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
+    assert_true(outer_loop_refused(s->loop));
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "serves another run now"));
+}
+
+static int warnings;
+
+static void count_warnings(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    warnings += level <= LOG_WARN;
+    if (level <= LOG_WARN) assert_non_null(strstr(line, "asks again for 90 s"));
+}
+
+/* Said once, asked for some time, and let in when the other one is gone. */
+static void test_taken_name(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    s->refuse_hello = REFUSE_NAME;
+    warnings = 0;
+    log_set_level(LOG_WARN);
+    log_set_sink(count_warnings, NULL);
+    scripted_pass(60000000);
+    log_set_sink(NULL, NULL);
+    log_set_level(LOG_ERROR - 1);
+    assert_int_equal(warnings, 1);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_WAIT);
+    s->refuse_hello = 0;
+    assert_true(scripted_until_training());
+}
+
+static void test_evaluation_and_end(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    s->no_work = true; /* no new work */
+    s->loop->sync.has_task = false;
+    struct msg m = {.type = MSG_EVAL,
+                    .eval = {.eval_id = 1, .start = 2, .count = 3, .n_fragments = SCRIPTED_F, .versions = {1, 1}}};
+    scripted_answer(&m);
+    scripted_pass(200000);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_EVAL);
+    assert_int_equal(outer_loop_evaluation(s->loop)->count, 3);
+    outer_loop_eval_begin(s->loop, s->now);
+    outer_loop_eval_done(s->loop, 4.5, 24, s->now);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_WAIT);
+    m = (struct msg){.type = MSG_DONE, .done = {.n_fragments = SCRIPTED_F, .text = "all done"}};
+    scripted_answer(&m);
+    scripted_pass(200000);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_DONE);
+    assert_string_equal(outer_loop_text(s->loop, s->now), "all done");
+    assert_int_equal(s->leaves, 1);
+}
+
+static void test_bad_network(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 6; seed++) {
+        if (seed) scripted_end();
+        scripted_begin("int8:256");
+        s->draw = (uint64_t)seed << 32;
+        s->loss = 0.05 + 0.05 * seed;
+        for (int i = 0; i < 12; i++) {
+            scripted_rounds(1);
+            if (i % 5 == 4) {
+                scripted_worker_kill();
+                scripted_worker_up();
+            }
+            if (i % 5 == 2) s->session = 0; /* the coordinator forgets the sessions */
+        }
+        s->loss = 0;
+        assert_true(scripted_until_training());
+        scripted_check_theta();
+        scripted_check_nothing_lost();
+        assert_int_equal(s->merges, 2 * (int)s->top[0]); /* nothing merged twice */
+    }
+}
+
+static void test_no_allocation_after_the_layout_is_known(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    s->setup.save_begin = NULL;
+    scripted_rounds(1);
+    mem_fail_after(1);
+    s->loop->setup.save_begin = NULL; /* the test's own storage allocates */
+    scripted_rounds(3);
+    mem_fail_after(0);
+    scripted_check_theta();
+}
+
+/* Work takes time: every second look at the clock, the one behind it, finds it later. */
+enum { WORK_US = 200000, IDLE_US = 50000 };
+
+static uint64_t slow_stopwatch(void)
+{
+    static bool behind;
+    behind = !behind;
+    return s->now += behind ? 0 : WORK_US;
+}
+
+/* What the parts of a round say adds up to what it took: nothing is left out, and nothing counted twice. */
+static void test_times_add_up(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(1);
+    s->loop->setup.stopwatch_us = slow_stopwatch;
+    for (int round = 1; round < 4; round++) {
+        assert_true(scripted_until_training());
+        scripted_train();
+        s->hold_merge = round == 2;
+        s->save_us = round == 3 ? 4000000 : 0; /* delivered when it is saved */
+        uint64_t begun = s->now;
+        scripted_train_done();
+        if (s->hold_merge) scripted_pass(3000000); /* delivered long before */
+        for (uint32_t f = 0; f < SCRIPTED_F && s->hold_merge; f++) scripted_publish(f, true);
+        s->hold_merge = false;
+        while (outer_loop_times(s->loop)->round != (uint64_t)round && s->now < begun + 100000000) scripted_pass(1);
+        const struct outer_times *t = outer_loop_times(s->loop);
+        double took = (double)(s->now - begun) * 1e-6, said = t->compress_s + t->send_s + t->wait_s + t->apply_s;
+        assert_true(fabs(t->compute_s - 1e-3) < 1e-9);
+        assert_true(fabs(t->compress_s - 2 * WORK_US * 1e-6) < 1e-9); /* encoded, gathered for the save */
+        assert_true(fabs(t->apply_s - SCRIPTED_F * WORK_US * 1e-6) < 1e-9);
+        if (round == 2) assert_true(t->wait_s > 2);
+        if (round == 3) assert_true(t->send_s > 3.5);
+        if (said > took + 1e-9 || said < took - 2.5e-6 * IDLE_US)
+            fail_msg("round %d took %.3f s: compress %.3f, send %.3f, wait %.3f, apply %.3f", round, took,
+                     t->compress_s, t->send_s, t->wait_s, t->apply_s);
+    }
+}
+
+static void test_out_of_memory_at_config(void **state)
+{
+    (void)state;
+    for (long n = 1; n < 12; n++) {
+        scripted_begin("int8:256");
+        mem_fail_after(n);
+        scripted_pass(500000);
+        mem_fail_after(0);
+        if (outer_loop_want(s->loop) == OUTER_FAILED) assert_int_not_equal(outer_loop_text(s->loop, s->now)[0], 0);
+        scripted_end();
+    }
+    scripted_begin("int8:256");
+}
+
+/* Relayed updates grow with the number of workers. One that is larger than any can be is a defect of its sender; one
+ * that there is no memory for would be asked for again for ever. */
+static void test_no_memory_for_an_update(void **state)
+{
+    (void)state;
+    scripted_begin("int8:256");
+    assert_true(scripted_until_training());
+    struct outer_fragment *f = &s->loop->f[0];
+    struct msg m = {.type = MSG_CHUNK, .chunk = {.kind = OBJECT_UPDATE, .key = 1, .total = f->object_max + 1}};
+    m.chunk.data = (const uint8_t *)"x";
+    m.chunk.size = 1;
+    outer_loop_on_message(s->loop, WIRE_BULK, &m, s->now);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_TRAIN);
+    f->object_max++;
+    mem_fail_after(1);
+    outer_loop_on_message(s->loop, WIRE_CONTROL, &m, s->now); /* not the lane of chunks: ignored */
+    assert_int_equal(outer_loop_want(s->loop), OUTER_TRAIN);
+    outer_loop_on_message(s->loop, WIRE_BULK, &m, s->now);
+    mem_fail_after(0);
+    assert_int_equal(outer_loop_want(s->loop), OUTER_FAILED);
+    assert_non_null(strstr(outer_loop_text(s->loop, s->now), "no memory for an update of "));
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR - 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_fresh_join_makes_version_0, scripted_teardown),
+        cmocka_unit_test_teardown(test_lossless_sends_parameters, scripted_teardown),
+        cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, scripted_teardown),
+        cmocka_unit_test_teardown(test_late_joiner_takes_snapshot_and_log, scripted_teardown),
+        cmocka_unit_test_teardown(test_killed_after_saving_offers_the_same_bytes, scripted_teardown),
+        cmocka_unit_test_teardown(test_kills_do_not_change_the_run, scripted_teardown),
+        cmocka_unit_test_teardown(test_upload_resumes_after_restart_of_the_coordinator, scripted_teardown),
+        cmocka_unit_test_teardown(test_rejection_puts_the_delta_back, scripted_teardown),
+        cmocka_unit_test_teardown(test_passed_over_is_put_back, scripted_teardown),
+        cmocka_unit_test_teardown(test_wrong_hash_drops_everything_and_rejoins, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_update_is_asked_for_again, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_snapshot_is_asked_for_again, scripted_teardown),
+        cmocka_unit_test_teardown(test_log_gone_means_snapshot_and_no_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_older_state_resets_its_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_torn_newest_state_falls_back_to_the_older, scripted_teardown),
+        cmocka_unit_test_teardown(test_state_of_another_run_is_not_used, scripted_teardown),
+        cmocka_unit_test_teardown(test_no_answer, scripted_teardown),
+        cmocka_unit_test_teardown(test_refused_for_good, scripted_teardown),
+        cmocka_unit_test_teardown(test_another_run_at_the_address, scripted_teardown),
+        cmocka_unit_test_teardown(test_taken_name, scripted_teardown),
+        cmocka_unit_test_teardown(test_evaluation_and_end, scripted_teardown),
+        cmocka_unit_test_teardown(test_bad_network, scripted_teardown),
+        cmocka_unit_test_teardown(test_no_allocation_after_the_layout_is_known, scripted_teardown),
+        cmocka_unit_test_teardown(test_times_add_up, scripted_teardown),
+        cmocka_unit_test_teardown(test_out_of_memory_at_config, scripted_teardown),
+        cmocka_unit_test_teardown(test_no_memory_for_an_update, scripted_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

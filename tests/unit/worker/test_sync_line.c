@@ -1,0 +1,111 @@
+/* The worker's protocol machine and the coordinator's list of requests, on the two ends of a slow line: how many bytes
+ * come down it for those that are needed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "coordinator/engine/serve.h"
+#include "tests/lib/rigs/syncrig.h"
+
+enum { S = 1000000, TICK_US = 10000, LATENCY_US = 50000, LINE_MAX = 1 << 12, QUEUE_MAX = 64 };
+
+struct packet {
+    uint64_t at, version, offset, size;
+};
+
+/* Down it go chunks, one after the other; up it GETs, which are small. */
+static struct line {
+    uint64_t rate, free_us, sent; /* bytes a second; when it is free again; bytes in all */
+    struct serve serve;
+    struct packet down[LINE_MAX];
+    struct msg_get up[LINE_MAX];
+    uint64_t up_at[LINE_MAX];
+    size_t down_first, down_n, up_first, up_n;
+} line;
+
+static size_t queued(void)
+{
+    size_t n = 0;
+    while (n < line.down_n && line.down[line.down_n - 1 - n].at > syncrig.now) n++;
+    return n;
+}
+
+static void coordinator(uint64_t published, uint64_t bytes)
+{
+    struct serve_item item;
+    uint64_t size;
+    for (; line.up_first < line.up_n && line.up_at[line.up_first] <= syncrig.now; line.up_first++) {
+        const struct msg_get *get = &line.up[line.up_first];
+        serve_add(&line.serve, get, get->version <= published ? bytes : 0);
+    }
+    while (queued() < QUEUE_MAX && serve_next(&line.serve, &item, &size)) {
+        if (line.free_us < syncrig.now) line.free_us = syncrig.now;
+        line.free_us += size * S / line.rate;
+        line.sent += size;
+        assert_true(line.down_n < LINE_MAX);
+        line.down[line.down_n++] = (struct packet){line.free_us + LATENCY_US, item.version, item.at, size};
+        serve_sent(&line.serve, &item, size);
+    }
+}
+
+/* It takes in all that came, then sends what is due. */
+static void worker_looks(uint64_t bytes)
+{
+    struct sync_action a;
+    uint32_t f;
+    for (; line.down_first < line.down_n && line.down[line.down_first].at <= syncrig.now; line.down_first++) {
+        const struct packet *p = &line.down[line.down_first];
+        sync_on_chunk(&syncrig.s, p->size, syncrig.now);
+        bool wanted = sync_expects(&syncrig.s, OBJECT_UPDATE, 0, p->version) && p->offset <= syncrig.s.f[0].have;
+        if (!wanted || p->offset + p->size <= syncrig.s.f[0].have) continue;
+        sync_on_progress(&syncrig.s, 0, p->offset + p->size, bytes, syncrig.now);
+        while (sync_apply(&syncrig.s, &f)) sync_applied(&syncrig.s, 0, p->version, SYNC_NO_ROUND, syncrig.now);
+    }
+    while (syncrig_poll_one(&a)) {
+        if (a.type != SYNC_SEND_GET) continue;
+        assert_true(line.up_n < LINE_MAX);
+        line.up_at[line.up_n] = syncrig.now + LATENCY_US;
+        line.up[line.up_n++] =
+            (struct msg_get){.kind = a.kind, .version = a.version, .offset = a.offset, .length = a.length};
+    }
+}
+
+/* An asynchronous worker trains, takes half a minute for something else now and then, and updates of so many bytes are
+ * published so often: nothing is sent twice but what is asked for before the size of an update is known. */
+static void check_copies(uint64_t step_us, uint64_t bytes, uint64_t every_us)
+{
+    uint64_t looks = 0, next = 0, published = 0;
+    line = (struct line){.rate = 125000};
+    syncrig_start(true, 1, 0);
+    sync_rejoin(&syncrig.s, syncrig.now += 2 * S); /* its first GET is the line's, too */
+    syncrig_join_again(8, true, 0, 0);
+    syncrig_give(0, 0);
+    sync_train_begin(&syncrig.s, syncrig.now);
+    for (uint64_t begun = syncrig.now; syncrig.now < begun + 1800ull * S; syncrig.now += TICK_US) {
+        if (syncrig.now >= begun + (published + 1) * every_us) serve_wake(&line.serve, 0, ++published, bytes);
+        coordinator(published, bytes);
+        if (syncrig.now < next) continue;
+        next = syncrig.now + (++looks % 20 ? step_us : 30 * S);
+        worker_looks(bytes);
+    }
+    assert_true(syncrig.s.f[0].version + 1 >= published);
+    assert_true(line.sent <= (syncrig.s.f[0].version + 1) * bytes + SYNC_WINDOW);
+}
+
+static void test_nothing_comes_twice_over_a_slow_line(void **state)
+{
+    (void)state;
+    check_copies(500000, 1 << 20, 20ull * S);
+    check_copies(1000000, 4 << 20, 60ull * S);
+    check_copies(2000000, 8 << 20, 90ull * S);
+    check_copies(10000000, 8 << 20, 90ull * S);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_comes_twice_over_a_slow_line)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

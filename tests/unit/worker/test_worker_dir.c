@@ -1,0 +1,65 @@
+/* The worker's own folder: who has it, and for how long that is waited for. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "tests/lib/store/tmpdir.h"
+#include "worker/worker_dir.h"
+
+static int held = -1; /* the lock, as an earlier life has it */
+
+static void let_go(int unused)
+{
+    (void)unused;
+    close(held);
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct worker_dir d, other;
+    assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_OK);
+    assert_int_equal(worker_dir_open(&other, tmpdir, &err), STATUS_EXISTS);
+    assert_non_null(strstr(err.msg, "another worker runs in"));
+    worker_dir_close(&d);
+
+    /* Killed a moment ago, and still ending. */
+    const struct itimerval later = {.it_value.tv_usec = 500000};
+    held = open(tmpdir_path("lock"), O_RDONLY | O_CLOEXEC);
+    assert_true(held >= 0 && flock(held, LOCK_EX | LOCK_NB) == 0);
+    assert_true(signal(SIGALRM, let_go) != SIG_ERR && setitimer(ITIMER_REAL, &later, NULL) == 0);
+    assert_int_equal(worker_dir_open(&other, tmpdir, &err), STATUS_OK);
+    assert_memory_equal(other.uuid, d.uuid, sizeof d.uuid);
+    worker_dir_close(&other);
+}
+
+static void test_folder_of_a_run(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct worker_dir d;
+    assert_int_equal(dir_make(tmpdir_path("journal"), &err), STATUS_OK);
+    assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "is the folder of a run"));
+    assert_int_not_equal(access(tmpdir_path("lock"), F_OK), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_lock, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_folder_of_a_run, tmpdir_make, tmpdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,372 @@
+/* The worker's saved state: comes back whole, is refused when a single bit is wrong or the end is missing, and a save
+ * that is cut off leaves an older state to start from. ctest: labels=threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/fileio.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "tests/lib/store/save_image.h"
+#include "tests/lib/rigs/scripted.h"
+#include "tests/lib/store/tmpdir.h"
+#include "worker/outer/state_dir.h"
+
+enum { N = 50, INNER = 24, PAYLOAD = 17 };
+
+static struct saved_state state_in, state_out;
+static float theta[N], residual[N];
+static uint8_t inner[INNER], payload[PAYLOAD], whole[8192] __attribute__((aligned(64)));
+static struct outer_part body[4];
+
+/* The state as it is on disk, in `whole`. */
+static size_t image(void)
+{
+    size_t size;
+    uint8_t *bytes = save_image(&state_in, body, 4, &size);
+    memcpy(whole, bytes, size);
+    mem_free(bytes);
+    return size;
+}
+
+/* Two fragments of 20 and 30 floats; the second has a pending delta. `salt` tells states apart. */
+static size_t make(uint8_t salt)
+{
+    memset(&state_in, 0, sizeof state_in);
+    memset(state_in.uuid, 1 + salt, WIRE_UUID);
+    memset(state_in.run_id, 2, WIRE_UUID);
+    state_in.layout_hash = 77;
+    state_in.n_params = N;
+    state_in.inner_size = INNER;
+    state_in.round = 9;
+    state_in.tokens = 1000;
+    state_in.compute_us = 5;
+    state_in.loss_sum = 2.5;
+    state_in.steps = 30;
+    state_in.worker_id = 4;
+    state_in.n_fragments = 2;
+    state_in.form = DELTA_PSEUDO_GRADIENT;
+    state_in.has_residual = true;
+    for (int i = 0; i < N; i++) {
+        theta[i] = (float)i + salt;
+        residual[i] = 0.5f * (float)i;
+    }
+    memset(inner, 3, sizeof inner);
+    memset(payload, 4, sizeof payload);
+    state_in.f[0] = (struct saved_fragment){.version = 9, .hash = 1, .count = 20};
+    state_in.f[1] = (struct saved_fragment){.version = 8,
+                                            .hash = 2,
+                                            .count = 30,
+                                            .base_version = 8,
+                                            .payload_size = PAYLOAD,
+                                            .payload_crc = 6,
+                                            .norm = 1.5f};
+    body[0] = (struct outer_part){.data = theta, .size = sizeof theta};
+    body[1] = (struct outer_part){.data = residual, .size = sizeof residual};
+    body[2] = (struct outer_part){.data = inner, .size = sizeof inner};
+    body[3] = (struct outer_part){.data = payload, .size = sizeof payload};
+    return image();
+}
+
+static enum status decode(size_t size)
+{
+    struct err err = {0};
+    enum status status = saved_state_decode(&state_out, whole, size, &err);
+    if (status != STATUS_OK) assert_int_not_equal(err.msg[0], 0); /* says why */
+    return status;
+}
+
+static void test_round_trip(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    size_t content = sizeof theta + sizeof residual + sizeof inner + sizeof payload;
+    assert_int_equal((size - content) % 64, 0);
+    assert_int_equal(decode(size), STATUS_OK);
+    assert_memory_equal(state_out.uuid, state_in.uuid, WIRE_UUID);
+    assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
+    assert_int_equal(state_out.round, 9);
+    assert_int_equal(state_out.tokens, 1000);
+    assert_true(state_out.loss_sum == 2.5);
+    assert_int_equal(state_out.steps, 30);
+    assert_int_equal(state_out.worker_id, 4);
+    assert_memory_equal(state_out.f, state_in.f, 2 * sizeof state_in.f[0]);
+    assert_memory_equal(state_out.theta, theta, sizeof theta);
+    assert_memory_equal(state_out.residual, residual, sizeof residual);
+    assert_memory_equal(state_out.inner, inner, sizeof inner);
+    assert_null(state_out.payload[0]);
+    assert_memory_equal(state_out.payload[1], payload, sizeof payload);
+    assert_int_equal(saved_state_peek(&state_out, whole, size, NULL), STATUS_OK);
+    assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
+}
+
+static void test_every_flipped_bit_is_seen(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        whole[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        if (decode(size) == STATUS_OK) fail_msg("bit %zu of byte %zu", bit % 8, bit / 8);
+        whole[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_int_equal(decode(size), STATUS_OK);
+}
+
+static void test_every_torn_end_is_seen(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    for (size_t n = 0; n < size; n++) assert_int_not_equal(decode(n), STATUS_OK);
+    assert_int_not_equal(decode(size + 1), STATUS_OK);
+}
+
+/* Written by a release that hashed theta otherwise. */
+static void test_other_format(void **unused)
+{
+    (void)unused;
+    struct err err = {0};
+    size_t size = make(0);
+    assert_int_equal(whole[8], 2);
+    whole[8] = 1;
+    assert_int_equal(saved_state_peek(&state_out, whole, size, &err), STATUS_UNSUPPORTED);
+    assert_string_equal(err.msg, "format version 1, this program reads 2");
+    assert_int_equal(decode(size), STATUS_UNSUPPORTED);
+}
+
+/* A good checksum over nonsense: a defect or an adversary, and still no wild read. */
+static void test_contradictions_are_refused(void **unused)
+{
+    (void)unused;
+    size_t size = make(0);
+    struct saved_state good = state_in;
+    for (int i = 0; i < 7; i++) {
+        state_in = good;
+        if (i == 0) state_in.n_params = UINT64_MAX;
+        if (i == 1) state_in.f[0].count = UINT64_MAX;
+        if (i == 2) state_in.inner_size = UINT64_MAX - 3;
+        if (i == 3) state_in.f[1].payload_size = 1u << 30;
+        if (i == 4) state_in.has_residual = false;
+        if (i == 5) state_in.n_params = N - 1;
+        if (i == 6) state_in.inner_size = INNER + 1;
+        assert_int_equal(image(), size);
+        assert_int_equal(decode(size), STATUS_CORRUPT);
+    }
+}
+
+/* ---- on disk ------------------------------------------------------------------------------------------------------
+ */
+
+static struct state_dir dir;
+static struct outer_setup setup;
+
+static enum status load(int age)
+{
+    const uint8_t *data;
+    size_t size;
+    enum status status = setup.load(setup.storage_ctx, age, &data, &size, NULL);
+    if (status != STATUS_OK) return status;
+    status = saved_state_decode(&state_out, data, size, NULL);
+    if (status == STATUS_OK) memcpy(theta, state_out.theta, sizeof theta);
+    setup.release(setup.storage_ctx, data, size);
+    return status;
+}
+
+static enum status save(uint8_t salt)
+{
+    make(salt);
+    setup.save_begin(setup.storage_ctx, &state_in, body, 4);
+    return setup.save_poll(setup.storage_ctx, true, NULL);
+}
+
+static int setup_dir(void **state)
+{
+    if (tmpdir_make(state) != 0) return -1;
+    state_dir_init(&dir, tmpdir);
+    state_dir_attach(&dir, &setup);
+    return 0;
+}
+
+static void test_two_generations(void **unused)
+{
+    (void)unused;
+    assert_int_equal(load(0), STATUS_NOTFOUND);
+    assert_int_equal(load(1), STATUS_NOTFOUND);
+    for (uint8_t salt = 0; salt < 4; salt++) {
+        assert_int_equal(save(salt), STATUS_OK);
+        assert_int_equal(load(0), STATUS_OK);
+        assert_true(theta[0] == (float)salt);
+        assert_int_equal(load(1), salt ? STATUS_OK : STATUS_NOTFOUND);
+        if (salt) assert_true(theta[0] == (float)(salt - 1));
+    }
+}
+
+static void test_torn_file_leaves_the_older_one(void **unused)
+{
+    (void)unused;
+    assert_int_equal(save(0), STATUS_OK);
+    assert_int_equal(save(1), STATUS_OK);
+    assert_int_equal(truncate(dir.current, 300), 0);
+    assert_int_equal(load(0), STATUS_CORRUPT);
+    assert_int_equal(load(1), STATUS_OK);
+    assert_true(theta[0] == 0.0f);
+}
+
+static ino_t inode(const char *name)
+{
+    char path[CONFIG_PATH_MAX + 64];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", tmpdir, name);
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+/* The three files take turns: a disk that is full by now has room for another save. */
+static void test_files_are_written_over(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"state.bin", "state.old.bin", "state.spare.bin"};
+    ino_t known[3];
+    for (uint8_t salt = 0; salt < 3; salt++) assert_int_equal(save(salt), STATUS_OK);
+    for (int i = 0; i < 3; i++) assert_int_not_equal(known[i] = inode(names[i]), 0);
+    for (uint8_t salt = 3; salt < 9; salt++) {
+        assert_int_equal(save(salt), STATUS_OK);
+        ino_t last = known[2];
+        known[2] = known[1];
+        known[1] = known[0];
+        known[0] = last;
+        for (int i = 0; i < 3; i++) assert_int_equal(inode(names[i]), known[i]);
+        assert_int_equal(inode("state.passing.bin"), 0);
+    }
+    /* A longer content that was there before leaves nothing behind the new one. */
+    assert_int_equal(truncate(dir.spare, 1 << 20), 0);
+    assert_int_equal(save(9), STATUS_OK);
+    assert_int_equal(load(0), STATUS_OK);
+}
+
+/* A save killed at each of its steps, by hand: the states there were stay whole, and no later save writes over one of
+ * them. */
+static void test_killed_saves(void **unused)
+{
+    (void)unused;
+    for (int step = 0; step < 5; step++) {
+        for (uint8_t salt = 0; salt < 4; salt++) assert_int_equal(save(salt), STATUS_OK);
+        if (step == 0) assert_int_equal(truncate(dir.spare, 300), 0); /* while it was written */
+        if (step == 1 || step == 2) assert_int_equal(rename(dir.previous, dir.passing), 0);
+        if (step == 2) assert_int_equal(link(dir.current, dir.previous), 0);
+        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0); /* the new one has its place */
+        if (step == 4) assert_int_equal(rename(dir.current, dir.previous), 0); /* no links here */
+        assert_int_equal(load(step == 4), STATUS_OK);
+        assert_true(theta[0] == 3.0f);
+        for (uint8_t salt = 4; salt < 9; salt++) {
+            assert_int_equal(save(salt), STATUS_OK);
+            assert_int_equal(load(0), STATUS_OK);
+            assert_true(theta[0] == (float)salt);
+            assert_int_equal(load(1), STATUS_OK);
+            assert_true(theta[0] == (float)(salt - 1));
+            assert_true(inode("state.spare.bin") != inode("state.bin"));
+            assert_true(inode("state.spare.bin") != inode("state.old.bin"));
+        }
+        assert_int_equal(dir_remove_flat(tmpdir, NULL), STATUS_OK);
+        assert_int_equal(dir_make(tmpdir, NULL), STATUS_OK);
+    }
+}
+
+static void test_failed_save_keeps_what_was(void **unused)
+{
+    (void)unused;
+    char tmp_is_a_folder[CONFIG_PATH_MAX + 64];
+    assert_int_equal(save(0), STATUS_OK);
+    snprintf(tmp_is_a_folder, sizeof tmp_is_a_folder, "%s/gone", tmpdir);
+    state_dir_init(&dir, tmp_is_a_folder); /* no such folder: nothing can be written */
+    assert_int_not_equal(save(1), STATUS_OK);
+    state_dir_init(&dir, tmpdir);
+    assert_int_equal(load(0), STATUS_OK);
+    assert_true(theta[0] == 0.0f);
+}
+
+/* Beside its owner: what it is told of is all there is to wait for, and it is the bytes of a state that is made in one
+ * piece; parts are longer and shorter than what is summed and written at a time. */
+static void test_save_beside_the_caller(void **unused)
+{
+    enum { PIECE = 1 << 20 };
+    static uint8_t big[2 * PIECE + 77];
+    (void)unused;
+    make(5);
+    for (size_t i = 0; i < sizeof big; i++) big[i] = (uint8_t)(i * i >> 7);
+    const size_t sizes[] = {0, 1, PIECE - 1, PIECE, PIECE + 1, sizeof big};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct outer_part pieces[] = {body[0], body[1], {big, sizes[i]}, {big + 3, 100}};
+        const uint8_t *data;
+        size_t size, want_size;
+        struct err err = {0};
+        enum status status;
+        assert_int_equal(setup.save_poll(setup.storage_ctx, false, &err), STATUS_OK); /* none is under way */
+        setup.save_begin(setup.storage_ctx, &state_in, pieces, 4);
+        while ((status = setup.save_poll(setup.storage_ctx, i == 3, &err)) == STATUS_AGAIN) usleep(1000);
+        assert_int_equal(status, STATUS_OK);
+        uint8_t *want = save_image(&state_in, pieces, 4, &want_size);
+        assert_int_equal(setup.load(setup.storage_ctx, 0, &data, &size, &err), STATUS_OK);
+        assert_int_equal(size, want_size);
+        assert_memory_equal(data, want, size);
+        setup.release(setup.storage_ctx, data, size);
+        mem_free(want);
+    }
+}
+
+/* The thread reads what the loop has, and the loop goes on: rounds, a refusal and an end while a save is under way. */
+static void test_loop_beside_its_saves(void **unused)
+{
+    struct scripted *s = &scripted;
+    (void)unused;
+    log_set_level(LOG_ERROR - 1);
+    scripted_begin("int8:256");
+    scripted_worker_kill();
+    state_dir_attach(&dir, &s->setup);
+    for (int round = 0; round < 6; round++) {
+        if (round % 3 == 0) {
+            if (round) scripted_worker_kill();
+            scripted_worker_up();
+        }
+        for (int i = 0; i < 100000 && outer_loop_want(s->loop) != OUTER_TRAIN; i++) {
+            scripted_pass(2000);
+            usleep(100);
+        }
+        assert_int_equal(outer_loop_want(s->loop), OUTER_TRAIN);
+        assert_true(s->inner[0] == (float)round); /* every state came back */
+        scripted_train();
+        s->no_work = round == 4;
+        s->reject = round == 4 ? REJECT_LATE : 0;
+        scripted_train_done();
+        scripted_pass(2000);
+        if (round == 4)
+            for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+        s->reject = 0;
+        s->no_work = false;
+    }
+    scripted_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_every_flipped_bit_is_seen),
+        cmocka_unit_test(test_every_torn_end_is_seen),
+        cmocka_unit_test(test_other_format),
+        cmocka_unit_test(test_contradictions_are_refused),
+        cmocka_unit_test_setup_teardown(test_save_beside_the_caller, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_loop_beside_its_saves, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_killed_saves, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_failed_save_keeps_what_was, setup_dir, tmpdir_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
