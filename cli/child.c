@@ -213,6 +213,6 @@ const char *child_ending(int code, char *out, size_t cap)
     if (code > CODE_SIGNAL)
         snprintf(out, cap, "was killed by signal %d (%s)", code - CODE_SIGNAL, strsignal(code - CODE_SIGNAL));
     else
-        snprintf(out, cap, "ended with code %d", code == EXIT_LASTING ? EXIT_FAILED : code);
+        snprintf(out, cap, "ended with code %d", code == EXIT_PERMANENT ? EXIT_FAILED : code);
     return out;
 }

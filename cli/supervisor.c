@@ -51,7 +51,7 @@ enum status supervisor_init(struct supervisor *s, struct err *err)
     sigaddset(&set, SIGCHLD);
     signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it, and children would end without a trace */
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return err_set(err, STATUS_IO, "cannot block signals: %s", strerror(errno));
-    setenv(EXIT_LASTING_ENV, "1", 1); /* children may tell what will pass from what will not */
+    setenv(EXIT_PERMANENT_ENV, "1", 1); /* children may tell what will pass from what will not */
     s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (s->signal_fd < 0) return err_set(err, STATUS_IO, "cannot read signals: %s", strerror(errno));
     return STATUS_OK;
@@ -87,7 +87,7 @@ static void stop_all(struct supervisor *s, uint64_t now_us)
     signal_all(s, SIGTERM);
 }
 
-static void worsen(struct supervisor *s, int code)
+static void exit_code_max(struct supervisor *s, int code)
 {
     /* A failure outweighs wrong usage, which outweighs "resumable", which outweighs success. */
     static const int order[] = {EXIT_DONE, EXIT_RESUMABLE, EXIT_USAGE, EXIT_FAILED};
@@ -102,7 +102,7 @@ static void worsen(struct supervisor *s, int code)
 static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
 {
     if (sig == SIGCHLD) return;
-    worsen(s, EXIT_RESUMABLE);
+    exit_code_max(s, EXIT_RESUMABLE);
     if (s->asked && now_us - s->asked_us < INTERRUPT_SAME_US) return;
     if (s->asked) {
         say("second signal: killing all");
@@ -131,7 +131,7 @@ static void give_up(struct supervisor *s, const struct child *child, const char 
     if (!s->failure[0])
         snprintf(s->failure, sizeof s->failure, "%s%s%s: %s", child->name, how[0] ? " " : "", how,
                  child->error[0] ? child->error : "see its log");
-    worsen(s, code);
+    exit_code_max(s, code);
     stop_all(s, now_us);
 }
 
@@ -184,16 +184,16 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     /* Asked to stop, before it could listen to that: nothing is lost, and nobody need know. */
     bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
     if (child->code == EXIT_DONE || stopped) {
-        if (stopped && !s->finished) worsen(s, EXIT_RESUMABLE);
+        if (stopped && !s->finished) exit_code_max(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;
-    } else if (child->code == EXIT_USAGE || (child->code == EXIT_LASTING && !(s->finished && !coordinator))) {
+    } else if (child->code == EXIT_USAGE || (child->code == EXIT_PERMANENT && !(s->finished && !coordinator))) {
         on_lasting(s, child, now_us);
     } else if (!s->stopping && !(s->finished && !coordinator)) {
         on_failure(s, child, now_us);
     } else {
         /* Killed while everything stops anyway: worth a line, and a failure unless we did it. */
         say("%s %s%s", child->name, child_ending(child->code, how, sizeof how), reason(child, text, sizeof text));
-        if (!s->asked) worsen(s, EXIT_FAILED);
+        if (!s->asked) exit_code_max(s, EXIT_FAILED);
     }
     if (!coordinator || child->state != CHILD_ENDED || s->stopping) return;
     if (s->finished) {

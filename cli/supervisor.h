@@ -1,7 +1,7 @@
 /* The supervisor behind `atoll launch`: one coordinator, N workers, restarts, signals, one exit code.
  *
  *   - A child that ends with 0 is done, with 2 it was started wrongly (everything stops), with 75 it was told to stop
- *     and can be resumed, with EXIT_LASTING it has met what will be there the next time, too: no driver, no NCCL, a
+ *     and can be resumed, with EXIT_PERMANENT it has met what will be there the next time, too: no driver, no NCCL, a
  *     damaged file, a refusal (everything stops, exit code 1). Anything else is a failure: it is started again after a
  *     pause that doubles from 0.25 s to 10 s, at most max_restarts times in all. A child that fails three times in a
  *     row within five seconds of its start is not going to do better: everything stops.

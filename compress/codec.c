@@ -226,7 +226,7 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
 
 /* The value stage's payload, of floats or of numbers made of them, through the byte stages. */
 static enum status encode_either(struct codec *codec, struct pool *pool, const float *x,
-                                 const struct piece_numbers *numbers, uint8_t *dst, size_t cap, size_t *size_p,
+                                 const struct quantized_delta *numbers, uint8_t *dst, size_t cap, size_t *size_p,
                                  size_t *bad_index)
 {
     const struct codec_chain *chain = &codec->chain;
@@ -267,31 +267,31 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
     return codec_encode_by(codec, NULL, x, dst, cap, size_p, bad_index);
 }
 
-bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece_range *pieces)
+bool codec_delta_format(const struct codec *codec, struct delta_format *shape, struct piece_range *pieces)
 {
     const struct value_ctx *v = &codec->chain.value;
     if (v->stage->pieces) v->stage->pieces(v, shape, pieces);
     return v->stage->pieces != NULL;
 }
 
-enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers *numbers, uint8_t *dst, size_t cap,
+enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
                                 size_t *size_p)
 {
-    struct piece_shape shape;
-    if (!codec_pieces(codec, &shape, NULL)) return STATUS_INVALID;
+    struct delta_format shape;
+    if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     for (size_t i = 0; i < shape.n_pieces; i++)
         if (numbers->heads[i].bad) return STATUS_NONFINITE;
     return encode_either(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
 }
 
-enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t size, void *room)
+enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size_t size, void *room)
 {
-    struct piece_shape shape;
-    struct piece_numbers numbers;
+    struct delta_format shape;
+    struct quantized_delta numbers;
     struct codec_view view;
-    if (!codec_pieces(codec, &shape, NULL)) return STATUS_INVALID;
+    if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     TRY(codec_open(codec, src, size, NULL, &view));
-    memset(room, 0, pieces_lay_out(&shape, room, &numbers));
+    memset(room, 0, delta_format_lay_out(&shape, room, &numbers));
     codec->chain.value.stage->decode_pieces(&codec->chain.value, view.payload, view.size, &numbers);
     return STATUS_OK;
 }

@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 #include "common/config/codec_spec.h"
-#include "common/tensor/pieces.h"
+#include "common/tensor/delta_format.h"
 #include "common/base/status.h"
 
 struct layout;
@@ -134,20 +134,20 @@ bool codec_sparse(const struct codec *codec);
 
 /* ---- numbers made elsewhere -----------------------------------------------------------------------------------------
  *
- * The costly half of encoding, choosing and quantizing, may be a device's (common/tensor/pieces.h); bytes are made here. */
+ * The costly half of encoding, choosing and quantizing, may be a device's (common/tensor/delta_format.h); bytes are made here. */
 
 /* How the codec cuts its fragment: *shape, and the table [shape->n_pieces] where `pieces` is not NULL. False: the value
  * stage has no such form. */
-bool codec_pieces(const struct codec *codec, struct piece_shape *shape, struct piece_range *pieces);
+bool codec_delta_format(const struct codec *codec, struct delta_format *shape, struct piece_range *pieces);
 /* The payload of these numbers: byte for byte what codec_encode makes of the floats that they were made of. INVALID
- * where codec_pieces is false, NONFINITE where a piece is bad, CORRUPT for numbers that no floats give, LIMIT. */
-enum status codec_encode_pieces(struct codec *codec, const struct piece_numbers *numbers, uint8_t *dst, size_t cap,
+ * where codec_delta_format is false, NONFINITE where a piece is bad, CORRUPT for numbers that no floats give, LIMIT. */
+enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
                                 size_t *size_p) MUST_CHECK;
 
 /* The numbers of a payload, for a device that adds what they stand for (device.h, delta_add): those that encode made it
- * of, but for `square`. `room`: as many bytes as pieces_lay_out says. INVALID as above; CORRUPT or NONFINITE as
+ * of, but for `square`. `room`: as many bytes as delta_format_lay_out says. INVALID as above; CORRUPT or NONFINITE as
  * codec_decode; room is undefined then. */
-enum status codec_decode_pieces(struct codec *codec, const uint8_t *src, size_t size, void *room) MUST_CHECK;
+enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size_t size, void *room) MUST_CHECK;
 
 /* Bits per value that no coding of this payload's content goes below that takes codes and places one by one: for dense
  * stages the entropy of the codes, without scales; for top-k log2 of the number of choices where each chunk sends K,

@@ -154,10 +154,10 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static void int8_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces)
+static void int8_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     size_t block = ctx->param[0];
-    *shape = (struct piece_shape){.kind = PIECE_INT8, .n_values = ctx->n, .n_pieces = n_blocks(ctx), .n_bytes = ctx->n,
+    *shape = (struct delta_format){.kind = PIECE_INT8, .n_values = ctx->n, .n_pieces = n_blocks(ctx), .n_bytes = ctx->n,
                                   .longest = (uint32_t)block, .k_max = (uint32_t)block};
     for (size_t i = 0; pieces && i < shape->n_pieces; i++) {
         uint32_t length = (uint32_t)(ctx->n - i * block < block ? ctx->n - i * block : block);
@@ -165,7 +165,7 @@ static void int8_pieces(const struct value_ctx *ctx, struct piece_shape *shape, 
     }
 }
 
-static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
                                       size_t cap, size_t *size_p)
 {
     size_t blocks = n_blocks(ctx);
@@ -177,7 +177,7 @@ static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct 
 }
 
 static void int8_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                               const struct piece_numbers *numbers)
+                               const struct quantized_delta *numbers)
 {
     size_t blocks = n_blocks(ctx);
     (void)size;

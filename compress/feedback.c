@@ -24,7 +24,7 @@ void feedback_finish(struct feedback *fb)
 }
 
 /* The parts of a codec are shared out to threads. */
-struct job {
+struct feedback_job {
     const struct feedback *fb;
     const struct codec *codec;
     float *x;
@@ -34,7 +34,7 @@ struct job {
 /* x = delta + beta * residual */
 static void add_residual(void *ctx, int thread, int threads)
 {
-    const struct job *job = ctx;
+    const struct feedback_job *job = ctx;
     const float *residual = job->fb->residual, decay = job->fb->decay;
     float *x = job->x;
     size_t first, end;
@@ -48,7 +48,7 @@ static void add_residual(void *ctx, int thread, int threads)
 /* residual = x - what the payload decodes to */
 static void keep_rest(void *ctx, int thread, int threads)
 {
-    const struct job *job = ctx;
+    const struct feedback_job *job = ctx;
     float *residual = job->fb->residual;
     size_t first, end;
     pool_share(codec_parts(job->codec), 1, thread, threads, &first, &end);
@@ -62,7 +62,7 @@ static void keep_rest(void *ctx, int thread, int threads)
 enum status feedback_encode(struct feedback *fb, struct codec *codec, struct pool *pool, float *delta, uint8_t *dst,
                             size_t cap, size_t *size_p)
 {
-    struct job job = {.fb = fb, .codec = codec, .x = delta};
+    struct feedback_job job = {.fb = fb, .codec = codec, .x = delta};
     bool shared = codec_parts(codec) > 1;
     size_t size;
     if (fb->pending) return STATUS_STATE;

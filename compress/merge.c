@@ -12,7 +12,7 @@
 enum { ADDENDS = 16 };
 
 /* A job for the pool: these deltas into every part. */
-struct job {
+struct merge_job {
     struct merge *merge;
     const struct merge_delta *deltas;
     uint32_t count;
@@ -171,7 +171,7 @@ static void measure_one(const struct merge *merge, const struct merge_delta *del
 
 static void measure_job(void *ctx, int thread, int threads)
 {
-    const struct job *job = ctx;
+    const struct merge_job *job = ctx;
     struct merge *merge = job->merge;
     for (uint32_t i = (uint32_t)thread; i < job->count; i += (uint32_t)threads)
         measure_one(merge, &job->deltas[i], merge->m->norms + (size_t)(merge->measured + i) * n_tensors(merge),
@@ -203,7 +203,7 @@ static void limit_norms(struct merge *merge)
 
 void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
-    struct job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
+    struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
     pool_run_if(merge->m->pool, job.items > 1, measure_job, &job);
     merge->measured += count;
     if (merge->measured == merge->n) limit_norms(merge);
@@ -266,7 +266,7 @@ static void add_gathered(struct gathered *g, size_t p, float *acc, float *weight
     g->n = 0;
 }
 
-static void add_part(const struct job *job, size_t p, float *scratch)
+static void add_part(const struct merge_job *job, size_t p, float *scratch)
 {
     const struct merge *merge = job->merge;
     struct codec_part part = codec_part(merge->codec, p);
@@ -304,7 +304,7 @@ static void add_part(const struct job *job, size_t p, float *scratch)
 
 static void add_job(void *ctx, int thread, int threads)
 {
-    const struct job *job = ctx;
+    const struct merge_job *job = ctx;
     size_t first, end;
     pool_share(job->items, 1, thread, threads, &first, &end);
     for (size_t p = first; p < end; p++)
@@ -313,7 +313,7 @@ static void add_job(void *ctx, int thread, int threads)
 
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
-    struct job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
+    struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
     pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
     merge->added += count;
 }

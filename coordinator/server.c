@@ -22,7 +22,7 @@
 enum {
     BATCH = 64,
     SLEEP_MAX_US = 500000,
-    FLUSH_US = 2000000, /* workers keep their records for longer: STEP_LOG_SAFE_US in worker/step_log.h */
+    FLUSH_US = 2000000, /* workers keep their records for longer: METRICS_QUEUE_SAFE_US in worker/metrics_queue.h */
     RECOVERING_LINE_US = 3000000,
 };
 

@@ -17,7 +17,7 @@ set(ATOLL_CUDNN_BUILT OFF)
 # symbols of the program's.
 file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
 file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
-set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/common/base/mem.c ${CMAKE_SOURCE_DIR}/common/tensor/pieces.c
+set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/common/base/mem.c ${CMAKE_SOURCE_DIR}/common/tensor/delta_format.c
     ${CMAKE_SOURCE_DIR}/common/base/pool.c ${CMAKE_SOURCE_DIR}/common/base/thread.c ${CMAKE_SOURCE_DIR}/common/os/environment.c
     ${CMAKE_SOURCE_DIR}/common/base/number.c ${CMAKE_SOURCE_DIR}/common/base/rng.c)
 set(cuda_files ${CMAKE_SOURCE_DIR}/common/base/clock.c ${CMAKE_SOURCE_DIR}/common/os/fileio.c ${CMAKE_SOURCE_DIR}/common/os/interrupt.c

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/tensor/pieces.h"
+#include "common/tensor/delta_format.h"
 
 #ifdef __CUDACC__
 #define RULE static __device__ __forceinline__

@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/pieces.h"
+#include "common/tensor/delta_format.h"
 #include "common/base/status.h"
 
 struct collective;
@@ -161,7 +161,7 @@ struct device_ops {
     enum status (*head_plan)(struct device *dev, const struct head_shape *shape, struct head_plan **out) MUST_CHECK;
     /* For fragments that are cut like this; `pieces` [shape->n_pieces] is copied. UNSUPPORTED: the device does not take
      * pieces of this size (the caller's codec does the work then), INVALID for no pieces, NOMEM. */
-    enum status (*delta_plan)(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
+    enum status (*delta_plan)(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
                               struct delta_plan **out) MUST_CHECK;
     /* The matrices that one call of muon takes; `matrices` [n] is copied. INVALID for none or an empty one, NOMEM. */
     enum status (*muon_plan)(struct device *dev, const struct muon_matrix *matrices, size_t n,
@@ -218,11 +218,11 @@ struct device_ops {
 
     /* y[N,M] = act(x w + b) + res. b as the plan says, res may be NULL; res may equal y. aux[N,M] keeps z = x w + b,
      * an activation as others, for the way back; NULL when act is NONE or there will be none. y is made of the z that
-     * aux holds, rounded as it is, so that act_again gives the same bits. */
+     * aux holds, rounded as it is, so that act_recompute gives the same bits. */
     void (*lin_fwd)(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                     const void *res, void *y, void *aux);
     /* y[N,M] = act(aux) once more, when y was not kept; for plans with an activation. */
-    void (*act_again)(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
+    void (*act_recompute)(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
     /* dx[N,K] = dy w^T (+ dx when accumulate), times the derivative of the activation that made x when aux[N,K] (of the
      * layer before, from its lin_fwd) is not NULL. accumulate and aux exclude each other. */
     void (*lin_bwd_x)(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
@@ -277,12 +277,12 @@ struct device_ops {
     /* What the outer path sends of one fragment, in one pass over theta, anchor and residual:
      *     x = (anchor - theta) + decay * residual;   numbers = what the codec makes of x;   rest = x - their values
      * bit for bit as compress/feedback.c and the codec do it. All are device memory, at the fragment's first float;
-     * `numbers` is laid out by pieces_lay_out. anchor NULL: theta in place of the difference; residual NULL: nothing is
+     * `numbers` is laid out by delta_format_lay_out. anchor NULL: theta in place of the difference; residual NULL: nothing is
      * added; rest NULL: not wanted; it may be residual. A piece with NaN or infinity is marked bad, and of the rest the
      * part of such a piece is not written. */
     void (*delta)(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
                   float decay, const float *residual, float *rest, void *numbers);
-    /* The way back, of an update: theta += what the numbers of a payload (codec_decode_pieces) stand for, one fp32
+    /* The way back, of an update: theta += what the numbers of a payload (codec_decode_quantized) stand for, one fp32
      * addition a value, bit for bit as the codec decodes and common/tensor/apply.h adds. What was not sent stays as it is.
      * Device memory as above; the numbers are only read. */
     void (*delta_add)(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);

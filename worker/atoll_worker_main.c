@@ -24,7 +24,7 @@ enum {
     ADDRESS_POLL_US = 200000,
     ADDRESS_WAIT_S = 60,
     FOLDER_NAME_MAX = 60,
-    MAX_WAIT_LEAST_S = 5, /* heartbeats are answered, one a second (worker/link/pulse.h) */
+    MAX_WAIT_LEAST_S = 5, /* heartbeats are answered, one a second (worker/link/heartbeat.h) */
 };
 
 struct arguments {
@@ -62,7 +62,7 @@ static enum status read_settings(struct arguments *a, struct err *err)
     char data[CONFIG_PATH_MAX + 32];
     config_defaults(&a->config, &a->sources);
     TRY(config_env(&a->config, &a->sources, err));
-    if (!getenv(EXIT_LASTING_ENV)) warn_of_shared(&a->sources); /* launch hands its own on, which count */
+    if (!getenv(EXIT_PERMANENT_ENV)) warn_of_shared(&a->sources); /* launch hands its own on, which count */
     for (size_t i = 0; i < a->options.n_settings; i++) TRY(set_local(a, a->options.settings[i], err));
     const char *const paths[][2] = {{"train", a->train}, {"val", a->val}};
     for (int i = 0; i < 2; i++) {
@@ -113,7 +113,7 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
         return err_set(err, STATUS_INVALID, "--max-wait is %d seconds or more", MAX_WAIT_LEAST_S);
     if (a->name && !a->dir && strchr(a->name, '/'))
         return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir, too", a->name);
-    if (!getenv(EXIT_LASTING_ENV)) config_env_warn(); /* under launch the coordinator does */
+    if (!getenv(EXIT_PERMANENT_ENV)) config_env_warn(); /* under launch the coordinator does */
     return read_settings(a, err);
 }
 

@@ -209,7 +209,7 @@ static void say_wait(struct trainer *t, struct patience *p, uint64_t now)
     uint64_t next = p->said_after ? 2 * p->said_after : WAIT_LINE_US;
     if (now - p->since < next) return;
     p->said_after = next;
-    pulse_waiting_for(outer_loop_pulse(t->loop), now, others);
+    heartbeat_waiting_for(outer_loop_heartbeat(t->loop), now, others);
     log_info("has waited %.0f s for %s%s%s", (double)(now - p->since) / 1e6, outer_loop_text(t->loop, now),
              others[0] ? "; the run waits for " : "", others);
 }
@@ -220,7 +220,7 @@ static enum status open_link(struct trainer *t, const char *join, struct err *er
     struct transport *transport;
     TRY(transport_address_parse(&address, join, err));
     TRY(transport_zmq_dial(&transport, &address, t->options->uuid, err));
-    TRY(link_open(&t->link, transport, outer_loop_pulse(t->loop), err));
+    TRY(link_open(&t->link, transport, outer_loop_heartbeat(t->loop), err));
     signal_link = t->link;
     return STATUS_OK;
 }
@@ -235,7 +235,7 @@ static void shut_link(struct trainer *t, uint64_t flush_us)
 /* How long the coordinator has not answered, of this wait. */
 static uint64_t silent_us(const struct trainer *t, const struct patience *p, uint64_t now)
 {
-    uint64_t heard = pulse_heard_us(outer_loop_pulse(t->loop)), last = heard > p->since ? heard : p->since;
+    uint64_t heard = heartbeat_heard_us(outer_loop_heartbeat(t->loop)), last = heard > p->since ? heard : p->since;
     return now > last ? now - last : 0;
 }
 

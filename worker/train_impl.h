@@ -10,7 +10,7 @@
 #include "worker/link/link.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/replica/replica.h"
-#include "worker/step_log.h"
+#include "worker/metrics_queue.h"
 #include "worker/train.h"
 
 enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96 };
@@ -54,7 +54,7 @@ struct trainer {
     struct step_note in_flight; /* the step submitted last */
     uint64_t step_us;           /* the last one known */
 
-    struct step_log steps;
+    struct metrics_queue steps;
     struct msg_metrics metrics;     /* the next ones of these */
     uint64_t metrics_us;            /* when they were sent last */
     uint64_t steps_session;         /* to which */

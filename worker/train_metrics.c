@@ -29,7 +29,7 @@ void train_note_skip(struct skip_log *log, const struct config *config, double p
     if (!log->said_us) {
         log->count = 0;
         log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on %s", position + 1,
-                 config_calmer(config));
+                 config_divergence_advice(config));
     } else if (now_us - log->said_us >= SKIP_LINE_US) {
         train_end_skips(log);
     } else {
@@ -59,7 +59,7 @@ void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
     double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
-    step_log_add(&t->steps, &(struct metrics_step){
+    metrics_queue_add(&t->steps, &(struct metrics_step){
                                 .round = note->round,
                                 .step = note->step,
                                 .position = note->position,
@@ -92,21 +92,21 @@ static void add_times(struct trainer *t)
         .wait_s = number(times->wait_s),
         .apply_s = number(times->apply_s),
     };
-    if (step_log_times(&t->steps, &told)) t->reported_round = times->round;
+    if (metrics_queue_times(&t->steps, &told)) t->reported_round = times->round;
 }
 
 /* Which records the coordinator has by now, and which it may not have got. */
 static void look_back(struct trainer *t, uint64_t session)
 {
-    uint64_t acked_us = pulse_acked_us(outer_loop_pulse(t->loop));
+    uint64_t acked_us = heartbeat_acked_us(outer_loop_heartbeat(t->loop));
     unsigned connected = link_connected(t->link); /* after what it may have answered */
-    if (session != t->steps_session || connected != t->steps_connected) step_log_again(&t->steps);
+    if (session != t->steps_session || connected != t->steps_connected) metrics_queue_again(&t->steps);
     t->steps_session = session;
     t->steps_connected = connected;
-    step_log_acked(&t->steps, acked_us);
+    metrics_queue_acked(&t->steps, acked_us);
     if (t->steps.lost)
         log_warn("up to %" PRIu64 " steps are missing in metrics.jsonl: the coordinator was away for more than the %d "
-                 "that are kept", t->steps.lost, STEP_LOG_MAX);
+                 "that are kept", t->steps.lost, METRICS_QUEUE_MAX);
     t->steps.lost = 0;
 }
 
@@ -116,14 +116,14 @@ void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
     uint64_t session = outer_loop_session(t->loop);
     if (!session) return;
     look_back(t, session);
-    uint64_t waiting = step_log_waiting(&t->steps);
+    uint64_t waiting = metrics_queue_waiting(&t->steps);
     if (!waiting || (!force && waiting < WIRE_METRICS_MAX && now_us < t->metrics_us + METRICS_US)) return;
     add_times(t);
     t->metrics_us = now_us;
-    while (step_log_waiting(&t->steps)) {
-        step_log_batch(&t->steps, m);
+    while (metrics_queue_waiting(&t->steps)) {
+        metrics_queue_batch(&t->steps, m);
         link_bytes(t->link, &m->bytes_up, &m->bytes_down);
         if (outer_loop_metrics(t->loop, m) != STATUS_OK) return;
-        step_log_sent(&t->steps, m->n_steps, now_us);
+        metrics_queue_sent(&t->steps, m->n_steps, now_us);
     }
 }

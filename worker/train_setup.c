@@ -8,7 +8,7 @@
 #include "common/base/pool.h"
 #include "gpu/plugin.h"
 #include "worker/replica/memory_plan.h"
-#include "worker/outer/outer_bytes.h"
+#include "worker/outer/outer_memory.h"
 #include "worker/train_data.h"
 #include "worker/train_impl.h"
 
@@ -166,7 +166,7 @@ static enum status make_model(struct trainer *t, struct err *err)
     };
     if (c->train.method == METHOD_DDP) replica.opt.kind = OPTIMIZER_SGD; /* the coordinator's step: no moments here */
     replica.opt.unread = !c->checkpoint.worker_every; /* only saves read it */
-    TRY(outer_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
+    TRY(outer_memory_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
     if (!t->counters) return err_set(err, STATUS_NOMEM, "no memory for %u samples", replica_step_samples(t->replica));
@@ -189,8 +189,8 @@ static void describe_memory(const struct memory_plan *plan, const struct memory_
     log_info("memory in MiB: %s", memory_plan_text(plan, text, sizeof text));
     log_info("train.recompute is %s%s: none takes %.0f MiB, act %.0f, norm %.0f, block %.0f",
              memory_level_name((enum recompute)plan->level), wanted == RECOMPUTE_AUTO ? " (auto)" : "",
-             (double)levels[MODEL_KEEP_ALL] / (1 << 20), (double)levels[MODEL_AGAIN_ACT] / (1 << 20),
-             (double)levels[MODEL_AGAIN_NORM] / (1 << 20), (double)levels[MODEL_AGAIN_BLOCK] / (1 << 20));
+             (double)levels[MODEL_KEEP_ALL] / (1 << 20), (double)levels[MODEL_RECOMPUTE_ACT] / (1 << 20),
+             (double)levels[MODEL_RECOMPUTE_NORM] / (1 << 20), (double)levels[MODEL_RECOMPUTE_BLOCK] / (1 << 20));
     if (host) log_info("memory of the host, in MiB: %s", memory_plan_text(host, text, sizeof text));
     if (plan->outer_left_out) log_info("no room for anchor and residual on the device: the host keeps them");
 }

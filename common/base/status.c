@@ -14,7 +14,7 @@ const char *status_text(enum status code)
     return "unknown status";
 }
 
-bool status_lasts(enum status code)
+bool status_is_permanent(enum status code)
 {
     switch (code) {
     case STATUS_INVALID:

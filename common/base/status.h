@@ -48,7 +48,7 @@ const char *status_text(enum status code);
 
 /* The same program, started again the same way on the same machine, would fail the same way: wrong settings, what this
  * machine or build has not, damaged files, a refusal. Others (memory, disks, networks, GPUs that fail) may pass. */
-bool status_lasts(enum status code);
+bool status_is_permanent(enum status code);
 
 /* Record `code` and a printf-formatted message in `err` (may be NULL) and return `code`. */
 enum status err_set(struct err *err, enum status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

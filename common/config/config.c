@@ -329,7 +329,7 @@ static bool outer_overshoots(const struct config *c)
     return c->outer.optimizer != OPTIMIZER_SGD || c->outer.learning_rate > 1;
 }
 
-const char *config_calmer(const struct config *config)
+const char *config_divergence_advice(const struct config *config)
 {
     static const char *const texts[2][2] = {
         {"lower inner.learning_rate", "lower inner.learning_rate or set inner.grad_clip"},

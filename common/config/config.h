@@ -182,6 +182,6 @@ bool config_update_replaces(const struct config *config);
 bool config_error_feedback(const struct config *config, const char *spec);
 const char *config_method_name(enum train_method method);
 /* What to do where training does not stay finite: "lower inner.learning_rate", and what else of this run drives it. */
-const char *config_calmer(const struct config *config);
+const char *config_divergence_advice(const struct config *config);
 
 #endif

@@ -182,7 +182,7 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
 
 static bool supervised(void)
 {
-    const char *value = getenv(EXIT_LASTING_ENV);
+    const char *value = getenv(EXIT_PERMANENT_ENV);
     return value && *value;
 }
 
@@ -197,7 +197,7 @@ enum exit_code exit_code_of(enum status code)
     case STATUS_OK: return EXIT_DONE;
     case STATUS_INVALID: return EXIT_USAGE;
     case STATUS_INTERRUPTED: return EXIT_RESUMABLE;
-    default: return status_lasts(code) && supervised() ? EXIT_LASTING : EXIT_FAILED;
+    default: return status_is_permanent(code) && supervised() ? EXIT_PERMANENT : EXIT_FAILED;
     }
 }
 

@@ -13,10 +13,10 @@
 enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 
 /* Exit codes of every program. Between `atoll launch` and what it starts, and nowhere else, there is one more: a
- * failure that starting again would only repeat (status_lasts). */
-enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_LASTING = 78 };
-/* Set by launch for its children, who may end with EXIT_LASTING then. */
-#define EXIT_LASTING_ENV "ATOLL_SUPERVISED"
+ * failure that starting again would only repeat (status_is_permanent). */
+enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_PERMANENT = 78 };
+/* Set by launch for its children, who may end with EXIT_PERMANENT then. */
+#define EXIT_PERMANENT_ENV "ATOLL_SUPERVISED"
 /* What whoever started a program that was stopped is told to do; nothing under launch, which says it itself. */
 const char *options_advice(const char *text);
 
@@ -60,7 +60,7 @@ enum status options_parse(struct options *options, int argc, char **argv, struct
 /* The name of names[n] nearest to `text` by edit distance, or NULL when none is near enough to be meant. */
 const char *options_nearest(const char *text, const char *const *names, size_t n);
 
-/* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED, or EXIT_LASTING for
+/* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED, or EXIT_PERMANENT for
  * whoever asked for it. */
 enum exit_code exit_code_of(enum status code);
 /* Print "program: message" to stderr as the one line a user sees, and return the exit code that belongs to it. */

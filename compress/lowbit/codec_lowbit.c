@@ -166,11 +166,11 @@ static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src,
 
 static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT, PIECE_1BIT}; /* as `formats` */
 
-static void lowbit_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces)
+static void lowbit_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     const struct runs *runs = ctx->plan;
     size_t block = ctx->param[0], block_bytes = block * format_of(ctx)->bits / 8;
-    *shape = (struct piece_shape){.kind = piece_kinds[ctx->param[1]], .n_values = ctx->n,
+    *shape = (struct delta_format){.kind = piece_kinds[ctx->param[1]], .n_values = ctx->n,
                                   .n_plain = runs->total.n_plain, .n_bytes = runs->total.code_bytes,
                                   .longest = (uint32_t)block, .k_max = (uint32_t)block};
     for (size_t r = 0; r < runs->n_runs; r++) {
@@ -189,7 +189,7 @@ static void lowbit_pieces(const struct value_ctx *ctx, struct piece_shape *shape
     }
 }
 
-static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
                                         size_t cap, size_t *size_p)
 {
     const struct runs *runs = ctx->plan;
@@ -215,7 +215,7 @@ static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struc
 }
 
 static void lowbit_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                                 const struct piece_numbers *numbers)
+                                 const struct quantized_delta *numbers)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);

@@ -118,11 +118,11 @@ enum { TOPK_GROUP_HEAD = 2, TOPK_OFFSET = 4 };
 
 size_t topk_scratch_size(const struct value_ctx *ctx);
 enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
-void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces);
-enum status topk_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+void topk_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
+enum status topk_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
                                size_t cap, size_t *size_p);
 void topk_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                        const struct piece_numbers *numbers);
+                        const struct quantized_delta *numbers);
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size);
 void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
 void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,

@@ -133,20 +133,20 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-enum what { STORE, AXPY, WEIGH };
+enum emit_mode { STORE, AXPY, WEIGH };
 
 struct output {
     float a, *x, *weight; /* at the first coordinate of the tensor or chunk; STORE: a is 1 */
 };
 
-static inline void emit(enum what what, const struct output *out, size_t at, float product)
+static inline void emit(enum emit_mode mode, const struct output *out, size_t at, float product)
 {
-    if (what == STORE) {
+    if (mode == STORE) {
         out->x[at] = product;
         return;
     }
     out->x[at] = out->x[at] + product;
-    if (what == WEIGH) out->weight[at] = out->weight[at] + out->a;
+    if (mode == WEIGH) out->weight[at] = out->weight[at] + out->a;
 }
 
 static inline float value_of(enum topk_values kind, float scale, uint32_t code)
@@ -160,7 +160,7 @@ static inline float value_of(enum topk_values kind, float scale, uint32_t code)
     return code & 1 ? -x : x;
 }
 
-static inline __attribute__((always_inline)) void put_values(enum what what, enum topk_values kind,
+static inline __attribute__((always_inline)) void put_values(enum emit_mode mode, enum topk_values kind,
                                                              const struct topk_scales *scales,
                                                              const struct topk_slice *slice, const struct output *out)
 {
@@ -170,35 +170,35 @@ static inline __attribute__((always_inline)) void put_values(enum what what, enu
     for (uint32_t i = 0; i < slice->n; i++) {
         uint32_t code = slice->code[i];
         if (kind == TOPK_SIGN || kind == TOPK_2BIT)
-            emit(what, out, slice->place[i], product[code]);
+            emit(mode, out, slice->place[i], product[code]);
         else
-            emit(what, out, slice->place[i], out->a * value_of(kind, low, code));
+            emit(mode, out, slice->place[i], out->a * value_of(kind, low, code));
     }
 }
 
 /* The loop is compiled for each kind of value. */
-static inline __attribute__((always_inline)) void put_slice(enum what what, enum topk_values kind,
+static inline __attribute__((always_inline)) void put_slice(enum emit_mode mode, enum topk_values kind,
                                                             const struct topk_scales *scales,
                                                             const struct topk_slice *slice, const struct output *out)
 {
     switch (kind) {
-    case TOPK_SIGN: put_values(what, TOPK_SIGN, scales, slice, out); break;
-    case TOPK_2BIT: put_values(what, TOPK_2BIT, scales, slice, out); break;
-    case TOPK_INT8: put_values(what, TOPK_INT8, scales, slice, out); break;
-    case TOPK_FP16: put_values(what, TOPK_FP16, scales, slice, out); break;
+    case TOPK_SIGN: put_values(mode, TOPK_SIGN, scales, slice, out); break;
+    case TOPK_2BIT: put_values(mode, TOPK_2BIT, scales, slice, out); break;
+    case TOPK_INT8: put_values(mode, TOPK_INT8, scales, slice, out); break;
+    case TOPK_FP16: put_values(mode, TOPK_FP16, scales, slice, out); break;
     }
 }
 
 /* A 1-D tensor. */
-static void put_dense(enum what what, const uint8_t *bytes, size_t n, const struct output *out)
+static void put_dense(enum emit_mode mode, const uint8_t *bytes, size_t n, const struct output *out)
 {
     const struct value_ctx dense = {.n = n};
     const struct codec_part all = {.to = n};
-    if (what == STORE)
+    if (mode == STORE)
         codec_bf16.decode(&dense, bytes, 2 * n, all, out->x);
     else
         codec_bf16.decode_axpy(&dense, out->a, bytes, 2 * n, all, out->x);
-    for (size_t i = 0; what == WEIGH && i < n; i++) out->weight[i] = out->weight[i] + out->a;
+    for (size_t i = 0; mode == WEIGH && i < n; i++) out->weight[i] = out->weight[i] + out->a;
 }
 
 /* One part of some payloads, in order. */
@@ -218,7 +218,7 @@ static struct output output_of(const struct addition *add, size_t i, float *x, f
 
 /* One chunk of all payloads. Several are read at once where all their values fit in, as each coordinate takes the
  * payloads in order. */
-static inline __attribute__((always_inline)) void put_chunk(struct addition *add, enum what what,
+static inline __attribute__((always_inline)) void put_chunk(struct addition *add, enum emit_mode mode,
                                                             const struct topk_item *item, float *x, float *weight)
 {
     struct topk_stream *open[TOPK_LOOKS];
@@ -233,12 +233,12 @@ static inline __attribute__((always_inline)) void put_chunk(struct addition *add
         topk_streams_read(open + i, add->slices, lanes, add->kind);
         for (size_t l = 0; l < lanes; l++) {
             const struct output out = output_of(add, (size_t)(open[i + l] - add->streams), x, weight);
-            put_slice(what, add->kind, &open[i + l]->scales, &add->slices[l], &out);
+            put_slice(mode, add->kind, &open[i + l]->scales, &add->slices[l], &out);
         }
     }
 }
 
-static inline __attribute__((always_inline)) void put_part(struct addition *add, enum what what,
+static inline __attribute__((always_inline)) void put_part(struct addition *add, enum emit_mode mode,
                                                            const struct value_ctx *ctx, struct codec_part part,
                                                            float *x, float *weight)
 {
@@ -247,18 +247,18 @@ static inline __attribute__((always_inline)) void put_part(struct addition *add,
     while (topk_next(&walk, &item) && item.from < part.to) {
         float *at = x + (item.from - part.from), *weight_at = weight ? weight + (item.from - part.from) : NULL;
         if (item.k) {
-            put_chunk(add, what, &item, at, weight_at);
+            put_chunk(add, mode, &item, at, weight_at);
             continue;
         }
         for (size_t i = 0; i < add->n; i++) {
             const struct output out = output_of(add, i, at, weight_at);
-            put_dense(what, add->from[i].view->payload + 2 * item.dense, item.length, &out);
+            put_dense(mode, add->from[i].view->payload + 2 * item.dense, item.length, &out);
         }
     }
 }
 
 /* n <= TOPK_LOOKS */
-static void put_payloads(enum what what, const struct value_ctx *ctx, const struct codec_addend *from, size_t n,
+static void put_payloads(enum emit_mode mode, const struct value_ctx *ctx, const struct codec_addend *from, size_t n,
                          struct codec_part part, float *x, float *weight)
 {
     const struct topk_plan *plan = ctx->plan;
@@ -272,7 +272,7 @@ static void put_payloads(enum what what, const struct value_ctx *ctx, const stru
         size_t start = group_start(plan, view->payload, view->size, part.index);
         add.streams[i] = topk_stream_of(view->payload + start, view->size - start, &add.looks);
     }
-    switch (what) {
+    switch (mode) {
     case STORE: put_part(&add, STORE, ctx, part, x, weight); break;
     case AXPY: put_part(&add, AXPY, ctx, part, x, weight); break;
     case WEIGH: put_part(&add, WEIGH, ctx, part, x, weight); break;
@@ -298,7 +298,7 @@ void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size
 
 /* The numbers of one payload, up to where they are written. */
 struct unmade {
-    const struct piece_numbers *numbers;
+    const struct quantized_delta *numbers;
     struct piece_head *head; /* of the next piece */
     size_t chosen;           /* values of the chunks before */
 };
@@ -320,7 +320,7 @@ static void unmake_chunk(struct unmade *u, enum topk_values kind, struct topk_st
 }
 
 void topk_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                        const struct piece_numbers *numbers)
+                        const struct quantized_delta *numbers)
 {
     const struct topk_plan *plan = ctx->plan;
     enum topk_values kind = (enum topk_values)ctx->param[TOPK_VALUES];

@@ -63,7 +63,7 @@ static void take_chunk(const struct value_ctx *ctx, struct batch *b, const float
 
 /* Numbers that a device made, up to where they are used. */
 struct made {
-    const struct piece_numbers *numbers;
+    const struct quantized_delta *numbers;
     const struct piece_head *head; /* of the next piece */
     size_t chosen;                 /* values of the chunks before */
 };
@@ -265,7 +265,7 @@ enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *ds
     return encode(ctx, x, NULL, dst, cap, size_p);
 }
 
-enum status topk_encode_pieces(const struct value_ctx *ctx, const struct piece_numbers *numbers, uint8_t *dst,
+enum status topk_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
                                size_t cap, size_t *size_p)
 {
     struct made made = {.numbers = numbers, .head = numbers->heads};

@@ -59,11 +59,11 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
 _Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BIT && (int)PIECE_BYTES == TOPK_INT8 &&
                    (int)PIECE_HALF == TOPK_FP16, "one order of values");
 
-void topk_pieces(const struct value_ctx *ctx, struct piece_shape *shape, struct piece_range *pieces)
+void topk_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
-    *shape = (struct piece_shape){.kind = (enum piece_kind)ctx->param[TOPK_VALUES], .n_values = ctx->n};
+    *shape = (struct delta_format){.kind = (enum piece_kind)ctx->param[TOPK_VALUES], .n_values = ctx->n};
     while (topk_next(&walk, &item)) {
         size_t step = item.k ? item.length : PIECE_PLAIN_MAX;
         for (size_t at = 0; at < item.length; at += step, shape->n_pieces++) {

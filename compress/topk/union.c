@@ -23,7 +23,7 @@ struct group {
     uint32_t length[GROUP], n;
 };
 
-struct job {
+struct union_job {
     const struct layout *layout;
     const struct fragment *frag;
     const float *merged;
@@ -119,7 +119,7 @@ static uint64_t group_bytes(const struct group *g)
 /* The groups of this thread, and the vectors, which go to thread 0. */
 static void count_share(void *ctx, int thread, int threads)
 {
-    struct job *job = ctx;
+    struct union_job *job = ctx;
     struct group g = {.n = 0};
     size_t from, to;
     uint64_t chunk = 0, bytes = 0;
@@ -145,7 +145,7 @@ static void count_share(void *ctx, int thread, int threads)
 
 uint64_t union_bytes(const struct layout *layout, uint32_t fragment, const float *merged, struct pool *pool)
 {
-    struct job job = {.layout = layout, .frag = &layout->fragments[fragment], .merged = merged};
+    struct union_job job = {.layout = layout, .frag = &layout->fragments[fragment], .merged = merged};
     uint64_t chunks = 0, bytes = 0;
     for (uint32_t t = 0; t < job.frag->n_tensors; t++) {
         const struct tensor *tensor = &layout->tensors[job.frag->first_tensor + t];

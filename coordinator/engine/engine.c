@@ -285,35 +285,35 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     return STATUS_OK;
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b)
+static uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
 static uint64_t next_deadline_us(const struct engine *e)
 {
-    if (e->ledger.done) return everybody_left(e) ? 0 : sooner(e->retry_us, e->done_us + ENGINE_LINGER_US);
-    uint64_t at = sooner(e->retry_us, e->notice_us);
+    if (e->ledger.done) return everybody_left(e) ? 0 : min_u64(e->retry_us, e->done_us + ENGINE_LINGER_US);
+    uint64_t at = min_u64(e->retry_us, e->notice_us);
     if (!e->ledger.modelled) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);
-    if (round > e->now_us) at = sooner(at, round); /* what was due at the last event has been looked at */
+    if (round > e->now_us) at = min_u64(at, round); /* what was due at the last event has been looked at */
     uint64_t evict = engine_evict_after_us(e);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
         if (!s->id) continue;
-        if (!s->silent) at = sooner(at, s->heard_us + ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u);
-        at = sooner(at, s->heard_us + evict);
+        if (!s->silent) at = min_u64(at, s->heard_us + ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u);
+        at = min_u64(at, s->heard_us + evict);
     }
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
-        if (m->active) at = sooner(at, m->heard_us + evict);
+        if (m->active) at = min_u64(at, m->heard_us + evict);
     }
     return at;
 }
 
 uint64_t engine_next_deadline_us(const struct engine *e)
 {
-    return sooner(next_deadline_us(e), e->now_us + ENGINE_PAUSE_US / 2);
+    return min_u64(next_deadline_us(e), e->now_us + ENGINE_PAUSE_US / 2);
 }
 
 bool engine_done(const struct engine *e)

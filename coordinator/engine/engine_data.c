@@ -196,7 +196,7 @@ static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragm
 static void leave_out_own(struct session *s, uint32_t fragment, uint64_t version)
 {
     const struct session_own *own = &s->own[fragment];
-    if (own->version == version) serve_leave_out(&s->serve, fragment, version, own->from, own->to);
+    if (own->version == version) download_leave_out(&s->download, fragment, version, own->from, own->to);
 }
 
 /* Where the deltas of this close lie in the update that relays them; the ledger still has their sizes. */
@@ -231,7 +231,7 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
                       update ? "update" : "snapshot", (unsigned long long)m->version, m->fragment);
         return;
     }
-    serve_add(&s->serve, m, size);
+    download_add(&s->download, m, size);
     if (update) leave_out_own(s, m->fragment, m->version);
 }
 
@@ -243,13 +243,13 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
         if (!s->id) continue;
-        serve_wake(&s->serve, close->fragment, version, size);
+        download_wake(&s->download, close->fragment, version, size);
         leave_out_own(s, close->fragment, version);
     }
 }
 
 /* Snapshot bytes: a head, then floats that lie in the checkpoint. `at` and `size` need not respect floats. */
-static enum status read_snapshot(struct engine *e, const struct serve_item *item, uint64_t size, uint8_t *dst,
+static enum status read_snapshot(struct engine *e, const struct download_item *item, uint64_t size, uint8_t *dst,
                                  struct err *err)
 {
     const struct fragment *frag = &e->ledger.layout.fragments[item->fragment];
@@ -281,7 +281,7 @@ static enum status read_snapshot(struct engine *e, const struct serve_item *item
     return STATUS_OK;
 }
 
-static enum status read_object(struct engine *e, const struct serve_item *item, uint64_t size, struct err *err)
+static enum status read_object(struct engine *e, const struct download_item *item, uint64_t size, struct err *err)
 {
     if (item->kind == OBJECT_SNAPSHOT) return read_snapshot(e, item, size, e->chunk, err);
     const struct update_entry *entry = update_log_find(&e->ledger.log, item->fragment, item->version);
@@ -289,15 +289,15 @@ static enum status read_object(struct engine *e, const struct serve_item *item, 
 }
 
 /* Send what this worker asked for until its lane is full. */
-static enum status serve_session(struct engine *e, struct session *s, struct err *err)
+static enum status send_downloads(struct engine *e, struct session *s, struct err *err)
 {
-    struct serve_item item;
+    struct download_item item;
     uint64_t size;
-    if (s->serve.again_us > e->now_us) return STATUS_OK;
-    while (s->bulk != SESSION_NO_PEER && serve_next(&s->serve, &item, &size)) {
+    if (s->download.again_us > e->now_us) return STATUS_OK;
+    while (s->bulk != SESSION_NO_PEER && download_next(&s->download, &item, &size)) {
         /* Kept objects may have changed since it was asked for. */
         if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
-            serve_sent(&s->serve, &item, 0);
+            download_sent(&s->download, &item, 0);
             engine_refuse(e, s->control, REFUSE_GONE, "version %llu of fragment %u is no longer kept: join again",
                           (unsigned long long)item.version, item.fragment);
             continue;
@@ -309,14 +309,14 @@ static enum status serve_session(struct engine *e, struct session *s, struct err
                                   .size = size}};
         enum status status = engine_send(e, s->bulk, WIRE_BULK, &m);
         if (status == STATUS_AGAIN) {
-            serve_full(&s->serve, e->now_us);
+            download_full(&s->download, e->now_us);
             return STATUS_OK;
         }
         if (status != STATUS_OK) {
             s->bulk = SESSION_NO_PEER; /* it binds again, and asks again */
             return STATUS_OK;
         }
-        serve_sent(&s->serve, &item, size);
+        download_sent(&s->download, &item, size);
     }
     return STATUS_OK;
 }
@@ -327,8 +327,8 @@ enum status engine_serve(struct engine *e, struct err *err)
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
         if (!s->id) continue;
-        TRY(serve_session(e, s, err));
-        if (s->serve.again_us > e->now_us && s->serve.again_us < e->retry_us) e->retry_us = s->serve.again_us;
+        TRY(send_downloads(e, s, err));
+        if (s->download.again_us > e->now_us && s->download.again_us < e->retry_us) e->retry_us = s->download.again_us;
     }
     return STATUS_OK;
 }

@@ -157,7 +157,7 @@ static enum status finish(struct engine *e, struct err *err)
     if (!isfinite(record.loss_sum)) {
         record.loss_sum = INFINITY; /* one value, whatever the workers' kind of NaN */
         snprintf(text, sizeof text, "the validation loss after round %llu is not finite: training diverged; %s",
-                 (unsigned long long)run->round, config_calmer(&e->config));
+                 (unsigned long long)run->round, config_divergence_advice(&e->config));
         engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
     }
     run->open = false;

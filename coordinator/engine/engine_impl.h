@@ -95,7 +95,7 @@ struct engine {
     char slowest[WIRE_NAME_MAX];
     struct refusal refusals[ENGINE_REFUSALS]; /* those logged last */
     uint64_t rejected[REJECT_UNASSIGNED + 1]; /* deltas refused since this process started, by enum reject_code */
-    uint8_t *chunk; /* [SERVE_CHUNK] */
+    uint8_t *chunk; /* [DOWNLOAD_CHUNK] */
 };
 
 /* --- engine.c --- */

@@ -293,7 +293,7 @@ void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
 {
     struct session *s = session_by_id(&e->sessions, m->session);
     if (!s) return; /* refusals are for the control lane: its next heartbeat gets one */
-    if (s->bulk != peer) serve_resume(&s->serve);
+    if (s->bulk != peer) download_resume(&s->download);
     s->bulk = peer;
     engine_hear(e, s);
 }

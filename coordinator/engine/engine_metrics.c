@@ -19,7 +19,7 @@ static uint64_t tokens_so_far(const struct engine *e)
     return tokens;
 }
 
-/* False: it is counted already, and came again (worker/step_log.h). A round trained again begins with step 0. */
+/* False: it is counted already, and came again (worker/metrics_queue.h). A round trained again begins with step 0. */
 static bool count_step(struct session *s, const struct metrics_step *step)
 {
     bool begins = s->step_round != step->round || !step->step;
@@ -36,7 +36,7 @@ void engine_tell_skips(struct engine *e, struct session *s)
     char text[256];
     if (!s->skips) return;
     snprintf(text, sizeof text, "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
-             "%s", s->step_round + 1, s->skips, config_calmer(&e->config));
+             "%s", s->step_round + 1, s->skips, config_divergence_advice(&e->config));
     s->skips = 0;
     s->skips_said_us = e->now_us;
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);

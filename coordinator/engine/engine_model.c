@@ -162,7 +162,7 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
     enum status status = STATUS_OK;
     if (need < all)
         status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
-    if (status_lasts(status))
+    if (status_is_permanent(status))
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
     else if (need > all)
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need at "

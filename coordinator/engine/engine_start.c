@@ -199,7 +199,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->now_us = e->start_us = now_us;
     e->retry_us = UINT64_MAX;
     e->config_hash = config_shared_hash(&e->config);
-    e->chunk = mem_alloc(1, SERVE_CHUNK);
+    e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
     e->eval.cap = e->config.coordinator.max_workers;
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
     enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "coordinator/engine/serve.h"
+#include "coordinator/engine/download.h"
 #include "coordinator/engine/upload.h"
 #include "wire/msg.h"
 
@@ -39,7 +39,7 @@ struct session {
     uint64_t step_round, step_tokens; /* tokens of the steps reported of the round it trains */
     uint32_t last_step;               /* of these */
     uint64_t skips, skips_said_us; /* steps it skipped that were not told of yet; when some were: 0: never */
-    struct serve serve;
+    struct download download;
     struct upload *uploads; /* [n_fragments], owned */
     struct session_own *own; /* [n_fragments], owned */
 };

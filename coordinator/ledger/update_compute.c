@@ -6,7 +6,7 @@
 
 #include "common/base/sum_squares.h"
 #include "compress/relay.h"
-#include "coordinator/ledger/gather.h"
+#include "coordinator/ledger/delta_read.h"
 
 /* ddp: the norm of the merged gradient over all fragments, before the first of them takes its step. Leaves the
  * accumulator at the last fragment. */
@@ -23,7 +23,7 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
             if (work->open && (state == PART_HELD || state == PART_MERGED)) close.ids[close.n++] = i;
         }
         if (!close.n) continue;
-        TRY(gather_merge(l, &close, 0, false, err));
+        TRY(delta_read_merge(l, &close, 0, false, err));
         sum += sum_squares(o->pool, o->acc, l->layout.fragments[f].count);
     }
     o->norm = sqrt(sum);
@@ -42,7 +42,7 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
                               .members = member_count_active(&l->round.members)};
     memcpy(u->codec, "relay", sizeof "relay");
     size_t head = update_encoded_size(u) - sizeof(uint32_t), table = relay_head_size(close->n);
-    TRY(gather_merge(l, close, head + table, can_relay, err));
+    TRY(delta_read_merge(l, close, head + table, can_relay, err));
     size_t bytes = table;
     for (uint32_t i = 0; i < close->n; i++) bytes += round_close_part(&l->round, close, i)->bytes;
     ways.deltas = bytes - table;
@@ -90,7 +90,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     if (status == STATUS_NONFINITE)
         return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: %s, in a "
                        "new run from a checkpoint (model.init_from)",
-                       (unsigned long long)step.round + 1, config_calmer(l->config));
+                       (unsigned long long)step.round + 1, config_divergence_advice(l->config));
     if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
     u->payload = l->outer.payload + head;
     u->theta_hash = l->outer.fragments[close->fragment].hash;

@@ -144,7 +144,7 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
                          n * 16 >> 20);
 }
 
-/* Deltas of a round lie in memory together: senders are counted, or deltas are the update (coordinator/ledger/gather.c). */
+/* Deltas of a round lie in memory together: senders are counted, or deltas are the update (coordinator/ledger/delta_read.c). */
 static bool wants_all(const struct config *c, uint32_t f)
 {
     if (c->train.method == METHOD_ASYNC) return false;

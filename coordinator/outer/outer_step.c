@@ -14,7 +14,7 @@
 
 enum { BLOCK = 4096, GRAIN = 1 << 15 }; /* floats: of a block; a thread's share is a multiple of GRAIN */
 
-struct job {
+struct outer_step_job {
     struct outer_state *s;
     const struct outer_step *step;
     const struct fragment *frag;
@@ -27,7 +27,7 @@ struct job {
 };
 
 /* Async: delayed Nesterov, or SGD with the same weights. Moves the fragment's counts. */
-static void plan_async(struct job *job)
+static void plan_async(struct outer_step_job *job)
 {
     const struct config *c = job->s->config;
     const struct outer_step *step = job->step;
@@ -45,7 +45,7 @@ static void plan_async(struct job *job)
     frag->buffered = job->delayed.flush ? 0 : frag->buffered + 1;
 }
 
-static void plan(struct job *job)
+static void plan(struct outer_step_job *job)
 {
     const struct config *c = job->s->config;
     bool ddp = c->train.method == METHOD_DDP;
@@ -56,7 +56,7 @@ static void plan(struct job *job)
     if (c->train.method == METHOD_ASYNC && c->outer.optimizer != OPTIMIZER_ADAMW) plan_async(job);
 }
 
-static void clip(const struct job *job, const struct outer_in *in)
+static void clip(const struct outer_step_job *job, const struct outer_in *in)
 {
     double scale = job->adamw.scale;
     if (scale < 1)
@@ -64,7 +64,7 @@ static void clip(const struct job *job, const struct outer_in *in)
 }
 
 /* What the worker's SGD does: theta - lr (gradient + weight_decay theta), after clipping. */
-static void decay(const struct job *job, const struct outer_in *in, const struct tensor *tensor)
+static void decay(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor)
 {
     double weight_decay = job->s->config->inner.weight_decay;
     if (weight_decay == 0 || !tensor->decay) return;
@@ -73,7 +73,7 @@ static void decay(const struct job *job, const struct outer_in *in, const struct
 }
 
 /* The optimizer on in->n floats of one tensor, the first of them at `at` in theta. */
-static void optimize(const struct job *job, const struct outer_in *in, const struct tensor *tensor, uint64_t at)
+static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor, uint64_t at)
 {
     const struct outer_state *s = job->s;
     const struct config *c = s->config;
@@ -96,7 +96,7 @@ static void optimize(const struct job *job, const struct outer_in *in, const str
 }
 
 /* [from, to) of the fragment, within one tensor. False: something is not finite. */
-static bool step_block(const struct job *job, size_t from, size_t to, const struct tensor *tensor)
+static bool step_block(const struct outer_step_job *job, size_t from, size_t to, const struct tensor *tensor)
 {
     struct outer_fragment *mine = &job->s->fragments[job->step->fragment];
     struct outer_in in = job->in;
@@ -121,7 +121,7 @@ static bool step_block(const struct job *job, size_t from, size_t to, const stru
 
 static void step_range(void *ctx, int thread, int threads)
 {
-    struct job *job = ctx;
+    struct outer_step_job *job = ctx;
     const struct fragment *frag = job->frag;
     size_t at, end;
     uint32_t t = frag->first_tensor;
@@ -147,7 +147,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     struct outer_fragment *mine = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
     bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
-    struct job job = {.s = s, .step = step, .frag = frag,
+    struct outer_step_job job = {.s = s, .step = step, .frag = frag,
                       .relay = step->relay, .sparse = config_down_of(c, step->fragment) != CONFIG_DOWN_CODEC,
                       .in = {.theta = theta, .acc = s->acc, .n = frag->count, .increment = !replace,
                              .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};

@@ -7,7 +7,7 @@
 #include "common/base/pool.h"
 #include "coordinator/outer/outer_opt.h"
 
-struct job {
+struct publish_job {
     const struct publish *p;
     struct codec_view view;
     float *theta;
@@ -35,7 +35,7 @@ void publish_add_residual(float *restrict x, float *restrict residual, float dec
 
 static void move_parts(void *ctx, int thread, int threads)
 {
-    struct job *job = ctx;
+    struct publish_job *job = ctx;
     const struct publish *p = job->p;
     float *x = p->scratch + (size_t)thread * p->scratch_part;
     size_t first, end;
@@ -53,7 +53,7 @@ static void move_parts(void *ctx, int thread, int threads)
 enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
                          size_t *size_p, uint64_t *hash_p)
 {
-    struct job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
+    struct publish_job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
     TRY(codec_encode_by(p->codec, p->pool, x, payload, cap, size_p, NULL));
     TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
     pool_run_if(p->pool, job.parts > 1, move_parts, &job);

@@ -36,7 +36,7 @@ static struct tally count(const struct round *r, uint32_t fragment)
     return t;
 }
 
-static uint64_t longer(uint64_t a, uint64_t b)
+static uint64_t max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -45,11 +45,11 @@ static uint64_t longer(uint64_t a, uint64_t b)
  * back, and to compute it all once more as those did who delivered. */
 static uint64_t resumed_us(const struct round *r, uint32_t fragment)
 {
-    uint64_t us = longer(patience_us, r->p.evict_us);
+    uint64_t us = max_u64(patience_us, r->p.evict_us);
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct assignment *work = &r->members.members[i]->work;
         if (work->open && work->parts[fragment].state == PART_HELD)
-            us = longer(us, 2 * work->parts[fragment].compute_us);
+            us = max_u64(us, 2 * work->parts[fragment].compute_us);
     }
     return us;
 }
@@ -58,14 +58,14 @@ static uint64_t resumed_us(const struct round *r, uint32_t fragment)
 static struct deadline_limit limit_of(const struct round *r, uint32_t fragment)
 {
     uint64_t unknown = 2 * (r->quorum_us[fragment] - r->opened_us);
-    if (r->resumed) unknown = longer(unknown, resumed_us(r, fragment));
+    if (r->resumed) unknown = max_u64(unknown, resumed_us(r, fragment));
     return deadline_of(&r->arrivals, limit_k, limit_floor_us, limit_ceiling_us, unknown);
 }
 
 static uint64_t late_us(const struct round *r, uint32_t fragment)
 {
     if (!r->quorum_us[fragment]) return UINT64_MAX;
-    return longer(r->opened_us + limit_of(r, fragment).limit_us, r->quorum_us[fragment]);
+    return max_u64(r->opened_us + limit_of(r, fragment).limit_us, r->quorum_us[fragment]);
 }
 
 static bool closable(const struct round *r, uint32_t fragment, uint64_t now_us, bool *late_p)

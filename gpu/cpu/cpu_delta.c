@@ -60,7 +60,7 @@ static void scales_of(enum piece_kind kind, const float *x, const uint16_t *inde
 }
 
 /* x becomes what is left of it, here and below. */
-static void send_chunk(enum piece_kind kind, const struct piece_range *piece, float *x, const struct piece_numbers *out,
+static void send_chunk(enum piece_kind kind, const struct piece_range *piece, float *x, const struct quantized_delta *out,
                        struct piece_head *head)
 {
     uint16_t *index = out->index + piece->out, *code = out->code + piece->out;
@@ -116,7 +116,7 @@ static struct rule_block scale_block(enum piece_kind kind, const float *x, size_
 }
 
 static void send_block(enum piece_kind kind, const struct piece_range *piece, float *x, uint32_t most,
-                       const struct piece_numbers *out, struct piece_head *head)
+                       const struct quantized_delta *out, struct piece_head *head)
 {
     unsigned bits = rule_code_bits(kind);
     uint8_t *bytes = out->bytes + piece->out;
@@ -131,7 +131,7 @@ static void send_block(enum piece_kind kind, const struct piece_range *piece, fl
     }
 }
 
-static void send_plain(const struct piece_range *piece, float *x, const struct piece_numbers *out)
+static void send_plain(const struct piece_range *piece, float *x, const struct quantized_delta *out)
 {
     for (size_t i = 0; i < piece->length; i++) {
         uint16_t half = rule_bf16(x[i]);
@@ -145,10 +145,10 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
 {
     const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
     if (!p) return;
-    const struct piece_shape *shape = &p->as.delta.shape;
+    const struct delta_format *shape = &p->as.delta.shape;
     float *x = p->as.delta.x;
-    struct piece_numbers out;
-    pieces_lay_out(shape, numbers, &out);
+    struct quantized_delta out;
+    delta_format_lay_out(shape, numbers, &out);
     for (size_t i = 0; i < shape->n_pieces; i++) {
         const struct piece_range *piece = &p->as.delta.pieces[i];
         struct piece_head head = {0};
@@ -172,7 +172,7 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
 }
 
 static void add_piece(enum piece_kind kind, const struct piece_range *piece, const struct piece_head *head,
-                      const struct piece_numbers *in, float *theta)
+                      const struct quantized_delta *in, float *theta)
 {
     unsigned mantissa = rule_mantissa(kind), bits = rule_code_bits(kind);
     if (!piece->k) {
@@ -194,9 +194,9 @@ void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *numb
 {
     const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
     if (!p) return;
-    const struct piece_shape *shape = &p->as.delta.shape;
-    struct piece_numbers in;
-    pieces_lay_out(shape, numbers, &in);
+    const struct delta_format *shape = &p->as.delta.shape;
+    struct quantized_delta in;
+    delta_format_lay_out(shape, numbers, &in);
     for (size_t i = 0; i < shape->n_pieces; i++)
         add_piece(shape->kind, &p->as.delta.pieces[i], &in.heads[i], &in, theta + p->as.delta.pieces[i].from);
 }

@@ -221,7 +221,7 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
     return STATUS_OK;
 }
 
-static enum status cpu_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
+static enum status cpu_delta_plan(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
                                   struct delta_plan **out)
 {
     struct cpu_plan *plan;
@@ -321,7 +321,7 @@ static const struct device_ops cpu_ops = {
     .glu_fwd = cpu_glu_fwd,
     .glu_bwd = cpu_glu_bwd,
     .lin_fwd = cpu_lin_fwd,
-    .act_again = cpu_act_again,
+    .act_recompute = cpu_act_recompute,
     .lin_bwd_x = cpu_lin_bwd_x,
     .lin_bwd_w = cpu_lin_bwd_w,
     .attn_fwd = cpu_attn_fwd,

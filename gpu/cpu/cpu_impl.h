@@ -30,7 +30,7 @@ struct cpu_plan {
             size_t rows, ld; /* of one chunk of logits */
         } head;
         struct {
-            struct piece_shape shape;
+            struct delta_format shape;
             struct piece_range *pieces;
             float *x; /* [longest] of one piece */
         } delta;
@@ -93,7 +93,7 @@ void cpu_glu_fwd(struct device *dev, size_t n, size_t f, const void *gu, void *h
 void cpu_glu_bwd(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu);
 void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                  const void *res, void *y, void *aux);
-void cpu_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
+void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
 void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
                    void *dx, bool accumulate);
 void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw, float *db,

@@ -62,7 +62,7 @@ void cpu_muon_free(struct cpu_plan *plan)
     mem_free(plan->as.muon.mult);
 }
 
-struct job {
+struct muon_job {
     const struct cpu_kernels *kernels;
     const struct muon_matrix *matrix;
     size_t side;
@@ -77,7 +77,7 @@ struct job {
 
 static void mix_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct muon_job *j = ctx;
     const struct muon_matrix *t = j->matrix;
     size_t begin, end;
     pool_share(t->rows, 1, thread, threads, &begin, &end);
@@ -94,7 +94,7 @@ static void mix_thread(void *ctx, int thread, int threads)
 
 static void move_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct muon_job *j = ctx;
     const struct muon_matrix *t = j->matrix;
     size_t begin, end;
     pool_share(t->rows, 1, thread, threads, &begin, &end);
@@ -106,7 +106,7 @@ static void move_thread(void *ctx, int thread, int threads)
  * is multiplied by. */
 static void poly_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct muon_job *j = ctx;
     size_t begin, end;
     pool_share(j->side, 1, thread, threads, &begin, &end);
     float square = j->inverse * j->inverse, c = MUON_C * j->inverse;
@@ -131,7 +131,7 @@ static float inverse_norm(const float *gram, size_t side)
 }
 
 /* x, filled, becomes orthogonal; returns which of the two buffers it ends in. */
-static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, struct job *j, uint32_t rounds)
+static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, struct muon_job *j, uint32_t rounds)
 {
     size_t rows = j->matrix->rows, cols = j->matrix->cols, side = j->side;
     bool tall = rows > cols;
@@ -163,7 +163,7 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
     if (!p || (scale && *scale == 0)) return;
     for (size_t i = 0; i < p->as.muon.n; i++) {
         const struct muon_matrix *t = &p->as.muon.matrices[i];
-        struct job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,
+        struct muon_job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,
                           .theta = theta, .momentum = momentum, .x = p->as.muon.x, .mu = hyper->momentum,
                           .scale = scale ? *scale : 1.0f, .gram = p->as.muon.gram, .poly = p->as.muon.poly,
                           .mult = p->as.muon.mult, .noise = hyper->bf16_moments ? hyper->count->noise : NULL};

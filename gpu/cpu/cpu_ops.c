@@ -41,13 +41,13 @@ static void act_thread(void *ctx, int thread, int threads)
     job->kernels->gelu_run(end - begin, job->z + begin, job->y + begin);
 }
 
-void cpu_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     if (p->as.lin.act == LIN_ACT_NONE) {
-        cpu_fail(cpu, STATUS_INVALID, "act_again: a plan without activation");
+        cpu_fail(cpu, STATUS_INVALID, "act_recompute: a plan without activation");
         return;
     }
     struct act_job job = {.kernels = cpu->kernels, .n = p->as.lin.n * p->as.lin.m, .z = aux, .y = y};

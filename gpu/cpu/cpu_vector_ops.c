@@ -8,7 +8,7 @@
 #include "gpu/moment_rules.h"
 
 /* One job struct for all of this file's operations; each uses the fields it needs. */
-struct job {
+struct vector_job {
     const struct cpu_kernels *kernels;
     size_t n, c, seq, block;
     const int32_t *tokens;
@@ -28,7 +28,7 @@ struct job {
 
 static void embed_fwd_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->n, 1, thread, threads, &begin, &end);
     j->kernels->embed_rows(begin, end - begin, j->seq, j->c, j->tokens, j->w, j->b, j->out);
@@ -38,7 +38,7 @@ void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int
                    const float *wpe, void *out)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe,
+    struct vector_job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe,
                       .out = out};
     pool_run(cpu->pool, embed_fwd_thread, &job);
 }
@@ -46,7 +46,7 @@ void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int
 /* Threads take columns, so that every element of dwte is summed in row order whatever their number. */
 static void embed_bwd_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->c, 16, thread, threads, &begin, &end);
     if (begin == end) return;
@@ -67,14 +67,14 @@ void cpu_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int
                    float *dwte, float *dwpe, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .x = dout, .out = dwte,
+    struct vector_job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .x = dout, .out = dwte,
                       .out2 = dwpe, .accumulate = accumulate};
     pool_run(cpu->pool, embed_bwd_thread, &job);
 }
 
 static void norm_fwd_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->n, 1, thread, threads, &begin, &end);
     j->kernels->norm_fwd(end - begin, j->c, j->x + begin * j->c, j->w, j->b, j->out + begin * j->c, j->out2 + begin,
@@ -85,14 +85,14 @@ void cpu_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const f
                   float *mean, float *rstd)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct job job = {.kernels = cpu->kernels, .n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .out2 = mean,
+    struct vector_job job = {.kernels = cpu->kernels, .n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .out2 = mean,
                       .out3 = rstd};
     pool_run(cpu->pool, norm_fwd_thread, &job);
 }
 
 static void norm_bwd_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t c = j->c, begin, end;
     pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
     for (size_t i = begin; i < end; i++) {
@@ -114,7 +114,7 @@ void cpu_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const 
         cpu_fail(cpu, STATUS_LIMIT, "norm_bwd: rows too long");
         return;
     }
-    struct job job = {.kernels = cpu->kernels, .n = n, .c = c, .y = dy, .x = x, .w = w, .mean = mean, .rstd = rstd,
+    struct vector_job job = {.kernels = cpu->kernels, .n = n, .c = c, .y = dy, .x = x, .w = w, .mean = mean, .rstd = rstd,
                       .dres = dres, .out = dx, .partials = cpu->partials, .block = (n + blocks - 1) / blocks};
     pool_run(cpu->pool, norm_bwd_thread, &job);
     if (!accumulate) {
@@ -129,7 +129,7 @@ void cpu_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const 
 
 static void reduce_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share((j->n + j->block - 1) / j->block, 1, thread, threads, &begin, &end);
     for (size_t i = begin; i < end; i++) {
@@ -141,7 +141,7 @@ static void reduce_thread(void *ctx, int thread, int threads)
 static void reduce(struct cpu_device *cpu, size_t n, const float *x, double (*kernel)(size_t, const float *),
                    float *out)
 {
-    struct job job = {.kernels = cpu->kernels, .n = n, .x = x, .segments = cpu->segments, .reduce = kernel};
+    struct vector_job job = {.kernels = cpu->kernels, .n = n, .x = x, .segments = cpu->segments, .reduce = kernel};
     job.block = ((n + SUM_SEGMENTS - 1) / SUM_SEGMENTS + 1023) / 1024 * 1024;
     double total = 0;
     if (n) pool_run(cpu->pool, reduce_thread, &job);
@@ -171,7 +171,7 @@ void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, floa
 /* A thread's share is a range of the concatenated spans. */
 static void adamw_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end, at = 0;
     pool_share(j->n, 1024, thread, threads, &begin, &end);
     for (size_t i = 0; i < j->n_spans; at += j->spans[i].count, i++) {
@@ -207,7 +207,7 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
     struct cpu_device *cpu = cpu_of(dev);
     const struct step_count *count = hyper->count;
     if (scale && *scale == 0) return;
-    struct job job = {.kernels = cpu->kernels, .spans = spans, .n_spans = n_spans, .out = theta, .x = grad, .m = m,
+    struct vector_job job = {.kernels = cpu->kernels, .spans = spans, .n_spans = n_spans, .out = theta, .x = grad, .m = m,
                       .v = v, .bf16 = hyper->bf16_moments, .weight_decay = hyper->weight_decay};
     for (size_t i = 0; i < n_spans; i++) job.n += spans[i].count;
     job.step = (struct adamw_step){.lr = hyper->lr, .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
@@ -220,7 +220,7 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
 
 static void axpy_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->n, 1024, thread, threads, &begin, &end);
     j->kernels->axpy_run(end - begin, j->a, j->x + begin, j->out + begin);
@@ -229,13 +229,13 @@ static void axpy_thread(void *ctx, int thread, int threads)
 void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct job job = {.kernels = cpu->kernels, .n = n, .a = a, .x = x, .out = y};
+    struct vector_job job = {.kernels = cpu->kernels, .n = n, .a = a, .x = x, .out = y};
     pool_run(cpu->pool, axpy_thread, &job);
 }
 
 static void scale_thread(void *ctx, int thread, int threads)
 {
-    const struct job *j = ctx;
+    const struct vector_job *j = ctx;
     size_t begin, end;
     pool_share(j->n, 1024, thread, threads, &begin, &end);
     j->kernels->scale_run(end - begin, j->a, j->out + begin);
@@ -245,7 +245,7 @@ void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, floa
 {
     if (scale && *scale == 0) return;
     struct cpu_device *cpu = cpu_of(dev);
-    struct job decay = {.kernels = cpu->kernels, .n = n, .a = keep, .out = theta};
+    struct vector_job decay = {.kernels = cpu->kernels, .n = n, .a = keep, .out = theta};
     if (keep != 1) pool_run(cpu->pool, scale_thread, &decay);
     cpu_axpy(dev, n, -(lr * (scale ? *scale : 1.0f)), grad, theta);
 }

@@ -1,4 +1,4 @@
-/* Inside of the CUDA device: shared by cuda_device.c (life, memory), cuda_plans.c (plans), cuda_image.c (parameters
+/* Inside of the CUDA device: shared by cuda_device.c (life, memory), cuda_plans.c (plans), cuda_bf16_weights.c (parameters
  * as bf16), cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
@@ -51,7 +51,7 @@ struct cuda_plan {
             struct cuda_head_gemms whole, rest; /* rest.rows 0: the last chunk is whole, too */
         } head;
         struct {
-            struct piece_shape shape;
+            struct delta_format shape;
             struct piece_range *pieces; /* device memory */
         } delta;
         struct {
@@ -66,7 +66,7 @@ struct cuda_plan {
 };
 
 /* Parameters as bf16: what matrix products read. */
-struct cuda_image {
+struct cuda_bf16_weights {
     uint16_t *values;
     size_t size;        /* parameters that fit */
     const float *theta; /* of which it is the image; NULL: of none */
@@ -100,7 +100,7 @@ struct cuda_device {
     double *sums;                    /* [CUDA_SEGMENTS] */
 
     bool bf16;
-    struct cuda_image image;
+    struct cuda_bf16_weights image;
 
     /* What AdamW's spans were last time: they stay the same, so they are uploaded once. */
     struct cuda_adamw_span *spans, *spans_device; /* [CUDA_SPANS] */
@@ -156,7 +156,7 @@ void cuda_plans_free(struct cuda_device *cuda);
 enum status cuda_op_lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out);
 enum status cuda_op_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out);
 enum status cuda_op_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out);
-enum status cuda_op_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
+enum status cuda_op_delta_plan(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
                                struct delta_plan **out);
 enum status cuda_op_muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n, struct muon_plan **out);
 void cuda_op_plan_free(struct device *dev, void *plan);
@@ -173,7 +173,7 @@ size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, s
 void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                   const struct muon_hyper *hyper, const float *scale);
 
-/* --- cuda_image.c ------------------------------------------------------------------------------------------------- */
+/* --- cuda_bf16_weights.c ------------------------------------------------------------------------------------------------- */
 
 /* p[bytes] is being changed: what the image shows of it is made again before its next use. Whatever writes device
  * memory says so, but for kernels that write the image, too. */
@@ -210,7 +210,7 @@ enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan) MUST
 void cuda_lin_free(struct cuda_plan *plan);
 void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                      const void *res, void *y, void *aux);
-void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
+void cuda_op_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
 void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
                        const void *aux, void *dx, bool accumulate);
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,

@@ -140,14 +140,14 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
                .n = s->n * s->m, .bf16 = cuda->bf16, .z = z, .y = y);
 }
 
-void cuda_op_act_again(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+void cuda_op_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     size_t n = p->as.lin.shape.n * p->as.lin.shape.m;
     if (p->as.lin.shape.act == LIN_ACT_NONE)
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_again: a plan without activation");
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_recompute: a plan without activation");
     else
         LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
                .z = aux, .y = y);

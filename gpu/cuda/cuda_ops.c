@@ -303,9 +303,9 @@ void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const floa
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_DELTA);
     if (!p) return;
-    const struct piece_shape *s = &p->as.delta.shape;
-    struct piece_numbers out;
-    pieces_lay_out(s, numbers, &out);
+    const struct delta_format *s = &p->as.delta.shape;
+    struct quantized_delta out;
+    delta_format_lay_out(s, numbers, &out);
     struct cuda_delta_args args = {.kind = s->kind, .decay = decay, .n_pieces = s->n_pieces,
                                    .pieces = p->as.delta.pieces, .theta = theta, .anchor = anchor,
                                    .residual = residual, .rest = rest, .out = out};
@@ -318,9 +318,9 @@ void cuda_op_delta_add(struct device *dev, const struct delta_plan *plan, void *
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_DELTA);
     if (!p) return;
-    const struct piece_shape *s = &p->as.delta.shape;
-    struct piece_numbers in;
-    pieces_lay_out(s, numbers, &in);
+    const struct delta_format *s = &p->as.delta.shape;
+    struct quantized_delta in;
+    delta_format_lay_out(s, numbers, &in);
     cuda_written(cuda, theta, s->n_values * sizeof *theta);
     LAUNCH(cuda, cuda_delta_add, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, cuda_add_args, .kind = s->kind,
            .n_pieces = s->n_pieces, .pieces = p->as.delta.pieces, .in = in, .theta = theta);

@@ -233,7 +233,7 @@ static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, 
     return cuda_rt_sync(cuda->rt, NULL); /* the caller's table may go */
 }
 
-enum status cuda_op_delta_plan(struct device *dev, const struct piece_shape *shape, const struct piece_range *pieces,
+enum status cuda_op_delta_plan(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
                                struct delta_plan **out)
 {
     if (!shape->n_pieces) return STATUS_INVALID;

@@ -273,7 +273,7 @@ static void start(struct bench *b)
     if (transport_address_parse(&address, b->join, &err) != STATUS_OK ||
         outer_loop_create(&b->loop, &setup, clock_monotonic_us()) != STATUS_OK ||
         transport_zmq_dial(&transport, &address, setup.uuid, &err) != STATUS_OK ||
-        link_open(&b->link, transport, outer_loop_pulse(b->loop), &err) != STATUS_OK)
+        link_open(&b->link, transport, outer_loop_heartbeat(b->loop), &err) != STATUS_OK)
         die(err.msg[0] ? err.msg : "no memory");
 }
 

@@ -35,7 +35,7 @@ enum status bench_train_steps(struct device *dev, const char *name, const char *
 struct bench_host {
     struct codec *codec;
     struct pool *pool;
-    const struct piece_numbers *numbers;
+    const struct quantized_delta *numbers;
     void *room; /* for numbers, where a device takes them from */
     float *theta;
     uint8_t *payload; /* while it runs */

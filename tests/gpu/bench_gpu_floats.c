@@ -10,7 +10,7 @@
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/outer/delta_floats.h"
+#include "worker/outer/delta_host.h"
 
 enum { THREADS = 8, TIMES_MAX = 50 }; /* THREADS: as in worker/train_setup.c */
 
@@ -45,8 +45,8 @@ static enum status set_up(struct floats *f, const char *spec, struct err *err)
 static enum status make(struct floats *f)
 {
     enum delta_form form = codec_lossless(f->codec) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
-    if (!delta_floats_finite(f->pool, f->values, f->n)) return STATUS_NONFINITE;
-    f->norm = delta_floats(f->pool, form, f->base, f->values, f->delta, f->n);
+    if (!delta_host_finite(f->pool, f->values, f->n)) return STATUS_NONFINITE;
+    f->norm = delta_host(f->pool, form, f->base, f->values, f->delta, f->n);
     f->feedback.pending = false;
     TRY(feedback_encode(&f->feedback, f->codec, f->pool, f->delta, f->payload, codec_bound(f->codec), &f->size));
     f->norm += crc32c(0, f->payload, f->size);

@@ -4,7 +4,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "tests/gpu/bench_gpu.h"
-#include "worker/outer/outer_move.h"
+#include "worker/outer/apply_update.h"
 
 enum { TIMES_MAX = 50 };
 
@@ -25,7 +25,7 @@ static enum status fastest(enum status (*once)(struct bench_host *h), struct ben
 
 static enum status encode(struct bench_host *h)
 {
-    TRY(codec_encode_pieces(h->codec, h->numbers, h->payload, codec_bound(h->codec), &h->size));
+    TRY(codec_encode_quantized(h->codec, h->numbers, h->payload, codec_bound(h->codec), &h->size));
     h->sum = crc32c(0, h->payload, h->size);
     return STATUS_OK;
 }
@@ -34,7 +34,7 @@ static enum status move(struct bench_host *h)
 {
     struct codec_view view;
     TRY(codec_open(h->codec, h->payload, h->size, NULL, &view));
-    outer_move_view(h->pool, &view, false, h->theta);
+    apply_update_view(h->pool, &view, false, h->theta);
     return STATUS_OK;
 }
 
@@ -46,7 +46,7 @@ static enum status hash(struct bench_host *h)
 
 static enum status decode(struct bench_host *h)
 {
-    return codec_decode_pieces(h->codec, h->payload, h->size, h->room);
+    return codec_decode_quantized(h->codec, h->payload, h->size, h->room);
 }
 
 enum status bench_host_apply(struct bench_host *h, double seconds)

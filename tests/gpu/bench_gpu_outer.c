@@ -64,8 +64,8 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
 {
     const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
     struct codec *codec;
-    struct piece_shape shape;
-    struct piece_numbers laid;
+    struct delta_format shape;
+    struct quantized_delta laid;
     struct pool *pool;
     struct outer o = {.n = n,
                       .floats = mem_alloc(n, sizeof(float)),
@@ -73,18 +73,18 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
                       .residual = bench_random(dev, n, false, 0.1f), .rest = bench_random(dev, n, false, 1)};
     double alone, whole, sent, added, fetched, placed;
     TRY(codec_create(&codec, spec, &span, 1, err));
-    if (!codec_pieces(codec, &shape, NULL)) {
+    if (!codec_delta_format(codec, &shape, NULL)) {
         codec_destroy(codec);
         mem_free(o.floats);
         return bench_floats(seconds, spec, n, err);
     }
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
-    o.bytes = pieces_lay_out(&shape, NULL, &laid);
+    o.bytes = delta_format_lay_out(&shape, NULL, &laid);
     o.numbers = dev->ops->alloc(dev, o.bytes);
-    o.host = dev->ops->host_alloc(dev, o.bytes); /* as worker/outer/delta_maker.c has it */
+    o.host = dev->ops->host_alloc(dev, o.bytes); /* as worker/outer/delta_device.c has it */
     if (!o.floats || !o.theta || !o.anchor || !o.residual || !o.rest || !pieces || !o.numbers || !o.host)
         return err_set(err, STATUS_NOMEM, "no memory for %zu parameters", n);
-    (void)codec_pieces(codec, &shape, pieces);
+    (void)codec_delta_format(codec, &shape, pieces);
     TRY(dev->ops->delta_plan(dev, &shape, pieces, &o.plan));
     TRY(bench_time(dev, delta, &o, seconds, &alone, err));
     TRY(bench_time(dev, delta_and_download, &o, seconds, &whole, err));
@@ -94,7 +94,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     TRY(bench_time(dev, send, &o, seconds, &sent, err));
     TRY(bench_time(dev, place, &o, seconds, &placed, err));
     TRY(bench_time(dev, fetch, &o, seconds, &fetched, err));
-    pieces_lay_out(&shape, o.host, &laid);
+    delta_format_lay_out(&shape, o.host, &laid);
     struct bench_host host = {.codec = codec, .pool = pool, .numbers = &laid, .theta = o.floats, .room = o.host};
     TRY(bench_host_run(&host, seconds, err));
     double host_s = host.encode_s + host.move_s + host.hash_s + host.decode_s;

@@ -154,7 +154,7 @@ static void test_model_fused(void **state)
 static void image_is_true(struct side *s, const char *after)
 {
     run(s, false);
-    struct cuda_image *image = &cuda_of(s->dev)->image;
+    struct cuda_bf16_weights *image = &cuda_of(s->dev)->image;
     float *theta = host_of(s, s->theta, s->n);
     uint16_t *half = mem_alloc(s->n, sizeof *half);
     assert_non_null(half);

@@ -114,9 +114,9 @@ static void test_not_finite(void **state)
             void *room;
             delta_case_fill(DELTA_NORMAL, 1, x, COUNT(x));
             x[599] = nan ? NAN : -INFINITY;
-            struct piece_numbers numbers = delta_case_numbers(dev, codec, x, &room);
+            struct quantized_delta numbers = delta_case_numbers(dev, codec, x, &room);
             assert_int_equal(numbers.heads[0].bad, 0);
-            assert_int_equal(codec_encode_pieces(codec, &numbers, payload, sizeof payload, &size), STATUS_NONFINITE);
+            assert_int_equal(codec_encode_quantized(codec, &numbers, payload, sizeof payload, &size), STATUS_NONFINITE);
             assert_int_equal(size, 77);
             mem_free(room);
             codec_destroy(codec);
@@ -130,7 +130,7 @@ static void test_refusals(void **state)
     static const struct codec_span span = {.count = 20000, .rows = 2, .cols = 10000, .ndim = 2};
     static const char *const specs[] = {"topk:64/8192", "topk:1025/4096"};
     struct piece_range pieces[8];
-    struct piece_shape shape;
+    struct delta_format shape;
     struct delta_plan *plan = NULL;
     struct lin_plan *lin;
     struct err err = {0};
@@ -138,7 +138,7 @@ static void test_refusals(void **state)
     struct device *dev = open_cuda(0);
     for (size_t i = 0; i < COUNT(specs); i++) {
         struct codec *codec = delta_case_codec(specs[i], &span, 1);
-        assert_true(codec_pieces(codec, &shape, pieces));
+        assert_true(codec_delta_format(codec, &shape, pieces));
         assert_true(shape.n_pieces <= COUNT(pieces));
         assert_int_equal(dev->ops->delta_plan(dev, &shape, pieces, &plan), STATUS_UNSUPPORTED);
         codec_destroy(codec);

@@ -500,7 +500,7 @@ static void send(enum piece_kind kind, unsigned length, unsigned k)
     refill(pieces_at, pieces);
     SMALL_THEN_FAR {
         size_t n = before(far_pieces) + PIECES;
-        const struct piece_numbers numbers = {
+        const struct quantized_delta numbers = {
             .heads = behind(heads_at, far_pieces), .plain = behind(plain, far_bytes), .index = behind(index, far_bytes),
             .code = behind(code, far_bytes), .bytes = behind(packed, far_bytes)};
         const struct cuda_delta_args delta = {

@@ -62,7 +62,7 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
         assert_int_equal(ON(d, lin_plan, &with_bias, &plan), STATUS_OK);
         assert_int_equal(ON(d, lin_plan, &s, &bare), STATUS_OK);
         ON(d, lin_fwd, plan, x.at[d], w.at[d], b, NULL, y.at[d], act ? aux.at[d] : NULL);
-        if (act) ON(d, act_again, plan, aux.at[d], again.at[d]);
+        if (act) ON(d, act_recompute, plan, aux.at[d], again.at[d]);
         ON(d, lin_fwd, bare, x.at[d], w.at[d], NULL, act ? NULL : res.at[d], y2.at[d], NULL);
         if (!act) ON(d, lin_fwd, plan, x.at[d], w.at[d], b, res.at[d], res.at[d], NULL);
         ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], NULL, dx.at[d], false);
@@ -74,7 +74,7 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
         ON(d, plan_free, plan);
     }
     float *first = vec_host(&y, 1), *second = vec_host(&again, 1);
-    if (act) case_equal("act_again", first, second, n * m);
+    if (act) case_equal("act_recompute", first, second, n * m);
     mem_free(first);
     mem_free(second);
     vec_same("lin y", &y, tol(3e-6, act ? 8e-3 : 4e-3));

@@ -13,7 +13,7 @@
 #include "common/base/rng.h"
 #include "gpu/cuda/cuda_plugin.h"
 #include "tests/lib/rigs/delta_case.h"
-#include "worker/outer/delta_maker.h"
+#include "worker/outer/delta_device.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -31,7 +31,7 @@ struct side { /* one fragment's codec and residual, of the maker and of the refe
 
 struct rig {
     struct device *dev;
-    struct delta_maker *maker;
+    struct delta_device *maker;
     bool fresh; /* it has no anchor yet */
     struct side side[FRAGMENTS];
     float *theta; /* of the device */
@@ -47,7 +47,7 @@ static void make_maker(void)
     for (uint32_t i = 0; i < FRAGMENTS; i++)
         sources[i] = (struct delta_source){
             .offset = i * EACH, .count = EACH, .codec = rig.side[i].codec[0], .feedback = &rig.side[i].fb[0]};
-    if (delta_maker_create(&rig.maker, rig.dev, rig.theta, sources, FRAGMENTS, &err) != STATUS_OK)
+    if (delta_device_create(&rig.maker, rig.dev, rig.theta, sources, FRAGMENTS, &err) != STATUS_OK)
         fail_msg("%s", err.msg);
     rig.fresh = true;
 }
@@ -77,7 +77,7 @@ static void close_rig(void)
             feedback_finish(&rig.side[i].fb[k]);
             codec_destroy(rig.side[i].codec[k]);
         }
-    delta_maker_destroy(rig.maker);
+    delta_device_destroy(rig.maker);
     rig.dev->ops->release(rig.dev, rig.theta);
     device_close(rig.dev);
     assert_int_equal(mem_live_bytes(), 0);
@@ -85,7 +85,7 @@ static void close_rig(void)
 
 static void anchor(uint32_t i, const float *values)
 {
-    delta_maker_anchor(rig.maker, i, values, hash_floats(NULL, rig.base + i * EACH, EACH));
+    delta_device_anchor(rig.maker, i, values, hash_floats(NULL, rig.base + i * EACH, EACH));
 }
 
 /* Fragments change now and then; one that did not is known by its hash, and its floats are not looked at. */
@@ -98,7 +98,7 @@ static void anchor_all(uint64_t round)
         anchor(i, changes || rig.fresh ? rig.base + i * EACH : nothing);
     }
     rig.fresh = false;
-    rig.dev->ops->download(rig.dev, rig.seen, delta_maker_base(rig.maker), sizeof rig.seen);
+    rig.dev->ops->download(rig.dev, rig.seen, delta_device_base(rig.maker), sizeof rig.seen);
     assert_int_equal(rig.dev->ops->sync(rig.dev, NULL), STATUS_OK);
     assert_memory_equal(rig.seen, rig.base, sizeof rig.base);
 }
@@ -112,12 +112,12 @@ static enum status train_and_make(uint64_t round)
     float kept = rig.values[N - 1];
     if (round % 5 == 4) rig.values[N - 1] = NAN;
     rig.dev->ops->upload(rig.dev, rig.theta, rig.values, sizeof rig.values);
-    enum status status = delta_maker_make(rig.maker, &err);
+    enum status status = delta_device_make(rig.maker, &err);
     if (round % 5 == 4) {
         assert_int_equal(status, STATUS_NONFINITE);
         rig.values[N - 1] = kept;
         rig.dev->ops->upload(rig.dev, rig.theta, rig.values, sizeof rig.values);
-        status = delta_maker_make(rig.maker, &err);
+        status = delta_device_make(rig.maker, &err);
     }
     return status;
 }
@@ -126,8 +126,8 @@ static void encode_both(uint32_t i)
 {
     struct side *s = &rig.side[i];
     double norm, square = 0;
-    const struct piece_numbers *numbers = delta_maker_numbers(rig.maker, i, &norm);
-    assert_int_equal(codec_encode_pieces(s->codec[0], numbers, s->payload[0], CAP, &s->size[0]), STATUS_OK);
+    const struct quantized_delta *numbers = delta_device_numbers(rig.maker, i, &norm);
+    assert_int_equal(codec_encode_quantized(s->codec[0], numbers, s->payload[0], CAP, &s->size[0]), STATUS_OK);
     for (int k = 0; k < EACH; k++) {
         rig.delta[k] = rig.base[i * EACH + (uint32_t)k] - rig.values[i * EACH + (uint32_t)k];
         square += (double)rig.delta[k] * (double)rig.delta[k];
@@ -143,10 +143,10 @@ static void put_back(uint32_t i)
 {
     struct err err = {0};
     struct side *s = &rig.side[i];
-    assert_int_equal(delta_maker_read(rig.maker, i, &err), STATUS_OK);
+    assert_int_equal(delta_device_read(rig.maker, i, &err), STATUS_OK);
     for (int k = 0; k < 2; k++)
         assert_int_equal(feedback_rollback(&s->fb[k], s->codec[k], s->payload[k], s->size[k]), STATUS_OK);
-    delta_maker_written(rig.maker, i);
+    delta_device_written(rig.maker, i);
 }
 
 static void play(uint64_t round)
@@ -154,7 +154,7 @@ static void play(uint64_t round)
     struct err err = {0};
     assert_int_equal(train_and_make(round), STATUS_OK);
     for (uint32_t i = 0; i < FRAGMENTS; i++) encode_both(i);
-    delta_maker_keep(rig.maker);
+    delta_device_keep(rig.maker);
     for (uint32_t i = 0; i < FRAGMENTS; i++) {
         struct side *s = &rig.side[i];
         s->fb[0].pending = true;
@@ -162,14 +162,14 @@ static void play(uint64_t round)
         for (int k = 0; k < 2; k++) feedback_commit(&s->fb[k]);
         if (round % 7 == 6 && i == 1) {
             for (int k = 0; k < 2; k++) feedback_reset(&s->fb[k]);
-            delta_maker_written(rig.maker, i);
+            delta_device_written(rig.maker, i);
         }
         if (round % 2) continue; /* not every round: what is read is a copy, and must be without consequences */
-        assert_int_equal(delta_maker_read(rig.maker, i, &err), STATUS_OK);
+        assert_int_equal(delta_device_read(rig.maker, i, &err), STATUS_OK);
         if (s->fb[0].residual) assert_memory_equal(s->fb[0].residual, s->fb[1].residual, EACH * sizeof(float));
     }
     if (round % 6 != 4) return;
-    delta_maker_destroy(rig.maker); /* a process that saves, ends and comes back */
+    delta_device_destroy(rig.maker); /* a process that saves, ends and comes back */
     make_maker();
 }
 
@@ -190,7 +190,7 @@ static void test_refusals(void **state)
 {
     struct err err = {0};
     struct feedback fb;
-    struct delta_maker *maker = NULL;
+    struct delta_device *maker = NULL;
     struct device *dev = NULL;
     (void)state;
     assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
@@ -199,19 +199,19 @@ static void test_refusals(void **state)
     struct codec *bf16 = delta_case_codec("bf16", spans, COUNT(spans));
     struct codec *topk = delta_case_codec("topk:8/256", spans, COUNT(spans));
     struct delta_source source = {.count = EACH, .codec = bf16, .feedback = &fb};
-    assert_int_equal(delta_maker_create(&maker, dev, theta, &source, 1, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(delta_device_create(&maker, dev, theta, &source, 1, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "bf16"));
     source.codec = topk;
     enum status status = STATUS_NOMEM;
     long nth = 0;
     while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once */
         mem_fail_after(++nth);
-        status = delta_maker_create(&maker, dev, theta, &source, 1, &err);
+        status = delta_device_create(&maker, dev, theta, &source, 1, &err);
         mem_fail_after(0);
     }
     assert_int_equal(status, STATUS_OK);
     assert_true(nth > 5);
-    delta_maker_destroy(maker);
+    delta_device_destroy(maker);
     feedback_finish(&fb);
     codec_destroy(bf16);
     codec_destroy(topk);

@@ -213,7 +213,7 @@ static bool node_run(struct node *node)
     }
     if (want == OUTER_FAILED) fail_msg("worker %d: %s", node->index, outer_loop_text(node->t.loop, now));
     outer_loop_tick(node->t.loop, now);
-    if (pulse_take(outer_loop_pulse(node->t.loop), now, &beat)) post(node->index, -1, WIRE_CONTROL, &beat);
+    if (heartbeat_take(outer_loop_heartbeat(node->t.loop), now, &beat)) post(node->index, -1, WIRE_CONTROL, &beat);
     return want == OUTER_DONE;
 }
 

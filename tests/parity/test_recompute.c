@@ -41,9 +41,9 @@ static void test_bytes_of_a_layer(void **state)
     static const size_t kept[] = {16, 12, 10, 1};
     struct model_config config = deep;
     for (size_t act = 2; act <= 4; act += 2)
-        for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_AGAIN_BLOCK; level++) {
+        for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_RECOMPUTE_BLOCK; level++) {
             unsigned uses = model_uses(MODEL_TRAIN, level);
-            size_t n = 4 * 32, statistics = level < MODEL_AGAIN_BLOCK ? n * (4 + config.n_head) * sizeof(float) : 0;
+            size_t n = 4 * 32, statistics = level < MODEL_RECOMPUTE_BLOCK ? n * (4 + config.n_head) * sizeof(float) : 0;
             config.n_layer = 4;
             size_t four = gpt2_family.memory(&config, act, 4, 32, uses);
             config.n_layer = 5;
@@ -65,9 +65,9 @@ static void test_bytes_of_a_llama_layer(void **state)
                                   .ffn = 96};
     size_t c = 32, k = 16, f = 96, kept[] = {6 * c + 2 * k + 3 * f, 6 * c + 2 * k + 2 * f, 4 * c + 2 * k + 2 * f, c};
     for (size_t act = 2; act <= 4; act += 2)
-        for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_AGAIN_BLOCK; level++) {
+        for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_RECOMPUTE_BLOCK; level++) {
             unsigned uses = model_uses(MODEL_TRAIN, level);
-            size_t n = 4 * 32, statistics = level < MODEL_AGAIN_BLOCK ? n * (2 + config.n_head) * sizeof(float) : 0;
+            size_t n = 4 * 32, statistics = level < MODEL_RECOMPUTE_BLOCK ? n * (2 + config.n_head) * sizeof(float) : 0;
             size_t grown = llama_bytes(config, 5, act, uses) - llama_bytes(config, 4, act, uses);
             assert_int_equal(grown, kept[level] * n * act + statistics);
         }

@@ -3,22 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/lib/sim/simrandom.h"
+#include "tests/lib/sim/sim_random.h"
 
 enum { RUNS = 4000 };
 
 int main(void)
 {
     for (uint64_t seed = 1; seed <= RUNS; seed++) {
-        struct simrandom_plan plan;
-        struct simrandom_outcome stormy, calm;
+        struct sim_random_plan plan;
+        struct sim_random_outcome stormy, calm;
         char found[512] = "the run did not end";
         FILE *explain = fmemopen(found, sizeof(found), "w");
-        if (!explain || simrandom_run(seed, 0, explain, &plan, &stormy) != STATUS_OK) return 0;
+        if (!explain || sim_random_run(seed, 0, explain, &plan, &stormy) != STATUS_OK) return 0;
         fclose(explain);
         bool noticed = !stormy.ended;
         if (!noticed && plan.comparable && !stormy.checks.evicted && !stormy.checks.left) {
-            if (simrandom_run(seed, SIMRANDOM_CALM, NULL, &plan, &calm) != STATUS_OK) return 0;
+            if (sim_random_run(seed, SIM_RANDOM_CALM, NULL, &plan, &calm) != STATUS_OK) return 0;
             noticed = !calm.ended || calm.result.theta_hash != stormy.result.theta_hash;
             snprintf(found, sizeof(found), "x\ntheta differs from the undisturbed run's\n");
         }

@@ -20,7 +20,7 @@ atoll_planted(senders_not_counted compress/merge.c
 atoll_planted(norms_not_clipped compress/merge.c
     "median > 0 && *at > median ? median / *at : 1"
     "median < 0 ? 0 : 1")
-atoll_planted(relayed_step_forgotten worker/outer/outer_move.c
+atoll_planted(relayed_step_forgotten worker/outer/apply_update.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")
 atoll_planted(own_delta_sent_back coordinator/engine/engine_data.c
@@ -92,14 +92,14 @@ atoll_planted(ready_before_it_is_forgotten worker/sync/sync.c
     "sync_behind(s) || s->unsaved ?"
     "sync_behind(s) ?")
 atoll_planted(poison_kept worker/outer/outer_loop_delta.c
-    "if (!delta_floats_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
+    "if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")
 # the same where a device makes the deltas (every second worker)
-atoll_planted(anchor_of_the_first_round_kept worker/outer/delta_maker.c
+atoll_planted(anchor_of_the_first_round_kept worker/outer/delta_device.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
 atoll_planted(put_back_on_the_host_only worker/outer/outer_loop_delta.c
-    "if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);"
+    "if (status == STATUS_OK && loop->maker) delta_device_written(loop->maker, fragment);"
     "")
 atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/sim/simrig.h"
-#include "tests/lib/sim/simstore.h"
+#include "tests/lib/sim/sim_rig.h"
+#include "tests/lib/sim/sim_store.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };
@@ -21,25 +21,25 @@ enum { STRIDE = 1 };
 /* The coordinator dies at its k-th send or write, for every k of a run: the end is the same bits. */
 static void crash_everywhere(const char *const *config, bool power)
 {
-    struct simcluster_setup setup = {.seed = 11, .n_workers = 2, .config = config};
-    struct simcluster *calm = simrig_cluster(&setup);
-    simrig_start(calm, 2);
-    assert_true(simrig_ends(calm, 1000));
+    struct sim_cluster_setup setup = {.seed = 11, .n_workers = 2, .config = config};
+    struct sim_cluster *calm = sim_rig_cluster(&setup);
+    sim_rig_start(calm, 2);
+    assert_true(sim_rig_ends(calm, 1000));
     uint64_t theta = calm->result.theta_hash;
     long operations = calm->operations;
-    simrig_done(calm);
+    sim_rig_done(calm);
     assert_true(operations > 100);
     for (long k = 1; k <= operations; k += STRIDE) {
-        struct simcluster *c = simrig_cluster(&setup);
+        struct sim_cluster *c = sim_rig_cluster(&setup);
         c->die_in = k;
         c->die_by_power = power;
         c->revive_us = 400000;
-        simrig_start(c, 2);
-        bool ended = simrig_ends(c, 1000);
+        sim_rig_start(c, 2);
+        bool ended = sim_rig_ends(c, 1000);
         if (!ended || c->result.theta_hash != theta)
             fail_msg("dying at operation %ld of %ld%s: theta %016llx instead of %016llx", k, operations,
                      power ? " (power)" : "", (unsigned long long)c->result.theta_hash, (unsigned long long)theta);
-        simrig_done(c);
+        sim_rig_done(c);
     }
 }
 
@@ -63,33 +63,33 @@ static void test_coordinator_dies_at_every_operation(void **state)
 
 /* The worker dies once after each of its messages. */
 struct killer {
-    struct simcluster *c;
+    struct sim_cluster *c;
     long left, count;
 };
 
-static int kill_after_message(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int kill_after_message(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     struct killer *k = ctx;
-    if (moment != SIMNET_SENT || to_client || client != 1 || m->type == MSG_HEARTBEAT) return 1;
+    if (moment != SIM_NET_SENT || to_client || client != 1 || m->type == MSG_HEARTBEAT) return 1;
     k->count++;
     if (k->left > 0 && --k->left == 0) {
-        simcluster_kill_at(k->c, simnet_now(k->c->net), 1, false);
-        simcluster_start_at(k->c, simnet_now(k->c->net) + 500000, 1);
+        sim_cluster_kill_at(k->c, sim_net_now(k->c->net), 1, false);
+        sim_cluster_start_at(k->c, sim_net_now(k->c->net) + 500000, 1);
     }
     return 1;
 }
 
 static void die_after_every_message(const char *const *config)
 {
-    struct simcluster_setup setup = {.seed = 12, .n_workers = 2, .config = config};
+    struct sim_cluster_setup setup = {.seed = 12, .n_workers = 2, .config = config};
     long messages = 1;
     uint64_t theta = 0;
     for (long k = 0; k <= messages; k++) {
-        struct simcluster *c = simrig_cluster(&setup);
+        struct sim_cluster *c = sim_rig_cluster(&setup);
         struct killer killer = {c, k, 0};
-        simcheck_script(c->check, kill_after_message, &killer);
-        simrig_start(c, 2);
-        assert_true(simrig_ends(c, 1000));
+        sim_check_script(c->check, kill_after_message, &killer);
+        sim_rig_start(c, 2);
+        assert_true(sim_rig_ends(c, 1000));
         if (k == 0) {
             messages = killer.count;
             theta = c->result.theta_hash;
@@ -98,7 +98,7 @@ static void die_after_every_message(const char *const *config)
             fail_msg("killing worker-1 after its message %ld: theta %016llx instead of %016llx", k,
                      (unsigned long long)c->result.theta_hash, (unsigned long long)theta);
         }
-        simrig_done(c);
+        sim_rig_done(c);
     }
 }
 
@@ -114,7 +114,7 @@ static void test_worker_dies_after_every_message(void **state)
     die_after_every_message(relay);
 }
 
-static int double_everything(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int double_everything(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     (void)ctx, (void)moment, (void)client, (void)to_client, (void)m;
     return 2;
@@ -125,14 +125,14 @@ static void test_every_message_twice(void **state)
     (void)state;
     const char *config[] = {"coordinator.min_workers=3", "codec.up=int8:16", "codec.down=int8:16", "train.fragments=3",
                             NULL};
-    struct simcluster_setup setup = {.seed = 13, .n_workers = 3, .config = config};
-    uint64_t theta = simrig_calm_theta(&setup);
-    struct simcluster *c = simrig_cluster(&setup);
-    simcheck_script(c->check, double_everything, NULL);
-    simrig_start(c, 3);
-    assert_true(simrig_ends(c, 1000));
+    struct sim_cluster_setup setup = {.seed = 13, .n_workers = 3, .config = config};
+    uint64_t theta = sim_rig_calm_theta(&setup);
+    struct sim_cluster *c = sim_rig_cluster(&setup);
+    sim_check_script(c->check, double_everything, NULL);
+    sim_rig_start(c, 3);
+    assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(c->result.theta_hash, theta);
-    simrig_done(c);
+    sim_rig_done(c);
 }
 
 /* Every message of one type is lost `n` times before one gets through. */
@@ -141,11 +141,11 @@ struct loser {
     int n, count;
 };
 
-static int lose_some(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int lose_some(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     struct loser *l = ctx;
     (void)client, (void)to_client;
-    if (moment != SIMNET_SENT || m->type != l->type) return 1;
+    if (moment != SIM_NET_SENT || m->type != l->type) return 1;
     return l->count++ % (l->n + 1) == l->n ? 1 : 0;
 }
 
@@ -156,39 +156,39 @@ static void test_any_message_lost(void **state)
                                           MSG_HEARTBEAT_ACK, MSG_ASSIGN, MSG_EVAL, MSG_EVAL_RESULT, MSG_OFFER,
                                           MSG_CREDIT, MSG_GET, MSG_CHUNK, MSG_METRICS, MSG_LEAVE, MSG_DONE};
     const char *config[] = {"train.max_steps=12", "coordinator.min_workers=2", "train.fragments=2", NULL};
-    struct simcluster_setup setup = {.seed = 14, .n_workers = 2, .config = config};
-    uint64_t theta = simrig_calm_theta(&setup);
+    struct sim_cluster_setup setup = {.seed = 14, .n_workers = 2, .config = config};
+    uint64_t theta = sim_rig_calm_theta(&setup);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        struct simcluster *c = simrig_cluster(&setup);
+        struct sim_cluster *c = sim_rig_cluster(&setup);
         struct loser loser = {types[i], 2, 0};
-        simcheck_script(c->check, lose_some, &loser);
-        simrig_start(c, 2);
-        if (!simrig_ends(c, 2000) || c->result.theta_hash != theta) fail_msg("losing %s", msg_name(types[i]));
-        simrig_done(c);
+        sim_check_script(c->check, lose_some, &loser);
+        sim_rig_start(c, 2);
+        if (!sim_rig_ends(c, 2000) || c->result.theta_hash != theta) fail_msg("losing %s", msg_name(types[i]));
+        sim_rig_done(c);
     }
 }
 
 /* A delta of several chunks is cut half-way: the rest is sent, not the whole again. */
 struct cutter {
-    struct simcluster *c;
+    struct sim_cluster *c;
     uint64_t bytes; /* of delta chunks that arrived */
     bool cut;
 };
 
-static int cut_in_mid_transfer(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int cut_in_mid_transfer(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     struct cutter *k = ctx;
     (void)client;
-    if (moment != SIMNET_ARRIVED || to_client || m->type != MSG_CHUNK) return 1;
+    if (moment != SIM_NET_ARRIVED || to_client || m->type != MSG_CHUNK) return 1;
     k->bytes += m->chunk.size;
     if (!k->cut && m->chunk.offset > 0) {
         k->cut = true;
-        simnet_partition(k->c->net, 0, true);
+        sim_net_partition(k->c->net, 0, true);
     }
     return 1;
 }
 
-static bool was_cut(struct simcluster *c, void *ctx)
+static bool was_cut(struct sim_cluster *c, void *ctx)
 {
     (void)c;
     return ((struct cutter *)ctx)->cut;
@@ -199,45 +199,45 @@ static void test_cut_in_mid_transfer(void **state)
     (void)state;
     const char *config[] = {"train.max_steps=2", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
                             NULL};
-    struct simcluster_setup setup = {.seed = 15, .n_workers = 1, .config = config, .n_tensors = 3, .scale = 20000};
-    struct simcluster *c = simrig_cluster(&setup);
+    struct sim_cluster_setup setup = {.seed = 15, .n_workers = 1, .config = config, .n_tensors = 3, .scale = 20000};
+    struct sim_cluster *c = sim_rig_cluster(&setup);
     struct cutter cutter = {.c = c};
-    simnet_link(c->net, 0)->rate = 400000;
-    simnet_link(c->net, 0)->queue_us = 1500000;
-    simcheck_script(c->check, cut_in_mid_transfer, &cutter);
-    simrig_start(c, 1);
-    assert_true(simrig_until(c, 1000, was_cut, &cutter));
-    uint64_t start = simnet_now(c->net);
-    while (simnet_step(c->net, start + 30000000)) continue;
-    simnet_partition(c->net, 0, false);
-    assert_true(simrig_ends(c, 1000));
+    sim_net_link(c->net, 0)->rate = 400000;
+    sim_net_link(c->net, 0)->queue_us = 1500000;
+    sim_check_script(c->check, cut_in_mid_transfer, &cutter);
+    sim_rig_start(c, 1);
+    assert_true(sim_rig_until(c, 1000, was_cut, &cutter));
+    uint64_t start = sim_net_now(c->net);
+    while (sim_net_step(c->net, start + 30000000)) continue;
+    sim_net_partition(c->net, 0, false);
+    assert_true(sim_rig_ends(c, 1000));
     uint64_t whole = 2 * 36 * 20000 * sizeof(float);
     assert_in_range(cutter.bytes, whole, whole + (2 << 20));
-    simrig_done(c);
+    sim_rig_done(c);
 }
 
 /* Bytes of snapshots that came to worker 1; when they are `kill_at`, the coordinator dies. */
 struct snapshot_count {
-    struct simcluster *c;
+    struct sim_cluster *c;
     uint64_t bytes, kill_at;
 };
 
-static int count_snapshot(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int count_snapshot(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     struct snapshot_count *k = ctx;
-    if (moment != SIMNET_ARRIVED || client != 1 || !to_client || m->type != MSG_CHUNK) return 1;
+    if (moment != SIM_NET_ARRIVED || client != 1 || !to_client || m->type != MSG_CHUNK) return 1;
     if (m->chunk.kind == OBJECT_SNAPSHOT) k->bytes += m->chunk.size;
     if (k->bytes < k->kill_at) return 1;
     k->kill_at = UINT64_MAX;
-    simcluster_kill_at(k->c, simnet_now(k->c->net), SIMNET_LISTENER, false);
-    simcluster_start_at(k->c, simnet_now(k->c->net) + 400000, SIMNET_LISTENER);
+    sim_cluster_kill_at(k->c, sim_net_now(k->c->net), SIM_NET_LISTENER, false);
+    sim_cluster_start_at(k->c, sim_net_now(k->c->net) + 400000, SIM_NET_LISTENER);
     return 1;
 }
 
-static bool first_checkpoint(struct simcluster *c, void *ctx)
+static bool first_checkpoint(struct sim_cluster *c, void *ctx)
 {
     (void)ctx;
-    return simcheck_counts(c->check).updates > 0;
+    return sim_check_counts(c->check).updates > 0;
 }
 
 /* A worker that joins late loads its snapshot over several sessions, and each byte once. */
@@ -246,20 +246,20 @@ static void test_snapshot_is_gone_on_with_after_a_restart(void **state)
     (void)state;
     const char *config[] = {"train.max_steps=3", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
                             "checkpoint.every=1", "train.fragments=2", NULL};
-    struct simcluster_setup setup = {.seed = 22, .n_workers = 2, .config = config, .n_tensors = 4, .scale = 20000};
-    struct simcluster *c = simrig_cluster(&setup);
+    struct sim_cluster_setup setup = {.seed = 22, .n_workers = 2, .config = config, .n_tensors = 4, .scale = 20000};
+    struct sim_cluster *c = sim_rig_cluster(&setup);
     struct snapshot_count count = {.c = c, .kill_at = 2000000};
-    simnet_link(c->net, 1)->rate = 400000;
-    simcheck_script(c->check, count_snapshot, &count);
-    simrig_start(c, 1);
-    assert_true(simrig_until(c, 100, first_checkpoint, NULL));
+    sim_net_link(c->net, 1)->rate = 400000;
+    sim_check_script(c->check, count_snapshot, &count);
+    sim_rig_start(c, 1);
+    assert_true(sim_rig_until(c, 100, first_checkpoint, NULL));
     c->workers[0].step_us = 60000000; /* no other snapshot meanwhile */
-    simworker_start(&c->workers[1]);
-    assert_true(simrig_ends(c, 1000));
+    sim_worker_start(&c->workers[1]);
+    assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(count.kill_at, UINT64_MAX);
     uint64_t whole = (5 + 12 + 19 + 5) * 20000 * sizeof(float);
     assert_in_range(count.bytes, whole, whole + (512 << 10));
-    simrig_done(c);
+    sim_rig_done(c);
 }
 
 static void test_nan_never_gets_in(void **state)
@@ -268,14 +268,14 @@ static void test_nan_never_gets_in(void **state)
     static const char *const methods[] = {"train.method=diloco", "train.method=async", "train.method=ddp"};
     for (int i = 0; i < 3; i++) {
         const char *config[] = {methods[i], "coordinator.min_workers=2", "train.max_steps=20", NULL};
-        struct simcluster_setup setup = {.seed = 16, .n_workers = 2, .config = config};
-        struct simcluster *c = simrig_cluster(&setup);
+        struct sim_cluster_setup setup = {.seed = 16, .n_workers = 2, .config = config};
+        struct sim_cluster *c = sim_rig_cluster(&setup);
         c->workers[1].nan_round = 2;
-        simrig_start(c, 2);
-        assert_true(simrig_ends(c, 1000));
+        sim_rig_start(c, 2);
+        assert_true(sim_rig_ends(c, 1000));
         assert_int_equal(c->workers[1].nan_round, UINT64_MAX); /* it did happen */
         assert_int_equal(c->workers[1].last_want, OUTER_DONE);
-        simrig_done(c);
+        sim_rig_done(c);
     }
 }
 
@@ -283,14 +283,14 @@ static void test_a_worker_that_cannot_save_goes_on(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=2", NULL};
-    struct simcluster_setup setup = {.seed = 17, .n_workers = 2, .config = config};
-    uint64_t theta = simrig_calm_theta(&setup);
-    struct simcluster *c = simrig_cluster(&setup);
+    struct sim_cluster_setup setup = {.seed = 17, .n_workers = 2, .config = config};
+    uint64_t theta = sim_rig_calm_theta(&setup);
+    struct sim_cluster *c = sim_rig_cluster(&setup);
     c->workers[0].disk.full = true;
-    simrig_start(c, 2);
-    assert_true(simrig_ends(c, 1000));
+    sim_rig_start(c, 2);
+    assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(c->result.theta_hash, theta);
-    simrig_done(c);
+    sim_rig_done(c);
 }
 
 /* The newest saved state is damaged: the worker goes on from the one before, or from a snapshot, but never with it. */
@@ -298,20 +298,20 @@ static void test_damaged_worker_state(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=2", "codec.up=int8:16", "train.max_steps=40", NULL};
-    struct simcluster_setup setup = {.seed = 19, .n_workers = 2, .config = config};
+    struct sim_cluster_setup setup = {.seed = 19, .n_workers = 2, .config = config};
     for (int both = 0; both < 2; both++) {
-        struct simcluster *c = simrig_cluster(&setup);
-        simrig_start(c, 2);
-        while (simnet_now(c->net) < 3000000 && simnet_step(c->net, 3000000)) continue;
-        simworker_kill(&c->workers[1]);
+        struct sim_cluster *c = sim_rig_cluster(&setup);
+        sim_rig_start(c, 2);
+        while (sim_net_now(c->net) < 3000000 && sim_net_step(c->net, 3000000)) continue;
+        sim_worker_kill(&c->workers[1]);
         for (int age = 0; age <= both; age++) {
             assert_non_null(c->workers[1].disk.files[age].data);
             c->workers[1].disk.files[age].data[c->workers[1].disk.files[age].size / 2] ^= 0x40;
         }
-        simworker_start(&c->workers[1]);
-        assert_true(simrig_ends(c, 1000));
+        sim_worker_start(&c->workers[1]);
+        assert_true(sim_rig_ends(c, 1000));
         assert_int_equal(c->workers[1].last_want, OUTER_DONE);
-        simrig_done(c);
+        sim_rig_done(c);
     }
 }
 
@@ -320,20 +320,20 @@ static void test_full_disk(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=2", "train.max_steps=40", "train.fragments=2", NULL};
-    struct simcluster_setup setup = {.seed = 20, .n_workers = 2, .config = config};
-    uint64_t theta = simrig_calm_theta(&setup);
+    struct sim_cluster_setup setup = {.seed = 20, .n_workers = 2, .config = config};
+    uint64_t theta = sim_rig_calm_theta(&setup);
     for (uint64_t room = 3000; room < 12000; room += 500) {
-        struct simcluster *c = simrig_cluster(&setup);
+        struct sim_cluster *c = sim_rig_cluster(&setup);
         c->may_give_up = true;
-        simstore_set_room(c->store, room);
-        simrig_start(c, 2);
-        while (!c->gave_up && !c->finished && simnet_step(c->net, 100000000)) continue;
+        sim_store_set_room(c->store, room);
+        sim_rig_start(c, 2);
+        while (!c->gave_up && !c->finished && sim_net_step(c->net, 100000000)) continue;
         assert_int_equal(c->gave_up, 1);
-        simstore_set_room(c->store, UINT64_MAX);
-        simcluster_start_at(c, simnet_now(c->net) + 5000000, SIMNET_LISTENER);
-        assert_true(simrig_ends(c, 1000));
+        sim_store_set_room(c->store, UINT64_MAX);
+        sim_cluster_start_at(c, sim_net_now(c->net) + 5000000, SIM_NET_LISTENER);
+        assert_true(sim_rig_ends(c, 1000));
         assert_int_equal(c->result.theta_hash, theta);
-        simrig_done(c);
+        sim_rig_done(c);
     }
 }
 
@@ -343,21 +343,21 @@ static void test_everything_restarts_ten_times(void **state)
     (void)state;
     const char *config[] = {"train.max_steps=200", "coordinator.min_workers=2", "codec.up=int8:16",
                             "codec.down=int8:16", NULL};
-    struct simcluster_setup setup = {.seed = 18, .n_workers = 2, .config = config};
-    uint64_t theta = simrig_calm_theta(&setup);
-    struct simcluster *c = simrig_cluster(&setup);
+    struct sim_cluster_setup setup = {.seed = 18, .n_workers = 2, .config = config};
+    uint64_t theta = sim_rig_calm_theta(&setup);
+    struct sim_cluster *c = sim_rig_cluster(&setup);
     for (uint64_t i = 0; i < 10; i++) {
         uint64_t at = 1000000 + i * 2345678;
-        for (int client = SIMNET_LISTENER; client < 2; client++) {
-            simcluster_kill_at(c, at, client, i % 2);
-            simcluster_start_at(c, at + 100000 + 50000 * (uint64_t)(client + 1), client);
+        for (int client = SIM_NET_LISTENER; client < 2; client++) {
+            sim_cluster_kill_at(c, at, client, i % 2);
+            sim_cluster_start_at(c, at + 100000 + 50000 * (uint64_t)(client + 1), client);
         }
     }
-    simrig_start(c, 2);
-    assert_true(simrig_ends(c, 1000));
+    sim_rig_start(c, 2);
+    assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(c->result.theta_hash, theta);
-    assert_true(simcheck_counts(c->check).resumed >= 10);
-    simrig_done(c);
+    assert_true(sim_check_counts(c->check).resumed >= 10);
+    sim_rig_done(c);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Whole clusters under random faults; tests/lib/sim/simcheck.h says what is asserted after every event.
+/* Whole clusters under random faults; tests/lib/sim/sim_check.h says what is asserted after every event.
  *
  *   SIM_SEED=n test_sim_random     replays one run, every event printed
  *   SIM_RUNS=n test_sim_random     that many seeds instead of the usual number, SIM_FROM=n from there on
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/sim/simrandom.h"
+#include "tests/lib/sim/sim_random.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { RUNS = 400 };
@@ -24,10 +24,10 @@ enum { RUNS = 1000 };
 struct totals {
     uint64_t runs, compared, kills, evicted, resumed, reloaded, lost_versions, rejected, faults, updates, checks,
         relayed;
-    struct simnet_counts net;
+    struct sim_net_counts net;
 };
 
-static void totals_add(struct totals *t, const struct simrandom_outcome *o)
+static void totals_add(struct totals *t, const struct sim_random_outcome *o)
 {
     t->runs++;
     t->kills += o->kills;
@@ -45,18 +45,18 @@ static void totals_add(struct totals *t, const struct simrandom_outcome *o)
     t->net.duplicated += o->net.duplicated;
 }
 
-static unsigned weather; /* SIMRANDOM_HARSH or nothing */
+static unsigned weather; /* SIM_RANDOM_HARSH or nothing */
 
 /* False when the run broke a rule, did not end, or ended elsewhere than the calm one. */
 static bool run_seed(uint64_t seed, bool trace, struct totals *t)
 {
-    struct simrandom_plan plan;
-    struct simrandom_outcome stormy, calm;
-    assert_int_equal(simrandom_run(seed, weather | (trace ? SIMRANDOM_TRACE : 0), stdout, &plan, &stormy), STATUS_OK);
+    struct sim_random_plan plan;
+    struct sim_random_outcome stormy, calm;
+    assert_int_equal(sim_random_run(seed, weather | (trace ? SIM_RANDOM_TRACE : 0), stdout, &plan, &stormy), STATUS_OK);
     totals_add(t, &stormy);
     if (!stormy.ended) return false;
     if (!plan.comparable || stormy.checks.evicted || stormy.checks.left) return true;
-    assert_int_equal(simrandom_run(seed, weather | SIMRANDOM_CALM, stdout, &plan, &calm), STATUS_OK);
+    assert_int_equal(sim_random_run(seed, weather | SIM_RANDOM_CALM, stdout, &plan, &calm), STATUS_OK);
     t->compared++;
     if (calm.ended && calm.result.theta_hash == stormy.result.theta_hash) return true;
     printf("seed %llu: ends at theta %016llx, undisturbed at %016llx\n%s\n", (unsigned long long)seed,
@@ -69,7 +69,7 @@ static void test_random_runs(void **state)
     (void)state;
     struct totals t = {0};
     const char *one = getenv("SIM_SEED"), *many = getenv("SIM_RUNS"), *begin = getenv("SIM_FROM");
-    weather = getenv("SIM_HARSH") ? SIMRANDOM_HARSH : 0;
+    weather = getenv("SIM_HARSH") ? SIM_RANDOM_HARSH : 0;
     if (one) {
         assert_true(run_seed(strtoull(one, NULL, 10), true, &t));
         return;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/sim/simrig.h"
+#include "tests/lib/sim/sim_rig.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum { WORKERS = 3 };
@@ -21,7 +21,7 @@ static const char *const relay[] = {"train.method=local-sgd", "train.max_steps=1
 
 /* What a scenario does to one message; `left` counts down to it. */
 struct event {
-    struct simcluster *c;
+    struct sim_cluster *c;
     enum msg_type type;
     int client;
     bool to_client;
@@ -31,39 +31,39 @@ struct event {
     uint64_t own_bytes;                               /* sent up to then */
 };
 
-static int on_message(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int on_message(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     struct event *e = ctx;
-    if (moment != SIMNET_SENT || m->type != e->type || client != e->client || to_client != e->to_client) return 1;
+    if (moment != SIM_NET_SENT || m->type != e->type || client != e->client || to_client != e->to_client) return 1;
     if ((e->picks && !e->picks(m)) || e->left == 0 || --e->left > 0) return 1;
     e->happened++;
-    e->own_bytes = simcheck_counts(e->c->check).own_bytes;
+    e->own_bytes = sim_check_counts(e->c->check).own_bytes;
     return e->act(e, m);
 }
 
 /* A run with the event: its end and the own bytes that were sent. */
-static struct simcheck_counts run(struct simcluster_setup *setup, struct event *e, uint64_t *theta_p)
+static struct sim_check_counts run(struct sim_cluster_setup *setup, struct event *e, uint64_t *theta_p)
 {
-    struct simcluster *c = simrig_cluster(setup);
+    struct sim_cluster *c = sim_rig_cluster(setup);
     if (e) {
         e->c = c;
-        simcheck_script(c->check, on_message, e);
+        sim_check_script(c->check, on_message, e);
     }
-    simrig_start(c, setup->n_workers);
-    assert_true(simrig_ends(c, 1000));
-    struct simcheck_counts counts = simcheck_counts(c->check);
+    sim_rig_start(c, setup->n_workers);
+    assert_true(sim_rig_ends(c, 1000));
+    struct sim_check_counts counts = sim_check_counts(c->check);
     assert_true(counts.relayed >= 12);
     *theta_p = c->result.theta_hash;
-    simrig_done(c);
+    sim_rig_done(c);
     return counts;
 }
 
 /* The event happens, the run ends where it ends without it. Own bytes sent since. */
 static uint64_t stirred(uint64_t seed, struct event *e)
 {
-    struct simcluster_setup setup = {.seed = seed, .n_workers = WORKERS, .config = relay, .scale = 30};
-    uint64_t theta, calm = simrig_calm_theta(&setup);
-    struct simcheck_counts counts = run(&setup, e, &theta);
+    struct sim_cluster_setup setup = {.seed = seed, .n_workers = WORKERS, .config = relay, .scale = 30};
+    uint64_t theta, calm = sim_rig_calm_theta(&setup);
+    struct sim_check_counts counts = run(&setup, e, &theta);
     assert_int_equal(e->happened, 1);
     assert_int_equal(theta, calm);
     assert_int_equal(e->own_bytes, 0);
@@ -74,7 +74,7 @@ static void test_own_bytes_stay_at_home(void **state)
 {
     (void)state;
     for (int n = 1; n <= WORKERS; n++) {
-        struct simcluster_setup setup = {.seed = 31, .n_workers = n, .config = relay, .scale = 30};
+        struct sim_cluster_setup setup = {.seed = 31, .n_workers = n, .config = relay, .scale = 30};
         const char *config[16];
         char seats[40];
         size_t i = 0;
@@ -84,7 +84,7 @@ static void test_own_bytes_stay_at_home(void **state)
         config[i + 1] = NULL;
         setup.config = config;
         uint64_t theta;
-        struct simcheck_counts counts = run(&setup, NULL, &theta);
+        struct sim_check_counts counts = run(&setup, NULL, &theta);
         assert_int_equal(counts.own_bytes, 0);
     }
 }
@@ -99,8 +99,8 @@ static bool is_delivered(const struct msg *m)
 static int kill_worker(struct event *e, const struct msg *m)
 {
     (void)m;
-    simcluster_kill_at(e->c, simnet_now(e->c->net), e->client, false);
-    simcluster_start_at(e->c, simnet_now(e->c->net) + 3000000, e->client);
+    sim_cluster_kill_at(e->c, sim_net_now(e->c->net), e->client, false);
+    sim_cluster_start_at(e->c, sim_net_now(e->c->net) + 3000000, e->client);
     return 0;
 }
 
@@ -141,10 +141,10 @@ static int forget_payload(struct event *e, const struct msg *m)
     return 1;
 }
 
-static int forget_and_remember(void *ctx, enum simnet_moment moment, int client, bool to_client, const struct msg *m)
+static int forget_and_remember(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
 {
     struct event *e = ctx;
-    if (e->happened && moment == SIMNET_SENT && client == e->client && m->type == MSG_GET && m->get.version == 3 &&
+    if (e->happened && moment == SIM_NET_SENT && client == e->client && m->type == MSG_GET && m->get.version == 3 &&
         m->get.fragment == 1 && m->get.offset > 0)
         e->c->workers[client].loop->relays = true; /* it has asked for the bytes by itself */
     return on_message(ctx, moment, client, to_client, m);
@@ -153,19 +153,19 @@ static int forget_and_remember(void *ctx, enum simnet_moment moment, int client,
 static void test_worker_does_not_have_it(void **state)
 {
     (void)state;
-    struct simcluster_setup setup = {.seed = 34, .n_workers = WORKERS, .config = relay, .scale = 30};
-    uint64_t calm = simrig_calm_theta(&setup);
+    struct sim_cluster_setup setup = {.seed = 34, .n_workers = WORKERS, .config = relay, .scale = 30};
+    uint64_t calm = sim_rig_calm_theta(&setup);
     struct event e = {.type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1,
                       .act = forget_payload};
-    struct simcluster *c = simrig_cluster(&setup);
+    struct sim_cluster *c = sim_rig_cluster(&setup);
     e.c = c;
-    simcheck_script(c->check, forget_and_remember, &e);
-    simrig_start(c, WORKERS);
-    assert_true(simrig_ends(c, 1000));
+    sim_check_script(c->check, forget_and_remember, &e);
+    sim_rig_start(c, WORKERS);
+    assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(e.happened, 1);
     assert_int_equal(c->result.theta_hash, calm);
-    assert_true(simcheck_counts(c->check).own_bytes > 0);
-    simrig_done(c);
+    assert_true(sim_check_counts(c->check).own_bytes > 0);
+    sim_rig_done(c);
 }
 
 /* ---- the coordinator dies, chunks get lost ---- */
@@ -173,8 +173,8 @@ static void test_worker_does_not_have_it(void **state)
 static int kill_coordinator(struct event *e, const struct msg *m)
 {
     (void)m;
-    simcluster_kill_at(e->c, simnet_now(e->c->net), SIMNET_LISTENER, true);
-    simcluster_start_at(e->c, simnet_now(e->c->net) + 300000, SIMNET_LISTENER);
+    sim_cluster_kill_at(e->c, sim_net_now(e->c->net), SIM_NET_LISTENER, true);
+    sim_cluster_start_at(e->c, sim_net_now(e->c->net) + 300000, SIM_NET_LISTENER);
     return 0;
 }
 
@@ -223,11 +223,11 @@ static bool chunk_of_round_three(const struct msg *m)
 static int cut_off(struct event *e, const struct msg *m)
 {
     (void)m;
-    simnet_partition(e->c->net, e->client, true);
+    sim_net_partition(e->c->net, e->client, true);
     return 0;
 }
 
-static bool four_rounds(struct simcluster *c, void *ctx)
+static bool four_rounds(struct sim_cluster *c, void *ctx)
 {
     struct engine_summary summary;
     (void)ctx;
@@ -243,18 +243,18 @@ static void test_passed_over(void **state)
     const char *config[] = {"train.method=local-sgd", "train.max_steps=30", "train.sync_every=3", "train.fragments=2",
                             "codec.up=int8:16", "codec.down=relay", "train.eval_every=0", "coordinator.min_workers=3",
                             "coordinator.quorum=2", "coordinator.evict_after_s=1000", NULL};
-    struct simcluster_setup setup = {.seed = 38, .n_workers = WORKERS, .config = config, .scale = 30};
-    struct simcluster *c = simrig_cluster(&setup);
+    struct sim_cluster_setup setup = {.seed = 38, .n_workers = WORKERS, .config = config, .scale = 30};
+    struct sim_cluster *c = sim_rig_cluster(&setup);
     struct event e = {.c = c, .type = MSG_CHUNK, .client = 2, .picks = chunk_of_round_three, .left = 1, .act = cut_off};
-    simcheck_script(c->check, on_message, &e);
-    simrig_start(c, WORKERS);
-    assert_true(simrig_until(c, 1000, four_rounds, NULL));
-    simnet_partition(c->net, 2, false);
-    assert_true(simrig_ends(c, 1000));
+    sim_check_script(c->check, on_message, &e);
+    sim_rig_start(c, WORKERS);
+    assert_true(sim_rig_until(c, 1000, four_rounds, NULL));
+    sim_net_partition(c->net, 2, false);
+    assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(e.happened, 1);
-    assert_int_equal(simcheck_counts(c->check).own_bytes, 0);
+    assert_int_equal(sim_check_counts(c->check).own_bytes, 0);
     assert_int_equal(c->workers[2].last_want, OUTER_DONE);
-    simrig_done(c);
+    sim_rig_done(c);
 }
 
 int main(void)

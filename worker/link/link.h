@@ -10,12 +10,12 @@
 #include "common/base/status.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
-#include "worker/link/pulse.h"
+#include "worker/link/heartbeat.h"
 
 struct link;
 
 /* Takes over the transport (closed with the link, also on failure). The pulse is borrowed. */
-enum status link_open(struct link **link_p, struct transport *transport, struct pulse *pulse,
+enum status link_open(struct link **link_p, struct transport *transport, struct heartbeat *pulse,
                       struct err *err) MUST_CHECK;
 /* The end is near: a lost connection is not worth a warning any more. Any thread or signal handler may call it. */
 void link_expect_end(struct link *link);

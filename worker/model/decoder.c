@@ -24,8 +24,8 @@ static void carve_one(struct carve *carve, struct model *m, size_t l, size_t act
     struct block_acts *b = &m->blocks[l];
     enum model_recompute level = model_recompute_of(m->uses);
     size_t c = m->n * m->config.n_embd * act, k = m->n * m->kind.kv * act, f = m->n * m->kind.hidden * act;
-    bool train = m->uses & MODEL_TRAIN, whole = train && level < MODEL_AGAIN_BLOCK;
-    bool norms = train && level < MODEL_AGAIN_NORM, acts = train && level < MODEL_AGAIN_ACT;
+    bool train = m->uses & MODEL_TRAIN, whole = train && level < MODEL_RECOMPUTE_BLOCK;
+    bool norms = train && level < MODEL_RECOMPUTE_NORM, acts = train && level < MODEL_RECOMPUTE_ACT;
     /* Without training the stream goes in place: the block's last product may write over its input. */
     b->x = carve_layer(carve, l, train, first->x, c);
     b->y1 = carve_layer(carve, l, norms, first->y1, c);

@@ -58,12 +58,12 @@ static void act_forward(struct model *m, const float *theta, const struct block_
 }
 
 /* h of z once more. */
-static void act_again(struct model *m, const struct block_acts *b)
+static void act_recompute(struct model *m, const struct block_acts *b)
 {
     if (m->kind.gated)
         m->dev->ops->glu_fwd(m->dev, m->n, m->kind.hidden, b->z, b->h);
     else
-        m->dev->ops->act_again(m->dev, m->up.plan, b->z, b->h);
+        m->dev->ops->act_recompute(m->dev, m->up.plan, b->z, b->h);
 }
 
 /* From the gradient of the block's output in dx to that of z, which it returns. */
@@ -118,15 +118,15 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens, 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* What the block did not keep. */
-static void block_again(struct model *m, const struct block_acts *b, const float *theta)
+static void block_recompute(struct model *m, const struct block_acts *b, const float *theta)
 {
     enum model_recompute level = model_recompute_of(m->uses);
-    if (level == MODEL_AGAIN_BLOCK) {
+    if (level == MODEL_RECOMPUTE_BLOCK) {
         block_forward(m, b, theta, NULL);
         return;
     }
-    if (level >= MODEL_AGAIN_ACT) act_again(m, b);
-    if (level < MODEL_AGAIN_NORM) return;
+    if (level >= MODEL_RECOMPUTE_ACT) act_recompute(m, b);
+    if (level < MODEL_RECOMPUTE_NORM) return;
     norm_forward(m, theta + m->kind.norm1, b->x, b->y1, &b->stats1);
     norm_forward(m, theta + m->kind.norm2, b->xm, b->y2, &b->stats2);
 }
@@ -173,7 +173,7 @@ void decoder_run(struct model *m, const float *theta, const int32_t *tokens, con
     for (size_t l = m->config.n_layer; l-- > 0;) {
         const float *at = theta + block_at(m, l);
         /* Forward came to the last one last: all of it is in the shared buffers still. */
-        if (l + 1 < m->config.n_layer) block_again(m, &m->blocks[l], at);
+        if (l + 1 < m->config.n_layer) block_recompute(m, &m->blocks[l], at);
         block_backward(m, &m->blocks[l], at, grad + block_at(m, l), accumulate);
         model_ready(hooks, block_at(m, l), kind->block_stride);
     }

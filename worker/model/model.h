@@ -38,9 +38,9 @@ enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
  * what the one before does, and more; losses and gradients are the same to the bit. */
 enum model_recompute {
     MODEL_KEEP_ALL,
-    MODEL_AGAIN_ACT,  /* outputs of activation functions */
-    MODEL_AGAIN_NORM, /* those of norms, too */
-    MODEL_AGAIN_BLOCK /* everything but the residual stream between layers: most of a forward pass once more */
+    MODEL_RECOMPUTE_ACT,  /* outputs of activation functions */
+    MODEL_RECOMPUTE_NORM, /* those of norms, too */
+    MODEL_RECOMPUTE_BLOCK /* everything but the residual stream between layers: most of a forward pass once more */
 };
 
 /* `uses` with a level, and back. */

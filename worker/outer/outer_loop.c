@@ -16,7 +16,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     if (!loop) return STATUS_NOMEM;
     loop->setup = *setup;
     memcpy(&jitter, setup->uuid, sizeof jitter);
-    pulse_init(&loop->pulse);
+    heartbeat_init(&loop->pulse);
     sync_init(&loop->sync, jitter, now_us);
     loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
@@ -30,7 +30,7 @@ void outer_loop_destroy(struct outer_loop *loop)
     if (!loop) return;
     outer_save_join(loop);
     outer_memory_finish(loop);
-    pulse_finish(&loop->pulse);
+    heartbeat_finish(&loop->pulse);
     mem_free(loop);
 }
 
@@ -48,15 +48,15 @@ uint64_t outer_stopwatch(const struct outer_loop *loop)
 }
 
 /* Show the work's state to the heartbeats. */
-static void refresh_pulse(struct outer_loop *loop)
+static void refresh_heartbeat(struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
     uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
     for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
-    pulse_state(&loop->pulse, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
-    if (s->phase != SYNC_JOINED) pulse_part(&loop->pulse);
+    heartbeat_state(&loop->pulse, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    if (s->phase != SYNC_JOINED) heartbeat_part(&loop->pulse);
 }
 
 /* ---- messages -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
     bool held = loop->sync.holds;
     uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
-    pulse_join(&loop->pulse, m->session, m->heartbeat_ms);
+    heartbeat_join(&loop->pulse, m->session, m->heartbeat_ms);
     if (loop->sync.holds) {
         log_debug("joined: continues at version %" PRIu64, loop->sync.f[0].version);
         return;
@@ -169,7 +169,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
 {
     struct sync *s = &loop->sync;
     if (s->phase == SYNC_STOPPED || lane != msg_lane(m->type)) return;
-    pulse_heard(&loop->pulse, m, now_us);
+    heartbeat_heard(&loop->pulse, m, now_us);
     switch (m->type) {
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
     case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
@@ -182,10 +182,10 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     case MSG_DONE: sync_on_done(s, &m->done, now_us); break;
     default: break;
     }
-    sync_set_rtt(s, pulse_rtt_us(&loop->pulse));
+    sync_set_rtt(s, heartbeat_rtt_us(&loop->pulse));
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
-    refresh_pulse(loop);
+    refresh_heartbeat(loop);
 }
 
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
@@ -194,7 +194,7 @@ void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
     outer_send_due(loop, now_us);
-    refresh_pulse(loop);
+    refresh_heartbeat(loop);
 }
 
 uint64_t outer_loop_deadline_us(const struct outer_loop *loop)
@@ -227,7 +227,7 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     char what[WIRE_TEXT_MAX] = "";
     if (loop->sync.phase == SYNC_STOPPED) return loop->sync.text;
     sync_waits_for(&loop->sync, what, sizeof what);
-    uint64_t heard = pulse_heard_us(&loop->pulse);
+    uint64_t heard = heartbeat_heard_us(&loop->pulse);
     if (heard && now_us > heard + PULSE_SILENT_US)
         snprintf(loop->text, sizeof loop->text, "the coordinator, which has not answered for %.0f s%s%s",
                  (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? "; then for " : "",
@@ -237,7 +237,7 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     return loop->text;
 }
 
-struct pulse *outer_loop_pulse(struct outer_loop *loop)
+struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop)
 {
     return &loop->pulse;
 }
@@ -274,7 +274,7 @@ bool outer_loop_on_device(const struct outer_loop *loop)
 
 const float *outer_loop_device_params(const struct outer_loop *loop)
 {
-    return loop->maker ? delta_maker_base(loop->maker) : NULL;
+    return loop->maker ? delta_device_base(loop->maker) : NULL;
 }
 
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
@@ -285,12 +285,12 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
     if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
     outer_anchor_all(loop);
-    refresh_pulse(loop);
+    refresh_heartbeat(loop);
 }
 
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
 {
-    pulse_step(&loop->pulse, step, step_us);
+    heartbeat_step(&loop->pulse, step, step_us);
 }
 
 void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
@@ -298,7 +298,7 @@ void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
     if (!sync_wants_eval(&loop->sync)) return;
     sync_eval_begin(&loop->sync, now_us);
     outer_anchor_all(loop);
-    refresh_pulse(loop);
+    refresh_heartbeat(loop);
 }
 
 void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, uint64_t now_us)

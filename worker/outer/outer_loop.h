@@ -12,7 +12,7 @@
  *              OUTER_EVAL   outer_loop_eval_begin; evaluate outer_loop_params; outer_loop_eval_done
  *              OUTER_DONE, OUTER_FAILED  flush, close
  *
- * Heartbeats are not sent from here but by whoever owns the transport, from outer_loop_pulse, so that they go on while
+ * Heartbeats are not sent from here but by whoever owns the transport, from outer_loop_heartbeat, so that they go on while
  * the caller computes. All memory is allocated when the layout is known (the CONFIG message); nothing afterwards. */
 #ifndef WORKER_OUTER_LOOP_H
 #define WORKER_OUTER_LOOP_H
@@ -25,7 +25,7 @@
 #include "common/tensor/layout.h"
 #include "common/base/status.h"
 #include "wire/msg.h"
-#include "worker/link/pulse.h"
+#include "worker/link/heartbeat.h"
 
 struct outer_loop; /* opaque */
 struct device;
@@ -126,7 +126,7 @@ enum outer_want outer_loop_want(const struct outer_loop *loop);
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
 /* OUTER_FAILED, and for good: it is the coordinator that does not want this worker. */
 bool outer_loop_refused(const struct outer_loop *loop);
-struct pulse *outer_loop_pulse(struct outer_loop *loop);
+struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop);
 
 /* NULL unless wanted or under way. */
 const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop);

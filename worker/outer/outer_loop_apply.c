@@ -7,7 +7,7 @@
 #include "common/base/log.h"
 #include "compress/relay.h"
 #include "worker/outer/outer_loop_impl.h"
-#include "worker/outer/outer_move.h"
+#include "worker/outer/apply_update.h"
 
 enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is loaded anew */
 
@@ -174,12 +174,12 @@ static const char *open_update(struct outer_loop *loop, uint32_t i, struct updat
 static void move_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
 {
     const struct outer_fragment *f = &loop->f[i];
-    const struct outer_move_sgd step = {.lr = loop->model.config->outer.learning_rate, .parameters = loop->lossless,
+    const struct apply_update_sgd step = {.lr = loop->model.config->outer.learning_rate, .parameters = loop->lossless,
                                         .increment = u->form == UPDATE_INCREMENT};
     if (is_relayed(loop, u))
-        outer_move_step(loop->model.pool, &step, loop->scratch, loop->theta + f->offset, f->count);
+        apply_update_step(loop->model.pool, &step, loop->scratch, loop->theta + f->offset, f->count);
     else
-        outer_move_view(loop->model.pool, view, u->form == UPDATE_PARAMETERS, loop->theta + f->offset);
+        apply_update_view(loop->model.pool, view, u->form == UPDATE_PARAMETERS, loop->theta + f->offset);
 }
 
 static uint64_t named_round(const struct outer_loop *loop, const struct update *u)

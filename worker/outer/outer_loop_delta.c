@@ -6,7 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/pool.h"
-#include "worker/outer/delta_floats.h"
+#include "worker/outer/delta_host.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum { FAULTS_MAX = 3 };
@@ -14,7 +14,7 @@ enum { FAULTS_MAX = 3 };
 static void anchor(struct outer_loop *loop, uint32_t fragment)
 {
     const struct outer_fragment *f = &loop->f[fragment];
-    if (loop->maker) delta_maker_anchor(loop->maker, fragment, loop->theta + f->offset, f->hash);
+    if (loop->maker) delta_device_anchor(loop->maker, fragment, loop->theta + f->offset, f->hash);
 }
 
 /* As numbers, where they are; else it is on its way while other fragments are waited for. Who is catching up has many
@@ -25,7 +25,7 @@ void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t be
     enum worker_state state = loop->sync.state;
     if (!loop->maker || state == WORKER_TRAINING) return;
     bool numbers = f->down && u->form == UPDATE_INCREMENT && !strcmp(u->codec, codec_spec(f->down));
-    if (numbers && delta_maker_add(loop->maker, fragment, u->payload, u->payload_size, before, f->hash)) return;
+    if (numbers && delta_device_add(loop->maker, fragment, u->payload, u->payload_size, before, f->hash)) return;
     if (state == WORKER_SENDING || state == WORKER_WAITING) anchor(loop, fragment);
 }
 
@@ -38,7 +38,7 @@ enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)
 {
     struct err err = {0};
     if (!loop->maker) return STATUS_OK;
-    enum status status = delta_maker_read(loop->maker, fragment, &err);
+    enum status status = delta_device_read(loop->maker, fragment, &err);
     if (status != STATUS_OK) log_error("the residual of fragment %u cannot be read: %s", fragment, err.msg);
     return status;
 }
@@ -47,7 +47,7 @@ void outer_residual_reset(struct outer_loop *loop, uint32_t fragment)
 {
     outer_save_join(loop);
     feedback_reset(&loop->f[fragment].fb);
-    if (loop->maker) delta_maker_written(loop->maker, fragment);
+    if (loop->maker) delta_device_written(loop->maker, fragment);
 }
 
 void outer_rollback(struct outer_loop *loop, uint32_t fragment)
@@ -58,7 +58,7 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     f->pending = false;
     enum status status = outer_residual_read(loop, fragment);
     if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
-    if (status == STATUS_OK && loop->maker) delta_maker_written(loop->maker, fragment);
+    if (status == STATUS_OK && loop->maker) delta_device_written(loop->maker, fragment);
     if (status == STATUS_OK || status == STATUS_STATE) return;
     log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
     outer_residual_reset(loop, fragment);
@@ -82,7 +82,7 @@ static void encoded(struct outer_fragment *f, double norm)
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
 {
     struct outer_fragment *f = &loop->f[i];
-    double norm = delta_floats(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset,
+    double norm = delta_host(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset,
                                values + f->offset, loop->scratch, f->count);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
     TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
@@ -103,10 +103,10 @@ static void encode_some(void *ctx, int thread, int threads)
     struct encoding *e = ctx;
     for (uint32_t i = (uint32_t)thread; i < e->loop->n_fragments; i += (uint32_t)threads) {
         struct outer_fragment *f = &e->loop->f[i];
-        const struct piece_numbers *numbers = delta_maker_numbers(e->loop->maker, i, &e->norm[i]);
+        const struct quantized_delta *numbers = delta_device_numbers(e->loop->maker, i, &e->norm[i]);
         e->status[i] = f->fb.pending ? STATUS_STATE : isfinite((float)e->norm[i]) ? STATUS_OK : STATUS_NONFINITE;
         if (e->status[i] != STATUS_OK) continue;
-        e->status[i] = codec_encode_pieces(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
+        e->status[i] = codec_encode_quantized(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
         if (e->status[i] == STATUS_OK) f->payload_crc = crc32c(0, f->payload, f->payload_size);
     }
 }
@@ -116,12 +116,12 @@ static enum status encode_made(struct outer_loop *loop)
 {
     struct encoding e = {.loop = loop};
     struct err err = {0};
-    enum status status = delta_maker_make(loop->maker, &err);
+    enum status status = delta_device_make(loop->maker, &err);
     if (status != STATUS_OK && status != STATUS_NONFINITE) log_error("%s", err.msg);
     TRY(status);
     pool_run_if(loop->model.pool, true, encode_some, &e);
     for (uint32_t i = 0; i < loop->n_fragments; i++) TRY(e.status[i]);
-    delta_maker_keep(loop->maker);
+    delta_device_keep(loop->maker);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         encoded(&loop->f[i], e.norm[i]);
         loop->f[i].fb.pending = true;
@@ -133,7 +133,7 @@ static enum status encode_all(struct outer_loop *loop, const float *values)
 {
     if (loop->maker) return encode_made(loop);
     /* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
-    if (!delta_floats_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;
+    if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         enum status status = encode_fragment(loop, i, values);
         if (status == STATUS_OK) continue;
@@ -159,7 +159,7 @@ void outer_inner_anew(struct outer_loop *loop)
 static void give_up(struct outer_loop *loop)
 {
     char text[200];
-    snprintf(text, sizeof text, "training does not stay finite: %s", config_calmer(loop->model.config));
+    snprintf(text, sizeof text, "training does not stay finite: %s", config_divergence_advice(loop->model.config));
     sync_fail(&loop->sync, text);
 }
 

@@ -12,7 +12,7 @@
 #include "compress/feedback.h"
 #include "compress/merge.h"
 #include "wire/object.h"
-#include "worker/outer/delta_maker.h"
+#include "worker/outer/delta_device.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/sync/sync.h"
 #include "worker/outer/worker_state.h"
@@ -51,7 +51,7 @@ struct outer_save {
 
 struct outer_loop {
     struct outer_setup setup;
-    struct pulse pulse;
+    struct heartbeat pulse;
     struct sync sync;
     uint8_t run_id[WIRE_UUID];
     uint64_t config_hash;
@@ -64,7 +64,7 @@ struct outer_loop {
     float *theta;   /* (n_params): the log's parameters at the versions held */
     float *base;    /* (n_params): what training started from; barrier, or with a maker: theta itself */
     float *scratch; /* (largest fragment) */
-    struct delta_maker *maker; /* NULL: deltas are made in host memory */
+    struct delta_device *maker; /* NULL: deltas are made in host memory */
     uint8_t *layout_bytes;
     size_t layout_size;
     struct update_named *named; /* (WIRE_NAMED_MAX) */

@@ -85,7 +85,7 @@ static enum status maker_make(struct outer_loop *loop, struct err *err)
             .offset = f->offset, .count = f->count, .codec = f->up, .down = f->down, .feedback = &f->fb};
     }
     enum status status =
-        delta_maker_create(&loop->maker, model->device, model->device_theta, sources, loop->n_fragments, err);
+        delta_device_create(&loop->maker, model->device, model->device_theta, sources, loop->n_fragments, err);
     if (status != STATUS_UNSUPPORTED && status != STATUS_NOMEM) return status;
     log_info("deltas are made by the CPU: %s", err->msg);
     *err = (struct err){0};
@@ -123,7 +123,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
 
 void outer_memory_finish(struct outer_loop *loop)
 {
-    delta_maker_destroy(loop->maker);
+    delta_device_destroy(loop->maker);
     for (uint32_t i = 0; i < LAYOUT_FRAGMENTS_MAX; i++) {
         struct outer_fragment *f = &loop->f[i];
         codec_destroy(f->up);

@@ -105,7 +105,7 @@ static void levels_of(const struct memory_ask *ask, enum recompute want, int *fi
 {
     bool any = want == RECOMPUTE_AUTO && ask->uses & MODEL_TRAIN;
     *first = any ? MODEL_KEEP_ALL : want == RECOMPUTE_AUTO ? MODEL_KEEP_ALL : (int)want;
-    *last = any ? MODEL_AGAIN_BLOCK : *first;
+    *last = any ? MODEL_RECOMPUTE_BLOCK : *first;
 }
 
 static bool choose(struct memory_plan *plan, const struct memory_ask *ask, int first, int last, bool outer)
@@ -138,8 +138,8 @@ static uint32_t largest_batch(const struct memory_plan *plan, const struct memor
 static bool least_helps(const struct memory_plan *plan, const struct memory_ask *ask, uint32_t batch)
 {
     uint64_t bytes[MEMORY_CLASSES];
-    return fits(plan, count(ask, ask->batch_size, MODEL_AGAIN_BLOCK, !ask->outer.optional, bytes)) ||
-           largest_batch(plan, ask, MODEL_AGAIN_BLOCK) > batch;
+    return fits(plan, count(ask, ask->batch_size, MODEL_RECOMPUTE_BLOCK, !ask->outer.optional, bytes)) ||
+           largest_batch(plan, ask, MODEL_RECOMPUTE_BLOCK) > batch;
 }
 
 /* "2.00 GiB are free for each of 4 workers beside 1.00 GiB of the coordinator" */
@@ -216,7 +216,7 @@ enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *
         plan->reserve = share < RESERVE_BYTES ? share : RESERVE_BYTES;
     }
     levels_of(ask, want, &first, &last);
-    for (int level = 0; level <= MODEL_AGAIN_BLOCK; level++)
+    for (int level = 0; level <= MODEL_RECOMPUTE_BLOCK; level++)
         plan->levels[level] = count(ask, ask->batch_size, (enum model_recompute)level, true, bytes);
     if (choose(plan, ask, first, last, true)) return STATUS_OK;
     if (ask->outer.optional && choose(plan, ask, first, last, false)) return STATUS_OK;

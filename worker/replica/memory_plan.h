@@ -47,7 +47,7 @@ struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];
     uint64_t total; /* their sum */
     uint64_t free_bytes, total_bytes, reserve; /* reserve: left alone, for what a GPU's libraries take by themselves */
-    uint64_t levels[MODEL_AGAIN_BLOCK + 1];    /* the total at each level */
+    uint64_t levels[MODEL_RECOMPUTE_BLOCK + 1];    /* the total at each level */
     enum model_recompute level;
     bool outer_left_out; /* no room for the outer path: it was optional */
 };

@@ -43,7 +43,7 @@ static enum status in_host_memory(struct replica *r, const float *values, const 
 static enum status land(struct replica *r, const struct flight *flight, struct step_result *result, struct err *err)
 {
     uint64_t begin = r->done_us > flight->submitted_us ? r->done_us : flight->submitted_us;
-    TRY(ranks_reached(r, flight->slot, err));
+    TRY(ranks_wait_slot(r, flight->slot, err));
     r->done_us = clock_monotonic_us();
     *result = (struct step_result){.loss_sum = loss_of_slot(r, flight->slot, r->config.grad_accum),
                                    .tokens = (uint64_t)flight->n * r->seq,
@@ -67,7 +67,7 @@ static enum status land_last(struct replica *r, struct step_result *result, stru
 enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
 {
     TRY(land_last(r, result, err));
-    return r->apart ? ranks_quiet(r, err) : STATUS_OK;
+    return r->apart ? ranks_synchronize(r, err) : STATUS_OK;
 }
 
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
@@ -91,12 +91,12 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     uint64_t start = clock_monotonic_us();
     TRY(check_counters(r, n, err));
     TRY(ranks_order(r, ORDER_GRADIENT, &r->train, counters, n, err));
-    if (r->apart) TRY(ranks_quiet(r, err));
+    if (r->apart) TRY(ranks_synchronize(r, err));
     struct rank *k = &r->ranks[0];
     float *norm = k->io.slots[r->slot].norm;
     k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
     k->dev->ops->download(k->dev, norm, k->loss, sizeof *norm);
-    TRY(ranks_reached(r, r->slot, err));
+    TRY(ranks_wait_slot(r, r->slot, err));
     TRY(k->dev->ops->sync(k->dev, err));
     *result = (struct step_result){.loss_sum = loss_of_slot(r, r->slot, r->config.grad_accum),
                                    .tokens = (uint64_t)n * r->seq, .grad_norm = sqrt(*norm)};
@@ -117,7 +117,7 @@ enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t f
         size_t n = count - done < r->config.batch_size ? (size_t)(count - done) : r->config.batch_size;
         for (size_t i = 0; i < n; i++) r->eval_counters[i] = first + done + i;
         TRY(ranks_order(r, ORDER_EVAL, &source, r->eval_counters, n, err));
-        TRY(ranks_reached(r, r->slot, err));
+        TRY(ranks_wait_slot(r, r->slot, err));
         sum += loss_of_slot(r, r->slot, 1);
         done += n;
     }
@@ -136,13 +136,13 @@ float *replica_params(struct replica *r)
 enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
     struct rank *k = &r->ranks[0];
-    if (r->apart) TRY(ranks_quiet(r, err));
+    if (r->apart) TRY(ranks_synchronize(r, err));
     if (first)
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
     else
         k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
     /* From GPU to GPU: over the bus it would be once more for each. */
-    return r->apart ? ranks_spread(r, err) : STATUS_OK;
+    return r->apart ? ranks_broadcast(r, err) : STATUS_OK;
 }
 
 enum status replica_set_params(struct replica *r, const float *values, struct err *err)
@@ -152,7 +152,7 @@ enum status replica_set_params(struct replica *r, const float *values, struct er
 
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
-    if (r->apart) TRY(ranks_quiet(r, err));
+    if (r->apart) TRY(ranks_synchronize(r, err));
     return in_host_memory(r, r->ranks[0].theta, values, err);
 }
 

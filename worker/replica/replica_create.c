@@ -115,7 +115,7 @@ static enum status join(struct replica *r, struct device *const *devices, struct
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
     TRY(ranks_start(r, err));
     if (!r->apart || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
-    TRY(ranks_meet(r, err));
+    TRY(ranks_warmup_collectives(r, err));
     devices[0]->ops->memory(devices[0], &after, &all);
     log_info("the GPUs of this worker have met: for that %.0f MiB went of %s",
              before > after ? (double)(before - after) / (1 << 20) : 0.0, devices[0]->name);

@@ -94,16 +94,16 @@ struct replica {
 enum status ranks_start(struct replica *r, struct err *err) MUST_CHECK;
 /* What is under way ends, and the threads that were started. */
 void ranks_stop(struct replica *r);
-/* Let every rank do its share of `counters`. It is submitted to slot r->slot, not over: ranks_reached. */
+/* Let every rank do its share of `counters`. It is submitted to slot r->slot, not over: ranks_wait_slot. */
 enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,
                         const uint64_t *counters, size_t n, struct err *err) MUST_CHECK;
 /* Wait until all ranks did what the slot's order said. */
-enum status ranks_reached(struct replica *r, int slot, struct err *err) MUST_CHECK;
+enum status ranks_wait_slot(struct replica *r, int slot, struct err *err) MUST_CHECK;
 /* The first collectives, before anything else is done: what they take of the devices' memory is taken. */
-enum status ranks_meet(struct replica *r, struct err *err) MUST_CHECK;
+enum status ranks_warmup_collectives(struct replica *r, struct err *err) MUST_CHECK;
 /* Theta of rank 0 goes to all others; what they are ordered next finds it. */
-enum status ranks_spread(struct replica *r, struct err *err) MUST_CHECK;
+enum status ranks_broadcast(struct replica *r, struct err *err) MUST_CHECK;
 /* Nothing is under way on any device, and the caller may use them all. */
-enum status ranks_quiet(struct replica *r, struct err *err) MUST_CHECK;
+enum status ranks_synchronize(struct replica *r, struct err *err) MUST_CHECK;
 
 #endif

@@ -154,26 +154,26 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     return order_status(r, err);
 }
 
-enum status ranks_meet(struct replica *r, struct err *err)
+enum status ranks_warmup_collectives(struct replica *r, struct err *err)
 {
     give_order(r, ORDER_MEET);
     return order_status(r, err);
 }
 
-enum status ranks_spread(struct replica *r, struct err *err)
+enum status ranks_broadcast(struct replica *r, struct err *err)
 {
     give_order(r, ORDER_SPREAD);
     return order_status(r, err);
 }
 
 /* Each rank waits for its own device: one that fails must be seen by its thread while the others wait for it. */
-enum status ranks_quiet(struct replica *r, struct err *err)
+enum status ranks_synchronize(struct replica *r, struct err *err)
 {
     give_order(r, ORDER_SYNC);
     return order_status(r, err);
 }
 
-enum status ranks_reached(struct replica *r, int slot, struct err *err)
+enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
 {
     if (r->apart) {
         r->slot = slot;

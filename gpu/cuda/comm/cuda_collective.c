@@ -14,7 +14,7 @@ enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };
 /* The last collectives of which it is known whether the GPU has come to them: all that two steps may submit. */
 enum { ARRIVALS = 4 * COLLECTIVE_TICKETS };
 
-struct member {
+struct cuda_rank {
     struct cuda_device *cuda;
     struct cuda_rt *rt; /* the device's */
     struct cuda_event *enter, *done[EVENTS], *arrive[ARRIVALS];
@@ -29,10 +29,10 @@ struct cuda_group {
     atomic_int closed;             /* comms that are */
     int n_ranks;
     struct cuda_comm *comms[COLLECTIVE_RANKS_MAX];
-    struct member members[];
+    struct cuda_rank members[];
 };
 
-static struct member *member_of(struct collective *coll)
+static struct cuda_rank *member_of(struct collective *coll)
 {
     struct cuda_group *group = coll->group;
     return &group->members[coll->rank];
@@ -69,7 +69,7 @@ static void cuda_at_work(struct collective *coll, bool begins)
 
 /* --- for the watchdog --------------------------------------------------------------------------------------------- */
 
-static bool member_busy(struct member *m)
+static bool member_busy(struct cuda_rank *m)
 {
     return atomic_load(&m->at_work) || atomic_load(&cuda_rt_pulse(m->rt)->waits) > 0;
 }
@@ -100,7 +100,7 @@ static bool group_failed(void *ctx, struct err *why)
 }
 
 /* Collectives that the GPU has come to, or that it was given. */
-static unsigned long member_came(struct member *m, bool ask)
+static unsigned long member_came(struct cuda_rank *m, bool ask)
 {
     unsigned long asked = atomic_load(&m->asked), at = asked > ARRIVALS ? asked - ARRIVALS : 0;
     if (!ask) return asked;
@@ -112,11 +112,11 @@ static unsigned long member_came(struct member *m, bool ask)
 static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
 {
     struct cuda_group *group = ctx;
-    struct member *missed = &group->members[0];
+    struct cuda_rank *missed = &group->members[0];
     unsigned long least = 0, most = 0;
     int busy = 0;
     for (int r = 0; r < group->n_ranks; r++) {
-        struct member *m = &group->members[r];
+        struct cuda_rank *m = &group->members[r];
         if (!member_busy(m)) continue;
         unsigned long came = member_came(m, ask);
         if (busy == 0 || came < least) {
@@ -154,7 +154,7 @@ static void group_abort(void *ctx)
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
 /* COMM goes on when all that was submitted to the device is done, and changes buf[n]. */
-static enum status enter(struct collective *coll, struct member *m, float *buf, size_t n)
+static enum status enter(struct collective *coll, struct cuda_rank *m, float *buf, size_t n)
 {
     if (cuda_failure(coll)) return STATUS_CLOSED;
     cuda_rt_record(m->rt, CUDA_MAIN, m->enter);
@@ -165,7 +165,7 @@ static enum status enter(struct collective *coll, struct member *m, float *buf, 
     return STATUS_OK;
 }
 
-static void leave(struct member *m, unsigned ticket)
+static void leave(struct cuda_rank *m, unsigned ticket)
 {
     cuda_rt_record(m->rt, CUDA_COMM, m->done[ticket]);
 }
@@ -174,7 +174,7 @@ static void leave(struct member *m, unsigned ticket)
 static enum status start(struct collective *coll, void (*run)(struct cuda_comm *, float *, size_t), float *buf,
                          size_t share, size_t shares, unsigned ticket)
 {
-    struct member *m = member_of(coll);
+    struct cuda_rank *m = member_of(coll);
     TRY(enter(coll, m, buf, share * shares));
     run(comm_of(coll), buf, share);
     leave(m, ticket);
@@ -192,7 +192,7 @@ static enum status cuda_start_all_gather(struct collective *coll, float *buf, si
 }
 
 /* COMM goes on as in `enter`, and changes the parts. */
-static enum status enter_parts(struct collective *coll, struct member *m, float *buf,
+static enum status enter_parts(struct collective *coll, struct cuda_rank *m, float *buf,
                                const struct collective_part *parts, size_t n_parts)
 {
     TRY(enter(coll, m, buf, 0));
@@ -203,7 +203,7 @@ static enum status enter_parts(struct collective *coll, struct member *m, float 
 static enum status cuda_start_reduce(struct collective *coll, float *buf, const struct collective_part *parts,
                                      size_t n_parts, unsigned ticket)
 {
-    struct member *m = member_of(coll);
+    struct cuda_rank *m = member_of(coll);
     TRY(enter_parts(coll, m, buf, parts, n_parts));
     cuda_comm_reduce(comm_of(coll), buf, parts, n_parts);
     leave(m, ticket);
@@ -213,7 +213,7 @@ static enum status cuda_start_reduce(struct collective *coll, float *buf, const 
 static enum status cuda_start_broadcast(struct collective *coll, float *buf, const struct collective_part *parts,
                                         size_t n_parts, unsigned ticket)
 {
-    struct member *m = member_of(coll);
+    struct cuda_rank *m = member_of(coll);
     TRY(enter_parts(coll, m, buf, parts, n_parts));
     cuda_comm_broadcast(comm_of(coll), buf, parts, n_parts);
     leave(m, ticket);
@@ -227,7 +227,7 @@ static enum status cuda_start_all_reduce(struct collective *coll, float *buf, si
 
 static void cuda_wait(struct collective *coll, unsigned ticket)
 {
-    struct member *m = member_of(coll);
+    struct cuda_rank *m = member_of(coll);
     cuda_rt_wait(m->rt, CUDA_MAIN, m->done[ticket]);
 }
 
@@ -278,7 +278,7 @@ static void group_free(struct cuda_group *group)
     for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, NULL, NULL);
     comms_close(group, watched);
     for (int r = 0; r < group->n_ranks; r++) {
-        struct member *m = &group->members[r];
+        struct cuda_rank *m = &group->members[r];
         for (int e = 0; e < EVENTS; e++) cuda_rt_event_free(m->rt, m->done[e]);
         for (int e = 0; e < ARRIVALS; e++) cuda_rt_event_free(m->rt, m->arrive[e]);
         cuda_rt_event_free(m->rt, m->enter);
@@ -305,7 +305,7 @@ static const struct collective_ops cuda_collective = {
     .close = cuda_collective_close,
 };
 
-static enum status member_fill(struct member *m, struct err *err)
+static enum status member_fill(struct cuda_rank *m, struct err *err)
 {
     enum status status = cuda_rt_event_create(m->rt, &m->enter);
     for (int e = 0; e < EVENTS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->done[e]);

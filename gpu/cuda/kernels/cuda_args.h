@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/pieces.h"
+#include "common/tensor/delta_format.h"
 #include "gpu/moment_rules.h"
 
 #ifdef __cplusplus
@@ -312,7 +312,7 @@ struct cuda_delta_args {
     const struct piece_range *pieces;
     const float *theta, *anchor, *residual; /* at the fragment's first float; anchor, residual: may be NULL */
     float *rest;                            /* what is not sent, or NULL; may be residual */
-    struct piece_numbers out;
+    struct quantized_delta out;
 };
 void cuda_delta_chunk(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* top-k: n_pieces blocks */
 void cuda_delta_block(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* ceil(n_pieces / 8) */
@@ -323,7 +323,7 @@ struct cuda_add_args {
     enum piece_kind kind;
     size_t n_pieces;
     const struct piece_range *pieces;
-    struct piece_numbers in;
+    struct quantized_delta in;
     float *theta; /* at the fragment's first float */
 };
 void cuda_delta_add(const struct cuda_grid *grid, const struct cuda_add_args *a);

@@ -4,6 +4,7 @@
  *
  * What is loaded or converted may go to a wider register: zeros come before it, or its sign. Comparisons without u are
  * false where an operand is NaN. Shifts by more bits than there are give zeros (or signs). */
+/* clang-format off */
 #define UNARY(name, to, from, value) X(name, 2, { from##_t a = D(1).from; D(0).to = (to##_t)(value); })
 #define INTEGER(name, to, from) X(name, 2, { to##_t a = (to##_t)D(1).from; D(0).u64 = (u64_t)a; })
 #define BINARY(name, type, value)                                                                                      \
@@ -187,3 +188,4 @@ X(ret, 0, return)
 #undef MOVE
 #undef LOAD
 #undef STORE
+/* clang-format on */

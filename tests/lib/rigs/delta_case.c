@@ -83,13 +83,13 @@ static float *upload(struct device *dev, const float *values, size_t n)
     return at + LEAD;
 }
 
-static struct delta_plan *plan_for(struct device *dev, const struct codec *codec, struct piece_shape *shape)
+static struct delta_plan *plan_for(struct device *dev, const struct codec *codec, struct delta_format *shape)
 {
     struct delta_plan *plan = NULL;
-    assert_true(codec_pieces(codec, shape, NULL));
+    assert_true(codec_delta_format(codec, shape, NULL));
     struct piece_range *pieces = mem_alloc(shape->n_pieces, sizeof *pieces);
     assert_non_null(pieces);
-    assert_true(codec_pieces(codec, shape, pieces));
+    assert_true(codec_delta_format(codec, shape, pieces));
     assert_int_equal(dev->ops->delta_plan(dev, shape, pieces, &plan), STATUS_OK);
     mem_free(pieces);
     return plan;
@@ -101,8 +101,8 @@ struct run {
     float decay;
     float *theta, *anchor, *residual; /* residual, anchor: NULL where the call has none */
     float *rest;                      /* out */
-    struct piece_shape shape;
-    struct piece_numbers numbers;
+    struct delta_format shape;
+    struct quantized_delta numbers;
     void *room;
 };
 
@@ -111,8 +111,8 @@ static void on_device(struct device *dev, const struct codec *codec, struct run 
     const struct device_ops *ops = dev->ops;
     struct err err = {0};
     struct delta_plan *plan = plan_for(dev, codec, &r->shape);
-    struct piece_numbers unused;
-    size_t bytes = pieces_lay_out(&r->shape, NULL, &unused);
+    struct quantized_delta unused;
+    size_t bytes = delta_format_lay_out(&r->shape, NULL, &unused);
     void *out = ops->alloc(dev, bytes);
     r->room = mem_alloc(1, bytes);
     assert_true(out && r->room);
@@ -126,7 +126,7 @@ static void on_device(struct device *dev, const struct codec *codec, struct run 
     ops->download(dev, r->room, out, bytes);
     if (rest) ops->download(dev, r->rest, rest, r->n * sizeof *rest);
     if (ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    pieces_lay_out(&r->shape, r->room, &r->numbers);
+    delta_format_lay_out(&r->shape, r->room, &r->numbers);
     if (rest != residual) ops->release(dev, rest - LEAD);
     if (residual) ops->release(dev, residual - LEAD);
     if (anchor) ops->release(dev, anchor - LEAD);
@@ -135,7 +135,7 @@ static void on_device(struct device *dev, const struct codec *codec, struct run 
     ops->plan_free(dev, plan);
 }
 
-struct piece_numbers delta_case_numbers(struct device *dev, const struct codec *codec, const float *x, void **room)
+struct quantized_delta delta_case_numbers(struct device *dev, const struct codec *codec, const float *x, void **room)
 {
     struct run r = {.n = codec_count(codec)};
     r.theta = mem_alloc(r.n, sizeof *r.theta);
@@ -184,7 +184,7 @@ void delta_case_check(struct device *dev, const char *spec, const struct codec_s
     check_square(&r, delta);
     if (feedback) memcpy(fb.residual, r.residual, n * sizeof *fb.residual);
     assert_int_equal(feedback_encode(&fb, codec, NULL, delta, payload, cap, &size), STATUS_OK);
-    assert_int_equal(codec_encode_pieces(codec, &r.numbers, payload + cap, cap, &made), STATUS_OK);
+    assert_int_equal(codec_encode_quantized(codec, &r.numbers, payload + cap, cap, &made), STATUS_OK);
     if (made != size || memcmp(payload, payload + cap, size))
         fail_msg("%s, values %d, call %d: the payload's %zu bytes are off by something (%zu)", spec, values, call,
                  made, size);
@@ -213,7 +213,7 @@ static void add_on_device(struct device *dev, const struct codec *codec, const v
                           size_t n)
 {
     const struct device_ops *ops = dev->ops;
-    struct piece_shape shape;
+    struct delta_format shape;
     struct err err = {0};
     struct delta_plan *plan = plan_for(dev, codec, &shape);
     void *numbers = ops->alloc(dev, bytes);
@@ -231,13 +231,13 @@ void delta_case_add(struct device *dev, const char *spec, const struct codec_spa
                     enum delta_values values)
 {
     struct codec *codec = delta_case_codec(spec, spans, n_spans);
-    struct piece_shape shape;
-    struct piece_numbers numbers;
+    struct delta_format shape;
+    struct quantized_delta numbers;
     size_t n = codec_count(codec), cap = codec_bound(codec), size = 0, made = 0;
     float *x = mem_alloc(3 * n, sizeof *x), *theta = x + n, *want = theta + n;
     uint8_t *payload = mem_alloc(2, cap);
-    assert_true(codec_pieces(codec, &shape, NULL));
-    size_t bytes = pieces_lay_out(&shape, NULL, &numbers);
+    assert_true(codec_delta_format(codec, &shape, NULL));
+    size_t bytes = delta_format_lay_out(&shape, NULL, &numbers);
     void *room = mem_alloc(1, bytes);
     assert_true(x && payload && room);
     memset(room, 0xff, bytes);
@@ -245,9 +245,9 @@ void delta_case_add(struct device *dev, const char *spec, const struct codec_spa
     fill_theta(theta, n);
     memcpy(want, theta, n * sizeof *theta);
     assert_int_equal(codec_encode(codec, x, payload, cap, &size, NULL), STATUS_OK);
-    assert_int_equal(codec_decode_pieces(codec, payload, size, room), STATUS_OK);
-    pieces_lay_out(&shape, room, &numbers);
-    assert_int_equal(codec_encode_pieces(codec, &numbers, payload + cap, cap, &made), STATUS_OK);
+    assert_int_equal(codec_decode_quantized(codec, payload, size, room), STATUS_OK);
+    delta_format_lay_out(&shape, room, &numbers);
+    assert_int_equal(codec_encode_quantized(codec, &numbers, payload + cap, cap, &made), STATUS_OK);
     if (made != size || memcmp(payload, payload + cap, size))
         fail_msg("%s, values %d: the numbers of a payload make another one", spec, values);
     add_on_device(dev, codec, room, bytes, theta, n);

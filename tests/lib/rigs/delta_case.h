@@ -46,7 +46,7 @@ void delta_case_add(struct device *dev, const char *spec, const struct codec_spa
                     enum delta_values values);
 
 /* The numbers of the spans' fragment in host memory, from `dev`; mem_free(*room). */
-struct piece_numbers delta_case_numbers(struct device *dev, const struct codec *codec, const float *x, void **room);
+struct quantized_delta delta_case_numbers(struct device *dev, const struct codec *codec, const float *x, void **room);
 void delta_case_fill(enum delta_values values, uint64_t seed, float *x, size_t n);
 
 #endif

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "common/tensor/pieces.h"
+#include "common/tensor/delta_format.h"
 #include "common/base/rng.h"
 #include "gpu/moment_rules.h"
 
@@ -167,12 +167,12 @@ static void check_delta(const struct large *l, enum piece_kind kind, uint32_t le
     size_t chosen = kind <= PIECE_HALF ? k : 0, bytes = kind <= PIECE_HALF ? 0 : length;
     const struct piece_range pieces[] = {{.length = length, .k = k},
                                          {.from = LARGE_FAR, .out = chosen + bytes, .length = length, .k = k}};
-    const struct piece_shape shape = {.kind = kind, .n_values = LARGE_FAR + length, .n_pieces = 2,
+    const struct delta_format shape = {.kind = kind, .n_values = LARGE_FAR + length, .n_pieces = 2,
                                       .n_chosen = 2 * chosen, .n_bytes = 2 * bytes, .longest = length, .k_max = k};
     struct delta_plan *plan;
-    struct piece_numbers made;
+    struct quantized_delta made;
     _Alignas(16) unsigned char host[4096];
-    size_t size = pieces_lay_out(&shape, host, &made);
+    size_t size = delta_format_lay_out(&shape, host, &made);
     float *numbers = l->at[SECOND] + (1 << 20);
     assert_true(size <= sizeof host);
     put_all(l, 0, length);

@@ -70,7 +70,7 @@ void recompute_case(struct device *dev, const struct model_family *family, const
     assert_int_equal(layout_split(&layout, 1), STATUS_OK);
     float *theta = mem_alloc(layout.n_params, sizeof *theta);
     rng_normal_fill(3, RNG_TEST, 0, 0.2f, theta, layout.n_params);
-    for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_AGAIN_BLOCK; level++) {
+    for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_RECOMPUTE_BLOCK; level++) {
         unsigned uses = model_uses(MODEL_TRAIN | MODEL_LOSS, level);
         size_t needs = family->memory(config, dev->act_bytes, batch, seq, uses);
         struct outcome out = run(dev, family, config, batch, seq, uses, theta, layout.n_params);

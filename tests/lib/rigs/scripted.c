@@ -189,7 +189,7 @@ void scripted_pass(uint64_t us)
         outer_loop_tick(s->loop, s->now);
         deliver();
         outer_loop_tick(s->loop, s->now);
-        bool sent = pulse_take(outer_loop_pulse(s->loop), s->now, &beat);
+        bool sent = heartbeat_take(outer_loop_heartbeat(s->loop), s->now, &beat);
         if (sent && !s->mute && !s->no_work && !scripted_chance(s->loss)) {
             if (beat.heartbeat.session != s->session)
                 scripted_refuse(REFUSE_UNKNOWN_SESSION);

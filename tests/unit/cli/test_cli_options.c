@@ -155,12 +155,12 @@ static void exit_codes(void **state)
     assert_int_equal(exit_code_of(STATUS_OK), 0);
     static const enum status last[] = {STATUS_CORRUPT, STATUS_MISMATCH, STATUS_UNSUPPORTED, STATUS_REFUSED};
     static const enum status pass[] = {STATUS_NOMEM, STATUS_IO, STATUS_STATE, STATUS_EXISTS, STATUS_NONFINITE};
-    setenv(EXIT_LASTING_ENV, "1", 1); /* as launch starts it: it wants to know what starting again would only repeat */
-    for (size_t i = 0; i < sizeof last / sizeof *last; i++) assert_int_equal(exit_code_of(last[i]), EXIT_LASTING);
+    setenv(EXIT_PERMANENT_ENV, "1", 1); /* as launch starts it: it wants to know what starting again would only repeat */
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++) assert_int_equal(exit_code_of(last[i]), EXIT_PERMANENT);
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) assert_int_equal(exit_code_of(pass[i]), 1);
     assert_int_equal(exit_code_of(STATUS_INVALID), 2);
     assert_int_equal(exit_code_of(STATUS_INTERRUPTED), 75);
-    unsetenv(EXIT_LASTING_ENV);
+    unsetenv(EXIT_PERMANENT_ENV);
 }
 
 int main(void)

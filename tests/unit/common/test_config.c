@@ -495,20 +495,20 @@ static void test_helpers(void **state)
     assert_string_equal(config_method_name(METHOD_ASYNC), "async");
     /* Advice for what diverges: only what drives it. A mean of the workers goes no farther than they did. */
     struct config c = {.train.method = METHOD_DILOCO, .outer = {.optimizer = OPTIMIZER_NESTEROV, .learning_rate = 0.7}};
-    assert_string_equal(config_calmer(&c), "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip");
+    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip");
     c.inner.grad_clip = 1;
-    assert_string_equal(config_calmer(&c), "lower inner.learning_rate or outer.learning_rate");
+    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or outer.learning_rate");
     c.train.method = METHOD_DDP; /* steps by inner.learning_rate */
-    assert_string_equal(config_calmer(&c), "lower inner.learning_rate");
+    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate");
     c.train.method = METHOD_LOCAL_SGD;
     c.outer.optimizer = OPTIMIZER_SGD;
     c.outer.learning_rate = 1;
-    assert_string_equal(config_calmer(&c), "lower inner.learning_rate");
+    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate");
     c.outer.learning_rate = 1.1;
-    assert_string_equal(config_calmer(&c), "lower inner.learning_rate or outer.learning_rate");
+    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or outer.learning_rate");
     c.outer.learning_rate = 0.5;
     c.inner.grad_clip = 0;
-    assert_string_equal(config_calmer(&c), "lower inner.learning_rate or set inner.grad_clip");
+    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or set inner.grad_clip");
     static char help[CONFIG_TEXT_MAX];
     FILE *out = fmemopen(help, sizeof help, "w");
     config_help(out);

@@ -11,19 +11,19 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/relay.h"
-#include "tests/lib/rigs/mergerig.h"
+#include "tests/lib/rigs/merge_rig.h"
 
 enum { ROWS = 40, COLS = 1000, N = ROWS * COLS, R = 4 };
 
-static struct mergerig w;
+static struct merge_rig w;
 
 static void world_open(const char *up, const char *down)
 {
-    static const struct mergerig_tensor tensor = {"t", ROWS, COLS};
-    mergerig_open(&w, up, down, &tensor, 1);
+    static const struct merge_rig_tensor tensor = {"t", ROWS, COLS};
+    merge_rig_open(&w, up, down, &tensor, 1);
     for (uint32_t i = 0; i < R; i++) {
         rng_normal_fill(5, RNG_TEST, (uint64_t)i << 30, 0.1f, w.x, N);
-        mergerig_encode(&w, i);
+        merge_rig_encode(&w, i);
     }
 }
 
@@ -73,7 +73,7 @@ static void test_split(void **state)
     memset(bytes + 8, 0xff, 8); /* a huge size */
     assert_int_equal(relay_split(out, R, bytes, size), STATUS_CORRUPT);
     mem_free(bytes);
-    mergerig_close(&w);
+    merge_rig_close(&w);
 }
 
 /* Where one of them lies, from the sizes alone. */
@@ -97,7 +97,7 @@ static void test_range(void **state)
     assert_int_equal(relay_range(bytes, size, R, 0, &from, &to), STATUS_OK);
     assert_int_equal(relay_range(bytes, size, R, 1, &from, &to), STATUS_CORRUPT);
     mem_free(bytes);
-    mergerig_close(&w);
+    merge_rig_close(&w);
 }
 
 /* What a worker makes of it is what the coordinator has, for any codec of deltas. */
@@ -115,7 +115,7 @@ static void test_worker_equals_coordinator(void **state)
         uint8_t *bytes = relayed(&size);
         memcpy(w.x, w.outer.theta, N * sizeof *w.x); /* the worker's theta */
         assert_null(w.outer.fragments[0].down);
-        mergerig_merge(&w, R);
+        merge_rig_merge(&w, R);
         assert_int_equal(outer_state_step(&w.outer, &step, 0, &unused), STATUS_OK);
 
         float *got = mem_alloc(N, sizeof *got);
@@ -133,7 +133,7 @@ static void test_worker_equals_coordinator(void **state)
         assert_int_not_equal(relay_merge(&merge, out), STATUS_OK);
         mem_free(got);
         mem_free(bytes);
-        mergerig_close(&w);
+        merge_rig_close(&w);
     }
 }
 
@@ -151,7 +151,7 @@ static void test_union(void **state)
         size_t size;
         memcpy(before, w.outer.theta, sizeof before);
         memcpy(owed, residual, sizeof owed);
-        mergerig_merge(&w, (uint32_t)version);
+        merge_rig_merge(&w, (uint32_t)version);
         memcpy(w.x, w.outer.acc, N * sizeof *w.x);
         int sent = 0, moved = 0;
         assert_int_equal(outer_state_step(&w.outer, &step, 0, &size), STATUS_OK);
@@ -167,7 +167,7 @@ static void test_union(void **state)
         assert_true(sent > N / 70 * (int)version / 2 && moved > sent * 9 / 10);
         assert_true(size * 8 < N);
     }
-    mergerig_close(&w);
+    merge_rig_close(&w);
 }
 
 int main(void)

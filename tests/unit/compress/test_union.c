@@ -14,25 +14,25 @@
 #include "common/base/rng.h"
 #include "compress/relay.h"
 #include "compress/topk/union.h"
-#include "tests/lib/rigs/mergerig.h"
+#include "tests/lib/rigs/merge_rig.h"
 
 enum { R = MERGERIG_WORKERS, ROUNDS = 3, MOST_ROUNDS = 10 };
 
-static struct mergerig w;
+static struct merge_rig w;
 enum { FLOATS = 700 * 384 + 384 + 37 * 11 + 100 * 501 + 77 }; /* of the layout below */
 
 static void world_open(const char *up, const char *down)
 {
-    static const struct mergerig_tensor tensors[] = {{"embedding", 700, 384}, /* more than one group */
+    static const struct merge_rig_tensor tensors[] = {{"embedding", 700, 384}, /* more than one group */
                                                      {"bias", 384, 0}, {"thin", 37, 11}, /* short chunks */
                                                      {"matrix", 100, 501}, {"norm", 77, 0}};
-    mergerig_open(&w, up, down, tensors, sizeof tensors / sizeof *tensors);
+    merge_rig_open(&w, up, down, tensors, sizeof tensors / sizeof *tensors);
     assert_int_equal(w.layout.n_params, FLOATS);
 }
 
 static void world_close(void)
 {
-    mergerig_close(&w);
+    merge_rig_close(&w);
 }
 
 /* Normal noise, the same whenever it is asked for, made once: it takes longer than what is tested. A round has that of
@@ -59,10 +59,10 @@ static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
         const float *own = noise(round, i + 1);
         for (uint64_t k = 0; k < FLOATS; k++)
             w.x[k] = (shared * common[k] + alone * own[k]) * (float)(1 + k / 384 % 7);
-        mergerig_encode(&w, i);
+        merge_rig_encode(&w, i);
         bytes += w.deltas[i].size;
     }
-    mergerig_merge(&w, n);
+    merge_rig_merge(&w, n);
     return bytes;
 }
 

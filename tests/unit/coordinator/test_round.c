@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "coordinator/round/policy.h"
-#include "tests/lib/rigs/roundrig.h"
+#include "tests/lib/rigs/round_rig.h"
 
 static void test_barrier_rounds(void **state)
 {
@@ -16,45 +16,45 @@ static void test_barrier_rounds(void **state)
     struct round r;
     struct round_open open;
     struct round_close close;
-    roundrig_open(&r, NULL, 2);
+    round_rig_open(&r, NULL, 2);
     assert_int_equal(round_total(&r), 3);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
-    roundrig_ready(&r, 0, 1);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0); /* min_workers is 3 */
-    roundrig_ready(&r, 2, 2);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0);
+    round_rig_ready(&r, 0, 1);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0); /* min_workers is 3 */
+    round_rig_ready(&r, 2, 2);
     uint64_t cursor = 0;
     for (uint64_t round = 0; round < 3; round++) {
-        assert_int_equal(roundrig_plan(&r, 0, &open), 3);
+        assert_int_equal(round_rig_plan(&r, 0, &open), 3);
         uint32_t steps = round < 2 ? 4 : 2; /* 10 = 4 + 4 + 2 */
         for (uint32_t i = 0; i < 3; i++) {
-            assert_int_equal(roundrig_grants[i].id, i);
-            assert_int_equal(roundrig_grants[i].round, round);
-            assert_int_equal(roundrig_grants[i].steps, steps);
-            assert_true(roundrig_grants[i].step0 == 4.0 * (double)round && roundrig_grants[i].step_rate == 1);
-            assert_int_equal(roundrig_grants[i].ranges[0].start, cursor);
-            cursor += roundrig_grants[i].ranges[0].count;
-            assert_int_equal(roundrig_grants[i].ranges[0].count, steps * 6);
+            assert_int_equal(round_rig_grants[i].id, i);
+            assert_int_equal(round_rig_grants[i].round, round);
+            assert_int_equal(round_rig_grants[i].steps, steps);
+            assert_true(round_rig_grants[i].step0 == 4.0 * (double)round && round_rig_grants[i].step_rate == 1);
+            assert_int_equal(round_rig_grants[i].ranges[0].start, cursor);
+            cursor += round_rig_grants[i].ranges[0].count;
+            assert_int_equal(round_rig_grants[i].ranges[0].count, steps * 6);
         }
-        roundrig_begin(&r, round, 3);
-        assert_int_equal(roundrig_plan(&r, 0, &open), 0); /* one at a time */
-        for (uint32_t i = 0; i < 3; i++) roundrig_deliver(&r, i, 1, round);
-        assert_int_equal(roundrig_merge(&r, round, &close), 1); /* fragments close on their own */
+        round_rig_begin(&r, round, 3);
+        assert_int_equal(round_rig_plan(&r, 0, &open), 0); /* one at a time */
+        for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 1, round);
+        assert_int_equal(round_rig_merge(&r, round, &close), 1); /* fragments close on their own */
         assert_int_equal(close.fragment, 1);
         assert_int_equal(close.n, 3);
         assert_true(close.ids[0] == 0 && close.ids[1] == 1 && close.ids[2] == 2);
         assert_int_equal(round_done(&r), round);
-        for (uint32_t i = 3; i-- > 0;) roundrig_deliver(&r, i, 0, round); /* order of arrival does not matter */
-        assert_int_equal(roundrig_merge(&r, round, &close), 1);
+        for (uint32_t i = 3; i-- > 0;) round_rig_deliver(&r, i, 0, round); /* order of arrival does not matter */
+        assert_int_equal(round_rig_merge(&r, round, &close), 1);
         assert_true(close.ids[0] == 0 && close.ids[1] == 1 && close.ids[2] == 2);
         assert_false(close.late);
         assert_int_equal(round_done(&r), round + 1);
         for (uint32_t f = 0; f < 2; f++) assert_int_equal(r.versions[f], round + 1);
     }
     assert_true(round_over(&r));
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0);
     assert_int_equal(r.worker_steps, 30);
     assert_int_equal(r.leases.committed, 180);
-    roundrig_close(&r);
+    round_rig_close(&r);
 }
 
 static void test_judge(void **state)
@@ -63,44 +63,44 @@ static void test_judge(void **state)
     struct round r;
     struct round_close close;
     uint16_t code;
-    roundrig_at_work(&r);
-    struct round_offer good = roundrig_offer(&r, 0, 0), bad;
-    assert_int_equal(roundrig_judge(&r, 0, &good, &code), ROUND_ACCEPT);
+    round_rig_at_work(&r);
+    struct round_offer good = round_rig_offer(&r, 0, 0), bad;
+    assert_int_equal(round_rig_judge(&r, 0, &good, &code), ROUND_ACCEPT);
     bad = good;
     bad.base_version++;
-    assert_int_equal(roundrig_judge(&r, 0, &bad, &code), ROUND_DROP);
+    assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_DROP);
     assert_int_equal(code, REJECT_BASE);
     bad = good;
     bad.tokens--;
-    assert_int_equal(roundrig_judge(&r, 0, &bad, &code), ROUND_DROP);
+    assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_DROP);
     assert_int_equal(code, REJECT_CORRUPT);
     bad = good;
     bad.steps++;
-    assert_int_equal(roundrig_judge(&r, 0, &bad, &code), ROUND_DROP);
+    assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_DROP);
     bad = good;
     bad.form = DELTA_GRADIENT;
-    assert_int_equal(roundrig_judge(&r, 0, &bad, &code), ROUND_DROP);
+    assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_DROP);
     bad = good;
     bad.round = 1;
-    assert_int_equal(roundrig_judge(&r, 0, &bad, &code), ROUND_REJECT);
+    assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_REJECT);
     assert_int_equal(code, REJECT_UNASSIGNED);
     bad = good;
     bad.fragment = 2;
-    assert_int_equal(roundrig_judge(&r, 0, &bad, &code), ROUND_REJECT);
+    assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_REJECT);
     assert_int_equal(round_fold_drop(&r, 0, 0, 0, REJECT_NONFINITE), STATUS_OK);
-    assert_int_equal(roundrig_judge(&r, 0, &good, &code), ROUND_REJECT);
+    assert_int_equal(round_rig_judge(&r, 0, &good, &code), ROUND_REJECT);
     assert_int_equal(code, REJECT_NONFINITE); /* the answer stays */
     for (uint32_t i = 1; i < 3; i++)
-        for (uint32_t f = 0; f < 2; f++) roundrig_deliver(&r, i, f, 0);
+        for (uint32_t f = 0; f < 2; f++) round_rig_deliver(&r, i, f, 0);
     assert_int_equal(round_fold_drop(&r, 0, 0, UINT32_MAX, REJECT_BASE), STATUS_OK);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 2);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 2);
     assert_int_equal(close.n, 2);
     good.round = 0;
-    assert_int_equal(roundrig_judge(&r, 1, &good, &code), ROUND_HAVE); /* merged long ago */
-    assert_int_equal(roundrig_judge(&r, 0, &good, &code), ROUND_REJECT);
+    assert_int_equal(round_rig_judge(&r, 1, &good, &code), ROUND_HAVE); /* merged long ago */
+    assert_int_equal(round_rig_judge(&r, 0, &good, &code), ROUND_REJECT);
     assert_int_equal(r.leases.n_free, 1); /* the dropped work went back */
     assert_false(r.members.members[0]->in_step);
-    roundrig_close(&r);
+    round_rig_close(&r);
 }
 
 static void test_quorum_and_deadline(void **state)
@@ -112,32 +112,32 @@ static void test_quorum_and_deadline(void **state)
         struct round r;
         struct round_close close;
         uint16_t code;
-        roundrig_open(&r, settings, 1);
+        round_rig_open(&r, settings, 1);
         assert_int_equal(round_quorum(&r), q ? 1 : 1); /* before a round: at least one */
-        roundrig_ready(&r, 0, 2);
-        roundrig_begin(&r, 1000, 3);
+        round_rig_ready(&r, 0, 2);
+        round_rig_begin(&r, 1000, 3);
         assert_int_equal(round_quorum(&r), 2);
-        roundrig_deliver(&r, 2, 0, 1000 + 3000000);
+        round_rig_deliver(&r, 2, 0, 1000 + 3000000);
         assert_int_equal(round_deadline_us(&r), UINT64_MAX); /* no quorum, no limit */
-        assert_int_equal(roundrig_merge(&r, UINT64_MAX - 1, &close), 0);
-        roundrig_deliver(&r, 0, 0, 1000 + 5000000);
+        assert_int_equal(round_rig_merge(&r, UINT64_MAX - 1, &close), 0);
+        round_rig_deliver(&r, 0, 0, 1000 + 5000000);
         assert_int_equal(round_deadline_us(&r), 1000 + 2 * 5000000); /* nothing measured: as long again */
         round_note_pause(&r, 7000000);
         uint64_t limit = round_deadline_us(&r);
         assert_int_equal(limit, 1000 + 2 * 5000000 + 7000000);
-        assert_int_equal(roundrig_merge(&r, limit - 1, &close), 0);
-        struct round_offer late = roundrig_offer(&r, 1, 0);
-        assert_int_equal(roundrig_merge(&r, limit, &close), 1);
+        assert_int_equal(round_rig_merge(&r, limit - 1, &close), 0);
+        struct round_offer late = round_rig_offer(&r, 1, 0);
+        assert_int_equal(round_rig_merge(&r, limit, &close), 1);
         assert_true(close.late);
         assert_int_equal(close.n, 2);
         assert_true(close.ids[0] == 0 && close.ids[1] == 2);
-        assert_int_equal(roundrig_judge(&r, 1, &late, &code), ROUND_REJECT);
+        assert_int_equal(round_rig_judge(&r, 1, &late, &code), ROUND_REJECT);
         assert_int_equal(code, REJECT_LATE);
         assert_int_equal(r.leases.n_free, 1);
         assert_false(r.members.members[1]->in_step);
-        roundrig_begin(&r, limit, 2); /* at once, without the late one */
-        assert_int_equal(roundrig_grants[0].ranges[0].start, 24); /* whose samples go out first */
-        roundrig_close(&r);
+        round_rig_begin(&r, limit, 2); /* at once, without the late one */
+        assert_int_equal(round_rig_grants[0].ranges[0].start, 24); /* whose samples go out first */
+        round_rig_close(&r);
     }
 }
 
@@ -151,29 +151,29 @@ static void test_quorum_of_a_round_that_was_found(void **state)
         const char *settings[] = {"coordinator.quorum=2", i == 1 ? "coordinator.evict_after_s=90" : NULL, NULL};
         struct round r;
         struct round_close close;
-        roundrig_open(&r, settings, 1);
-        roundrig_ready(&r, 0, 2);
-        roundrig_begin(&r, start, 3);
-        for (uint32_t id = 0; id < 2; id++) roundrig_deliver(&r, id, 0, start);
+        round_rig_open(&r, settings, 1);
+        round_rig_ready(&r, 0, 2);
+        round_rig_begin(&r, start, 3);
+        for (uint32_t id = 0; id < 2; id++) round_rig_deliver(&r, id, 0, start);
         r.arrivals = r.durations = (struct deadline){0};
         if (i == 2) r.members.members[1]->work.parts[0].compute_us = 50000000;
         round_note_resume(&r, start);
         uint64_t limit = i == 0 ? minute : i == 1 ? 90000000 : 2 * 50000000;
         assert_int_equal(round_deadline_us(&r), start + limit);
-        assert_int_equal(roundrig_merge(&r, start + limit - 1, &close), 0);
-        roundrig_deliver(&r, 2, 0, start + 2000000);
-        assert_int_equal(roundrig_merge(&r, start + 2000000, &close), 1);
+        assert_int_equal(round_rig_merge(&r, start + limit - 1, &close), 0);
+        round_rig_deliver(&r, 2, 0, start + 2000000);
+        assert_int_equal(round_rig_merge(&r, start + 2000000, &close), 1);
         assert_false(close.late);
         round_note_close(&r, start + 2000000);
         assert_int_equal(r.arrivals.n, 0);
         assert_int_equal(r.durations.n, 0);
-        roundrig_begin(&r, start + 2000000, 3);
-        for (uint32_t id = 0; id < 3; id++) roundrig_deliver(&r, id, 0, start + 4000000);
-        assert_int_equal(roundrig_merge(&r, start + 4000000, &close), 1);
+        round_rig_begin(&r, start + 2000000, 3);
+        for (uint32_t id = 0; id < 3; id++) round_rig_deliver(&r, id, 0, start + 4000000);
+        assert_int_equal(round_rig_merge(&r, start + 4000000, &close), 1);
         round_note_close(&r, start + 4000000);
         assert_int_equal(r.arrivals.n, 3);
         assert_int_equal(r.durations.n, 1);
-        roundrig_close(&r);
+        round_rig_close(&r);
     }
 }
 
@@ -183,21 +183,21 @@ static void test_member_leaves(void **state)
     struct round r;
     struct round_open open;
     struct round_close close;
-    roundrig_at_work(&r);
+    round_rig_at_work(&r);
     for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t f = 0; f < 2; f++) roundrig_deliver(&r, i, f, 0);
-    roundrig_deliver(&r, 2, 0, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1); /* only fragment 0 */
+        for (uint32_t f = 0; f < 2; f++) round_rig_deliver(&r, i, f, 0);
+    round_rig_deliver(&r, 2, 0, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1); /* only fragment 0 */
     assert_int_equal(round_fold_leave(&r, 2), STATUS_OK);
     assert_int_equal(round_fold_leave(&r, 2), STATUS_STATE);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     assert_int_equal(close.n, 2);
     assert_int_equal(r.leases.n_free, 0); /* half of its work was merged: its samples are used */
-    roundrig_begin(&r, 0, 2);
+    round_rig_begin(&r, 0, 2);
     /* everybody leaves in mid-round: the round opens anew when enough are back */
     assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
     assert_int_equal(round_fold_leave(&r, 1), STATUS_OK);
-    assert_int_equal(roundrig_merge(&r, UINT64_MAX, &close), 0);
+    assert_int_equal(round_rig_merge(&r, UINT64_MAX, &close), 0);
     assert_int_equal(r.leases.n_leases, 0);
     assert_int_equal(r.round, 1);
     for (uint32_t i = 0; i < 3; i++)
@@ -205,18 +205,18 @@ static void test_member_leaves(void **state)
     const uint64_t hour = 3600000000u, minute = 60000000;
     round_note_idle(&r, 5);
     assert_int_equal(round_deadline_us(&r), UINT64_MAX);
-    roundrig_ready(&r, 1, 1);
+    round_rig_ready(&r, 1, 1);
     round_note_idle(&r, hour); /* the first one to be ready: the others have a minute from now on */
-    roundrig_ready(&r, 2, 2);
+    round_rig_ready(&r, 2, 2);
     round_note_idle(&r, hour + 10);
     assert_int_equal(round_deadline_us(&r), hour + minute);
-    assert_int_equal(roundrig_plan(&r, hour + minute - 1, &open), 0);
-    assert_int_equal(roundrig_plan(&r, hour + minute, &open), 2); /* who does not come back is not waited for */
-    roundrig_ready(&r, 0, 0);
-    roundrig_begin(&r, 10, 3);
+    assert_int_equal(round_rig_plan(&r, hour + minute - 1, &open), 0);
+    assert_int_equal(round_rig_plan(&r, hour + minute, &open), 2); /* who does not come back is not waited for */
+    round_rig_ready(&r, 0, 0);
+    round_rig_begin(&r, 10, 3);
     assert_int_equal(r.members.members[0]->work.round, 1);
-    assert_int_equal(roundrig_grants[0].ranges[0].start, 72); /* the same samples again, in order of ids */
-    roundrig_close(&r);
+    assert_int_equal(round_rig_grants[0].ranges[0].start, 72); /* the same samples again, in order of ids */
+    round_rig_close(&r);
 }
 
 /* A fragment closed, then everybody left: the next assignment of that round is only waited for where it counts. */
@@ -226,23 +226,23 @@ static void test_reopened_round(void **state)
     struct round r;
     struct round_close close;
     uint16_t code;
-    roundrig_at_work(&r);
-    for (uint32_t i = 0; i < 3; i++) roundrig_deliver(&r, i, 0, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    round_rig_at_work(&r);
+    for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 0, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(round_fold_leave(&r, i), STATUS_OK);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(round_fold_join(&r, i, r.members.members[i]->uuid, "w"), STATUS_OK);
-    roundrig_ready(&r, 0, 2);
-    roundrig_begin(&r, 0, 3);
+    round_rig_ready(&r, 0, 2);
+    round_rig_begin(&r, 0, 3);
     assert_int_equal(r.members.members[0]->work.versions[0], 1);
     assert_int_equal(r.members.members[0]->work.versions[1], 0);
-    struct round_offer offer = roundrig_offer(&r, 0, 0);
-    assert_int_not_equal(roundrig_judge(&r, 0, &offer, &code), ROUND_ACCEPT);
-    for (uint32_t i = 0; i < 3; i++) roundrig_deliver(&r, i, 1, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    struct round_offer offer = round_rig_offer(&r, 0, 0);
+    assert_int_not_equal(round_rig_judge(&r, 0, &offer, &code), ROUND_ACCEPT);
+    for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 1, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     assert_int_equal(round_done(&r), 1);
     assert_int_equal(r.versions[0], 1);
-    roundrig_close(&r);
+    round_rig_close(&r);
 }
 
 /* Who was away had half of its delta merged: it has no place in what begins again of that round before it has heard
@@ -253,23 +253,23 @@ static void test_reopened_with_half_a_delta(void **state)
     struct round r;
     struct round_open open;
     struct round_close close;
-    roundrig_at_work(&r);
-    roundrig_deliver(&r, 0, 0, 0);
+    round_rig_at_work(&r);
+    round_rig_deliver(&r, 0, 0, 0);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(round_fold_leave(&r, i), STATUS_OK);
     assert_int_equal(round_fold_join(&r, 0, r.members.members[0]->uuid, "w0"), STATUS_OK);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     assert_true(r.members.members[0]->in_step);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0);
     for (uint32_t i = 1; i < 3; i++)
         assert_int_equal(round_fold_join(&r, i, r.members.members[i]->uuid, "w"), STATUS_OK);
-    roundrig_ready(&r, 1, 2);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0); /* too few */
-    roundrig_ready(&r, 0, 0);
-    roundrig_begin(&r, 0, 3);
-    for (uint32_t i = 0; i < 3; i++) roundrig_deliver(&r, i, 1, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
-    roundrig_begin(&r, 0, 3); /* the next one has a place for all of them at once */
-    roundrig_close(&r);
+    round_rig_ready(&r, 1, 2);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0); /* too few */
+    round_rig_ready(&r, 0, 0);
+    round_rig_begin(&r, 0, 3);
+    for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 1, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
+    round_rig_begin(&r, 0, 3); /* the next one has a place for all of them at once */
+    round_rig_close(&r);
 }
 
 /* One fragment in time, the other one late: the worker has a place in the next round, and hears of what is wanted no
@@ -281,22 +281,22 @@ static void test_half_in_time(void **state)
     struct round r;
     struct round_close close;
     uint16_t code;
-    roundrig_open(&r, settings, 2);
-    roundrig_ready(&r, 0, 2);
-    roundrig_begin(&r, 0, 3);
-    struct round_offer late = roundrig_offer(&r, 2, 0), merged = roundrig_offer(&r, 2, 1);
-    for (uint32_t i = 0; i < 5; i++) roundrig_deliver(&r, i / 2, 1 - i % 2, 1000000);
-    assert_int_equal(roundrig_merge(&r, 60000000, &close), 2);
-    roundrig_begin(&r, 60000000, 3);
-    assert_int_equal(roundrig_judge(&r, 2, &late, &code), ROUND_REJECT);
+    round_rig_open(&r, settings, 2);
+    round_rig_ready(&r, 0, 2);
+    round_rig_begin(&r, 0, 3);
+    struct round_offer late = round_rig_offer(&r, 2, 0), merged = round_rig_offer(&r, 2, 1);
+    for (uint32_t i = 0; i < 5; i++) round_rig_deliver(&r, i / 2, 1 - i % 2, 1000000);
+    assert_int_equal(round_rig_merge(&r, 60000000, &close), 2);
+    round_rig_begin(&r, 60000000, 3);
+    assert_int_equal(round_rig_judge(&r, 2, &late, &code), ROUND_REJECT);
     assert_int_equal(code, REJECT_LATE);
-    assert_int_equal(roundrig_judge(&r, 2, &merged, &code), ROUND_HAVE);
+    assert_int_equal(round_rig_judge(&r, 2, &merged, &code), ROUND_HAVE);
     for (uint32_t i = 0; i < 3; i++)
-        for (uint32_t f = 0; f < 2; f++) roundrig_deliver(&r, i, f, 61000000);
-    assert_int_equal(roundrig_merge(&r, 61000000, &close), 2);
-    assert_int_equal(roundrig_judge(&r, 2, &late, &code), ROUND_HAVE);
-    assert_int_equal(roundrig_judge(&r, 2, &merged, &code), ROUND_HAVE);
-    roundrig_close(&r);
+        for (uint32_t f = 0; f < 2; f++) round_rig_deliver(&r, i, f, 61000000);
+    assert_int_equal(round_rig_merge(&r, 61000000, &close), 2);
+    assert_int_equal(round_rig_judge(&r, 2, &late, &code), ROUND_HAVE);
+    assert_int_equal(round_rig_judge(&r, 2, &merged, &code), ROUND_HAVE);
+    round_rig_close(&r);
 }
 
 static void test_ddp_closes_together(void **state)
@@ -305,16 +305,16 @@ static void test_ddp_closes_together(void **state)
     const char *settings[] = {"train.method=ddp", NULL};
     struct round r;
     struct round_close close;
-    roundrig_open(&r, settings, 2);
+    round_rig_open(&r, settings, 2);
     assert_int_equal(round_total(&r), 10);
-    roundrig_ready(&r, 0, 2);
-    roundrig_begin(&r, 0, 3);
-    assert_int_equal(roundrig_grants[0].steps, 1);
-    for (uint32_t i = 0; i < 3; i++) roundrig_deliver(&r, i, 0, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 0); /* the norm of the gradient spans all fragments */
-    for (uint32_t i = 0; i < 3; i++) roundrig_deliver(&r, i, 1, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 2);
-    roundrig_close(&r);
+    round_rig_ready(&r, 0, 2);
+    round_rig_begin(&r, 0, 3);
+    assert_int_equal(round_rig_grants[0].steps, 1);
+    for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 0, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 0); /* the norm of the gradient spans all fragments */
+    for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 1, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 2);
+    round_rig_close(&r);
 }
 
 /* A damaged journal: records that do not fit change nothing. */
@@ -326,33 +326,33 @@ static void test_folds_refuse(void **state)
     const uint8_t uuid[WIRE_UUID] = {9};
     const struct part part = {.tokens = 1};
     struct round_named named[2] = {{1, 0}, {0, 0}};
-    roundrig_open(&r, NULL, 2);
+    round_rig_open(&r, NULL, 2);
     assert_int_equal(round_fold_join(&r, 7, uuid, "gap"), STATUS_STATE);
     assert_int_equal(round_fold_join(&r, 2, r.members.members[1]->uuid, "swap"), STATUS_STATE);
     assert_int_equal(round_fold_leave(&r, 9), STATUS_STATE);
-    roundrig_ready(&r, 0, 2);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 3);
-    roundrig_grants[1].id = 0; /* twice */
+    round_rig_ready(&r, 0, 2);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 3);
+    round_rig_grants[1].id = 0; /* twice */
     assert_int_equal(round_fold_open(&r, &open), STATUS_STATE);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 3);
-    roundrig_grants[2].round = 5;
+    assert_int_equal(round_rig_plan(&r, 0, &open), 3);
+    round_rig_grants[2].round = 5;
     assert_int_equal(round_fold_open(&r, &open), STATUS_STATE);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 3);
-    roundrig_grants[2].n_ranges = 0;
+    assert_int_equal(round_rig_plan(&r, 0, &open), 3);
+    round_rig_grants[2].n_ranges = 0;
     assert_int_equal(round_fold_open(&r, &open), STATUS_STATE);
     open.n = 0;
     assert_int_equal(round_fold_open(&r, &open), STATUS_STATE);
     assert_int_equal(r.leases.n_leases, 0);
     assert_int_equal(round_fold_delta(&r, 0, 0, 0, &part), STATUS_STATE); /* nothing assigned */
-    roundrig_begin(&r, 0, 3);
+    round_rig_begin(&r, 0, 3);
     assert_int_equal(round_fold_delta(&r, 0, 1, 0, &part), STATUS_STATE);
     assert_int_equal(round_fold_delta(&r, 0, 0, 2, &part), STATUS_STATE);
     assert_int_equal(round_fold_delta(&r, 9, 0, 0, &part), STATUS_STATE);
     assert_int_equal(round_fold_delta(&r, 0, 0, 0, &(struct part){0}), STATUS_STATE); /* no tokens */
     assert_int_equal(round_fold_drop(&r, 0, 4, UINT32_MAX, REJECT_LATE), STATUS_STATE);
     assert_int_equal(round_fold_update(&r, 0, 1, named, 1), STATUS_STATE); /* not held */
-    roundrig_deliver(&r, 0, 0, 0);
-    roundrig_deliver(&r, 1, 0, 0);
+    round_rig_deliver(&r, 0, 0, 0);
+    round_rig_deliver(&r, 1, 0, 0);
     assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* a version is missing */
     assert_int_equal(round_fold_update(&r, 0, 1, named, 0), STATUS_STATE);
     assert_int_equal(round_fold_update(&r, 0, 1, named, 2), STATUS_STATE); /* not in order of ids */
@@ -361,7 +361,7 @@ static void test_folds_refuse(void **state)
     named[0] = named[1];
     assert_int_equal(round_fold_update(&r, 0, 1, named, 1), STATUS_OK);
     assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* merged once */
-    roundrig_close(&r);
+    round_rig_close(&r);
 }
 
 int main(void)

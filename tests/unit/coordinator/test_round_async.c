@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/rigs/roundrig.h"
+#include "tests/lib/rigs/round_rig.h"
 
 /* Each member's own time, whoever else was given work meanwhile. */
 static void test_async_durations(void **state)
@@ -15,24 +15,24 @@ static void test_async_durations(void **state)
     const char *settings[] = {"train.method=async", "train.max_steps=1000", NULL};
     struct round r;
     struct round_close close;
-    roundrig_open(&r, settings, 2);
-    roundrig_ready(&r, 0, 2);
-    roundrig_begin(&r, 500, 1);
+    round_rig_open(&r, settings, 2);
+    round_rig_ready(&r, 0, 2);
+    round_rig_begin(&r, 500, 1);
     round_note_resume(&r, 800);
-    for (uint32_t i = 0; i < 2; i++) roundrig_begin(&r, 1000 + i * 10000000, 1);
+    for (uint32_t i = 0; i < 2; i++) round_rig_begin(&r, 1000 + i * 10000000, 1);
     for (uint32_t f = 0; f < 2; f++) {
-        roundrig_deliver(&r, 0, f, 900);
-        assert_int_equal(roundrig_merge(&r, 900, &close), 1);
+        round_rig_deliver(&r, 0, f, 900);
+        assert_int_equal(round_rig_merge(&r, 900, &close), 1);
     }
     assert_int_equal(r.arrivals.n, 0); /* its work was found at a start */
     for (uint32_t f = 0; f < 2; f++) {
-        roundrig_deliver(&r, 1, f, 1000 + 35000000 + f);
-        assert_int_equal(roundrig_merge(&r, 1000 + 35000000 + f, &close), 1);
+        round_rig_deliver(&r, 1, f, 1000 + 35000000 + f);
+        assert_int_equal(round_rig_merge(&r, 1000 + 35000000 + f, &close), 1);
         round_note_close(&r, 1000 + 35000000 + f);
         assert_int_equal(r.durations.n, f);
     }
     assert_int_equal(r.durations.samples_us[0], 35000001);
-    roundrig_close(&r);
+    round_rig_close(&r);
 }
 
 static void test_async(void **state)
@@ -43,63 +43,63 @@ static void test_async(void **state)
     struct round_open open;
     struct round_close close;
     uint16_t code;
-    roundrig_open(&r, settings, 1);
-    roundrig_ready(&r, 0, 2);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 1); /* one at a time, each journaled before the next */
-    roundrig_begin(&r, 0, 1);
-    assert_int_equal(roundrig_grants[0].steps, 4);
-    assert_true(roundrig_grants[0].step0 == 0 && roundrig_grants[0].step_rate == 1);
-    roundrig_begin(&r, 0, 1);
-    assert_int_equal(roundrig_grants[0].steps, 4);
-    assert_true(roundrig_grants[0].step0 == 4.0 / 3);
-    roundrig_begin(&r, 0, 1);
+    round_rig_open(&r, settings, 1);
+    round_rig_ready(&r, 0, 2);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 1); /* one at a time, each journaled before the next */
+    round_rig_begin(&r, 0, 1);
+    assert_int_equal(round_rig_grants[0].steps, 4);
+    assert_true(round_rig_grants[0].step0 == 0 && round_rig_grants[0].step_rate == 1);
+    round_rig_begin(&r, 0, 1);
+    assert_int_equal(round_rig_grants[0].steps, 4);
+    assert_true(round_rig_grants[0].step0 == 4.0 / 3);
+    round_rig_begin(&r, 0, 1);
     assert_int_equal(r.steps_outstanding, 12);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
-    struct round_offer old = roundrig_offer(&r, 2, 0);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0);
+    struct round_offer old = round_rig_offer(&r, 2, 0);
     for (int i = 0; i < 5; i++) { /* worker-0 goes on alone */
-        roundrig_deliver(&r, 0, 0, 0);
-        assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+        round_rig_deliver(&r, 0, 0, 0);
+        assert_int_equal(round_rig_merge(&r, 0, &close), 1);
         assert_int_equal(close.n, 1);
         assert_int_equal(close.ids[0], 0);
         if (i < 4) {
-            roundrig_ready(&r, 0, 0);
-            roundrig_begin(&r, 0, 1);
+            round_rig_ready(&r, 0, 0);
+            round_rig_begin(&r, 0, 1);
             assert_int_equal(r.members.members[0]->work.round, i + 1); /* rounds of its own */
             assert_int_equal(r.members.members[0]->work.versions[0], i + 1);
         }
     }
     assert_int_equal(r.versions[0], 5);
     assert_int_equal(round_staleness(&r, 0, 0), 1); /* 5 versions, 3 members */
-    assert_int_equal(roundrig_judge(&r, 2, &old, &code), ROUND_ACCEPT);
+    assert_int_equal(round_rig_judge(&r, 2, &old, &code), ROUND_ACCEPT);
     /* 27 steps are the budget: 4 each, the last time what is left; what comes back is handed out again */
-    assert_int_equal(roundrig_grants[0].steps, 3);
+    assert_int_equal(round_rig_grants[0].steps, 3);
     assert_int_equal(r.steps_committed + r.steps_outstanding, 27);
-    roundrig_ready(&r, 0, 0);
-    assert_int_equal(roundrig_plan(&r, 0, &open), 0);
-    roundrig_deliver(&r, 1, 0, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    round_rig_ready(&r, 0, 0);
+    assert_int_equal(round_rig_plan(&r, 0, &open), 0);
+    round_rig_deliver(&r, 1, 0, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     assert_int_equal(round_staleness(&r, 0, 0), 2);
-    assert_int_equal(roundrig_judge(&r, 2, &old, &code), ROUND_DROP);
+    assert_int_equal(round_rig_judge(&r, 2, &old, &code), ROUND_DROP);
     assert_int_equal(code, REJECT_STALE);
     assert_int_equal(round_fold_drop(&r, 2, 0, 0, code), STATUS_OK);
     assert_false(round_over(&r));
     assert_int_equal(round_done(&r), 1); /* 23 of 27 steps, 12 a round */
     assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
-    roundrig_ready(&r, 1, 1);
-    roundrig_begin(&r, 0, 1);
-    assert_int_equal(roundrig_grants[0].steps, 4);
-    assert_int_equal(roundrig_grants[0].ranges[0].start, 48); /* what was refused: 24 + 24 positions before it */
-    old = roundrig_offer(&r, 1, 0);
+    round_rig_ready(&r, 1, 1);
+    round_rig_begin(&r, 0, 1);
+    assert_int_equal(round_rig_grants[0].steps, 4);
+    assert_int_equal(round_rig_grants[0].ranges[0].start, 48); /* what was refused: 24 + 24 positions before it */
+    old = round_rig_offer(&r, 1, 0);
     old.base_version = 99;
-    assert_int_equal(roundrig_judge(&r, 1, &old, &code), ROUND_DROP); /* from the future */
+    assert_int_equal(round_rig_judge(&r, 1, &old, &code), ROUND_DROP); /* from the future */
     assert_int_equal(code, REJECT_BASE);
-    roundrig_deliver(&r, 1, 0, 0);
-    assert_int_equal(roundrig_merge(&r, 0, &close), 1);
+    round_rig_deliver(&r, 1, 0, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     assert_true(round_over(&r));
     assert_int_equal(round_done(&r), round_total(&r));
     assert_int_equal(r.worker_steps, 27);
     assert_int_equal(r.leases.committed, 162);
-    roundrig_close(&r);
+    round_rig_close(&r);
 }
 
 /* DyLU: all return at about the same time, but nobody for a handful of steps, unless that is what all of them take. */
@@ -111,16 +111,16 @@ static void test_steps_by_speed(void **state)
     for (int i = 0; i < 3; i++) {
         const char *settings[] = {"train.method=async", "train.max_steps=1000", every[i], NULL};
         struct round r;
-        roundrig_open(&r, settings, 1);
-        roundrig_ready(&r, 0, 2);
+        round_rig_open(&r, settings, 1);
+        round_rig_ready(&r, 0, 2);
         r.members.members[0]->step_s = 0.1;
         r.members.members[1]->step_s = 0.2;
         r.members.members[2]->step_s = 10;
         for (int id = 0; id < 3; id++) {
-            roundrig_begin(&r, 0, 1);
-            assert_int_equal(roundrig_grants[0].steps, expect[i][id]);
+            round_rig_begin(&r, 0, 1);
+            assert_int_equal(round_rig_grants[0].steps, expect[i][id]);
         }
-        roundrig_close(&r);
+        round_rig_close(&r);
     }
 }
 

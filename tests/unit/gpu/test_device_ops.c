@@ -62,8 +62,8 @@ static void lin_forward(struct device *dev, const size_t *size, bool out_in, boo
     }
     if (act) { /* dx through aux must be the slope: dy = identity-like rows, w = I is too small */
         float *again = case_poisoned(ny);
-        dev->ops->act_again(dev, plan, aux, again);
-        case_equal("act_again", again, y, ny);
+        dev->ops->act_recompute(dev, plan, aux, again);
+        case_equal("act_recompute", again, y, ny);
         case_free_poisoned(again, ny);
         struct lin_shape id = {.n = s.n, .k = s.m, .m = 1, .act = LIN_ACT_NONE};
         struct lin_plan *probe;

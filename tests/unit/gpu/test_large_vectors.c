@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "common/tensor/pieces.h"
+#include "common/tensor/delta_format.h"
 #include "common/base/pool.h"
 #include "compress/codec.h"
 #include "compress/codec_stage.h"
@@ -124,18 +124,18 @@ static void test_pieces(void **state)
     static const char *const specs[] = {"int8:65536", "int4:65536", "topk:64/65536+sign"};
     for (int i = 0; i < 3; i++) {
         struct codec *codec = codec_of(specs[i]);
-        struct piece_shape shape;
-        struct piece_numbers numbers;
-        assert_true(codec_pieces(codec, &shape, NULL));
+        struct delta_format shape;
+        struct quantized_delta numbers;
+        assert_true(codec_delta_format(codec, &shape, NULL));
         struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces), *last = &pieces[shape.n_pieces - 2];
-        assert_true(codec_pieces(codec, &shape, pieces));
+        assert_true(codec_delta_format(codec, &shape, pieces));
         assert_int_equal(shape.n_values, VALUES);
         assert_int_equal(shape.n_pieces, MATRIX / 65536 + 1);
         assert_int_equal(last->from, MATRIX - 65536);
         const uint64_t outs[] = {MATRIX - 65536, (MATRIX - 65536) / 2, 64 * (MATRIX / 65536 - 1)};
         assert_int_equal(last->out, outs[i]);
         assert_int_equal(last[1].from, MATRIX);
-        assert_true(pieces_lay_out(&shape, NULL, &numbers) > shape.n_pieces * sizeof *numbers.heads + shape.n_bytes);
+        assert_true(delta_format_lay_out(&shape, NULL, &numbers) > shape.n_pieces * sizeof *numbers.heads + shape.n_bytes);
         mem_free(pieces);
         codec_destroy(codec);
     }

@@ -23,14 +23,14 @@
 #include "coordinator/round/lease.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/ledger/record.h"
-#include "coordinator/engine/serve.h"
+#include "coordinator/engine/download.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/engine/upload.h"
 #include "tests/lib/store/tmpdir.h"
 #include "wire/object.h"
 #include "worker/replica/batch.h"
 #include "worker/model/model.h"
-#include "worker/outer/outer_bytes.h"
+#include "worker/outer/outer_memory.h"
 #include "worker/inner/shard.h"
 #include "worker/sync/sync.h"
 #include "worker/train_impl.h"
@@ -164,7 +164,7 @@ static void test_outer_memory(void **state)
     theta = 4 * layout.n_params;
     if (outer_state_bytes(&bytes, &config, &layout, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_true(bytes > 5 * theta && bytes < 5 * theta + theta / 64); /* theta, sum, delta, opened, `between` */
-    if (outer_bytes(&outer, &config, &layout, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (outer_memory_bytes(&outer, &config, &layout, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_true(outer.host.messages > 4 * theta && outer.host.messages < 4 * theta + theta / 64);
     layout_finish(&layout);
 }
@@ -246,14 +246,14 @@ static void test_coordinator_flow(void **state)
     assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
     assert_true(upload_complete(&up));
 
-    struct serve serve = {0};
-    struct serve_item item;
+    struct download download = {0};
+    struct download_item item;
     uint64_t size;
     const struct msg_get get = {.kind = OBJECT_SNAPSHOT, .offset = 17 * G, .length = 20 * G};
-    assert_true(serve_add(&serve, &get, 32 * G));
-    assert_true(serve_next(&serve, &item, &size) && item.at == 17 * G && item.end == 32 * G && size == SERVE_CHUNK);
-    serve_sent(&serve, &item, 15 * G - 1);
-    assert_true(serve_next(&serve, &item, &size) && item.at == 32 * G - 1 && size == 1);
+    assert_true(download_add(&download, &get, 32 * G));
+    assert_true(download_next(&download, &item, &size) && item.at == 17 * G && item.end == 32 * G && size == DOWNLOAD_CHUNK);
+    download_sent(&download, &item, 15 * G - 1);
+    assert_true(download_next(&download, &item, &size) && item.at == 32 * G - 1 && size == 1);
 }
 
 /* The worker's: a delta of 32 GB under credit, and an update of as much. */

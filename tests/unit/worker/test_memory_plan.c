@@ -16,7 +16,7 @@
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/rigs/emulated_plugin.h"
 #include "worker/model/gpt2.h"
-#include "worker/outer/outer_bytes.h"
+#include "worker/outer/outer_memory.h"
 #include "worker/outer/outer_loop_impl.h"
 #include "worker/replica/replica_impl.h"
 
@@ -457,7 +457,7 @@ static void test_outer_path(void **state)
             if (c > 2) snprintf(config.codec.down, sizeof config.codec.down, "%s", c == 3 ? "relay" : "auto");
             struct replica_config rc = config_of(on_device ? "cuda" : "cpu", 1, RECOMPUTE_AUTO);
             struct err err = {0};
-            if (outer_bytes(&rc.outer, &config, &layout, 3, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            if (outer_memory_bytes(&rc.outer, &config, &layout, 3, &err) != STATUS_OK) fail_msg("%s", err.msg);
             uint64_t bare_left = bare(rc.device, 2);
             size_t all = mem_live_bytes();
             struct replica *r = make(&rc);
@@ -499,7 +499,7 @@ static void test_outer_left_out(void **state)
     struct config config = run_config("int8:256", METHOD_DILOCO);
     struct replica_config rc = config_of("cuda", 1, RECOMPUTE_BLOCK);
     struct err err = {0};
-    assert_int_equal(outer_bytes(&rc.outer, &config, &layout, 1, &err), STATUS_OK);
+    assert_int_equal(outer_memory_bytes(&rc.outer, &config, &layout, 1, &err), STATUS_OK);
     struct replica *r = make(&rc);
     assert_false(replica_memory(r)->outer_left_out);
     uint64_t want = replica_memory(r)->total - rc.outer.device.residual;

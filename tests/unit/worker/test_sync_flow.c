@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/lib/rigs/syncrig.h"
+#include "tests/lib/rigs/sync_rig.h"
 
 enum { S = 1000000, BYTES = 1 << 20 };
 
@@ -18,29 +18,29 @@ static void test_waiting_worker_has_parked_gets(void **state)
 {
     (void)state;
     int n[8];
-    syncrig_start(false, 3, 6);
-    assert_true(sync_expects(&syncrig.s, OBJECT_UPDATE, 0, 7));
-    assert_true(sync_expects(&syncrig.s, OBJECT_UPDATE, 2, 7));
-    syncrig_drain(n);
+    sync_rig_start(false, 3, 6);
+    assert_true(sync_expects(&sync_rig.s, OBJECT_UPDATE, 0, 7));
+    assert_true(sync_expects(&sync_rig.s, OBJECT_UPDATE, 2, 7));
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 0);
-    syncrig.now += SYNC_RETRY_MIN_US;
-    syncrig_drain(n);
+    sync_rig.now += SYNC_RETRY_MIN_US;
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 3); /* silence: again */
-    syncrig.now += SYNC_RETRY_MIN_US;
-    syncrig_drain(n);
+    sync_rig.now += SYNC_RETRY_MIN_US;
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 0); /* less often */
 }
 
 static void test_download_resumes_where_it_stopped(void **state)
 {
     (void)state;
-    syncrig_start(false, 1, 6);
-    sync_on_progress(&syncrig.s, 0, 300000, 10000000, syncrig.now);
-    syncrig_drain_all();
-    for (int i = 0; i < 100 && syncrig.s.f[0].get_wait == 0; i++) {
+    sync_rig_start(false, 1, 6);
+    sync_on_progress(&sync_rig.s, 0, 300000, 10000000, sync_rig.now);
+    sync_rig_drain_all();
+    for (int i = 0; i < 100 && sync_rig.s.f[0].get_wait == 0; i++) {
         struct sync_action a;
-        syncrig.now += S;
-        while (syncrig_poll_one(&a))
+        sync_rig.now += S;
+        while (sync_rig_poll_one(&a))
             if (a.type == SYNC_SEND_GET) {
                 assert_int_equal(a.offset, 300000);
                 return;
@@ -55,38 +55,38 @@ static void test_snapshot_is_gone_on_with_in_a_new_session(void **state)
     (void)state;
     for (int other = 0; other < 3; other++) {
         int n[8];
-        syncrig_start(false, 2, 6);
-        sync_drop(&syncrig.s, syncrig.now);
-        syncrig_sleep_until_due();
-        syncrig_join_again(8, false, 9, 8);
-        syncrig_drain(n);
+        sync_rig_start(false, 2, 6);
+        sync_drop(&sync_rig.s, sync_rig.now);
+        sync_rig_sleep_until_due();
+        sync_rig_join_again(8, false, 9, 8);
+        sync_rig_drain(n);
         assert_int_equal(n[SYNC_SEND_GET], 2);
-        sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
-        sync_loaded(&syncrig.s, 0, 8, syncrig.now);
-        sync_on_progress(&syncrig.s, 1, 300000, 10000000, syncrig.now);
-        sync_rejoin(&syncrig.s, syncrig.now += 2 * S);
-        syncrig_expect(SYNC_SEND_HELLO);
-        assert_true(sync_on_config(&syncrig.s, syncrig.now));
-        sync_configured(&syncrig.s, false, 2, NULL, syncrig.now);
-        syncrig_expect(SYNC_SEND_JOIN);
-        struct msg_welcome w = syncrig_welcome(9, false, 9, other == 1 ? 9 : 8);
+        sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
+        sync_loaded(&sync_rig.s, 0, 8, sync_rig.now);
+        sync_on_progress(&sync_rig.s, 1, 300000, 10000000, sync_rig.now);
+        sync_rejoin(&sync_rig.s, sync_rig.now += 2 * S);
+        sync_rig_expect(SYNC_SEND_HELLO);
+        assert_true(sync_on_config(&sync_rig.s, sync_rig.now));
+        sync_configured(&sync_rig.s, false, 2, NULL, sync_rig.now);
+        sync_rig_expect(SYNC_SEND_JOIN);
+        struct msg_welcome w = sync_rig_welcome(9, false, 9, other == 1 ? 9 : 8);
         for (int i = 0; i < 2 && other == 2; i++) w.snapshot[i].hash = 77;
-        assert_true(sync_on_welcome(&syncrig.s, &w, syncrig.now));
-        assert_int_equal(syncrig.s.f[0].loading, other != 0);
-        assert_int_equal(syncrig.s.f[1].have, other ? 0 : 300000);
-        assert_false(syncrig.s.holds);
-        syncrig_expect(SYNC_SEND_BIND);
-        struct sync_action a = syncrig_expect(SYNC_SEND_GET);
+        assert_true(sync_on_welcome(&sync_rig.s, &w, sync_rig.now));
+        assert_int_equal(sync_rig.s.f[0].loading, other != 0);
+        assert_int_equal(sync_rig.s.f[1].have, other ? 0 : 300000);
+        assert_false(sync_rig.s.holds);
+        sync_rig_expect(SYNC_SEND_BIND);
+        struct sync_action a = sync_rig_expect(SYNC_SEND_GET);
         assert_int_equal(a.fragment, other ? 0 : 1);
         assert_int_equal(a.kind, OBJECT_SNAPSHOT);
         assert_int_equal(a.version, other == 1 ? 9 : 8);
         assert_int_equal(a.offset, other ? 0 : 300000);
         if (other) continue;
-        syncrig_expect_none(); /* of the fragment that is loaded: when the other one is */
-        sync_on_progress(&syncrig.s, 1, 10000000, 10000000, syncrig.now);
-        sync_loaded(&syncrig.s, 1, 8, syncrig.now);
-        assert_true(syncrig.s.holds);
-        syncrig_drain(n);
+        sync_rig_expect_none(); /* of the fragment that is loaded: when the other one is */
+        sync_on_progress(&sync_rig.s, 1, 10000000, 10000000, sync_rig.now);
+        sync_loaded(&sync_rig.s, 1, 8, sync_rig.now);
+        assert_true(sync_rig.s.holds);
+        sync_rig_drain(n);
         assert_int_equal(n[SYNC_SEND_GET], 2);
     }
 }
@@ -98,35 +98,35 @@ static void test_object_on_its_way_is_not_asked_for_again(void **state)
     (void)state;
     int n[8];
     const uint64_t bytes = 800000;
-    syncrig_start(false, 2, 6);
+    sync_rig_start(false, 2, 6);
     for (uint32_t i = 0; i < 2; i++) { /* one update each at 200 kB/s: now its size and the rate are known */
         for (uint64_t have = 100000; have <= bytes; have += 100000) {
-            syncrig.now += S / 2;
-            sync_on_progress(&syncrig.s, i, have, bytes, syncrig.now);
+            sync_rig.now += S / 2;
+            sync_on_progress(&sync_rig.s, i, have, bytes, sync_rig.now);
         }
-        sync_applied(&syncrig.s, i, 0, SYNC_NO_ROUND, syncrig.now);
-        syncrig_drain_all();
+        sync_applied(&sync_rig.s, i, 0, SYNC_NO_ROUND, sync_rig.now);
+        sync_rig_drain_all();
     }
-    syncrig_give(1, 7);
-    sync_train_begin(&syncrig.s, syncrig.now);
-    sync_work_ready(&syncrig.s, 1, (uint64_t[]){bytes, bytes}, syncrig.now);
-    syncrig_drain_all();
-    syncrig.now += 60 * S; /* a long upload: every deadline is long past */
-    syncrig_drain_all();
+    sync_rig_give(1, 7);
+    sync_train_begin(&sync_rig.s, sync_rig.now);
+    sync_work_ready(&sync_rig.s, 1, (uint64_t[]){bytes, bytes}, sync_rig.now);
+    sync_rig_drain_all();
+    sync_rig.now += 60 * S; /* a long upload: every deadline is long past */
+    sync_rig_drain_all();
     for (uint32_t i = 0; i < 2; i++) {
         struct msg_credit c = {.round = 1, .fragment = i, .have = bytes, .upto = bytes};
-        sync_on_credit(&syncrig.s, &c, syncrig.now);
+        sync_on_credit(&sync_rig.s, &c, sync_rig.now);
     }
-    syncrig.now += 7 * S; /* the first byte of 800000 may take as long as all of them: 4 s, twice that is silence */
-    syncrig_drain(n);
+    sync_rig.now += 7 * S; /* the first byte of 800000 may take as long as all of them: 4 s, twice that is silence */
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 0);
-    sync_on_progress(&syncrig.s, 0, 100000, bytes, syncrig.now); /* fragment 1 waits behind fragment 0 */
-    syncrig.now += 5 * S;
-    sync_on_progress(&syncrig.s, 0, bytes, bytes, syncrig.now);
-    syncrig_drain(n);
+    sync_on_progress(&sync_rig.s, 0, 100000, bytes, sync_rig.now); /* fragment 1 waits behind fragment 0 */
+    sync_rig.now += 5 * S;
+    sync_on_progress(&sync_rig.s, 0, bytes, bytes, sync_rig.now);
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 0);
-    syncrig.now += SYNC_RETRY_MAX_US; /* lost all the same */
-    syncrig_drain(n);
+    sync_rig.now += SYNC_RETRY_MAX_US; /* lost all the same */
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 1);
 }
 
@@ -134,18 +134,18 @@ static void test_object_on_its_way_is_not_asked_for_again(void **state)
 static void test_rate_is_measured_from_look_to_look(void **state)
 {
     (void)state;
-    syncrig_start(true, 1, 6);
-    syncrig_give(6, 6);
-    sync_train_begin(&syncrig.s, syncrig.now);
+    sync_rig_start(true, 1, 6);
+    sync_rig_give(6, 6);
+    sync_train_begin(&sync_rig.s, sync_rig.now);
     for (uint64_t have = 0; have < 4 * BYTES;) {
-        syncrig.now += 8 * S;
+        sync_rig.now += 8 * S;
         for (int i = 0; i < 4; i++) { /* 1 MB each time: 1 Mbit/s */
             have += BYTES / 4;
-            sync_on_chunk(&syncrig.s, BYTES / 4, syncrig.now += 50);
-            sync_on_progress(&syncrig.s, 0, have, 5 * BYTES, syncrig.now);
+            sync_on_chunk(&sync_rig.s, BYTES / 4, sync_rig.now += 50);
+            sync_on_progress(&sync_rig.s, 0, have, 5 * BYTES, sync_rig.now);
         }
-        syncrig_drain_all();
-        assert_in_range(syncrig.s.down.per_s, 100000, 140000);
+        sync_rig_drain_all();
+        assert_in_range(sync_rig.s.down.per_s, 100000, 140000);
     }
 }
 
@@ -154,44 +154,44 @@ static void test_copies_are_a_sign_of_life(void **state)
 {
     (void)state;
     int n[8];
-    syncrig_start(false, 1, 6);
-    sync_on_chunk(&syncrig.s, BYTES, syncrig.now);
-    sync_on_progress(&syncrig.s, 0, BYTES, 10 * BYTES, syncrig.now);
-    syncrig_drain_all();
+    sync_rig_start(false, 1, 6);
+    sync_on_chunk(&sync_rig.s, BYTES, sync_rig.now);
+    sync_on_progress(&sync_rig.s, 0, BYTES, 10 * BYTES, sync_rig.now);
+    sync_rig_drain_all();
     for (int i = 0; i < 100; i++) {
-        syncrig.now += 2 * S;
-        sync_on_chunk(&syncrig.s, BYTES / 4, syncrig.now);
-        syncrig_drain(n);
+        sync_rig.now += 2 * S;
+        sync_on_chunk(&sync_rig.s, BYTES / 4, sync_rig.now);
+        sync_rig_drain(n);
         assert_int_equal(n[SYNC_SEND_GET], 0);
     }
-    syncrig.now += SYNC_RETRY_MAX_US;
-    syncrig_drain(n);
+    sync_rig.now += SYNC_RETRY_MAX_US;
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 1);
 }
 
 static void test_download_window(void **state)
 {
     (void)state;
-    syncrig_start(false, LAYOUT_FRAGMENTS_MAX, 1);
+    sync_rig_start(false, LAYOUT_FRAGMENTS_MAX, 1);
     for (int i = 0; i < 50; i++) {
         uint64_t asked = 0;
         int open = 0;
-        syncrig_drain_all();
-        for (uint32_t f = 0; f < syncrig.s.n_fragments; f++)
-            if (syncrig.s.f[f].requested > syncrig.s.f[f].have) {
-                asked += syncrig.s.f[f].requested - syncrig.s.f[f].have;
+        sync_rig_drain_all();
+        for (uint32_t f = 0; f < sync_rig.s.n_fragments; f++)
+            if (sync_rig.s.f[f].requested > sync_rig.s.f[f].have) {
+                asked += sync_rig.s.f[f].requested - sync_rig.s.f[f].have;
                 open++;
             }
         assert_in_range(open, 1, SYNC_GETS_MAX);
         assert_true(asked <= SYNC_WINDOW);
-        for (uint32_t f = 0; f < syncrig.s.n_fragments; f++)
-            if (syncrig.s.f[f].requested > syncrig.s.f[f].have) {
-                uint64_t have = syncrig.s.f[f].requested > 3000000 ? 3000000 : syncrig.s.f[f].requested;
-                sync_on_progress(&syncrig.s, f, have, 3000000, syncrig.now);
-                if (have == 3000000) sync_applied(&syncrig.s, f, 1, SYNC_NO_ROUND, syncrig.now);
+        for (uint32_t f = 0; f < sync_rig.s.n_fragments; f++)
+            if (sync_rig.s.f[f].requested > sync_rig.s.f[f].have) {
+                uint64_t have = sync_rig.s.f[f].requested > 3000000 ? 3000000 : sync_rig.s.f[f].requested;
+                sync_on_progress(&sync_rig.s, f, have, 3000000, sync_rig.now);
+                if (have == 3000000) sync_applied(&sync_rig.s, f, 1, SYNC_NO_ROUND, sync_rig.now);
                 break;
             }
-        syncrig.now += 1000;
+        sync_rig.now += 1000;
     }
 }
 
@@ -200,17 +200,17 @@ static void test_next_window_is_asked_for_early(void **state)
     (void)state;
     struct sync_action a;
     uint64_t total = 10u << 20, asked = SYNC_WINDOW;
-    syncrig_start(false, 1, 6);
-    assert_int_equal(syncrig.s.f[0].requested, SYNC_WINDOW);
-    sync_on_progress(&syncrig.s, 0, SYNC_WINDOW / 2 - 1, total, syncrig.now);
-    syncrig_expect_none();
+    sync_rig_start(false, 1, 6);
+    assert_int_equal(sync_rig.s.f[0].requested, SYNC_WINDOW);
+    sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW / 2 - 1, total, sync_rig.now);
+    sync_rig_expect_none();
     for (uint64_t have = SYNC_WINDOW / 2; have < total; have += SYNC_WINDOW / 2) {
-        sync_on_progress(&syncrig.s, 0, have, total, syncrig.now);
+        sync_on_progress(&sync_rig.s, 0, have, total, sync_rig.now);
         if (asked == total) break;
-        a = syncrig_expect(SYNC_SEND_GET);
+        a = sync_rig_expect(SYNC_SEND_GET);
         assert_int_equal(a.offset, asked); /* each byte once */
         asked += a.length;
-        syncrig_expect_none();
+        sync_rig_expect_none();
         assert_true(asked - have <= SYNC_WINDOW);
     }
     assert_int_equal(asked, total);
@@ -221,20 +221,20 @@ static void test_own_bytes_are_skipped(void **state)
 {
     (void)state;
     const uint64_t total = 12u << 20, from = 3u << 20, to = 9u << 20;
-    syncrig_start(false, 1, 6);
-    sync_on_progress(&syncrig.s, 0, 1000, total, syncrig.now);
-    sync_on_own(&syncrig.s, 0, 0, 100); /* not these: an object begins with its head and ends with its checksum */
-    sync_on_own(&syncrig.s, 0, from, total);
-    assert_int_equal(syncrig.s.f[0].own_to, 0);
-    sync_on_own(&syncrig.s, 0, from, to);
-    assert_int_equal(syncrig.s.f[0].have, 1000);
+    sync_rig_start(false, 1, 6);
+    sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
+    sync_on_own(&sync_rig.s, 0, 0, 100); /* not these: an object begins with its head and ends with its checksum */
+    sync_on_own(&sync_rig.s, 0, from, total);
+    assert_int_equal(sync_rig.s.f[0].own_to, 0);
+    sync_on_own(&sync_rig.s, 0, from, to);
+    assert_int_equal(sync_rig.s.f[0].have, 1000);
     uint64_t asked = SYNC_WINDOW, lacked = from; /* the first window ends inside of them */
     for (uint64_t have = 1u << 20; have < total; have += 1u << 20) {
         struct sync_action a;
         if (have > from && have <= to) continue;
-        sync_on_progress(&syncrig.s, 0, have, total, syncrig.now);
-        assert_int_equal(syncrig.s.f[0].have, have == from ? to : have);
-        while (syncrig_poll_one(&a)) {
+        sync_on_progress(&sync_rig.s, 0, have, total, sync_rig.now);
+        assert_int_equal(sync_rig.s.f[0].have, have == from ? to : have);
+        while (sync_rig_poll_one(&a)) {
             if (a.type != SYNC_SEND_GET) continue;
             assert_int_equal(a.offset, asked > from && asked < to ? to : asked);
             asked = a.offset + a.length;
@@ -243,10 +243,10 @@ static void test_own_bytes_are_skipped(void **state)
     }
     assert_int_equal(asked, total);
     assert_int_equal(lacked, total - (to - from));
-    sync_on_progress(&syncrig.s, 0, total, total, syncrig.now);
-    assert_true(syncrig.s.f[0].complete);
-    sync_applied(&syncrig.s, 0, 0, SYNC_NO_ROUND, syncrig.now);
-    assert_int_equal(syncrig.s.f[0].own_to, 0);
+    sync_on_progress(&sync_rig.s, 0, total, total, sync_rig.now);
+    assert_true(sync_rig.s.f[0].complete);
+    sync_applied(&sync_rig.s, 0, 0, SYNC_NO_ROUND, sync_rig.now);
+    assert_int_equal(sync_rig.s.f[0].own_to, 0);
 }
 
 /* A window that reaches over them is longer by them; damage forgets them. */
@@ -254,15 +254,15 @@ static void test_own_bytes_do_not_count(void **state)
 {
     (void)state;
     const uint64_t total = 40u << 20, from = 5u << 20, to = 30u << 20;
-    syncrig_start(false, 1, 6);
-    sync_on_progress(&syncrig.s, 0, 1000, total, syncrig.now);
-    sync_on_own(&syncrig.s, 0, from, to);
-    sync_on_progress(&syncrig.s, 0, SYNC_WINDOW / 2, total, syncrig.now);
-    struct sync_action a = syncrig_expect(SYNC_SEND_GET);
+    sync_rig_start(false, 1, 6);
+    sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
+    sync_on_own(&sync_rig.s, 0, from, to);
+    sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW / 2, total, sync_rig.now);
+    struct sync_action a = sync_rig_expect(SYNC_SEND_GET);
     assert_int_equal(a.offset, SYNC_WINDOW);
     assert_int_equal(a.length, SYNC_WINDOW / 2 + (to - from));
-    sync_on_damaged(&syncrig.s, 0, syncrig.now);
-    assert_int_equal(syncrig.s.f[0].own_to, 0);
+    sync_on_damaged(&sync_rig.s, 0, sync_rig.now);
+    assert_int_equal(sync_rig.s.f[0].own_to, 0);
 }
 
 static void test_barrier_freezes_theta_while_training_async_does_not(void **state)
@@ -270,14 +270,14 @@ static void test_barrier_freezes_theta_while_training_async_does_not(void **stat
     (void)state;
     uint32_t f;
     for (int async = 0; async < 2; async++) {
-        syncrig_start(async, 1, 2);
-        syncrig_give(2, 2);
-        sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
-        assert_int_equal(sync_apply(&syncrig.s, &f), async); /* barrier: the task needs exactly version 2 */
-        sync_train_begin(&syncrig.s, syncrig.now);
-        assert_int_equal(sync_apply(&syncrig.s, &f), async);
-        sync_train_abandon(&syncrig.s, syncrig.now);
-        assert_true(sync_apply(&syncrig.s, &f));
+        sync_rig_start(async, 1, 2);
+        sync_rig_give(2, 2);
+        sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
+        assert_int_equal(sync_apply(&sync_rig.s, &f), async); /* barrier: the task needs exactly version 2 */
+        sync_train_begin(&sync_rig.s, sync_rig.now);
+        assert_int_equal(sync_apply(&sync_rig.s, &f), async);
+        sync_train_abandon(&sync_rig.s, sync_rig.now);
+        assert_true(sync_apply(&sync_rig.s, &f));
     }
 }
 
@@ -287,7 +287,7 @@ static void test_barrier_freezes_theta_while_training_async_does_not(void **stat
 /* The next message of the upload. */
 static bool next_up(struct sync_action *a)
 {
-    while (syncrig_poll_one(a))
+    while (sync_rig_poll_one(a))
         if (a->type == SYNC_SEND_OFFER || a->type == SYNC_SEND_CHUNK) return true;
     return false;
 }
@@ -309,19 +309,19 @@ static void test_last_byte_waits_for_the_save(void **state)
     uint64_t sent[2] = {0};
     int n[8];
     char text[WIRE_TEXT_MAX];
-    syncrig_start(false, 2, 4);
-    sync_unsaved(&syncrig.s, syncrig.now);
-    assert_int_equal(sync_held_back_us(&syncrig.s), UINT64_MAX);
-    syncrig_give(4, 4);
-    assert_false(sync_wants_training(&syncrig.s));
-    sync_saved(&syncrig.s, syncrig.now);
-    sync_train_begin(&syncrig.s, syncrig.now);
-    sync_unsaved(&syncrig.s, syncrig.now);
-    sync_work_ready(&syncrig.s, 4, (uint64_t[]){BYTES, 1}, syncrig.now);
-    syncrig_drain(n);
+    sync_rig_start(false, 2, 4);
+    sync_unsaved(&sync_rig.s, sync_rig.now);
+    assert_int_equal(sync_held_back_us(&sync_rig.s), UINT64_MAX);
+    sync_rig_give(4, 4);
+    assert_false(sync_wants_training(&sync_rig.s));
+    sync_saved(&sync_rig.s, sync_rig.now);
+    sync_train_begin(&sync_rig.s, sync_rig.now);
+    sync_unsaved(&sync_rig.s, sync_rig.now);
+    sync_work_ready(&sync_rig.s, 4, (uint64_t[]){BYTES, 1}, sync_rig.now);
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 2);
-    syncrig_credit(4, 1, 0, 1);
-    syncrig_credit(4, 0, 0, BYTES);
+    sync_rig_credit(4, 1, 0, 1);
+    sync_rig_credit(4, 0, 0, BYTES);
     while (next_up(&a)) {
         assert_int_equal(a.type, SYNC_SEND_CHUNK);
         assert_int_equal(a.offset, sent[a.fragment]);
@@ -329,34 +329,34 @@ static void test_last_byte_waits_for_the_save(void **state)
     }
     assert_int_equal(sent[0], BYTES - 1);
     assert_int_equal(sent[1], 0);
-    assert_in_range(sync_held_back_us(&syncrig.s), 8 * S, 9 * S); /* 1 MB at 1 Mbit/s */
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    assert_in_range(sync_held_back_us(&sync_rig.s), 8 * S, 9 * S); /* 1 MB at 1 Mbit/s */
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_non_null(strstr(text, "to arrive (0.0 of 1.0 MB) and its state to be saved"));
-    syncrig.now += 20 * S;
-    syncrig_drain(n);
+    sync_rig.now += 20 * S;
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 1); /* silence: is it there? Of the other nothing was sent */
-    syncrig_credit(4, 0, BYTES / 2, BYTES);  /* half of it */
-    syncrig.now += 40 * S;
+    sync_rig_credit(4, 0, BYTES / 2, BYTES);  /* half of it */
+    sync_rig.now += 40 * S;
     expect_up(SYNC_SEND_OFFER, 0);
-    syncrig_credit(4, 0, BYTES / 2, BYTES);
+    sync_rig_credit(4, 0, BYTES / 2, BYTES);
     assert_int_equal(expect_up(SYNC_SEND_CHUNK, 0).offset, BYTES / 2);
-    syncrig_drain_all();
-    syncrig_credit(4, 0, BYTES - 1, BYTES);
-    assert_int_equal(sync_held_back_us(&syncrig.s), 0);
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    sync_rig_drain_all();
+    sync_rig_credit(4, 0, BYTES - 1, BYTES);
+    assert_int_equal(sync_held_back_us(&sync_rig.s), 0);
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_string_equal(text, "its state of round 5 to be saved");
-    syncrig.now += 600 * S;
-    syncrig_drain(n);
+    sync_rig.now += 600 * S;
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER] + n[SYNC_SEND_CHUNK], 0);
-    sync_saved(&syncrig.s, syncrig.now);
+    sync_saved(&sync_rig.s, sync_rig.now);
     for (uint32_t i = 0; i < 2; i++) {
         a = expect_up(SYNC_SEND_CHUNK, i);
         assert_int_equal(a.offset, i ? 0 : BYTES - 1);
         assert_int_equal(a.length, 1);
     }
     assert_false(next_up(&a));
-    syncrig.now += SYNC_RETRY_MIN_US; /* lost: not forgotten */
-    syncrig_drain(n);
+    sync_rig.now += SYNC_RETRY_MIN_US; /* lost: not forgotten */
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 2);
 }
 
@@ -368,31 +368,31 @@ static void test_fragments_one_by_one_while_saving(void **state)
     struct sync_action a;
     int n[8];
     for (int early = 0; early < 2; early++) {
-        syncrig_start(false, 2, 4);
-        syncrig_give(4, 4);
-        sync_train_begin(&syncrig.s, syncrig.now);
-        uint64_t begun = syncrig.now;
-        sync_unsaved(&syncrig.s, begun);
-        sync_work_ready(&syncrig.s, 4, (uint64_t[]){BYTES, BYTES}, begun);
-        syncrig_drain(n);
-        syncrig_credit(4, 0, 0, BYTES);
-        syncrig_credit(4, 1, 0, BYTES);
+        sync_rig_start(false, 2, 4);
+        sync_rig_give(4, 4);
+        sync_train_begin(&sync_rig.s, sync_rig.now);
+        uint64_t begun = sync_rig.now;
+        sync_unsaved(&sync_rig.s, begun);
+        sync_work_ready(&sync_rig.s, 4, (uint64_t[]){BYTES, BYTES}, begun);
+        sync_rig_drain(n);
+        sync_rig_credit(4, 0, 0, BYTES);
+        sync_rig_credit(4, 1, 0, BYTES);
         while (next_up(&a)) assert_int_equal(a.fragment, 0);
-        assert_int_equal(syncrig.s.f[0].sent, BYTES - 1);
-        assert_int_equal(syncrig.s.f[1].sent, 0);
-        assert_in_range(sync_held_back_us(&syncrig.s), 16 * S, 18 * S); /* 2 MB at 1 Mbit/s */
+        assert_int_equal(sync_rig.s.f[0].sent, BYTES - 1);
+        assert_int_equal(sync_rig.s.f[1].sent, 0);
+        assert_in_range(sync_held_back_us(&sync_rig.s), 16 * S, 18 * S); /* 2 MB at 1 Mbit/s */
         if (early) {
-            sync_saved(&syncrig.s, syncrig.now);
+            sync_saved(&sync_rig.s, sync_rig.now);
             assert_int_equal(expect_up(SYNC_SEND_CHUNK, 0).offset, BYTES - 1);
         } else {
-            syncrig.now = begun + 8 * S; /* 1 MB at 1 Mbit/s: not through yet */
+            sync_rig.now = begun + 8 * S; /* 1 MB at 1 Mbit/s: not through yet */
             while (next_up(&a)) assert_int_not_equal(a.type, SYNC_SEND_CHUNK);
-            assert_in_range(sync_deadline_us(&syncrig.s), syncrig.now, begun + 9 * S);
-            syncrig.now = begun + 9 * S;
+            assert_in_range(sync_deadline_us(&sync_rig.s), sync_rig.now, begun + 9 * S);
+            sync_rig.now = begun + 9 * S;
         }
         assert_int_equal(expect_up(SYNC_SEND_CHUNK, 1).offset, 0);
         while (next_up(&a)) assert_int_equal(a.fragment, 1);
-        assert_int_equal(syncrig.s.f[1].sent, early ? BYTES : BYTES - 1);
+        assert_int_equal(sync_rig.s.f[1].sent, early ? BYTES : BYTES - 1);
     }
 }
 
@@ -403,21 +403,21 @@ static void test_updates_wait_for_the_save(void **state)
     uint32_t f;
     char text[WIRE_TEXT_MAX];
     for (int async = 0; async < 2; async++) {
-        syncrig_start(async, 1, 4);
-        syncrig_train(4, 4, 2000);
-        sync_unsaved(&syncrig.s, syncrig.now);
-        sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
-        assert_false(sync_apply(&syncrig.s, &f));
-        assert_true(syncrig_reject(4, 0)); /* the round is over, and the next one may be given out: not yet */
-        assert_int_equal(syncrig.s.state, WORKER_CATCHING_UP);
-        syncrig_give(5, async ? 4 : 5);
-        assert_false(sync_wants_training(&syncrig.s));
-        sync_waits_for(&syncrig.s, text, sizeof text);
+        sync_rig_start(async, 1, 4);
+        sync_rig_train(4, 4, 2000);
+        sync_unsaved(&sync_rig.s, sync_rig.now);
+        sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
+        assert_false(sync_apply(&sync_rig.s, &f));
+        assert_true(sync_rig_reject(4, 0)); /* the round is over, and the next one may be given out: not yet */
+        assert_int_equal(sync_rig.s.state, WORKER_CATCHING_UP);
+        sync_rig_give(5, async ? 4 : 5);
+        assert_false(sync_wants_training(&sync_rig.s));
+        sync_waits_for(&sync_rig.s, text, sizeof text);
         assert_string_equal(text, "its state to be saved");
-        sync_saved(&syncrig.s, syncrig.now);
-        assert_true(sync_apply(&syncrig.s, &f));
-        sync_applied(&syncrig.s, 0, 4, SYNC_NO_ROUND, syncrig.now);
-        assert_true(sync_wants_training(&syncrig.s));
+        sync_saved(&sync_rig.s, sync_rig.now);
+        assert_true(sync_apply(&sync_rig.s, &f));
+        sync_applied(&sync_rig.s, 0, 4, SYNC_NO_ROUND, sync_rig.now);
+        assert_true(sync_wants_training(&sync_rig.s));
     }
 }
 
@@ -429,115 +429,115 @@ static void test_evaluation(void **state)
     (void)state;
     int n[8];
     uint32_t f;
-    syncrig_start(false, 1, 4);
-    struct msg_eval e = syncrig_eval(1, 5);
-    sync_on_eval(&syncrig.s, &e, syncrig.now);
-    assert_false(sync_wants_eval(&syncrig.s)); /* not there yet */
-    syncrig_update(0, 4, SYNC_NO_ROUND);
-    assert_true(sync_wants_eval(&syncrig.s));
-    sync_on_progress(&syncrig.s, 0, 1000, 1000, syncrig.now);
-    assert_false(sync_apply(&syncrig.s, &f)); /* not past the version to be evaluated */
-    struct msg_assign a = syncrig_assign(5, 5);
-    sync_on_assign(&syncrig.s, &a, syncrig.now);
-    assert_false(sync_wants_training(&syncrig.s)); /* evaluation first */
-    sync_eval_begin(&syncrig.s, syncrig.now);
-    sync_on_eval(&syncrig.s, &e, syncrig.now); /* repeated while it is at it */
-    sync_eval_done(&syncrig.s, 12.5, 100, syncrig.now);
-    syncrig_drain(n);
+    sync_rig_start(false, 1, 4);
+    struct msg_eval e = sync_rig_eval(1, 5);
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now);
+    assert_false(sync_wants_eval(&sync_rig.s)); /* not there yet */
+    sync_rig_update(0, 4, SYNC_NO_ROUND);
+    assert_true(sync_wants_eval(&sync_rig.s));
+    sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
+    assert_false(sync_apply(&sync_rig.s, &f)); /* not past the version to be evaluated */
+    struct msg_assign a = sync_rig_assign(5, 5);
+    sync_on_assign(&sync_rig.s, &a, sync_rig.now);
+    assert_false(sync_wants_training(&sync_rig.s)); /* evaluation first */
+    sync_eval_begin(&sync_rig.s, sync_rig.now);
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* repeated while it is at it */
+    sync_eval_done(&sync_rig.s, 12.5, 100, sync_rig.now);
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
-    assert_true(syncrig.s.eval.result.loss_sum == 12.5);
-    assert_int_equal(syncrig.s.eval.result.tokens, 100);
-    assert_true(sync_wants_training(&syncrig.s));
-    sync_on_eval(&syncrig.s, &e, syncrig.now); /* the answer was lost */
-    syncrig_drain(n);
+    assert_true(sync_rig.s.eval.result.loss_sum == 12.5);
+    assert_int_equal(sync_rig.s.eval.result.tokens, 100);
+    assert_true(sync_wants_training(&sync_rig.s));
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* the answer was lost */
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
-    assert_false(sync_wants_eval(&syncrig.s));
+    assert_false(sync_wants_eval(&sync_rig.s));
 }
 
 static void test_evaluation_of_a_version_gone_by(void **state)
 {
     (void)state;
     int n[8];
-    syncrig_start(true, 1, 4);
-    struct msg_eval e = syncrig_eval(1, 3);
-    sync_on_eval(&syncrig.s, &e, syncrig.now);
-    syncrig_drain(n);
+    sync_rig_start(true, 1, 4);
+    struct msg_eval e = sync_rig_eval(1, 3);
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now);
+    sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
-    assert_int_equal(syncrig.s.eval.result.tokens, 0);
-    e = syncrig_eval(1, 4); /* given again at the version of now */
-    sync_on_eval(&syncrig.s, &e, syncrig.now);
-    assert_true(sync_wants_eval(&syncrig.s));
+    assert_int_equal(sync_rig.s.eval.result.tokens, 0);
+    e = sync_rig_eval(1, 4); /* given again at the version of now */
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now);
+    assert_true(sync_wants_eval(&sync_rig.s));
 }
 
 static void test_done_says_goodbye_once(void **state)
 {
     (void)state;
     struct msg_done d = {.n_fragments = 1, .text = "finished"};
-    syncrig_start(false, 1, 4);
-    syncrig_give(4, 4);
-    sync_train_begin(&syncrig.s, syncrig.now);
-    sync_on_done(&syncrig.s, &d, syncrig.now);
-    assert_int_equal(syncrig.s.state, WORKER_FINISHED);
-    syncrig_expect(SYNC_SEND_LEAVE);
-    assert_true(syncrig.s.finished);
-    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
-    assert_int_equal(syncrig.s.refused, 0);
-    sync_on_done(&syncrig.s, &d, syncrig.now);
-    syncrig_expect_none();
+    sync_rig_start(false, 1, 4);
+    sync_rig_give(4, 4);
+    sync_train_begin(&sync_rig.s, sync_rig.now);
+    sync_on_done(&sync_rig.s, &d, sync_rig.now);
+    assert_int_equal(sync_rig.s.state, WORKER_FINISHED);
+    sync_rig_expect(SYNC_SEND_LEAVE);
+    assert_true(sync_rig.s.finished);
+    assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
+    assert_int_equal(sync_rig.s.refused, 0);
+    sync_on_done(&sync_rig.s, &d, sync_rig.now);
+    sync_rig_expect_none();
 }
 
 static void test_leave(void **state)
 {
     (void)state;
-    syncrig_start(false, 1, 4);
-    sync_leave(&syncrig.s, "stopped", syncrig.now);
-    syncrig_expect(SYNC_SEND_LEAVE);
-    assert_false(syncrig.s.finished);
-    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
-    sync_init(&syncrig.s, 1, syncrig.now);
-    sync_leave(&syncrig.s, "stopped", syncrig.now); /* without a session there is nobody to tell */
-    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
-    syncrig_expect_none();
+    sync_rig_start(false, 1, 4);
+    sync_leave(&sync_rig.s, "stopped", sync_rig.now);
+    sync_rig_expect(SYNC_SEND_LEAVE);
+    assert_false(sync_rig.s.finished);
+    assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
+    sync_init(&sync_rig.s, 1, sync_rig.now);
+    sync_leave(&sync_rig.s, "stopped", sync_rig.now); /* without a session there is nobody to tell */
+    assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
+    sync_rig_expect_none();
 }
 
 static void test_every_wait_has_a_text(void **state)
 {
     (void)state;
     char text[WIRE_TEXT_MAX];
-    sync_init(&syncrig.s, 1, 0);
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    sync_init(&sync_rig.s, 1, 0);
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_non_null(strstr(text, "coordinator"));
-    syncrig_start(false, 1, 4);
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    sync_rig_start(false, 1, 4);
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_string_equal(text, "work");
-    syncrig_train(4, 4, 2000000);
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    sync_rig_train(4, 4, 2000000);
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_non_null(strstr(text, "0.0 of 2.0 MB"));
-    syncrig_credit(4, 0, 2000000, 2000000);
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    sync_rig_credit(4, 0, 2000000, 2000000);
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_non_null(strstr(text, "round 5"));
-    sync_drop(&syncrig.s, syncrig.now);
-    syncrig_sleep_until_due();
-    syncrig_join_again(8, false, 9, 9);
-    sync_waits_for(&syncrig.s, text, sizeof text);
+    sync_drop(&sync_rig.s, sync_rig.now);
+    sync_rig_sleep_until_due();
+    sync_rig_join_again(8, false, 9, 9);
+    sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_non_null(strstr(text, "snapshot"));
 }
 
 static void test_dropping_everything_again_and_again_ends(void **state)
 {
     (void)state;
-    syncrig_start(false, 1, 4);
+    sync_rig_start(false, 1, 4);
     for (int i = 0; i < SYNC_DROPS_MAX; i++) {
-        uint64_t before = syncrig.now;
-        sync_drop(&syncrig.s, syncrig.now);
-        syncrig_expect_none();
-        syncrig_sleep_until_due();
-        assert_true(syncrig.now >= before + ((uint64_t)S << i));
-        syncrig_join_again(8 + (uint64_t)i, false, 9, 9);
+        uint64_t before = sync_rig.now;
+        sync_drop(&sync_rig.s, sync_rig.now);
+        sync_rig_expect_none();
+        sync_rig_sleep_until_due();
+        assert_true(sync_rig.now >= before + ((uint64_t)S << i));
+        sync_rig_join_again(8 + (uint64_t)i, false, 9, 9);
     }
-    sync_drop(&syncrig.s, syncrig.now);
-    assert_int_equal(syncrig.s.phase, SYNC_STOPPED);
-    assert_true(syncrig.s.refused);
+    sync_drop(&sync_rig.s, sync_rig.now);
+    assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
+    assert_true(sync_rig.s.refused);
 }
 
 int main(void)

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/serve.h"
-#include "tests/lib/rigs/syncrig.h"
+#include "coordinator/engine/download.h"
+#include "tests/lib/rigs/sync_rig.h"
 
 enum { S = 1000000, TICK_US = 10000, LATENCY_US = 50000, LINE_MAX = 1 << 12, QUEUE_MAX = 64 };
 
@@ -19,7 +19,7 @@ struct packet {
 /* Down it go chunks, one after the other; up it GETs, which are small. */
 static struct line {
     uint64_t rate, free_us, sent; /* bytes a second; when it is free again; bytes in all */
-    struct serve serve;
+    struct download download;
     struct packet down[LINE_MAX];
     struct msg_get up[LINE_MAX];
     uint64_t up_at[LINE_MAX];
@@ -29,25 +29,25 @@ static struct line {
 static size_t queued(void)
 {
     size_t n = 0;
-    while (n < line.down_n && line.down[line.down_n - 1 - n].at > syncrig.now) n++;
+    while (n < line.down_n && line.down[line.down_n - 1 - n].at > sync_rig.now) n++;
     return n;
 }
 
 static void coordinator(uint64_t published, uint64_t bytes)
 {
-    struct serve_item item;
+    struct download_item item;
     uint64_t size;
-    for (; line.up_first < line.up_n && line.up_at[line.up_first] <= syncrig.now; line.up_first++) {
+    for (; line.up_first < line.up_n && line.up_at[line.up_first] <= sync_rig.now; line.up_first++) {
         const struct msg_get *get = &line.up[line.up_first];
-        serve_add(&line.serve, get, get->version <= published ? bytes : 0);
+        download_add(&line.download, get, get->version <= published ? bytes : 0);
     }
-    while (queued() < QUEUE_MAX && serve_next(&line.serve, &item, &size)) {
-        if (line.free_us < syncrig.now) line.free_us = syncrig.now;
+    while (queued() < QUEUE_MAX && download_next(&line.download, &item, &size)) {
+        if (line.free_us < sync_rig.now) line.free_us = sync_rig.now;
         line.free_us += size * S / line.rate;
         line.sent += size;
         assert_true(line.down_n < LINE_MAX);
         line.down[line.down_n++] = (struct packet){line.free_us + LATENCY_US, item.version, item.at, size};
-        serve_sent(&line.serve, &item, size);
+        download_sent(&line.download, &item, size);
     }
 }
 
@@ -56,18 +56,18 @@ static void worker_looks(uint64_t bytes)
 {
     struct sync_action a;
     uint32_t f;
-    for (; line.down_first < line.down_n && line.down[line.down_first].at <= syncrig.now; line.down_first++) {
+    for (; line.down_first < line.down_n && line.down[line.down_first].at <= sync_rig.now; line.down_first++) {
         const struct packet *p = &line.down[line.down_first];
-        sync_on_chunk(&syncrig.s, p->size, syncrig.now);
-        bool wanted = sync_expects(&syncrig.s, OBJECT_UPDATE, 0, p->version) && p->offset <= syncrig.s.f[0].have;
-        if (!wanted || p->offset + p->size <= syncrig.s.f[0].have) continue;
-        sync_on_progress(&syncrig.s, 0, p->offset + p->size, bytes, syncrig.now);
-        while (sync_apply(&syncrig.s, &f)) sync_applied(&syncrig.s, 0, p->version, SYNC_NO_ROUND, syncrig.now);
+        sync_on_chunk(&sync_rig.s, p->size, sync_rig.now);
+        bool wanted = sync_expects(&sync_rig.s, OBJECT_UPDATE, 0, p->version) && p->offset <= sync_rig.s.f[0].have;
+        if (!wanted || p->offset + p->size <= sync_rig.s.f[0].have) continue;
+        sync_on_progress(&sync_rig.s, 0, p->offset + p->size, bytes, sync_rig.now);
+        while (sync_apply(&sync_rig.s, &f)) sync_applied(&sync_rig.s, 0, p->version, SYNC_NO_ROUND, sync_rig.now);
     }
-    while (syncrig_poll_one(&a)) {
+    while (sync_rig_poll_one(&a)) {
         if (a.type != SYNC_SEND_GET) continue;
         assert_true(line.up_n < LINE_MAX);
-        line.up_at[line.up_n] = syncrig.now + LATENCY_US;
+        line.up_at[line.up_n] = sync_rig.now + LATENCY_US;
         line.up[line.up_n++] =
             (struct msg_get){.kind = a.kind, .version = a.version, .offset = a.offset, .length = a.length};
     }
@@ -79,20 +79,20 @@ static void check_copies(uint64_t step_us, uint64_t bytes, uint64_t every_us)
 {
     uint64_t looks = 0, next = 0, published = 0;
     line = (struct line){.rate = 125000};
-    syncrig_start(true, 1, 0);
-    sync_rejoin(&syncrig.s, syncrig.now += 2 * S); /* its first GET is the line's, too */
-    syncrig_join_again(8, true, 0, 0);
-    syncrig_give(0, 0);
-    sync_train_begin(&syncrig.s, syncrig.now);
-    for (uint64_t begun = syncrig.now; syncrig.now < begun + 1800ull * S; syncrig.now += TICK_US) {
-        if (syncrig.now >= begun + (published + 1) * every_us) serve_wake(&line.serve, 0, ++published, bytes);
+    sync_rig_start(true, 1, 0);
+    sync_rejoin(&sync_rig.s, sync_rig.now += 2 * S); /* its first GET is the line's, too */
+    sync_rig_join_again(8, true, 0, 0);
+    sync_rig_give(0, 0);
+    sync_train_begin(&sync_rig.s, sync_rig.now);
+    for (uint64_t begun = sync_rig.now; sync_rig.now < begun + 1800ull * S; sync_rig.now += TICK_US) {
+        if (sync_rig.now >= begun + (published + 1) * every_us) download_wake(&line.download, 0, ++published, bytes);
         coordinator(published, bytes);
-        if (syncrig.now < next) continue;
-        next = syncrig.now + (++looks % 20 ? step_us : 30 * S);
+        if (sync_rig.now < next) continue;
+        next = sync_rig.now + (++looks % 20 ? step_us : 30 * S);
         worker_looks(bytes);
     }
-    assert_true(syncrig.s.f[0].version + 1 >= published);
-    assert_true(line.sent <= (syncrig.s.f[0].version + 1) * bytes + SYNC_WINDOW);
+    assert_true(sync_rig.s.f[0].version + 1 >= published);
+    assert_true(line.sent <= (sync_rig.s.f[0].version + 1) * bytes + SYNC_WINDOW);
 }
 
 static void test_nothing_comes_twice_over_a_slow_line(void **state)

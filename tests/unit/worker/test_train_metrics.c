@@ -60,7 +60,7 @@ static void test_long_steps(void **state)
     t.config.log.every_steps = 1000;
     for (int i = 0; i < 4; i++) {
         train_note_step(&t, &note, &(struct step_result){.tokens = 10, .compute_s = seconds[i]});
-        assert_int_equal(step_log_waiting(&t.steps), i + 1);
+        assert_int_equal(metrics_queue_waiting(&t.steps), i + 1);
         assert_int_equal(t.steps.records[i].step.step_us, expected[i]);
         assert_int_equal(t.steps.records[i].step.tokens, 10);
     }

@@ -1,0 +1,88 @@
+#include "coordinator/ledger/delta_read.h"
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+
+/* Deltas first .. first + count of a close, in memory and opened. */
+struct group {
+    uint32_t first, count;
+};
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* Bytes in s->payload for the first `count` deltas of a group. */
+static size_t room_for(const struct ledger *l, const struct round_close *close, uint32_t first, uint32_t count,
+                       size_t at)
+{
+    size_t room = codec_open_room(l->outer.fragments[close->fragment].up), bytes = at;
+    for (uint32_t i = 0; i < count; i++) bytes += round_close_part(&l->round, close, first + i)->bytes;
+    return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
+}
+
+static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint8_t *dst,
+                            struct merge_delta *delta, struct err *err)
+{
+    const struct part *part = round_close_part(&l->round, close, i);
+    struct store *store = l->journal.store;
+    TRY(store->ops->segment_read(store, part->at.segment, part->at.offset, dst, part->bytes, err));
+    enum status status = crc32c(0, dst, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
+    delta->payload = dst;
+    delta->size = part->bytes;
+    delta->tokens = part->tokens;
+    if (status == STATUS_OK) status = merge_open(l->outer.fragments[close->fragment].up, delta);
+    if (status == STATUS_OK) return status;
+    return err_set(err, status, "the delta of worker '%s' cannot be read back from the journal",
+                   member_by_id(&l->round.members, close->ids[i])->name);
+}
+
+/* Read the deltas that follow g, as many as fit; all of them when `all`. */
+static enum status read_group(struct ledger *l, const struct round_close *close, size_t at, bool all, struct group *g,
+                              struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    size_t room = aligned(codec_open_room(o->fragments[close->fragment].up));
+    g->first += g->count;
+    g->count = all ? close->n : 1;
+    while (g->first + g->count < close->n && room_for(l, close, g->first, g->count + 1, at) <= o->payload_cap)
+        g->count++;
+    if (outer_state_reserve(o, room_for(l, close, g->first, g->count, at)) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u deltas of fragment %u", g->count, close->fragment);
+    size_t rooms = room_for(l, close, g->first, g->count, at) - g->count * room;
+    for (uint32_t i = 0; i < g->count; i++) {
+        o->deltas[i].room = room ? o->payload + rooms + i * room : NULL;
+        TRY(read_one(l, close, g->first + i, o->payload + at, &o->deltas[i], err));
+        at += o->deltas[i].size;
+    }
+    return STATUS_OK;
+}
+
+enum status delta_read_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
+                         struct err *err)
+{
+    struct outer_state *o = &l->outer;
+    const struct fragment *frag = &l->layout.fragments[close->fragment];
+    struct codec *up = o->fragments[close->fragment].up;
+    struct group g = {0};
+    struct merge merge;
+    bool all = together || merge_wants_all(&o->merger, up);
+    for (uint32_t i = 0; i < close->n; i++) o->tokens[i] = round_close_part(&l->round, close, i)->tokens;
+    if (merge_start(&merge, &o->merger, &l->layout, close->fragment, up, o->theta + frag->offset, o->acc, o->tokens,
+                    close->n) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory to merge %u deltas", close->n);
+    if (merge_measures(&merge)) {
+        while (g.first + g.count < close->n) {
+            TRY(read_group(l, close, at, all, &g, err));
+            merge_measure(&merge, o->deltas, g.count);
+        }
+        if (g.first) g = (struct group){0}; /* they did not fit together: once more from the start */
+    }
+    if (g.count) merge_add(&merge, o->deltas, g.count);
+    while (g.first + g.count < close->n) {
+        TRY(read_group(l, close, at, all, &g, err));
+        merge_add(&merge, o->deltas, g.count);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,110 @@
+/* With bf16 the parameters stay fp32, and matrix products read a rounded image of them. It is kept true piece by piece:
+ * AdamW writes both, every other change makes its range stale, and a stale range is rounded again when a model says
+ * that it is about to be read. */
+#include "gpu/cuda/cuda_impl.h"
+
+#include <string.h>
+
+size_t cuda_params_bytes(struct device *dev, size_t n)
+{
+    return cuda_of(dev)->bf16 ? (n + CUDA_IMAGE_SLACK) * sizeof(uint16_t) : 0;
+}
+
+enum status cuda_op_params_plan(struct device *dev, size_t n)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    if (!cuda->bf16 || n <= cuda->image.size) return STATUS_OK;
+    uint16_t *values = cuda_rt_alloc(cuda->rt, cuda_params_bytes(dev, n));
+    if (!values) return STATUS_NOMEM;
+    cuda_rt_release(cuda->rt, cuda->image.values);
+    cuda->image = (struct cuda_bf16_weights){.values = values, .size = n};
+    return STATUS_OK;
+}
+
+/* Put [begin, end) in place `at` of the list; where the list is full, the last two become one. */
+static void stale_insert(struct cuda_bf16_weights *image, size_t at, size_t begin, size_t end)
+{
+    size_t room = sizeof image->stale / sizeof *image->stale;
+    if (image->n_stale == room) {
+        image->stale[room - 2].end = image->stale[room - 1].end;
+        image->n_stale--;
+        if (at >= image->n_stale) { /* behind what is one now, or inside of it */
+            size_t *last = &image->stale[room - 2].end;
+            if (begin < image->stale[room - 2].begin) image->stale[room - 2].begin = begin;
+            if (*last < end) *last = end;
+            return;
+        }
+    }
+    memmove(&image->stale[at + 1], &image->stale[at], (image->n_stale - at) * sizeof *image->stale);
+    image->stale[at].begin = begin;
+    image->stale[at].end = end;
+    image->n_stale++;
+}
+
+static void stale_add(struct cuda_bf16_weights *image, size_t begin, size_t end)
+{
+    size_t first = 0, last;
+    while (first < image->n_stale && image->stale[first].end < begin) first++;
+    for (last = first; last < image->n_stale && image->stale[last].begin <= end; last++) { /* what it touches */
+        if (image->stale[last].begin < begin) begin = image->stale[last].begin;
+        if (image->stale[last].end > end) end = image->stale[last].end;
+    }
+    memmove(&image->stale[first], &image->stale[last], (image->n_stale - last) * sizeof *image->stale);
+    image->n_stale -= last - first;
+    stale_insert(image, first, begin, end);
+}
+
+void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes)
+{
+    struct cuda_bf16_weights *image = &cuda->image;
+    uintptr_t begin = (uintptr_t)p, theta = (uintptr_t)image->theta, size = image->n * sizeof(float);
+    if (!image->theta || !bytes || begin >= theta + size || begin + bytes <= theta) return;
+    size_t from = begin > theta ? (begin - theta) / sizeof(float) : 0, end = begin + bytes - theta;
+    stale_add(image, from, end < size ? (end + sizeof(float) - 1) / sizeof(float) : image->n);
+}
+
+static void round_range(struct cuda_device *cuda, size_t begin, size_t end)
+{
+    size_t n = end - begin, width = (begin | n) % CUDA_WIDE ? 1 : CUDA_WIDE;
+    LAUNCH(cuda, cuda_round, blocks_of(n / width, CUDA_BLOCK), 1, cuda_round_args, .n = n, .width = width,
+           .x = cuda->image.theta + begin, .y = cuda->image.values + begin);
+}
+
+void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    struct cuda_bf16_weights *image = &cuda->image;
+    if (!cuda->bf16) return;
+    if (n > image->size || offset > n || count > n - offset) {
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "more parameters than were planned for");
+        return;
+    }
+    if (image->theta != theta || image->n != n) {
+        image->theta = theta;
+        image->n = n;
+        image->n_stale = 0;
+        stale_add(image, 0, n);
+    }
+    for (size_t i = 0; i < image->n_stale;) {
+        size_t begin = image->stale[i].begin, end = image->stale[i].end;
+        size_t from = begin > offset ? begin : offset, to = end < offset + count ? end : offset + count;
+        if (from >= to) {
+            i++;
+            continue;
+        }
+        round_range(cuda, from, to); /* and nothing beside it: that may be on its way still */
+        memmove(&image->stale[i], &image->stale[i + 1], (image->n_stale - i - 1) * sizeof *image->stale);
+        image->n_stale--;
+        if (begin < from) stale_insert(image, i++, begin, from);
+        if (to < end) stale_insert(image, i++, to, end);
+    }
+}
+
+const void *cuda_weights(struct cuda_device *cuda, const float *w)
+{
+    const struct cuda_bf16_weights *image = &cuda->image;
+    if (!cuda->bf16) return w;
+    if (image->theta && w >= image->theta && w < image->theta + image->n) return image->values + (w - image->theta);
+    cuda_rt_fail(cuda->rt, STATUS_INVALID, "weights outside of the parameters");
+    return NULL;
+}

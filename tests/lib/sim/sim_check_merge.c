@@ -1,0 +1,120 @@
+/* What a merge should be, in double and by the definitions of docs: no code shared with compress/merge.c. And what a
+ * relayed update should hold. */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/tensor/apply.h"
+#include "common/base/mem.h"
+#include "compress/relay.h"
+#include "tests/lib/sim/sim_check_impl.h"
+
+static bool sent(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits != 0x80000000u;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* merge.clip median: g[i][] of one tensor, scaled. */
+static void clip_tensor(uint32_t workers, double *const *g, size_t from, size_t count)
+{
+    double norms[CHECK_NAMED] = {0}, sorted[CHECK_NAMED];
+    for (uint32_t i = 0; i < workers; i++) {
+        for (size_t k = from; k < from + count; k++) norms[i] += g[i][k] * g[i][k];
+        norms[i] = sqrt(norms[i]);
+    }
+    memcpy(sorted, norms, sizeof sorted);
+    qsort(sorted, workers, sizeof *sorted, by_value);
+    double median = sorted[(workers - 1) / 2];
+    for (uint32_t i = 0; i < workers; i++)
+        for (size_t k = from; median > 0 && norms[i] > median && k < from + count; k++) g[i][k] *= median / norms[i];
+}
+
+bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v, double *mean)
+{
+    size_t n = check_count(c, f);
+    const struct fragment *frag = &c->layout.fragments[f];
+    bool senders = c->config.merge.rule == MERGE_CONTRIBUTORS && codec_sparse(c->logs[f].up), ok = true;
+    float *x[CHECK_NAMED];
+    double *g[CHECK_NAMED], *weight = mem_alloc(n, sizeof *weight), all = 0;
+    assert(weight);
+    for (uint32_t i = 0; i < v->n_named; i++) {
+        const struct check_delta *d = v->named[i].delta;
+        const struct check_version *base = check_version_at(c, f, d->base_version);
+        x[i] = mem_alloc(n, sizeof **x);
+        g[i] = mem_alloc(n, sizeof **g);
+        assert(x[i] && g[i]);
+        ok = ok && codec_decode(c->logs[f].up, d->payload, d->size, x[i]) == STATUS_OK;
+        for (size_t k = 0; k < n; k++) {
+            g[i][k] = d->form == DELTA_PARAMETERS ? (double)base->theta[k] - (double)x[i][k] : (double)x[i][k];
+            ok = ok && isfinite(g[i][k]);
+        }
+    }
+    for (uint32_t t = 0; v->n_named > 1 && c->config.merge.clip == MERGE_CLIP_MEDIAN && t < frag->n_tensors; t++) {
+        const struct tensor *tensor = &c->layout.tensors[frag->first_tensor + t];
+        clip_tensor(v->n_named, g, tensor->offset - frag->offset, tensor->count);
+    }
+    for (uint32_t i = 0; i < v->n_named; i++) {
+        double w = c->config.merge.weights == MERGE_WEIGHTS_EQUAL ? 1 : (double)v->named[i].tokens;
+        all += w;
+        for (size_t k = 0; k < n; k++) {
+            mean[k] += w * g[i][k];
+            if (sent(x[i][k])) weight[k] += w;
+        }
+        mem_free(x[i]);
+        mem_free(g[i]);
+    }
+    for (size_t k = 0; k < n; k++) mean[k] /= !senders ? all : weight[k] > 0 ? weight[k] : 1;
+    mem_free(weight);
+    return ok;
+}
+
+/* The real merge, as a worker runs it: theta must come out the same to the bit. */
+static bool relay_apply(struct sim_check *c, const struct update *u, struct merge_delta *deltas, float *x)
+{
+    struct check_log *log = &c->logs[u->fragment];
+    const float *theta = log->versions[log->n - 1].theta;
+    uint64_t tokens[CHECK_NAMED];
+    struct merger merger;
+    struct merge merge;
+    bool parameters = codec_lossless(log->up);
+    for (uint32_t i = 0; i < u->n_named; i++) tokens[i] = deltas[i].tokens = u->named[i].tokens;
+    bool ok = merger_init(&merger, &c->config, parameters, NULL, merge_part_max(log->up)) == STATUS_OK &&
+              merge_start(&merge, &merger, &c->layout, u->fragment, log->up, theta, x, tokens, u->n_named) ==
+                  STATUS_OK &&
+              relay_merge(&merge, deltas) == STATUS_OK;
+    merger_finish(&merger);
+    if (ok) apply_sgd(theta, x, check_count(c, u->fragment), c->config.outer.learning_rate, parameters,
+                      u->form == UPDATE_INCREMENT);
+    return ok;
+}
+
+bool check_update_decode(struct sim_check *c, const struct update *u, const struct check_version *v, float *x)
+{
+    struct check_log *log = &c->logs[u->fragment];
+    struct merge_delta deltas[CHECK_NAMED];
+    enum config_down down = config_down_of(&c->config, u->fragment);
+    if (strcmp(u->codec, "relay") != 0) {
+        if (down == CONFIG_DOWN_RELAY || strcmp(u->codec, codec_spec(log->down)) != 0) return false;
+        c->counts.encoded++;
+        return codec_decode(log->down, u->payload, u->payload_size, x) == STATUS_OK;
+    }
+    if (down != CONFIG_DOWN_RELAY && down != CONFIG_DOWN_AUTO) return false;
+    if (relay_split(deltas, u->n_named, u->payload, u->payload_size) != STATUS_OK) return false;
+    for (uint32_t i = 0; i < v->n_named; i++) {
+        const struct check_delta *d = v->named[i].delta;
+        if (deltas[i].size == d->size && memcmp(deltas[i].payload, d->payload, d->size) == 0) continue;
+        sim_check_fail(c, "fragment %u: what is relayed of worker-%d is not what it sent", u->fragment, d->client);
+        return false;
+    }
+    c->counts.relayed++;
+    return relay_apply(c, u, deltas, x);
+}

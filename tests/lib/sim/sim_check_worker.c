@@ -1,0 +1,217 @@
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "tests/lib/sim/sim_check_impl.h"
+
+/* ---- error feedback ---------------------------------------------------------------------------------------------- */
+
+enum status check_worker_init(struct sim_check *c, struct check_worker *w)
+{
+    w->id = UINT32_MAX;
+    w->remembers = -1;
+    bool keep = config_error_feedback(&c->config, c->config.codec.up);
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++)
+        TRY(feedback_init(&w->feedback[f], check_count(c, f), codec_feedback_decay(c->logs[f].up), keep));
+    return STATUS_OK;
+}
+
+void check_worker_finish(struct check_worker *w)
+{
+    for (uint32_t f = 0; f < CHECK_FRAGMENTS; f++) feedback_finish(&w->feedback[f]);
+}
+
+void check_worker_reset(struct sim_check *c, int client)
+{
+    struct check_worker *w = &c->workers[client];
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        feedback_reset(&w->feedback[f]);
+        w->pending[f] = NULL;
+        w->refused[f] = -1;
+    }
+    w->remembers = -1;
+}
+
+/* The run merged work of this worker that it does not remember (it came back with an older state). */
+static bool forgot(const struct sim_check *c, const struct check_worker *w, uint32_t f, uint64_t base)
+{
+    const struct check_log *log = &c->logs[f];
+    for (size_t v = base < log->n ? base + 1 : log->n; v-- > 1;)
+        for (uint32_t i = 0; i < log->versions[v].n_named; i++)
+            if (log->versions[v].named[i].id == w->id && (int64_t)log->versions[v].named[i].round > w->remembers)
+                return true;
+    return false;
+}
+
+/* By now the worker knows what became of its last delta: merged (its residual is what the codec lost) or not
+ * (everything is put back). */
+static void settle(struct sim_check *c, int client, uint32_t f)
+{
+    struct check_worker *w = &c->workers[client];
+    const struct check_delta *d = w->pending[f];
+    w->pending[f] = NULL;
+    if (!d) return;
+    /* Other bytes of this round were merged when it was trained before, in a life it forgot: it takes that for its own,
+     * unless it was told otherwise first. */
+    bool before = check_merged_in(c, f, w->id, d->round) && w->refused[f] != (int64_t)d->round;
+    if (check_is_merged(c, d) || before) {
+        feedback_commit(&w->feedback[f]);
+    } else if (feedback_rollback(&w->feedback[f], c->logs[f].up, d->payload, d->size) != STATUS_OK) {
+        sim_check_fail(c, "worker-%d: its residual cannot be rolled back", client);
+    }
+}
+
+struct sim_check_mark *sim_check_worker_saved(struct sim_check *c, int client)
+{
+    const struct check_worker *w = &c->workers[client];
+    struct sim_check_mark *mark = mem_alloc(1, sizeof(*mark));
+    assert(mark);
+    mark->remembers = w->remembers;
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        mark->feedback_pending[f] = w->feedback[f].pending;
+        mark->pending[f] = w->pending[f];
+        mark->refused[f] = w->refused[f];
+        if (!w->feedback[f].residual) continue;
+        size_t bytes = check_count(c, f) * sizeof(float);
+        mark->residual[f] = mem_alloc(bytes, 1);
+        assert(mark->residual[f]);
+        memcpy(mark->residual[f], w->feedback[f].residual, bytes);
+    }
+    return mark;
+}
+
+void sim_check_mark_free(struct sim_check *c, struct sim_check_mark *mark)
+{
+    (void)c;
+    for (uint32_t f = 0; mark && f < CHECK_FRAGMENTS; f++) mem_free(mark->residual[f]);
+    mem_free(mark);
+}
+
+void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_check_mark *mark)
+{
+    struct check_worker *w = &c->workers[client];
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        w->feedback[f].pending = mark->feedback_pending[f];
+        w->pending[f] = mark->pending[f];
+        w->refused[f] = mark->refused[f];
+        if (mark->residual[f]) memcpy(w->feedback[f].residual, mark->residual[f], check_count(c, f) * sizeof(float));
+    }
+    w->remembers = mark->remembers;
+    c->counts.resumed++;
+}
+
+void sim_check_worker_started(struct sim_check *c, int client)
+{
+    check_worker_reset(c, client);
+    c->workers[client].waits_since = 0;
+}
+
+/* ---- what it trained --------------------------------------------------------------------------------------------- */
+
+struct check_delta *check_delta_find(struct sim_check *c, int client, uint64_t round, uint32_t fragment, uint32_t crc)
+{
+    for (struct check_delta *d = c->deltas; d; d = d->next)
+        if (d->client == client && d->round == round && d->fragment == fragment && d->crc == crc) return d;
+    return NULL;
+}
+
+void check_deltas_free(struct sim_check *c)
+{
+    for (struct check_delta *d = c->deltas, *next; d; d = next) {
+        next = d->next;
+        mem_free(d->payload);
+        mem_free(d);
+    }
+    c->deltas = NULL;
+}
+
+/* The version of fragment f whose floats these are, newest first; -1: none. */
+static int64_t version_of(struct sim_check *c, uint32_t f, const float *theta)
+{
+    uint64_t hash = hash_floats(NULL, theta, check_count(c, f));
+    for (size_t v = c->logs[f].n; v-- > 0;)
+        if (c->logs[f].versions[v].hash == hash) return (int64_t)v;
+    return -1;
+}
+
+static void make_delta(struct sim_check *c, int client, const struct msg_assign *task, uint32_t f, const float *anchor,
+                       const float *values)
+{
+    struct check_worker *w = &c->workers[client];
+    size_t n = check_count(c, f), bound = codec_bound(c->logs[f].up);
+    struct check_delta *d = mem_alloc(1, sizeof(*d));
+    float *x = mem_alloc(n, sizeof(float));
+    assert(d && x);
+    int64_t base = version_of(c, f, anchor);
+    if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* of a life the coordinator has forgotten */
+    if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
+        sim_check_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
+                      (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
+    *d = (struct check_delta){.client = client, .round = task->round, .fragment = f, .base_version = (uint64_t)base};
+    d->form = c->ddp ? DELTA_GRADIENT : c->barrier && codec_lossless(c->logs[f].up) ? DELTA_PARAMETERS
+                                                                                    : DELTA_PSEUDO_GRADIENT;
+    for (size_t i = 0; i < n; i++)
+        x[i] = d->form == DELTA_PSEUDO_GRADIENT ? (float)((double)anchor[i] - (double)values[i]) : values[i];
+    d->payload = mem_alloc(bound, 1);
+    assert(d->payload);
+    settle(c, client, f);
+    w->refused[f] = -1;
+    if (base >= 0 && forgot(c, w, f, (uint64_t)base)) feedback_reset(&w->feedback[f]);
+    if (feedback_encode(&w->feedback[f], c->logs[f].up, NULL, x, d->payload, bound, &d->size) != STATUS_OK)
+        sim_check_fail(c, "worker-%d: the checker cannot encode its delta", client);
+    w->pending[f] = d;
+    d->crc = crc32c(0, d->payload, d->size);
+    memcpy(d->ranges, task->ranges, sizeof(d->ranges));
+    d->n_ranges = task->n_ranges;
+    for (uint32_t r = 0; r < task->n_ranges; r++) d->tokens += task->ranges[r].count * c->toy.sample_tokens;
+    d->next = c->deltas;
+    c->deltas = d;
+    mem_free(x);
+}
+
+void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, const float *anchor,
+                             const float *values)
+{
+    c->moved_us = c->now_us;
+    for (size_t i = 0; i < c->layout.n_params; i++)
+        if (!isfinite(values[i])) return; /* must not be sent: an offer of it will not be found */
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        uint64_t offset = c->layout.fragments[f].offset;
+        make_delta(c, client, task, f, anchor + offset, values + offset);
+    }
+    c->workers[client].remembers = (int64_t)task->round;
+}
+
+void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta)
+{
+    c->moved_us = c->now_us;
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
+        const struct check_version *v = check_version_at(c, f, task->versions[f]);
+        const float *part = theta + c->layout.fragments[f].offset;
+        if ((!v || v->hash != hash_floats(NULL, part, check_count(c, f))) && !c->behind)
+            sim_check_fail(c, "worker-%d evaluates something else than version %llu of fragment %u", client,
+                          (unsigned long long)task->versions[f], f);
+    }
+}
+
+void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, enum outer_want want, uint64_t now_us)
+{
+    struct check_worker *w = &c->workers[client];
+    const float *theta = outer_loop_params(loop);
+    c->now_us = now_us;
+    c->counts.checks++;
+    uint8_t state = outer_loop_heartbeat(loop)->beat.state; /* it may be sent home while theta is still being loaded */
+    bool whole = theta != NULL && state != WORKER_CATCHING_UP && want != OUTER_DONE && want != OUTER_FAILED;
+    for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
+        const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));
+        if (c->behind) continue;
+        if (!v || v->hash != hash_floats(NULL, theta + c->layout.fragments[f].offset, check_count(c, f)))
+            sim_check_fail(c, "worker-%d: its copy of fragment %u is not version %llu of the log", client, f,
+                          (unsigned long long)outer_loop_version(loop, f));
+    }
+    if (want == OUTER_TRAIN || want == OUTER_EVAL) w->active_us = now_us;
+    if (want == OUTER_WAIT && outer_loop_text(loop, now_us)[0] == '\0')
+        sim_check_fail(c, "worker-%d waits and does not say for what", client);
+}

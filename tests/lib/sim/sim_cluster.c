@@ -1,0 +1,332 @@
+#include "tests/lib/sim/sim_cluster.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "tests/lib/sim/sim_store.h"
+
+/* Small defaults: a round takes a virtual second, a run some dozen rounds. */
+static const char *const small_config[] = {
+    "run.name=sim",
+    "run.seed=5",
+    "train.method=diloco",
+    "train.max_steps=24",
+    "train.sync_every=4",
+    "train.batch_size=2",
+    "train.eval_every=2",
+    "train.eval_tokens=64",
+    "train.fragments=1",
+    "codec.up=fp32",
+    "codec.down=fp32",
+    "checkpoint.every=3",
+    "checkpoint.keep=2",
+    "inner.warmup_steps=0",
+    "coordinator.min_workers=1",
+    "model.block_size=4",
+    NULL,
+};
+
+/* ---- the coordinator process ------------------------------------------------------------------------------------- */
+
+static void coordinator_poll(struct sim_cluster *c);
+
+/* One operation that others can see. False: the process is dead. */
+static bool coordinator_alive(void *ctx)
+{
+    struct sim_cluster *c = ctx;
+    if (c->dying) return false;
+    c->operations++;
+    if (c->die_in > 0 && --c->die_in == 0) {
+        sim_check_note(c->check, sim_net_now(c->net), "the coordinator dies in operation %ld", c->operations);
+        c->dying = true;
+    }
+    return !c->dying;
+}
+
+static enum status coordinator_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
+{
+    struct sim_cluster *c = ctx;
+    if (!coordinator_alive(c)) return STATUS_CLOSED;
+    return sim_send(c->transport, peer, lane, m);
+}
+
+static void coordinator_event(void *ctx, const struct engine_event *event)
+{
+    struct sim_cluster *c = ctx;
+    if (!c->dying) sim_check_event(c->check, sim_net_now(c->net), event);
+}
+
+static void coordinator_bytes(void *ctx, uint64_t *up, uint64_t *down)
+{
+    struct sim_cluster *c = ctx;
+    c->transport->ops->bytes(c->transport, down, up);
+}
+
+static void coordinator_started_by(void *ctx, uint64_t starts)
+{
+    struct sim_cluster *c = ctx;
+    if (!c->engine && !c->finished && c->starts == starts) sim_cluster_coordinator_start(c);
+}
+
+/* The engine's call is over. True: so is the process. */
+static bool coordinator_over(struct sim_cluster *c, enum status status, const struct err *err)
+{
+    bool gives_up = status != STATUS_OK && !c->dying;
+    if (status == STATUS_OK && !c->dying) return false;
+    if (gives_up) {
+        c->gave_up++;
+        sim_check_note(c->check, sim_net_now(c->net), "the coordinator gives up: %s", err->msg);
+        if (!c->may_give_up)
+            sim_check_fail(c->check, "the coordinator gives up: %s (%s)", err->msg, status_text(status));
+    }
+    sim_cluster_coordinator_kill(c, c->die_by_power && !gives_up);
+    if (c->revive_us != UINT64_MAX)
+        sim_net_at(c->net, sim_net_now(c->net) + c->revive_us, coordinator_started_by, c, c->starts);
+    return true;
+}
+
+static void coordinator_woken(void *ctx, uint64_t at_us)
+{
+    struct sim_cluster *c = ctx;
+    if (!c->engine || c->wake_us != at_us) return;
+    c->wake_us = UINT64_MAX;
+    coordinator_poll(c);
+}
+
+static void coordinator_finish(struct sim_cluster *c)
+{
+    struct engine_summary summary;
+    uint64_t now = sim_net_now(c->net);
+    engine_summary(c->engine, &summary);
+    c->finished = true;
+    c->result = (struct sim_cluster_result){
+        .done = summary.done,
+        .theta_hash = summary.theta_hash,
+        .rounds = summary.rounds,
+        .samples_committed = engine_samples_committed(c->engine),
+        .restarts = summary.restarts,
+        .end_us = now,
+        .final_val_loss = summary.final_val_loss,
+    };
+    sim_check_note(c->check, now, "the coordinator has finished");
+    sim_check_finished(c->check, c->engine);
+    sim_cluster_coordinator_kill(c, false);
+}
+
+static void coordinator_poll(struct sim_cluster *c)
+{
+    uint64_t now = sim_net_now(c->net), peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    struct err err = {0};
+    while (c->transport->ops->recv(c->transport, 0, &peer, &lane, &data, &size) == STATUS_OK) {
+        struct msg m;
+        enum status status = msg_decode(&m, data, size, &err);
+        assert(status == STATUS_OK);
+        status = engine_on_message(c->engine, peer, lane, &m, now, &err);
+        if (coordinator_over(c, status, &err)) return;
+        sim_check_engine(c->check, c->engine, now);
+    }
+    enum status status = engine_tick(c->engine, now, &err);
+    if (coordinator_over(c, status, &err)) return;
+    sim_check_engine(c->check, c->engine, now);
+    if (engine_finished(c->engine)) {
+        coordinator_finish(c);
+        return;
+    }
+    uint64_t at = engine_next_deadline_us(c->engine);
+    if (at <= now) at = now + 100;
+    if (at == UINT64_MAX || (c->wake_us > now && c->wake_us <= at)) return;
+    c->wake_us = at;
+    sim_net_at(c->net, at, coordinator_woken, c, at);
+}
+
+void sim_cluster_coordinator_start(struct sim_cluster *c)
+{
+    assert(!c->engine);
+    uint64_t now = sim_net_now(c->net);
+    c->starts++;
+    c->dying = false;
+    c->wake_us = UINT64_MAX;
+    c->transport = sim_net_up(c->net, SIM_NET_LISTENER);
+    struct engine_options options = {
+        .config = &c->config, .entropy = c->entropy + c->starts, .rounds_told = sim_check_rounds_told(c->check)};
+    struct engine_io io = {.ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
+    struct err err = {0};
+    sim_check_note(c->check, now, "the coordinator starts");
+    enum status status = engine_create(&c->engine, &options, sim_store_store(c->store), &io, now, &err);
+    if (status != STATUS_OK) c->engine = NULL;
+    if (coordinator_over(c, status, &err)) return;
+    sim_check_engine_started(c->check, c->engine, now);
+    coordinator_poll(c);
+}
+
+void sim_cluster_coordinator_kill(struct sim_cluster *c, bool power)
+{
+    if (!c->finished)
+        sim_check_note(c->check, sim_net_now(c->net), "the coordinator is killed%s", power ? ", power cut" : "");
+    engine_destroy(c->engine);
+    c->engine = NULL;
+    c->dying = false;
+    c->die_in = 0;
+    if (!c->finished) sim_net_kill(c->net, SIM_NET_LISTENER);
+    sim_store_crash(c->store, power, sim_net_draw(c->net, UINT64_MAX));
+    sim_check_engine_stopped(c->check, power);
+}
+
+/* ---- hooks of the network and the checker ------------------------------------------------------------------------ */
+
+static void cluster_ready(void *ctx, int client)
+{
+    struct sim_cluster *c = ctx;
+    if (client == SIM_NET_LISTENER) {
+        if (c->engine) coordinator_poll(c);
+    } else {
+        sim_worker_ready(&c->workers[client]);
+    }
+}
+
+static int cluster_tap(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct sim_cluster *c = ctx;
+    return sim_check_message(c->check, sim_net_now(c->net), moment, client, to_client, m);
+}
+
+/* ---- faults by the clock ----------------------------------------------------------------------------------------- */
+
+static void fault_kill(void *ctx, uint64_t arg)
+{
+    struct sim_cluster *c = ctx;
+    int client = (int)(arg >> 1) - 1;
+    if (client == SIM_NET_LISTENER) {
+        if (c->engine) sim_cluster_coordinator_kill(c, arg & 1);
+    } else if (c->workers[client].up) {
+        sim_worker_kill(&c->workers[client]);
+    }
+}
+
+static void fault_start(void *ctx, uint64_t arg)
+{
+    struct sim_cluster *c = ctx;
+    int client = (int)arg - 1;
+    if (client == SIM_NET_LISTENER) {
+        if (!c->engine && !c->finished) sim_cluster_coordinator_start(c);
+    } else if (!c->workers[client].up && !sim_worker_ended(&c->workers[client])) {
+        sim_worker_start(&c->workers[client]);
+    }
+}
+
+void sim_cluster_kill_at(struct sim_cluster *c, uint64_t at_us, int client, bool power)
+{
+    sim_net_at(c->net, at_us, fault_kill, c, (uint64_t)(client + 1) << 1 | power);
+}
+
+static void fault_leave(void *ctx, uint64_t client)
+{
+    struct sim_worker *w = &((struct sim_cluster *)ctx)->workers[client];
+    if (w->up && !w->frozen) sim_worker_leave(w);
+}
+
+void sim_cluster_leave_at(struct sim_cluster *c, uint64_t at_us, int client)
+{
+    sim_net_at(c->net, at_us, fault_leave, c, (uint64_t)client);
+}
+
+void sim_cluster_start_at(struct sim_cluster *c, uint64_t at_us, int client)
+{
+    sim_net_at(c->net, at_us, fault_start, c, (uint64_t)(client + 1));
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
+
+static enum status cluster_config(struct sim_cluster *c, const char *const *settings, struct err *err)
+{
+    struct config_sources sources;
+    config_defaults(&c->config, &sources);
+    log_set_level(LOG_ERROR); /* what it says about a configuration is not of interest */
+    for (const char *const *s = small_config; *s; s++) TRY(config_set(&c->config, &sources, *s, CONFIG_FILE, err));
+    for (const char *const *s = settings; s && *s; s++) TRY(config_set(&c->config, &sources, *s, CONFIG_FLAG, err));
+    enum status status = config_resolve(&c->config, &sources, err);
+    log_set_level(LOG_INFO);
+    return status;
+}
+
+enum status sim_cluster_create(struct sim_cluster **c_p, const struct sim_cluster_setup *setup, struct err *err)
+{
+    struct sim_cluster *c = mem_alloc(1, sizeof(*c));
+    if (!c) return STATUS_NOMEM;
+    enum status status;
+    c->entropy = setup->seed << 16;
+    c->wake_us = c->revive_us = UINT64_MAX;
+    c->n_workers = setup->n_workers;
+    c->toy = (struct toy){
+        .seed = 77,
+        .train_samples = setup->train_samples ? setup->train_samples : 64,
+        .val_samples = 24,
+        .sample_tokens = 4, /* = model.block_size */
+        .n_tensors = setup->n_tensors ? setup->n_tensors : 6,
+        .scale = setup->scale ? setup->scale : 1,
+    };
+    TRY_GOTO(cluster_config(c, setup->config, err), err_cluster);
+    c->toy.seed = c->config.run.seed;
+    TRY_GOTO(sim_net_create(&c->net, setup->seed, setup->n_workers), err_cluster);
+    TRY_GOTO(sim_check_create(&c->check, setup->n_workers, &c->config, &c->toy, err), err_cluster);
+    TRY_GOTO(sim_store_create(&c->store, c->check, coordinator_alive, c), err_cluster);
+    sim_net_hooks(c->net, cluster_ready, cluster_tap, c);
+    for (int i = 0; i < c->n_workers; i++) {
+        sim_worker_init(&c->workers[i], c->net, c->check, &c->toy, i);
+        *sim_net_link(c->net, i) = (struct sim_net_link){.latency_us = 20000, .jitter_us = 2000};
+    }
+    *c_p = c;
+    return STATUS_OK;
+err_cluster:
+    sim_cluster_destroy(c);
+    return status;
+}
+
+void sim_cluster_destroy(struct sim_cluster *c)
+{
+    if (!c) return;
+    engine_destroy(c->engine);
+    for (int i = 0; i < c->n_workers && c->workers[i].net; i++) sim_worker_finish(&c->workers[i]);
+    sim_store_destroy(c->store);
+    sim_check_destroy(c->check);
+    sim_net_destroy(c->net);
+    mem_free(c);
+}
+
+/* Who could not reach the coordinator before it was gone will ask for ever. */
+static bool cluster_ended(const struct sim_cluster *c)
+{
+    bool all = true;
+    for (int i = 0; i < c->n_workers; i++) all = all && !c->workers[i].up;
+    return c->finished && (all || sim_net_now(c->net) > c->result.end_us + 30000000);
+}
+
+bool sim_cluster_run(struct sim_cluster *c, uint64_t until_us)
+{
+    while (!sim_check_failure(c->check) && !cluster_ended(c) && sim_net_step(c->net, until_us)) continue;
+    return !sim_check_failure(c->check) && cluster_ended(c) && c->result.done;
+}
+
+void sim_cluster_explain(struct sim_cluster *c, FILE *out)
+{
+    char text[WIRE_TEXT_MAX];
+    uint64_t now = sim_net_now(c->net);
+    sim_check_print(c->check, out);
+    if (c->engine)
+        fprintf(out, "  coordinator waits for: %s\n", engine_waiting(c->engine, text, sizeof(text)));
+    else
+        fprintf(out, "  coordinator is %s\n", c->finished ? "finished" : "down");
+    for (int i = 0; i < c->n_workers; i++) {
+        const struct sim_worker *w = &c->workers[i];
+        if (w->up)
+            fprintf(out, "  worker-%d: want %d, %s\n", i, outer_loop_want(w->loop), outer_loop_text(w->loop, now));
+        else
+            fprintf(out, "  worker-%d is down, said last: %s\n", i, w->last_text);
+    }
+    fprintf(out, "  virtual time %.3f s\n", (double)now / 1e6);
+}

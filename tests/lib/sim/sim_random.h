@@ -1,0 +1,35 @@
+/* Random runs of the simulated cluster: everything about run `seed` (method, codecs, links, speeds, who joins when,
+ * which faults strike when) follows from the seed. After some virtual time the faults stop; then the run has to end. */
+#ifndef TESTS_LIB_SIM_RANDOM_H
+#define TESTS_LIB_SIM_RANDOM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "tests/lib/sim/sim_cluster.h"
+
+struct sim_random_plan {
+    char text[512];   /* one line for people */
+    bool comparable;  /* must end at the theta of the same run without faults, unless a worker was evicted */
+};
+
+struct sim_random_outcome {
+    bool ended;
+    struct sim_cluster_result result;
+    struct sim_check_counts checks;
+    struct sim_net_counts net;
+    uint64_t kills;
+};
+
+enum sim_random_flags {
+    SIM_RANDOM_HARSH = 1, /* of another distribution: more workers, fragments, quorums, evictions, losses and faults */
+    SIM_RANDOM_CALM = 2,  /* the same run without any fault */
+    SIM_RANDOM_TRACE = 4, /* every event is printed */
+};
+
+/* Run seed `seed`; flags: enum sim_random_flags, or-ed. explain: where a failure is printed (NULL: nowhere). */
+enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct sim_random_plan *plan,
+                          struct sim_random_outcome *outcome) MUST_CHECK;
+
+#endif

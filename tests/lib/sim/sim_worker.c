@@ -1,0 +1,377 @@
+#include "tests/lib/sim/sim_worker.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "gpu/device.h"
+
+/* Enough for any message of the toy model. */
+static uint8_t encode_buffer[WIRE_HEADER + WIRE_BODY_MAX];
+
+enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, const struct msg *m)
+{
+    size_t size;
+    enum status status = msg_encode(m, encode_buffer, sizeof(encode_buffer), &size);
+    if (status != STATUS_OK) fprintf(stderr, "sim: %s does not encode: %s\n", msg_name(m->type), status_text(status));
+    assert(status == STATUS_OK && size == msg_encoded_size(m) && lane == msg_lane(m->type));
+    return t->ops->send(t, peer, lane, encode_buffer, size);
+}
+
+/* ---- what the outer loop asks of its owner ----------------------------------------------------------------------- */
+
+static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg *m)
+{
+    struct sim_worker *w = ctx;
+    if (m->type == MSG_CHUNK && m->chunk.offset + m->chunk.size == m->chunk.total && sim_disk_saving(&w->disk))
+        sim_check_fail(w->check, "worker-%d: all of a delta is sent before its state is saved", w->client);
+    return sim_send(w->transport, 0, lane, m);
+}
+
+static size_t worker_inner_parts(void *ctx, struct outer_part *parts, size_t cap)
+{
+    const struct sim_worker *w = ctx;
+    assert(cap >= 1);
+    parts[0] = (struct outer_part){w->velocity, w->layout.n_params * sizeof(float)};
+    return 1;
+}
+
+static enum status worker_inner_load(void *ctx, const uint8_t *data, size_t size)
+{
+    struct sim_worker *w = ctx;
+    size_t want = w->layout.n_params * sizeof(float);
+    if (size != 0 && size != want) return STATUS_MISMATCH;
+    memset(w->velocity, 0, want);
+    if (size) memcpy(w->velocity, data, size);
+    return STATUS_OK;
+}
+
+static enum status worker_on_config(void *ctx, const struct msg_config *m, struct outer_model *model, struct err *err)
+{
+    struct sim_worker *w = ctx;
+    struct config_sources sources;
+    assert(!w->built);
+    config_defaults(&w->config, &sources);
+    TRY(config_parse(&w->config, &sources, m->text, strlen(m->text), "CONFIG", CONFIG_COORDINATOR, err));
+    TRY(config_resolve(&w->config, &sources, err));
+    TRY(toy_layout(w->toy, &w->config, &w->layout));
+    w->built = true;
+    size_t n = w->layout.n_params;
+    w->theta = mem_alloc(n, sizeof(float));
+    w->anchor = mem_alloc(n, sizeof(float));
+    w->velocity = mem_alloc(n, sizeof(float));
+    w->gradient = mem_alloc(n, sizeof(double));
+    if (!w->theta || !w->anchor || !w->velocity || !w->gradient) return STATUS_NOMEM;
+    bool lossless = w->config.train.method == METHOD_DDP || codec_spec_lossless(w->config.codec.up);
+    if (w->client % 2 && !lossless) TRY(device_open("cpu", 1, &w->device, err));
+    *model = (struct outer_model){
+        .config = &w->config,
+        .layout = &w->layout,
+        .train_hash = 11,
+        .val_hash = 12,
+        .train_samples = w->toy->train_samples,
+        .val_samples = w->toy->val_samples,
+        .sample_tokens = w->toy->sample_tokens,
+        .ranks = 1,
+        .devices = "virtual",
+        .model_config = "{\"model_type\": \"toy\"}",
+        .inner = {w, worker_inner_parts, worker_inner_load},
+        .device = w->device,
+        .device_theta = w->theta,
+    };
+    return STATUS_OK;
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+static void worker_poll(struct sim_worker *w);
+
+/* Position of the n-th sample of an assignment. */
+static uint64_t task_position(const struct msg_assign *task, uint64_t n)
+{
+    for (uint32_t i = 0; i < task->n_ranges; i++) {
+        if (n < task->ranges[i].count) return task->ranges[i].start + n;
+        n -= task->ranges[i].count;
+    }
+    assert(!"an assignment has fewer samples than steps");
+    return 0;
+}
+
+static void worker_step(struct sim_worker *w)
+{
+    size_t n = w->layout.n_params;
+    uint64_t count = (uint64_t)w->config.train.batch_size * w->config.train.grad_accum;
+    memset(w->gradient, 0, n * sizeof(double));
+    for (uint64_t i = 0; i < count; i++)
+        w->loss += toy_gradient_add(w->toy, w->theta, n, task_position(&w->task, w->taken++), 1, w->gradient);
+    double position = w->task.step0 + w->step * w->task.step_rate;
+    double lr = 0.05 / (1.0 + position / 50.0);
+    for (size_t i = 0; i < n; i++) {
+        float g = (float)(w->gradient[i] / (double)count);
+        w->velocity[i] = 0.5f * w->velocity[i] + g;
+        if (w->config.train.method != METHOD_DDP) w->theta[i] -= (float)lr * w->velocity[i];
+    }
+    if (w->task.round == w->nan_round && w->step == 0) {
+        w->theta[n / 2] = NAN;
+        w->gradient[n / 2] = NAN;
+        w->nan_round = UINT64_MAX;
+    }
+    w->step++;
+}
+
+static void worker_delta(struct sim_worker *w)
+{
+    size_t n = w->layout.n_params;
+    uint64_t count = (uint64_t)w->config.train.batch_size * w->config.train.grad_accum;
+    if (w->config.train.method == METHOD_DDP)
+        for (size_t i = 0; i < n; i++) w->theta[i] = (float)(w->gradient[i] / (double)count);
+    struct outer_result result = {
+        .values = w->theta,
+        .tokens = w->taken * w->toy->sample_tokens,
+        .steps = w->step,
+        .loss_sum = w->loss,
+        .compute_us = w->step * w->step_us,
+    };
+    sim_check_worker_trained(w->check, w->client, &w->task, w->anchor, w->theta);
+    enum status status = outer_loop_train_done(w->loop, &result, sim_net_now(w->net));
+    if (status != STATUS_OK && status != STATUS_NONFINITE && outer_loop_want(w->loop) != OUTER_FAILED)
+        sim_check_fail(w->check, "worker-%d: train_done says %s but the loop goes on", w->client, status_text(status));
+}
+
+/* arg: life of the worker and what was begun, so that a killed or revoked computation leaves no trace. */
+static void worker_computed(void *ctx, uint64_t life)
+{
+    struct sim_worker *w = ctx;
+    if (life != w->life || !w->up || w->busy == SIM_WORKER_IDLE) return;
+    if (w->frozen) { /* it computes on when it is let go */
+        sim_net_at(w->net, sim_net_now(w->net) + w->step_us, worker_computed, w, life);
+        return;
+    }
+    if (w->busy == SIM_WORKER_EVALUATES) {
+        w->busy = SIM_WORKER_IDLE;
+        double loss = toy_val_loss(w->toy, w->anchor, w->layout.n_params, w->eval.start, w->eval.count);
+        outer_loop_eval_done(w->loop, loss, w->eval.count * w->toy->sample_tokens, sim_net_now(w->net));
+    } else {
+        worker_step(w);
+        outer_loop_train_step(w->loop, w->step, w->step_us);
+        if (w->lazy) worker_poll(w);
+        if (!w->up || life != w->life) return;
+        if (w->busy != SIM_WORKER_TRAINS) return;
+        if (w->step == w->task.steps) {
+            w->busy = SIM_WORKER_IDLE;
+            worker_delta(w);
+        } else {
+            sim_net_at(w->net, sim_net_now(w->net) + w->step_us, worker_computed, w, life);
+        }
+    }
+    worker_poll(w);
+}
+
+static void worker_begin(struct sim_worker *w, enum outer_want want)
+{
+    uint64_t now = sim_net_now(w->net);
+    size_t bytes = w->layout.n_params * sizeof(float);
+    memcpy(w->anchor, outer_loop_params(w->loop), bytes);
+    memcpy(w->theta, w->anchor, bytes);
+    w->life++; /* events of a revoked computation are void */
+    if (want == OUTER_EVAL) {
+        w->eval = *outer_loop_evaluation(w->loop);
+        sim_check_worker_evaluates(w->check, w->client, &w->eval, w->anchor);
+        outer_loop_eval_begin(w->loop, now);
+        w->busy = SIM_WORKER_EVALUATES;
+        sim_net_at(w->net, now + w->eval_us, worker_computed, w, w->life);
+        return;
+    }
+    w->task = *outer_loop_assignment(w->loop);
+    outer_loop_train_begin(w->loop, now);
+    w->busy = SIM_WORKER_TRAINS;
+    w->step = 0;
+    w->taken = 0;
+    w->loss = 0.0;
+    sim_net_at(w->net, now + w->step_us, worker_computed, w, w->life);
+}
+
+/* ---- the event loop ---------------------------------------------------------------------------------------------- */
+
+static void worker_woken(void *ctx, uint64_t at_us)
+{
+    struct sim_worker *w = ctx;
+    if (!w->up || w->wake_us != at_us) return;
+    w->wake_us = UINT64_MAX;
+    worker_poll(w);
+}
+
+static void worker_sleep(struct sim_worker *w)
+{
+    uint64_t now = sim_net_now(w->net);
+    uint64_t loop = outer_loop_deadline_us(w->loop), pulse = heartbeat_deadline_us(outer_loop_heartbeat(w->loop));
+    uint64_t at = loop < pulse ? loop : pulse;
+    if (at <= now) at = now + 100; /* a deadline that has passed: nothing could be done about it just now */
+    if (at == UINT64_MAX || (w->wake_us > now && w->wake_us <= at)) return;
+    w->wake_us = at;
+    sim_net_at(w->net, at, worker_woken, w, at);
+}
+
+static void worker_exit(struct sim_worker *w, enum outer_want want)
+{
+    w->last_want = want;
+    snprintf(w->last_text, sizeof(w->last_text), "%s", outer_loop_text(w->loop, sim_net_now(w->net)));
+    sim_check_note(w->check, sim_net_now(w->net), "worker-%d ends: %s", w->client, w->last_text);
+    w->up = false; /* the transport stays: what was queued is flushed */
+}
+
+static void worker_receive(struct sim_worker *w)
+{
+    uint64_t now = sim_net_now(w->net), peer;
+    enum wire_lane lane;
+    const uint8_t *data;
+    size_t size;
+    while (w->transport->ops->recv(w->transport, 0, &peer, &lane, &data, &size) == STATUS_OK) {
+        struct msg m;
+        struct err err;
+        enum status status = msg_decode(&m, data, size, &err);
+        assert(status == STATUS_OK);
+        heartbeat_heard(outer_loop_heartbeat(w->loop), &m, now);
+        outer_loop_on_message(w->loop, lane, &m, now);
+    }
+}
+
+static void worker_poll(struct sim_worker *w)
+{
+    if (!w->up || w->frozen) return;
+    uint64_t now = sim_net_now(w->net);
+    worker_receive(w);
+    outer_loop_tick(w->loop, now);
+    struct msg beat;
+    while (heartbeat_take(outer_loop_heartbeat(w->loop), now, &beat)) (void)sim_send(w->transport, 0, WIRE_CONTROL, &beat);
+    enum outer_want want = outer_loop_want(w->loop);
+    if (w->busy == SIM_WORKER_TRAINS && want != OUTER_TRAIN) w->busy = SIM_WORKER_IDLE; /* revoked */
+    if (w->busy == SIM_WORKER_EVALUATES && want != OUTER_EVAL) w->busy = SIM_WORKER_IDLE;
+    sim_check_worker(w->check, w->client, w->loop, want, now);
+    if (want == OUTER_DONE || want == OUTER_FAILED) {
+        worker_exit(w, want);
+        return;
+    }
+    if (w->busy == SIM_WORKER_IDLE && (want == OUTER_TRAIN || want == OUTER_EVAL)) {
+        worker_begin(w, want);
+        while (heartbeat_take(outer_loop_heartbeat(w->loop), now, &beat)) (void)sim_send(w->transport, 0, WIRE_CONTROL, &beat);
+    }
+    worker_sleep(w);
+}
+
+void sim_worker_ready(struct sim_worker *w)
+{
+    if (!w->up || w->frozen || (w->lazy && w->busy == SIM_WORKER_TRAINS)) return;
+    worker_poll(w);
+}
+
+/* ---- life and death ---------------------------------------------------------------------------------------------- */
+
+void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy, int client)
+{
+    *w = (struct sim_worker){
+        .net = net,
+        .check = check,
+        .toy = toy,
+        .client = client,
+        .step_us = 100000,
+        .eval_us = 50000,
+        .nan_round = UINT64_MAX,
+        .wake_us = UINT64_MAX,
+        .disk = {.net = net, .check = check, .client = client, .save_us = 100000},
+    };
+}
+
+static void worker_unload(struct sim_worker *w)
+{
+    outer_loop_destroy(w->loop);
+    device_close(w->device);
+    w->loop = NULL;
+    w->device = NULL;
+    if (w->built) layout_finish(&w->layout);
+    w->built = false;
+    mem_free(w->theta);
+    mem_free(w->anchor);
+    mem_free(w->velocity);
+    mem_free(w->gradient);
+    w->theta = w->anchor = w->velocity = NULL;
+    w->gradient = NULL;
+    w->busy = SIM_WORKER_IDLE;
+}
+
+void sim_worker_finish(struct sim_worker *w)
+{
+    sim_worker_kill(w);
+    sim_worker_forget(w);
+}
+
+void sim_worker_start(struct sim_worker *w)
+{
+    assert(!w->up);
+    worker_unload(w);
+    w->life++;
+    w->frozen = false;
+    w->wake_us = UINT64_MAX;
+    sim_net_kill(w->net, w->client); /* the process before, if it ended by itself */
+    w->transport = sim_net_up(w->net, w->client);
+    struct outer_setup setup = {
+        .io_ctx = w,
+        .send = worker_send,
+        .host_ctx = w,
+        .on_config = worker_on_config,
+        .storage_ctx = &w->disk,
+        .save_begin = sim_disk_save_begin,
+        .save_poll = sim_disk_save_poll,
+        .load = sim_disk_load,
+        .release = sim_disk_release,
+    };
+    snprintf(setup.name, sizeof(setup.name), "worker-%d", w->client);
+    for (int i = 0; i < WIRE_UUID; i++) setup.uuid[i] = (uint8_t)(17 * w->client + i + 1 + 97 * w->stranger);
+    sim_check_worker_started(w->check, w->client);
+    sim_check_note(w->check, sim_net_now(w->net), "worker-%d starts", w->client);
+    enum status status = outer_loop_create(&w->loop, &setup, sim_net_now(w->net));
+    assert(status == STATUS_OK);
+    w->up = true;
+    worker_poll(w);
+}
+
+void sim_worker_kill(struct sim_worker *w)
+{
+    if (w->up) sim_check_note(w->check, sim_net_now(w->net), "worker-%d is killed", w->client);
+    w->up = false;
+    w->life++;
+    sim_net_kill(w->net, w->client);
+    sim_disk_killed(&w->disk);
+    worker_unload(w);
+}
+
+void sim_worker_leave(struct sim_worker *w)
+{
+    sim_check_note(w->check, sim_net_now(w->net), "worker-%d is told to stop", w->client);
+    outer_loop_leave(w->loop, "stopped", sim_net_now(w->net));
+    w->up = false; /* the transport stays: what was queued is flushed */
+    w->life++;
+    worker_unload(w);
+}
+
+void sim_worker_freeze(struct sim_worker *w, bool frozen)
+{
+    sim_check_note(w->check, sim_net_now(w->net), "worker-%d is %s", w->client, frozen ? "stopped" : "let go");
+    w->frozen = frozen;
+    if (!frozen) sim_worker_ready(w);
+    if (!frozen && w->up) worker_sleep(w);
+}
+
+void sim_worker_forget(struct sim_worker *w)
+{
+    sim_disk_wipe(&w->disk);
+    w->stranger++;
+}
+
+bool sim_worker_ended(const struct sim_worker *w)
+{
+    return !w->up && w->loop;
+}

@@ -1,0 +1,71 @@
+#include "worker/outer/delta_host.h"
+
+#include <math.h>
+
+#include "common/base/pool.h"
+#include "common/base/sum_squares.h"
+#include "compress/codec_simd.h"
+
+struct difference {
+    const float *base, *values;
+    float *out; /* NULL: only its squared norm is wanted */
+};
+
+/* The pseudo-gradient, subtracted in double precision and rounded once; its squared norm. */
+static double subtract_block(void *ctx, size_t at, size_t n)
+{
+    const struct difference *d = ctx;
+    const float *base = d->base + at, *values = d->values + at;
+    float *restrict out = d->out ? d->out + at : NULL;
+    double lane[SUM_LANES] = {0};
+    size_t whole = n / SUM_LANES * SUM_LANES;
+    for (size_t i = 0; i < whole; i += SUM_LANES)
+        for (size_t k = 0; k < SUM_LANES; k++) {
+            double x = (double)base[i + k] - (double)values[i + k];
+            lane[k] += x * x;
+            if (out) out[i + k] = (float)x;
+        }
+    for (size_t i = whole; i < n; i++) {
+        double x = (double)base[i] - (double)values[i];
+        lane[i - whole] += x * x;
+        if (out) out[i] = (float)x;
+    }
+    return sum_lanes(lane);
+}
+
+static double subtract(struct pool *pool, const float *base, const float *values, float *out, size_t n)
+{
+    struct difference d = {base, values, out};
+    return sum_by_blocks(pool, n, subtract_block, &d);
+}
+
+double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out,
+                    size_t n)
+{
+    if (form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract(pool, base, values, out, n));
+    pool_copy(pool, out, values, n * sizeof *out);
+    return sqrt(form == DELTA_GRADIENT ? sum_squares(pool, values, n) : subtract(pool, base, values, NULL, n));
+}
+
+struct looking {
+    const float *values;
+    size_t n;
+    bool bad[POOL_THREADS_MAX]; /* by thread: something is not finite */
+};
+
+static void look_at_share(void *ctx, int thread, int threads)
+{
+    struct looking *l = ctx;
+    size_t at, end;
+    pool_share(l->n, SUM_BLOCK, thread, threads, &at, &end);
+    l->bad[thread] = codec_first_nonfinite(l->values + at, end - at) < end - at;
+}
+
+bool delta_host_finite(struct pool *pool, const float *values, size_t n)
+{
+    struct looking l = {.values = values, .n = n};
+    bool bad = false;
+    pool_run_if(pool, n > SUM_BLOCK, look_at_share, &l);
+    for (int i = 0; i < POOL_THREADS_MAX; i++) bad = bad || l.bad[i];
+    return !bad;
+}

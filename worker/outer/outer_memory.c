@@ -1,0 +1,92 @@
+#include "worker/outer/outer_memory.h"
+
+#include <string.h>
+
+#include "common/config/codec_spec.h"
+#include "compress/codec.h"
+#include "compress/relay.h"
+#include "wire/msg.h"
+#include "wire/object.h"
+#include "worker/outer/delta_device.h"
+
+/* Beside theta: what an update says of the deltas that it names, in each fragment's object and once read. */
+enum { OBJECT_BYTES = WIRE_NAMED_MAX * 24, READ_BYTES = WIRE_NAMED_MAX * sizeof(struct update_named) };
+/* And where updates are relayed deltas: these, and what each weighs. */
+enum { MERGE_BYTES = WIRE_NAMED_MAX * (sizeof(struct merge_delta) + sizeof(uint64_t)) };
+
+/* Tables of pieces of both ways, and *numbers_p: room for the larger numbers. shape: up's. */
+static uint64_t table_bytes(const struct codec *up, const struct codec *down, const struct delta_format *shape,
+                            uint64_t *numbers_p)
+{
+    struct quantized_delta unused;
+    struct delta_format other;
+    uint64_t numbers = delta_format_lay_out(shape, NULL, &unused), pieces = shape->n_pieces, room;
+    if (delta_device_takes(down, &other)) {
+        room = delta_format_lay_out(&other, NULL, &unused);
+        if (strcmp(codec_spec(up), codec_spec(down)) != 0) pieces += other.n_pieces;
+        if (room > numbers) numbers = room;
+    }
+    *numbers_p = numbers;
+    return pieces * sizeof(struct piece_range);
+}
+
+/* The update of a fragment while it is put together: in the run's codec, or the deltas themselves. relayed: of how many
+ * workers; 0: never. */
+static uint64_t update_bytes(const struct codec *up, const struct codec *down, uint32_t relayed)
+{
+    uint64_t coded = down ? codec_bound(down) : 0, deltas = relayed * (uint64_t)(codec_bound(up) + relay_head_size(1));
+    return OBJECT_BYTES + (coded > deltas ? coded : deltas);
+}
+
+/* What one fragment's codecs and buffers take of the host, and its numbers of the device; *device is false from then on
+ * if the codec has no form for devices. */
+static enum status add_fragment(struct replica_outer *o, const struct config *config, const struct layout *layout,
+                                uint32_t i, uint32_t relayed, size_t *part_max, bool *device,
+                                struct err *err)
+{
+    struct codec *up = NULL, *down = NULL;
+    struct delta_format shape;
+    char spec[CODEC_SPEC_MAX];
+    enum status status = codec_describe_for_fragment(&up, config_up_spec(config, i), layout, i, err);
+    config_down_spec(config, i, spec);
+    if (status == STATUS_OK && spec[0]) status = codec_describe_for_fragment(&down, spec, layout, i, err);
+    if (status == STATUS_OK) {
+        o->host.messages += codec_memory(up) + codec_bound(up) + update_bytes(up, down, relayed);
+        if (down) o->host.messages += codec_memory(down);
+        if (relayed && merge_part_max(up) > *part_max) *part_max = merge_part_max(up);
+        *device = *device && codec_delta_format(up, &shape, NULL);
+        if (*device) {
+            uint64_t numbers, tables = table_bytes(up, down, &shape, &numbers);
+            o->device.messages += tables + numbers;
+            o->pinned += numbers;
+        }
+    }
+    codec_destroy(up);
+    codec_destroy(down);
+    return status;
+}
+
+enum status outer_memory_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
+                        uint32_t workers, struct err *err)
+{
+    uint64_t theta = layout->n_params * sizeof(float), largest = 0;
+    bool feedback = config_error_feedback(config, config->codec.up);
+    bool device = config->train.method != METHOD_DDP && !codec_spec_lossless(config->codec.up);
+    bool relays = config_may_relay(config);
+    uint32_t relayed = !relays ? 0 : workers ? workers : 1;
+    size_t part_max = 0;
+    *out = (struct replica_outer){.device.optional = true};
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
+        TRY(add_fragment(out, config, layout, i, relayed, &part_max, &device, err));
+    }
+    out->base = config->train.method == METHOD_ASYNC ? theta : 0;
+    out->host.anchor = theta + out->base;
+    out->host.residual = feedback ? theta : 0;
+    out->host.messages += largest * sizeof(float) + READ_BYTES;
+    if (relays) out->host.messages += MERGE_BYTES + 2 * part_max * sizeof(float); /* merger_init */
+    out->device.anchor = device ? theta : 0;
+    out->device.residual = device && feedback ? 2 * theta : 0;
+    if (!device) out->device.messages = out->pinned = 0;
+    return STATUS_OK;
+}
