@@ -57,8 +57,7 @@ enum status child_log_open(struct child *child, const char *logs, struct err *er
     if (snprintf(path, sizeof path, "%s/%s.log", logs, child->name) >= (int)sizeof path)
         return err_set(err, STATUS_LIMIT, "the path %s is too long for a run folder", logs);
     child->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (child->log_fd < 0)
-        return err_set(err, STATUS_IO, "cannot write the log %s: %s", path, strerror(errno));
+    if (child->log_fd < 0) return err_set(err, STATUS_IO, "cannot write the log %s: %s", path, strerror(errno));
     return STATUS_OK;
 }
 

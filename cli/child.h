@@ -15,7 +15,7 @@
 enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
 
 enum child_state {
-    CHILD_IDLE,    /* not started yet */
+    CHILD_IDLE, /* not started yet */
     CHILD_RUNNING,
     CHILD_BACKOFF, /* died, will be started again at restart_at_us */
     CHILD_ENDED,   /* will not be started again; code says how it ended */

@@ -31,8 +31,7 @@ int cmd_config(int argc, char **argv)
     }
     if (status == STATUS_OK && strcmp(o.args[0], "print"))
         status = err_set(&err, STATUS_INVALID, "unknown word '%s': usage is atoll config %s", o.args[0], o.usage);
-    if (status == STATUS_OK)
-        status = settings_read(&config, &sources, o.n_args > 1 ? o.args[1] : NULL, &o, &err);
+    if (status == STATUS_OK) status = settings_read(&config, &sources, o.n_args > 1 ? o.args[1] : NULL, &o, &err);
     if (status != STATUS_OK) return options_fail("atoll", &err);
     settings_warn(&config, &sources);
     config_print(&config, &sources, stdout);

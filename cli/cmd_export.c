@@ -5,12 +5,12 @@
 
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
-#include "common/os/fileio.h"
-#include "common/tensor/hf_files.h"
-#include "common/tensor/hf_folder.h"
-#include "common/os/interrupt.h"
 #include "common/base/mem.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
+#include "common/os/interrupt.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
 #include "worker/model/model.h"
 
 /* The layout config.json describes. */
@@ -34,8 +34,9 @@ static enum status copy_model(const struct layout *layout, const char *from, con
     size_t size;
     enum status status = STATUS_OK;
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
-    if (!theta) return err_set(err, STATUS_NOMEM, "out of memory: the model has %llu parameters",
-                               (unsigned long long)layout->n_params);
+    if (!theta)
+        return err_set(err, STATUS_NOMEM, "out of memory: the model has %llu parameters",
+                       (unsigned long long)layout->n_params);
     TRY_GOTO(hf_folder_load(from, layout, theta, err), out);
     TRY_GOTO(run_path(path, sizeof path, from, "config.json", err), out);
     TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
@@ -52,25 +53,22 @@ out:
     return status;
 }
 
-static enum status export(const char *source, const char *target, struct err *err)
-{
-    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX];
-    struct layout layout;
+static enum status export(const char *source, const char *target, struct err *err) {
+    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX]; struct layout layout;
     TRY(run_folder_name(out, sizeof out, target, err));
     TRY(run_checkpoint(source, folder, sizeof folder, err));
     struct stat st;
     if (!lstat(out, &st) && S_ISLNK(st.st_mode)) /* the folder is renamed into place */
-        return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
-    if (!run_folder_empty(out))
-        return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
+    return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
+    if (!run_folder_empty(out)) return err_set(err, STATUS_EXISTS,
+                                               "%s exists and is not empty: name a new folder, or remove it", out);
     layout_init(&layout);
     size_t there = dir_there(out);
     enum status status = layout_of_folder(&layout, folder, err);
     if (status == STATUS_OK) status = copy_model(&layout, folder, out, err);
     if (status != STATUS_OK) dir_unmake(out, there);
-    if (status == STATUS_OK)
-        printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors,
-               (unsigned long long)layout.n_params, folder);
+    if (status == STATUS_OK) printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors,
+                                    (unsigned long long)layout.n_params, folder);
     layout_finish(&layout);
     return status;
 }

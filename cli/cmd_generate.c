@@ -4,8 +4,8 @@
 
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
-#include "common/os/fileio.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
 #include "worker/model/generate_text.h"
 
 static bool emit(void *ctx, const char *text, size_t size)

@@ -17,13 +17,13 @@
 #include "cli/prepare_input.h"
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/json_file.h"
-#include "common/base/log.h"
-#include "common/base/mem.h"
-#include "common/config/options.h"
-#include "common/base/rng.h"
 #include "common/tensor/tokens.h"
 
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };

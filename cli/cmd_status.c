@@ -11,18 +11,18 @@
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/clock.h"
-#include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
 #include "wire/transport.h"
 
 enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_AFAR_S = 1, ADDRESS_MAX = 1024 };
 
 struct question {
-    const char *run; /* the folder asked about; NULL: an address */
+    const char *run;                /* the folder asked about; NULL: an address */
     char run_id[2 * WIRE_UUID + 1]; /* of the run it holds; "": not known */
-    double timeout_s; /* NAN: not given */
+    double timeout_s;               /* NAN: not given */
     bool raw;
 };
 
@@ -45,8 +45,10 @@ static enum status check_run(const struct question *q, const char *address, cons
     json_t *root = json_loads(json, 0, NULL);
     enum status status = STATUS_OK;
     if (q->run_id[0] && !json_unpack(root, "{s:s, s:s}", "run_id", &id, "run", &name) && strcmp(id, q->run_id) != 0)
-        status = err_set(err, STATUS_MISMATCH, "the coordinator of %s is not running: its address %s now serves "
-                         "another run, %s", q->run, address, name);
+        status = err_set(err, STATUS_MISMATCH,
+                         "the coordinator of %s is not running: its address %s now serves "
+                         "another run, %s",
+                         q->run, address, name);
     json_decref(root);
     return status;
 }
@@ -76,8 +78,10 @@ static enum status ask(struct transport *t, const char *address, const struct qu
         if (answer.type == MSG_REFUSE)
             return err_set(err, STATUS_REFUSED, "the coordinator at %s refused: %s", address, answer.refuse.text);
     }
-    return err_set(err, STATUS_CLOSED, "no answer from %s within %g s: is the coordinator running there, its port open "
-                   "in the firewall, and is this its whole join line?", address, q->timeout_s);
+    return err_set(err, STATUS_CLOSED,
+                   "no answer from %s within %g s: is the coordinator running there, its port open "
+                   "in the firewall, and is this its whole join line?",
+                   address, q->timeout_s);
 }
 
 static enum status status_of_address(const char *address, const struct question *q, struct err *err)
@@ -122,24 +126,32 @@ static enum status tell_stopped(const struct question *q, const char *program, s
         if (!json_dumpf(round, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17))) putchar('\n');
     }
     json_decref(round);
-    return err_set(err, STATUS_CLOSED, "the run in %s is neither running nor finished, %s: %s with --dir %s continues "
-                   "it", q->run, far, program, q->run);
+    return err_set(err, STATUS_CLOSED,
+                   "the run in %s is neither running nor finished, %s: %s with --dir %s continues "
+                   "it",
+                   q->run, far, program, q->run);
 }
 
 /* No coordinator answered, and the run is not over. `here`: one has it. */
 static enum status why_nothing(const struct question *q, bool here, bool asked, struct err *err)
 {
     if (here && asked)
-        return err_set(err, STATUS_CLOSED, "a coordinator serves %s and does not answer within %g s: it is busy, "
-                       "stopped, or not reached from here; ask again", q->run, q->timeout_s);
+        return err_set(err, STATUS_CLOSED,
+                       "a coordinator serves %s and does not answer within %g s: it is busy, "
+                       "stopped, or not reached from here; ask again",
+                       q->run, q->timeout_s);
     if (here) return err_set(err, STATUS_CLOSED, "a coordinator of %s is starting: ask again", q->run);
     if (held(q->run, "launch.lock"))
-        return err_set(err, STATUS_CLOSED, "atoll launch is at work in %s, and its coordinator is not there right now: "
-                       "ask again", q->run);
+        return err_set(err, STATUS_CLOSED,
+                       "atoll launch is at work in %s, and its coordinator is not there right now: "
+                       "ask again",
+                       q->run);
     if (holds(q->run, "launch.lock")) return tell_stopped(q, "atoll launch", err);
     if (holds(q->run, "lock")) return tell_stopped(q, "atoll-coordinator", err);
-    return err_set(err, STATUS_NOTFOUND, "%s holds no run: give the folder that was a run's --dir, or an address "
-                   "tcp://HOST:PORT", q->run);
+    return err_set(err, STATUS_NOTFOUND,
+                   "%s holds no run: give the folder that was a run's --dir, or an address "
+                   "tcp://HOST:PORT",
+                   q->run);
 }
 
 static enum status show_summary(const char *path, bool raw, struct err *err)
@@ -172,8 +184,10 @@ static enum status status_of_run(struct question *q, struct err *err)
     char address[ADDRESS_MAX], path[FILEIO_PATH_MAX];
     struct stat st;
     if (stat(q->run, &st))
-        return errno == ENOENT ? err_set(err, STATUS_NOTFOUND, "there is no run folder %s: give one, or an address "
-                                         "tcp://HOST:PORT", q->run)
+        return errno == ENOENT ? err_set(err, STATUS_NOTFOUND,
+                                         "there is no run folder %s: give one, or an address "
+                                         "tcp://HOST:PORT",
+                                         q->run)
                                : err_set(err, STATUS_IO, "cannot look at %s: %s", q->run, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run folder, or an address tcp://HOST:PORT", q->run);

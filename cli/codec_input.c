@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/os/fileio.h"
 #include "common/tensor/safetensors.h"
 #include "compress/codec_simd.h"
 

@@ -25,7 +25,8 @@ static void print_scalars(json_t *object, const char *indent, FILE *out)
     const char *key;
     json_t *value;
     char text[CELL_MAX];
-    json_object_foreach(object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         if (json_is_object(value)) {
             fprintf(out, "%s%s\n", indent, key);
             print_scalars(value, "  ", out);
@@ -43,11 +44,13 @@ static void print_rows(const char *name, json_t *rows, FILE *out)
     json_t *value, *row;
     size_t i;
     char text[CELL_MAX];
-    json_object_foreach(json_array_get(rows, 0), key, value) {
+    json_object_foreach(json_array_get(rows, 0), key, value)
+    {
         if (n == COLUMNS_MAX) break;
         keys[n] = key;
         widths[n] = (int)strlen(key);
-        json_array_foreach(rows, i, row) {
+        json_array_foreach(rows, i, row)
+        {
             int width = (int)strlen(cell(json_object_get(row, key), text));
             if (width > widths[n]) widths[n] = width;
         }
@@ -56,7 +59,8 @@ static void print_rows(const char *name, json_t *rows, FILE *out)
     fprintf(out, "\n%s\n", name);
     for (int c = 0; c < n; c++) fprintf(out, "  %-*s", widths[c], keys[c]);
     fprintf(out, "\n");
-    json_array_foreach(rows, i, row) {
+    json_array_foreach(rows, i, row)
+    {
         for (int c = 0; c < n; c++) {
             value = json_object_get(row, keys[c]);
             fprintf(out, "  %*s", json_is_number(value) ? widths[c] : -widths[c], cell(value, text));
@@ -77,7 +81,8 @@ enum status json_table_print(const char *text, const char *where, FILE *out, str
                        root ? "it is something else" : error.text);
     }
     print_scalars(root, "", out);
-    json_object_foreach(root, key, value) {
+    json_object_foreach(root, key, value)
+    {
         if (!json_is_array(value) || !json_array_size(value)) continue;
         if (json_is_object(json_array_get(value, 0))) {
             print_rows(key, value, out);

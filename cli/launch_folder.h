@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/os/fileio.h"
-#include "common/base/status.h"
 
 struct launch_folder {
     const char *dir, *resume;       /* --dir and --resume; borrowed */

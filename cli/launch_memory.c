@@ -8,8 +8,8 @@
 #include "common/tensor/layout.h"
 #include "coordinator/outer/outer_state.h"
 #include "wire/backlog.h"
-#include "worker/replica/memory_plan.h"
 #include "worker/model/model.h"
+#include "worker/replica/memory_plan.h"
 
 /* Its numbers, and the most it queues for all workers together. */
 static enum status coordinator_bytes(uint64_t *bytes, const struct config *config, uint32_t workers)

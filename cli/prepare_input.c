@@ -10,9 +10,9 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 static bool ends_with(const char *path, const char *ending)
 {
@@ -158,8 +158,8 @@ static enum status each_line(const char *path, size_t number, const char *line, 
     json_t *text = json_object_get(object, "text");
     enum status status = STATUS_OK;
     if (!json_is_string(text))
-        status = err_set(err, STATUS_INVALID, "%s line %zu has no string \"text\": write {\"text\": \"...\"}", path,
-                         number);
+        status =
+            err_set(err, STATUS_INVALID, "%s line %zu has no string \"text\": write {\"text\": \"...\"}", path, number);
     else if (json_string_length(text) && fn)
         status = fn(ctx, json_string_value(text), json_string_length(text), err);
     json_decref(object);

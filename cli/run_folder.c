@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 enum { LINE_FILE_MAX = 65536, METRICS_TAIL_MAX = 4 << 20 };
 

@@ -14,18 +14,18 @@
 #include "cli/run_folder.h"
 #include "cli/terminal.h"
 #include "common/base/clock.h"
-#include "common/os/fileio.h"
-#include "common/os/interrupt.h"
 #include "common/base/mem.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
+#include "common/os/interrupt.h"
 #include "common/os/std_streams.h"
 
 enum {
     BACKOFF_FIRST_MS = 250,
     BACKOFF_MAX_MS = 10000,
-    SHORT_LIFE_MS = 5000,     /* a failure so soon after the start counts as one more in a row */
+    SHORT_LIFE_MS = 5000, /* a failure so soon after the start counts as one more in a row */
     HOPELESS_FAILURES = 3,
-    FOLLOW_MS = 30000,        /* workers' time to end after the coordinator did */
+    FOLLOW_MS = 30000, /* workers' time to end after the coordinator did */
     ADDRESS_POLL_MS = 20,
 };
 

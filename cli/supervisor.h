@@ -37,17 +37,17 @@ struct supervisor {
     uint64_t restarts;        /* of this launch */
     uint64_t worker_restarts; /* of the run: those before are the caller's to set */
     int exit_code;
-    bool finished; /* the coordinator ended with 0: the run is complete */
+    bool finished;                       /* the coordinator ended with 0: the run is complete */
     char failure[CHILD_ERROR_MAX + 128]; /* the first child given up, and why; empty: none was */
 
     /* Inside. */
     int signal_fd;
     char address[SUPERVISOR_ADDRESS_MAX];
-    bool stopping;          /* nothing is restarted any more */
-    bool asked;             /* the user asked to stop */
-    uint64_t asked_us;      /* when */
-    uint64_t kill_at_us;    /* when stopping: SIGTERM has had its time */
-    uint64_t term_at_us;    /* after the coordinator's end: workers had theirs; 0: not set */
+    bool stopping;       /* nothing is restarted any more */
+    bool asked;          /* the user asked to stop */
+    uint64_t asked_us;   /* when */
+    uint64_t kill_at_us; /* when stopping: SIGTERM has had its time */
+    uint64_t term_at_us; /* after the coordinator's end: workers had theirs; 0: not set */
 };
 
 /* Block the signals it will read, before anything is started. */

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/tensor/layout.h"
 #include "compress/codec_chain.h"
 #include "compress/codec_simd.h"
 #include "compress/payload_entropy.h"
@@ -73,8 +73,10 @@ static enum status build(struct codec *codec, const char *spec, const struct cod
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
     arena_finish(&codec->arena);
-    return err_set(err, status, "codec \"%.64s\": a fragment of %zu values is too large for it: cut the "
-                   "model into more (train.fragments), or take another codec", spec, value->n);
+    return err_set(err, status,
+                   "codec \"%.64s\": a fragment of %zu values is too large for it: cut the "
+                   "model into more (train.fragments), or take another codec",
+                   spec, value->n);
 }
 
 static enum status create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
@@ -181,7 +183,7 @@ float codec_feedback_decay(const struct codec *codec)
 struct encoding {
     const struct codec *codec;
     const float *x;
-    uint8_t *payload; /* of the value stage; NULL: only look for what is not finite */
+    uint8_t *payload;             /* of the value stage; NULL: only look for what is not finite */
     size_t bad[POOL_THREADS_MAX]; /* by thread, whose shares follow each other: the first such value; n: none */
 };
 
@@ -275,7 +277,7 @@ bool codec_delta_format(const struct codec *codec, struct delta_format *shape, s
 }
 
 enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
-                                size_t *size_p)
+                                   size_t *size_p)
 {
     struct delta_format shape;
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;

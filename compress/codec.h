@@ -14,9 +14,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/base/status.h"
 #include "common/config/codec_spec.h"
 #include "common/tensor/delta_format.h"
-#include "common/base/status.h"
 
 struct layout;
 struct pool;
@@ -134,7 +134,8 @@ bool codec_sparse(const struct codec *codec);
 
 /* ---- numbers made elsewhere -----------------------------------------------------------------------------------------
  *
- * The costly half of encoding, choosing and quantizing, may be a device's (common/tensor/delta_format.h); bytes are made here. */
+ * The costly half of encoding, choosing and quantizing, may be a device's (common/tensor/delta_format.h); bytes are
+ * made here. */
 
 /* How the codec cuts its fragment: *shape, and the table [shape->n_pieces] where `pieces` is not NULL. False: the value
  * stage has no such form. */
@@ -142,7 +143,7 @@ bool codec_delta_format(const struct codec *codec, struct delta_format *shape, s
 /* The payload of these numbers: byte for byte what codec_encode makes of the floats that they were made of. INVALID
  * where codec_delta_format is false, NONFINITE where a piece is bad, CORRUPT for numbers that no floats give, LIMIT. */
 enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
-                                size_t *size_p) MUST_CHECK;
+                                   size_t *size_p) MUST_CHECK;
 
 /* The numbers of a payload, for a device that adds what they stand for (device.h, delta_add): those that encode made it
  * of, but for `square`. `room`: as many bytes as delta_format_lay_out says. INVALID as above; CORRUPT or NONFINITE as

@@ -157,8 +157,12 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
 static void int8_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     size_t block = ctx->param[0];
-    *shape = (struct delta_format){.kind = PIECE_INT8, .n_values = ctx->n, .n_pieces = n_blocks(ctx), .n_bytes = ctx->n,
-                                  .longest = (uint32_t)block, .k_max = (uint32_t)block};
+    *shape = (struct delta_format){.kind = PIECE_INT8,
+                                   .n_values = ctx->n,
+                                   .n_pieces = n_blocks(ctx),
+                                   .n_bytes = ctx->n,
+                                   .longest = (uint32_t)block,
+                                   .k_max = (uint32_t)block};
     for (size_t i = 0; pieces && i < shape->n_pieces; i++) {
         uint32_t length = (uint32_t)(ctx->n - i * block < block ? ctx->n - i * block : block);
         pieces[i] = (struct piece_range){.from = i * block, .out = i * block, .length = length, .k = length};

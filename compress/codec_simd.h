@@ -35,15 +35,9 @@ size_t codec_first_nonfinite(const void *x, size_t n);
     static void name params                                                                                            \
     {                                                                                                                  \
         switch (codec_simd_level()) {                                                                                  \
-        case CODEC_SIMD_AVX512:                                                                                        \
-            name##_avx512 args;                                                                                        \
-            break;                                                                                                     \
-        case CODEC_SIMD_AVX2:                                                                                          \
-            name##_avx2 args;                                                                                          \
-            break;                                                                                                     \
-        default:                                                                                                       \
-            name##_plain args;                                                                                         \
-            break;                                                                                                     \
+        case CODEC_SIMD_AVX512: name##_avx512 args; break;                                                             \
+        case CODEC_SIMD_AVX2: name##_avx2 args; break;                                                                 \
+        default: name##_plain args; break;                                                                             \
         }                                                                                                              \
     }
 #else

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/codec_spec.h"
 #include "common/base/status.h"
+#include "common/config/codec_spec.h"
 #include "compress/codec.h"
 
 /* Arrays of values go in and out by memcpy; a big-endian machine would need byte swaps here. */

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/tensor/layout.h"
 #include "compress/codec_simd.h"
 
 enum { ADDENDS = 16 };
@@ -37,8 +37,12 @@ size_t merge_part_max(const struct codec *codec)
 enum status merger_init(struct merger *m, const struct config *config, bool parameters, struct pool *pool,
                         size_t part_max)
 {
-    *m = (struct merger){.rule = config->merge.rule, .weights = config->merge.weights, .clip = config->merge.clip,
-                         .parameters = parameters, .pool = pool, .threads = pool ? pool_threads(pool) : 1,
+    *m = (struct merger){.rule = config->merge.rule,
+                         .weights = config->merge.weights,
+                         .clip = config->merge.clip,
+                         .parameters = parameters,
+                         .pool = pool,
+                         .threads = pool ? pool_threads(pool) : 1,
                          .part_max = part_max};
     m->scratch = mem_alloc(2 * (size_t)m->threads * part_max, sizeof *m->scratch);
     return m->scratch ? STATUS_OK : STATUS_NOMEM;
@@ -74,8 +78,8 @@ static uint32_t n_tensors(const struct merge *merge)
 enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
                         struct codec *codec, const float *theta, float *acc, const uint64_t *tokens, uint32_t n)
 {
-    *merge = (struct merge){.m = m, .layout = layout, .fragment = fragment, .codec = codec, .theta = theta, .acc = acc,
-                            .n = n};
+    *merge = (struct merge){
+        .m = m, .layout = layout, .fragment = fragment, .codec = codec, .theta = theta, .acc = acc, .n = n};
     bool largest = counts_senders(m, codec);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t t = m->weights == MERGE_WEIGHTS_EQUAL ? 1 : tokens[i];
@@ -248,7 +252,7 @@ CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, s
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = float_bits(weight[i]);
-        bits |= (uint32_t)-(bits == 0) & 0x3f800000u; /* 0 becomes 1.0 */
+        bits |= (uint32_t) - (bits == 0) & 0x3f800000u; /* 0 becomes 1.0 */
         acc[i] = acc[i] / float_of_bits(bits);
     }
 }

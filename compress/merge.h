@@ -23,9 +23,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/float_bits.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "compress/codec.h"
 
 struct layout;
@@ -51,12 +51,12 @@ struct merger {
     enum merge_rule rule;
     enum merge_weights weights;
     enum merge_clip clip;
-    bool parameters;     /* payloads are parameters: the delta is theta - payload */
-    struct pool *pool;   /* borrowed; NULL: the calling thread alone */
+    bool parameters;   /* payloads are parameters: the delta is theta - payload */
+    struct pool *pool; /* borrowed; NULL: the calling thread alone */
     int threads;
-    size_t part_max;     /* floats of the largest part */
-    float *scratch;      /* [threads][2][part_max] */
-    double *norms;       /* clip: [norms_cap], (delta, tensor); then what the delta's values are multiplied by */
+    size_t part_max; /* floats of the largest part */
+    float *scratch;  /* [threads][2][part_max] */
+    double *norms;   /* clip: [norms_cap], (delta, tensor); then what the delta's values are multiplied by */
     size_t norms_cap;
 };
 
@@ -65,12 +65,12 @@ struct merge {
     struct merger *m;
     const struct layout *layout;
     uint32_t fragment;
-    struct codec *codec;  /* of the workers' payloads */
-    float *acc;           /* [count of the fragment] */
-    const float *theta;   /* [count]: what the deltas were computed from; only for `parameters` with clip */
-    uint32_t n, added;    /* deltas in all, and so far */
-    uint64_t total;       /* tokens: sum (mean) or largest (contributors) */
-    uint32_t measured;    /* clip: deltas whose norms are known */
+    struct codec *codec; /* of the workers' payloads */
+    float *acc;          /* [count of the fragment] */
+    const float *theta;  /* [count]: what the deltas were computed from; only for `parameters` with clip */
+    uint32_t n, added;   /* deltas in all, and so far */
+    uint64_t total;      /* tokens: sum (mean) or largest (contributors) */
+    uint32_t measured;   /* clip: deltas whose norms are known */
 };
 
 /* part_max: of the largest part of any codec used with it. NOMEM. */

@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "common/config/config.h"
-#include "common/os/host_memory.h"
 #include "common/base/log.h"
+#include "common/config/config.h"
 #include "common/config/options.h"
+#include "common/os/host_memory.h"
 #include "common/os/std_streams.h"
 #include "coordinator/server.h"
 #include "coordinator/settings.h"
@@ -42,8 +42,7 @@ int main(int argc, char **argv)
     std_streams_open();
     enum status status = options_parse(&options, argc, argv, &err);
     if (status == STATUS_END) return std_streams_close(EXIT_DONE);
-    if (status == STATUS_OK && !dir)
-        status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
+    if (status == STATUS_OK && !dir) status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
     if (status == STATUS_OK) status = host_memory_told(&err);
     if (status == STATUS_OK) status = settings_read(&config, &sources, options.args[0], &options, &err);
     if (status != STATUS_OK) {

@@ -14,9 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
+#include "common/os/fileio.h"
 #include "common/os/temporary.h"
 #include "wire/endpoint.h"
 

@@ -13,9 +13,9 @@
 #include "common/base/mem.h"
 #include "common/os/std_streams.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/ledger/store.h"
 #include "coordinator/report/report.h"
 #include "coordinator/run_dir.h"
-#include "coordinator/ledger/store.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 

@@ -2,9 +2,9 @@
 #ifndef COORDINATOR_SERVER_H
 #define COORDINATOR_SERVER_H
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
-#include "common/base/status.h"
 
 struct server_options {
     const struct config *config; /* resolved */

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
+#include "common/base/log.h"
 #include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
-#include "common/base/log.h"
 #include "compress/codec.h"
 #include "wire/endpoint.h"
 

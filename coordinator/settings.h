@@ -3,9 +3,9 @@
 #ifndef COORDINATOR_SETTINGS_H
 #define COORDINATOR_SETTINGS_H
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
-#include "common/base/status.h"
 
 /* path NULL: no file. Resolved on success; INVALID otherwise, also for a file that is not there: nothing has begun. */
 enum status settings_read(struct config *config, struct config_sources *sources, const char *path,

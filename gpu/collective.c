@@ -218,8 +218,8 @@ enum status collective_open(struct device *const *devices, int n_ranks, void (*e
     pthread_mutex_init(&group->lock, NULL);
     pthread_cond_init(&group->turned, NULL);
     for (int r = 0; r < n_ranks; r++) {
-        out[r] = (struct collective){.ops = &cpu_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r],
-                                     .group = group};
+        out[r] = (struct collective){
+            .ops = &cpu_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r], .group = group};
     }
     return STATUS_OK;
 }

@@ -3,8 +3,8 @@
  *
  * Every rank gets the same bits, whatever the timing; on the CPU sums are taken in rank order. A rank that fails calls
  * `abort`: every call of every rank, waiting or to come, then returns STATUS_CLOSED, and so does `sync` of a device
- * that waits for another's share. Nobody hangs: between GPUs a watchdog sees to that (gpu/cuda/comm/cuda_watchdog.h), which also
- * gives up for a rank that does not come. */
+ * that waits for another's share. Nobody hangs: between GPUs a watchdog sees to that (gpu/cuda/comm/cuda_watchdog.h),
+ * which also gives up for a rank that does not come. */
 #ifndef GPU_COLLECTIVE_H
 #define GPU_COLLECTIVE_H
 
@@ -69,8 +69,8 @@ struct collective_ops {
 /* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed: its calls do
  * nothing. `out` is the caller's array, which stays; any of its handles closes the group, before the devices are. Where
  * the devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL).
- * `end`, which may be NULL, is the last resort where a GPU hangs in spite of all (gpu/cuda/comm/cuda_watchdog.h): called with a
- * line, from a thread of its own, even after the group was closed; it ends the process. */
+ * `end`, which may be NULL, is the last resort where a GPU hangs in spite of all (gpu/cuda/comm/cuda_watchdog.h):
+ * called with a line, from a thread of its own, even after the group was closed; it ends the process. */
 enum status collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                             struct collective *out, struct err *err) MUST_CHECK;
 void collective_close(struct collective *ranks);

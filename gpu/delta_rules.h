@@ -17,7 +17,7 @@
 
 #define RULE_MAGNITUDE 0x7fffffffu
 #define RULE_INFINITY 0x7f800000u
-#define RULE_SUM_MAX 0x1p100f   /* larger magnitudes count as this in the sums of 2bit and 1bit */
+#define RULE_SUM_MAX 0x1p100f    /* larger magnitudes count as this in the sums of 2bit and 1bit */
 #define RULE_SCALE_MIN 0x1p-110f /* blocks below go as zeros: their levels could be denormal */
 #define RULE_INT8_MIN 0x1p-119f
 

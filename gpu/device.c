@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/config/gpu_share.h"
 #include "common/base/log.h"
 #include "common/base/number.h"
+#include "common/config/gpu_share.h"
 #include "gpu/cpu/cpu_impl.h"
 #include "gpu/plugin.h"
 

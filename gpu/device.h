@@ -19,8 +19,8 @@
  * chooses dscale = 1 / (tokens of the whole step) once, in `head`. Nothing else divides.
  *
  * Determinism: same inputs, same bits, for any number of threads, on one instruction-set level (but for dq of attention
- * through cuDNN, gpu/cuda/cudnn/cuda_cudnn.h). Threads: one thread at a time may call into a device; different devices are
- * independent. */
+ * through cuDNN, gpu/cuda/cudnn/cuda_cudnn.h). Threads: one thread at a time may call into a device; different devices
+ * are independent. */
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H
 
@@ -28,8 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/delta_format.h"
 #include "common/base/status.h"
+#include "common/tensor/delta_format.h"
 
 struct collective;
 struct device_ops;
@@ -37,14 +37,14 @@ struct pool;
 
 struct device {
     const struct device_ops *ops;
-    size_t act_bytes; /* size of one activation element */
-    int threads;      /* CPU threads it computes with; 1 for a GPU */
-    bool host_memory; /* alloc gives memory that the host may use, too, and operations take host memory */
+    size_t act_bytes;  /* size of one activation element */
+    int threads;       /* CPU threads it computes with; 1 for a GPU */
+    bool host_memory;  /* alloc gives memory that the host may use, too, and operations take host memory */
     double peak_flops; /* FLOP/s of the data sheet for products in its precision; 0: not known. Complete before the
                         * first plan */
-    char name[96];    /* "cpu avx512 x2": for logs */
-    char note[200];   /* for logs: what would be faster, and why it is not; complete when all plans are made. After an
-                       * UNSUPPORTED plan: why */
+    char name[96];     /* "cpu avx512 x2": for logs */
+    char note[200];    /* for logs: what would be faster, and why it is not; complete when all plans are made. After an
+                        * UNSUPPORTED plan: why */
 };
 
 enum lin_act { LIN_ACT_NONE, LIN_ACT_GELU };
@@ -109,7 +109,7 @@ struct muon_matrix {
 
 struct muon_hyper {
     float lr, momentum, weight_decay;
-    uint32_t steps; /* of the Newton-Schulz iteration, >= 1 */
+    uint32_t steps;                 /* of the Newton-Schulz iteration, >= 1 */
     const struct step_count *count; /* as AdamW's; read only with bf16_moments, which need it */
     bool bf16_moments;
 };
@@ -236,8 +236,8 @@ struct device_ops {
      * (log-sum-exp of the scaled scores) is kept for backward and may be NULL in inference plans. Nothing of size T*T
      * exists. */
     void (*attn_fwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
-    void (*attn_bwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
-                     const float *lse, const void *d_o, void *dqkv);
+    void (*attn_bwd)(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
+                     const void *d_o, void *dqkv);
 
     /* Language-model head: logits = x wte^T (never stored whole: rows are cut into chunks), loss[N] in nats, gradients.
      * target < 0: the row does not count (loss 0, no gradient). dx[N,C] is overwritten, dwte[V,C] added to or
@@ -277,14 +277,14 @@ struct device_ops {
     /* What the outer path sends of one fragment, in one pass over theta, anchor and residual:
      *     x = (anchor - theta) + decay * residual;   numbers = what the codec makes of x;   rest = x - their values
      * bit for bit as compress/feedback.c and the codec do it. All are device memory, at the fragment's first float;
-     * `numbers` is laid out by delta_format_lay_out. anchor NULL: theta in place of the difference; residual NULL: nothing is
-     * added; rest NULL: not wanted; it may be residual. A piece with NaN or infinity is marked bad, and of the rest the
-     * part of such a piece is not written. */
+     * `numbers` is laid out by delta_format_lay_out. anchor NULL: theta in place of the difference; residual NULL:
+     * nothing is added; rest NULL: not wanted; it may be residual. A piece with NaN or infinity is marked bad, and of
+     * the rest the part of such a piece is not written. */
     void (*delta)(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor,
                   float decay, const float *residual, float *rest, void *numbers);
     /* The way back, of an update: theta += what the numbers of a payload (codec_decode_quantized) stand for, one fp32
-     * addition a value, bit for bit as the codec decodes and common/tensor/apply.h adds. What was not sent stays as it is.
-     * Device memory as above; the numbers are only read. */
+     * addition a value, bit for bit as the codec decodes and common/tensor/apply.h adds. What was not sent stays as it
+     * is. Device memory as above; the numbers are only read. */
     void (*delta_add)(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);
 };
 

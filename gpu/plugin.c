@@ -25,8 +25,10 @@ static enum status plugin_path(char *path, size_t size, struct err *err)
     ssize_t n = 0;
     if (set && *set) return snprintf(path, size, "%s", set) < (int)size ? STATUS_OK : STATUS_LIMIT;
     n = readlink("/proc/self/exe", path, size - 1);
-    if (n <= 0) return err_set(err, STATUS_UNSUPPORTED, "CUDA: where this program lies cannot be seen: set "
-                               "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
+    if (n <= 0)
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "CUDA: where this program lies cannot be seen: set "
+                       "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
     path[n] = '\0';
     char *name = strrchr(path, '/') + 1;
     if (snprintf(name, size - (size_t)(name - path), "atoll_cuda.so") >= (int)(size - (size_t)(name - path)))
@@ -55,15 +57,19 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     char path[PATH_BYTES];
     TRY(plugin_path(path, sizeof path, err));
     if (access(path, R_OK) != 0)
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no %s: this build has no CUDA back end; install the CUDA "
-                       "toolkit and build again", path);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "CUDA: no %s: this build has no CUDA back end; install the CUDA "
+                       "toolkit and build again",
+                       path);
     if (!has_driver())
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): "
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): "
                        "install one");
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
         const char *why = dlerror();
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s cannot be loaded: %.280s; name its folder in "
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "CUDA: %s cannot be loaded: %.280s; name its folder in "
                        "LD_LIBRARY_PATH (of the CUDA toolkit that it was built with, or nvidia/.../lib of Python's "
                        "wheels)",
                        strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");

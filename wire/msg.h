@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "common/base/bytes.h"
-#include "common/tensor/layout.h"
 #include "common/base/status.h"
+#include "common/tensor/layout.h"
 
 enum {
     WIRE_VERSION = 2,

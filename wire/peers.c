@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
-#include "common/config/config.h"
 #include "common/base/hash.h"
+#include "common/config/config.h"
 #include "wire/frame.h"
 
 _Static_assert(2 * CONFIG_WORKERS_MAX <= PEERS_MAX, "two connections of each worker");

@@ -8,15 +8,9 @@
 /* TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets a slow one be that still
  * moves. What finds a dead program behind a live relay is ZMTP's ping, the worker's affair (wire/zmq_dial.c). */
 static const struct zmq_option common_options[] = {
-    {ZMQ_TCP_MAXRT, 30000},
-    {ZMQ_TCP_KEEPALIVE, 1},
-    {ZMQ_TCP_KEEPALIVE_IDLE, 15},
-    {ZMQ_TCP_KEEPALIVE_INTVL, 5},
-    {ZMQ_TCP_KEEPALIVE_CNT, 3},
-    {ZMQ_RECONNECT_IVL, 100},
-    {ZMQ_RECONNECT_IVL_MAX, 2000},
-    {ZMQ_LINGER, 1000},
-    {0, 0},
+    {ZMQ_TCP_MAXRT, 30000},        {ZMQ_TCP_KEEPALIVE, 1},     {ZMQ_TCP_KEEPALIVE_IDLE, 15},
+    {ZMQ_TCP_KEEPALIVE_INTVL, 5},  {ZMQ_TCP_KEEPALIVE_CNT, 3}, {ZMQ_RECONNECT_IVL, 100},
+    {ZMQ_RECONNECT_IVL_MAX, 2000}, {ZMQ_LINGER, 1000},         {0, 0},
 };
 
 enum { CURVE_BOX = 8 + 8 + 16 + 1, WAIT_MAX_MS = 3600 * 1000 };

@@ -152,12 +152,8 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
                                  char *bound, size_t cap, struct err *err)
 {
     static const struct zmq_option options[] = {
-        {ZMQ_ROUTER_HANDOVER, 1},
-        {ZMQ_ROUTER_MANDATORY, 1},
-        {ZMQ_SNDHWM, QUEUE_MESSAGES},
-        {ZMQ_RCVHWM, QUEUE_MESSAGES},
-        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
-        {0, 0},
+        {ZMQ_ROUTER_HANDOVER, 1},     {ZMQ_ROUTER_MANDATORY, 1},         {ZMQ_SNDHWM, QUEUE_MESSAGES},
+        {ZMQ_RCVHWM, QUEUE_MESSAGES}, {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS}, {0, 0},
     };
     struct endpoint e;
     struct endpoint_found found;

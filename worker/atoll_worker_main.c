@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
-#include "common/os/fileio.h"
-#include "common/base/log.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
 #include "common/os/std_streams.h"
-#include "common/base/text.h"
 #include "worker/link/join_line.h"
 #include "worker/train.h"
 #include "worker/train_data.h"

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/config/config_keys.h"
 #include "common/base/log.h"
+#include "common/config/config_keys.h"
 #include "gpu/plugin.h"
 
 static uint32_t gpus_of(const struct config *c)

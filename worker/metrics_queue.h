@@ -2,8 +2,8 @@
  * into a connection that was dead already, or to a coordinator that was killed or stopped, is sent again to the session
  * that follows; a coordinator knows a record that it has (coordinator/report/steps_there.h).
  *
- * Sure is what was sent METRICS_QUEUE_SAFE_US before a heartbeat that was answered: messages of a connection stay in order,
- * and a coordinator keeps records back for less time than that. One thread. */
+ * Sure is what was sent METRICS_QUEUE_SAFE_US before a heartbeat that was answered: messages of a connection stay in
+ * order, and a coordinator keeps records back for less time than that. One thread. */
 #ifndef WORKER_METRICS_QUEUE_H
 #define WORKER_METRICS_QUEUE_H
 
@@ -15,7 +15,8 @@
 /* Records held at most, the newest: more than most rounds have steps, which is what a worker trains alone. */
 enum { METRICS_QUEUE_MAX = 4096, METRICS_QUEUE_SAFE_US = 5000000 };
 
-/* Seconds of a round (worker/outer/outer_loop.h), told with the step that was the newest then. round UINT64_MAX: none. */
+/* Seconds of a round (worker/outer/outer_loop.h), told with the step that was the newest then. round UINT64_MAX: none.
+ */
 struct step_times {
     uint64_t round;
     float compute_s, compress_s, send_s, wait_s, apply_s;

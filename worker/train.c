@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/os/fileio.h"
-#include "common/os/interrupt.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
+#include "common/os/interrupt.h"
 #include "common/os/std_streams.h"
 #include "worker/link/join_line.h"
 #include "worker/outer/state_dir.h"

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
-#include "common/base/status.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 

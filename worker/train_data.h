@@ -2,8 +2,8 @@
 #ifndef WORKER_TRAIN_DATA_H
 #define WORKER_TRAIN_DATA_H
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "common/tensor/tokens.h"
 
 /* Open the shards that data.train and data.val name, with the key's name in what is wrong: INVALID when there are none.

@@ -3,14 +3,14 @@
 #ifndef WORKER_TRAIN_IMPL_H
 #define WORKER_TRAIN_IMPL_H
 
-#include "common/tensor/layout.h"
 #include "common/config/schedule.h"
+#include "common/tensor/layout.h"
 #include "common/tensor/tokens.h"
 #include "worker/device_share.h"
 #include "worker/link/link.h"
+#include "worker/metrics_queue.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/replica/replica.h"
-#include "worker/metrics_queue.h"
 #include "worker/train.h"
 
 enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96 };
@@ -55,12 +55,12 @@ struct trainer {
     uint64_t step_us;           /* the last one known */
 
     struct metrics_queue steps;
-    struct msg_metrics metrics;     /* the next ones of these */
-    uint64_t metrics_us;            /* when they were sent last */
-    uint64_t steps_session;         /* to which */
-    unsigned steps_connected;       /* link_connected then */
-    uint64_t reported_round;        /* whose times were told last */
-    uint64_t steps_done;     /* of this process, for the step lines */
+    struct msg_metrics metrics; /* the next ones of these */
+    uint64_t metrics_us;        /* when they were sent last */
+    uint64_t steps_session;     /* to which */
+    unsigned steps_connected;   /* link_connected then */
+    uint64_t reported_round;    /* whose times were told last */
+    uint64_t steps_done;        /* of this process, for the step lines */
     struct skip_log skips;
 };
 

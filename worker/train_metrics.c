@@ -60,23 +60,23 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
 {
     double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
     metrics_queue_add(&t->steps, &(struct metrics_step){
-                                .round = note->round,
-                                .step = note->step,
-                                .position = note->position,
-                                .loss = (float)loss,
-                                .lr = number(note->lr),
-                                .grad_norm = (float)result->grad_norm,
-                                .tokens = result->tokens,
-                                .step_us = microseconds(result->compute_s),
-                            });
+                                     .round = note->round,
+                                     .step = note->step,
+                                     .position = note->position,
+                                     .loss = (float)loss,
+                                     .lr = number(note->lr),
+                                     .grad_norm = (float)result->grad_norm,
+                                     .tokens = result->tokens,
+                                     .step_us = microseconds(result->compute_s),
+                                 });
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, &t->config, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
     char speed[SPEED_MAX];
     double rate = result->compute_s > 0 ? (double)result->tokens / result->compute_s : 0.0;
     train_speed_text(speed, rate, model_flops_per_token(&t->config), replica_peak_flops(t->replica));
-    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %s", note->position + 1,
-             note->round + 1, loss, note->lr, result->grad_norm, speed);
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %s", note->position + 1, note->round + 1,
+             loss, note->lr, result->grad_norm, speed);
 }
 
 /* The times of the round that ended last, once. */
@@ -106,7 +106,8 @@ static void look_back(struct trainer *t, uint64_t session)
     metrics_queue_acked(&t->steps, acked_us);
     if (t->steps.lost)
         log_warn("up to %" PRIu64 " steps are missing in metrics.jsonl: the coordinator was away for more than the %d "
-                 "that are kept", t->steps.lost, METRICS_QUEUE_MAX);
+                 "that are kept",
+                 t->steps.lost, METRICS_QUEUE_MAX);
     t->steps.lost = 0;
 }
 

@@ -7,8 +7,8 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "gpu/plugin.h"
-#include "worker/replica/memory_plan.h"
 #include "worker/outer/outer_memory.h"
+#include "worker/replica/memory_plan.h"
 #include "worker/train_data.h"
 #include "worker/train_impl.h"
 
@@ -165,7 +165,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         .pool = t->pool,
     };
     if (c->train.method == METHOD_DDP) replica.opt.kind = OPTIMIZER_SGD; /* the coordinator's step: no moments here */
-    replica.opt.unread = !c->checkpoint.worker_every; /* only saves read it */
+    replica.opt.unread = !c->checkpoint.worker_every;                    /* only saves read it */
     TRY(outer_memory_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
@@ -201,9 +201,8 @@ static void describe(const struct trainer *t)
     log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s%s%s%s, down %s", c->run.name,
              (double)t->layout.n_params / 1e6, t->layout.n_fragments, t->layout.n_fragments > 1 ? "s" : "",
              config_method_name(c->train.method), c->train.sync_every, c->codec.up,
-             config_embeddings_differ(c) ? " (embeddings " : "",
-             config_embeddings_differ(c) ? c->codec.embeddings : "", config_embeddings_differ(c) ? ")" : "",
-             c->codec.down);
+             config_embeddings_differ(c) ? " (embeddings " : "", config_embeddings_differ(c) ? c->codec.embeddings : "",
+             config_embeddings_differ(c) ? ")" : "", c->codec.down);
     log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
              c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
     describe_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);

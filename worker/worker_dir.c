@@ -7,9 +7,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
+#include "common/os/fileio.h"
 #include "common/os/temporary.h"
 
 enum { HEX = 2 * WIRE_UUID, NAMES_MAX = 64 };

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "wire/msg.h"
 
 struct worker_dir {

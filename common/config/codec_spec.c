@@ -46,6 +46,7 @@ bool codec_spec_sparse(const char *spec)
 
 bool codec_spec_staged(const char *spec)
 {
-    while ((spec = strchr(spec, '+')) && !is_byte_stage(++spec)) {}
+    while ((spec = strchr(spec, '+')) && !is_byte_stage(++spec)) {
+    }
     return spec != NULL;
 }

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
-#include "common/config/codec_spec.h"
-#include "common/config/config_keys.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/config/codec_spec.h"
+#include "common/config/config_keys.h"
 
 void config_defaults(struct config *config, struct config_sources *sources)
 {

@@ -1,5 +1,5 @@
-/* The run's configuration: one struct, one table of keys (common/config/config_keys.c) that parses YAML files, environment
- * variables and flags, checks ranges, prints help and the resolved result.
+/* The run's configuration: one struct, one table of keys (common/config/config_keys.c) that parses YAML files,
+ * environment variables and flags, checks ranges, prints help and the resolved result.
  *
  * Precedence: flag > ATOLL_SECTION_KEY > file > default. The coordinator's configuration is the run's: shared keys
  * travel to each worker when it joins, local keys (paths, devices, threads) stay what they are on each machine. */
@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/config/codec_spec.h"
 #include "common/base/status.h"
+#include "common/config/codec_spec.h"
 
 enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_TEXT_MAX = 65536 };
 enum { CONFIG_WORKERS_MAX = 2000 }; /* at one time; wire/peers.c says what has room for so many */
@@ -49,9 +49,10 @@ struct config {
         /* llama alone; resolved, n_kv_head and ffn are not 0 there. gpt2 leaves all six as they are by default. */
         uint32_t n_kv_head, ffn;
         double rope_theta, norm_eps;
-        char rope_scaling[CONFIG_NAME_MAX]; /* none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (common/tensor/rope_scaling.h) */
-        enum choice_auto tie_embeddings; /* the output layer is the token embedding */
-        char init_from[CONFIG_PATH_MAX]; /* scratch, or a Hugging Face folder (coordinator's machine) */
+        char
+            rope_scaling[CONFIG_NAME_MAX]; /* none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (common/tensor/rope_scaling.h) */
+        enum choice_auto tie_embeddings;   /* the output layer is the token embedding */
+        char init_from[CONFIG_PATH_MAX];   /* scratch, or a Hugging Face folder (coordinator's machine) */
     } model;
     struct {
         enum train_method method;
@@ -61,14 +62,14 @@ struct config {
         uint32_t grad_accum; /* micro-steps an optimizer step */
         enum precision precision;
         enum recompute recompute; /* local */
-        uint32_t threads; /* compute threads of one worker (CPU); local */
-        uint32_t ranks;   /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
-        char devices[CONFIG_NAME_MAX]; /* auto | cpu | cuda | cuda:0,1; local */
-        uint32_t eval_every;           /* rounds; 0 = only at the end */
-        uint64_t eval_tokens;          /* validation tokens of a periodic evaluation; the final one takes all */
-        uint32_t fragments;            /* 0 = by size */
+        uint32_t threads;         /* compute threads of one worker (CPU); local */
+        uint32_t ranks;           /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
+        char devices[CONFIG_NAME_MAX];       /* auto | cpu | cuda | cuda:0,1; local */
+        uint32_t eval_every;                 /* rounds; 0 = only at the end */
+        uint64_t eval_tokens;                /* validation tokens of a periodic evaluation; the final one takes all */
+        uint32_t fragments;                  /* 0 = by size */
         enum choice_auto embedding_fragment; /* on: the embeddings are fragment 0, alone; `fragments` is of the rest */
-        enum choice_auto dynamic_steps; /* DyLU: H of a worker follows its speed; auto = on with async */
+        enum choice_auto dynamic_steps;      /* DyLU: H of a worker follows its speed; auto = on with async */
     } train;
     struct {
         enum optimizer optimizer; /* sgd | adamw | muon */
@@ -83,18 +84,18 @@ struct config {
     struct {
         enum optimizer optimizer; /* sgd | nesterov | adamw; defaults follow the method */
         double learning_rate, momentum;
-        uint32_t max_staleness;  /* rounds a delta may be behind before it is refused (async) */
-        double staleness_power;  /* weight (1 + staleness)^-power (async) */
-        uint32_t buffer;         /* N of delayed Nesterov; 0 = number of workers (async) */
-        double momentum_spread;  /* c of delayed Nesterov (async) */
+        uint32_t max_staleness; /* rounds a delta may be behind before it is refused (async) */
+        double staleness_power; /* weight (1 + staleness)^-power (async) */
+        uint32_t buffer;        /* N of delayed Nesterov; 0 = number of workers (async) */
+        double momentum_spread; /* c of delayed Nesterov (async) */
     } outer;
     struct {
         char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
         char embeddings[CODEC_SPEC_MAX]; /* of deltas of the embeddings' own fragment: same (as up), or a spec */
-        enum choice_auto error_feedback;                 /* auto = on for lossy codecs */
+        enum choice_auto error_feedback; /* auto = on for lossy codecs */
     } codec;
     struct {
-        enum merge_rule rule;       /* how the deltas of a round become one, see compress/merge.h */
+        enum merge_rule rule; /* how the deltas of a round become one, see compress/merge.h */
         enum merge_weights weights;
         enum merge_clip clip;
     } merge;
@@ -108,7 +109,7 @@ struct config {
         double evict_after_s; /* a worker not heard of for so long loses its place; 0 = from measured rounds */
     } coordinator;
     struct {
-        uint32_t every, keep; /* rounds between checkpoints; how many are kept (0 = all) */
+        uint32_t every, keep;  /* rounds between checkpoints; how many are kept (0 = all) */
         uint32_t worker_every; /* rounds between saves of a worker's own state; 0 = never */
     } checkpoint;
     struct {

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/config/config_keys.h"
 #include "common/base/edit_distance.h"
 #include "common/base/log.h"
+#include "common/config/config_keys.h"
 #include "common/config/options.h"
 
 static const char prefix[] = "ATOLL_";
@@ -15,9 +15,9 @@ enum { PREFIX = sizeof prefix - 1 };
 /* Variables that are no keys, without the prefix and in small letters: what docs/gpu.md tells of
  * (tests/lint/check_environment.sh compares them), ... */
 static const char *const programs[] = {
-    "algo_cache", "algo_timing",  "attention",   "bin_dir",          "cpu",       "cuda_plugin",  "cudnn_library",
-    "epilogue",   "gpu_grace",    "gpu_timeout", "host_coordinator", "host_free", "host_memory",  "nccl_library",
-    "progress_bar", "supervised", "worker_index", "workers_here"};
+    "algo_cache",   "algo_timing", "attention",    "bin_dir",          "cpu",       "cuda_plugin", "cudnn_library",
+    "epilogue",     "gpu_grace",   "gpu_timeout",  "host_coordinator", "host_free", "host_memory", "nccl_library",
+    "progress_bar", "supervised",  "worker_index", "workers_here"};
 /* ... and what ./run and the tests read; a star stands for any end. */
 static const char *const tools[] = {"bin",    "build", "case_log",   "emulate*", "fuzz_spec",    "golden",
                                     "hf_out", "long",  "no_install", "stub_*",   "test_presets", "torch_python"};

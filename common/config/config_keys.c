@@ -13,8 +13,8 @@ static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
                                                       {"async", METHOD_ASYNC},
                                                       {NULL, 0}};
 static const struct config_choice choices_precision[] = {{"fp32", PRECISION_FP32}, {"bf16", PRECISION_BF16}, {NULL, 0}};
-static const struct config_choice choices_recompute[] = {{"auto", RECOMPUTE_AUTO}, {"none", RECOMPUTE_NONE},
-                                                         {"act", RECOMPUTE_ACT},   {"norm", RECOMPUTE_NORM},
+static const struct config_choice choices_recompute[] = {{"auto", RECOMPUTE_AUTO},   {"none", RECOMPUTE_NONE},
+                                                         {"act", RECOMPUTE_ACT},     {"norm", RECOMPUTE_NORM},
                                                          {"block", RECOMPUTE_BLOCK}, {NULL, 0}};
 static const struct config_choice choices_inner[] = {
     {"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {"muon", OPTIMIZER_MUON}, {NULL, 0}};

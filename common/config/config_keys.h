@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 
 enum config_type {
     CONFIG_TYPE_TEXT,   /* char[size]: printable UTF-8 */

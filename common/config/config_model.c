@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tensor/layout.h"
 #include "common/config/model_flops.h"
+#include "common/tensor/layout.h"
 #include "common/tensor/rope_scaling.h"
 
 bool config_unset(const struct config_resolve *r, int index)

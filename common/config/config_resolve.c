@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/config/codec_spec.h"
-#include "common/config/gpu_share.h"
 #include "common/base/log.h"
 #include "common/base/pool.h"
+#include "common/config/codec_spec.h"
+#include "common/config/gpu_share.h"
 
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
 {
@@ -208,8 +208,8 @@ static enum status check_train(const struct config_resolve *r)
     if (c->train.grad_accum > UINT32_MAX / c->train.batch_size)
         return config_refuse(r, KEYS(AT(train.grad_accum), AT(train.batch_size)),
                              "%u micro-steps of train.batch_size = %u make a step of more than %u sequences; "
-                             "nearest: %u", c->train.grad_accum, c->train.batch_size, UINT32_MAX,
-                             UINT32_MAX / c->train.batch_size);
+                             "nearest: %u",
+                             c->train.grad_accum, c->train.batch_size, UINT32_MAX, UINT32_MAX / c->train.batch_size);
     uint32_t threads = (c->train.threads + c->train.ranks - 1) / c->train.ranks;
     if (threads > POOL_THREADS_MAX)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),

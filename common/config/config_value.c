@@ -26,16 +26,10 @@ const char *config_value_range(int index, char *out, size_t cap)
     size_t n = 0;
     out[0] = 0;
     switch (k->type) {
-    case CONFIG_TYPE_TEXT:
-        snprintf(out, cap, "text up to %zu bytes", k->size - 1);
-        break;
+    case CONFIG_TYPE_TEXT: snprintf(out, cap, "text up to %zu bytes", k->size - 1); break;
     case CONFIG_TYPE_U32:
-    case CONFIG_TYPE_U64:
-        snprintf(out, cap, "%" PRIu64 " to %" PRIu64, k->lo, k->hi);
-        break;
-    case CONFIG_TYPE_REAL:
-        snprintf(out, cap, "%g to %g", k->min, k->max);
-        break;
+    case CONFIG_TYPE_U64: snprintf(out, cap, "%" PRIu64 " to %" PRIu64, k->lo, k->hi); break;
+    case CONFIG_TYPE_REAL: snprintf(out, cap, "%g to %g", k->min, k->max); break;
     case CONFIG_TYPE_WORD:
     case CONFIG_TYPE_CHOICE:
         for (const struct config_choice *c = k->choices; c->name && n < cap; c++)
@@ -112,16 +106,12 @@ enum status config_value_set(struct config *config, int index, const char *text,
 {
     void *field = (char *)config + config_keys[index].offset;
     switch (config_keys[index].type) {
-    case CONFIG_TYPE_TEXT:
-        return set_text(field, index, text, err);
+    case CONFIG_TYPE_TEXT: return set_text(field, index, text, err);
     case CONFIG_TYPE_WORD:
-    case CONFIG_TYPE_CHOICE:
-        return set_choice(field, index, text, err);
+    case CONFIG_TYPE_CHOICE: return set_choice(field, index, text, err);
     case CONFIG_TYPE_U32:
-    case CONFIG_TYPE_U64:
-        return set_whole(field, index, text, err);
-    case CONFIG_TYPE_REAL:
-        return set_real(field, index, text, err);
+    case CONFIG_TYPE_U64: return set_whole(field, index, text, err);
+    case CONFIG_TYPE_REAL: return set_real(field, index, text, err);
     }
     return STATUS_INVALID;
 }
@@ -136,9 +126,7 @@ const char *config_value_text(const struct config *config, int index, char out[C
     int choice;
     switch (k->type) {
     case CONFIG_TYPE_TEXT:
-    case CONFIG_TYPE_WORD:
-        snprintf(out, CONFIG_VALUE_MAX, "%s", (const char *)field);
-        break;
+    case CONFIG_TYPE_WORD: snprintf(out, CONFIG_VALUE_MAX, "%s", (const char *)field); break;
     case CONFIG_TYPE_CHOICE:
         memcpy(&choice, field, sizeof choice);
         snprintf(out, CONFIG_VALUE_MAX, "%d", choice); /* a value outside the enum: only a broken caller */

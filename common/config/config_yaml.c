@@ -6,9 +6,9 @@
 #include <string.h>
 #include <yaml.h>
 
-#include "common/config/config_keys.h"
 #include "common/base/mem.h"
 #include "common/base/text.h"
+#include "common/config/config_keys.h"
 
 struct yaml_reader {
     yaml_parser_t parser;
@@ -56,18 +56,10 @@ static enum status want_scalar(struct yaml_reader *y, const char *what)
         else if (e->data.scalar.length != strlen((const char *)e->data.scalar.value))
             found = "a NUL character";
         break;
-    case YAML_ALIAS_EVENT:
-        found = "an alias (*)";
-        break;
-    case YAML_SEQUENCE_START_EVENT:
-        found = "a list";
-        break;
-    case YAML_MAPPING_START_EVENT:
-        found = "a mapping";
-        break;
-    default:
-        found = "nothing";
-        break;
+    case YAML_ALIAS_EVENT: found = "an alias (*)"; break;
+    case YAML_SEQUENCE_START_EVENT: found = "a list"; break;
+    case YAML_MAPPING_START_EVENT: found = "a mapping"; break;
+    default: found = "nothing"; break;
     }
     if (!found) return STATUS_OK;
     return err_set(y->err, STATUS_INVALID, "%s:%zu: %s must be a simple value, not %s", y->where, line_of(y), what,
@@ -134,8 +126,10 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
     TRY(want_scalar(y, what));
     size_t line = line_of(y);
     if (is_null_word(&y->event))
-        return err_set(y->err, STATUS_INVALID, "%s:%zu: %s is %s, YAML's word for no value: leave the key out, or "
-                       "write it in quotes", y->where, line, what, (const char *)y->event.data.scalar.value);
+        return err_set(y->err, STATUS_INVALID,
+                       "%s:%zu: %s is %s, YAML's word for no value: leave the key out, or "
+                       "write it in quotes",
+                       y->where, line, what, (const char *)y->event.data.scalar.value);
     enum status status = config_value_set(s->config, index, (const char *)y->event.data.scalar.value, y->err);
     if (status != STATUS_OK) {
         err_prefix(y->err, "%s:%zu", y->where, line);

@@ -92,11 +92,13 @@ static enum status write_devices(const struct gpu_share *s, struct config *confi
     char text[CONFIG_NAME_MAX];
     size_t at = 0;
     for (uint32_t i = 0; i < s->ranks && at < sizeof text; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lu", i ? "," : "cuda:",
-                               gpu_share_nth(config->train.devices, s->first + i));
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lu",
+                               i ? "," : "cuda:", gpu_share_nth(config->train.devices, s->first + i));
     if (at >= sizeof text)
-        return err_set(err, STATUS_INVALID, "train.devices: %" PRIu32 " GPUs are too many for one worker: start more "
-                       "workers, or set train.ranks", s->ranks);
+        return err_set(err, STATUS_INVALID,
+                       "train.devices: %" PRIu32 " GPUs are too many for one worker: start more "
+                       "workers, or set train.ranks",
+                       s->ranks);
     memcpy(config->train.devices, text, at + 1);
     return STATUS_OK;
 }

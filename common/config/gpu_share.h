@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 
 #define WORKERS_HERE_ENV "ATOLL_WORKERS_HERE" /* how many workers launch starts */
 #define WORKER_INDEX_ENV "ATOLL_WORKER_INDEX" /* which of them this is, from 0 */

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/config/config_keys.h"
 #include "common/base/edit_distance.h"
 #include "common/base/number.h"
+#include "common/config/config_keys.h"
 
 enum { NAME_MAX_LEN = 63 };
 

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/os/interrupt.h"
 #include "common/base/mem.h"
+#include "common/os/interrupt.h"
 #include "common/os/temporary.h"
 
 enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
@@ -25,8 +25,7 @@ static enum status fail(struct err *err, const char *what, const char *path)
 static int open_retry(const char *path, int flags)
 {
     int fd;
-    do
-        fd = open(path, flags | O_CLOEXEC, 0666);
+    do fd = open(path, flags | O_CLOEXEC, 0666);
     while (fd < 0 && errno == EINTR);
     return fd;
 }

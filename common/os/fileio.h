@@ -27,20 +27,19 @@ bool file_lock(int fd, bool patient);
 /* A file under construction: open, put, then commit or abort. After a failed put or commit only abort is allowed. Put
  * fails, too, once a signal was noted (common/os/interrupt.h). */
 struct file_out {
-    int fd;               /* -1 when not open */
-    char *path, *tmp;     /* final and temporary name */
+    int fd;           /* -1 when not open */
+    char *path, *tmp; /* final and temporary name */
     uint8_t *buffer;
     size_t used;
-    uint64_t size;        /* bytes put so far */
-    bool synced;          /* all that was written is safe */
-    bool spare;           /* the temporary file is one to write over, and stays when this is given up */
+    uint64_t size; /* bytes put so far */
+    bool synced;   /* all that was written is safe */
+    bool spare;    /* the temporary file is one to write over, and stays when this is given up */
 };
 
 enum status file_out_open(struct file_out *out, const char *path, struct err *err) MUST_CHECK;
 /* The temporary file is `spare`, made when it is not there. Its old bytes are written over, so that the room they take
  * is enough however full the disk has become; a new one reserves a little more than it needs. */
-enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare,
-                                struct err *err) MUST_CHECK;
+enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare, struct err *err) MUST_CHECK;
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
 /* Put this over the first bytes, which were put before: a header whose counts are known at the end. */
 enum status file_out_put_head(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;

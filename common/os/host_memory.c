@@ -135,10 +135,9 @@ static void as_told(uint64_t *free_p, uint64_t *total_p)
 
 void host_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
 {
-    static const struct kind kinds[] = {
-        {"/sys/fs/cgroup", "memory.max", "memory.current"},
-        {"/sys/fs/cgroup/unified", "memory.max", "memory.current"},
-        {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}};
+    static const struct kind kinds[] = {{"/sys/fs/cgroup", "memory.max", "memory.current"},
+                                        {"/sys/fs/cgroup/unified", "memory.max", "memory.current"},
+                                        {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}};
     char group[GROUP_BYTES];
     *free_p = *total_p = 0;
     of_machine(root, free_p, total_p);

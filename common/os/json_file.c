@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 enum status json_file_write(const char *path, const json_t *root, size_t flags, struct err *err)
 {

@@ -39,6 +39,8 @@ int std_streams_close(int code)
     int error = errno;
     if (code != EXIT_DONE || reader_gone()) return code;
     fprintf(stderr, "atoll: cannot write the output: %s\n",
-            error == EBADF ? "it is closed" : error ? strerror(error) : "a write failed");
+            error == EBADF ? "it is closed"
+            : error        ? strerror(error)
+                           : "a write failed");
     return EXIT_FAILED;
 }

@@ -12,9 +12,9 @@ size_t delta_format_lay_out(const struct delta_format *shape, void *base, struct
         end += (sizes[i] + ALIGN - 1) / ALIGN * ALIGN;
     }
     *out = (struct quantized_delta){.heads = (void *)at[0],
-                                  .plain = (void *)at[1],
-                                  .index = (void *)at[2],
-                                  .code = (void *)at[3],
-                                  .bytes = (void *)at[4]};
+                                    .plain = (void *)at[1],
+                                    .index = (void *)at[2],
+                                    .code = (void *)at[3],
+                                    .bytes = (void *)at[4]};
     return (size_t)(end - (uintptr_t)base);
 }

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 static enum status read_number(const json_t *root, const char *key, uint32_t *out, const char *where, struct err *err)
 {
@@ -154,8 +154,7 @@ static enum status read_config(struct hf_config *config, const json_t *root, con
     return STATUS_OK;
 }
 
-enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where,
-                            struct err *err)
+enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where, struct err *err)
 {
     json_error_t why;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);

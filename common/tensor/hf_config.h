@@ -1,5 +1,5 @@
-/* config.json of a Hugging Face model folder, read (common/tensor/hf_config.c) and changed (common/tensor/hf_config_edit.c). Written
- * by the model family that knows its keys. */
+/* config.json of a Hugging Face model folder, read (common/tensor/hf_config.c) and changed
+ * (common/tensor/hf_config_edit.c). Written by the model family that knows its keys. */
 #ifndef COMMON_HF_CONFIG_H
 #define COMMON_HF_CONFIG_H
 
@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/rope_scaling.h"
 #include "common/base/status.h"
+#include "common/tensor/rope_scaling.h"
 
 enum {
     HF_CONFIG_MAX = 1 << 20,

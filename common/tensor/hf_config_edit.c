@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_config.h"
-#include "common/base/mem.h"
 
 enum { IDS_MAX = 64 }; /* of a list */
 

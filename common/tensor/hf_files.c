@@ -3,8 +3,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 enum { FILE_MAX = 64 << 20 };
 
@@ -58,8 +58,10 @@ enum status hf_files_still_there(const char *folder, struct err *err)
     char path[FILEIO_PATH_MAX];
     snprintf(path, sizeof path, "%s/" HF_FILES_CONFIG, folder);
     if (file_exists(path)) return STATUS_OK;
-    return err_set(err, STATUS_NOTFOUND, "%.300s was removed while it was read, as a run does with older checkpoints: "
-                   "try again", folder);
+    return err_set(err, STATUS_NOTFOUND,
+                   "%.300s was removed while it was read, as a run does with older checkpoints: "
+                   "try again",
+                   folder);
 }
 
 bool hf_files_tokenizer(const char *folder)

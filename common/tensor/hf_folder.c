@@ -7,11 +7,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/os/fileio.h"
-#include "common/tensor/hf_files.h"
 #include "common/base/mem.h"
-#include "common/tensor/safetensors.h"
+#include "common/os/fileio.h"
 #include "common/os/temporary.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/safetensors.h"
 
 static const char prefix[] = "transformer.", model_file[] = "model.safetensors";
 static const char index_file[] = "model.safetensors.index.json";
@@ -63,9 +63,10 @@ static enum status other_shape(const char *path, const struct tensor *t, const s
                                struct err *err)
 {
     char theirs[64], ours[64];
-    return err_set(err, STATUS_MISMATCH, "%.240s: tensor '%.96s' is %s, and this model's is %s: compare its "
-                   "config.json with the model section", path, t->name, shape_text(e->shape, e->ndim, theirs),
-                   shape_text(t->shape, t->ndim, ours));
+    return err_set(err, STATUS_MISMATCH,
+                   "%.240s: tensor '%.96s' is %s, and this model's is %s: compare its "
+                   "config.json with the model section",
+                   path, t->name, shape_text(e->shape, e->ndim, theirs), shape_text(t->shape, t->ndim, ours));
 }
 
 static enum status read_tensor(const struct safetensors_entry *e, float *out, const char *path, struct err *err)
@@ -119,7 +120,8 @@ static enum status load_sharded(const char *folder, const json_t *map, struct fi
     const char *tensor;
     json_t *value;
     enum status status = done ? STATUS_OK : STATUS_NOMEM;
-    json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
+    json_object_foreach((json_t *)(uintptr_t)map, tensor, value)
+    {
         const char *file = json_string_value(value);
         char path[FILEIO_PATH_MAX];
         if (status != STATUS_OK || (file && json_object_get(done, file))) continue;
@@ -143,9 +145,8 @@ static enum status load_index(const char *folder, const char *path, struct filli
     json_error_t why;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
     const json_t *map = json_object_get(root, "weight_map");
-    enum status status = json_is_object(map)
-                             ? load_sharded(folder, map, f, err)
-                             : err_set(err, STATUS_CORRUPT, "%s: no weight_map in it", path);
+    enum status status = json_is_object(map) ? load_sharded(folder, map, f, err)
+                                             : err_set(err, STATUS_CORRUPT, "%s: no weight_map in it", path);
     json_decref(root);
     mem_free(text);
     return status;
@@ -186,9 +187,11 @@ static enum status check_head(const struct filling *f, struct err *err)
     }
     safetensors_close(&st);
     if (same) return STATUS_OK;
-    return err_set(err, STATUS_MISMATCH, "%.300s: lm_head.weight is not the embedding, and this model's head is: untie "
+    return err_set(err, STATUS_MISMATCH,
+                   "%.300s: lm_head.weight is not the embedding, and this model's head is: untie "
                    "it (tie_word_embeddings false in config.json, model.tie_embeddings=off; Llama alone), or take it "
-                   "out of the file", f->head);
+                   "out of the file",
+                   f->head);
 }
 
 /* The newest checkpoint of a run's folder, as its file checkpoints/latest has it; "": that is no run's folder. */
@@ -225,8 +228,10 @@ enum status hf_folder_check(const char *folder, struct err *err)
     int n = (int)strlen(folder);
     while (n > 1 && folder[n - 1] == '/') n--;
     if (latest[0] && n <= 180)
-        return err_set(err, STATUS_INVALID, "%.*s is a run's folder: give a checkpoint in it, as "
-                       "%.*s/checkpoints/%s", n, folder, n, folder, latest);
+        return err_set(err, STATUS_INVALID,
+                       "%.*s is a run's folder: give a checkpoint in it, as "
+                       "%.*s/checkpoints/%s",
+                       n, folder, n, folder, latest);
     return err_set(err, STATUS_INVALID, "%.300s holds no %s: give the folder of a model", folder, model_file);
 }
 

@@ -7,8 +7,8 @@
 bool rope_scaling_ok(const struct rope_scaling *s)
 {
     if (s->factor == 0) return true;
-    return s->factor >= 1 && s->factor <= 1e6 && s->low > 0 && s->low < s->high && s->high <= 1e6 &&
-           s->original >= 1 && s->original <= 1e9;
+    return s->factor >= 1 && s->factor <= 1e6 && s->low > 0 && s->low < s->high && s->high <= 1e6 && s->original >= 1 &&
+           s->original <= 1e9;
 }
 
 enum status rope_scaling_parse(struct rope_scaling *s, const char *text, struct err *err)
@@ -22,7 +22,8 @@ enum status rope_scaling_parse(struct rope_scaling *s, const char *text, struct 
     *s = (struct rope_scaling){0};
     return err_set(err, STATUS_INVALID,
                    "model.rope_scaling: \"%.60s\" is not understood; allowed: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL "
-                   "such as llama3:32:1:4:8192", text);
+                   "such as llama3:32:1:4:8192",
+                   text);
 }
 
 const char *rope_scaling_text(const struct rope_scaling *s, char *out, size_t cap)

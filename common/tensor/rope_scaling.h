@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 
 struct rope_scaling {
-    double factor; /* 0: none, and the rest has no meaning */
+    double factor;    /* 0: none, and the rest has no meaning */
     double low, high; /* turns over the original context below which a pair is slow, above which it is fast */
     double original;  /* tokens of that context */
 };

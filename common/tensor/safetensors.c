@@ -14,10 +14,10 @@
 static const struct {
     const char *name;
     uint32_t bits;
-} dtypes[] = {{"F32", 32}, {"F16", 16}, {"BF16", 16}, {"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"I16", 16}, {"U16", 16},
-              {"I32", 32}, {"U32", 32}, {"I64", 64}, {"U64", 64}, {"F64", 64}, {"C64", 64}, {"F8_E4M3", 8},
-              {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
-              {"F4", 4}};
+} dtypes[] = {{"F32", 32},        {"F16", 16},    {"BF16", 16},   {"BOOL", 8},    {"U8", 8},      {"I8", 8},
+              {"I16", 16},        {"U16", 16},    {"I32", 32},    {"U32", 32},    {"I64", 64},    {"U64", 64},
+              {"F64", 64},        {"C64", 64},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+              {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -84,8 +84,10 @@ static enum status check_tiling(struct safetensors *st, const uint8_t *data, uin
         at += st->entries[i].bytes;
     }
     if (at != size)
-        return err_set(err, STATUS_CORRUPT, "%.200s: %llu bytes of tensors where the header says %llu: damaged, copy "
-                       "it again", where, (unsigned long long)size, (unsigned long long)at);
+        return err_set(err, STATUS_CORRUPT,
+                       "%.200s: %llu bytes of tensors where the header says %llu: damaged, copy "
+                       "it again",
+                       where, (unsigned long long)size, (unsigned long long)at);
     return STATUS_OK;
 }
 
@@ -108,7 +110,8 @@ static enum status parse_entries(struct safetensors *st, const uint8_t *data, ui
     if (!st->entries) return err_set(err, STATUS_NOMEM, "no memory for the header of %.200s", where);
     const char *name;
     json_t *value;
-    json_object_foreach(root, name, value) {
+    json_object_foreach(root, name, value)
+    {
         if (!strcmp(name, "__metadata__")) {
             TRY(check_metadata(value, where, err));
             continue;
@@ -124,8 +127,7 @@ static enum status parse_entries(struct safetensors *st, const uint8_t *data, ui
     return check_tiling(st, data, size, where, err);
 }
 
-enum status safetensors_parse(struct safetensors *st, const void *data, size_t size, const char *where,
-                              struct err *err)
+enum status safetensors_parse(struct safetensors *st, const void *data, size_t size, const char *where, struct err *err)
 {
     *st = (struct safetensors){0};
     struct reader r = reader_of(data, size);
@@ -230,8 +232,8 @@ static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
         json_t *shape = json_array();
         for (uint32_t d = 0; d < t->ndim; d++)
             ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape, "data_offsets",
-                                  (json_int_t)at, (json_int_t)end);
+        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)at,
+                                  (json_int_t)end);
         ok = ok && !json_object_set_new(root, t->name, entry);
         at = end;
     }
@@ -262,8 +264,7 @@ enum status safetensors_write(const char *path, struct safetensors_tensor *tenso
     return status;
 }
 
-enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta,
-                                    struct err *err)
+enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta, struct err *err)
 {
     struct safetensors_tensor *tensors = mem_alloc(layout->n_tensors, sizeof *tensors);
     if (!tensors) return err_set(err, STATUS_NOMEM, "no memory to write %s", path);

@@ -9,9 +9,9 @@
 
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/os/fileio.h"
 #include "common/tensor/layout.h"
-#include "common/base/status.h"
 
 enum { SAFETENSORS_DIMS_MAX = 16, SAFETENSORS_TENSORS_MAX = 1 << 20, SAFETENSORS_HEADER_MAX = 100000000 };
 

@@ -41,14 +41,13 @@ enum status token_shard_parse(struct token_shard *shard, const void *data, size_
     if (version != expected)
         return err_set(err, STATUS_CORRUPT, "%s: token shard version %u, this program reads %u", where, version,
                        expected);
-    if (count > SHARD_TOKENS_MAX)
-        return err_set(err, STATUS_CORRUPT, "%s: negative token count in the header", where);
+    if (count > SHARD_TOKENS_MAX) return err_set(err, STATUS_CORRUPT, "%s: negative token count in the header", where);
     uint64_t whole = TOKENS_HEADER_BYTES + (uint64_t)count * width;
     if (size != whole)
         return err_set(err, STATUS_CORRUPT, "%s: %zu bytes long, its header (%u tokens) says %llu: %s", where, size,
                        count, (unsigned long long)whole, size < whole ? "cut short, copy it again" : "damaged");
-    *shard = (struct token_shard){
-        .tokens = (const uint8_t *)data + TOKENS_HEADER_BYTES, .n_tokens = count, .width = width};
+    *shard =
+        (struct token_shard){.tokens = (const uint8_t *)data + TOKENS_HEADER_BYTES, .n_tokens = count, .width = width};
     return STATUS_OK;
 }
 
@@ -69,8 +68,8 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
     if (!tokens->shards || !tokens->maps) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
     for (size_t i = 0; i < n; i++) {
         if (paths[i][strlen(paths[i]) - 1] == '/')
-            return err_set(err, STATUS_INVALID, "%s is a folder: name the shards in it, as %strain_*.bin",
-                           paths[i], paths[i]);
+            return err_set(err, STATUS_INVALID, "%s is a folder: name the shards in it, as %strain_*.bin", paths[i],
+                           paths[i]);
         TRY(file_map_open(&tokens->maps[i], paths[i], err));
         tokens->n_shards++;
         struct token_shard *shard = &tokens->shards[i];
@@ -109,9 +108,10 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
         return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
     if (rc != 0) return err_set(err, STATUS_IO, "cannot look for '%s'", pattern);
     enum status status = found.gl_pathc > TOKENS_SHARDS_MAX
-                             ? err_set(err, STATUS_UNSUPPORTED, "'%s' matches %zu files, more than %d: make larger "
-                                       "shards, see atoll prepare --shard-tokens", pattern, (size_t)found.gl_pathc,
-                                       TOKENS_SHARDS_MAX)
+                             ? err_set(err, STATUS_UNSUPPORTED,
+                                       "'%s' matches %zu files, more than %d: make larger "
+                                       "shards, see atoll prepare --shard-tokens",
+                                       pattern, (size_t)found.gl_pathc, TOKENS_SHARDS_MAX)
                              : open_paths(tokens, found.gl_pathv, found.gl_pathc, err);
     globfree(&found);
     if (status != STATUS_OK) tokens_close(tokens);
@@ -197,8 +197,8 @@ static uint32_t largest_u32(const uint8_t *p, uint64_t n)
 {
     uint32_t largest = 0;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t token = p[4 * i] | (uint32_t)p[4 * i + 1] << 8 | (uint32_t)p[4 * i + 2] << 16 |
-                         (uint32_t)p[4 * i + 3] << 24;
+        uint32_t token =
+            p[4 * i] | (uint32_t)p[4 * i + 1] << 8 | (uint32_t)p[4 * i + 2] << 16 | (uint32_t)p[4 * i + 3] << 24;
         largest = token > largest ? token : largest;
     }
     return largest;
@@ -211,9 +211,11 @@ static enum status check_part(const struct token_shard *shard, uint64_t from, ui
     uint32_t largest = shard->width == 2 ? largest_u16(p, n) : largest_u32(p, n);
     if (!n || largest < vocab_size) return STATUS_OK;
     while (token_at(shard, from) < vocab_size) from++;
-    return err_set(err, STATUS_INVALID, "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data "
-                   "set or wrong model", shard->path ? shard->path : "the data set", token_at(shard, from),
-                   (unsigned long long)from, vocab_size);
+    return err_set(err, STATUS_INVALID,
+                   "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data "
+                   "set or wrong model",
+                   shard->path ? shard->path : "the data set", token_at(shard, from), (unsigned long long)from,
+                   vocab_size);
 }
 
 enum status tokens_check(const struct tokens *tokens, uint32_t vocab_size, uint64_t read_max, struct err *err)

@@ -11,8 +11,8 @@
 
 #include <stdint.h>
 
-#include "common/os/fileio.h"
 #include "common/base/status.h"
+#include "common/os/fileio.h"
 
 /* Each shard is a map of its own, and Linux lets a process have 65530 (vm.max_map_count): those of the libraries, of
  * large allocations and of the other set of shards, too. */

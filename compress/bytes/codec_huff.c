@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
-#include "compress/codec_stage.h"
 #include "compress/bytes/huffman.h"
 #include "compress/bytes/planes.h"
+#include "compress/codec_stage.h"
 
 enum { BLOCK = 128 << 10, WIDTH_MAX = 4, WORST_HEAD = 4 + WIDTH_MAX, TABLE = 128, MODE_RAW = 0, MODE_SAME, MODE_CODED };
 enum { STREAM_ROOM = BLOCK / HUFFMAN_STREAMS * HUFFMAN_BITS_MAX / 8 + HUFFMAN_SLACK };

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
-#include "compress/codec_stage.h"
 #include "compress/bytes/planes.h"
+#include "compress/codec_stage.h"
 
 enum { BLOCK = 256 << 10, STATE = 1 << 15, RAW_BIT_SHIFT = 31 };
 #define RAW_BIT (1u << RAW_BIT_SHIFT)

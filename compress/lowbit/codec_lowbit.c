@@ -1,5 +1,5 @@
-/* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D tensors as
- * bf16 (compress/lowbit/runs.h). */
+/* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D
+ * tensors as bf16 (compress/lowbit/runs.h). */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,9 +170,12 @@ static void lowbit_pieces(const struct value_ctx *ctx, struct delta_format *shap
 {
     const struct runs *runs = ctx->plan;
     size_t block = ctx->param[0], block_bytes = block * format_of(ctx)->bits / 8;
-    *shape = (struct delta_format){.kind = piece_kinds[ctx->param[1]], .n_values = ctx->n,
-                                  .n_plain = runs->total.n_plain, .n_bytes = runs->total.code_bytes,
-                                  .longest = (uint32_t)block, .k_max = (uint32_t)block};
+    *shape = (struct delta_format){.kind = piece_kinds[ctx->param[1]],
+                                   .n_values = ctx->n,
+                                   .n_plain = runs->total.n_plain,
+                                   .n_bytes = runs->total.code_bytes,
+                                   .longest = (uint32_t)block,
+                                   .k_max = (uint32_t)block};
     for (size_t r = 0; r < runs->n_runs; r++) {
         const struct run *run = &runs->run[r];
         size_t step = run->plain ? PIECE_PLAIN_MAX : block;
@@ -182,15 +185,15 @@ static void lowbit_pieces(const struct value_ctx *ctx, struct delta_format *shap
             if (!pieces) continue;
             pieces[shape->n_pieces] =
                 (struct piece_range){.from = i,
-                               .out = run->plain ? run->at + nth * step : run->codes_at + nth * block_bytes,
-                               .length = length,
-                               .k = run->plain ? 0 : length};
+                                     .out = run->plain ? run->at + nth * step : run->codes_at + nth * block_bytes,
+                                     .length = length,
+                                     .k = run->plain ? 0 : length};
         }
     }
 }
 
-static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                                        size_t cap, size_t *size_p)
+static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers,
+                                        uint8_t *dst, size_t cap, size_t *size_p)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);

@@ -21,8 +21,8 @@ struct checked {
     struct topk_walk walk;
     struct topk_item item; /* k 0: none is left */
     struct topk_stream stream;
-    size_t to;        /* coordinate that the group ends at */
-    uint32_t n, seen; /* values of the chunk; all bits that their codes have */
+    size_t to;            /* coordinate that the group ends at */
+    uint32_t n, seen;     /* values of the chunk; all bits that their codes have */
     uint64_t gaps, count; /* of the group */
 };
 

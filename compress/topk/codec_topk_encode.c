@@ -1,7 +1,7 @@
 /* Top-k to bytes: group by group, each chosen and quantized whole before its parameter is known. */
+#include "compress/half.h"
 #include "compress/topk/codec_topk.h"
 #include "compress/topk/golomb.h"
-#include "compress/half.h"
 
 struct chunk_done {
     struct topk_scales scales;
@@ -26,8 +26,12 @@ static size_t padded(size_t bytes)
 static size_t lay_out(const struct value_ctx *ctx, uint8_t *base, struct batch *b)
 {
     size_t chunk = ctx->param[TOPK_CHUNK], chunks = topk_group_chunks(ctx), values = chunks * ctx->param[TOPK_K];
-    size_t sizes[] = {chunk * sizeof *b->select.bits, chunk * sizeof *b->select.index, TOPK_BINS * sizeof(uint32_t),
-                      values * sizeof *b->index,      values * sizeof *b->code,        chunks * sizeof *b->chunks,
+    size_t sizes[] = {chunk * sizeof *b->select.bits,
+                      chunk * sizeof *b->select.index,
+                      TOPK_BINS * sizeof(uint32_t),
+                      values * sizeof *b->index,
+                      values * sizeof *b->code,
+                      chunks * sizeof *b->chunks,
                       sizeof *b->table};
     uint8_t *at[7];
     size_t used = 0;

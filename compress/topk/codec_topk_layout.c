@@ -57,7 +57,8 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
 }
 
 _Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BIT && (int)PIECE_BYTES == TOPK_INT8 &&
-                   (int)PIECE_HALF == TOPK_FP16, "one order of values");
+                   (int)PIECE_HALF == TOPK_FP16,
+               "one order of values");
 
 void topk_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {

@@ -4,8 +4,8 @@
 
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
-#include "compress/topk/golomb.h"
 #include "compress/merge.h"
+#include "compress/topk/golomb.h"
 
 /* Of topk:4095/4096+sign; docs/codecs.md. */
 enum {

@@ -11,8 +11,8 @@
 
 #include <stdint.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/pool.h"
+#include "common/tensor/layout.h"
 
 /* merged[count of the fragment]: -0 marks what no delta carried (compress/merge.h). pool: NULL, one thread. */
 uint64_t union_bytes(const struct layout *layout, uint32_t fragment, const float *merged, struct pool *pool);

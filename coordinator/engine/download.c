@@ -39,8 +39,13 @@ bool download_add(struct download *s, const struct msg_get *get, uint64_t total)
     }
     if (!item) item = unused(s);
     if (!item || !get->length) return false;
-    *item = (struct download_item){.used = true, .kind = get->kind, .fragment = get->fragment, .version = get->version,
-                                .at = get->offset, .end = end, .order = s->orders++};
+    *item = (struct download_item){.used = true,
+                                   .kind = get->kind,
+                                   .fragment = get->fragment,
+                                   .version = get->version,
+                                   .at = get->offset,
+                                   .end = end,
+                                   .order = s->orders++};
     return set_total(item, total);
 }
 

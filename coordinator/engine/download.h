@@ -11,7 +11,7 @@
 enum {
     DOWNLOAD_MAX = 16,
     DOWNLOAD_CHUNK = 256 << 10,
-    DOWNLOAD_WAIT_US = 5000,      /* a full lane is tried again after this, then after twice as long, ... */
+    DOWNLOAD_WAIT_US = 5000, /* a full lane is tried again after this, then after twice as long, ... */
     DOWNLOAD_WAIT_MAX_US = 200000,
 };
 
@@ -19,10 +19,10 @@ struct download_item {
     bool used, parked;
     uint8_t kind; /* enum object_kind */
     uint32_t fragment;
-    uint64_t version, total; /* of the object; total 0 while parked */
-    uint64_t at, end;        /* bytes still to be sent: [at, end) */
+    uint64_t version, total;     /* of the object; total 0 while parked */
+    uint64_t at, end;            /* bytes still to be sent: [at, end) */
     uint64_t hole_from, hole_to; /* without these; 0, 0: all */
-    uint64_t order;          /* of arrival */
+    uint64_t order;              /* of arrival */
 };
 
 struct download {

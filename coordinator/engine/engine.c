@@ -17,8 +17,7 @@ enum { DRAW_STREAM = 1000 };
 uint64_t engine_draw(struct engine *e)
 {
     uint64_t value;
-    do
-        value = rng_u64(e->entropy, DRAW_STREAM, e->draws++);
+    do value = rng_u64(e->entropy, DRAW_STREAM, e->draws++);
     while (!value);
     return value;
 }
@@ -76,12 +75,30 @@ void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const
 
 void engine_event_init(struct engine_event *event, enum engine_event_kind kind)
 {
-    *event = (struct engine_event){
-        .kind = kind, .step = UINT64_MAX, .round = UINT64_MAX, .rounds = UINT64_MAX, .version = UINT64_MAX,
-        .fragment = UINT64_MAX, .tokens = UINT64_MAX, .loss = NAN, .val_loss = NAN, .lr = NAN, .grad_norm = NAN,
-        .tokens_per_s = NAN, .tflops = NAN, .bytes_up = UINT64_MAX, .bytes_down = UINT64_MAX, .compute_s = NAN,
-        .compress_s = NAN, .send_s = NAN, .wait_s = NAN, .apply_s = NAN, .round_s = NAN, .update_bytes = UINT64_MAX,
-        .relay_bytes = UINT64_MAX, .union_bytes = UINT64_MAX};
+    *event = (struct engine_event){.kind = kind,
+                                   .step = UINT64_MAX,
+                                   .round = UINT64_MAX,
+                                   .rounds = UINT64_MAX,
+                                   .version = UINT64_MAX,
+                                   .fragment = UINT64_MAX,
+                                   .tokens = UINT64_MAX,
+                                   .loss = NAN,
+                                   .val_loss = NAN,
+                                   .lr = NAN,
+                                   .grad_norm = NAN,
+                                   .tokens_per_s = NAN,
+                                   .tflops = NAN,
+                                   .bytes_up = UINT64_MAX,
+                                   .bytes_down = UINT64_MAX,
+                                   .compute_s = NAN,
+                                   .compress_s = NAN,
+                                   .send_s = NAN,
+                                   .wait_s = NAN,
+                                   .apply_s = NAN,
+                                   .round_s = NAN,
+                                   .update_bytes = UINT64_MAX,
+                                   .relay_bytes = UINT64_MAX,
+                                   .union_bytes = UINT64_MAX};
 }
 
 void engine_emit(struct engine *e, const struct engine_event *event)

@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "coordinator/ledger/store.h"
 #include "wire/msg.h"
 
@@ -24,14 +24,14 @@ enum engine_event_kind {
     ENGINE_EVENT_JOIN,
     ENGINE_EVENT_LEAVE,
     ENGINE_EVENT_EVICT,
-    ENGINE_EVENT_FAULT,      /* text says what */
-    ENGINE_EVENT_RESTART,    /* this engine continues a run found in the store, with `round` rounds done */
-    ENGINE_EVENT_STEP,       /* one inner step of one worker */
-    ENGINE_EVENT_UPDATE,     /* one fragment took an outer step */
-    ENGINE_EVENT_ROUND,      /* a round is over; val_loss where this version was evaluated */
-    ENGINE_EVENT_EVAL,       /* round, version, tokens: of what was evaluated */
+    ENGINE_EVENT_FAULT,   /* text says what */
+    ENGINE_EVENT_RESTART, /* this engine continues a run found in the store, with `round` rounds done */
+    ENGINE_EVENT_STEP,    /* one inner step of one worker */
+    ENGINE_EVENT_UPDATE,  /* one fragment took an outer step */
+    ENGINE_EVENT_ROUND,   /* a round is over; val_loss where this version was evaluated */
+    ENGINE_EVENT_EVAL,    /* round, version, tokens: of what was evaluated */
     ENGINE_EVENT_CHECKPOINT,
-    ENGINE_EVENT_WAITING,    /* text: what the run has been waiting for longer than it should */
+    ENGINE_EVENT_WAITING, /* text: what the run has been waiting for longer than it should */
     ENGINE_EVENT_DONE,
 };
 
@@ -46,11 +46,11 @@ struct engine_event {
     uint64_t bytes_up, bytes_down; /* STEP: of that worker process; ROUND: of the run so far */
     double compute_s, compress_s, send_s, wait_s, apply_s;
     double round_s;
-    uint32_t workers, delivered; /* ROUND: assigned, merged */
-    const char *codec;           /* UPDATE, ROUND: how the (last) update travels, or NULL */
-    uint64_t update_bytes;       /* UPDATE: of the object that workers get */
+    uint32_t workers, delivered;       /* ROUND: assigned, merged */
+    const char *codec;                 /* UPDATE, ROUND: how the (last) update travels, or NULL */
+    uint64_t update_bytes;             /* UPDATE: of the object that workers get */
     uint64_t relay_bytes, union_bytes; /* UPDATE, codec.down auto: what it is for all workers, either way */
-    const char *slowest;         /* ROUND: the worker delivered last, or NULL */
+    const char *slowest;               /* ROUND: the worker delivered last, or NULL */
 };
 
 struct engine_io {
@@ -110,7 +110,7 @@ struct engine_summary {
     uint64_t val_tokens;
     double wall_s, compute_s; /* compute_s: of all merged deltas */
     uint64_t bytes_up, bytes_down;
-    uint64_t theta_hash;      /* layout_theta_hash of theta now; 0 before the first join */
+    uint64_t theta_hash; /* layout_theta_hash of theta now; 0 before the first join */
 };
 void engine_summary(const struct engine *engine, struct engine_summary *out);
 

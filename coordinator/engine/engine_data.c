@@ -82,8 +82,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     struct round_offer offer = {m->round, m->base_version, m->bytes, m->tokens, m->fragment, m->steps, m->form};
     uint16_t code = REJECT_UNASSIGNED;
     const char *reason = "this worker holds no such assignment";
-    if (m->fragment >= e->ledger.layout.n_fragments || !member)
-        return refuse(e, s, m, code, reason, err);
+    if (m->fragment >= e->ledger.layout.n_fragments || !member) return refuse(e, s, m, code, reason, err);
     switch (round_judge(&e->ledger.round, member, &offer, &code, &reason)) {
     case ROUND_HAVE: send_credit(e, s, m->round, m->fragment, m->bytes, m->bytes); return STATUS_OK;
     case ROUND_REJECT: return refuse(e, s, m, code, reason, err);
@@ -101,10 +100,17 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
 static enum status write_delta(struct engine *e, const struct member *m, const struct upload *u, struct err *err)
 {
     const struct msg_offer *o = &u->offer;
-    struct record_delta delta = {.id = m->id, .fragment = o->fragment, .round = o->round,
-                                 .part = {.base_version = o->base_version, .tokens = o->tokens, .bytes = o->bytes,
-                                          .compute_us = o->compute_us, .steps = o->steps, .crc = o->crc,
-                                          .loss_sum = o->loss_sum, .norm = o->norm}};
+    struct record_delta delta = {.id = m->id,
+                                 .fragment = o->fragment,
+                                 .round = o->round,
+                                 .part = {.base_version = o->base_version,
+                                          .tokens = o->tokens,
+                                          .bytes = o->bytes,
+                                          .compute_us = o->compute_us,
+                                          .steps = o->steps,
+                                          .crc = o->crc,
+                                          .loss_sum = o->loss_sum,
+                                          .norm = o->norm}};
     uint8_t head[RECORD_DELTA_HEAD];
     struct writer w = writer_of(head, sizeof head);
     struct store_part payload = {e->ledger.outer.payload, o->bytes};
@@ -119,8 +125,8 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     const struct msg_offer offer = u->offer;
     struct round *round = &e->ledger.round;
     const struct member *m = member_by_id(&round->members, s->member);
-    struct round_offer o = {offer.round, offer.base_version, offer.bytes, offer.tokens, offer.fragment, offer.steps,
-                            offer.form};
+    struct round_offer o = {offer.round,    offer.base_version, offer.bytes, offer.tokens,
+                            offer.fragment, offer.steps,        offer.form};
     uint16_t code = 0;
     const char *reason = "";
     /* Things may have changed while it travelled. */
@@ -136,8 +142,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
     struct codec_view view; /* opening it checks everything that decoding will read */
     enum status status = codec_open(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, NULL, &view);
-    if (status == STATUS_NONFINITE)
-        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
+    if (status == STATUS_NONFINITE) return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
     if (!outer_state_takes(&e->ledger.outer, &view))
         return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds numbers of 2^64 or more", err);
@@ -161,8 +166,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
         TRY(e->store->ops->spool_write(e->store, spool_room(e, u) + m->offset, m->data, m->size, err));
         s->moved_us = e->now_us;
         break;
-    case STATUS_AGAIN: /* lost or repeated: the worker finds out by itself and offers again */
-        return STATUS_OK;
+    case STATUS_AGAIN: /* lost or repeated: the worker finds out by itself and offers again */ return STATUS_OK;
     default: log_warn("a chunk of %s is damaged", s->name); return STATUS_OK;
     }
     if (upload_complete(u)) return deliver(e, s, u, err);
@@ -271,8 +275,8 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
         uint64_t first = at / sizeof(float), skip = at % sizeof(float), left = frag->count - first;
         uint64_t count = left < 1024 ? left : 1024, bytes = count * sizeof(float) - skip;
         if (bytes > size) bytes = size;
-        TRY(e->store->ops->snapshot_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first,
-                                               buffer, count, err));
+        TRY(e->store->ops->snapshot_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first, buffer,
+                                               count, err));
         memcpy(dst, (uint8_t *)buffer + skip, bytes);
         dst += bytes;
         at += bytes;
@@ -304,8 +308,13 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
         }
         TRY(read_object(e, &item, size, err));
         struct msg m = {.type = MSG_CHUNK,
-                        .chunk = {.kind = item.kind, .fragment = item.fragment, .key = item.version, .offset = item.at,
-                                  .total = item.total, .crc = crc32c(0, e->chunk, size), .data = e->chunk,
+                        .chunk = {.kind = item.kind,
+                                  .fragment = item.fragment,
+                                  .key = item.version,
+                                  .offset = item.at,
+                                  .total = item.total,
+                                  .crc = crc32c(0, e->chunk, size),
+                                  .data = e->chunk,
                                   .size = size}};
         enum status status = engine_send(e, s->bulk, WIRE_BULK, &m);
         if (status == STATUS_AGAIN) {

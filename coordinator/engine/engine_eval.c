@@ -84,7 +84,9 @@ static void start(struct engine *e, bool final)
 static void send_eval(struct engine *e, const struct session *s, const struct eval_share *share)
 {
     struct msg m = {.type = MSG_EVAL,
-                    .eval = {.eval_id = share->id, .start = share->start, .count = share->count,
+                    .eval = {.eval_id = share->id,
+                             .start = share->start,
+                             .count = share->count,
                              .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(m.eval.versions, e->eval.versions, e->ledger.layout.n_fragments * sizeof *m.eval.versions);
     engine_send_control(e, s, &m);

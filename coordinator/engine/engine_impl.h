@@ -15,15 +15,15 @@
 #define COORDINATOR_ENGINE_IMPL_H
 
 #include "coordinator/engine/engine.h"
-#include "coordinator/ledger/ledger.h"
 #include "coordinator/engine/session.h"
+#include "coordinator/ledger/ledger.h"
 #include "coordinator/ledger/snapshot.h"
 
 enum {
     ENGINE_HEARTBEAT_MS = 1000,
     ENGINE_SILENT_BEATS = 3,
-    ENGINE_PAUSE_US = 2000000,   /* without a tick or a message for so long: nobody was listened to */
-    ENGINE_LINGER_US = 5000000,  /* after the end, for workers that have not heard of it */
+    ENGINE_PAUSE_US = 2000000,  /* without a tick or a message for so long: nobody was listened to */
+    ENGINE_LINGER_US = 5000000, /* after the end, for workers that have not heard of it */
     ENGINE_REFUSALS = 64,
     ENGINE_REFUSAL_US = 60000000, /* the same refusal is logged again after this */
     ENGINE_EVICT_MIN_US = 60000000,
@@ -82,9 +82,9 @@ struct engine {
     bool restarted, finished;
     uint64_t recovered; /* records of the journal that recovery has read */
     uint64_t done_us;
-    bool found_done; /* the run was over when this process began */
-    uint32_t told;   /* workers that left because it is */
-    uint64_t retry_us; /* bulk lanes are full: when to try the first one again; UINT64_MAX: none is */
+    bool found_done;                 /* the run was over when this process began */
+    uint32_t told;                   /* workers that left because it is */
+    uint64_t retry_us;               /* bulk lanes are full: when to try the first one again; UINT64_MAX: none is */
     uint64_t progress_us, notice_us; /* last time anything moved; when to say what is waited for */
 
     struct round_info info;
@@ -95,7 +95,7 @@ struct engine {
     char slowest[WIRE_NAME_MAX];
     struct refusal refusals[ENGINE_REFUSALS]; /* those logged last */
     uint64_t rejected[REJECT_UNASSIGNED + 1]; /* deltas refused since this process started, by enum reject_code */
-    uint8_t *chunk; /* [DOWNLOAD_CHUNK] */
+    uint8_t *chunk;                           /* [DOWNLOAD_CHUNK] */
 };
 
 /* --- engine.c --- */

@@ -179,8 +179,8 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     qsort(list, n, sizeof(struct session *), by_name);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
-        status = engine_write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name,
-                                     err);
+        status =
+            engine_write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name, err);
         if (status == STATUS_OK) status = seat(e, list[i], err);
         if (status != STATUS_OK) break;
         engine_refresh_ready(e, list[i]);
@@ -194,8 +194,11 @@ static void send_welcome(struct engine *e, const struct session *s, bool resume)
     const struct ledger *l = &e->ledger;
     const struct snapshot_info *newest = engine_newest(e);
     struct msg m = {.type = MSG_WELCOME,
-                    .welcome = {.session = s->id, .worker_id = s->member, .heartbeat_ms = ENGINE_HEARTBEAT_MS,
-                                .n_fragments = l->layout.n_fragments, .resume = resume}};
+                    .welcome = {.session = s->id,
+                                .worker_id = s->member,
+                                .heartbeat_ms = ENGINE_HEARTBEAT_MS,
+                                .n_fragments = l->layout.n_fragments,
+                                .resume = resume}};
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
         m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};

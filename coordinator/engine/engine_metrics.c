@@ -35,8 +35,10 @@ void engine_tell_skips(struct engine *e, struct session *s)
 {
     char text[256];
     if (!s->skips) return;
-    snprintf(text, sizeof text, "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
-             "%s", s->step_round + 1, s->skips, config_divergence_advice(&e->config));
+    snprintf(text, sizeof text,
+             "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
+             "%s",
+             s->step_round + 1, s->skips, config_divergence_advice(&e->config));
     s->skips = 0;
     s->skips_said_us = e->now_us;
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);

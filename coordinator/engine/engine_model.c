@@ -2,13 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/os/fileio.h"
 #include "common/base/hash.h"
-#include "common/tensor/hf_files.h"
-#include "common/tensor/hf_folder.h"
-#include "common/os/host_memory.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
+#include "common/os/host_memory.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
 #include "coordinator/engine/engine_impl.h"
 
 /* What the shapes of its tensors do not show of a model, but its outputs do. A folder without config.json says nothing
@@ -122,10 +122,13 @@ static enum status model_text(const struct engine *e, const char *given, char **
 
 static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout, struct err *err)
 {
-    struct record_model model = {
-        .train_hash = m->train_hash, .val_hash = m->val_hash, .train_samples = m->train_samples,
-        .val_samples = m->val_samples, .sample_tokens = m->sample_tokens, .layout = m->layout,
-        .layout_size = m->layout_size};
+    struct record_model model = {.train_hash = m->train_hash,
+                                 .val_hash = m->val_hash,
+                                 .train_samples = m->train_samples,
+                                 .val_samples = m->val_samples,
+                                 .sample_tokens = m->sample_tokens,
+                                 .layout = m->layout,
+                                 .layout_size = m->layout_size};
     char *text;
     TRY(initial_hashes(e, layout, &model, err));
     TRY(model_text(e, m->model_config, &text, err));
@@ -160,14 +163,14 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
     char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
     struct err why = {0};
     enum status status = STATUS_OK;
-    if (need < all)
-        status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
+    if (need < all) status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
     if (status_is_permanent(status))
         engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
     else if (need > all)
-        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' has %llu parameters: the coordinator would need at "
-                      "least %s of memory and has %s", m->name, (unsigned long long)layout->n_params,
-                      memory_text(need, wants), memory_text(all, has));
+        engine_refuse(e, peer, REFUSE_LAYOUT,
+                      "the model of '%s' has %llu parameters: the coordinator would need at "
+                      "least %s of memory and has %s",
+                      m->name, (unsigned long long)layout->n_params, memory_text(need, wants), memory_text(all, has));
     else
         return true;
     return false;

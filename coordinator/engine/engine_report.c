@@ -161,8 +161,11 @@ static void totals(const struct engine *e, struct engine_summary *out)
 {
     const struct ledger *l = &e->ledger;
     struct record_clock clock = e->ledger.done ? e->ledger.clock : engine_clock(e);
-    *out = (struct engine_summary){.done = l->done, .restarts = l->starts, .final_val_loss = NAN,
-                                   .wall_s = (double)clock.elapsed_us * 1e-6, .bytes_up = clock.bytes_up,
+    *out = (struct engine_summary){.done = l->done,
+                                   .restarts = l->starts,
+                                   .final_val_loss = NAN,
+                                   .wall_s = (double)clock.elapsed_us * 1e-6,
+                                   .bytes_up = clock.bytes_up,
                                    .bytes_down = clock.bytes_down};
     if (!l->modelled) return;
     out->params = l->layout.n_params;
@@ -199,9 +202,10 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
-    const char *state = !s ? (is_gone(m, s) ? "gone" : "lost")
+    const char *state = !s                       ? (is_gone(m, s) ? "gone" : "lost")
                         : engine_is_silent(e, s) ? "silent"
-                        : s->beating ? session_state_name(s->last.state) : "joining";
+                        : s->beating             ? session_state_name(s->last.state)
+                                                 : "joining";
     json_object_set_new(o, "state", json_string(state));
     if (detail == DETAIL_STATES) return o;
     if (s && s->beating) {

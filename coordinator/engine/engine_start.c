@@ -111,8 +111,8 @@ static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, 
     TRY(tell_recovering(e, err));
     TRY(engine_kept_room(e, err));
     struct snapshot_info *info = &e->kept[e->n_kept];
-    enum status status = newest ? snapshot_load(&e->ledger, e->store, round, info, err)
-                                : snapshot_look(e->store, round, info, err);
+    enum status status =
+        newest ? snapshot_load(&e->ledger, e->store, round, info, err) : snapshot_look(e->store, round, info, err);
     if (status == STATUS_MISMATCH) return check_config(e, err);
     if (status == STATUS_CORRUPT) return advise(e, round, newest, err);
     if (status != STATUS_OK) return status;
@@ -157,8 +157,7 @@ static enum status recover(struct engine *e, struct err *err)
                            "new run from a checkpoint, the newest is round_%06llu (model.init_from)",
                            (unsigned long long)(newest ? newest->round : 0));
     }
-    if (!e->ledger.journal.open && newest)
-        TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
+    if (!e->ledger.journal.open && newest) TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
     TRY(change_settings(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));

@@ -237,8 +237,12 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
 {
     const struct assignment *work = &m->work;
     struct msg msg = {.type = MSG_ASSIGN,
-                      .assign = {.round = work->round, .worker_id = m->id, .steps = work->steps, .step0 = work->step0,
-                                 .step_rate = work->step_rate, .n_ranges = work->n_ranges,
+                      .assign = {.round = work->round,
+                                 .worker_id = m->id,
+                                 .steps = work->steps,
+                                 .step0 = work->step0,
+                                 .step_rate = work->step_rate,
+                                 .n_ranges = work->n_ranges,
                                  .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(msg.assign.ranges, work->ranges, sizeof msg.assign.ranges);
     memcpy(msg.assign.versions, work->versions, e->ledger.layout.n_fragments * sizeof *work->versions);

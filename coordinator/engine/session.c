@@ -37,8 +37,12 @@ struct session *session_add(struct session_table *t, uint64_t id)
             mem_free(own);
             return NULL;
         }
-        *s = (struct session){.id = id, .member = SESSION_NO_MEMBER, .control = SESSION_NO_PEER,
-                              .bulk = SESSION_NO_PEER, .uploads = uploads, .own = own};
+        *s = (struct session){.id = id,
+                              .member = SESSION_NO_MEMBER,
+                              .control = SESSION_NO_PEER,
+                              .bulk = SESSION_NO_PEER,
+                              .uploads = uploads,
+                              .own = own};
         return s;
     }
     return NULL;
@@ -96,7 +100,7 @@ struct session *session_by_bulk(const struct session_table *t, uint64_t peer)
 
 const char *session_state_name(uint8_t state)
 {
-    static const char *const names[] = {"catching up", "ready",   "training",  "sending",
+    static const char *const names[] = {"catching up", "ready",      "training", "sending",
                                         "waiting",     "evaluating", "finished"};
     return state < sizeof names / sizeof *names ? names[state] : "?";
 }

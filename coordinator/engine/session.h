@@ -26,21 +26,21 @@ struct session {
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
     char devices[WIRE_NAME_MAX]; /* what it computes on, as it said */
-    uint32_t member; /* id of its place, SESSION_NO_MEMBER before the first round */
-    uint64_t control, bulk; /* peers; SESSION_NO_PEER: not connected */
+    uint32_t member;             /* id of its place, SESSION_NO_MEMBER before the first round */
+    uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;
-    uint64_t moved_us; /* when its work last went on: another state or step, or bytes of a delta */
-    uint64_t before; /* id of the session it replaced; 0: none */
-    uint32_t times;  /* sessions in a row that were replaced soon after they began, up to this one */
-    struct msg_heartbeat last; /* zeros before the first one */
-    bool beating;              /* a heartbeat has come */
-    bool silent;               /* said so in the log */
-    uint64_t ready_us;         /* since when it may be given work; 0: it may not */
+    uint64_t moved_us;                /* when its work last went on: another state or step, or bytes of a delta */
+    uint64_t before;                  /* id of the session it replaced; 0: none */
+    uint32_t times;                   /* sessions in a row that were replaced soon after they began, up to this one */
+    struct msg_heartbeat last;        /* zeros before the first one */
+    bool beating;                     /* a heartbeat has come */
+    bool silent;                      /* said so in the log */
+    uint64_t ready_us;                /* since when it may be given work; 0: it may not */
     uint64_t step_round, step_tokens; /* tokens of the steps reported of the round it trains */
     uint32_t last_step;               /* of these */
-    uint64_t skips, skips_said_us; /* steps it skipped that were not told of yet; when some were: 0: never */
+    uint64_t skips, skips_said_us;    /* steps it skipped that were not told of yet; when some were: 0: never */
     struct download download;
-    struct upload *uploads; /* [n_fragments], owned */
+    struct upload *uploads;  /* [n_fragments], owned */
     struct session_own *own; /* [n_fragments], owned */
 };
 

@@ -60,7 +60,7 @@ static enum status read_group(struct ledger *l, const struct round_close *close,
 }
 
 enum status delta_read_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
-                         struct err *err)
+                             struct err *err)
 {
     struct outer_state *o = &l->outer;
     const struct fragment *frag = &l->layout.fragments[close->fragment];

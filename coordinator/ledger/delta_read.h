@@ -11,6 +11,6 @@
  * from byte `at` on, end to end, as many at a time as there is room for; or all at once (`together`), four bytes behind
  * them free. IO, CORRUPT, NOMEM with a line. */
 enum status delta_read_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
-                         struct err *err) MUST_CHECK;
+                             struct err *err) MUST_CHECK;
 
 #endif

@@ -170,8 +170,8 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
     if (!last) return STATUS_OK;
     if (good < source.size)
         log_warn("journal/%08llu.log: the %llu bytes behind byte %llu were not written completely before the crash; "
-                 "they are dropped", (unsigned long long)segment, (unsigned long long)(source.size - good),
-                 (unsigned long long)good);
+                 "they are dropped",
+                 (unsigned long long)segment, (unsigned long long)(source.size - good), (unsigned long long)good);
     TRY(j->store->ops->segment_continue(j->store, segment, good, err));
     *j = (struct journal){.store = j->store, .segment = segment, .size = good, .durable = good, .open = true};
     return good ? STATUS_OK : begin_header(j, err); /* 0: not even its header had reached the disk */
@@ -188,8 +188,10 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         if (list[i] < first) continue;
         if (list[i] != expect++)
-            status = err_set(err, STATUS_CORRUPT, "journal/%08llu.log is missing: restore it from a copy, or start a "
-                             "new run from a checkpoint (model.init_from)", (unsigned long long)(expect - 1));
+            status = err_set(err, STATUS_CORRUPT,
+                             "journal/%08llu.log is missing: restore it from a copy, or start a "
+                             "new run from a checkpoint (model.init_from)",
+                             (unsigned long long)(expect - 1));
         else
             status = recover_segment(journal, list[i], i + 1 == n, visit, ctx, err);
     }

@@ -16,8 +16,8 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "coordinator/round/member.h"
 #include "coordinator/ledger/store.h"
+#include "coordinator/round/member.h"
 
 enum { JOURNAL_SEGMENT_HEADER = 24, JOURNAL_RECORD_HEADER = 32, JOURNAL_PARTS_MAX = 4 };
 /* The digit in a segment's magic. 1: hashes of theta were XXH3 of a fragment in one piece; since 2 they are

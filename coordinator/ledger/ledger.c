@@ -168,8 +168,8 @@ static enum status fold_done(struct ledger *l, const uint8_t *body, size_t size)
 }
 
 static const char *const names[] = {
-    [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL",   [RECORD_MEMBER] = "MEMBER",
-    [RECORD_OPEN] = "OPEN", [RECORD_DELTA] = "DELTA", [RECORD_DROP] = "DROP",     [RECORD_UPDATE] = "UPDATE",
+    [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL", [RECORD_MEMBER] = "MEMBER",
+    [RECORD_OPEN] = "OPEN", [RECORD_DELTA] = "DELTA", [RECORD_DROP] = "DROP",   [RECORD_UPDATE] = "UPDATE",
     [RECORD_EVAL] = "EVAL", [RECORD_DONE] = "DONE",
 };
 
@@ -270,8 +270,9 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
     if (status == STATUS_OK) status = update_compute(l, &close, &mine, err);
     if (status == STATUS_OK && (mine.theta_hash != u.theta_hash || mine.payload_size != u.payload_size ||
                                 memcmp(mine.payload, u.payload, u.payload_size) != 0))
-        status = damaged(err, RECORD_UPDATE, at, "recomputing this update gives other bytes: was the run made by "
-                                                 "another version of this program?");
+        status = damaged(err, RECORD_UPDATE, at,
+                         "recomputing this update gives other bytes: was the run made by "
+                         "another version of this program?");
     if (status == STATUS_OK) status = fold_update(l, &u, at, size - RECORD_CLOCK_BYTES);
     mem_free(named);
     return status;

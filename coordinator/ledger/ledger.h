@@ -9,14 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
-#include "common/base/status.h"
 #include "coordinator/ledger/journal.h"
-#include "coordinator/outer/outer_state.h"
 #include "coordinator/ledger/record.h"
-#include "coordinator/round/round.h"
 #include "coordinator/ledger/update_log.h"
+#include "coordinator/outer/outer_state.h"
+#include "coordinator/round/round.h"
 #include "wire/object.h"
 
 struct ledger {
@@ -39,15 +39,15 @@ struct ledger {
     struct outer_state outer;
     struct update_log log;
 
-    char down[64];             /* how the last update travels: relay, or its codec; "" before the first */
-    uint64_t down_bytes;       /* of its object */
-    uint64_t down_relay;       /* where its payload begins there, when that is relayed deltas; else 0 */
+    char down[64];       /* how the last update travels: relay, or its codec; "" before the first */
+    uint64_t down_bytes; /* of its object */
+    uint64_t down_relay; /* where its payload begins there, when that is relayed deltas; else 0 */
 
-    uint64_t down_ways[2];     /* codec.down auto: what all workers get of it, relayed, or as a union; else 0 */
+    uint64_t down_ways[2]; /* codec.down auto: what all workers get of it, relayed, or as a union; else 0 */
 
-    uint64_t starts;           /* coordinator processes that took over */
-    struct record_clock clock; /* as of the last record that holds one */
-    uint64_t eval_round;       /* rounds done at the last evaluation */
+    uint64_t starts;            /* coordinator processes that took over */
+    struct record_clock clock;  /* as of the last record that holds one */
+    uint64_t eval_round;        /* rounds done at the last evaluation */
     bool evaluated, eval_final; /* there was one; it was the final one */
     double eval_loss_sum;
     uint64_t eval_tokens;

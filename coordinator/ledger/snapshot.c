@@ -205,8 +205,8 @@ static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment
     info_encode(l, round, segment, w);
     put_u32(w, (uint32_t)n);
     for (size_t i = 0; i < n; i++) put_u64(w, hash_floats(l->outer.pool, arrays[i].data, arrays[i].count));
-    struct record_run run = {.config_hash = l->config_hash, .config_text = l->config_text,
-                             .config_size = strlen(l->config_text)};
+    struct record_run run = {
+        .config_hash = l->config_hash, .config_text = l->config_text, .config_size = strlen(l->config_text)};
     memcpy(run.run_id, l->run_id, WIRE_UUID);
     record_run_encode(&run, w);
     put_u32(w, (uint32_t)l->model_record_size);
@@ -275,8 +275,12 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
     put_u32(&prefix, 0);
     parts[0] = (struct store_part){blob, PREFIX + size};
     for (size_t i = 0; i < n; i++) parts[1 + i] = (struct store_part){arrays[i].data, arrays[i].count * sizeof(float)};
-    struct store_snapshot snapshot = {.round = round, .layout = &l->layout, .theta = l->outer.theta,
-                                      .config_json = l->model_config, .state = parts, .n_state = 1 + n};
+    struct store_snapshot snapshot = {.round = round,
+                                      .layout = &l->layout,
+                                      .theta = l->outer.theta,
+                                      .config_json = l->model_config,
+                                      .state = parts,
+                                      .n_state = 1 + n};
     if (status == STATUS_OK) status = store->ops->snapshot_write(store, &snapshot, err);
     mem_free(blob);
     return status;

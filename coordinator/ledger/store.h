@@ -1,9 +1,10 @@
 /* Where a run lives: journal segments (append-only files) and snapshots. The vtable has a disk implementation
- * (coordinator/store_disk*.c) and one in memory that loses and tears unsynced data at a crash (tests/lib/store/store_mem.c).
+ * (coordinator/store_disk*.c) and one in memory that loses and tears unsynced data at a crash
+ * (tests/lib/store/store_mem.c).
  *
  * A store knows bytes, not records: framing and recovery are coordinator/ledger/journal.c, the meaning is
- * coordinator/ledger/ledger.c. One thread owns a store. After a failed append or sync the only thing left to do is to stop:
- * what is on disk stays a valid journal. */
+ * coordinator/ledger/ledger.c. One thread owns a store. After a failed append or sync the only thing left to do is to
+ * stop: what is on disk stays a valid journal. */
 #ifndef COORDINATOR_STORE_H
 #define COORDINATOR_STORE_H
 
@@ -11,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/status.h"
+#include "common/tensor/layout.h"
 
 struct store;
 
@@ -23,10 +24,10 @@ struct store_part {
 
 /* A snapshot to be written. It is complete or absent after a crash: its state is what makes it a snapshot. */
 struct store_snapshot {
-    uint64_t round;              /* its name: rounds merged into it */
+    uint64_t round; /* its name: rounds merged into it */
     const struct layout *layout;
-    const float *theta;          /* layout->n_params */
-    const char *config_json;     /* the model's config.json */
+    const float *theta;             /* layout->n_params */
+    const char *config_json;        /* the model's config.json */
     const struct store_part *state; /* the coordinator's state, parts laid end to end */
     size_t n_state;
 };
@@ -52,8 +53,7 @@ struct store_ops {
      * folder `init_dir` (NULL: none), and the tokenizer's file `tokenizer` (NULL: none) in place of another one there.
      * They are copied, durably. Not `anew`: only where nothing is kept yet. CORRUPT when `tokenizer` is none. NULL:
      * this store keeps none. */
-    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
-                              struct err *err);
+    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool anew, struct err *err);
 
     /* Durable on return; an older snapshot of the same round is replaced. */
     enum status (*snapshot_write)(struct store *s, const struct store_snapshot *snapshot, struct err *err);

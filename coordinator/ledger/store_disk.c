@@ -10,8 +10,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 enum { APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
 
@@ -254,8 +254,8 @@ enum status store_disk_open(struct store **store_p, const char *run_dir, struct 
         return err_set(err, STATUS_INVALID, "the name of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
-    *d = (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .spool.fd = -1,
-                             .dir = mem_strdup(run_dir)};
+    *d =
+        (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .spool.fd = -1, .dir = mem_strdup(run_dir)};
     enum status status = d->dir ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the store");
     if (status == STATUS_OK) {
         snprintf(path, sizeof path, "%s/journal", run_dir);

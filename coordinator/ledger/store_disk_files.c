@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/mem.h"
 #include "common/os/fileio.h"
+#include "common/os/temporary.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
-#include "common/base/mem.h"
-#include "common/os/temporary.h"
 #include "coordinator/ledger/store_disk.h"
 
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX])

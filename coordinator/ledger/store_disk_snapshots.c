@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
-#include "common/base/log.h"
-#include "common/base/mem.h"
 
 enum { KEPT_MAX = 100 };
 

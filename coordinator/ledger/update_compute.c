@@ -38,7 +38,9 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
     struct outer_state *o = &l->outer;
     enum config_down down = config_down_of(l->config, close->fragment);
     bool can_relay = down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
-    struct outer_ways ways = {.fragment = close->fragment, .named = close->n, .head = update_encoded_size(u),
+    struct outer_ways ways = {.fragment = close->fragment,
+                              .named = close->n,
+                              .head = update_encoded_size(u),
                               .members = member_count_active(&l->round.members)};
     memcpy(u->codec, "relay", sizeof "relay");
     size_t head = update_encoded_size(u) - sizeof(uint32_t), table = relay_head_size(close->n);
@@ -77,8 +79,12 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
         TRY(gradient_norm(l, err));
         step.norm = l->outer.norm;
     }
-    *u = (struct update){.fragment = close->fragment, .version = step.version, .round = step.round,
-                         .form = outer_update_form(l->config), .n_named = close->n, .named = l->named};
+    *u = (struct update){.fragment = close->fragment,
+                         .version = step.version,
+                         .round = step.round,
+                         .form = outer_update_form(l->config),
+                         .n_named = close->n,
+                         .named = l->named};
     for (uint32_t i = 0; i < close->n; i++) {
         const struct member *who = member_by_id(&l->round.members, close->ids[i]);
         l->named[i] = (struct update_named){who->id, who->work.round, round_close_part(&l->round, close, i)->tokens};
@@ -88,7 +94,8 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     TRY(merge_deltas(l, close, u, &head, &step.relay, err));
     enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);
     if (status == STATUS_NONFINITE)
-        return err_set(err, status, "the outer step of round %llu would make parameters NaN or infinite: %s, in a "
+        return err_set(err, status,
+                       "the outer step of round %llu would make parameters NaN or infinite: %s, in a "
                        "new run from a checkpoint (model.init_from)",
                        (unsigned long long)step.round + 1, config_divergence_advice(l->config));
     if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/status.h"
+#include "common/tensor/layout.h"
 #include "coordinator/round/member.h"
 
 struct update_entry {

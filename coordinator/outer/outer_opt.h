@@ -15,8 +15,8 @@ struct outer_in {
     const float *theta; /* [n] before the step */
     float *acc;         /* [n] in: merged; out: increment or new theta */
     size_t n;
-    bool parameters;    /* acc is a mean of parameters, not a gradient */
-    bool increment;     /* wanted: the increment; otherwise the new theta */
+    bool parameters; /* acc is a mean of parameters, not a gradient */
+    bool increment;  /* wanted: the increment; otherwise the new theta */
 };
 
 /* theta' = theta - lr * g. With lr 1 a mean of parameters is the new theta, exactly. */

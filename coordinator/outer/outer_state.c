@@ -2,15 +2,15 @@
 
 #include <string.h>
 
-#include "common/config/codec_spec.h"
 #include "common/base/hash.h"
-#include "common/tensor/hf_folder.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/config/codec_spec.h"
 #include "common/config/schedule.h"
+#include "common/tensor/hf_folder.h"
 #include "compress/codec.h"
-#include "coordinator/outer/outer_opt.h"
 #include "coordinator/ledger/store.h"
+#include "coordinator/outer/outer_opt.h"
 #include "wire/msg.h"
 #include "wire/object.h"
 
@@ -144,7 +144,8 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
                          n * 16 >> 20);
 }
 
-/* Deltas of a round lie in memory together: senders are counted, or deltas are the update (coordinator/ledger/delta_read.c). */
+/* Deltas of a round lie in memory together: senders are counted, or deltas are the update
+ * (coordinator/ledger/delta_read.c). */
 static bool wants_all(const struct config *c, uint32_t f)
 {
     if (c->train.method == METHOD_ASYNC) return false;

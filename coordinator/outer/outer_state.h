@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
-#include "common/tensor/layout.h"
 #include "common/base/pool.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
 #include "compress/feedback.h"
 #include "compress/merge.h"
 
@@ -22,8 +22,8 @@ struct codec;
 struct outer_fragment {
     struct codec *up, *down; /* down: NULL when all updates are relayed */
     struct feedback residual;
-    uint64_t hash;         /* hash_floats of theta now */
-    uint32_t buffered;     /* async: arrivals since the momentum moved */
+    uint64_t hash;                  /* hash_floats of theta now */
+    uint32_t buffered;              /* async: arrivals since the momentum moved */
     uint64_t merged, merged_tokens; /* async: deltas merged so far and their tokens */
 };
 
@@ -33,28 +33,28 @@ struct outer_state {
     float *theta, *m, *v;        /* [n_params]; m, v: NULL when the optimizer has none */
     float *acc;                  /* [largest fragment] */
     struct outer_fragment *fragments;
-    struct pool *pool;           /* NULL: one thread */
+    struct pool *pool; /* NULL: one thread */
     struct merger merger;
-    struct merge_delta *deltas;  /* [WIRE_NAMED_MAX] of one merge */
-    uint64_t *tokens;            /* [WIRE_NAMED_MAX] */
+    struct merge_delta *deltas; /* [WIRE_NAMED_MAX] of one merge */
+    uint64_t *tokens;           /* [WIRE_NAMED_MAX] */
     /* Encoded bytes, one thing at a time: a delta that arrived, or as many as fit read back from the journal, then the
      * update, with room for its object head. */
     uint8_t *payload;
     size_t payload_cap, delta_cap; /* of the buffer; of the largest delta */
-    uint64_t norm_round; /* ddp: round whose gradient norm is known, + 1 */
+    uint64_t norm_round;           /* ddp: round whose gradient norm is known, + 1 */
     double norm;
 };
 
 /* What the policy says about a step. */
 struct outer_step {
     uint32_t fragment;
-    uint64_t version;       /* after the step: >= 1 */
+    uint64_t version; /* after the step: >= 1 */
     uint64_t round;
-    uint64_t staleness;     /* async */
-    uint64_t tokens;        /* async: of the delta */
-    uint32_t members;       /* async: active workers */
-    double norm;            /* ddp: global norm of the merged gradient */
-    bool relay;             /* the deltas are the payload already: nothing is encoded */
+    uint64_t staleness; /* async */
+    uint64_t tokens;    /* async: of the delta */
+    uint32_t members;   /* async: active workers */
+    double norm;        /* ddp: global norm of the merged gradient */
+    bool relay;         /* the deltas are the payload already: nothing is encoded */
 };
 
 /* Allocates everything. theta is zero. Both codecs of every fragment are made here: INVALID names a bad spec. */

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/hash.h"
+#include "common/tensor/apply.h"
 #include "compress/relay.h"
 #include "compress/topk/union.h"
 #include "coordinator/outer/outer_opt.h"
@@ -37,8 +37,11 @@ static void plan_async(struct outer_step_job *job)
     frag->merged_tokens += step->tokens;
     double mean = (double)frag->merged_tokens / (double)frag->merged;
     double weight = pow(1 + (double)step->staleness, -c->outer.staleness_power) * (double)step->tokens / mean;
-    job->delayed = (struct outer_delayed){.lr = c->outer.learning_rate, .mu = c->outer.momentum,
-                                          .c = c->outer.momentum_spread, .weight = weight, .n_buffer = n ? n : 1};
+    job->delayed = (struct outer_delayed){.lr = c->outer.learning_rate,
+                                          .mu = c->outer.momentum,
+                                          .c = c->outer.momentum_spread,
+                                          .weight = weight,
+                                          .n_buffer = n ? n : 1};
     job->lr = job->delayed.lr * weight / job->delayed.n_buffer;
     if (c->outer.optimizer != OPTIMIZER_NESTEROV) return;
     job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;
@@ -50,8 +53,11 @@ static void plan(struct outer_step_job *job)
     const struct config *c = job->s->config;
     bool ddp = c->train.method == METHOD_DDP;
     job->lr = outer_state_lr(job->s, job->step->round);
-    job->adamw = (struct outer_adamw){.lr = job->lr, .beta1 = c->inner.beta1, .beta2 = c->inner.beta2,
-                                      .eps = c->inner.eps, .t = job->step->version,
+    job->adamw = (struct outer_adamw){.lr = job->lr,
+                                      .beta1 = c->inner.beta1,
+                                      .beta2 = c->inner.beta2,
+                                      .eps = c->inner.eps,
+                                      .t = job->step->version,
                                       .scale = ddp ? outer_clip_scale(job->step->norm, c->inner.grad_clip) : 1};
     if (c->train.method == METHOD_ASYNC && c->outer.optimizer != OPTIMIZER_ADAMW) plan_async(job);
 }
@@ -68,12 +74,12 @@ static void decay(const struct outer_step_job *job, const struct outer_in *in, c
 {
     double weight_decay = job->s->config->inner.weight_decay;
     if (weight_decay == 0 || !tensor->decay) return;
-    for (size_t i = 0; i < in->n; i++)
-        in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
+    for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
 }
 
 /* The optimizer on in->n floats of one tensor, the first of them at `at` in theta. */
-static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor, uint64_t at)
+static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor,
+                     uint64_t at)
 {
     const struct outer_state *s = job->s;
     const struct config *c = s->config;
@@ -114,8 +120,7 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
         apply_update(theta, !in.increment, in.acc, in.n);
         return outer_finite(theta, in.n);
     }
-    if (residual)
-        publish_add_residual(in.acc, residual + from, mine->residual.decay, job->sparse ? skip : NULL, in.n);
+    if (residual) publish_add_residual(in.acc, residual + from, mine->residual.decay, job->sparse ? skip : NULL, in.n);
     return true;
 }
 
@@ -147,10 +152,16 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     struct outer_fragment *mine = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
     bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
-    struct outer_step_job job = {.s = s, .step = step, .frag = frag,
-                      .relay = step->relay, .sparse = config_down_of(c, step->fragment) != CONFIG_DOWN_CODEC,
-                      .in = {.theta = theta, .acc = s->acc, .n = frag->count, .increment = !replace,
-                             .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
+    struct outer_step_job job = {.s = s,
+                                 .step = step,
+                                 .frag = frag,
+                                 .relay = step->relay,
+                                 .sparse = config_down_of(c, step->fragment) != CONFIG_DOWN_CODEC,
+                                 .in = {.theta = theta,
+                                        .acc = s->acc,
+                                        .n = frag->count,
+                                        .increment = !replace,
+                                        .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);
     pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
@@ -159,8 +170,12 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
         mine->hash = hash_floats(s->pool, theta, frag->count);
         return STATUS_OK;
     }
-    struct publish publish = {.codec = mine->down, .replace = replace, .residual = mine->residual.residual,
-                              .pool = s->pool, .scratch = s->merger.scratch, .scratch_part = s->merger.part_max};
+    struct publish publish = {.codec = mine->down,
+                              .replace = replace,
+                              .residual = mine->residual.residual,
+                              .pool = s->pool,
+                              .scratch = s->merger.scratch,
+                              .scratch_part = s->merger.part_max};
     return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
                         &mine->hash);
 }

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/hash.h"
 #include "common/base/pool.h"
+#include "common/tensor/apply.h"
 #include "coordinator/outer/outer_opt.h"
 
 struct publish_job {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
-#include "common/base/log.h"
 
 enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
 
@@ -93,10 +93,12 @@ void metrics_file_close(struct metrics_file *m)
  */
 
 static const char *const kind_names[] = {
-    [ENGINE_EVENT_JOIN] = "join",   [ENGINE_EVENT_LEAVE] = "leave",     [ENGINE_EVENT_EVICT] = "evict",
-    [ENGINE_EVENT_FAULT] = "fault", [ENGINE_EVENT_RESTART] = "restart", [ENGINE_EVENT_STEP] = "step",
-    [ENGINE_EVENT_UPDATE] = "update", [ENGINE_EVENT_ROUND] = "round",   [ENGINE_EVENT_EVAL] = "eval",
-    [ENGINE_EVENT_CHECKPOINT] = "checkpoint", [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
+    [ENGINE_EVENT_JOIN] = "join",       [ENGINE_EVENT_LEAVE] = "leave",
+    [ENGINE_EVENT_EVICT] = "evict",     [ENGINE_EVENT_FAULT] = "fault",
+    [ENGINE_EVENT_RESTART] = "restart", [ENGINE_EVENT_STEP] = "step",
+    [ENGINE_EVENT_UPDATE] = "update",   [ENGINE_EVENT_ROUND] = "round",
+    [ENGINE_EVENT_EVAL] = "eval",       [ENGINE_EVENT_CHECKPOINT] = "checkpoint",
+    [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
 };
 
 static json_t *object_of(const struct engine_event *e)

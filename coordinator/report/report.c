@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/config/codec_spec.h"
 #include "common/os/columns.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
-#include "common/base/log.h"
 
 enum { BAR_WIDTH = 30 };
 
@@ -23,12 +23,13 @@ static void say_done_again(struct report *r, uint64_t done)
     if (there <= done) return;
     char first[32] = "";
     if (there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
-    report_line(r, "round%s %llu %s already in metrics.jsonl, but the journal was not yet safe on the disk: done "
-                "again, and written there again", first, (unsigned long long)there, first[0] ? "are" : "is");
+    report_line(r,
+                "round%s %llu %s already in metrics.jsonl, but the journal was not yet safe on the disk: done "
+                "again, and written there again",
+                first, (unsigned long long)there, first[0] ? "are" : "is");
 }
 
-enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out,
-                        struct err *err)
+enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out, struct err *err)
 {
     *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out))};
     r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
@@ -126,9 +127,9 @@ static void draw_bar(struct report *r, const struct engine_event *e, const char 
     if (!r->bar || !e->rounds) return;
     char bar[128];
     int filled = (int)(e->round * BAR_WIDTH / e->rounds);
-    int size = snprintf(bar, sizeof bar, "[%.*s%.*s] %3u %% eta %s", filled, "##############################",
-                        BAR_WIDTH - filled, "..............................", (unsigned)(e->round * 100 / e->rounds),
-                        eta);
+    int size =
+        snprintf(bar, sizeof bar, "[%.*s%.*s] %3u %% eta %s", filled, "##############################",
+                 BAR_WIDTH - filled, "..............................", (unsigned)(e->round * 100 / e->rounds), eta);
     int width = (int)columns_of(fileno(r->out));
     if (width && size >= width) size = width - 1; /* a bar that wraps cannot be wiped */
     fprintf(r->out, "%.*s\r", size, bar);
@@ -151,10 +152,10 @@ static void round_rest(const struct report *r, const struct engine_event *e, con
     bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
     snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
              isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
-             !chosen                          ? ""
-             : !strcmp(e->codec, "relay")     ? "  down by relay"
+             !chosen                       ? ""
+             : !strcmp(e->codec, "relay")  ? "  down by relay"
              : codec_spec_sparse(e->codec) ? "  down by union"
-                                              : "",
+                                           : "",
              e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
 }
 
@@ -236,8 +237,7 @@ static double ddp_bytes(const struct engine_summary *s)
     return 2 * (n - 1) / n * 4 * (double)s->params * (double)s->worker_steps;
 }
 
-enum status report_summary(const struct report *r, const struct engine_summary *s, const char *run_dir,
-                           struct err *err)
+enum status report_summary(const struct report *r, const struct engine_summary *s, const char *run_dir, struct err *err)
 {
     char path[FILEIO_PATH_MAX], hash[20];
     json_t *o = json_object();

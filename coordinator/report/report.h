@@ -1,5 +1,5 @@
-/* What a coordinator tells people and scripts: metrics.jsonl (coordinator/report/metrics_file.h), one line a round on standard
- * output, summary.json. */
+/* What a coordinator tells people and scripts: metrics.jsonl (coordinator/report/metrics_file.h), one line a round on
+ * standard output, summary.json. */
 #ifndef COORDINATOR_REPORT_H
 #define COORDINATOR_REPORT_H
 
@@ -7,18 +7,18 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/report/metrics_file.h"
 
 struct report {
     const struct config *config; /* borrowed */
     struct metrics_file metrics;
-    FILE *out;                   /* where lines go, borrowed */
-    bool terminal;               /* out is one */
-    bool bar;                    /* a progress bar is drawn: for a terminal, or for atoll launch, which says so in
-                                    ATOLL_PROGRESS_BAR and takes what ends with \r as one */
+    FILE *out;     /* where lines go, borrowed */
+    bool terminal; /* out is one */
+    bool bar;      /* a progress bar is drawn: for a terminal, or for atoll launch, which says so in
+                      ATOLL_PROGRESS_BAR and takes what ends with \r as one */
     bool bar_shown;
     uint64_t told;               /* the last round that there is a line of */
     uint64_t up, down;           /* bytes on the socket, of this process */

@@ -1,6 +1,6 @@
-/* Which step records metrics.jsonl has. A worker sends those again that may not have arrived (worker/metrics_queue.h): who
- * has them knows them by what they say, also after a restart. A step that was trained again is another record, for it
- * took another time. */
+/* Which step records metrics.jsonl has. A worker sends those again that may not have arrived (worker/metrics_queue.h):
+ * who has them knows them by what they say, also after a restart. A step that was trained again is another record, for
+ * it took another time. */
 #ifndef COORDINATOR_STEPS_THERE_H
 #define COORDINATOR_STEPS_THERE_H
 

@@ -39,8 +39,7 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
     uint64_t v[DEADLINE_SAMPLES];
     memcpy(v, d->samples_us, d->n * sizeof *v);
     struct deadline_limit limit = {.k = k, .n = d->n, .median_us = median(v, d->n)};
-    for (uint32_t i = 0; i < d->n; i++)
-        v[i] = v[i] > limit.median_us ? v[i] - limit.median_us : limit.median_us - v[i];
+    for (uint32_t i = 0; i < d->n; i++) v[i] = v[i] > limit.median_us ? v[i] - limit.median_us : limit.median_us - v[i];
     limit.mad_us = median(v, d->n);
     limit.limit_us = clamp((double)limit.median_us + k * (double)limit.mad_us, floor_us, ceiling_us);
     return limit;

@@ -21,8 +21,8 @@ struct lease {
 };
 
 struct lease_book {
-    uint64_t cursor;    /* first position never handed out */
-    uint64_t committed; /* positions */
+    uint64_t cursor;         /* first position never handed out */
+    uint64_t committed;      /* positions */
     struct wire_range *free; /* ascending, not touching each other */
     uint32_t n_free, cap_free;
     struct lease *leases; /* outstanding, in order of handing out */

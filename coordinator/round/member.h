@@ -17,8 +17,8 @@ struct journal_ref {
 
 /* One fragment of an assignment. */
 enum part_state {
-    PART_WAITED,  /* not here yet */
-    PART_HELD,    /* delivered, in the journal, not merged */
+    PART_WAITED, /* not here yet */
+    PART_HELD,   /* delivered, in the journal, not merged */
     PART_MERGED,
     PART_DROPPED, /* refused, or closed without it; `code` says why */
 };
@@ -60,8 +60,8 @@ struct member {
     uint64_t tokens, steps, compute_us; /* merged so far */
 
     /* What its session last said. Not part of the journaled state. */
-    bool ready;    /* may be given work */
-    double step_s; /* 0: not known */
+    bool ready;           /* may be given work */
+    double step_s;        /* 0: not known */
     uint64_t assigned_us; /* 0: no work is open */
     uint64_t heard_us;
     bool left; /* it knows that the run is over */

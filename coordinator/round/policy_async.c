@@ -79,7 +79,9 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
         uint32_t steps = steps_for(r, m);
         if (steps > left) steps = (uint32_t)left;
         struct round_grant *grant = &open->grants[0];
-        *grant = (struct round_grant){.id = i, .round = m->next_round, .steps = steps,
+        *grant = (struct round_grant){.id = i,
+                                      .round = m->next_round,
+                                      .steps = steps,
                                       .step0 = (double)handed_out / r->p.min_workers,
                                       .step_rate = (double)member_count_active(&r->members) / r->p.min_workers};
         struct lease_plan plan = lease_plan_start(&r->leases);

@@ -204,8 +204,8 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
     if (fragment >= r->p.n_fragments || version != r->versions[fragment] + 1 || !n) return STATUS_STATE;
     for (uint32_t i = 0; i < n; i++) {
         const struct member *m = member_by_id(&r->members, named[i].id);
-        if (!m || !m->work.open || m->work.round != named[i].round ||
-            m->work.parts[fragment].state != PART_HELD || (i && named[i].id <= named[i - 1].id))
+        if (!m || !m->work.open || m->work.round != named[i].round || m->work.parts[fragment].state != PART_HELD ||
+            (i && named[i].id <= named[i - 1].id))
             return STATUS_STATE;
     }
     r->versions[fragment] = version;

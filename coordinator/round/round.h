@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "coordinator/round/deadline.h"
 #include "coordinator/round/lease.h"
 #include "coordinator/round/member.h"
@@ -30,9 +30,9 @@ struct round_params {
     uint32_t quorum_percent;
     uint32_t max_staleness;
     uint64_t evict_us; /* a member not heard of for so long loses its place; 0: as measured */
-    bool dynamic;  /* H follows speed */
-    bool together; /* all fragments of a round close at once */
-    uint8_t form;  /* enum delta_form of this run */
+    bool dynamic;      /* H follows speed */
+    bool together;     /* all fragments of a round close at once */
+    uint8_t form;      /* enum delta_form of this run */
 };
 
 /* Differences of running totals lose a round behind one whose loss had 38 digits, so a round has sums of its own. */
@@ -125,8 +125,7 @@ enum status round_fold_open(struct round *r, const struct round_open *open) MUST
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment,
                              const struct part *part) MUST_CHECK;
 /* fragment UINT32_MAX: every part that is still waited for. */
-enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment,
-                            uint16_t code) MUST_CHECK;
+enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, uint16_t code) MUST_CHECK;
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n) MUST_CHECK;
 

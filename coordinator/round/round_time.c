@@ -14,8 +14,7 @@ static uint32_t held(const struct round *r, uint32_t fragment)
 
 uint32_t round_quorum(const struct round *r)
 {
-    uint32_t n = r->p.quorum ? r->p.quorum
-                             : (uint32_t)(((uint64_t)r->n_assigned * r->p.quorum_percent + 99) / 100);
+    uint32_t n = r->p.quorum ? r->p.quorum : (uint32_t)(((uint64_t)r->n_assigned * r->p.quorum_percent + 99) / 100);
     if (n > r->n_assigned) n = r->n_assigned;
     return n ? n : 1;
 }

@@ -18,12 +18,12 @@
 
 /* Pieces of one thread's scratch. hd = head_dim, tp = seq rounded up to NR. */
 struct attn_work {
-    float *k_rows, *v_rows;   /* [tp][hd] (+ VL): K and V where they cannot be read in place */
-    float *p, *ds;            /* [tp][NR] */
-    float *q_cols, *do_cols;  /* [hd][NR]: Q^T and dO^T as B operands */
-    float *out_cols;          /* [hd + VL][NR] */
-    float *q_rows, *do_rows;  /* [NR][hdp]: as B operands, hdp = hd rounded up to NR */
-    float *dk, *dv;           /* [tp][hdp] */
+    float *k_rows, *v_rows;  /* [tp][hd] (+ VL): K and V where they cannot be read in place */
+    float *p, *ds;           /* [tp][NR] */
+    float *q_cols, *do_cols; /* [hd][NR]: Q^T and dO^T as B operands */
+    float *out_cols;         /* [hd + VL][NR] */
+    float *q_rows, *do_rows; /* [NR][hdp]: as B operands, hdp = hd rounded up to NR */
+    float *dk, *dv;          /* [tp][hdp] */
     size_t hdp, tp;
 };
 
@@ -360,8 +360,8 @@ static void attn_bwd_group(const struct attn_dims *d, const float *q, const floa
     struct attn_sums sums = {.dk = dk, .dv = dv, .ld = ld, .whole = d->seq == w.tp && hd == w.hdp};
     if (!sums.whole) sums = (struct attn_sums){.dk = w.dk, .dv = w.dv, .ld = w.hdp};
     for (size_t h = 0; h < d->group; h++)
-        attn_bwd_head(d, &w, k_rows, v_rows, q + h * hd, o + h * hd, lse + h * d->seq, d_o + h * hd, dq + h * hd,
-                      &sums, h == 0);
+        attn_bwd_head(d, &w, k_rows, v_rows, q + h * hd, o + h * hd, lse + h * d->seq, d_o + h * hd, dq + h * hd, &sums,
+                      h == 0);
     if (sums.whole) return;
     attn_copy_rows(d->seq, hd, w.dk, w.hdp, dk, ld);
     attn_copy_rows(d->seq, hd, w.dv, w.hdp, dv, ld);

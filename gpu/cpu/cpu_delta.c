@@ -60,8 +60,8 @@ static void scales_of(enum piece_kind kind, const float *x, const uint16_t *inde
 }
 
 /* x becomes what is left of it, here and below. */
-static void send_chunk(enum piece_kind kind, const struct piece_range *piece, float *x, const struct quantized_delta *out,
-                       struct piece_head *head)
+static void send_chunk(enum piece_kind kind, const struct piece_range *piece, float *x,
+                       const struct quantized_delta *out, struct piece_head *head)
 {
     uint16_t *index = out->index + piece->out, *code = out->code + piece->out;
     unsigned mantissa = rule_mantissa(kind);
@@ -162,9 +162,12 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
         }
         head.bad = most >= RULE_INFINITY;
         if (!head.bad) {
-            if (!piece->k) send_plain(piece, x, &out);
-            else if (shape->kind <= PIECE_HALF) send_chunk(shape->kind, piece, x, &out, &head);
-            else send_block(shape->kind, piece, x, most, &out, &head);
+            if (!piece->k)
+                send_plain(piece, x, &out);
+            else if (shape->kind <= PIECE_HALF)
+                send_chunk(shape->kind, piece, x, &out, &head);
+            else
+                send_block(shape->kind, piece, x, most, &out, &head);
             if (rest) memcpy(rest + piece->from, x, piece->length * sizeof *x);
         }
         out.heads[i] = head;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/os/host_memory.h"
 #include "common/base/mem.h"
+#include "common/os/host_memory.h"
 #include "gpu/cpu/gemm.h"
 
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
@@ -221,8 +221,8 @@ static enum status cpu_head_plan(struct device *dev, const struct head_shape *sh
     return STATUS_OK;
 }
 
-static enum status cpu_delta_plan(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,
-                                  struct delta_plan **out)
+static enum status cpu_delta_plan(struct device *dev, const struct delta_format *shape,
+                                  const struct piece_range *pieces, struct delta_plan **out)
 {
     struct cpu_plan *plan;
     size_t longest = shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX;
@@ -359,8 +359,7 @@ enum status cpu_open(int threads, struct device **out, struct err *err)
     const struct cpu_kernels *kernels = cpu_kernels_select(level);
     if (!kernels && (!strcmp(level, "avx2") || !strcmp(level, "avx512")))
         return err_set(err, STATUS_UNSUPPORTED, "ATOLL_CPU=%s: not a level of this CPU: unset it", level);
-    if (!kernels)
-        return err_set(err, STATUS_INVALID, "ATOLL_CPU=%.40s: want portable, avx2 or avx512", level);
+    if (!kernels) return err_set(err, STATUS_INVALID, "ATOLL_CPU=%.40s: want portable, avx2 or avx512", level);
     if (threads < 1 || threads > POOL_THREADS_MAX) {
         return err_set(err, STATUS_INVALID, "device cpu: %d threads, want 1 to %d", threads, POOL_THREADS_MAX);
     }

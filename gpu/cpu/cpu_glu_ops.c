@@ -26,8 +26,8 @@ static void rms_fwd_thread(void *ctx, int thread, int threads)
 void cpu_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y, float *rstd)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct row_job job = {.kernels = cpu->kernels, .n = n, .c = c, .eps = eps, .x = x, .w = w, .out = y,
-                          .rstd_out = rstd};
+    struct row_job job = {
+        .kernels = cpu->kernels, .n = n, .c = c, .eps = eps, .x = x, .w = w, .out = y, .rstd_out = rstd};
     pool_run(cpu->pool, rms_fwd_thread, &job);
 }
 
@@ -54,8 +54,17 @@ void cpu_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, const v
         cpu_fail(cpu, STATUS_LIMIT, "rms_bwd: rows too long");
         return;
     }
-    struct row_job job = {.kernels = cpu->kernels, .n = n, .c = c, .dy = dy, .x = x, .w = w, .rstd = rstd,
-                          .dres = dres, .out = dx, .partials = cpu->partials, .block = (n + blocks - 1) / blocks};
+    struct row_job job = {.kernels = cpu->kernels,
+                          .n = n,
+                          .c = c,
+                          .dy = dy,
+                          .x = x,
+                          .w = w,
+                          .rstd = rstd,
+                          .dres = dres,
+                          .out = dx,
+                          .partials = cpu->partials,
+                          .block = (n + blocks - 1) / blocks};
     pool_run(cpu->pool, rms_bwd_thread, &job);
     if (!accumulate) memset(dw, 0, c * sizeof *dw);
     for (size_t i = 0; i * job.block < n; i++) cpu->kernels->add_row(c, cpu->partials + i * c, dw);

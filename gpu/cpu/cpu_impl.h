@@ -11,10 +11,10 @@
 #include "gpu/device.h"
 
 enum {
-    NORM_BLOCKS = 32,             /* norm_bwd sums dw and db over this many fixed blocks of rows, then the blocks */
-    PARTIAL_FLOATS = 256 * 1024,  /* room for those */
-    SUM_SEGMENTS = 256,           /* sum and sumsq cut their vector into this many segments, whatever the threads */
-    HEAD_BYTES = 128 << 20,       /* logits kept at a time */
+    NORM_BLOCKS = 32,            /* norm_bwd sums dw and db over this many fixed blocks of rows, then the blocks */
+    PARTIAL_FLOATS = 256 * 1024, /* room for those */
+    SUM_SEGMENTS = 256,          /* sum and sumsq cut their vector into this many segments, whatever the threads */
+    HEAD_BYTES = 128 << 20,      /* logits kept at a time */
 };
 
 enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA, CPU_PLAN_MUON };
@@ -37,8 +37,8 @@ struct cpu_plan {
         struct {
             struct muon_matrix *matrices;
             size_t n;
-            float *x, *y;               /* [largest rows * cols] */
-            float *gram, *poly, *mult;  /* [largest side * side] */
+            float *x, *y;              /* [largest rows * cols] */
+            float *gram, *poly, *mult; /* [largest side * side] */
         } muon;
     } as;
 };
@@ -101,8 +101,8 @@ void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *
 void cpu_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse);
 void cpu_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o, const float *lse,
                   const void *d_o, void *dqkv);
-void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
-              const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate);
+void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte, const int32_t *targets,
+              float dscale, float *loss, void *dx, float *dwte, bool accumulate);
 void cpu_sum(struct device *dev, size_t n, const float *x, float *out);
 void cpu_sumsq(struct device *dev, size_t n, const float *x, float *out);
 void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, float *scale, float *norm);

@@ -13,9 +13,9 @@ struct gemm_tile {
     size_t ldc, rows, cols;
     const float *add, *bias; /* NULL: none; leading dimension of add, aux_* is ldc */
     bool gelu;
-    float *aux_out;          /* what goes into the GELU */
-    const float *aux_in;     /* the same, of the layer before: its slope there is multiplied in */
-    const float *next; /* of the next panel of A: what to fetch meanwhile, laid out like A; NULL: nothing */
+    float *aux_out;      /* what goes into the GELU */
+    const float *aux_in; /* the same, of the layer before: its slope there is multiplied in */
+    const float *next;   /* of the next panel of A: what to fetch meanwhile, laid out like A; NULL: nothing */
 };
 
 struct adamw_step {
@@ -27,7 +27,7 @@ struct adamw_step {
 
 struct attn_dims {
     size_t seq, head_dim, ld_qkv, ld_o; /* leading dimensions of q, k, v (and their gradients) and of o, d_o */
-    size_t group; /* backward: query heads, side by side, that share k and v */
+    size_t group;                       /* backward: query heads, side by side, that share k and v */
     float scale;
 };
 
@@ -79,7 +79,7 @@ struct cpu_kernels {
     void (*attn_fwd_head)(const struct attn_dims *d, const float *q, const float *k, const float *v, float *o,
                           float *lse, float *scratch);
     void (*attn_bwd_group)(const struct attn_dims *d, const float *q, const float *k, const float *v, const float *o,
-                          const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
+                           const float *lse, const float *d_o, float *dq, float *dk, float *dv, float *scratch);
 
     /* optim_body.h */
     double (*sum_run)(size_t n, const float *x);

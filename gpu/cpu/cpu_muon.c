@@ -45,8 +45,8 @@ enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matri
     plan->as.muon.gram = mem_alloc(square, sizeof(float));
     plan->as.muon.poly = mem_alloc(square, sizeof(float));
     plan->as.muon.mult = mem_alloc(square, sizeof(float));
-    if (!plan->as.muon.matrices || !plan->as.muon.x || !plan->as.muon.y || !plan->as.muon.gram ||
-        !plan->as.muon.poly || !plan->as.muon.mult)
+    if (!plan->as.muon.matrices || !plan->as.muon.x || !plan->as.muon.y || !plan->as.muon.gram || !plan->as.muon.poly ||
+        !plan->as.muon.mult)
         return STATUS_NOMEM;
     memcpy(plan->as.muon.matrices, matrices, n * sizeof *matrices);
     return STATUS_OK;
@@ -137,16 +137,40 @@ static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, st
     bool tall = rows > cols;
     float *x = p->as.muon.x, *y = p->as.muon.y;
     for (uint32_t round = 0; round < rounds; round++) {
-        struct gemm gram = {.m = side, .n = side, .k = tall ? rows : cols, .a = x, .b = x, .lda = cols, .ldb = cols,
-                            .a_trans = tall, .b_trans = !tall, .c = j->gram, .ldc = side};
+        struct gemm gram = {.m = side,
+                            .n = side,
+                            .k = tall ? rows : cols,
+                            .a = x,
+                            .b = x,
+                            .lda = cols,
+                            .ldb = cols,
+                            .a_trans = tall,
+                            .b_trans = !tall,
+                            .c = j->gram,
+                            .ldc = side};
         gemm_run(&gram, cpu->kernels, cpu->pool, cpu->scratch);
         j->inverse = round ? 1 : inverse_norm(j->gram, side);
         pool_run(cpu->pool, poly_thread, j);
-        struct gemm mult = {.m = side, .n = side, .k = side, .a = j->gram, .b = j->poly, .lda = side, .ldb = side,
-                            .c = j->mult, .ldc = side, .add = j->mult};
+        struct gemm mult = {.m = side,
+                            .n = side,
+                            .k = side,
+                            .a = j->gram,
+                            .b = j->poly,
+                            .lda = side,
+                            .ldb = side,
+                            .c = j->mult,
+                            .ldc = side,
+                            .add = j->mult};
         gemm_run(&mult, cpu->kernels, cpu->pool, cpu->scratch);
-        struct gemm next = {.m = rows, .n = cols, .k = side, .a = tall ? x : j->mult, .b = tall ? j->mult : x,
-                            .lda = side, .ldb = cols, .c = y, .ldc = cols};
+        struct gemm next = {.m = rows,
+                            .n = cols,
+                            .k = side,
+                            .a = tall ? x : j->mult,
+                            .b = tall ? j->mult : x,
+                            .lda = side,
+                            .ldb = cols,
+                            .c = y,
+                            .ldc = cols};
         gemm_run(&next, cpu->kernels, cpu->pool, cpu->scratch);
         float *was = x;
         x = y;
@@ -163,10 +187,19 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
     if (!p || (scale && *scale == 0)) return;
     for (size_t i = 0; i < p->as.muon.n; i++) {
         const struct muon_matrix *t = &p->as.muon.matrices[i];
-        struct muon_job job = {.kernels = cpu->kernels, .matrix = t, .side = muon_side(t->rows, t->cols), .grad = grad,
-                          .theta = theta, .momentum = momentum, .x = p->as.muon.x, .mu = hyper->momentum,
-                          .scale = scale ? *scale : 1.0f, .gram = p->as.muon.gram, .poly = p->as.muon.poly,
-                          .mult = p->as.muon.mult, .noise = hyper->bf16_moments ? hyper->count->noise : NULL};
+        struct muon_job job = {.kernels = cpu->kernels,
+                               .matrix = t,
+                               .side = muon_side(t->rows, t->cols),
+                               .grad = grad,
+                               .theta = theta,
+                               .momentum = momentum,
+                               .x = p->as.muon.x,
+                               .mu = hyper->momentum,
+                               .scale = scale ? *scale : 1.0f,
+                               .gram = p->as.muon.gram,
+                               .poly = p->as.muon.poly,
+                               .mult = p->as.muon.mult,
+                               .noise = hyper->bf16_moments ? hyper->count->noise : NULL};
         pool_run(cpu->pool, mix_thread, &job);
         job.x = orthogonalize(cpu, p, &job, hyper->steps);
         job.keep = 1 - (t->decay ? hyper->lr * hyper->weight_decay : 0);

@@ -21,9 +21,20 @@ void cpu_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x,
         cpu_fail(cpu, STATUS_INVALID, "lin_fwd: a residual cannot follow an activation");
         return;
     }
-    run_gemm(cpu, &(struct gemm){.m = s->n, .n = s->m, .k = s->k, .a = x, .lda = s->k, .b = w,
-                                 .ldb = s->out_in ? s->k : s->m, .b_trans = s->out_in, .c = y, .ldc = s->m, .bias = b,
-                                 .add = res, .gelu = s->act == LIN_ACT_GELU, .aux_out = aux});
+    run_gemm(cpu, &(struct gemm){.m = s->n,
+                                 .n = s->m,
+                                 .k = s->k,
+                                 .a = x,
+                                 .lda = s->k,
+                                 .b = w,
+                                 .ldb = s->out_in ? s->k : s->m,
+                                 .b_trans = s->out_in,
+                                 .c = y,
+                                 .ldc = s->m,
+                                 .bias = b,
+                                 .add = res,
+                                 .gelu = s->act == LIN_ACT_GELU,
+                                 .aux_out = aux});
 }
 
 struct act_job {
@@ -61,9 +72,18 @@ void cpu_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
-    run_gemm(cpu, &(struct gemm){.m = s->n, .n = s->k, .k = s->m, .a = dy, .lda = s->m, .b = w,
-                                 .ldb = s->out_in ? s->k : s->m, .b_trans = !s->out_in, .c = dx, .ldc = s->k,
-                                 .add = accumulate ? dx : NULL, .aux_in = aux});
+    run_gemm(cpu, &(struct gemm){.m = s->n,
+                                 .n = s->k,
+                                 .k = s->m,
+                                 .a = dy,
+                                 .lda = s->m,
+                                 .b = w,
+                                 .ldb = s->out_in ? s->k : s->m,
+                                 .b_trans = !s->out_in,
+                                 .c = dx,
+                                 .ldc = s->k,
+                                 .add = accumulate ? dx : NULL,
+                                 .aux_in = aux});
 }
 
 void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw, float *db,
@@ -73,15 +93,35 @@ void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin;
-    struct gemm g = {.m = s->k, .n = s->m, .k = s->n, .a = x, .lda = s->k, .a_trans = true, .b = dy, .ldb = s->m,
-                     .c = dw, .ldc = s->m, .add = accumulate ? dw : NULL, .colsum = db, .colsum_add = accumulate};
+    struct gemm g = {.m = s->k,
+                     .n = s->m,
+                     .k = s->n,
+                     .a = x,
+                     .lda = s->k,
+                     .a_trans = true,
+                     .b = dy,
+                     .ldb = s->m,
+                     .c = dw,
+                     .ldc = s->m,
+                     .add = accumulate ? dw : NULL,
+                     .colsum = db,
+                     .colsum_add = accumulate};
     if (s->out_in) {
         if (db) {
             cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: bias with an [out,in] weight");
             return;
         }
-        g = (struct gemm){.m = s->m, .n = s->k, .k = s->n, .a = dy, .lda = s->m, .a_trans = true, .b = x, .ldb = s->k,
-                          .c = dw, .ldc = s->k, .add = accumulate ? dw : NULL};
+        g = (struct gemm){.m = s->m,
+                          .n = s->k,
+                          .k = s->n,
+                          .a = dy,
+                          .lda = s->m,
+                          .a_trans = true,
+                          .b = x,
+                          .ldb = s->k,
+                          .c = dw,
+                          .ldc = s->k,
+                          .add = accumulate ? dw : NULL};
     }
     run_gemm(cpu, &g);
 }
@@ -99,12 +139,12 @@ static void xent_thread(void *ctx, int thread, int threads)
     const struct xent_job *job = ctx;
     size_t begin, end;
     pool_share(job->n, 1, thread, threads, &begin, &end);
-    job->cpu->kernels->xent_rows(end - begin, job->v, job->ld, job->cpu->logits + begin * job->ld,
-                                 job->targets + begin, job->dscale, job->loss + begin, job->loss_only);
+    job->cpu->kernels->xent_rows(end - begin, job->v, job->ld, job->cpu->logits + begin * job->ld, job->targets + begin,
+                                 job->dscale, job->loss + begin, job->loss_only);
 }
 
-void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
-              const int32_t *targets, float dscale, float *loss, void *dx, float *dwte, bool accumulate)
+void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte, const int32_t *targets,
+              float dscale, float *loss, void *dx, float *dwte, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_HEAD);
@@ -115,16 +155,45 @@ void cpu_head(struct device *dev, const struct head_plan *plan, const void *x, c
     float *din = dx;
     for (size_t r = 0; r < s->n; r += p->as.head.rows) {
         size_t rows = s->n - r < p->as.head.rows ? s->n - r : p->as.head.rows;
-        struct xent_job xent = {.cpu = cpu, .n = rows, .v = v, .ld = ld, .targets = targets + r, .dscale = dscale,
-                                .loss = loss + r, .loss_only = s->inference};
-        run_gemm(cpu, &(struct gemm){.m = rows, .n = v, .k = c, .a = in + r * c, .lda = c, .b = wte, .ldb = c,
-                                     .b_trans = true, .c = cpu->logits, .ldc = ld});
+        struct xent_job xent = {.cpu = cpu,
+                                .n = rows,
+                                .v = v,
+                                .ld = ld,
+                                .targets = targets + r,
+                                .dscale = dscale,
+                                .loss = loss + r,
+                                .loss_only = s->inference};
+        run_gemm(cpu, &(struct gemm){.m = rows,
+                                     .n = v,
+                                     .k = c,
+                                     .a = in + r * c,
+                                     .lda = c,
+                                     .b = wte,
+                                     .ldb = c,
+                                     .b_trans = true,
+                                     .c = cpu->logits,
+                                     .ldc = ld});
         pool_run(cpu->pool, xent_thread, &xent);
         if (s->inference) continue;
-        run_gemm(cpu, &(struct gemm){.m = rows, .n = c, .k = v, .a = cpu->logits, .lda = ld, .b = wte, .ldb = c,
-                                     .c = din + r * c, .ldc = c});
-        run_gemm(cpu, &(struct gemm){.m = v, .n = c, .k = rows, .a = cpu->logits, .lda = ld, .a_trans = true,
-                                     .b = in + r * c, .ldb = c, .c = dwte, .ldc = c,
+        run_gemm(cpu, &(struct gemm){.m = rows,
+                                     .n = c,
+                                     .k = v,
+                                     .a = cpu->logits,
+                                     .lda = ld,
+                                     .b = wte,
+                                     .ldb = c,
+                                     .c = din + r * c,
+                                     .ldc = c});
+        run_gemm(cpu, &(struct gemm){.m = v,
+                                     .n = c,
+                                     .k = rows,
+                                     .a = cpu->logits,
+                                     .lda = ld,
+                                     .a_trans = true,
+                                     .b = in + r * c,
+                                     .ldb = c,
+                                     .c = dwte,
+                                     .ldc = c,
                                      .add = accumulate || r > 0 ? dwte : NULL});
     }
 }
@@ -143,8 +212,8 @@ static void attn_thread(void *ctx, int thread, int threads)
     const struct attn_shape *s = job->shape;
     const struct cpu_kernels *kernels = job->cpu->kernels;
     size_t hd = s->head_dim, c = s->heads * hd, kv = s->kv_heads * hd, ld = c + 2 * kv, group = s->heads / s->kv_heads;
-    struct attn_dims dims = {.seq = s->seq, .head_dim = hd, .ld_qkv = ld, .ld_o = c, .group = group,
-                             .scale = 1.0f / sqrtf((float)hd)};
+    struct attn_dims dims = {
+        .seq = s->seq, .head_dim = hd, .ld_qkv = ld, .ld_o = c, .group = group, .scale = 1.0f / sqrtf((float)hd)};
     size_t begin, end, step = job->dqkv ? group : 1;
     pool_share(s->batch * s->heads / step, 1, thread, threads, &begin, &end);
     for (size_t i = begin * step; i < end * step; i += step) {

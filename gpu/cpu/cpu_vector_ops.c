@@ -38,8 +38,8 @@ void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int
                    const float *wpe, void *out)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe,
-                      .out = out};
+    struct vector_job job = {
+        .kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .w = wte, .b = wpe, .out = out};
     pool_run(cpu->pool, embed_fwd_thread, &job);
 }
 
@@ -67,8 +67,15 @@ void cpu_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int
                    float *dwte, float *dwpe, bool accumulate)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job job = {.kernels = cpu->kernels, .n = n, .seq = seq, .c = c, .tokens = tokens, .x = dout, .out = dwte,
-                      .out2 = dwpe, .accumulate = accumulate};
+    struct vector_job job = {.kernels = cpu->kernels,
+                             .n = n,
+                             .seq = seq,
+                             .c = c,
+                             .tokens = tokens,
+                             .x = dout,
+                             .out = dwte,
+                             .out2 = dwpe,
+                             .accumulate = accumulate};
     pool_run(cpu->pool, embed_bwd_thread, &job);
 }
 
@@ -85,8 +92,8 @@ void cpu_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const f
                   float *mean, float *rstd)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct vector_job job = {.kernels = cpu->kernels, .n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .out2 = mean,
-                      .out3 = rstd};
+    struct vector_job job = {
+        .kernels = cpu->kernels, .n = n, .c = c, .x = x, .w = w, .b = b, .out = y, .out2 = mean, .out3 = rstd};
     pool_run(cpu->pool, norm_fwd_thread, &job);
 }
 
@@ -114,8 +121,18 @@ void cpu_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const 
         cpu_fail(cpu, STATUS_LIMIT, "norm_bwd: rows too long");
         return;
     }
-    struct vector_job job = {.kernels = cpu->kernels, .n = n, .c = c, .y = dy, .x = x, .w = w, .mean = mean, .rstd = rstd,
-                      .dres = dres, .out = dx, .partials = cpu->partials, .block = (n + blocks - 1) / blocks};
+    struct vector_job job = {.kernels = cpu->kernels,
+                             .n = n,
+                             .c = c,
+                             .y = dy,
+                             .x = x,
+                             .w = w,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .dres = dres,
+                             .out = dx,
+                             .partials = cpu->partials,
+                             .block = (n + blocks - 1) / blocks};
     pool_run(cpu->pool, norm_bwd_thread, &job);
     if (!accumulate) {
         memset(dw, 0, c * sizeof *dw);
@@ -207,10 +224,20 @@ void cpu_adamw(struct device *dev, const struct adamw_span *spans, size_t n_span
     struct cpu_device *cpu = cpu_of(dev);
     const struct step_count *count = hyper->count;
     if (scale && *scale == 0) return;
-    struct vector_job job = {.kernels = cpu->kernels, .spans = spans, .n_spans = n_spans, .out = theta, .x = grad, .m = m,
-                      .v = v, .bf16 = hyper->bf16_moments, .weight_decay = hyper->weight_decay};
+    struct vector_job job = {.kernels = cpu->kernels,
+                             .spans = spans,
+                             .n_spans = n_spans,
+                             .out = theta,
+                             .x = grad,
+                             .m = m,
+                             .v = v,
+                             .bf16 = hyper->bf16_moments,
+                             .weight_decay = hyper->weight_decay};
     for (size_t i = 0; i < n_spans; i++) job.n += spans[i].count;
-    job.step = (struct adamw_step){.lr = hyper->lr, .beta1 = hyper->beta1, .beta2 = hyper->beta2, .eps = hyper->eps,
+    job.step = (struct adamw_step){.lr = hyper->lr,
+                                   .beta1 = hyper->beta1,
+                                   .beta2 = hyper->beta2,
+                                   .eps = hyper->eps,
                                    .scale = scale ? *scale : 1.0f};
     job.step.correct1 = count ? count->correct[0] : moment_correct(hyper->beta1, hyper->step);
     job.step.correct2 = count ? count->correct[1] : moment_correct(hyper->beta2, hyper->step);

@@ -34,8 +34,7 @@ INLINE void tile_fetch_row(struct tile_fetch *f)
 }
 
 /* acc[i][] += sum over k of a[i,k] * b[k][0..NR). Element a[i,k] lies at a[i * rs + k * cs]. */
-INLINE void tile_add(int rows, size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
-                     vf acc[][2])
+INLINE void tile_add(int rows, size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb, vf acc[][2])
 {
     for (; k > 0; k--, a += cs, b += ldb) {
         vf b0 = v_load(b), b1 = v_load(b + VL);

@@ -5,15 +5,16 @@
 #include <math.h>
 
 #include "gpu/cpu/cpu_kernels.h"
-#include "gpu/device.h"
 #include "gpu/cpu/vec.h"
+#include "gpu/device.h"
 
 static void rms_fwd(size_t n_rows, size_t c, float eps, const float *x, const float *w, float *y, float *rstd)
 {
     float inv = 1.0f / (float)c;
     for (size_t r = 0; r < n_rows; r++, x += c, y += c) {
         vf square = v_zero();
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf v = v_part(x + i, n);
             square = v_fma(v, v, square);
         }
@@ -30,13 +31,15 @@ static void rms_bwd(size_t n_rows, size_t c, const float *dy, const float *x, co
     float inv = 1.0f / (float)c;
     for (size_t r = 0; r < n_rows; r++, x += c, dy += c, dx += c) {
         vf rs = v_set1(rstd[r]), dot = v_zero();
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf d = v_part(dy + i, n), hat = v_part(x + i, n) * rs;
             dot = v_fma(d * v_part(w + i, n), hat, dot);
             v_put(dw + i, v_fma(d, hat, v_part(dw + i, n)), n);
         }
         vf mean = v_set1(v_hsum(dot) * inv);
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf hat = v_part(x + i, n) * rs, g = v_part(dy + i, n) * v_part(w + i, n);
             vf d = (g - hat * mean) * rs;
             if (dres) d = d + v_part(dres + r * c + i, n);
@@ -54,7 +57,8 @@ static void rope_rows(const struct rope_shape *s, size_t first, size_t n_rows, c
         const float *cosines = table + r % s->seq * s->head_dim, *sines = cosines + half;
         for (size_t h = 0; h < s->heads; h++) {
             float *head = x + r * s->ld + h * s->head_dim;
-            FOR_VECTORS(i, n, half) {
+            FOR_VECTORS(i, n, half)
+            {
                 vf a = v_part(head + i, n), b = v_part(head + half + i, n);
                 vf co = v_part(cosines + i, n), si = v_part(sines + i, n) * sign;
                 v_put(head + i, v_fma(a, co, -(b * si)), n);
@@ -72,7 +76,8 @@ INLINE vf v_logistic(vf z)
 static void glu_fwd(size_t n_rows, size_t f, const float *gu, float *h)
 {
     for (size_t r = 0; r < n_rows; r++, gu += 2 * f, h += f) {
-        FOR_VECTORS(i, n, f) {
+        FOR_VECTORS(i, n, f)
+        {
             vf z = v_part(gu + i, n);
             v_put(h + i, z * v_logistic(z) * v_part(gu + f + i, n), n);
         }
@@ -83,7 +88,8 @@ static void glu_fwd(size_t n_rows, size_t f, const float *gu, float *h)
 static void glu_bwd(size_t n_rows, size_t f, const float *gu, const float *dh, float *dgu)
 {
     for (size_t r = 0; r < n_rows; r++, gu += 2 * f, dgu += 2 * f, dh += f) {
-        FOR_VECTORS(i, n, f) {
+        FOR_VECTORS(i, n, f)
+        {
             vf z = v_part(gu + i, n), up = v_part(gu + f + i, n), d = v_part(dh + i, n), s = v_logistic(z);
             vf silu = z * s;
             v_put(dgu + i, d * up * v_fma(silu, v_set1(1.0f) - s, s), n);

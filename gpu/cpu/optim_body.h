@@ -3,8 +3,8 @@
 #define GPU_OPTIM_BODY_H
 
 #include "gpu/cpu/cpu_kernels.h"
-#include "gpu/moment_rules.h"
 #include "gpu/cpu/vec.h"
+#include "gpu/moment_rules.h"
 
 /* Sums are taken in fp32 over runs of SUM_RUN vectors, and these in double. */
 enum { SUM_RUN = 64 };
@@ -27,7 +27,8 @@ static double sumsq_run(size_t n, const float *x)
     for (size_t begin = 0; begin < n; begin += SUM_RUN * VL) {
         size_t count = n - begin < SUM_RUN * VL ? n - begin : SUM_RUN * VL;
         vf sum = v_zero();
-        FOR_VECTORS(i, lanes, count) {
+        FOR_VECTORS(i, lanes, count)
+        {
             vf v = v_part(x + begin + i, lanes);
             sum = v_fma(v, v, sum);
         }
@@ -40,7 +41,8 @@ static void adamw_run(size_t n, float *theta, const float *grad, float *m, float
 {
     vf b1 = v_set1(s->beta1), b2 = v_set1(s->beta2), a1 = v_set1(1 - s->beta1), a2 = v_set1(1 - s->beta2);
     vf lr = v_set1(-s->lr * s->correct1), c2 = v_set1(s->correct2), keep = v_set1(1 - s->decay);
-    FOR_VECTORS(i, lanes, n) {
+    FOR_VECTORS(i, lanes, n)
+    {
         vf g = v_part(grad + i, lanes) * v_set1(s->scale);
         vf m1 = v_fma(b1, v_part(m + i, lanes), a1 * g);
         vf v1 = v_fma(b2, v_part(v + i, lanes), a2 * (g * g));
@@ -54,7 +56,8 @@ static void adamw_run(size_t n, float *theta, const float *grad, float *m, float
 static void muon_mix(size_t n, const float *grad, float *m, float *x, float mu, float scale)
 {
     vf keep = v_set1(mu), take = v_set1(1 - mu);
-    FOR_VECTORS(i, lanes, n) {
+    FOR_VECTORS(i, lanes, n)
+    {
         vf g = take * (v_part(grad + i, lanes) * v_set1(scale));
         vf m1 = v_fma(keep, v_part(m + i, lanes), g);
         v_put(m + i, m1, lanes);
@@ -105,7 +108,8 @@ static void adamw_bf16(size_t n, uint64_t index, float *theta, const float *grad
 {
     vf b1 = v_set1(s->beta1), b2 = v_set1(s->beta2), a1 = v_set1(1 - s->beta1), a2 = v_set1(1 - s->beta2);
     vf lr = v_set1(-s->lr * s->correct1), c2 = v_set1(s->correct2), keep = v_set1(1 - s->decay);
-    FOR_VECTORS(i, lanes, n) {
+    FOR_VECTORS(i, lanes, n)
+    {
         vu word = moment_words(s->noise, index + i);
         vf g = v_part(grad + i, lanes) * v_set1(s->scale);
         vf m1 = moments_drop(b1 * moments_load(m + i, lanes) + moments_drop(a1 * g));
@@ -121,7 +125,8 @@ static void muon_mix_bf16(size_t n, uint64_t index, const float *grad, uint16_t 
                           const uint32_t noise[2])
 {
     vf keep = v_set1(mu), take = v_set1(1 - mu);
-    FOR_VECTORS(i, lanes, n) {
+    FOR_VECTORS(i, lanes, n)
+    {
         vf g = moments_drop(take * (v_part(grad + i, lanes) * v_set1(scale)));
         vf m1 = moments_drop(keep * moments_load(m + i, lanes) + g);
         moments_store(m + i, m1, moment_words(noise, index + i) & 0xffffu, lanes);
@@ -134,7 +139,7 @@ static void muon_mix_bf16(size_t n, uint64_t index, const float *grad, uint16_t 
 static void muon_move(size_t n, float *theta, const float *x, float keep, float step)
 {
     FOR_VECTORS(i, lanes, n)
-        v_put(theta + i, v_fma(v_set1(step), v_part(x + i, lanes), v_part(theta + i, lanes) * v_set1(keep)), lanes);
+    v_put(theta + i, v_fma(v_set1(step), v_part(x + i, lanes), v_part(theta + i, lanes) * v_set1(keep)), lanes);
 }
 
 /* y += a x */

@@ -34,13 +34,15 @@ static void norm_fwd(size_t n_rows, size_t c, const float *x, const float *w, co
         vf sum = v_zero(), square = v_zero();
         FOR_VECTORS(i, n, c) sum = sum + v_part(x + i, n);
         float mu = v_hsum(sum) * inv;
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf d = v_part(x + i, n) - v_set1(mu);
             if (n < VL) d = v_keep_from(v_zero(), n, d);
             square = v_fma(d, d, square);
         }
         float rs = 1.0f / sqrtf(v_hsum(square) * inv + 1e-5f);
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf hat = (v_part(x + i, n) - v_set1(mu)) * v_set1(rs);
             v_put(y + i, v_fma(hat, v_part(w + i, n), v_part(b + i, n)), n);
         }
@@ -56,7 +58,8 @@ static void norm_bwd(size_t n_rows, size_t c, const float *dy, const float *x, c
     float inv = 1.0f / (float)c;
     for (size_t r = 0; r < n_rows; r++, x += c, dy += c, dx += c) {
         vf mu = v_set1(mean[r]), rs = v_set1(rstd[r]), sum = v_zero(), dot = v_zero();
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf d = v_part(dy + i, n), hat = (v_part(x + i, n) - mu) * rs;
             vf g = d * v_part(w + i, n);
             sum = sum + g;
@@ -65,7 +68,8 @@ static void norm_bwd(size_t n_rows, size_t c, const float *dy, const float *x, c
             v_put(db + i, v_part(db + i, n) + d, n);
         }
         vf mean_g = v_set1(v_hsum(sum) * inv), mean_gh = v_set1(v_hsum(dot) * inv);
-        FOR_VECTORS(i, n, c) {
+        FOR_VECTORS(i, n, c)
+        {
             vf hat = (v_part(x + i, n) - mu) * rs, g = v_part(dy + i, n) * v_part(w + i, n);
             vf d = (g - mean_g - hat * mean_gh) * rs;
             if (dres) d = d + v_part(dres + r * c + i, n);

@@ -111,7 +111,7 @@ INLINE vf v_log(vf x)
 }
 
 /* for each vector of a row of c floats: i = its start, n = its lanes that count */
-#define FOR_VECTORS(i, n, c) for (size_t i = 0, n; i < (c) && (n = (c) - i < VL ? (c) - i : VL); i += VL)
+#define FOR_VECTORS(i, n, c) for (size_t i = 0, n; i < (c) && (n = (c)-i < VL ? (c)-i : VL); i += VL)
 
 INLINE vf v_part(const float *p, size_t n)
 {

@@ -11,24 +11,57 @@ enum { VL = 8, MR = 6, AMR = 4 };
 typedef __m256 vf;
 typedef int vi __attribute__((vector_size(32)));
 
-static inline vf v_zero(void) { return _mm256_setzero_ps(); }
-static inline vf v_set1(float x) { return _mm256_set1_ps(x); }
-static inline vf v_load(const float *p) { return _mm256_loadu_ps(p); }
-static inline void v_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+static inline vf v_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+static inline vf v_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+static inline vf v_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+static inline void v_store(float *p, vf v)
+{
+    _mm256_storeu_ps(p, v);
+}
 /* Past the caches; p is aligned to the vector. Whoever hands the data to another thread fences first (pool.c does). */
-static inline void v_stream(float *p, vf v) { _mm256_stream_ps(p, v); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* NaN in b stays */
-static inline vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-static inline vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+static inline void v_stream(float *p, vf v)
+{
+    _mm256_stream_ps(p, v);
+}
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf v_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+} /* NaN in b stays */
+static inline vf v_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+static inline vf v_sqrt(vf a)
+{
+    return _mm256_sqrt_ps(a);
+}
 
 /* The first n (0 .. VL) lanes; the others read as zero, or are not written. */
 static inline __m256i v_first(size_t n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-static inline vf v_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, v_first(n)); }
-static inline void v_store_n(float *p, vf v, size_t n) { _mm256_maskstore_ps(p, v_first(n), v); }
+static inline vf v_load_n(const float *p, size_t n)
+{
+    return _mm256_maskload_ps(p, v_first(n));
+}
+static inline void v_store_n(float *p, vf v, size_t n)
+{
+    _mm256_maskstore_ps(p, v_first(n), v);
+}
 
 /* Lanes from `first` (0 .. VL) on are v's, those before it `other`'s. */
 static inline vf v_keep_from(vf v, size_t first, vf other)

@@ -10,24 +10,63 @@ enum { VL = 16, MR = 14, AMR = 8 };
 typedef __m512 vf;
 typedef int vi __attribute__((vector_size(64)));
 
-static inline vf v_zero(void) { return _mm512_setzero_ps(); }
-static inline vf v_set1(float x) { return _mm512_set1_ps(x); }
-static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void v_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+static inline vf v_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+static inline vf v_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+static inline vf v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+static inline void v_store(float *p, vf v)
+{
+    _mm512_storeu_ps(p, v);
+}
 /* Past the caches; p is aligned to the vector. Whoever hands the data to another thread fences first (pool.c does). */
-static inline void v_stream(float *p, vf v) { _mm512_stream_ps(p, v); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* NaN in b stays */
-static inline vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-static inline vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+static inline void v_stream(float *p, vf v)
+{
+    _mm512_stream_ps(p, v);
+}
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+} /* NaN in b stays */
+static inline vf v_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+static inline vf v_sqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
 
 /* The first n (0 .. VL) lanes; the others read as zero, or are not written. */
-static inline __mmask16 v_first(size_t n) { return (__mmask16)((1u << n) - 1); }
-static inline vf v_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
-static inline void v_store_n(float *p, vf v, size_t n) { _mm512_mask_storeu_ps(p, v_first(n), v); }
+static inline __mmask16 v_first(size_t n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+static inline vf v_load_n(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(v_first(n), p);
+}
+static inline void v_store_n(float *p, vf v, size_t n)
+{
+    _mm512_mask_storeu_ps(p, v_first(n), v);
+}
 
 /* Lanes from `first` (0 .. VL) on are v's, those before it `other`'s. */
-static inline vf v_keep_from(vf v, size_t first, vf other) { return _mm512_mask_blend_ps(v_first(first), v, other); }
+static inline vf v_keep_from(vf v, size_t first, vf other)
+{
+    return _mm512_mask_blend_ps(v_first(first), v, other);
+}
 
 /* dst[j * ld + i] = row i, element j: a 16 x 16 transposition in registers. */
 static inline __attribute__((always_inline)) void v_transpose_store(const vf row[16], float *dst, size_t ld)

@@ -12,17 +12,32 @@ enum { VL = 4, MR = 4, AMR = 4 };
 typedef float vf __attribute__((vector_size(16)));
 typedef int vi __attribute__((vector_size(16)));
 
-static inline vf v_zero(void) { return (vf){0, 0, 0, 0}; }
-static inline vf v_set1(float x) { return (vf){x, x, x, x}; }
+static inline vf v_zero(void)
+{
+    return (vf){0, 0, 0, 0};
+}
+static inline vf v_set1(float x)
+{
+    return (vf){x, x, x, x};
+}
 static inline vf v_load(const float *p)
 {
     vf v;
     memcpy(&v, p, sizeof v);
     return v;
 }
-static inline void v_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
-static inline void v_stream(float *p, vf v) { v_store(p, v); } /* elsewhere: past the caches */
-static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline void v_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+static inline void v_stream(float *p, vf v)
+{
+    v_store(p, v);
+} /* elsewhere: past the caches */
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    return a * b + c;
+}
 
 static inline vf v_select(vi mask, vf yes, vf no)
 {
@@ -34,9 +49,18 @@ static inline vf v_select(vi mask, vf yes, vf no)
     memcpy(&out, &y, sizeof out);
     return out;
 }
-static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); } /* NaN in b stays */
-static inline vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
-static inline vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
+static inline vf v_max(vf a, vf b)
+{
+    return v_select(a > b, a, b);
+} /* NaN in b stays */
+static inline vf v_min(vf a, vf b)
+{
+    return v_select(a < b, a, b);
+}
+static inline vf v_sqrt(vf a)
+{
+    return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])};
+}
 
 /* The first n (0 .. VL) lanes; the others read as zero, or are not written. */
 static inline vf v_load_n(const float *p, size_t n)

@@ -5,8 +5,8 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/comm/cuda_comm.h"
-#include "gpu/cuda/rt/cuda_peak.h"
 #include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda/rt/cuda_peak.h"
 
 static void cuda_close(struct device *dev)
 {
@@ -101,8 +101,7 @@ static enum status open_attention(struct cuda_device *cuda, struct err *err)
         enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
         if (status != STATUS_OK) cuda_slow_attention(cuda, why.msg);
         if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
-            return err_set(err, status, "device %s: %s; ATOLL_ATTENTION=own does without", cuda->base.name,
-                           why.msg);
+            return err_set(err, status, "device %s: %s; ATOLL_ATTENTION=own does without", cuda->base.name, why.msg);
     }
     size_t used = strlen(cuda->base.name);
     snprintf(cuda->base.name + used, sizeof cuda->base.name - used, " bf16, %s", name);
@@ -206,8 +205,10 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
         cuda->spans_device = cuda_rt_alloc(cuda->rt, CUDA_SPANS * sizeof *cuda->spans_device);
         cuda->spans = mem_alloc(CUDA_SPANS, sizeof *cuda->spans);
         if (!cuda->partials || !cuda->sums || !cuda->spans_device || !cuda->spans)
-            status = err_set(err, STATUS_NOMEM, "device cuda:%d: %s has no memory left: see nvidia-smi who holds it, "
-                             "or take another GPU", index, name);
+            status = err_set(err, STATUS_NOMEM,
+                             "device cuda:%d: %s has no memory left: see nvidia-smi who holds it, "
+                             "or take another GPU",
+                             index, name);
     }
     cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda:%d %s", index, name);

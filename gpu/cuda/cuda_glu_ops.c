@@ -17,10 +17,21 @@ void cuda_op_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, con
     if (!block) return;
     size_t blocks = blocks_of(n, block);
     if (cuda_takes_both(c)) {
-        struct cuda_both_args args = {.n = n, .c = c, .block = block, .bf16 = cuda->bf16, .x = x, .dy = dy,
-                                      .dres = dres, .w = w, .rstd = rstd, .dx = dx, .partials = cuda->partials};
-        if (c <= CUDA_BOTH_SHORT) LAUNCH_ARGS(cuda, cuda_rms_both_short, blocks, 1, &args);
-        else LAUNCH_ARGS(cuda, cuda_rms_both, blocks, 1, &args);
+        struct cuda_both_args args = {.n = n,
+                                      .c = c,
+                                      .block = block,
+                                      .bf16 = cuda->bf16,
+                                      .x = x,
+                                      .dy = dy,
+                                      .dres = dres,
+                                      .w = w,
+                                      .rstd = rstd,
+                                      .dx = dx,
+                                      .partials = cuda->partials};
+        if (c <= CUDA_BOTH_SHORT)
+            LAUNCH_ARGS(cuda, cuda_rms_both_short, blocks, 1, &args);
+        else
+            LAUNCH_ARGS(cuda, cuda_rms_both, blocks, 1, &args);
     } else {
         LAUNCH(cuda, cuda_rms_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_rms_args, .n = n, .c = c,
                .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .rstd = rstd, .partials = cuda->partials);
@@ -47,13 +58,13 @@ void cuda_op_rope(struct device *dev, const struct rope_shape *s, const float *t
 void cuda_op_glu_fwd(struct device *dev, size_t n, size_t f, const void *gu, void *h)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    LAUNCH(cuda, cuda_glu_fwd, wide_blocks(n * f, f, CUDA_BLOCK), 1, cuda_glu_args, .n = n, .f = f,
-           .bf16 = cuda->bf16, .gu = gu, .h = h);
+    LAUNCH(cuda, cuda_glu_fwd, wide_blocks(n * f, f, CUDA_BLOCK), 1, cuda_glu_args, .n = n, .f = f, .bf16 = cuda->bf16,
+           .gu = gu, .h = h);
 }
 
 void cuda_op_glu_bwd(struct device *dev, size_t n, size_t f, const void *gu, const void *dh, void *dgu)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    LAUNCH(cuda, cuda_glu_bwd, wide_blocks(n * f, f, CUDA_BLOCK), 1, cuda_glu_args, .n = n, .f = f,
-           .bf16 = cuda->bf16, .gu = gu, .dh = dh, .dgu = dgu);
+    LAUNCH(cuda, cuda_glu_bwd, wide_blocks(n * f, f, CUDA_BLOCK), 1, cuda_glu_args, .n = n, .f = f, .bf16 = cuda->bf16,
+           .gu = gu, .dh = dh, .dgu = dgu);
 }

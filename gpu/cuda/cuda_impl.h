@@ -1,5 +1,5 @@
-/* Inside of the CUDA device: shared by cuda_device.c (life, memory), cuda_plans.c (plans), cuda_bf16_weights.c (parameters
- * as bf16), cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
+/* Inside of the CUDA device: shared by cuda_device.c (life, memory), cuda_plans.c (plans), cuda_bf16_weights.c
+ * (parameters as bf16), cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 
@@ -26,7 +26,7 @@ struct cuda_head_gemms { /* of one chunk of rows */
     struct cuda_gemm *logits, *dx, *dwte, *dwte_rest; /* dwte_rest: the last words, NULL: dwte takes them, too */
 };
 
-struct cuda_muon_batch { /* matrices of one shape */
+struct cuda_muon_batch {         /* matrices of one shape */
     size_t rows, cols, first, n; /* first: of the plan's places */
     struct cuda_gemm *gram, *mult, *next;
 };
@@ -42,7 +42,7 @@ struct cuda_plan {
         } lin;
         struct {
             struct attn_shape shape;
-            float *dot; /* [B,H,T]; NULL in inference plans */
+            float *dot;                    /* [B,H,T]; NULL in inference plans */
             struct cuda_cudnn_attn *cudnn; /* not NULL: it computes all, without dot */
         } attn;
         struct {
@@ -57,10 +57,10 @@ struct cuda_plan {
         struct {
             struct cuda_muon_batch *batches;
             size_t n_batches;
-            struct cuda_muon_place *places;           /* device memory, as all that follow */
-            float *gram, *inverse;         /* of the largest batch, as those that follow */
+            struct cuda_muon_place *places;     /* device memory, as all that follow */
+            float *gram, *inverse;              /* of the largest batch, as those that follow */
             void *x, *y, *factor, *poly, *mult; /* bf16, or fp32 and factor is gram */
-            size_t begin, end; /* all of them lie there in theta */
+            size_t begin, end;                  /* all of them lie there in theta */
         } muon;
     } as;
 };
@@ -80,11 +80,11 @@ struct cuda_bf16_weights {
 
 /* The way of the host's memory that is not pinned. */
 struct cuda_stage {
-    size_t bytes; /* of each buffer; 0: there are none */
-    void *buffer[DEVICE_STAGES]; /* pinned */
+    size_t bytes;                              /* of each buffer; 0: there are none */
+    void *buffer[DEVICE_STAGES];               /* pinned */
     struct cuda_event *through[DEVICE_STAGES]; /* the buffer's last copy, of COPY */
-    struct cuda_event *enter, *leave; /* from MAIN to COPY, and back */
-    struct pool *pool; /* copies; may be NULL */
+    struct cuda_event *enter, *leave;          /* from MAIN to COPY, and back */
+    struct pool *pool;                         /* copies; may be NULL */
     int turn;
 };
 
@@ -144,8 +144,7 @@ static inline size_t wide_blocks(size_t n, size_t c, size_t threads)
         cuda_rt_launched((cuda)->rt, #kernel);                                                                         \
     } while (0)
 /* With the arguments that follow, a struct initialiser. */
-#define LAUNCH(cuda, kernel, x, y, args_type, ...)                                                                     \
-    LAUNCH_ARGS(cuda, kernel, x, y, (&(struct args_type){__VA_ARGS__}))
+#define LAUNCH(cuda, kernel, x, y, args_type, ...) LAUNCH_ARGS(cuda, kernel, x, y, (&(struct args_type){__VA_ARGS__}))
 
 /* --- cuda_plans.c ------------------------------------------------------------------------------------------------- */
 
@@ -173,7 +172,8 @@ size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, s
 void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                   const struct muon_hyper *hyper, const float *scale);
 
-/* --- cuda_bf16_weights.c ------------------------------------------------------------------------------------------------- */
+/* --- cuda_bf16_weights.c
+ * ------------------------------------------------------------------------------------------------- */
 
 /* p[bytes] is being changed: what the image shows of it is made again before its next use. Whatever writes device
  * memory says so, but for kernels that write the image, too. */
@@ -211,8 +211,8 @@ void cuda_lin_free(struct cuda_plan *plan);
 void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
                      const void *res, void *y, void *aux);
 void cuda_op_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y);
-void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
-                       const void *aux, void *dx, bool accumulate);
+void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                       void *dx, bool accumulate);
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
                        float *db, bool accumulate);
 

@@ -60,8 +60,10 @@ static void run_w(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gem
     if (fused && accumulate) product.sums = cuda->partials;
     cuda_rt_gemm(cuda->rt, gemm, &product);
     if (!call->sums) return;
-    if (!fused) column_sums(cuda, s, s->out_in ? call->a : call->b, call->sums, accumulate);
-    else if (accumulate) cuda_columns_sum(cuda, s->m, 1, s->m, cuda->partials, call->sums, true);
+    if (!fused)
+        column_sums(cuda, s, s->out_in ? call->a : call->b, call->sums, accumulate);
+    else if (accumulate)
+        cuda_columns_sum(cuda, s->m, 1, s->m, cuda->partials, call->sums, true);
 }
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
@@ -89,15 +91,30 @@ enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
     struct cuda_rt *rt = cuda->rt;
     bool bf16 = cuda->bf16;
     size_t ldw = s->out_in ? s->k : s->m;
-    struct cuda_gemm_shape fwd = {.m = s->n, .n = s->m, .k = s->k, .lda = s->k, .ldb = ldw, .b_trans = s->out_in,
-                                  .ldc = s->m, .bf16 = bf16, .bf16_out = bf16, .bias = s->bias};
-    struct cuda_gemm_shape bwd_x = {.m = s->n, .n = s->k, .k = s->m, .lda = s->m, .ldb = ldw, .b_trans = !s->out_in,
-                                    .ldc = s->k, .bf16 = bf16, .bf16_out = bf16};
-    struct cuda_gemm_shape bwd_w = {.m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m,
-                                    .ldc = s->m, .bf16 = bf16};
+    struct cuda_gemm_shape fwd = {.m = s->n,
+                                  .n = s->m,
+                                  .k = s->k,
+                                  .lda = s->k,
+                                  .ldb = ldw,
+                                  .b_trans = s->out_in,
+                                  .ldc = s->m,
+                                  .bf16 = bf16,
+                                  .bf16_out = bf16,
+                                  .bias = s->bias};
+    struct cuda_gemm_shape bwd_x = {.m = s->n,
+                                    .n = s->k,
+                                    .k = s->m,
+                                    .lda = s->m,
+                                    .ldb = ldw,
+                                    .b_trans = !s->out_in,
+                                    .ldc = s->k,
+                                    .bf16 = bf16,
+                                    .bf16_out = bf16};
+    struct cuda_gemm_shape bwd_w = {
+        .m = s->k, .n = s->m, .k = s->n, .lda = s->k, .a_trans = true, .ldb = s->m, .ldc = s->m, .bf16 = bf16};
     if (s->out_in) /* dw = dy^T x */
-        bwd_w = (struct cuda_gemm_shape){.m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k,
-                                         .ldc = s->k, .bf16 = bf16};
+        bwd_w = (struct cuda_gemm_shape){
+            .m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k, .ldc = s->k, .bf16 = bf16};
     TRY(cuda_rt_gemm_create(rt, &fwd, &plan->as.lin.fwd));
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));
@@ -133,8 +150,9 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
         return;
     }
     void *z = gelu && aux ? aux : y; /* backward through GELU needs what went in */
-    cuda_rt_gemm(cuda->rt, p->as.lin.fwd, &(struct cuda_gemm_call){.a = x, .b = cuda_weights(cuda, w), .c = res,
-                 .out = z, .bias = b ? cuda_weights(cuda, b) : NULL});
+    cuda_rt_gemm(cuda->rt, p->as.lin.fwd,
+                 &(struct cuda_gemm_call){
+                     .a = x, .b = cuda_weights(cuda, w), .c = res, .out = z, .bias = b ? cuda_weights(cuda, b) : NULL});
     if (gelu)
         LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(s->n * s->m, s->n * s->m, CUDA_BLOCK), 1, cuda_gelu_args,
                .n = s->n * s->m, .bf16 = cuda->bf16, .z = z, .y = y);
@@ -160,15 +178,15 @@ static bool may_go_back(struct cuda_device *cuda, const struct cuda_plan *p)
     return false;
 }
 
-void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w,
-                       const void *aux, void *dx, bool accumulate)
+void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                       void *dx, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     if (!may_go_back(cuda, p)) return;
-    struct cuda_gemm_call call = {.a = dy, .b = cuda_weights(cuda, w), .c = accumulate ? dx : NULL, .out = dx,
-                                  .aux = aux};
+    struct cuda_gemm_call call = {
+        .a = dy, .b = cuda_weights(cuda, w), .c = accumulate ? dx : NULL, .out = dx, .aux = aux};
     bool fused = aux && !accumulate && cuda_rt_gemm_takes(p->as.lin.bwd_x_slope, &call);
     run_x(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_x_slope : p->as.lin.bwd_x, &call);
 }
@@ -181,8 +199,8 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
     if (!may_go_back(cuda, p)) return;
-    struct cuda_gemm_call call = {.a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL,
-                                  .out = dw, .sums = db};
+    struct cuda_gemm_call call = {
+        .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw, .sums = db};
     bool fused = db && cuda_rt_gemm_takes(p->as.lin.bwd_w_sums, &call);
     run_w(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_w_sums : p->as.lin.bwd_w, &call);
 }

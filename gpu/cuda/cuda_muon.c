@@ -34,9 +34,10 @@ static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t 
             room--;
             if (batches) {
                 batches[n_batches - 1].n++;
-                order[placed] = (struct cuda_muon_place){
-                    .offset = matrices[j].offset, .ld = matrices[j].ld, .skipped = matrices[j].skipped,
-                    .decay = matrices[j].decay};
+                order[placed] = (struct cuda_muon_place){.offset = matrices[j].offset,
+                                                         .ld = matrices[j].ld,
+                                                         .skipped = matrices[j].skipped,
+                                                         .decay = matrices[j].decay};
             }
             placed++;
         }
@@ -83,15 +84,43 @@ static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *
     size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols), area = rows * cols, square = side * side;
     bool tall = rows > cols, bf16 = cuda->bf16;
     struct cuda_rt *rt = cuda->rt;
-    struct cuda_gemm_shape gram = {.m = side, .n = side, .k = tall ? rows : cols, .lda = cols, .ldb = cols,
-                                   .ldc = side, .a_trans = tall, .b_trans = !tall, .bf16 = bf16, .several = b->n,
-                                   .step_a = area, .step_b = area, .step_c = square};
-    struct cuda_gemm_shape mult = {.m = side, .n = side, .k = side, .lda = side, .ldb = side, .ldc = side,
-                                   .bf16 = bf16, .bf16_out = bf16, .several = b->n, .step_a = square,
-                                   .step_b = square, .step_c = square};
-    struct cuda_gemm_shape next = {.m = rows, .n = cols, .k = side, .lda = side, .ldb = cols, .ldc = cols,
-                                   .bf16 = bf16, .bf16_out = bf16, .several = b->n, .step_a = tall ? area : square,
-                                   .step_b = tall ? square : area, .step_c = area};
+    struct cuda_gemm_shape gram = {.m = side,
+                                   .n = side,
+                                   .k = tall ? rows : cols,
+                                   .lda = cols,
+                                   .ldb = cols,
+                                   .ldc = side,
+                                   .a_trans = tall,
+                                   .b_trans = !tall,
+                                   .bf16 = bf16,
+                                   .several = b->n,
+                                   .step_a = area,
+                                   .step_b = area,
+                                   .step_c = square};
+    struct cuda_gemm_shape mult = {.m = side,
+                                   .n = side,
+                                   .k = side,
+                                   .lda = side,
+                                   .ldb = side,
+                                   .ldc = side,
+                                   .bf16 = bf16,
+                                   .bf16_out = bf16,
+                                   .several = b->n,
+                                   .step_a = square,
+                                   .step_b = square,
+                                   .step_c = square};
+    struct cuda_gemm_shape next = {.m = rows,
+                                   .n = cols,
+                                   .k = side,
+                                   .lda = side,
+                                   .ldb = cols,
+                                   .ldc = cols,
+                                   .bf16 = bf16,
+                                   .bf16_out = bf16,
+                                   .several = b->n,
+                                   .step_a = tall ? area : square,
+                                   .step_b = tall ? square : area,
+                                   .step_c = area};
     TRY(cuda_rt_gemm_create(rt, &gram, &b->gram));
     TRY(cuda_rt_gemm_create(rt, &mult, &b->mult));
     return cuda_rt_gemm_create(rt, &next, &b->next);
@@ -148,8 +177,8 @@ enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, con
     plan->as.muon.poly = cuda_rt_alloc(cuda->rt, l.square * each);
     plan->as.muon.mult = cuda_rt_alloc(cuda->rt, l.square * each);
     plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, l.n * sizeof(float));
-    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.factor &&
-               plan->as.muon.poly && plan->as.muon.mult && plan->as.muon.inverse;
+    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.factor && plan->as.muon.poly &&
+               plan->as.muon.mult && plan->as.muon.inverse;
     return all ? STATUS_OK : STATUS_NOMEM;
 }
 
@@ -181,16 +210,20 @@ static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, 
     bool tall = b->rows > b->cols;
     void *x = p->as.muon.x, *y = p->as.muon.y, *mult = p->as.muon.mult;
     for (uint32_t round = 0; round < rounds; round++) {
-        struct cuda_muon_poly_args args = {.side = side, .first = round == 0, .bf16 = cuda->bf16,
-                                           .gram = p->as.muon.gram, .factor = p->as.muon.factor,
-                                           .poly = p->as.muon.poly, .mult = mult, .inverse = p->as.muon.inverse};
+        struct cuda_muon_poly_args args = {.side = side,
+                                           .first = round == 0,
+                                           .bf16 = cuda->bf16,
+                                           .gram = p->as.muon.gram,
+                                           .factor = p->as.muon.factor,
+                                           .poly = p->as.muon.poly,
+                                           .mult = mult,
+                                           .inverse = p->as.muon.inverse};
         cuda_rt_gemm(cuda->rt, b->gram, &(struct cuda_gemm_call){.a = x, .b = x, .out = args.gram});
         if (args.first) LAUNCH_ARGS(cuda, cuda_muon_norm, 1, b->n, &args);
         LAUNCH_ARGS(cuda, cuda_muon_poly, blocks_of(side * side, CUDA_BLOCK), b->n, &args);
-        cuda_rt_gemm(cuda->rt, b->mult, &(struct cuda_gemm_call){.a = args.factor, .b = args.poly, .c = mult,
-                     .out = mult});
-        cuda_rt_gemm(cuda->rt, b->next, &(struct cuda_gemm_call){.a = tall ? x : mult, .b = tall ? mult : x,
-                     .out = y});
+        cuda_rt_gemm(cuda->rt, b->mult,
+                     &(struct cuda_gemm_call){.a = args.factor, .b = args.poly, .c = mult, .out = mult});
+        cuda_rt_gemm(cuda->rt, b->next, &(struct cuda_gemm_call){.a = tall ? x : mult, .b = tall ? mult : x, .out = y});
         void *was = x;
         x = y;
         y = was;
@@ -207,11 +240,19 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
     cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
     for (size_t i = 0; i < p->as.muon.n_batches; i++) {
         const struct cuda_muon_batch *b = &p->as.muon.batches[i];
-        struct cuda_muon_args args = {.rows = b->rows, .cols = b->cols, .places = p->as.muon.places + b->first,
-                                      .mu = h->momentum, .decay = h->lr * h->weight_decay,
-                                      .step = -h->lr * muon_length(b->rows, b->cols), .scale = scale, .grad = grad,
-                                      .theta = theta, .momentum = momentum, .x = p->as.muon.x,
-                                      .count = h->bf16_moments ? h->count : NULL, .bf16 = cuda->bf16};
+        struct cuda_muon_args args = {.rows = b->rows,
+                                      .cols = b->cols,
+                                      .places = p->as.muon.places + b->first,
+                                      .mu = h->momentum,
+                                      .decay = h->lr * h->weight_decay,
+                                      .step = -h->lr * muon_length(b->rows, b->cols),
+                                      .scale = scale,
+                                      .grad = grad,
+                                      .theta = theta,
+                                      .momentum = momentum,
+                                      .x = p->as.muon.x,
+                                      .count = h->bf16_moments ? h->count : NULL,
+                                      .bf16 = cuda->bf16};
         size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
         LAUNCH_ARGS(cuda, cuda_muon_mix, blocks, b->n, &args);
         args.x = orthogonalize(cuda, p, b, h->steps);

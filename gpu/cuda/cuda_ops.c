@@ -71,8 +71,11 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
     for (size_t i = 0; i < n; i++) {
         if (!spans[i].count) continue;
         struct cuda_adamw_span *had = &cuda->spans[kept];
-        struct cuda_adamw_span span = {.offset = spans[i].offset, .count = spans[i].count, .block = blocks,
-                                       .skipped = spans[i].skipped, .decay = spans[i].decay};
+        struct cuda_adamw_span span = {.offset = spans[i].offset,
+                                       .count = spans[i].count,
+                                       .block = blocks,
+                                       .skipped = spans[i].skipped,
+                                       .decay = spans[i].decay};
         if (same && (kept >= cuda->n_spans || had->offset != span.offset || had->count != span.count ||
                      had->skipped != span.skipped || had->decay != span.decay)) {
             /* Those before may be on their way still; an error stays for the caller. */
@@ -100,10 +103,9 @@ void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_
         if (!blocks) continue;
         LAUNCH(cuda, cuda_adamw, blocks, 1, cuda_adamw_args, .n_spans = cuda->n_spans, .spans = cuda->spans_device,
                .theta = theta, .m = m, .v = v, .bf16 = h->bf16_moments,
-               .image = cuda->image.theta == theta ? cuda->image.values : NULL,
-               .grad = grad, .scale = scale, .lr = h->lr, .beta1 = h->beta1, .beta2 = h->beta2, .eps = h->eps,
-               .keep = 1 - h->lr * h->weight_decay, .correct1 = correct1, .correct2 = correct2,
-               .count = h->count);
+               .image = cuda->image.theta == theta ? cuda->image.values : NULL, .grad = grad, .scale = scale,
+               .lr = h->lr, .beta1 = h->beta1, .beta2 = h->beta2, .eps = h->eps, .keep = 1 - h->lr * h->weight_decay,
+               .correct1 = correct1, .correct2 = correct2, .count = h->count);
     }
 }
 
@@ -131,8 +133,13 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
     for (size_t at = 0; at < n; at += cuda->embed_rows) {
         size_t rows = n - at < cuda->embed_rows ? n - at : cuda->embed_rows;
         int32_t *order = (int32_t *)(void *)cuda->partials;
-        struct cuda_embed_args args = {.n = rows, .c = c, .bf16 = cuda->bf16, .tokens = tokens + at, .dwte = dwte,
-                                       .dout = (const char *)dout + at * c * dev->act_bytes, .order = order,
+        struct cuda_embed_args args = {.n = rows,
+                                       .c = c,
+                                       .bf16 = cuda->bf16,
+                                       .tokens = tokens + at,
+                                       .dwte = dwte,
+                                       .dout = (const char *)dout + at * c * dev->act_bytes,
+                                       .order = order,
                                        .keys = order + rows};
         LAUNCH_ARGS(cuda, cuda_embed_sort, blocks_of(rows, 32), 1, &args);
         LAUNCH_ARGS(cuda, cuda_embed_word, blocks_of(rows, CUDA_ROW_WARPS), wide_blocks(c, c, 32), &args);
@@ -149,8 +156,8 @@ size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats)
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate)
 {
-    LAUNCH(cuda, cuda_columns_end, blocks_of(c, 32), 1, cuda_columns_args, .c = c, .blocks = blocks,
-           .stride = stride, .partials = partials, .out = out, .accumulate = accumulate);
+    LAUNCH(cuda, cuda_columns_end, blocks_of(c, 32), 1, cuda_columns_args, .c = c, .blocks = blocks, .stride = stride,
+           .partials = partials, .out = out, .accumulate = accumulate);
 }
 
 void cuda_op_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, const float *w, const float *b, void *y,
@@ -175,17 +182,28 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
     if (!block) return;
     size_t blocks = blocks_of(n, block);
     if (cuda_takes_both(c)) {
-        struct cuda_both_args args = {.n = n, .c = c, .block = block, .bf16 = cuda->bf16, .x = x, .dy = dy,
-                                      .dres = dres, .w = w, .mean = mean, .rstd = rstd, .dx = dx,
+        struct cuda_both_args args = {.n = n,
+                                      .c = c,
+                                      .block = block,
+                                      .bf16 = cuda->bf16,
+                                      .x = x,
+                                      .dy = dy,
+                                      .dres = dres,
+                                      .w = w,
+                                      .mean = mean,
+                                      .rstd = rstd,
+                                      .dx = dx,
                                       .partials = cuda->partials};
-        if (c <= CUDA_BOTH_SHORT) LAUNCH_ARGS(cuda, cuda_norm_both_short, blocks, 1, &args);
-        else LAUNCH_ARGS(cuda, cuda_norm_both, blocks, 1, &args);
+        if (c <= CUDA_BOTH_SHORT)
+            LAUNCH_ARGS(cuda, cuda_norm_both_short, blocks, 1, &args);
+        else
+            LAUNCH_ARGS(cuda, cuda_norm_both, blocks, 1, &args);
     } else {
         LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
                .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
                .partials = cuda->partials);
-        LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c,
-               .bf16 = cuda->bf16, .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
+        LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
+               .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
     }
     bool together = db == dw + c; /* in GPT-2's layout */
     cuda_columns_sum(cuda, together ? 2 * c : c, blocks, 2 * c, cuda->partials, dw, accumulate);
@@ -200,12 +218,14 @@ static void head_weights(struct cuda_device *cuda, const struct cuda_head_gemms 
 {
     size_t most = g->dwte_rest ? s->v / CUDA_WIDE * CUDA_WIDE : s->v;
     float *rest = dwte + most * s->c;
-    cuda_rt_gemm(cuda->rt, g->dwte, &(struct cuda_gemm_call){.a = cuda->logits, .b = x, .c = accumulate ? dwte : NULL,
-                 .out = dwte});
+    cuda_rt_gemm(cuda->rt, g->dwte,
+                 &(struct cuda_gemm_call){.a = cuda->logits, .b = x, .c = accumulate ? dwte : NULL, .out = dwte});
     if (g->dwte_rest)
-        cuda_rt_gemm(cuda->rt, g->dwte_rest, &(struct cuda_gemm_call){
-                     .a = (const char *)cuda->logits + most * cuda->base.act_bytes, .b = x,
-                     .c = accumulate ? rest : NULL, .out = rest});
+        cuda_rt_gemm(cuda->rt, g->dwte_rest,
+                     &(struct cuda_gemm_call){.a = (const char *)cuda->logits + most * cuda->base.act_bytes,
+                                              .b = x,
+                                              .c = accumulate ? rest : NULL,
+                                              .out = rest});
 }
 
 void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *x, const float *wte,
@@ -227,8 +247,8 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
                .targets = targets + row);
         if (s->inference) continue;
         head_weights(cuda, g, s, in, dwte, accumulate || row > 0);
-        cuda_rt_gemm(cuda->rt, g->dx, &(struct cuda_gemm_call){.a = cuda->logits, .b = weights,
-                     .out = (char *)dx + row * row_bytes});
+        cuda_rt_gemm(cuda->rt, g->dx,
+                     &(struct cuda_gemm_call){.a = cuda->logits, .b = weights, .out = (char *)dx + row * row_bytes});
     }
 }
 
@@ -251,12 +271,21 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
         return;
     }
     size_t heads = s->batch * s->heads, blocks = blocks_of(s->seq, CUDA_ATTN_TILE);
-    struct cuda_attn_args args = {.seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
-                                  .bf16 = cuda->bf16, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv, .o = o,
+    struct cuda_attn_args args = {.seq = s->seq,
+                                  .heads = s->heads,
+                                  .kv_heads = s->kv_heads,
+                                  .head_dim = s->head_dim,
+                                  .bf16 = cuda->bf16,
+                                  .scale = 1.0f / sqrtf((float)s->head_dim),
+                                  .qkv = qkv,
+                                  .o = o,
                                   .lse_out = lse};
-    if (!takes_mma(cuda, s)) LAUNCH_ARGS(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), heads, &args);
-    else if (s->head_dim <= 64) LAUNCH_ARGS(cuda, cuda_attn_fwd_64, blocks, heads, &args);
-    else LAUNCH_ARGS(cuda, cuda_attn_fwd_128, blocks, heads, &args);
+    if (!takes_mma(cuda, s))
+        LAUNCH_ARGS(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), heads, &args);
+    else if (s->head_dim <= 64)
+        LAUNCH_ARGS(cuda, cuda_attn_fwd_64, blocks, heads, &args);
+    else
+        LAUNCH_ARGS(cuda, cuda_attn_fwd_128, blocks, heads, &args);
 }
 
 void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
@@ -275,10 +304,18 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
         return;
     }
     size_t heads = s->batch * s->heads, kv_heads = s->batch * s->kv_heads;
-    struct cuda_attn_args args = {.seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
-                                  .bf16 = cuda->bf16, .scale = 1.0f / sqrtf((float)s->head_dim), .qkv = qkv,
-                                  .o_in = o, .lse = lse,
-                                  .d_o = d_o, .dot = p->as.attn.dot, .dqkv = dqkv};
+    struct cuda_attn_args args = {.seq = s->seq,
+                                  .heads = s->heads,
+                                  .kv_heads = s->kv_heads,
+                                  .head_dim = s->head_dim,
+                                  .bf16 = cuda->bf16,
+                                  .scale = 1.0f / sqrtf((float)s->head_dim),
+                                  .qkv = qkv,
+                                  .o_in = o,
+                                  .lse = lse,
+                                  .d_o = d_o,
+                                  .dot = p->as.attn.dot,
+                                  .dqkv = dqkv};
     size_t blocks = blocks_of(s->seq, takes_mma(cuda, s) ? CUDA_ATTN_TILE : CUDA_ATTN_ROWS);
     if (!takes_mma(cuda, s)) {
         LAUNCH_ARGS(cuda, cuda_attn_dot, blocks, heads, &args);
@@ -306,11 +343,19 @@ void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const floa
     const struct delta_format *s = &p->as.delta.shape;
     struct quantized_delta out;
     delta_format_lay_out(s, numbers, &out);
-    struct cuda_delta_args args = {.kind = s->kind, .decay = decay, .n_pieces = s->n_pieces,
-                                   .pieces = p->as.delta.pieces, .theta = theta, .anchor = anchor,
-                                   .residual = residual, .rest = rest, .out = out};
-    if (s->kind <= PIECE_HALF) LAUNCH_ARGS(cuda, cuda_delta_chunk, s->n_pieces, 1, &args);
-    else LAUNCH_ARGS(cuda, cuda_delta_block, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, &args);
+    struct cuda_delta_args args = {.kind = s->kind,
+                                   .decay = decay,
+                                   .n_pieces = s->n_pieces,
+                                   .pieces = p->as.delta.pieces,
+                                   .theta = theta,
+                                   .anchor = anchor,
+                                   .residual = residual,
+                                   .rest = rest,
+                                   .out = out};
+    if (s->kind <= PIECE_HALF)
+        LAUNCH_ARGS(cuda, cuda_delta_chunk, s->n_pieces, 1, &args);
+    else
+        LAUNCH_ARGS(cuda, cuda_delta_block, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, &args);
 }
 
 void cuda_op_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta)

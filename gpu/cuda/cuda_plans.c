@@ -102,14 +102,17 @@ static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct attn_shape *s = &plan->as.attn.shape;
     if (s->head_dim > CUDA_ATTN_HEAD_MAX) {
-        snprintf(cuda->base.note, sizeof cuda->base.note, "heads of %zu columns (n_embd / n_head), a GPU takes "
-                 "%d at most", s->head_dim, CUDA_ATTN_HEAD_MAX);
+        snprintf(cuda->base.note, sizeof cuda->base.note,
+                 "heads of %zu columns (n_embd / n_head), a GPU takes "
+                 "%d at most",
+                 s->head_dim, CUDA_ATTN_HEAD_MAX);
         return STATUS_UNSUPPORTED;
     }
     if (s->batch * s->heads > CUDA_GRID_Y_MAX) {
-        snprintf(cuda->base.note, sizeof cuda->base.note, "%zu sequences of %zu heads at a time, a GPU takes %d heads "
-                 "in all: a smaller train.batch_size with a larger train.grad_accum makes the same step", s->batch,
-                 s->heads, CUDA_GRID_Y_MAX);
+        snprintf(cuda->base.note, sizeof cuda->base.note,
+                 "%zu sequences of %zu heads at a time, a GPU takes %d heads "
+                 "in all: a smaller train.batch_size with a larger train.grad_accum makes the same step",
+                 s->batch, s->heads, CUDA_GRID_Y_MAX);
         return STATUS_UNSUPPORTED;
     }
     if (s->inference) return STATUS_OK;
@@ -161,12 +164,19 @@ static enum status head_gemms(struct cuda_device *cuda, const struct head_shape 
 {
     bool bf16 = cuda->bf16;
     size_t words = head_words(cuda, s), rest = words > s->v && s->v > CUDA_WIDE ? s->v % CUDA_WIDE : 0;
-    struct cuda_gemm_shape logits = {.m = rows, .n = words, .k = s->c, .lda = s->c, .ldb = s->c, .b_trans = true,
-                                     .ldc = ld, .bf16 = bf16, .bf16_out = bf16};
-    struct cuda_gemm_shape dx = {.m = rows, .n = s->c, .k = words, .lda = ld, .ldb = s->c, .ldc = s->c, .bf16 = bf16,
-                                 .bf16_out = bf16};
-    struct cuda_gemm_shape dwte = {.m = s->v - rest, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c,
-                                   .ldc = s->c, .bf16 = bf16};
+    struct cuda_gemm_shape logits = {.m = rows,
+                                     .n = words,
+                                     .k = s->c,
+                                     .lda = s->c,
+                                     .ldb = s->c,
+                                     .b_trans = true,
+                                     .ldc = ld,
+                                     .bf16 = bf16,
+                                     .bf16_out = bf16};
+    struct cuda_gemm_shape dx = {
+        .m = rows, .n = s->c, .k = words, .lda = ld, .ldb = s->c, .ldc = s->c, .bf16 = bf16, .bf16_out = bf16};
+    struct cuda_gemm_shape dwte = {
+        .m = s->v - rest, .n = s->c, .k = rows, .lda = ld, .a_trans = true, .ldb = s->c, .ldc = s->c, .bf16 = bf16};
     g->rows = rows;
     if (!rows) return STATUS_OK;
     TRY(cuda_rt_gemm_create(cuda->rt, &logits, &g->logits));

@@ -8,8 +8,8 @@
 #define CUDA_PLUGIN_SYMBOL "atoll_cuda_plugin"
 
 struct cuda_plugin {
-    const char *version;  /* ATOLL_VERSION */
-    size_t device_bytes;  /* sizeof(struct device) + sizeof(struct device_ops) */
+    const char *version; /* ATOLL_VERSION */
+    size_t device_bytes; /* sizeof(struct device) + sizeof(struct device_ops) */
     /* Usable GPUs of this machine; UNSUPPORTED with one line when there are none. */
     enum status (*count)(int *count, struct err *err) MUST_CHECK;
     enum status (*open)(int index, struct device **out, struct err *err) MUST_CHECK;

@@ -15,9 +15,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {2048, 128, 384}, {2048, 128, 128},  {2048, 128, 512},  {2048, 512, 128}, {2048, 128, 256},
-    {2048, 384, 1152}, {2048, 384, 384}, {2048, 384, 1536}, {2048, 1536, 384},
-    {512, 768, 2304}, {512, 768, 768},   {512, 768, 3072},  {512, 3072, 768}, {512, 768, 50257},
+    {2048, 128, 384},  {2048, 128, 128}, {2048, 128, 512},  {2048, 512, 128},  {2048, 128, 256},
+    {2048, 384, 1152}, {2048, 384, 384}, {2048, 384, 1536}, {2048, 1536, 384}, {512, 768, 2304},
+    {512, 768, 768},   {512, 768, 3072}, {512, 3072, 768},  {512, 768, 50257},
 };
 
 static float *random_floats(size_t n)
@@ -49,15 +49,48 @@ static void bench_shape(const struct shape *s, const struct cpu_kernels *kernels
     float *dx = random_floats(s->n * s->k), *dw = random_floats(s->k * s->m), *db = random_floats(s->m);
     if (!x || !w || !y || !dx || !dw || !db) abort();
     bool head = s->m > 10000 || s->m == 256;
-    struct gemm fwd = {.m = s->n, .n = s->m, .k = s->k, .a = x, .lda = s->k, .b = w, .ldb = head ? s->k : s->m,
-                       .b_trans = head, .c = y, .ldc = s->m};
-    struct gemm bwd_x = {.m = s->n, .n = s->k, .k = s->m, .a = y, .lda = s->m, .b = w, .ldb = head ? s->k : s->m,
-                         .b_trans = !head, .c = dx, .ldc = s->k};
-    struct gemm bwd_w = {.m = s->k, .n = s->m, .k = s->n, .a = x, .lda = s->k, .a_trans = true, .b = y, .ldb = s->m,
-                         .c = dw, .ldc = s->m, .colsum = db};
+    struct gemm fwd = {.m = s->n,
+                       .n = s->m,
+                       .k = s->k,
+                       .a = x,
+                       .lda = s->k,
+                       .b = w,
+                       .ldb = head ? s->k : s->m,
+                       .b_trans = head,
+                       .c = y,
+                       .ldc = s->m};
+    struct gemm bwd_x = {.m = s->n,
+                         .n = s->k,
+                         .k = s->m,
+                         .a = y,
+                         .lda = s->m,
+                         .b = w,
+                         .ldb = head ? s->k : s->m,
+                         .b_trans = !head,
+                         .c = dx,
+                         .ldc = s->k};
+    struct gemm bwd_w = {.m = s->k,
+                         .n = s->m,
+                         .k = s->n,
+                         .a = x,
+                         .lda = s->k,
+                         .a_trans = true,
+                         .b = y,
+                         .ldb = s->m,
+                         .c = dw,
+                         .ldc = s->m,
+                         .colsum = db};
     if (head) {
-        bwd_w = (struct gemm){.m = s->m, .n = s->k, .k = s->n, .a = y, .lda = s->m, .a_trans = true, .b = x,
-                              .ldb = s->k, .c = dw, .ldc = s->k};
+        bwd_w = (struct gemm){.m = s->m,
+                              .n = s->k,
+                              .k = s->n,
+                              .a = y,
+                              .lda = s->m,
+                              .a_trans = true,
+                              .b = x,
+                              .ldb = s->k,
+                              .c = dw,
+                              .ldc = s->k};
     }
     printf("%5zu %5zu %6zu   %7.1f  %7.1f  %7.1f\n", s->n, s->k, s->m, best_gflops(&fwd, kernels, pool, scratch),
            best_gflops(&bwd_x, kernels, pool, scratch), best_gflops(&bwd_w, kernels, pool, scratch));

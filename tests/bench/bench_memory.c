@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/mem.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
-#include "common/base/mem.h"
 #include "compress/codec.h"
 #include "worker/model/model.h"
 
@@ -165,7 +165,8 @@ static void print_sample(const struct sample *x, const struct budget *b, uint64_
 
 static void json_row(FILE *out, const struct sample *x, const struct budget *b, uint64_t params, bool last)
 {
-    fprintf(out, "  {\"process\": \"%s\", \"params\": %" PRIu64 ", \"anon_peak_bytes\": %" PRIu64
+    fprintf(out,
+            "  {\"process\": \"%s\", \"params\": %" PRIu64 ", \"anon_peak_bytes\": %" PRIu64
             ", \"anon_steady_bytes\": %" PRIu64 ", \"file_bytes\": %" PRIu64 ", \"rss_peak_bytes\": %" PRIu64
             ", \"design_bytes\": %" PRIu64 ", \"expected_bytes\": %" PRIu64 ", \"terms\": {",
             x->name, params, x->anon_peak, x->anon_steady, x->file, x->rss_peak, total(b, true), total(b, false));

@@ -20,8 +20,8 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "common/config/options.h"
 #include "common/base/rng.h"
+#include "common/config/options.h"
 #include "compress/merge.h"
 #include "coordinator/outer/outer_state.h"
 #include "tests/bench/machine.h"
@@ -87,12 +87,12 @@ static void measure(struct bench *b, const char *what, run_fn run)
            (unsigned long long)b->threads, bytes / median * 1e-9, bytes / best * 1e-9, median * 1e3, cpu[n / 2] * 1e3,
            n);
     fflush(stdout);
-    json_array_append_new(
-        b->rows, json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "what", what, "codec", b->up,
-                           "down", b->down, "method", b->method, "params", (json_int_t)b->params, "workers",
-                           (json_int_t)b->workers, "threads", (json_int_t)b->threads, "gb_per_s", bytes / median * 1e-9,
-                           "best_gb_per_s", bytes / best * 1e-9, "median_s", median, "best_s", best, "cpu_s",
-                           cpu[n / 2], "payload_bytes", (json_int_t)b->payload, "runs", n));
+    json_array_append_new(b->rows, json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "what", what,
+                                             "codec", b->up, "down", b->down, "method", b->method, "params",
+                                             (json_int_t)b->params, "workers", (json_int_t)b->workers, "threads",
+                                             (json_int_t)b->threads, "gb_per_s", bytes / median * 1e-9, "best_gb_per_s",
+                                             bytes / best * 1e-9, "median_s", median, "best_s", best, "cpu_s",
+                                             cpu[n / 2], "payload_bytes", (json_int_t)b->payload, "runs", n));
 }
 
 static uint64_t count_of(const struct bench *b, uint32_t f)
@@ -226,8 +226,8 @@ static void setup(struct bench *b)
             if (!payload) die("no memory");
             memcpy(payload, made, size);
             mem_free(made);
-            b->deltas[f * b->workers + w] = (struct merge_delta){.payload = payload, .size = size, .tokens = 1000,
-                                                                .room = mem_alloc(1, codec_open_room(up))};
+            b->deltas[f * b->workers + w] = (struct merge_delta){
+                .payload = payload, .size = size, .tokens = 1000, .room = mem_alloc(1, codec_open_room(up))};
         }
 }
 
@@ -296,8 +296,11 @@ int main(int argc, char **argv)
         {"seconds", OPTION_REAL, &b.seconds, "S", "least time of each row (2)"},
         {"json", OPTION_TEXT, &json, "FILE", "write the rows there too"},
     };
-    struct options options = {.program = "bench_merge", .usage = "[options]", .about = "Coordinator merge speed.",
-                              .specs = specs, .n_specs = sizeof specs / sizeof *specs};
+    struct options options = {.program = "bench_merge",
+                              .usage = "[options]",
+                              .about = "Coordinator merge speed.",
+                              .specs = specs,
+                              .n_specs = sizeof specs / sizeof *specs};
     enum status status = options_parse(&options, argc, argv, &err);
     if (status != STATUS_OK) return status == STATUS_END ? EXIT_DONE : options_fail("bench_merge", &err);
     if (b.workers > WORKERS_MAX) die("--workers: at most 256");

@@ -20,10 +20,10 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/config/config.h"
 #include "common/base/mem.h"
-#include "common/config/options.h"
 #include "common/base/rng.h"
+#include "common/config/config.h"
+#include "common/config/options.h"
 #include "wire/transport.h"
 #include "worker/link/link.h"
 #include "worker/model/model.h"
@@ -97,9 +97,16 @@ static enum status on_config(void *ctx, const struct msg_config *m, struct outer
     b->noise = mem_alloc(NOISE, sizeof *b->noise);
     if (!b->live || !b->noise) return err_set(err, STATUS_NOMEM, "no memory for the parameters");
     rng_normal_fill(1 + b->index, RNG_TEST, 0, 1e-3f, b->noise, NOISE);
-    *model = (struct outer_model){.config = &b->config, .layout = &b->layout, .train_hash = 1, .val_hash = 2,
-                                  .train_samples = 1000000, .val_samples = 1000, .ranks = 1, .devices = "none",
-                                  .sample_tokens = b->config.model.block_size, .model_config = b->model_text,
+    *model = (struct outer_model){.config = &b->config,
+                                  .layout = &b->layout,
+                                  .train_hash = 1,
+                                  .val_hash = 2,
+                                  .train_samples = 1000000,
+                                  .val_samples = 1000,
+                                  .ranks = 1,
+                                  .devices = "none",
+                                  .sample_tokens = b->config.model.block_size,
+                                  .model_config = b->model_text,
                                   .inner = {.ctx = b, .parts = inner_parts}};
     return STATUS_OK;
 }
@@ -260,8 +267,8 @@ static void start(struct bench *b)
     struct transport_address address;
     struct transport *transport;
     struct err err = {0};
-    struct outer_setup setup = {.io_ctx = b, .send = send_message, .host_ctx = b, .on_config = on_config,
-                                .stopwatch_us = stopwatch};
+    struct outer_setup setup = {
+        .io_ctx = b, .send = send_message, .host_ctx = b, .on_config = on_config, .stopwatch_us = stopwatch};
     memset(setup.uuid, 0x40 + (int)b->index, sizeof setup.uuid);
     snprintf(setup.name, sizeof setup.name, "worker-%u", (unsigned)b->index);
     if (b->save_dir) {
@@ -289,9 +296,12 @@ static enum status parse(struct bench *b, int argc, char **argv, struct err *err
         {"save", OPTION_TEXT, &b->save_dir, "DIR", "keep the worker's state there, as the run asks for"},
         {"device", OPTION_TEXT, &b->device, "NAME", "network interface whose bytes count (eth0)"},
     };
-    struct options options = {.program = "bench_outer_worker", .usage = "[options]", .specs = specs,
+    struct options options = {.program = "bench_outer_worker",
+                              .usage = "[options]",
+                              .specs = specs,
                               .about = "A worker that sends noise; see tests/bench/outer-step.",
-                              .n_specs = sizeof specs / sizeof *specs, .settings_allowed = true};
+                              .n_specs = sizeof specs / sizeof *specs,
+                              .settings_allowed = true};
     TRY(options_parse(&options, argc, argv, err));
     if (!b->join || !b->barrier_path || !b->report_path || !b->workers || b->index >= b->workers)
         return err_set(err, STATUS_INVALID, "--join, --barrier, --report, --workers and --index are needed");

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/tensor/layout.h"
 #include "gpu/cpu/cpu_impl.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/op_timer.h"
@@ -44,8 +44,14 @@ static enum status trainer_open(struct trainer *t, int threads, struct err *err)
     TRY(family->layout(&t->config, &t->layout, err));
     TRY(layout_split(&t->layout, 1));
     TRY(family->create(&t->config, t->dev, t->batch, t->seq, MODEL_TRAIN, &t->model, err));
-    struct inner_opt_config opt = {.kind = t->optimizer, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                   .weight_decay = 0.1, .grad_clip = 1.0, .muon_momentum = 0.95, .muon_steps = 5,
+    struct inner_opt_config opt = {.kind = t->optimizer,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.95,
+                                   .eps = 1e-8,
+                                   .weight_decay = 0.1,
+                                   .grad_clip = 1.0,
+                                   .muon_momentum = 0.95,
+                                   .muon_steps = 5,
                                    .hidden_blocks = family->hidden_blocks};
     TRY(inner_opt_create(&t->opt, &opt, &t->layout, &t->dev, 1, err));
     size_t n = t->batch * t->seq;
@@ -102,8 +108,10 @@ int main(int argc, char **argv)
     }
     unsigned v[7];
     for (int i = 0; i < 7; i++) v[i] = (unsigned)strtoul(argv[i + 1], NULL, 10);
-    struct trainer t = {.config = {.n_layer = v[0], .n_head = v[1], .n_embd = v[2], .block_size = v[3],
-                                   .vocab_size = v[5]}, .seq = v[3], .batch = v[4]};
+    struct trainer t = {
+        .config = {.n_layer = v[0], .n_head = v[1], .n_embd = v[2], .block_size = v[3], .vocab_size = v[5]},
+        .seq = v[3],
+        .batch = v[4]};
     bool profile = false;
     t.optimizer = OPTIMIZER_ADAMW;
     for (int i = 8; i < argc; i++) {

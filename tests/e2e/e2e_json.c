@@ -9,9 +9,9 @@
  *                                       section 4 has it and with none of our code
  * Exit codes: 0; 1 the file is not what was asked for (one line on stderr); 2 usage. */
 #include <jansson.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <stdint.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL

@@ -3,9 +3,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/config/config.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/config.h"
 #include "tests/fuzz/fuzz_check.h"
 
 static void no_log(void *ctx, enum log_level level, const char *line)

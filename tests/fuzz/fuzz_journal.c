@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/config/config.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/config.h"
 #include "coordinator/ledger/ledger.h"
 #include "coordinator/ledger/snapshot.h"
 #include "tests/fuzz/fuzz_check.h"
@@ -26,8 +26,8 @@ static void quiet(void *ctx, enum log_level level, const char *line)
 
 static void configure(struct config *config)
 {
-    static const char *const settings[] = {"train.max_steps=6", "train.sync_every=2", "train.batch_size=1",
-                                           "model.block_size=8", "codec.up=fp32", "codec.down=int8:16",
+    static const char *const settings[] = {"train.max_steps=6",   "train.sync_every=2", "train.batch_size=1",
+                                           "model.block_size=8",  "codec.up=fp32",      "codec.down=int8:16",
                                            "inner.warmup_steps=1"};
     struct config_sources sources;
     log_set_sink(quiet, NULL);

@@ -61,9 +61,9 @@ static void make_codec(void)
         put("codec", name, input, 2 + n * sizeof *x);
         codec_destroy(codec);
     }
-    static const char *const texts[] = {"int8:1024+lz4", "bf16+lz4+lz4+lz4", "fp32:1", "int8:", "+", "lz4",
-                                        "topk:64/4096+2bit+lz4",
-                                        "2bit:1024+huff", "int4+skip+huff"};
+    static const char *const texts[] = {
+        "int8:1024+lz4", "bf16+lz4+lz4+lz4",      "fp32:1",         "int8:",         "+",
+        "lz4",           "topk:64/4096+2bit+lz4", "2bit:1024+huff", "int4+skip+huff"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         input[0] = 0xc0;
         input[1] = 7;

@@ -131,8 +131,10 @@ static void gemm_bwd_w(struct device *dev, void *ctx)
 static enum status gemm(struct device *dev, double seconds, char **v, struct err *err)
 {
     struct lin_shape s = {.n = strtoul(v[0], NULL, 10), .k = strtoul(v[1], NULL, 10), .m = strtoul(v[2], NULL, 10)};
-    struct gemm g = {.x = bench_random(dev, s.n * s.k, true, 1), .y = bench_random(dev, s.n * s.m, true, 1),
-                     .w = bench_random(dev, s.k * s.m, false, 0.02f), .dw = bench_random(dev, s.k * s.m, false, 1)};
+    struct gemm g = {.x = bench_random(dev, s.n * s.k, true, 1),
+                     .y = bench_random(dev, s.n * s.m, true, 1),
+                     .w = bench_random(dev, s.k * s.m, false, 0.02f),
+                     .dw = bench_random(dev, s.k * s.m, false, 1)};
     double each[3], flops = 2.0 * (double)s.n * (double)s.k * (double)s.m * 1e-12;
     if (!g.x || !g.y || !g.w || !g.dw) return err_set(err, STATUS_NOMEM, "no memory for the matrices");
     TRY(dev->ops->params_plan(dev, s.k * s.m));
@@ -142,8 +144,8 @@ static enum status gemm(struct device *dev, double seconds, char **v, struct err
     TRY(bench_time(dev, gemm_bwd_w, &g, seconds, &each[1], err));
     TRY(bench_time(dev, gemm_bwd_x, &g, seconds, &each[2], err));
     printf("{\"n\": %zu, \"k\": %zu, \"m\": %zu, \"fwd_tflops\": %.6g, \"bwd_w_tflops\": %.6g, \"bwd_x_tflops\": %.6g, "
-           "\"tflops\": %.6g}\n", s.n, s.k, s.m, flops / each[0], flops / each[1], flops / each[2],
-           3 * flops / (each[0] + each[1] + each[2]));
+           "\"tflops\": %.6g}\n",
+           s.n, s.k, s.m, flops / each[0], flops / each[1], flops / each[2], 3 * flops / (each[0] + each[1] + each[2]));
     return STATUS_OK;
 }
 
@@ -165,9 +167,11 @@ static void head_once(struct device *dev, void *ctx)
 static enum status head(struct device *dev, double seconds, char **v, struct err *err)
 {
     struct head_shape s = {.n = strtoul(v[0], NULL, 10), .c = strtoul(v[1], NULL, 10), .v = strtoul(v[2], NULL, 10)};
-    struct head h = {.x = bench_random(dev, s.n * s.c, true, 1), .dx = bench_random(dev, s.n * s.c, true, 1),
+    struct head h = {.x = bench_random(dev, s.n * s.c, true, 1),
+                     .dx = bench_random(dev, s.n * s.c, true, 1),
                      .wte = bench_random(dev, s.v * s.c, false, 0.02f),
-                     .dwte = bench_random(dev, s.v * s.c, false, 1), .loss = bench_random(dev, s.n, false, 1),
+                     .dwte = bench_random(dev, s.v * s.c, false, 1),
+                     .loss = bench_random(dev, s.n, false, 1),
                      .targets = dev->ops->alloc(dev, s.n * sizeof *h.targets)}; /* zeros */
     double each, flops = 6.0 * (double)s.n * (double)s.c * (double)s.v * 1e-12;
     if (!h.x || !h.dx || !h.wte || !h.dwte || !h.loss || !h.targets)
@@ -203,12 +207,16 @@ static void attn_bwd(struct device *dev, void *ctx)
 
 static enum status attn(struct device *dev, double seconds, char **v, struct err *err)
 {
-    struct attn_shape s = {.batch = strtoul(v[0], NULL, 10), .seq = strtoul(v[1], NULL, 10),
-                           .heads = strtoul(v[2], NULL, 10), .kv_heads = strtoul(v[3], NULL, 10),
+    struct attn_shape s = {.batch = strtoul(v[0], NULL, 10),
+                           .seq = strtoul(v[1], NULL, 10),
+                           .heads = strtoul(v[2], NULL, 10),
+                           .kv_heads = strtoul(v[3], NULL, 10),
                            .head_dim = strtoul(v[4], NULL, 10)};
     size_t n = s.batch * s.seq, c = s.heads * s.head_dim, row = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    struct attn a = {.qkv = bench_random(dev, n * row, true, 1), .o = bench_random(dev, n * c, true, 1),
-                     .d_o = bench_random(dev, n * c, true, 1), .dqkv = bench_random(dev, n * row, true, 1),
+    struct attn a = {.qkv = bench_random(dev, n * row, true, 1),
+                     .o = bench_random(dev, n * c, true, 1),
+                     .d_o = bench_random(dev, n * c, true, 1),
+                     .dqkv = bench_random(dev, n * row, true, 1),
                      .lse = bench_random(dev, n * s.heads, false, 1)};
     char note[BENCH_TEXT];
     double fwd, bwd;
@@ -219,8 +227,9 @@ static enum status attn(struct device *dev, double seconds, char **v, struct err
     TRY(bench_time(dev, attn_fwd, &a, seconds, &fwd, err));
     TRY(bench_time(dev, attn_bwd, &a, seconds, &bwd, err));
     printf("{\"batch\": %zu, \"seq\": %zu, \"heads\": %zu, \"kv_heads\": %zu, \"head_dim\": %zu, \"fwd_tflops\": %.6g, "
-           "\"bwd_tflops\": %.6g, \"us_per_token\": %.6g, \"note\": \"%s\"}\n", s.batch, s.seq, s.heads, s.kv_heads,
-           s.head_dim, flops / fwd, 2.5 * flops / bwd, (fwd + bwd) / (double)n * 1e6, bench_text(dev->note, note));
+           "\"bwd_tflops\": %.6g, \"us_per_token\": %.6g, \"note\": \"%s\"}\n",
+           s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, flops / fwd, 2.5 * flops / bwd,
+           (fwd + bwd) / (double)n * 1e6, bench_text(dev->note, note));
     return STATUS_OK;
 }
 

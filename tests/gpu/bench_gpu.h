@@ -40,7 +40,7 @@ struct bench_host {
     float *theta;
     uint8_t *payload; /* while it runs */
     size_t size;
-    uint64_t sum; /* of what nobody else looks at */
+    uint64_t sum;                              /* of what nobody else looks at */
     double encode_s, move_s, hash_s, decode_s; /* move_s: by all threads */
 };
 enum status bench_host_run(struct bench_host *h, double seconds, struct err *err) MUST_CHECK;

@@ -1,5 +1,5 @@
-/* What matrix products that end in more are worth (gpu/cuda/cuda_lin.c): both ways of going back through a linear layer, and
- * the one that the device chooses. */
+/* What matrix products that end in more are worth (gpu/cuda/cuda_lin.c): both ways of going back through a linear
+ * layer, and the one that the device chooses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +88,7 @@ static enum status measure_layer(struct layer *l, double seconds, struct form *f
 static enum status measure(const char *device, const struct lin_shape *shape, double seconds, struct form all[FORMS],
                            struct err *err)
 {
-    unsigned char (*again)[sizeof *all->bits] = mem_alloc(OPS, sizeof *again);
+    unsigned char(*again)[sizeof *all->bits] = mem_alloc(OPS, sizeof *again);
     enum status status = again ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for results");
     for (int i = 0; i < FORMS && status == STATUS_OK; i++) {
         struct layer l = {.shape = *shape};
@@ -112,8 +112,11 @@ static const char *chosen(const struct form all[FORMS], int op)
 enum status bench_ends(const char *device, double seconds, char **v, struct err *err)
 {
     static const char *const names[OPS] = {"slope", "sums"};
-    struct lin_shape s = {.n = strtoul(v[0], NULL, 10), .k = strtoul(v[1], NULL, 10), .m = strtoul(v[2], NULL, 10),
-                          .bias = true, .after_act = true};
+    struct lin_shape s = {.n = strtoul(v[0], NULL, 10),
+                          .k = strtoul(v[1], NULL, 10),
+                          .m = strtoul(v[2], NULL, 10),
+                          .bias = true,
+                          .after_act = true};
     struct form *all = mem_alloc(FORMS, sizeof *all);
     if (!all) return err_set(err, STATUS_NOMEM, "no memory for results");
     enum status status = measure(device, &s, seconds, all, err);
@@ -121,8 +124,9 @@ enum status bench_ends(const char *device, double seconds, char **v, struct err 
         printf("{\"n\": %zu, \"k\": %zu, \"m\": %zu", s.n, s.k, s.m);
         for (int op = 0; op < OPS; op++)
             printf(", \"%s\": {\"apart_ms\": %.6g, \"fused_ms\": %.6g, \"timed_ms\": %.6g, \"chosen\": \"%s\", "
-                   "\"repeats\": %s}", names[op], all[APART].ms[op], all[FUSED].ms[op], all[TIMED].ms[op],
-                   chosen(all, op), all[APART].repeats[op] && all[FUSED].repeats[op] ? "true" : "false");
+                   "\"repeats\": %s}",
+                   names[op], all[APART].ms[op], all[FUSED].ms[op], all[TIMED].ms[op], chosen(all, op),
+                   all[APART].repeats[op] && all[FUSED].repeats[op] ? "true" : "false");
         printf("}\n");
     }
     mem_free(all);

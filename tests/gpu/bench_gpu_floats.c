@@ -64,12 +64,12 @@ static enum status run(struct floats *f, const char *spec, double seconds, struc
         double took = (double)(clock_monotonic_us() - begun) * 1e-6;
         if (took < best) best = took;
     }
-    struct bench_host host = {.codec = f->codec, .pool = f->pool, .theta = f->base, .payload = f->payload,
-                              .size = f->size};
+    struct bench_host host = {
+        .codec = f->codec, .pool = f->pool, .theta = f->base, .payload = f->payload, .size = f->size};
     TRY(bench_host_apply(&host, seconds));
     printf("{\"codec\": \"%s\", \"params\": %zu, \"threads\": %d, \"ms_make\": %.6g, \"ms_apply\": %.6g, "
-           "\"ms_hash\": %.6g}\n", spec, f->n, pool_threads(f->pool), best * 1e3, host.move_s * 1e3,
-           host.hash_s * 1e3);
+           "\"ms_hash\": %.6g}\n",
+           spec, f->n, pool_threads(f->pool), best * 1e3, host.move_s * 1e3, host.hash_s * 1e3);
     return STATUS_OK;
 }
 

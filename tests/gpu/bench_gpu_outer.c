@@ -69,8 +69,10 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     struct pool *pool;
     struct outer o = {.n = n,
                       .floats = mem_alloc(n, sizeof(float)),
-                      .theta = bench_random(dev, n, false, 1), .anchor = bench_random(dev, n, false, 1),
-                      .residual = bench_random(dev, n, false, 0.1f), .rest = bench_random(dev, n, false, 1)};
+                      .theta = bench_random(dev, n, false, 1),
+                      .anchor = bench_random(dev, n, false, 1),
+                      .residual = bench_random(dev, n, false, 0.1f),
+                      .rest = bench_random(dev, n, false, 1)};
     double alone, whole, sent, added, fetched, placed;
     TRY(codec_create(&codec, spec, &span, 1, err));
     if (!codec_delta_format(codec, &shape, NULL)) {
@@ -104,8 +106,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
            "\"ms_place\": %.6g, \"ms_round\": %.6g, \"ms_save\": %.6g}\n",
            spec, n, 16e-9 * (double)n / alone, alone * 1e3, whole * 1e3, (double)o.bytes * 1e-6, added * 1e3,
            sent * 1e3, fetched * 1e3, pool_threads(pool), host.encode_s * 1e3, host.move_s * 1e3, host.hash_s * 1e3,
-           host.decode_s * 1e3, placed * 1e3, (whole + host_s + added + placed) * 1e3,
-           3 * fetched * 1e3);
+           host.decode_s * 1e3, placed * 1e3, (whole + host_s + added + placed) * 1e3, 3 * fetched * 1e3);
     TRY(dev->ops->sync(dev, err));
     pool_destroy(pool);
     mem_free(o.floats);

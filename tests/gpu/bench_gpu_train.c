@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/config/gpu_share.h"
 #include "common/base/mem.h"
-#include "common/config/model_flops.h"
 #include "common/base/rng.h"
+#include "common/config/gpu_share.h"
+#include "common/config/model_flops.h"
 #include "tests/gpu/bench_gpu.h"
 #include "worker/replica/memory_plan.h"
 #include "worker/replica/replica.h"
@@ -29,9 +29,13 @@ struct job {
 
 static double flops_per_token(const struct model_config *c)
 {
-    const struct config config = {.model = {.n_layer = c->n_layer, .n_head = c->n_head, .n_embd = c->n_embd,
-                                            .block_size = c->block_size, .vocab_size = c->vocab_size,
-                                            .n_kv_head = c->n_kv_head, .ffn = c->ffn}};
+    const struct config config = {.model = {.n_layer = c->n_layer,
+                                            .n_head = c->n_head,
+                                            .n_embd = c->n_embd,
+                                            .block_size = c->block_size,
+                                            .vocab_size = c->vocab_size,
+                                            .n_kv_head = c->n_kv_head,
+                                            .ffn = c->ffn}};
     return model_flops_per_token(&config);
 }
 
@@ -40,15 +44,33 @@ static enum status parse(struct job *j, const char *device, const char *precisio
     uint32_t number[8], listed = gpu_share_listed(device);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     for (int i = 0; i < 8; i++) number[i] = (uint32_t)strtoul(v[i + 1], NULL, 10);
-    const struct model_config model = {.n_layer = number[0], .n_head = number[1], .n_kv_head = number[2],
-                                       .n_embd = number[3], .ffn = number[4], .block_size = number[5],
-                                       .vocab_size = number[7], .rope_theta = 10000, .norm_eps = 1e-5, .tied = true};
-    j->config = (struct replica_config){
-        .family = model_family_find(v[0]), .model = model, .device = device, .bf16 = !strcmp(precision, "bf16"),
-        .ranks = listed ? listed : 1, .threads = cores > 0 ? (uint32_t)cores : 1, .batch_size = number[6],
-        .grad_accum = 1, .seed = 1, .recompute = RECOMPUTE_AUTO,
-        .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
-                .grad_clip = 1.0, .unread = true}}; /* nothing is saved */
+    const struct model_config model = {.n_layer = number[0],
+                                       .n_head = number[1],
+                                       .n_kv_head = number[2],
+                                       .n_embd = number[3],
+                                       .ffn = number[4],
+                                       .block_size = number[5],
+                                       .vocab_size = number[7],
+                                       .rope_theta = 10000,
+                                       .norm_eps = 1e-5,
+                                       .tied = true};
+    j->config = (struct replica_config){.family = model_family_find(v[0]),
+                                        .model = model,
+                                        .device = device,
+                                        .bf16 = !strcmp(precision, "bf16"),
+                                        .ranks = listed ? listed : 1,
+                                        .threads = cores > 0 ? (uint32_t)cores : 1,
+                                        .batch_size = number[6],
+                                        .grad_accum = 1,
+                                        .seed = 1,
+                                        .recompute = RECOMPUTE_AUTO,
+                                        .opt = {.kind = OPTIMIZER_ADAMW,
+                                                .beta1 = 0.9,
+                                                .beta2 = 0.95,
+                                                .eps = 1e-8,
+                                                .weight_decay = 0.1,
+                                                .grad_clip = 1.0,
+                                                .unread = true}}; /* nothing is saved */
     if (!j->config.family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);
     if (n < 10) return STATUS_OK;
     uint32_t parts = (uint32_t)strtoul(v[9], NULL, 10); /* 0: it is a word */

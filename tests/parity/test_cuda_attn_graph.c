@@ -1,6 +1,6 @@
 /* The graphs of operations that cuDNN gets (gpu/cuda/cudnn/cuda_attn_graph.h), executed one operation after the other
- * (tests/cuda/emulator/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what bf16
- * allows. Heads that share keys are compared with the same keys written out for each. */
+ * (tests/cuda/emulator/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what
+ * bf16 allows. Heads that share keys are compared with the same keys written out for each. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,10 +20,10 @@ static struct device *cpu;
 struct attn_case {
     struct attn_graph_shape s;
     size_t n, c, row, stats;
-    float *qkv, *d_o;                        /* what both get */
-    float *o, *lse, *dqkv;                   /* from the CPU device, dqkv folded to H + 2G heads */
-    float *got_o, *got_lse, *got_dqkv;       /* from the graph */
-    void *act[ATTN_ROLES];                   /* the graph's memory, in its type; Q and DQ: the packed ones */
+    float *qkv, *d_o;                  /* what both get */
+    float *o, *lse, *dqkv;             /* from the CPU device, dqkv folded to H + 2G heads */
+    float *got_o, *got_lse, *got_dqkv; /* from the graph */
+    void *act[ATTN_ROLES];             /* the graph's memory, in its type; Q and DQ: the packed ones */
     float *dot, *dq_sum;
 };
 
@@ -38,8 +38,10 @@ static void spread(const struct attn_graph_shape *s, float *wide, float *packed,
             size_t to = part == 0 ? h : s->heads + (part - 1) * s->kv_heads + h / group;
             float *w = wide + r * 3 * c + head * hd, *p = packed + r * row + to * hd;
             for (size_t i = 0; i < hd; i++) {
-                if (fold) p[i] = part > 0 && h % group ? p[i] + w[i] : w[i];
-                else w[i] = p[i];
+                if (fold)
+                    p[i] = part > 0 && h % group ? p[i] + w[i] : w[i];
+                else
+                    w[i] = p[i];
             }
         }
 }
@@ -69,8 +71,10 @@ static void *activation(const struct attn_case *k, const float *from, size_t n)
     void *p = mem_alloc(n, half ? sizeof(uint16_t) : sizeof(float));
     assert_non_null(p);
     for (size_t i = 0; i < n; i++) {
-        if (half) ((uint16_t *)p)[i] = graph_bf16(from ? from[i] : NAN);
-        else ((float *)p)[i] = from ? from[i] : NAN;
+        if (half)
+            ((uint16_t *)p)[i] = graph_bf16(from ? from[i] : NAN);
+        else
+            ((float *)p)[i] = from ? from[i] : NAN;
     }
     return p;
 }
@@ -87,10 +91,11 @@ static float *values(const struct attn_case *k, const void *p, size_t n)
 static void run(struct attn_case *k, const struct attn_graph *graph)
 {
     size_t packed = k->n * k->row, size = k->s.type == ATTN_BF16 ? sizeof(uint16_t) : sizeof(float);
-    struct graph_memory memory[ATTN_ROLES] = {
-        [ATTN_O] = {k->act[ATTN_O], k->n * k->c}, [ATTN_DO] = {k->act[ATTN_DO], k->n * k->c},
-        [ATTN_LSE] = {k->got_lse, k->stats}, [ATTN_DOT] = {k->dot, attn_graph_scratch(graph, ATTN_DOT) / 4},
-        [ATTN_DQ_SUM] = {k->dq_sum, attn_graph_scratch(graph, ATTN_DQ_SUM) / 4}};
+    struct graph_memory memory[ATTN_ROLES] = {[ATTN_O] = {k->act[ATTN_O], k->n * k->c},
+                                              [ATTN_DO] = {k->act[ATTN_DO], k->n * k->c},
+                                              [ATTN_LSE] = {k->got_lse, k->stats},
+                                              [ATTN_DOT] = {k->dot, attn_graph_scratch(graph, ATTN_DOT) / 4},
+                                              [ATTN_DQ_SUM] = {k->dq_sum, attn_graph_scratch(graph, ATTN_DQ_SUM) / 4}};
     static const enum attn_graph_role parts[] = {ATTN_Q, ATTN_K, ATTN_V, ATTN_DQ, ATTN_DK, ATTN_DV};
     for (size_t i = 0; i < 6; i++) {
         size_t at = attn_graph_offset(&k->s, parts[i]);
@@ -134,8 +139,8 @@ static void case_open(struct attn_case *k, bool low)
 
 static void case_finish(struct attn_case *k)
 {
-    void *all[] = {k->qkv, k->d_o, k->o, k->dqkv, k->lse, k->got_lse, k->dot, k->dq_sum, k->got_o, k->got_dqkv,
-                   k->act[ATTN_Q], k->act[ATTN_O], k->act[ATTN_DO], k->act[ATTN_DQ]};
+    void *all[] = {k->qkv,    k->d_o,   k->o,        k->dqkv,        k->lse,         k->got_lse,      k->dot,
+                   k->dq_sum, k->got_o, k->got_dqkv, k->act[ATTN_Q], k->act[ATTN_O], k->act[ATTN_DO], k->act[ATTN_DQ]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
 }
 
@@ -188,9 +193,12 @@ static void check(const struct attn_graph_shape *shape, bool low)
 
 static const struct attn_graph_shape shapes[] = {
     {.batch = 1, .heads = 1, .kv_heads = 1, .seq = 1, .head_dim = 8},
-    {2, 3, 3, 5, 8, false, ATTN_F32, 90},    {1, 2, 2, 33, 16, false, ATTN_F32, 90},
-    {2, 2, 2, 17, 64, false, ATTN_F32, 90},  {1, 1, 1, 40, 128, false, ATTN_F32, 90},
-    {2, 4, 2, 9, 8, false, ATTN_F32, 90},    {2, 6, 2, 20, 16, false, ATTN_F32, 90},
+    {2, 3, 3, 5, 8, false, ATTN_F32, 90},
+    {1, 2, 2, 33, 16, false, ATTN_F32, 90},
+    {2, 2, 2, 17, 64, false, ATTN_F32, 90},
+    {1, 1, 1, 40, 128, false, ATTN_F32, 90},
+    {2, 4, 2, 9, 8, false, ATTN_F32, 90},
+    {2, 6, 2, 20, 16, false, ATTN_F32, 90},
     {1, 4, 1, 12, 80, false, ATTN_F32, 90},
 };
 

@@ -11,17 +11,16 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/rt/cuda_peak.h"
 #include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda/kernels/cuda_act.h"
+#include "gpu/cuda/rt/cuda_peak.h"
 #include "tests/lib/rigs/device_case.h"
 #include "worker/model/gpt2.h"
 
 enum { BATCH = 2, SEQ = 12, ROWS = BATCH * SEQ };
 
-static const struct model_config shape = {.n_layer = 2, .n_head = 2, .n_embd = 48, .block_size = SEQ,
-                                          .vocab_size = 70};
+static const struct model_config shape = {.n_layer = 2, .n_head = 2, .n_embd = 48, .block_size = SEQ, .vocab_size = 70};
 
 /* One device with a model on it. */
 struct side {
@@ -112,8 +111,8 @@ static void adamw(struct side *s, uint64_t step)
 {
     const struct adamw_span spans[] = {{.offset = 0, .count = s->n / 3, .decay = true},
                                        {.offset = s->n / 3, .count = s->n - s->n / 3, .decay = false}};
-    struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                            .step = step};
+    struct adamw_hyper h = {
+        .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .step = step};
     s->dev->ops->adamw(s->dev, spans, 2, s->theta, s->grad, s->m, s->v, &h, NULL);
 }
 
@@ -304,13 +303,27 @@ static void test_peaks(void **state)
     static const struct {
         const char *name;
         double tflops;
-    } peaks[] = {{"cuda:0 NVIDIA H200 bf16, cuDNN 9.19", 989.4}, {"NVIDIA H100 80GB HBM3", 989.4},
-                 {"NVIDIA H100 PCIe", 756}, {"NVIDIA H100 NVL", 835.5}, {"NVIDIA H200 NVL", 835.5},
-                 {"NVIDIA GH200 480GB", 989.4}, {"NVIDIA A100-SXM4-80GB", 312}, {"NVIDIA A10", 125}, {"NVIDIA L4", 121},
-                 {"NVIDIA L40S", 362}, {"NVIDIA GeForce RTX 4090", 165.2}, {"NVIDIA RTX A6000", 154.8},
-                 {"NVIDIA H20", 148}, {"NVIDIA B200", 2250}, {"NVIDIA GeForce RTX 4090 Laptop GPU", 0},
-                 {"NVIDIA GeForce RTX 4090 D", 0}, {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0}, {"NVIDIA RTX A4000", 0},
-                 {"NVIDIA A10G", 0}, {"Tesla T4", 0}, {"", 0}};
+    } peaks[] = {{"cuda:0 NVIDIA H200 bf16, cuDNN 9.19", 989.4},
+                 {"NVIDIA H100 80GB HBM3", 989.4},
+                 {"NVIDIA H100 PCIe", 756},
+                 {"NVIDIA H100 NVL", 835.5},
+                 {"NVIDIA H200 NVL", 835.5},
+                 {"NVIDIA GH200 480GB", 989.4},
+                 {"NVIDIA A100-SXM4-80GB", 312},
+                 {"NVIDIA A10", 125},
+                 {"NVIDIA L4", 121},
+                 {"NVIDIA L40S", 362},
+                 {"NVIDIA GeForce RTX 4090", 165.2},
+                 {"NVIDIA RTX A6000", 154.8},
+                 {"NVIDIA H20", 148},
+                 {"NVIDIA B200", 2250},
+                 {"NVIDIA GeForce RTX 4090 Laptop GPU", 0},
+                 {"NVIDIA GeForce RTX 4090 D", 0},
+                 {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0},
+                 {"NVIDIA RTX A4000", 0},
+                 {"NVIDIA A10G", 0},
+                 {"Tesla T4", 0},
+                 {"", 0}};
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
         if (fabs(cuda_peak_bf16(peaks[i].name) * 1e-12 - peaks[i].tflops) > 1e-6)
             fail_msg("%s: %g", peaks[i].name, cuda_peak_bf16(peaks[i].name));
@@ -325,9 +338,9 @@ static void test_peaks(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_model_fused),
-                                       cmocka_unit_test(test_writers),
-                                       cmocka_unit_test(test_ranges), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_sums_anywhere), cmocka_unit_test(test_peaks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model),    cmocka_unit_test(test_model_fused),
+                                       cmocka_unit_test(test_writers),  cmocka_unit_test(test_ranges),
+                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_sums_anywhere),
+                                       cmocka_unit_test(test_peaks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Attention through cuDNN with cuDNN emulated (tests/cuda/emulator/emulate_cudnn.c): pointers into the packed memory, scratch,
- * parts of the batch, heads that share keys; against the CPU device on inputs rounded to bf16. */
+/* Attention through cuDNN with cuDNN emulated (tests/cuda/emulator/emulate_cudnn.c): pointers into the packed memory,
+ * scratch, parts of the batch, heads that share keys; against the CPU device on inputs rounded to bf16. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -80,8 +80,11 @@ static void one(struct attn_shape shape, bool exact, size_t scratch_max, size_t 
     size_t kv = shape.kv_heads ? shape.kv_heads : shape.heads, n = shape.batch * shape.seq;
     size_t c = n * shape.heads * shape.head_dim, packed = n * (shape.heads + 2 * kv) * shape.head_dim;
     size_t stats = n * shape.heads;
-    struct wanted w = {.qkv = case_normal(packed, 1, 1.3f), .d_o = case_normal(c, 2, 1), .o = case_poisoned(c),
-                       .lse = case_poisoned(stats), .dqkv = case_poisoned(packed)};
+    struct wanted w = {.qkv = case_normal(packed, 1, 1.3f),
+                       .d_o = case_normal(c, 2, 1),
+                       .o = case_poisoned(c),
+                       .lse = case_poisoned(stats),
+                       .dqkv = case_poisoned(packed)};
     void *qkv = upload_bf16(packed, w.qkv), *d_o = upload_bf16(c, w.d_o), *o = upload_bf16(c, NULL);
     void *o2 = upload_bf16(c, NULL), *dqkv = upload_bf16(packed, NULL), *lse = upload_bf16(2 * stats, NULL);
     struct cuda_cudnn *dnn;
@@ -157,8 +160,8 @@ static void test_one_sequence(void **state)
         size_t seq;
         bool exact;
         size_t parts; /* 0: no plan */
-    } cases[] = {{"7", 4096, true, 0},   {"10", 4096, true, 4},  {"141", 4096, true, 4},    {"10", 8192, true, 0},
-                 {"141", 8192, true, 4}, {"7", 4096, false, 1},  {"7", 1 << 16, false, 0},  {"24", 1 << 16, false, 4},
+    } cases[] = {{"7", 4096, true, 0},   {"10", 4096, true, 4},  {"141", 4096, true, 4},   {"10", 8192, true, 0},
+                 {"141", 8192, true, 4}, {"7", 4096, false, 1},  {"7", 1 << 16, false, 0}, {"24", 1 << 16, false, 4},
                  {"141", 512, true, 1},  {"141", 2048, true, 2}, {"141", 1 << 16, true, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct attn_shape shape = {.batch = 4, .seq = cases[i].seq, .heads = 32, .kv_heads = 8, .head_dim = 128};
@@ -202,8 +205,10 @@ static void test_refusals(void **state)
         mem_fail_after(nth);
         enum status status = cuda_cudnn_attn_create(dnn, &shape, &plan, &err);
         mem_fail_after(0);
-        if (status == STATUS_OK) cuda_cudnn_attn_free(plan);
-        else assert_int_equal(status, STATUS_NOMEM);
+        if (status == STATUS_OK)
+            cuda_cudnn_attn_free(plan);
+        else
+            assert_int_equal(status, STATUS_NOMEM);
         assert_int_equal(mem_live_bytes(), live);
     }
     cuda_cudnn_close(dnn);

@@ -64,9 +64,11 @@ static void test_blocks(void **state)
 /* Updates, on the device. */
 static void test_add(void **state)
 {
-    static const char *const specs[] = {
-        "topk:64/4096", "topk:200/4096+2bit", "topk:3/256+int8", "topk:30/1024+fp16+huff", "int8:100+lz4",
-        "int4:128",     "e3m0:64",            "2bit:8192",       "1bit:192+huff",          "int8"};
+    static const char *const specs[] = {"topk:64/4096",    "topk:200/4096+2bit",
+                                        "topk:3/256+int8", "topk:30/1024+fp16+huff",
+                                        "int8:100+lz4",    "int4:128",
+                                        "e3m0:64",         "2bit:8192",
+                                        "1bit:192+huff",   "int8"};
     size_t n_spans;
     const struct codec_span *spans = delta_case_spans(&n_spans);
     (void)state;

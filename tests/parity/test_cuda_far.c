@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/delta_rules.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/device_case.h"
@@ -188,7 +188,8 @@ static void check_elements(size_t c)
     size_t n = ROWS * c, wide = n % CUDA_WIDE ? 1 : CUDA_WIDE;
     struct array *x = floats(n), *y = floats(n), *half = array_of(x->was, n, sizeof(uint16_t));
     struct array *z = activations(n), *act = activations(n), *scale = floats(1), *theta = floats(n);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t all = before(FAR_NUMBERS) + n, blocks = blocks_of(all, CUDA_BLOCK);
         float *to = behind(y, FAR_NUMBERS), *from = behind(x, FAR_NUMBERS);
         RUN(cuda_fill, blocks, 1, cuda_vector_args, .n = all, .alpha = 3, .y = to);
@@ -197,8 +198,8 @@ static void check_elements(size_t c)
             .y = behind(half, FAR_NUMBERS));
         RUN(cuda_sgd, blocks, 1, cuda_sgd_args, .n = all, .theta = behind(theta, FAR_NUMBERS), .grad = from,
             .scale = behind(scale, 0), .lr = 0.1f, .keep = 0.5f);
-        const struct cuda_gelu_args gelu = {.n = all, .bf16 = bf16, .z = behind(z, FAR_NUMBERS),
-                                            .y = behind(act, FAR_NUMBERS)};
+        const struct cuda_gelu_args gelu = {
+            .n = all, .bf16 = bf16, .z = behind(z, FAR_NUMBERS), .y = behind(act, FAR_NUMBERS)};
         struct cuda_grid grid = grid_of(wide_blocks(all, all, CUDA_BLOCK), 1, UINT32_MAX);
         cuda_gelu_fwd(&grid, &gelu);
         cuda_gelu_bwd(&grid, &gelu);
@@ -215,9 +216,9 @@ static void check_reduce(size_t c)
     const double none = 7;
     struct array *x = floats(ROWS * c), *sums = array_of(&none, 1, sizeof none);
     SMALL_THEN_FAR
-        RUN(cuda_reduce, before(CUDA_SEGMENTS) + 1, 1, cuda_reduce_args, .n = before(FAR_NUMBERS) + ROWS * c,
-            .segment = segment, .square = bf16, .wide = 1, .x = behind(x, FAR_NUMBERS),
-            .sums = behind(sums, CUDA_SEGMENTS));
+    RUN(cuda_reduce, before(CUDA_SEGMENTS) + 1, 1, cuda_reduce_args, .n = before(FAR_NUMBERS) + ROWS * c,
+        .segment = segment, .square = bf16, .wide = 1, .x = behind(x, FAR_NUMBERS),
+        .sums = behind(sums, CUDA_SEGMENTS));
     compare("reduce");
 }
 
@@ -243,11 +244,11 @@ static void check_adamw(size_t c)
     count.noise[1] -= (uint32_t)(FAR_NUMBERS >> 32) * 0x9e3779b9u; /* the same dice (moment_word) */
     refill(count_at, &count);
     SMALL_THEN_FAR
-        RUN(cuda_adamw, before(FAR_NUMBERS / BLOCK) + 1 + blocks_of(n, BLOCK), 1, cuda_adamw_args,
-            .n_spans = COUNT(spans), .spans = behind(spans_at, 0), .theta = behind(theta, FAR_NUMBERS),
-            .m = behind(m, FAR_NUMBERS), .v = behind(v, FAR_NUMBERS), .bf16 = bf16,
-            .image = behind(image, FAR_NUMBERS), .grad = behind(grad, FAR_NUMBERS), .lr = 0.1f, .beta1 = 0.9f,
-            .beta2 = 0.5f, .eps = 1, .keep = 0.5f, .correct1 = 1.5f, .correct2 = 2.5f, .count = behind(count_at, 0));
+    RUN(cuda_adamw, before(FAR_NUMBERS / BLOCK) + 1 + blocks_of(n, BLOCK), 1, cuda_adamw_args, .n_spans = COUNT(spans),
+        .spans = behind(spans_at, 0), .theta = behind(theta, FAR_NUMBERS), .m = behind(m, FAR_NUMBERS),
+        .v = behind(v, FAR_NUMBERS), .bf16 = bf16, .image = behind(image, FAR_NUMBERS),
+        .grad = behind(grad, FAR_NUMBERS), .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.5f, .eps = 1, .keep = 0.5f,
+        .correct1 = 1.5f, .correct2 = 2.5f, .count = behind(count_at, 0));
     compare("adamw");
 }
 
@@ -265,11 +266,20 @@ static void check_muon(size_t c)
     refill(places, &place);
     count.noise[1] -= (uint32_t)(FAR_NUMBERS >> 32) * 0x9e3779b9u;
     refill(count_at, &count);
-    SMALL_THEN_FAR {
-        const struct cuda_muon_args args = {
-            .rows = ROWS, .cols = c, .places = behind(places, 0), .mu = 0.5f, .decay = 0.25f, .step = 2,
-            .grad = behind(grad, FAR_NUMBERS), .theta = behind(theta, FAR_NUMBERS), .bf16 = bf16,
-            .momentum = behind(momentum, FAR_NUMBERS), .count = bf16 ? behind(count_at, 0) : NULL, .x = behind(x, 0)};
+    SMALL_THEN_FAR
+    {
+        const struct cuda_muon_args args = {.rows = ROWS,
+                                            .cols = c,
+                                            .places = behind(places, 0),
+                                            .mu = 0.5f,
+                                            .decay = 0.25f,
+                                            .step = 2,
+                                            .grad = behind(grad, FAR_NUMBERS),
+                                            .theta = behind(theta, FAR_NUMBERS),
+                                            .bf16 = bf16,
+                                            .momentum = behind(momentum, FAR_NUMBERS),
+                                            .count = bf16 ? behind(count_at, 0) : NULL,
+                                            .x = behind(x, 0)};
         struct cuda_grid grid = grid_of(blocks_of(ROWS * c, CUDA_BLOCK), 1, UINT32_MAX);
         cuda_muon_mix(&grid, &args);
         cuda_muon_move(&grid, &args);
@@ -293,15 +303,16 @@ static void check_embed(size_t c)
     for (int i = 0; i < ROWS; i++) tokens[i] += FAR_ROWS, keys[i] += FAR_ROWS;
     refill(tokens_at, tokens);
     refill(keys_at, keys);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t n = before(FAR_ROWS) + ROWS;
         RUN(cuda_embed_fwd, wide_blocks(n * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = n, .c = c,
             .bf16 = bf16, .tokens = behind(tokens_at, FAR_ROWS), .wte = behind(wte, FAR_ROWS * c),
             .wpe = behind(wpe, FAR_ROWS * c), .out = behind(out, FAR_ROWS * c));
         RUN(cuda_embed_place, wide_blocks(n * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = n, .c = c,
             .bf16 = bf16, .accumulate = 1, .dout = behind(dout, FAR_ROWS * c), .dwpe = behind(dwpe, FAR_ROWS * c));
-        RUN(cuda_embed_word, blocks_of(ROWS, CUDA_ROW_WARPS), wide_blocks(c, c, 32), cuda_embed_args, .n = ROWS,
-            .c = c, .bf16 = bf16, .order = behind(order_at, 0), .keys = behind(keys_at, 0), .dout = behind(dout, 0),
+        RUN(cuda_embed_word, blocks_of(ROWS, CUDA_ROW_WARPS), wide_blocks(c, c, 32), cuda_embed_args, .n = ROWS, .c = c,
+            .bf16 = bf16, .order = behind(order_at, 0), .keys = behind(keys_at, 0), .dout = behind(dout, 0),
             .dwte = behind(dwte, FAR_ROWS * c));
     }
     compare("embed");
@@ -318,18 +329,39 @@ static void check_norm(size_t c)
     struct array *y = activations(ROWS * c), *dx = activations(ROWS * c), *rms_y = activations(ROWS * c);
     struct array *rms_dx = activations(ROWS * c), *w = floats(c), *b = floats(c), *mean = floats(ROWS);
     struct array *rstd = floats(ROWS), *rms_rstd = floats(ROWS), *sums = floats(2 * c), *rms_sums = floats(c);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t n = before(FAR_ROWS) + ROWS, warps = blocks_of(n, CUDA_ROW_WARPS), blocks = blocks_of(n, BLOCK);
-        const struct cuda_norm_args norm = {
-            .n = n, .c = c, .block = BLOCK, .bf16 = bf16, .x = behind(x, FAR_ROWS * c), .dy = behind(dy, FAR_ROWS * c),
-            .dres = behind(dres, FAR_ROWS * c), .w = behind(w, 0), .b = behind(b, 0), .mean = behind(mean, FAR_ROWS),
-            .rstd = behind(rstd, FAR_ROWS), .y = behind(y, FAR_ROWS * c), .dx = behind(dx, FAR_ROWS * c),
-            .mean_out = behind(mean, FAR_ROWS), .rstd_out = behind(rstd, FAR_ROWS), .partials = behind(sums, far_sums)};
-        const struct cuda_rms_args rms = {
-            .n = n, .c = c, .block = BLOCK, .bf16 = bf16, .eps = 1e-5f, .x = norm.x, .dy = norm.dy, .dres = norm.dres,
-            .w = norm.w, .rstd = behind(rms_rstd, FAR_ROWS), .y = behind(rms_y, FAR_ROWS * c),
-            .dx = behind(rms_dx, FAR_ROWS * c), .rstd_out = behind(rms_rstd, FAR_ROWS),
-            .partials = behind(rms_sums, far_rms_sums)};
+        const struct cuda_norm_args norm = {.n = n,
+                                            .c = c,
+                                            .block = BLOCK,
+                                            .bf16 = bf16,
+                                            .x = behind(x, FAR_ROWS * c),
+                                            .dy = behind(dy, FAR_ROWS * c),
+                                            .dres = behind(dres, FAR_ROWS * c),
+                                            .w = behind(w, 0),
+                                            .b = behind(b, 0),
+                                            .mean = behind(mean, FAR_ROWS),
+                                            .rstd = behind(rstd, FAR_ROWS),
+                                            .y = behind(y, FAR_ROWS * c),
+                                            .dx = behind(dx, FAR_ROWS * c),
+                                            .mean_out = behind(mean, FAR_ROWS),
+                                            .rstd_out = behind(rstd, FAR_ROWS),
+                                            .partials = behind(sums, far_sums)};
+        const struct cuda_rms_args rms = {.n = n,
+                                          .c = c,
+                                          .block = BLOCK,
+                                          .bf16 = bf16,
+                                          .eps = 1e-5f,
+                                          .x = norm.x,
+                                          .dy = norm.dy,
+                                          .dres = norm.dres,
+                                          .w = norm.w,
+                                          .rstd = behind(rms_rstd, FAR_ROWS),
+                                          .y = behind(rms_y, FAR_ROWS * c),
+                                          .dx = behind(rms_dx, FAR_ROWS * c),
+                                          .rstd_out = behind(rms_rstd, FAR_ROWS),
+                                          .partials = behind(rms_sums, far_rms_sums)};
         struct cuda_grid by_row = grid_of(warps, 1, UINT32_MAX);
         cuda_norm_fwd(&by_row, &norm);
         cuda_norm_bwd(&by_row, &norm);
@@ -356,19 +388,32 @@ static void check_both(size_t c)
     struct array *x = activations(ROWS * c), *dy = activations(ROWS * c), *dres = activations(ROWS * c);
     struct array *dx = activations(ROWS * c), *rms_dx = activations(ROWS * c), *w = floats(c);
     struct array *mean = floats(ROWS), *rstd = floats(ROWS), *sums = floats(2 * c), *rms_sums = floats(c);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t n = before(FAR_ROWS) + ROWS;
-        struct cuda_both_args args = {
-            .n = n, .c = c, .block = BLOCK, .bf16 = bf16, .x = behind(x, FAR_ROWS * c), .dy = behind(dy, FAR_ROWS * c),
-            .dres = behind(dres, FAR_ROWS * c), .w = behind(w, 0), .mean = behind(mean, FAR_ROWS),
-            .rstd = behind(rstd, FAR_ROWS), .dx = behind(dx, FAR_ROWS * c), .partials = behind(sums, far_sums)};
+        struct cuda_both_args args = {.n = n,
+                                      .c = c,
+                                      .block = BLOCK,
+                                      .bf16 = bf16,
+                                      .x = behind(x, FAR_ROWS * c),
+                                      .dy = behind(dy, FAR_ROWS * c),
+                                      .dres = behind(dres, FAR_ROWS * c),
+                                      .w = behind(w, 0),
+                                      .mean = behind(mean, FAR_ROWS),
+                                      .rstd = behind(rstd, FAR_ROWS),
+                                      .dx = behind(dx, FAR_ROWS * c),
+                                      .partials = behind(sums, far_sums)};
         struct cuda_grid grid = grid_of(blocks_of(n, BLOCK), 1, UINT32_MAX);
-        if (is_long) cuda_norm_both(&grid, &args);
-        else cuda_norm_both_short(&grid, &args);
+        if (is_long)
+            cuda_norm_both(&grid, &args);
+        else
+            cuda_norm_both_short(&grid, &args);
         args.dx = behind(rms_dx, FAR_ROWS * c);
         args.partials = behind(rms_sums, far_rms_sums);
-        if (is_long) cuda_rms_both(&grid, &args);
-        else cuda_rms_both_short(&grid, &args);
+        if (is_long)
+            cuda_rms_both(&grid, &args);
+        else
+            cuda_rms_both_short(&grid, &args);
         launched("both");
     }
     compare("both");
@@ -380,7 +425,8 @@ static void check_columns(size_t c)
 {
     enum { BLOCK = 1024, BLOCKS = 3, END = 64 };
     struct array *x = activations(ROWS * c), *sums = floats(c), *parts = floats(BLOCKS * END), *out = floats(END);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t n = before(FAR_ROWS) + ROWS, end = before(FAR_NUMBERS) + END;
         RUN(cuda_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks_of(n, BLOCK), cuda_columns_args, .n = n,
             .c = c, .block = BLOCK, .stride = c, .bf16 = bf16, .x = behind(x, FAR_ROWS * c),
@@ -398,11 +444,16 @@ static void check_gates(size_t c)
     size_t head_dim = c % CUDA_WIDE ? 66 : 64, heads = 8, ld = heads * head_dim + CUDA_WIDE;
     struct array *gu = activations(ROWS * 2 * c), *h = activations(ROWS * c), *dh = activations(ROWS * c);
     struct array *dgu = activations(ROWS * 2 * c), *x = activations(ROWS * ld), *table = floats(ROWS * head_dim);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t n = before(FAR_ROWS) + ROWS, pairs = n * heads * head_dim / 2;
         bool wide = head_dim / 2 % CUDA_WIDE == 0;
-        const struct cuda_glu_args glu = {.n = n, .f = c, .bf16 = bf16, .gu = behind(gu, FAR_ROWS * 2 * c),
-                                          .dh = behind(dh, FAR_ROWS * c), .h = behind(h, FAR_ROWS * c),
+        const struct cuda_glu_args glu = {.n = n,
+                                          .f = c,
+                                          .bf16 = bf16,
+                                          .gu = behind(gu, FAR_ROWS * 2 * c),
+                                          .dh = behind(dh, FAR_ROWS * c),
+                                          .h = behind(h, FAR_ROWS * c),
                                           .dgu = behind(dgu, FAR_ROWS * 2 * c)};
         struct cuda_grid grid = grid_of(wide_blocks(n * c, c, CUDA_BLOCK), 1, UINT32_MAX);
         cuda_glu_fwd(&grid, &glu);
@@ -425,9 +476,9 @@ static void check_loss(size_t c)
     struct array *logits = activations(ROWS * ld), *loss = floats(ROWS);
     struct array *targets_at = array_of(targets, ROWS, sizeof *targets);
     SMALL_THEN_FAR
-        RUN(cuda_xent, before(FAR_ROWS) + ROWS, 1, cuda_xent_args, .v = c, .ld = ld, .dscale = 0.5f, .bf16 = bf16,
-            .logits = behind(logits, FAR_ROWS * ld), .loss = behind(loss, FAR_ROWS),
-            .targets = behind(targets_at, FAR_ROWS));
+    RUN(cuda_xent, before(FAR_ROWS) + ROWS, 1, cuda_xent_args, .v = c, .ld = ld, .dscale = 0.5f, .bf16 = bf16,
+        .logits = behind(logits, FAR_ROWS * ld), .loss = behind(loss, FAR_ROWS),
+        .targets = behind(targets_at, FAR_ROWS));
     compare("loss");
 }
 
@@ -446,12 +497,22 @@ static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
     struct array *o = activations(SEQ * head_dim), *dqkv = activations(SEQ * ld);
     struct array *lse = floats(SEQ), *dot = floats(SEQ);
     assert_true(all * head_dim > (size_t)UINT32_MAX);
-    SMALL_THEN_FAR {
-        const struct cuda_attn_args args = {
-            .seq = SEQ, .heads = 1, .kv_heads = 1, .head_dim = head_dim, .bf16 = bf16, .scale = 0.125f,
-            .qkv = behind(qkv, all * ld), .o_in = behind(o, all * head_dim), .d_o = behind(d_o, all * head_dim),
-            .lse = behind(lse, all), .o = behind(o, all * head_dim), .lse_out = behind(lse, all),
-            .dot = behind(dot, all), .dqkv = behind(dqkv, all * ld)};
+    SMALL_THEN_FAR
+    {
+        const struct cuda_attn_args args = {.seq = SEQ,
+                                            .heads = 1,
+                                            .kv_heads = 1,
+                                            .head_dim = head_dim,
+                                            .bf16 = bf16,
+                                            .scale = 0.125f,
+                                            .qkv = behind(qkv, all * ld),
+                                            .o_in = behind(o, all * head_dim),
+                                            .d_o = behind(d_o, all * head_dim),
+                                            .lse = behind(lse, all),
+                                            .o = behind(o, all * head_dim),
+                                            .lse_out = behind(lse, all),
+                                            .dot = behind(dot, all),
+                                            .dqkv = behind(dqkv, all * ld)};
         for (int i = 0; i < 4; i++) { /* forward, dot, backward of queries and keys: blocks of so many rows */
             size_t dots = rows == CUDA_ATTN_ROWS ? rows : head_dim > 64 ? CUDA_BLOCK / 16 : CUDA_BLOCK / 8;
             struct cuda_grid grid = grid_of(blocks_of(SEQ, i == 1 ? dots : rows), before(FAR_SEQUENCES) + 1, 2);
@@ -498,18 +559,28 @@ static void send(enum piece_kind kind, unsigned length, unsigned k)
     struct array *code = array_of(theta->was, PIECES * length, 2), *packed = array_of(theta->was, PIECES * length, 1);
     for (unsigned i = 0; i < PIECES; i++) pieces[i].from += FAR_NUMBERS, pieces[i].out += far_bytes;
     refill(pieces_at, pieces);
-    SMALL_THEN_FAR {
+    SMALL_THEN_FAR
+    {
         size_t n = before(far_pieces) + PIECES;
-        const struct quantized_delta numbers = {
-            .heads = behind(heads_at, far_pieces), .plain = behind(plain, far_bytes), .index = behind(index, far_bytes),
-            .code = behind(code, far_bytes), .bytes = behind(packed, far_bytes)};
-        const struct cuda_delta_args delta = {
-            .kind = kind, .decay = 0.5f, .n_pieces = n, .pieces = behind(pieces_at, far_pieces),
-            .theta = behind(theta, FAR_NUMBERS), .anchor = behind(anchor, FAR_NUMBERS),
-            .residual = behind(residual, FAR_NUMBERS), .rest = behind(residual, FAR_NUMBERS), .out = numbers};
+        const struct quantized_delta numbers = {.heads = behind(heads_at, far_pieces),
+                                                .plain = behind(plain, far_bytes),
+                                                .index = behind(index, far_bytes),
+                                                .code = behind(code, far_bytes),
+                                                .bytes = behind(packed, far_bytes)};
+        const struct cuda_delta_args delta = {.kind = kind,
+                                              .decay = 0.5f,
+                                              .n_pieces = n,
+                                              .pieces = behind(pieces_at, far_pieces),
+                                              .theta = behind(theta, FAR_NUMBERS),
+                                              .anchor = behind(anchor, FAR_NUMBERS),
+                                              .residual = behind(residual, FAR_NUMBERS),
+                                              .rest = behind(residual, FAR_NUMBERS),
+                                              .out = numbers};
         struct cuda_grid by_piece = grid_of(chunks ? n : blocks_of(n, CUDA_ROW_WARPS), 1, UINT32_MAX);
-        if (chunks) cuda_delta_chunk(&by_piece, &delta);
-        else cuda_delta_block(&by_piece, &delta);
+        if (chunks)
+            cuda_delta_chunk(&by_piece, &delta);
+        else
+            cuda_delta_block(&by_piece, &delta);
         launched("cuda_delta");
         RUN(cuda_delta_add, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_add_args, .kind = kind, .n_pieces = n,
             .pieces = delta.pieces, .in = numbers, .theta = behind(other, FAR_NUMBERS));
@@ -519,8 +590,10 @@ static void send(enum piece_kind kind, unsigned length, unsigned k)
 
 static void check_delta(size_t c)
 {
-    if (c % CUDA_WIDE) send(bf16 ? PIECE_TWO_LEVELS : PIECE_BYTES, 1000, 40);
-    else send(bf16 ? PIECE_INT4 : PIECE_2BIT, 256, 256);
+    if (c % CUDA_WIDE)
+        send(bf16 ? PIECE_TWO_LEVELS : PIECE_BYTES, 1000, 40);
+    else
+        send(bf16 ? PIECE_INT4 : PIECE_2BIT, 256, 256);
 }
 
 FAR_TEST(delta)

@@ -1,6 +1,6 @@
-/* Linear layers, head and attention of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes around
- * every block, outputs full of NaN beforehand; in fp32 and in bf16; and what is refused.
- * ctest: labels=asan timeout=240 */
+/* Linear layers, head and attention of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes
+ * around every block, outputs full of NaN beforehand; in fp32 and in bf16; and what is refused. ctest: labels=asan
+ * timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,8 +46,8 @@ static struct vec slope_of(const struct vec *aux, size_t n, size_t m)
 
 static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 {
-    struct lin_shape s = {.n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE,
-                          .after_act = true};
+    struct lin_shape s = {
+        .n = n, .k = k, .m = m, .out_in = out_in, .act = act ? LIN_ACT_GELU : LIN_ACT_NONE, .after_act = true};
     struct vec x = act_normal(n * k, 1, 1), w = vec_params(k * m + m, 2, 1 / sqrtf((float)k));
     struct vec res = act_normal(n * m, 4, 1), y = act_poisoned(n * m), y2 = act_poisoned(n * m);
     struct vec aux = act_poisoned(n * m), dy = act_normal(n * m, 5, 1), dx = act_poisoned(n * k);
@@ -84,8 +84,10 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     vec_same("lin dx accumulated", &dx2, tol(3e-6, 4e-3));
     vec_same("lin dx through an activation", &dz, tol(3e-6, 8e-3));
     vec_same("lin dw", &dw, 3e-6);
-    if (out_in) vec_free(&db);
-    else vec_same("lin db", &db, 3e-6);
+    if (out_in)
+        vec_free(&db);
+    else
+        vec_same("lin db", &db, 3e-6);
     if (act) {
         struct vec slope = slope_of(&aux, n, m);
         vec_same("gelu slope", &slope, tol(3e-6, 8e-3));
@@ -97,8 +99,8 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 static void check_lin(void)
 {
     /* Those that models have come first, that a library refuses no other before they were compared. */
-    static const size_t sizes[][3] = {{14, 32, 32}, {9, 40, 24}, {517, 4, 8}, {65, 17, 33}, {130, 3, 257},
-                                      {5, 300, 70}, {3, 5, 2}, {1, 1, 1}};
+    static const size_t sizes[][3] = {{14, 32, 32},  {9, 40, 24},  {517, 4, 8}, {65, 17, 33},
+                                      {130, 3, 257}, {5, 300, 70}, {3, 5, 2},   {1, 1, 1}};
     for (size_t i = 0; i < COUNT(sizes); i++) {
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, false);
         lin_one(sizes[i][0], sizes[i][1], sizes[i][2], false, true);
@@ -164,10 +166,14 @@ static void head_one(size_t n, size_t c, size_t v, size_t rows)
         ON(d, head, infer, x.at[d], wte.at[d], t, 1, loss_only.at[d], NULL, NULL, false);
     }
     /* one class: the loss is zero and everything else rounding */
-    if (v > 1) vec_same("head dx", &dx, tol(1e-5, 1e-2));
-    else vec_free(&dx);
-    if (v > 1) vec_same("head dwte", &dwte, tol(1e-5, 1e-2));
-    else vec_free(&dwte);
+    if (v > 1)
+        vec_same("head dx", &dx, tol(1e-5, 1e-2));
+    else
+        vec_free(&dx);
+    if (v > 1)
+        vec_same("head dwte", &dwte, tol(1e-5, 1e-2));
+    else
+        vec_free(&dwte);
     vec_same("head loss", &loss, tol(1e-5, 5e-3));
     vec_same("head loss alone", &loss_only, tol(1e-5, 5e-3));
     vec_free(&x);
@@ -224,7 +230,7 @@ static void check_attn(void)
     attn_one(1, 70, 1, 1, 40, 1);
     attn_one(1, 41, 2, 2, 128, 1);
     attn_one(1, 100, 1, 1, 64, 3); /* peaked scores */
-    attn_one(2, 11, 3, 1, 6, 1); /* shared keys and values */
+    attn_one(2, 11, 3, 1, 6, 1);   /* shared keys and values */
     attn_one(2, 35, 6, 2, 16, 1);
 }
 
@@ -266,14 +272,16 @@ static void test_refusals(void **state)
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "plan"));
     assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_STATE); /* too late */
-    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused, and the first error stays */
+    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false);  /* refused, and the first error stays */
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     device_close(dev);
     assert_int_equal(mem_live_bytes(), 0);
     for (long nth = 1; nth <= 5; nth++) { /* each allocation of open fails once */
         mem_fail_after(nth);
-        if (atoll_cuda_plugin.open(0, &dev, &err) == STATUS_OK) device_close(dev);
-        else assert_int_equal(err.code, STATUS_NOMEM);
+        if (atoll_cuda_plugin.open(0, &dev, &err) == STATUS_OK)
+            device_close(dev);
+        else
+            assert_int_equal(err.code, STATUS_NOMEM);
         mem_fail_after(0);
         assert_int_equal(mem_live_bytes(), 0);
     }
@@ -296,8 +304,10 @@ static void test_emulated_plans_without_memory(void **state)
         enum status status = dev->ops->lin_plan(dev, &s, &plan);
         mem_fail_after(0);
         failed += status != STATUS_OK;
-        if (status == STATUS_OK) dev->ops->plan_free(dev, plan);
-        else assert_int_equal(status, STATUS_NOMEM);
+        if (status == STATUS_OK)
+            dev->ops->plan_free(dev, plan);
+        else
+            assert_int_equal(status, STATUS_NOMEM);
     }
     assert_true(failed >= 6); /* the plan and its five products */
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
@@ -315,9 +325,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lin), cmocka_unit_test(test_head), cmocka_unit_test(test_attn),
-        cmocka_unit_test(test_attn_tiles), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_emulated_plans_without_memory),
+        cmocka_unit_test(test_lin),       cmocka_unit_test(test_head),
+        cmocka_unit_test(test_attn),      cmocka_unit_test(test_attn_tiles),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_emulated_plans_without_memory),
         cmocka_unit_test(test_lin_fused), /* the last one: on a GPU it asks most of the library */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,8 +33,10 @@ static void norm_one(size_t n, size_t c, size_t weight)
     vec_same("norm y", &y, tol(2e-6, 4e-3));
     vec_same("norm mean", &mean, 1e-5);
     vec_same("norm rstd", &rstd, 2e-6);
-    if (c > 2) vec_same("norm dx", &dx, tol(1e-5, 4e-3));
-    else vec_free(&dx); /* nothing but rounding: the true gradient is (nearly) zero */
+    if (c > 2)
+        vec_same("norm dx", &dx, tol(1e-5, 4e-3));
+    else
+        vec_free(&dx); /* nothing but rounding: the true gradient is (nearly) zero */
     vec_same("norm dx onto the residual", &dres, c > 2 ? tol(1e-5, 3e-3) : 1e-2);
     vec_same("norm dw", &dw, 1e-5);
     vec_same("norm db", &db, 1e-5);
@@ -46,8 +48,8 @@ static void norm_one(size_t n, size_t c, size_t weight)
 
 static void check_norm(void)
 {
-    static const size_t sizes[][2] = {{1, 1}, {3, 7}, {8, 32}, {9, 33}, {65, 31}, {130, 64}, {17, 257},
-                                      {70, 300}, {601, 9}};
+    static const size_t sizes[][2] = {{1, 1},    {3, 7},    {8, 32},   {9, 33}, {65, 31},
+                                      {130, 64}, {17, 257}, {70, 300}, {601, 9}};
     for (size_t i = 0; i < COUNT(sizes); i++) norm_one(sizes[i][0], sizes[i][1], 0);
     norm_one(5, 64, 1);
     for (size_t i = 0; i < COUNT(both_sizes); i++) norm_one(both_sizes[i][0], both_sizes[i][1], i % 2);
@@ -163,7 +165,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norm), cmocka_unit_test(test_llama), cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_embed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Vectors, clipping and AdamW of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes around every
- * block, outputs full of NaN beforehand. ctest: labels=asan timeout=240 */
+/* Vectors, clipping and AdamW of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes around
+ * every block, outputs full of NaN beforehand. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -97,8 +97,13 @@ static void check_adamw(void)
     struct vec count = vec_of(sizeof seeded / sizeof(float), (const float *)(const void *)&seeded, false);
     for (uint64_t step = 1; step <= 4; step++)
         for (int d = 0; d < 2; d++) {
-            struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                    .step = step, .count = step % 2 ? NULL : (void *)count.at[d]};
+            struct adamw_hyper h = {.lr = 0.01f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.95f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .step = step,
+                                    .count = step % 2 ? NULL : (void *)count.at[d]};
             ON(d, count_step, scale.at[d], 0.9f, 0.95f, (void *)count.at[d]);
             ON(d, count_step, zero.at[d], 0.9f, 0.95f, (void *)count.at[d]);
             ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, step == 3 ? NULL : scale.at[d]);
@@ -143,8 +148,13 @@ static void check_adamw_bf16(void)
         struct vec grad = vec_of(N, values, false), scale = vec_of(1, &half, false);
         struct vec count = vec_of(sizeof host / sizeof(float), (const float *)(const void *)&host, false);
         for (int d = 0; d < 2; d++) {
-            struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                    .count = (void *)count.at[d], .bf16_moments = true};
+            struct adamw_hyper h = {.lr = 0.01f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.999f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .count = (void *)count.at[d],
+                                    .bf16_moments = true};
             ON(d, adamw, spans, 3, theta.at[d], grad.at[d], m.at[d], v.at[d], &h, scale.at[d]);
             assert_int_equal(ON(d, sync, NULL), STATUS_OK);
         }
@@ -167,7 +177,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors), cmocka_unit_test(test_clip), cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

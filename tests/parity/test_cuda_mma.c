@@ -1,7 +1,6 @@
-/* The emulated instructions of gpu/cuda/kernels/cuda_mma.h: matrices go through fragments and come out as the plain product says,
- * copies arrive when they are waited for, and what a GPU would take for another address, or would take long for, ends
- * the process.
- * ctest: labels=asan */
+/* The emulated instructions of gpu/cuda/kernels/cuda_mma.h: matrices go through fragments and come out as the plain
+ * product says, copies arrive when they are waited for, and what a GPU would take for another address, or would take
+ * long for, ends the process. ctest: labels=asan */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -58,8 +57,7 @@ static void product(const void *args)
     for (int which = 0; which < 2; which++) {
         float sum[4] = {1, 1, 1, 1};
         mma(sum, a, which ? turned[0] : b[0], which ? turned[1] : b[1]);
-        for (unsigned i = 0; i < 4; i++)
-            job.sums[which][(lane / 4 + i / 2 * 8) * N + 2 * (lane % 4) + i % 2] = sum[i];
+        for (unsigned i = 0; i < 4; i++) job.sums[which][(lane / 4 + i / 2 * 8) * N + 2 * (lane % 4) + i % 2] = sum[i];
     }
 }
 
@@ -148,15 +146,19 @@ static void test_mistakes(void **state)
             _exit(0);
         }
         assert_int_equal(waitpid(child, &status, 0), child);
-        if (job.wrong) assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-        else assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        if (job.wrong)
+            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+        else
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product), cmocka_unit_test(test_copies), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Muon of the CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h), threads in three orders: what any
- * device must pass, as many matrices a batch as there are of a shape, and one at a time; the same steps as the CPU's.
- * ctest: timeout=120 */
+/* Muon of the CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h), threads in three orders:
+ * what any device must pass, as many matrices a batch as there are of a shape, and one at a time; the same steps as the
+ * CPU's. ctest: timeout=120 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/muon_case.h"
 
-static bool bf16;  /* what the device computes in */
+static bool bf16;   /* what the device computes in */
 static int batches; /* which of BATCHES it has */
 
 enum { BATCHES = 2 };
@@ -163,9 +163,14 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_bits),   cmocka_unit_test(test_same),       cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_bf16_momentum), cmocka_unit_test(test_emulated_batches),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_directions),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_same),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_bf16_momentum),
+        cmocka_unit_test(test_emulated_batches),
         cmocka_unit_test(test_emulated_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

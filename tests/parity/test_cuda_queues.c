@@ -195,7 +195,7 @@ static void test_products(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late),  cmocka_unit_test(test_events), cmocka_unit_test(test_recordings),
+        cmocka_unit_test(test_late),  cmocka_unit_test(test_events),   cmocka_unit_test(test_recordings),
         cmocka_unit_test(test_await), cmocka_unit_test(test_touching), cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,15 @@
 #include "worker/model/llama.h"
 
 static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 24, .block_size = 9, .vocab_size = 37};
-static const struct model_config rope = {.n_layer = 3, .n_head = 4, .n_embd = 32, .block_size = 9, .vocab_size = 37,
-                                         .n_kv_head = 2, .ffn = 24, .rope_theta = 100, .norm_eps = 1e-5};
+static const struct model_config rope = {.n_layer = 3,
+                                         .n_head = 4,
+                                         .n_embd = 32,
+                                         .block_size = 9,
+                                         .vocab_size = 37,
+                                         .n_kv_head = 2,
+                                         .ffn = 24,
+                                         .rope_theta = 100,
+                                         .norm_eps = 1e-5};
 
 static void test_same_bits(void **state)
 {

@@ -23,7 +23,7 @@ static const size_t stages[] = {0, 20, 400, 1000, N * sizeof(float), 1 << 20}; /
 
 struct rig {
     struct device *dev;
-    float *x, *y;             /* [N] of the device */
+    float *x, *y; /* [N] of the device */
     float want_x[N], want_y[N], host[N];
     uint64_t seed, draw;
 };

@@ -56,9 +56,9 @@ static unsigned long round_bytes(void)
     return emulate_uploaded() - before;
 }
 
-static const char *const codecs[][2] = {
-    {"int8:256", "int8:256"}, {"topk:20/512", "int4"}, {"topk:8/256+2bit", "fp32"},
-    {"int4", "bf16"},         {"int8", "topk:99/512"}, {"2bit", "topk:512/1024+fp16"}};
+static const char *const codecs[][2] = {{"int8:256", "int8:256"},    {"topk:20/512", "int4"},
+                                        {"topk:8/256+2bit", "fp32"}, {"int4", "bf16"},
+                                        {"int8", "topk:99/512"},     {"2bit", "topk:512/1024+fp16"}};
 
 static void test_rounds(void **state)
 {
@@ -208,12 +208,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_emulated_bytes),
-        cmocka_unit_test(test_emulated_numbers),
-        cmocka_unit_test(test_emulated_async),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_kills),
+        cmocka_unit_test(test_rounds),           cmocka_unit_test(test_emulated_bytes),
+        cmocka_unit_test(test_emulated_numbers), cmocka_unit_test(test_emulated_async),
+        cmocka_unit_test(test_faults),           cmocka_unit_test(test_kills),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

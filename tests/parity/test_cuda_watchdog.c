@@ -33,9 +33,9 @@ static struct rank {
 static struct device *devices[RANKS];
 static struct collective colls[RANKS];
 
-static const char *const switches[] = {"ATOLL_EMULATED_FAIL", "ATOLL_EMULATED_HANG",  "ATOLL_EMULATED_QUEUE",
+static const char *const switches[] = {"ATOLL_EMULATED_FAIL",     "ATOLL_EMULATED_HANG",  "ATOLL_EMULATED_QUEUE",
                                        "ATOLL_EMULATED_PAGEABLE", "ATOLL_EMULATED_ABORT", "ATOLL_EMULATED_CLOSE",
-                                       "ATOLL_GPU_TIMEOUT", "ATOLL_GPU_GRACE"};
+                                       "ATOLL_GPU_TIMEOUT",       "ATOLL_GPU_GRACE"};
 
 static char last_line[700];
 static atomic_bool last_called;

@@ -1,11 +1,11 @@
 /* The whole gradient of each family against finite differences, tensor by tensor, along the gradient itself and along a
  * random direction. Sizes are odd on purpose. The loss is summed in double; the central difference is taken at two step
  * sizes and extrapolated, so what is left is single-precision noise of the forward pass. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +26,29 @@ static const struct subject {
     struct model_config config;
 } subjects[] = {
     {"gpt2", &gpt2_family, {.n_layer = 2, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37}},
-    {"llama", &llama_family, {.n_layer = 2, .n_head = 4, .n_embd = 24, .block_size = 9, .vocab_size = 37,
-                              .n_kv_head = 2, .ffn = 19, .rope_theta = 5, .norm_eps = 0.1, .tied = true}},
-    {"llama, untied", &llama_family, {.n_layer = 2, .n_head = 3, .n_embd = 18, .block_size = 7, .vocab_size = 37,
-                                      .n_kv_head = 1, .ffn = 21, .rope_theta = 10000, .norm_eps = 0.05}},
+    {"llama",
+     &llama_family,
+     {.n_layer = 2,
+      .n_head = 4,
+      .n_embd = 24,
+      .block_size = 9,
+      .vocab_size = 37,
+      .n_kv_head = 2,
+      .ffn = 19,
+      .rope_theta = 5,
+      .norm_eps = 0.1,
+      .tied = true}},
+    {"llama, untied",
+     &llama_family,
+     {.n_layer = 2,
+      .n_head = 3,
+      .n_embd = 18,
+      .block_size = 7,
+      .vocab_size = 37,
+      .n_kv_head = 1,
+      .ffn = 21,
+      .rope_theta = 10000,
+      .norm_eps = 0.05}},
 };
 enum { SUBJECTS = sizeof subjects / sizeof *subjects };
 
@@ -196,7 +215,7 @@ static void check_hooks(const struct subject *of)
             for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
             memset(p.moved, 0, n * sizeof(float));
             p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0,
-                            &(struct model_hooks){bring, i + 1 == steps ? take : NULL, &p});
+                              &(struct model_hooks){bring, i + 1 == steps ? take : NULL, &p});
         }
         assert_memory_equal(p.moved, p.host_grad, n * sizeof(float));
         for (uint64_t k = 0; k < n; k++) assert_true(isnan(p.grad[k]));

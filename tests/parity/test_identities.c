@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/os/fileio.h"
 #include "coordinator/engine/engine.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
@@ -296,8 +296,12 @@ static void assert_close(const float *a, const float *b, const struct trainer *t
 
 static void check_plain_training(const char *optimizer)
 {
-    const char *const settings[] = {"train.method=local-sgd", "train.max_steps=23", "train.sync_every=5",
-                                    "inner.learning_rate=3e-3", optimizer, NULL};
+    const char *const settings[] = {"train.method=local-sgd",
+                                    "train.max_steps=23",
+                                    "train.sync_every=5",
+                                    "inner.learning_rate=3e-3",
+                                    optimizer,
+                                    NULL};
     uint64_t n;
     float *theta = run(1, settings, &n);
     struct trainer *t = &nodes[0].t;

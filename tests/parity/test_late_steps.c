@@ -62,10 +62,21 @@ static int tear_down(void **state)
 
 static struct replica *open_replica(const char *device, enum optimizer kind, uint32_t accum)
 {
-    struct replica_config config = {.family = &gpt2_family, .model = model, .device = device, .ranks = 1, .threads = 1,
-                                    .batch_size = BATCH, .grad_accum = accum, .seed = 5,
-                                    .opt = {.kind = kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                            .weight_decay = 0.1, .grad_clip = 1, .bf16 = bf16_moments,
+    struct replica_config config = {.family = &gpt2_family,
+                                    .model = model,
+                                    .device = device,
+                                    .ranks = 1,
+                                    .threads = 1,
+                                    .batch_size = BATCH,
+                                    .grad_accum = accum,
+                                    .seed = 5,
+                                    .opt = {.kind = kind,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.95,
+                                            .eps = 1e-8,
+                                            .weight_decay = 0.1,
+                                            .grad_clip = 1,
+                                            .bf16 = bf16_moments,
                                             .seed = run_seed}};
     struct replica *r = NULL;
     struct err err = {0};
@@ -150,8 +161,10 @@ static void same(const struct outcome *a, const struct outcome *b)
         const struct step_result *x = &a->steps[i], *y = &b->steps[i];
         assert_int_equal(x->tokens, y->tokens);
         assert_int_equal(x->skipped, y->skipped);
-        if (x->skipped) assert_false(isfinite(x->grad_norm) || isfinite(y->grad_norm));
-        else assert_true(x->loss_sum == y->loss_sum && x->grad_norm == y->grad_norm);
+        if (x->skipped)
+            assert_false(isfinite(x->grad_norm) || isfinite(y->grad_norm));
+        else
+            assert_true(x->loss_sum == y->loss_sum && x->grad_norm == y->grad_norm);
     }
     assert_true(a->theta == b->theta && a->m == b->m && a->v == b->v);
     assert_true(a->taken == b->taken && a->skipped == b->skipped);
@@ -270,10 +283,9 @@ static void test_restart_bf16_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_is_the_same),
-        cmocka_unit_test(test_eval_with_a_step_in_flight),
-        cmocka_unit_test(test_cpu_is_not_late),
-        cmocka_unit_test(test_restart), cmocka_unit_test(test_restart_bf16_moments),
+        cmocka_unit_test(test_late_is_the_same),     cmocka_unit_test(test_eval_with_a_step_in_flight),
+        cmocka_unit_test(test_cpu_is_not_late),      cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restart_bf16_moments),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

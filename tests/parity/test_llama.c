@@ -18,8 +18,14 @@
 
 enum { BATCH = 2, SEQ = 21, ROWS = BATCH * SEQ, VOCAB = 41, HEADS = 4, HD = 6, C = HEADS * HD };
 
-static const struct model_config shared = {.n_layer = 2, .n_head = HEADS, .n_embd = C, .block_size = SEQ,
-                                           .vocab_size = VOCAB, .n_kv_head = 2, .ffn = 37, .rope_theta = 30,
+static const struct model_config shared = {.n_layer = 2,
+                                           .n_head = HEADS,
+                                           .n_embd = C,
+                                           .block_size = SEQ,
+                                           .vocab_size = VOCAB,
+                                           .n_kv_head = 2,
+                                           .ffn = 37,
+                                           .rope_theta = 30,
                                            .norm_eps = 1e-5};
 
 static float *theta_of(const struct model_config *config, uint64_t *n)
@@ -197,11 +203,8 @@ static void test_scaled_positions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_shared_heads),
-        cmocka_unit_test(test_tied_head),
-        cmocka_unit_test(test_distances),
-        cmocka_unit_test(test_scaled_positions),
+        cmocka_unit_test(test_threads),   cmocka_unit_test(test_shared_heads),     cmocka_unit_test(test_tied_head),
+        cmocka_unit_test(test_distances), cmocka_unit_test(test_scaled_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

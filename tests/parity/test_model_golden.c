@@ -1,11 +1,11 @@
 /* Our GPT-2 and Llama against PyTorch's numbers (tests/golden/make_model_golden.py), on every instruction-set level of
  * this CPU: logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and
  * clipping. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 #include <cmocka.h>
 
 #include "common/base/bytes.h"
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
-#include "worker/model/gpt2.h"
+#include "common/os/fileio.h"
 #include "worker/inner/inner_opt.h"
+#include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
 enum { MAGIC_GPT2 = 0x31444C47, MAGIC_LLAMA = 0x32444C47, STEPS_MAX = 16 };
@@ -200,8 +200,8 @@ static void run_level(const char *level)
         check_gradient(&in, twice ? 2 : 1);
     }
 
-    struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                      .weight_decay = 0.1, .grad_clip = 1.0};
+    struct inner_opt_config config = {
+        .kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1.0};
     struct inner_opt *opt;
     assert_int_equal(inner_opt_create(&opt, &config, &g->layout, &in.dev, 1, &err), STATUS_OK);
     for (uint32_t step = 0; step < g->steps; step++) {

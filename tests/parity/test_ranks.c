@@ -55,12 +55,28 @@ static int tear_down(void **state)
 
 static struct replica_config config_of(const char *device, uint32_t ranks)
 {
-    return (struct replica_config){.family = &gpt2_family, .model = model, .device = device, .ranks = ranks,
-                                   .threads = 1, .batch_size = BATCH, .grad_accum = 2, .seed = 5, .apart = true,
-                                   .bucket = ranks == 3 ? 900 : strcmp(device, "cpu") ? 0 : 200, /* cut anywhere */
-                                   .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                           .weight_decay = 0.1, .grad_clip = 0.5, .muon_momentum = 0.9,
-                                           .muon_steps = 2, .bf16 = bf16_moments, .seed = 5}};
+    return (struct replica_config){.family = &gpt2_family,
+                                   .model = model,
+                                   .device = device,
+                                   .ranks = ranks,
+                                   .threads = 1,
+                                   .batch_size = BATCH,
+                                   .grad_accum = 2,
+                                   .seed = 5,
+                                   .apart = true,
+                                   .bucket = ranks == 3              ? 900
+                                             : strcmp(device, "cpu") ? 0
+                                                                     : 200, /* cut anywhere */
+                                   .opt = {.kind = OPTIMIZER_ADAMW,
+                                           .beta1 = 0.9,
+                                           .beta2 = 0.95,
+                                           .eps = 1e-8,
+                                           .weight_decay = 0.1,
+                                           .grad_clip = 0.5,
+                                           .muon_momentum = 0.9,
+                                           .muon_steps = 2,
+                                           .bf16 = bf16_moments,
+                                           .seed = 5}};
 }
 
 static struct replica *open_replica(const struct replica_config *config)
@@ -561,14 +577,24 @@ static void test_refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpus),    cmocka_unit_test(test_gpus_sgd),
-        cmocka_unit_test(test_gpus_bf16), cmocka_unit_test(test_cpu),     cmocka_unit_test(test_gradient),
-        cmocka_unit_test(test_eval),    cmocka_unit_test(test_other_number_of_ranks),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_gpus_muon), cmocka_unit_test(test_cpu_muon),
-        cmocka_unit_test(test_gpus_bf16_muon), cmocka_unit_test(test_other_ranks_muon),
-        cmocka_unit_test(test_late_rank), cmocka_unit_test(test_back_too_late),
-        cmocka_unit_test(test_refused_muon), cmocka_unit_test(test_bf16_moments),
+        cmocka_unit_test(test_gpus),
+        cmocka_unit_test(test_gpus_sgd),
+        cmocka_unit_test(test_gpus_bf16),
+        cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_gradient),
+        cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_other_number_of_ranks),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_gpus_muon),
+        cmocka_unit_test(test_cpu_muon),
+        cmocka_unit_test(test_gpus_bf16_muon),
+        cmocka_unit_test(test_other_ranks_muon),
+        cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_back_too_late),
+        cmocka_unit_test(test_refused_muon),
+        cmocka_unit_test(test_bf16_moments),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted.sh */
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -16,8 +16,15 @@
 static const struct model_config small = {.n_layer = 3, .n_head = 3, .n_embd = 15, .block_size = 9, .vocab_size = 37};
 static const struct model_config deep = {.n_layer = 5, .n_head = 2, .n_embd = 32, .block_size = 40, .vocab_size = 70};
 static const struct model_config one = {.n_layer = 1, .n_head = 1, .n_embd = 8, .block_size = 5, .vocab_size = 11};
-static const struct model_config rope = {.n_layer = 3, .n_head = 4, .n_embd = 24, .block_size = 9, .vocab_size = 37,
-                                         .n_kv_head = 2, .ffn = 40, .rope_theta = 100, .norm_eps = 1e-5};
+static const struct model_config rope = {.n_layer = 3,
+                                         .n_head = 4,
+                                         .n_embd = 24,
+                                         .block_size = 9,
+                                         .vocab_size = 37,
+                                         .n_kv_head = 2,
+                                         .ffn = 40,
+                                         .rope_theta = 100,
+                                         .norm_eps = 1e-5};
 
 static void each_device(struct device *dev)
 {
@@ -61,8 +68,8 @@ static size_t llama_bytes(struct model_config config, uint32_t layers, size_t ac
 static void test_bytes_of_a_llama_layer(void **state)
 {
     (void)state;
-    struct model_config config = {.n_head = 4, .n_embd = 32, .block_size = 40, .vocab_size = 70, .n_kv_head = 2,
-                                  .ffn = 96};
+    struct model_config config = {
+        .n_head = 4, .n_embd = 32, .block_size = 40, .vocab_size = 70, .n_kv_head = 2, .ffn = 96};
     size_t c = 32, k = 16, f = 96, kept[] = {6 * c + 2 * k + 3 * f, 6 * c + 2 * k + 2 * f, 4 * c + 2 * k + 2 * f, c};
     for (size_t act = 2; act <= 4; act += 2)
         for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_RECOMPUTE_BLOCK; level++) {

@@ -46,14 +46,29 @@ static void crash_everywhere(const char *const *config, bool power)
 static void test_coordinator_dies_at_every_operation(void **state)
 {
     (void)state;
-    const char *diloco[] = {"train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
-                            "train.fragments=2", "codec.up=int8:16", "codec.down=int8:16", "checkpoint.every=2",
-                            "checkpoint.keep=1", "train.eval_every=2", NULL};
-    const char *ddp[] = {"train.method=ddp", "train.max_steps=4", "coordinator.min_workers=2", "train.fragments=2",
-                         "checkpoint.every=2", "train.eval_every=2", NULL};
-    const char *relay[] = {"train.method=local-sgd", "train.max_steps=10", "train.sync_every=3",
-                           "coordinator.min_workers=2", "train.fragments=2", "codec.up=int8:16", "codec.down=relay",
-                           "checkpoint.every=2", "checkpoint.keep=1", "train.eval_every=0", NULL};
+    const char *diloco[] = {"train.max_steps=10",        "train.sync_every=3",
+                            "coordinator.min_workers=2", "train.fragments=2",
+                            "codec.up=int8:16",          "codec.down=int8:16",
+                            "checkpoint.every=2",        "checkpoint.keep=1",
+                            "train.eval_every=2",        NULL};
+    const char *ddp[] = {"train.method=ddp",
+                         "train.max_steps=4",
+                         "coordinator.min_workers=2",
+                         "train.fragments=2",
+                         "checkpoint.every=2",
+                         "train.eval_every=2",
+                         NULL};
+    const char *relay[] = {"train.method=local-sgd",
+                           "train.max_steps=10",
+                           "train.sync_every=3",
+                           "coordinator.min_workers=2",
+                           "train.fragments=2",
+                           "codec.up=int8:16",
+                           "codec.down=relay",
+                           "checkpoint.every=2",
+                           "checkpoint.keep=1",
+                           "train.eval_every=0",
+                           NULL};
     crash_everywhere(relay, true);
     crash_everywhere(diloco, false);
     crash_everywhere(diloco, true);
@@ -105,11 +120,16 @@ static void die_after_every_message(const char *const *config)
 static void test_worker_dies_after_every_message(void **state)
 {
     (void)state;
-    const char *diloco[] = {"train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
-                            "train.fragments=2", "codec.up=int8:16", "codec.down=int8:16", NULL};
-    const char *relay[] = {"train.method=local-sgd", "train.max_steps=10", "train.sync_every=3",
-                           "coordinator.min_workers=2", "train.fragments=2", "codec.up=int8:16", "codec.down=relay",
-                           NULL};
+    const char *diloco[] = {"train.max_steps=10",
+                            "train.sync_every=3",
+                            "coordinator.min_workers=2",
+                            "train.fragments=2",
+                            "codec.up=int8:16",
+                            "codec.down=int8:16",
+                            NULL};
+    const char *relay[] = {
+        "train.method=local-sgd", "train.max_steps=10", "train.sync_every=3", "coordinator.min_workers=2",
+        "train.fragments=2",      "codec.up=int8:16",   "codec.down=relay",   NULL};
     die_after_every_message(diloco);
     die_after_every_message(relay);
 }
@@ -152,9 +172,10 @@ static int lose_some(void *ctx, enum sim_net_moment moment, int client, bool to_
 static void test_any_message_lost(void **state)
 {
     (void)state;
-    static const enum msg_type types[] = {MSG_HELLO, MSG_CONFIG, MSG_JOIN, MSG_WELCOME, MSG_BIND, MSG_HEARTBEAT,
-                                          MSG_HEARTBEAT_ACK, MSG_ASSIGN, MSG_EVAL, MSG_EVAL_RESULT, MSG_OFFER,
-                                          MSG_CREDIT, MSG_GET, MSG_CHUNK, MSG_METRICS, MSG_LEAVE, MSG_DONE};
+    static const enum msg_type types[] = {MSG_HELLO,     MSG_CONFIG,        MSG_JOIN,   MSG_WELCOME, MSG_BIND,
+                                          MSG_HEARTBEAT, MSG_HEARTBEAT_ACK, MSG_ASSIGN, MSG_EVAL,    MSG_EVAL_RESULT,
+                                          MSG_OFFER,     MSG_CREDIT,        MSG_GET,    MSG_CHUNK,   MSG_METRICS,
+                                          MSG_LEAVE,     MSG_DONE};
     const char *config[] = {"train.max_steps=12", "coordinator.min_workers=2", "train.fragments=2", NULL};
     struct sim_cluster_setup setup = {.seed = 14, .n_workers = 2, .config = config};
     uint64_t theta = sim_rig_calm_theta(&setup);
@@ -244,8 +265,13 @@ static bool first_checkpoint(struct sim_cluster *c, void *ctx)
 static void test_snapshot_is_gone_on_with_after_a_restart(void **state)
 {
     (void)state;
-    const char *config[] = {"train.max_steps=3", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
-                            "checkpoint.every=1", "train.fragments=2", NULL};
+    const char *config[] = {"train.max_steps=3",
+                            "train.sync_every=1",
+                            "train.batch_size=1",
+                            "train.eval_every=0",
+                            "checkpoint.every=1",
+                            "train.fragments=2",
+                            NULL};
     struct sim_cluster_setup setup = {.seed = 22, .n_workers = 2, .config = config, .n_tensors = 4, .scale = 20000};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     struct snapshot_count count = {.c = c, .kill_at = 2000000};

@@ -61,8 +61,8 @@ static bool watch_seen(struct sim_cluster *c, void *ctx)
 static void test_late_joiner(void **state)
 {
     (void)state;
-    const char *config[] = {"train.max_steps=80", "coordinator.min_workers=2", "train.eval_every=0", "codec.up=int8:16",
-                            "codec.down=int8:16", NULL};
+    const char *config[] = {"train.max_steps=80", "coordinator.min_workers=2", "train.eval_every=0",
+                            "codec.up=int8:16",   "codec.down=int8:16",        NULL};
     struct sim_cluster_setup setup = {.seed = 1, .n_workers = 3, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     sim_rig_start(c, 2);
@@ -85,8 +85,14 @@ static uint64_t straggle(const char *method, char *text, size_t cap)
 {
     char setting[64];
     snprintf(setting, sizeof(setting), "train.method=%s", method);
-    const char *config[] = {setting, "train.max_steps=40", "train.eval_every=0", "coordinator.min_workers=3",
-                            "outer.max_staleness=100", "train.dynamic_steps=off", "outer.buffer=3", NULL};
+    const char *config[] = {setting,
+                            "train.max_steps=40",
+                            "train.eval_every=0",
+                            "coordinator.min_workers=3",
+                            "outer.max_staleness=100",
+                            "train.dynamic_steps=off",
+                            "outer.buffer=3",
+                            NULL};
     struct sim_cluster_setup setup = {.seed = 2, .n_workers = 3, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     sim_rig_start(c, 3);
@@ -116,8 +122,13 @@ static void test_stopped_worker(void **state)
 static void test_quorum_and_late_delta(void **state)
 {
     (void)state;
-    const char *config[] = {"train.max_steps=40", "coordinator.min_workers=3", "coordinator.quorum=2",
-                            "train.eval_every=0", "coordinator.evict_after_s=1000", "codec.up=int8:16", NULL};
+    const char *config[] = {"train.max_steps=40",
+                            "coordinator.min_workers=3",
+                            "coordinator.quorum=2",
+                            "train.eval_every=0",
+                            "coordinator.evict_after_s=1000",
+                            "codec.up=int8:16",
+                            NULL};
     struct sim_cluster_setup setup = {.seed = 3, .n_workers = 3, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     struct watch reject = {.type = MSG_REJECT, .client = 2, .to_client = true};
@@ -135,9 +146,16 @@ static void test_quorum_and_late_delta(void **state)
 static void test_stale_async_delta(void **state)
 {
     (void)state;
-    const char *config[] = {"train.method=async", "train.max_steps=60", "coordinator.min_workers=2",
-                            "train.eval_every=0", "outer.max_staleness=2", "train.dynamic_steps=off",
-                            "outer.buffer=2", "outer.staleness_power=0", "codec.up=int8:16", NULL};
+    const char *config[] = {"train.method=async",
+                            "train.max_steps=60",
+                            "coordinator.min_workers=2",
+                            "train.eval_every=0",
+                            "outer.max_staleness=2",
+                            "train.dynamic_steps=off",
+                            "outer.buffer=2",
+                            "outer.staleness_power=0",
+                            "codec.up=int8:16",
+                            NULL};
     struct sim_cluster_setup setup = {.seed = 4, .n_workers = 2, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     struct watch reject = {.type = MSG_REJECT, .client = 1, .to_client = true};
@@ -178,7 +196,7 @@ static void test_cut_off_then_evicted_then_delivers(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=2", "coordinator.evict_after_s=4",
-                            "train.eval_every=0", "codec.up=int8:16", NULL};
+                            "train.eval_every=0", "codec.up=int8:16",          NULL};
     struct sim_cluster_setup setup = {.seed = 6, .n_workers = 2, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     sim_rig_start(c, 2);
@@ -202,8 +220,14 @@ static void wait_us(struct sim_cluster *c, uint64_t us)
  * refused, is told to stop while it waits for the others, and is started again: the round is its own once more. */
 static void refused_and_started_again(const char *method, const char *codec, const char *every)
 {
-    const char *config[] = {method, codec, every, "train.max_steps=40", "coordinator.min_workers=2",
-                            "coordinator.evict_after_s=4", "train.eval_every=0", NULL};
+    const char *config[] = {method,
+                            codec,
+                            every,
+                            "train.max_steps=40",
+                            "coordinator.min_workers=2",
+                            "coordinator.evict_after_s=4",
+                            "train.eval_every=0",
+                            NULL};
     struct sim_cluster_setup setup = {.seed = 9, .n_workers = 2, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     sim_rig_start(c, 2);
@@ -245,8 +269,9 @@ static bool trains(struct sim_cluster *c, void *ctx)
 static void test_refused_delta_does_not_come_back(void **state)
 {
     (void)state;
-    const char *config[] = {"codec.up=int8:16", "train.max_steps=40", "coordinator.min_workers=1",
-                            "coordinator.evict_after_s=4", "train.eval_every=0", NULL};
+    const char *config[] = {"codec.up=int8:16",          "train.max_steps=40",
+                            "coordinator.min_workers=1", "coordinator.evict_after_s=4",
+                            "train.eval_every=0",        NULL};
     struct sim_cluster_setup setup = {.seed = 10, .n_workers = 2, .config = config};
     for (int training = 0; training < 2; training++) {
         struct sim_cluster *c = sim_rig_cluster(&setup);

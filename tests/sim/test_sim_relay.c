@@ -14,10 +14,17 @@
 
 enum { WORKERS = 3 };
 
-static const char *const relay[] = {"train.method=local-sgd", "train.max_steps=18",  "train.sync_every=3",
-                                    "train.fragments=2",      "codec.up=int8:16",    "codec.down=relay",
-                                    "train.eval_every=0",     "checkpoint.every=2",  "coordinator.min_workers=3",
-                                    "coordinator.evict_after_s=1000", NULL};
+static const char *const relay[] = {"train.method=local-sgd",
+                                    "train.max_steps=18",
+                                    "train.sync_every=3",
+                                    "train.fragments=2",
+                                    "codec.up=int8:16",
+                                    "codec.down=relay",
+                                    "train.eval_every=0",
+                                    "checkpoint.every=2",
+                                    "coordinator.min_workers=3",
+                                    "coordinator.evict_after_s=1000",
+                                    NULL};
 
 /* What a scenario does to one message; `left` counts down to it. */
 struct event {
@@ -107,8 +114,8 @@ static int kill_worker(struct event *e, const struct msg *m)
 static void test_worker_dies_after_delivery(void **state)
 {
     (void)state;
-    struct event e = {.type = MSG_CREDIT, .client = 1, .to_client = true, .picks = is_delivered, .left = 1,
-                      .act = kill_worker};
+    struct event e = {
+        .type = MSG_CREDIT, .client = 1, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_worker};
     stirred(32, &e); /* its saved state has the delta or it has not: it gets there */
 }
 
@@ -129,8 +136,8 @@ static int spoil_payload(struct event *e, const struct msg *m)
 static void test_own_payload_damaged(void **state)
 {
     (void)state;
-    struct event e = {.type = MSG_CHUNK, .client = 2, .to_client = true, .picks = first_piece, .left = 1,
-                      .act = spoil_payload};
+    struct event e = {
+        .type = MSG_CHUNK, .client = 2, .to_client = true, .picks = first_piece, .left = 1, .act = spoil_payload};
     assert_true(stirred(33, &e) > 0);
 }
 
@@ -155,8 +162,8 @@ static void test_worker_does_not_have_it(void **state)
     (void)state;
     struct sim_cluster_setup setup = {.seed = 34, .n_workers = WORKERS, .config = relay, .scale = 30};
     uint64_t calm = sim_rig_calm_theta(&setup);
-    struct event e = {.type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1,
-                      .act = forget_payload};
+    struct event e = {
+        .type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1, .act = forget_payload};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     e.c = c;
     sim_check_script(c->check, forget_and_remember, &e);
@@ -182,10 +189,10 @@ static int kill_coordinator(struct event *e, const struct msg *m)
 static void test_coordinator_dies_between(void **state)
 {
     (void)state;
-    struct event delivered = {.type = MSG_CREDIT, .client = 0, .to_client = true, .picks = is_delivered, .left = 1,
-                              .act = kill_coordinator};
-    struct event sending = {.type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1,
-                            .act = kill_coordinator};
+    struct event delivered = {
+        .type = MSG_CREDIT, .client = 0, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_coordinator};
+    struct event sending = {
+        .type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1, .act = kill_coordinator};
     stirred(35, &delivered);
     stirred(36, &sending);
 }
@@ -207,8 +214,12 @@ static void test_pieces_lost(void **state)
     (void)state;
     for (int client = 0; client < WORKERS; client++)
         for (int piece = 1; piece <= 2; piece++) {
-            struct event e = {.type = MSG_CHUNK, .client = client, .to_client = true, .picks = update_piece,
-                              .left = piece, .act = lose};
+            struct event e = {.type = MSG_CHUNK,
+                              .client = client,
+                              .to_client = true,
+                              .picks = update_piece,
+                              .left = piece,
+                              .act = lose};
             assert_int_equal(stirred(37, &e), 0);
         }
 }
@@ -240,9 +251,17 @@ static bool four_rounds(struct sim_cluster *c, void *ctx)
 static void test_passed_over(void **state)
 {
     (void)state;
-    const char *config[] = {"train.method=local-sgd", "train.max_steps=30", "train.sync_every=3", "train.fragments=2",
-                            "codec.up=int8:16", "codec.down=relay", "train.eval_every=0", "coordinator.min_workers=3",
-                            "coordinator.quorum=2", "coordinator.evict_after_s=1000", NULL};
+    const char *config[] = {"train.method=local-sgd",
+                            "train.max_steps=30",
+                            "train.sync_every=3",
+                            "train.fragments=2",
+                            "codec.up=int8:16",
+                            "codec.down=relay",
+                            "train.eval_every=0",
+                            "coordinator.min_workers=3",
+                            "coordinator.quorum=2",
+                            "coordinator.evict_after_s=1000",
+                            NULL};
     struct sim_cluster_setup setup = {.seed = 38, .n_workers = WORKERS, .config = config, .scale = 30};
     struct sim_cluster *c = sim_rig_cluster(&setup);
     struct event e = {.c = c, .type = MSG_CHUNK, .client = 2, .picks = chunk_of_round_three, .left = 1, .act = cut_off};

@@ -15,8 +15,11 @@ static enum status list(struct inner_matrices *m, const struct layout *layout, h
         size_t cols = (size_t)(t->shape[1] / blocks);
         for (uint32_t b = 0; b < blocks; b++) {
             if (m->matrices) {
-                m->matrices[m->n] = (struct muon_matrix){.offset = t->offset + b * cols, .rows = (size_t)t->shape[0],
-                                                         .cols = cols, .ld = (size_t)t->shape[1], .decay = t->decay};
+                m->matrices[m->n] = (struct muon_matrix){.offset = t->offset + b * cols,
+                                                         .rows = (size_t)t->shape[0],
+                                                         .cols = cols,
+                                                         .ld = (size_t)t->shape[1],
+                                                         .decay = t->decay};
                 m->tensors[m->n] = i;
             }
             m->n++;
@@ -56,8 +59,8 @@ static void deal(struct inner_matrices *m, struct dealt *order, double *load, in
     }
 }
 
-static enum status deal_all(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
-                            int n_ranks, bool tensors)
+static enum status deal_all(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks, int n_ranks,
+                            bool tensors)
 {
     *m = (struct inner_matrices){0};
     TRY(list(m, layout, blocks)); /* counts */

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/status.h"
+#include "common/tensor/layout.h"
 #include "gpu/device.h"
 
 /* Column blocks of a tensor that are matrices of their own between hidden layers (3 for q, k and v side by side); 0:

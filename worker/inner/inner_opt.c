@@ -8,17 +8,21 @@
 #include "worker/inner/inner_step.h"
 
 _Static_assert(SCALAR_COUNT * sizeof(float) % _Alignof(struct step_count) == 0 &&
-               (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count), "the count has its place");
+                   (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count),
+               "the count has its place");
 
 struct inner_opt_config inner_opt_config_of(const struct config *config)
 {
-    return (struct inner_opt_config){.kind = config->inner.optimizer, .beta1 = config->inner.beta1,
-                                     .beta2 = config->inner.beta2, .eps = config->inner.eps,
+    return (struct inner_opt_config){.kind = config->inner.optimizer,
+                                     .beta1 = config->inner.beta1,
+                                     .beta2 = config->inner.beta2,
+                                     .eps = config->inner.eps,
                                      .weight_decay = config->inner.weight_decay,
                                      .grad_clip = config->inner.grad_clip,
                                      .muon_momentum = config->inner.muon_momentum,
                                      .muon_steps = config->inner.muon_steps,
-                                     .bf16 = config->inner.moments == PRECISION_BF16, .seed = config->run.seed};
+                                     .bf16 = config->inner.moments == PRECISION_BF16,
+                                     .seed = config->run.seed};
 }
 
 size_t inner_opt_moment_size(const struct inner_opt_config *config)
@@ -188,9 +192,8 @@ static enum status not_made(struct inner_opt *opt, enum status status, uint64_t 
     return status;
 }
 
-enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
-                             const struct layout *layout, struct device *const *devices, int n_ranks,
-                             struct err *err)
+enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config, const struct layout *layout,
+                             struct device *const *devices, int n_ranks, struct err *err)
 {
     TRY(check(config, err));
     struct inner_opt *opt = make(config, layout, n_ranks);
@@ -268,8 +271,14 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
 {
     const struct inner_opt_slice *slice = &opt->slices[rank];
     struct device *dev = slice->dev;
-    struct inner_step step = {.dev = dev, .spans = slice->spans, .n_spans = slice->n_spans, .muon = slice->muon,
-                              .m = opt->m, .v = opt->v, .momentum = opt->m, .scalars = slice->scalars};
+    struct inner_step step = {.dev = dev,
+                              .spans = slice->spans,
+                              .n_spans = slice->n_spans,
+                              .muon = slice->muon,
+                              .m = opt->m,
+                              .v = opt->v,
+                              .momentum = opt->m,
+                              .scalars = slice->scalars};
     /* Every rank takes the norm of the whole gradient itself: the same bits everywhere, and no rank waits. */
     dev->ops->sumsq(dev, opt->n_params, grad, slice->scalars + SCALAR_SUMSQ);
     inner_step_apply(&step, &opt->config, theta, grad, lr);

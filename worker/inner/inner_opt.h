@@ -14,9 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
-#include "common/base/status.h"
 #include "gpu/device.h"
 #include "worker/inner/inner_matrices.h"
 
@@ -27,9 +27,9 @@ struct inner_opt_config {
     double muon_momentum;
     uint32_t muon_steps;            /* >= 1 */
     hidden_blocks_fn hidden_blocks; /* of the model family, for muon */
-    bool bf16;     /* moments are bf16 (gpu/moment_rules.h), not fp32 */
-    uint64_t seed; /* of the run: of their rounding */
-    bool unread; /* nobody calls inner_opt_read: the host needs no room for moments that a GPU has */
+    bool bf16;                      /* moments are bf16 (gpu/moment_rules.h), not fp32 */
+    uint64_t seed;                  /* of the run: of their rounding */
+    bool unread;                    /* nobody calls inner_opt_read: the host needs no room for moments that a GPU has */
 };
 
 struct collective;
@@ -45,7 +45,7 @@ struct inner_opt_slice {
     struct adamw_span *spans;
     size_t n_spans;
     struct muon_plan *muon; /* NULL: no matrices */
-    float *scalars; /* device memory: sum of squares, scale, norm, and the count of steps taken */
+    float *scalars;         /* device memory: sum of squares, scale, norm, and the count of steps taken */
 };
 
 struct inner_opt {
@@ -81,9 +81,8 @@ uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const str
 
 /* One slice per rank on devices[0 .. n_ranks-1] (borrowed). INVALID for another optimizer, UNSUPPORTED for muon without
  * hidden_blocks, or what the device says of a plan. */
-enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config,
-                             const struct layout *layout, struct device *const *devices, int n_ranks,
-                             struct err *err) MUST_CHECK;
+enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config, const struct layout *layout,
+                             struct device *const *devices, int n_ranks, struct err *err) MUST_CHECK;
 /* Ranks with memory of their own: colls[map->ranks] and map are borrowed; with muon there is a map->deal. */
 enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
                                    const struct layout *layout, const struct shard_map *map,

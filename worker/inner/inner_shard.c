@@ -171,8 +171,14 @@ enum status inner_shard_measure(struct inner_shard *s, float *scalars, const flo
 void inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars, float *theta,
                        const float *grad, double lr)
 {
-    struct inner_step step = {.dev = s->dev, .spans = s->spans, .n_spans = s->n_spans, .muon = s->muon,
-                              .m = s->m, .v = s->v, .momentum = s->momentum, .scalars = scalars};
+    struct inner_step step = {.dev = s->dev,
+                              .spans = s->spans,
+                              .n_spans = s->n_spans,
+                              .muon = s->muon,
+                              .m = s->m,
+                              .v = s->v,
+                              .momentum = s->momentum,
+                              .scalars = scalars};
     inner_step_apply(&step, config, theta, grad, lr);
 }
 

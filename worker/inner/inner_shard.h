@@ -1,13 +1,13 @@
-/* One rank's part of the inner optimizer when ranks have memory of their own (worker/inner/shard.h): moments of its shard and
- * the update of its shares of theta, or, with a deal (worker/inner/shard_deal.h), of its pieces: matrices have a momentum
- * alone. Steps are submitted, not waited for. */
+/* One rank's part of the inner optimizer when ranks have memory of their own (worker/inner/shard.h): moments of its
+ * shard and the update of its shares of theta, or, with a deal (worker/inner/shard_deal.h), of its pieces: matrices
+ * have a momentum alone. Steps are submitted, not waited for. */
 #ifndef WORKER_INNER_SHARD_H
 #define WORKER_INNER_SHARD_H
 
 #include <stdbool.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/status.h"
+#include "common/tensor/layout.h"
 #include "gpu/collective.h"
 #include "worker/inner/inner_opt.h"
 #include "worker/inner/shard.h"
@@ -19,7 +19,7 @@ struct inner_shard {
     size_t moment;  /* bytes of one, fp32 or bf16; 0: there are none */
     void *m, *v;    /* device; NULL without moments, or where there are only matrices */
     void *momentum; /* of matrices, device; NULL: none */
-    float *sums;     /* [ranks][slots] sums of squares, device; those that a rank has no part for stay 0 */
+    float *sums;    /* [ranks][slots] sums of squares, device; those that a rank has no part for stay 0 */
     size_t slots;
     struct shard_part *parts; /* n_plain of m and v, then those of the momentum */
     size_t n_parts, n_plain;

@@ -21,11 +21,18 @@ void inner_step_apply(const struct inner_step *s, const struct inner_opt_config 
     const struct device_ops *ops = s->dev->ops;
     float *scale = s->scalars + SCALAR_SCALE;
     struct step_count *count = inner_step_count(s->scalars);
-    struct adamw_hyper adamw = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2,
-                                .eps = (float)c->eps, .weight_decay = (float)c->weight_decay, .count = count,
+    struct adamw_hyper adamw = {.lr = (float)lr,
+                                .beta1 = (float)c->beta1,
+                                .beta2 = (float)c->beta2,
+                                .eps = (float)c->eps,
+                                .weight_decay = (float)c->weight_decay,
+                                .count = count,
                                 .bf16_moments = c->bf16};
-    struct muon_hyper muon = {.lr = (float)lr, .momentum = (float)c->muon_momentum,
-                              .weight_decay = (float)c->weight_decay, .steps = c->muon_steps, .count = count,
+    struct muon_hyper muon = {.lr = (float)lr,
+                              .momentum = (float)c->muon_momentum,
+                              .weight_decay = (float)c->weight_decay,
+                              .steps = c->muon_steps,
+                              .count = count,
                               .bf16_moments = c->bf16};
     ops->clip_scale(s->dev, s->scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, s->scalars + SCALAR_NORM);
     if (c->kind == OPTIMIZER_SGD) {

@@ -1,5 +1,5 @@
-/* A step of the inner optimizer on what one rank holds: done alike by ranks that share everything (worker/inner/inner_opt.c)
- * and by ranks with memory of their own (worker/inner/inner_shard.c). */
+/* A step of the inner optimizer on what one rank holds: done alike by ranks that share everything
+ * (worker/inner/inner_opt.c) and by ranks with memory of their own (worker/inner/inner_shard.c). */
 #ifndef WORKER_INNER_STEP_H
 #define WORKER_INNER_STEP_H
 

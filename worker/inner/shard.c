@@ -36,6 +36,6 @@ struct shard_part shard_part_of(const struct shard_map *map, uint32_t rank, uint
     uint64_t share = shard_bucket_floats(map, bucket) / map->ranks;
     uint64_t offset = shard_bucket_offset(map, bucket) + rank * share;
     uint64_t left = offset < map->n_params ? map->n_params - offset : 0;
-    return (struct shard_part){.offset = offset, .count = left < share ? left : share,
-                               .state = shard_bucket_offset(map, bucket) / map->ranks};
+    return (struct shard_part){
+        .offset = offset, .count = left < share ? left : share, .state = shard_bucket_offset(map, bucket) / map->ranks};
 }

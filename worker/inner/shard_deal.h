@@ -1,8 +1,8 @@
 /* Who takes what of theta when the optimizer wants whole matrices (muon) and ranks have memory of their own: a tensor
- * of matrices has one owner, by the work it makes (worker/inner/inner_matrices.h); all else is cut evenly, in the order of
- * theta. An owner gets the sum of the gradient's part, keeps the state that goes with it, and sends the new parameters
- * to all: reduce and broadcast in place of the reduce-scatter and all-gather of equal shares (worker/inner/shard.h), the same
- * number of bytes. Buckets stay what they are; their parts differ in size. */
+ * of matrices has one owner, by the work it makes (worker/inner/inner_matrices.h); all else is cut evenly, in the order
+ * of theta. An owner gets the sum of the gradient's part, keeps the state that goes with it, and sends the new
+ * parameters to all: reduce and broadcast in place of the reduce-scatter and all-gather of equal shares
+ * (worker/inner/shard.h), the same number of bytes. Buckets stay what they are; their parts differ in size. */
 #ifndef WORKER_SHARD_DEAL_H
 #define WORKER_SHARD_DEAL_H
 

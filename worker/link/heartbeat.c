@@ -34,7 +34,7 @@ void heartbeat_part(struct heartbeat *p)
 }
 
 void heartbeat_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
-                 uint32_t n_fragments, const uint64_t *versions)
+                     uint32_t n_fragments, const uint64_t *versions)
 {
     pthread_mutex_lock(&p->lock);
     struct msg_heartbeat *b = &p->beat;

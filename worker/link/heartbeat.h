@@ -31,7 +31,7 @@ void heartbeat_join(struct heartbeat *p, uint64_t session, uint32_t heartbeat_ms
 void heartbeat_part(struct heartbeat *p); /* no session any more: stop sending */
 /* Replace state, round, steps, eval_id and versions; any change of the state or of a version is sent at once. */
 void heartbeat_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
-                 uint32_t n_fragments, const uint64_t *versions);
+                     uint32_t n_fragments, const uint64_t *versions);
 /* `step` inner steps of this round are done, the last one in step_us. */
 void heartbeat_step(struct heartbeat *p, uint32_t step, uint64_t step_us);
 

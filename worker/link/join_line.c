@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/config/config.h"
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
+#include "common/config/config.h"
+#include "common/os/fileio.h"
 #include "wire/transport.h"
 
 enum { ADDRESS_MAX = 4096 };

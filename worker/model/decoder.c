@@ -96,15 +96,17 @@ size_t decoder_memory(const struct decoder_kind *kind, const struct model_config
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-void decoder_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
-                    struct attn_shape *attn, struct head_shape *head)
+void decoder_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses, struct attn_shape *attn,
+                    struct head_shape *head)
 {
     bool inference = !(uses & MODEL_TRAIN);
-    *attn = (struct attn_shape){.batch = batch, .seq = seq, .heads = config->n_head,
-                                .head_dim = config->n_embd / config->n_head, .kv_heads = config->n_kv_head,
+    *attn = (struct attn_shape){.batch = batch,
+                                .seq = seq,
+                                .heads = config->n_head,
+                                .head_dim = config->n_embd / config->n_head,
+                                .kv_heads = config->n_kv_head,
                                 .inference = inference};
-    *head = (struct head_shape){.n = batch * seq, .c = config->n_embd, .v = config->vocab_size,
-                                .inference = inference};
+    *head = (struct head_shape){.n = batch * seq, .c = config->n_embd, .v = config->vocab_size, .inference = inference};
 }
 
 /* shape: k, m and what has to do with an activation. */
@@ -129,8 +131,8 @@ static enum status plan_block(struct model *m)
     TRY(plan_linear(m, &m->proj, kind->proj, (struct lin_shape){.k = c, .m = c}));
     TRY(plan_linear(m, &m->up, kind->up, (struct lin_shape){.k = c, .m = z, .act = act}));
     TRY(plan_linear(m, &m->down, kind->down, (struct lin_shape){.k = f, .m = c, .after_act = !kind->gated}));
-    m->rope = (struct rope_shape){.n = m->n, .seq = m->seq, .heads = heads + m->config.n_kv_head,
-                                  .head_dim = c / heads, .ld = c + 2 * kind->kv};
+    m->rope = (struct rope_shape){
+        .n = m->n, .seq = m->seq, .heads = heads + m->config.n_kv_head, .head_dim = c / heads, .ld = c + 2 * kind->kv};
     return STATUS_OK;
 }
 
@@ -174,15 +176,15 @@ static enum status fill_angles(struct model *m, struct err *err)
 static enum status fill_model(struct model *m, struct err *err)
 {
     if (!m->batch || !m->seq || m->seq > m->config.block_size || !m->uses)
-        return err_set(err, STATUS_INVALID, "no model of %zu sequences of %zu tokens (block_size %u)", m->batch,
-                       m->seq, m->config.block_size);
+        return err_set(err, STATUS_INVALID, "no model of %zu sequences of %zu tokens (block_size %u)", m->batch, m->seq,
+                       m->config.block_size);
     m->blocks = mem_alloc(m->config.n_layer, sizeof *m->blocks);
     m->host_logits = mem_alloc(m->config.vocab_size, m->dev->act_bytes);
     if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
     enum status status = m->dev->ops->params_plan(m->dev, m->kind.n_params);
     if (status != STATUS_OK)
-        return err_set(err, status, "no memory for %llu parameters in bf16 on %s",
-                       (unsigned long long)m->kind.n_params, m->dev->name);
+        return err_set(err, status, "no memory for %llu parameters in bf16 on %s", (unsigned long long)m->kind.n_params,
+                       m->dev->name);
     TRY(take_memory(m, err));
     status = plan_all(m);
     if (status != STATUS_OK)

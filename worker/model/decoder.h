@@ -6,25 +6,25 @@
  *                  x = xm + down(act(up(norm2(xm))))
  *     logits = head(norm(x))
  *
- * A family (worker/model/model.h) is a struct decoder_kind: which norms, positions and activation its blocks have, how wide
- * they are, and where their parameters lie. */
+ * A family (worker/model/model.h) is a struct decoder_kind: which norms, positions and activation its blocks have, how
+ * wide they are, and where their parameters lie. */
 #ifndef WORKER_DECODER_H
 #define WORKER_DECODER_H
 
 #include "worker/model/model.h"
 
 struct decoder_kind {
-    bool rms;    /* RMS norms of model_config.norm_eps; else layer norms */
-    bool rotary; /* queries and keys are turned to their positions; else positions are learned and added once */
-    bool gated;  /* up makes gate | up, 2 * hidden columns, act is silu(gate) * up; else it is GELU */
-    bool bias;   /* linear layers end in one */
-    bool out_in; /* their weights are [out,in] */
+    bool rms;          /* RMS norms of model_config.norm_eps; else layer norms */
+    bool rotary;       /* queries and keys are turned to their positions; else positions are learned and added once */
+    bool gated;        /* up makes gate | up, 2 * hidden columns, act is silu(gate) * up; else it is GELU */
+    bool bias;         /* linear layers end in one */
+    bool out_in;       /* their weights are [out,in] */
     size_t kv, hidden; /* columns of all heads' keys; of what goes into down */
     /* Places in theta: embeddings, blocks, the rest. A bias lies right behind the weights, a layer norm's, too. */
     uint64_t embed, positions; /* positions: where they are learned */
     uint64_t block0, block_stride;
     uint64_t norm1, qkv, proj, norm2, up, down; /* in a block */
-    uint64_t norm, head, n_params; /* head: embed where it is tied */
+    uint64_t norm, head, n_params;              /* head: embed where it is tied */
 };
 
 /* model_family.create and memory of a family of this kind. */
@@ -39,7 +39,7 @@ void decoder_run(struct model *m, const float *theta, const int32_t *tokens, con
                  float *loss, float *grad, bool accumulate, const struct model_hooks *hooks);
 enum status decoder_logits(struct model *m, const float *theta, const int32_t *tokens, size_t first, size_t n,
                            float *out, struct err *err) MUST_CHECK;
-void decoder_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
-                    struct attn_shape *attn, struct head_shape *head);
+void decoder_shapes(const struct model_config *config, size_t batch, size_t seq, unsigned uses, struct attn_shape *attn,
+                    struct head_shape *head);
 
 #endif

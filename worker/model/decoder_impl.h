@@ -12,15 +12,15 @@ struct norm_stats {
 /* What one block's forward pass leaves for its backward pass. Elements a token, by level of recompute: 6C + 2K + Z + F
  * with everything kept, F less without h, 2C less without y1 and y2, C with x alone. */
 struct block_acts {
-    void *x;   /* [N,C] residual stream entering the block */
-    void *y1;  /* [N,C] first norm */
-    void *qkv; /* [N,C+2K], queries and keys turned to their positions where those are rotary */
-    void *o;   /* [N,C] attention output, heads side by side */
-    void *xm;  /* [N,C] residual stream between attention and MLP */
-    void *y2;  /* [N,C] second norm */
-    void *z;   /* [N,Z] what goes into the activation; of gated units in backward its gradient. GELU's is not kept
-                  without training: NULL */
-    void *h;   /* [N,F] what comes out */
+    void *x;    /* [N,C] residual stream entering the block */
+    void *y1;   /* [N,C] first norm */
+    void *qkv;  /* [N,C+2K], queries and keys turned to their positions where those are rotary */
+    void *o;    /* [N,C] attention output, heads side by side */
+    void *xm;   /* [N,C] residual stream between attention and MLP */
+    void *y2;   /* [N,C] second norm */
+    void *z;    /* [N,Z] what goes into the activation; of gated units in backward its gradient. GELU's is not kept
+                   without training: NULL */
+    void *h;    /* [N,F] what comes out */
     float *lse; /* [B,H,T] */
     struct norm_stats stats1, stats2;
 };
@@ -43,10 +43,10 @@ struct model {
     void *x_last;              /* [N,C] stream after the last block */
     void *yf;                  /* [N,C] the final norm: what losses and logits are made of */
     struct norm_stats statsf;
-    void *dx, *dy, *d_o;       /* [N,C] gradients of the residual stream, of a norm's output, of attention's output */
-    void *dqkv, *dh;           /* [N,C+2K], [N,F] */
-    void *logits;              /* [V], MODEL_LOGITS */
-    void *host_logits;         /* [V], host staging */
+    void *dx, *dy, *d_o; /* [N,C] gradients of the residual stream, of a norm's output, of attention's output */
+    void *dqkv, *dh;     /* [N,C+2K], [N,F] */
+    void *logits;        /* [V], MODEL_LOGITS */
+    void *host_logits;   /* [V], host staging */
     struct rope_shape rope;
     struct linear qkv, proj, up, down;
     struct attn_plan *plan_attn;

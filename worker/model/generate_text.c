@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tensor/hf_files.h"
-#include "common/tensor/hf_folder.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/tensor/hf_files.h"
+#include "common/tensor/hf_folder.h"
 
 /* The context is recomputed for every token (there is no key/value cache), by an instance whose length is the smallest
  * power of two that holds it: short texts are cheap, and what lies after the last token cannot change its logits. */
@@ -19,13 +19,13 @@ struct generator {
     const char *on_cpu; /* as in generate_options */
     bool numbers;       /* tokens are shown as such */
     struct model *model;
-    size_t seq;        /* of `model` */
-    float *theta;      /* [n_params], device */
-    int32_t *window;   /* [block_size], host */
-    int32_t *tokens;   /* [block_size], device */
-    int32_t *text;     /* [n_text], prompt and drawn tokens */
+    size_t seq;      /* of `model` */
+    float *theta;    /* [n_params], device */
+    int32_t *window; /* [block_size], host */
+    int32_t *tokens; /* [block_size], device */
+    int32_t *text;   /* [n_text], prompt and drawn tokens */
     size_t n_text;
-    float *logits;     /* [vocab_size], host */
+    float *logits; /* [vocab_size], host */
 };
 
 uint32_t generate_pick(const float *logits, uint32_t n, double temperature, double u)
@@ -101,8 +101,10 @@ static enum status take_ids(struct generator *g, const char *ids, struct err *er
         size_t digits = strspn(p, "0123456789");
         unsigned long id = digits && digits < 10 ? strtoul(p, NULL, 10) : g->config->vocab_size;
         if (id >= g->config->vocab_size)
-            return err_set(err, STATUS_INVALID, "--ids: \"%.20s\" does not begin with the number of a token: give "
-                           "numbers below %u with blanks between them", p, g->config->vocab_size);
+            return err_set(err, STATUS_INVALID,
+                           "--ids: \"%.20s\" does not begin with the number of a token: give "
+                           "numbers below %u with blanks between them",
+                           p, g->config->vocab_size);
         g->text[g->n_text++] = (int32_t)id;
         p += digits;
     }
@@ -181,8 +183,10 @@ enum status generate_text(const char *folder, const struct generate_options *opt
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "%s: no model family '%s'", folder, hf.model_type);
     struct model_config config = model_config_of_folder(&hf);
     if (!options->ids && (!config.bytes || hf_files_tokenizer(folder)))
-        return err_set(err, STATUS_UNSUPPORTED, "%s: its tokens are not bytes: write text with transformers, which "
-                       "loads this folder, or give numbers of tokens, as --ids '1 2 3'", folder);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "%s: its tokens are not bytes: write text with transformers, which "
+                       "loads this folder, or give numbers of tokens, as --ids '1 2 3'",
+                       folder);
     layout_init(&layout);
     float *theta = NULL;
     enum status status = family->layout(&config, &layout, err);

@@ -12,14 +12,14 @@
 #include "worker/model/model.h"
 
 struct generate_options {
-    const char *prompt;  /* NULL or "": a line break */
-    const char *ids;     /* in its place numbers of tokens, "1 2 3", of any vocabulary; NULL: tokens are bytes */
-    uint32_t n_tokens;   /* to be drawn after the prompt */
-    double temperature;  /* 0: always the likeliest token */
+    const char *prompt; /* NULL or "": a line break */
+    const char *ids;    /* in its place numbers of tokens, "1 2 3", of any vocabulary; NULL: tokens are bytes */
+    uint32_t n_tokens;  /* to be drawn after the prompt */
+    double temperature; /* 0: always the likeliest token */
     uint64_t seed;
-    const char *device;  /* device_open name; NULL: auto */
-    const char *on_cpu;  /* device_advise's: what is said to have the CPU */
-    int threads;         /* 0: 1 */
+    const char *device; /* device_open name; NULL: auto */
+    const char *on_cpu; /* device_advise's: what is said to have the CPU */
+    int threads;        /* 0: 1 */
 };
 
 /* Called with each piece of text as it is made, first with the prompt. Not NUL-terminated. False: nobody wants more,

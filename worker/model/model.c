@@ -48,20 +48,32 @@ struct model_config model_config_of(const struct config *config)
     struct rope_scaling scaling;
     enum status status = rope_scaling_parse(&scaling, config->model.rope_scaling, NULL);
     if (status != STATUS_OK) scaling = (struct rope_scaling){0}; /* config_resolve has refused it */
-    return (struct model_config){.n_layer = config->model.n_layer, .n_head = config->model.n_head,
-                                 .n_embd = config->model.n_embd, .block_size = config->model.block_size,
-                                 .vocab_size = config->model.vocab_size, .n_kv_head = config->model.n_kv_head,
-                                 .ffn = config->model.ffn, .rope_theta = config->model.rope_theta,
-                                 .norm_eps = config->model.norm_eps, .rope_scaling = scaling,
+    return (struct model_config){.n_layer = config->model.n_layer,
+                                 .n_head = config->model.n_head,
+                                 .n_embd = config->model.n_embd,
+                                 .block_size = config->model.block_size,
+                                 .vocab_size = config->model.vocab_size,
+                                 .n_kv_head = config->model.n_kv_head,
+                                 .ffn = config->model.ffn,
+                                 .rope_theta = config->model.rope_theta,
+                                 .norm_eps = config->model.norm_eps,
+                                 .rope_scaling = scaling,
                                  .tied = config->model.tie_embeddings == CHOICE_ON,
                                  .bytes = !strcmp(config->data.tokenizer, "bytes")};
 }
 
 struct model_config model_config_of_folder(const struct hf_config *hf)
 {
-    return (struct model_config){.n_layer = hf->n_layer, .n_head = hf->n_head, .n_embd = hf->n_embd,
-                                 .block_size = hf->block_size, .vocab_size = hf->vocab_size,
-                                 .n_kv_head = hf->n_kv_head, .ffn = hf->ffn, .rope_theta = hf->rope_theta,
-                                 .norm_eps = hf->norm_eps, .rope_scaling = hf->rope_scaling, .tied = hf->tied,
+    return (struct model_config){.n_layer = hf->n_layer,
+                                 .n_head = hf->n_head,
+                                 .n_embd = hf->n_embd,
+                                 .block_size = hf->block_size,
+                                 .vocab_size = hf->vocab_size,
+                                 .n_kv_head = hf->n_kv_head,
+                                 .ffn = hf->ffn,
+                                 .rope_theta = hf->rope_theta,
+                                 .norm_eps = hf->norm_eps,
+                                 .rope_scaling = hf->rope_scaling,
+                                 .tied = hf->tied,
                                  .bytes = hf->bytes};
 }

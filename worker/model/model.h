@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/tensor/layout.h"
 #include "common/tensor/rope_scaling.h"
-#include "common/base/status.h"
 #include "gpu/device.h"
 #include "worker/inner/inner_matrices.h"
 
@@ -69,7 +69,7 @@ struct model_hooks {
 };
 
 struct model_family {
-    const char *name; /* model.family */
+    const char *name;               /* model.family */
     hidden_blocks_fn hidden_blocks; /* NULL: nobody has said yet, and inner.optimizer muon is refused */
     uint32_t n_embeddings; /* tensors the layout begins with of which a step touches some rows: tokens, positions */
     /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
@@ -91,8 +91,8 @@ struct model_family {
     enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
                           float *out, struct err *err) MUST_CHECK;
     /* Attention and head that `create` will plan, for device_ops.attn_bytes and head_bytes. */
-    void (*shapes)(const struct model_config *config, size_t batch, size_t seq, unsigned uses,
-                   struct attn_shape *attn, struct head_shape *head);
+    void (*shapes)(const struct model_config *config, size_t batch, size_t seq, unsigned uses, struct attn_shape *attn,
+                   struct head_shape *head);
     /* Bytes `create` takes from the device, beside those of its plans. */
     size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
 };

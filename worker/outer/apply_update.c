@@ -1,7 +1,7 @@
 #include "worker/outer/apply_update.h"
 
-#include "common/tensor/apply.h"
 #include "common/base/pool.h"
+#include "common/tensor/apply.h"
 
 enum { STEP_FLOATS = 1 << 16 }; /* a thread's share, at least */
 

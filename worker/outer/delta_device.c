@@ -12,7 +12,7 @@ struct maker_fragment {
     struct delta_source source;
     struct delta_format shape;
     struct delta_plan *plan, *down; /* down: NULL: updates come as floats; may be plan */
-    void *numbers, *host_numbers; /* device, pinned memory of the host; of deltas and of updates */
+    void *numbers, *host_numbers;   /* device, pinned memory of the host; of deltas and of updates */
     size_t bytes, down_bytes;
     struct quantized_delta made;
     double norm;
@@ -114,7 +114,7 @@ static enum status fill(struct delta_device *m, const struct delta_source *sourc
 }
 
 enum status delta_device_create(struct delta_device **out, struct device *dev, const float *theta,
-                               const struct delta_source *sources, uint32_t n, struct err *err)
+                                const struct delta_source *sources, uint32_t n, struct err *err)
 {
     struct delta_device *m = mem_alloc(1, sizeof *m);
     if (!m) return err_set(err, STATUS_NOMEM, "out of memory");
@@ -159,7 +159,7 @@ void delta_device_anchor(struct delta_device *m, uint32_t i, const float *values
 }
 
 bool delta_device_add(struct delta_device *m, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
-                     uint64_t after)
+                      uint64_t after)
 {
     struct maker_fragment *f = &m->f[i];
     const struct device_ops *ops = m->dev->ops;

@@ -32,7 +32,7 @@ struct delta_source {
 
 /* theta [n_params] is memory of the device. UNSUPPORTED: not with this codec on this device (err says why); NOMEM. */
 enum status delta_device_create(struct delta_device **out, struct device *dev, const float *theta,
-                               const struct delta_source *sources, uint32_t n, struct err *err) MUST_CHECK;
+                                const struct delta_source *sources, uint32_t n, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void delta_device_destroy(struct delta_device *maker);
 
@@ -43,7 +43,7 @@ void delta_device_anchor(struct delta_device *maker, uint32_t i, const float *va
  * which was decoded once without error: theta + x. False: the device cannot, or has other floats (delta_device_anchor
  * helps). When, as above; the numbers of the last make are gone. */
 bool delta_device_add(struct delta_device *maker, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
-                     uint64_t after);
+                      uint64_t after);
 /* Whether updates of codec `down` (NULL: false) go up as numbers, and in which shape. They do where that is at least a
  * quarter fewer bytes than floats; room for what a union may hold would be more. */
 bool delta_device_takes(const struct codec *down, struct delta_format *shape);

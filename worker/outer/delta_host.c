@@ -39,8 +39,7 @@ static double subtract(struct pool *pool, const float *base, const float *values
     return sum_by_blocks(pool, n, subtract_block, &d);
 }
 
-double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out,
-                    size_t n)
+double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out, size_t n)
 {
     if (form == DELTA_PSEUDO_GRADIENT) return sqrt(subtract(pool, base, values, out, n));
     pool_copy(pool, out, values, n * sizeof *out);

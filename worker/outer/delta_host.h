@@ -15,7 +15,7 @@ struct pool;
  * values, or for a gradient of the values. base, values [n]; base is not read for a gradient. pool NULL: the caller
  * alone. */
 double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out,
-                    size_t n);
+                  size_t n);
 /* No NaN and no infinity in values[n]. */
 bool delta_host_finite(struct pool *pool, const float *values, size_t n);
 

@@ -12,8 +12,9 @@
  *              OUTER_EVAL   outer_loop_eval_begin; evaluate outer_loop_params; outer_loop_eval_done
  *              OUTER_DONE, OUTER_FAILED  flush, close
  *
- * Heartbeats are not sent from here but by whoever owns the transport, from outer_loop_heartbeat, so that they go on while
- * the caller computes. All memory is allocated when the layout is known (the CONFIG message); nothing afterwards. */
+ * Heartbeats are not sent from here but by whoever owns the transport, from outer_loop_heartbeat, so that they go on
+ * while the caller computes. All memory is allocated when the layout is known (the CONFIG message); nothing afterwards.
+ */
 #ifndef WORKER_OUTER_LOOP_H
 #define WORKER_OUTER_LOOP_H
 
@@ -21,9 +22,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
-#include "common/base/status.h"
 #include "wire/msg.h"
 #include "worker/link/heartbeat.h"
 
@@ -63,7 +64,7 @@ struct outer_model {
      * device and codec can (outer_loop_on_device). Used inside train_begin, train_done and what saves. */
     struct device *device;
     const float *device_theta; /* [n_params] */
-    struct pool *pool; /* threads for what updates and deltas take of the host; NULL: the caller's alone */
+    struct pool *pool;         /* threads for what updates and deltas take of the host; NULL: the caller's alone */
 };
 
 struct outer_setup {

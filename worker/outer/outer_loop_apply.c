@@ -6,8 +6,8 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "compress/relay.h"
-#include "worker/outer/outer_loop_impl.h"
 #include "worker/outer/apply_update.h"
+#include "worker/outer/outer_loop_impl.h"
 
 enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is loaded anew */
 
@@ -165,8 +165,8 @@ static const char *open_update(struct outer_loop *loop, uint32_t i, struct updat
     bool relayed = is_relayed(loop, u);
     if (!relayed && (!f->down || strcmp(u->codec, codec_spec(f->down)) != 0))
         return "the update's codec is not the run's codec.down";
-    enum status status = relayed ? merge_relayed(loop, f, i, u)
-                                 : codec_open(f->down, u->payload, u->payload_size, NULL, view);
+    enum status status =
+        relayed ? merge_relayed(loop, f, i, u) : codec_open(f->down, u->payload, u->payload_size, NULL, view);
     if (status == STATUS_NONFINITE) return "the update holds NaN or infinity";
     return status == STATUS_OK ? NULL : "the update's payload is malformed";
 }
@@ -174,8 +174,9 @@ static const char *open_update(struct outer_loop *loop, uint32_t i, struct updat
 static void move_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
 {
     const struct outer_fragment *f = &loop->f[i];
-    const struct apply_update_sgd step = {.lr = loop->model.config->outer.learning_rate, .parameters = loop->lossless,
-                                        .increment = u->form == UPDATE_INCREMENT};
+    const struct apply_update_sgd step = {.lr = loop->model.config->outer.learning_rate,
+                                          .parameters = loop->lossless,
+                                          .increment = u->form == UPDATE_INCREMENT};
     if (is_relayed(loop, u))
         apply_update_step(loop->model.pool, &step, loop->scratch, loop->theta + f->offset, f->count);
     else

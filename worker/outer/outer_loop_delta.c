@@ -82,8 +82,8 @@ static void encoded(struct outer_fragment *f, double norm)
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
 {
     struct outer_fragment *f = &loop->f[i];
-    double norm = delta_host(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset,
-                               values + f->offset, loop->scratch, f->count);
+    double norm = delta_host(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset, values + f->offset,
+                             loop->scratch, f->count);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
     TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
     f->payload_crc = crc32c(0, f->payload, f->payload_size);

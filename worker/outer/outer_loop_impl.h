@@ -14,12 +14,12 @@
 #include "wire/object.h"
 #include "worker/outer/delta_device.h"
 #include "worker/outer/outer_loop.h"
-#include "worker/sync/sync.h"
 #include "worker/outer/worker_state.h"
+#include "worker/sync/sync.h"
 
 struct outer_fragment {
-    uint64_t offset, count; /* floats of theta */
-    uint64_t hash;          /* hash_floats of theta at the version held */
+    uint64_t offset, count;  /* floats of theta */
+    uint64_t hash;           /* hash_floats of theta at the version held */
     struct codec *up, *down; /* down: NULL when all updates are relayed */
 
     struct feedback fb;
@@ -30,8 +30,8 @@ struct outer_fragment {
     float norm;
     uint64_t base_version;
 
-    uint8_t *object; /* (object_cap): the update being assembled */
-    size_t object_cap, object_max; /* grows up to max with the number of deltas relayed */
+    uint8_t *object;                            /* (object_cap): the update being assembled */
+    size_t object_cap, object_max;              /* grows up to max with the number of deltas relayed */
     uint8_t snapshot_head[SNAPSHOT_HEAD_BYTES]; /* a snapshot's floats are assembled in theta itself */
     uint32_t damaged;                           /* objects in a row that could not be used */
 };
@@ -42,11 +42,11 @@ struct outer_save {
     uint64_t round;       /* whose deltas are in it */
     uint64_t saved_round; /* of the newest one on disk; SYNC_NO_ROUND: none */
     uint64_t bytes;
-    uint64_t look_us;     /* when to see whether it has ended */
-    uint64_t alone_us;    /* when there was nothing else to wait for any more; UINT64_MAX: there is */
-    uint64_t held_up_us;  /* what the round waited for it, with nothing else to do */
-    bool failed;          /* said once */
-    bool slow;            /* the same */
+    uint64_t look_us;    /* when to see whether it has ended */
+    uint64_t alone_us;   /* when there was nothing else to wait for any more; UINT64_MAX: there is */
+    uint64_t held_up_us; /* what the round waited for it, with nothing else to do */
+    bool failed;         /* said once */
+    bool slow;           /* the same */
 };
 
 struct outer_loop {
@@ -61,9 +61,9 @@ struct outer_loop {
     bool async, feedback, lossless; /* lossless: of the upload codec */
     uint64_t n_params;
     uint32_t n_fragments;
-    float *theta;   /* (n_params): the log's parameters at the versions held */
-    float *base;    /* (n_params): what training started from; barrier, or with a maker: theta itself */
-    float *scratch; /* (largest fragment) */
+    float *theta;               /* (n_params): the log's parameters at the versions held */
+    float *base;                /* (n_params): what training started from; barrier, or with a maker: theta itself */
+    float *scratch;             /* (largest fragment) */
     struct delta_device *maker; /* NULL: deltas are made in host memory */
     uint8_t *layout_bytes;
     size_t layout_size;

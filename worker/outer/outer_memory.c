@@ -41,8 +41,7 @@ static uint64_t update_bytes(const struct codec *up, const struct codec *down, u
 /* What one fragment's codecs and buffers take of the host, and its numbers of the device; *device is false from then on
  * if the codec has no form for devices. */
 static enum status add_fragment(struct replica_outer *o, const struct config *config, const struct layout *layout,
-                                uint32_t i, uint32_t relayed, size_t *part_max, bool *device,
-                                struct err *err)
+                                uint32_t i, uint32_t relayed, size_t *part_max, bool *device, struct err *err)
 {
     struct codec *up = NULL, *down = NULL;
     struct delta_format shape;
@@ -67,7 +66,7 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
 }
 
 enum status outer_memory_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
-                        uint32_t workers, struct err *err)
+                               uint32_t workers, struct err *err)
 {
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
     bool feedback = config_error_feedback(config, config->codec.up);

@@ -67,8 +67,8 @@ static void note_save(struct outer_loop *loop)
     if (loop->save.slow || rounds_s == 0 || loop->model.config->train.method == METHOD_DDP) return;
     if (held_up_s < SAVE_SLOW_S || held_up_s < SAVE_SHARE * rounds_s) return;
     log_info("the round waited %.1f s for this worker's state (%.2f GB) to be saved, %.1f %% of the time between two "
-             "saves; checkpoint.worker_every: %.0f would bring it below %.1f %%", held_up_s,
-             (double)loop->save.bytes * 1e-9, 100 * held_up_s / (rounds_s + held_up_s),
+             "saves; checkpoint.worker_every: %.0f would bring it below %.1f %%",
+             held_up_s, (double)loop->save.bytes * 1e-9, 100 * held_up_s / (rounds_s + held_up_s),
              ceil(held_up_s * (double)every / (SAVE_SHARE * rounds_s)), 100 * SAVE_SHARE);
     loop->save.slow = true;
 }

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/os/fileio.h"
 #include "common/base/hash.h"
 #include "common/base/thread.h"
+#include "common/os/fileio.h"
 
 enum { PIECE = 1 << 20 }; /* summed while the cache has it, then written */
 

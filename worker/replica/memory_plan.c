@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/os/environment.h"
 #include "common/config/gpu_share.h"
+#include "common/os/environment.h"
 #include "common/os/host_memory.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
@@ -15,10 +15,10 @@ enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
 enum { PROCESS_BYTES = 640 << 20, PROCESS_SHARE = 40 };
 
 static const char *const class_names[MEMORY_CLASSES] = {
-    [MEMORY_PARAMS] = "parameters",   [MEMORY_IMAGE] = "their bf16 image", [MEMORY_GRADIENT] = "gradient",
-    [MEMORY_MOMENTS] = "moments",     [MEMORY_ANCHOR] = "anchor",          [MEMORY_RESIDUAL] = "residual",
+    [MEMORY_PARAMS] = "parameters",   [MEMORY_IMAGE] = "their bf16 image",  [MEMORY_GRADIENT] = "gradient",
+    [MEMORY_MOMENTS] = "moments",     [MEMORY_ANCHOR] = "anchor",           [MEMORY_RESIDUAL] = "residual",
     [MEMORY_MESSAGES] = "messages",   [MEMORY_ACTIVATIONS] = "activations", [MEMORY_LOGITS] = "logits",
-    [MEMORY_WORKSPACE] = "workspace",  [MEMORY_PINNED] = "pinned buffers",
+    [MEMORY_WORKSPACE] = "workspace", [MEMORY_PINNED] = "pinned buffers",
 };
 
 const char *memory_level_name(enum recompute level)
@@ -88,8 +88,8 @@ static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum mo
         bytes[MEMORY_RESIDUAL] += ask->outer.residual;
         bytes[MEMORY_MESSAGES] += ask->outer.messages;
     }
-    bytes[MEMORY_ACTIVATIONS] += (uint64_t)ask->ranks * ask->family->memory(ask->model, ask->dev->act_bytes, rows,
-                                                                            ask->seq, uses);
+    bytes[MEMORY_ACTIVATIONS] +=
+        (uint64_t)ask->ranks * ask->family->memory(ask->model, ask->dev->act_bytes, rows, ask->seq, uses);
     bytes[MEMORY_LOGITS] += (uint64_t)ask->ranks * ops->head_bytes(ask->dev, &head);
     bytes[MEMORY_WORKSPACE] += (uint64_t)ask->ranks * (ops->attn_bytes(ask->dev, &attn) + rows * ask->row_bytes);
     return sum_of(bytes);
@@ -163,17 +163,22 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
     uint64_t bytes[MEMORY_CLASSES];
     plan->total = count(ask, ask->batch_size, (enum model_recompute)last, !ask->outer.optional, bytes);
     const char *less = want != RECOMPUTE_AUTO && ask->uses & MODEL_TRAIN && least_helps(plan, ask, batch)
-                           ? ", or train.recompute=auto" : "";
+                           ? ", or train.recompute=auto"
+                           : "";
     if (batch)
-        snprintf(advice, sizeof advice, "the largest train.batch_size that fits is %" PRIu32 " (train.grad_accum makes "
-                 "up for it)%s", batch, less);
+        snprintf(advice, sizeof advice,
+                 "the largest train.batch_size that fits is %" PRIu32 " (train.grad_accum makes "
+                 "up for it)%s",
+                 batch, less);
     else
         snprintf(advice, sizeof advice, "not even train.batch_size=%" PRIu32 " fits: take a smaller model%s",
                  ask->batch_unit, less);
     bool never = plan->total + plan->reserve > plan->total_bytes;
-    return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "train.batch_size=%" PRIu32 " needs %s on %s "
-                   "at train.recompute=%s, and %s: %s", ask->batch_size, memory_text(plan->total + plan->reserve, size),
-                   ask->dev->name, memory_level_name((enum recompute)last), free_text(ask, room, sizeof room), advice);
+    return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM,
+                   "train.batch_size=%" PRIu32 " needs %s on %s "
+                   "at train.recompute=%s, and %s: %s",
+                   ask->batch_size, memory_text(plan->total + plan->reserve, size), ask->dev->name,
+                   memory_level_name((enum recompute)last), free_text(ask, room, sizeof room), advice);
 }
 
 /* The line for what does not fit beside a GPU: the figures, and what would help. */
@@ -183,18 +188,23 @@ static enum status refuse_host(const struct memory_plan *plan, const struct memo
     uint64_t fit = plan->free_bytes * (ask->workers > 1 ? ask->workers : 1) / plan->total;
     uint64_t moments = plan->bytes[MEMORY_MOMENTS];
     if (fit)
-        snprintf(advice, sizeof advice, "start %" PRIu64 " worker%s on this machine (train.ranks gives one several "
-                 "GPUs)", fit, fit > 1 ? "s" : "");
+        snprintf(advice, sizeof advice,
+                 "start %" PRIu64 " worker%s on this machine (train.ranks gives one several "
+                 "GPUs)",
+                 fit, fit > 1 ? "s" : "");
     else if (plan->total - moments <= plan->free_bytes)
         snprintf(advice, sizeof advice, "checkpoint.worker_every=0 takes %s less: nothing is saved of a worker",
                  memory_text(moments, size));
     else
-        snprintf(advice, sizeof advice, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY: bytes "
+        snprintf(advice, sizeof advice,
+                 "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY: bytes "
                  "that it has, if it shows less)");
     bool never = plan->total > plan->total_bytes;
-    return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM, "beside %s a worker needs %s of the host's "
-                   "memory, and %s: %s (%s)", ask->dev->name, memory_text(plan->total, size),
-                   free_text(ask, room, sizeof room), advice, memory_plan_text(plan, what, sizeof what));
+    return err_set(err, never ? STATUS_UNSUPPORTED : STATUS_NOMEM,
+                   "beside %s a worker needs %s of the host's "
+                   "memory, and %s: %s (%s)",
+                   ask->dev->name, memory_text(plan->total, size), free_text(ask, room, sizeof room), advice,
+                   memory_plan_text(plan, what, sizeof what));
 }
 
 enum status memory_plan_host(struct memory_plan *plan, const struct memory_ask *ask, struct err *err)

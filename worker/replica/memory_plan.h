@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/config/config.h"
 #include "common/base/status.h"
-#include "worker/replica/memory_class.h"
+#include "common/config/config.h"
 #include "worker/model/model.h"
+#include "worker/replica/memory_class.h"
 
 struct memory_ask {
     const struct model_family *family;
@@ -22,19 +22,19 @@ struct memory_ask {
     uint64_t fixed[MEMORY_CLASSES]; /* bytes that depend neither on the batch nor on the level; outer classes: 0 */
     struct memory_outer outer;
     size_t seq;
-    size_t row_bytes;  /* workspace of one sequence, beside attention's and the head's */
-    uint32_t ranks;    /* that this memory is for; >= 1 */
-    uint32_t batch_size, batch_unit; /* train.batch_size, and by how much it can change: the worker's ranks */
-    unsigned uses;     /* model.h, without a level */
+    size_t row_bytes;                 /* workspace of one sequence, beside attention's and the head's */
+    uint32_t ranks;                   /* that this memory is for; >= 1 */
+    uint32_t batch_size, batch_unit;  /* train.batch_size, and by how much it can change: the worker's ranks */
+    unsigned uses;                    /* model.h, without a level */
     uint64_t free_bytes, total_bytes; /* of the memory; 0: not known, everything fits */
     uint64_t coordinator; /* bytes that the coordinator beside them has of it, or will have: no part of either */
     uint32_t workers; /* that share the memory, which free and total are one worker's part of; 0 or 1: it is alone */
 };
 
 /* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
- * how many they are (common/config/gpu_share.h), what the host had free before the first one was started, and what their
- * coordinator, which runs beside them, takes of that. No name may begin with a section of the configuration: such a
- * variable is taken for a misspelt key. */
+ * how many they are (common/config/gpu_share.h), what the host had free before the first one was started, and what
+ * their coordinator, which runs beside them, takes of that. No name may begin with a section of the configuration: such
+ * a variable is taken for a misspelt key. */
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
 #define MEMORY_COORDINATOR_ENV "ATOLL_HOST_COORDINATOR"
 /* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
@@ -45,9 +45,9 @@ enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t shar
 
 struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];
-    uint64_t total; /* their sum */
-    uint64_t free_bytes, total_bytes, reserve; /* reserve: left alone, for what a GPU's libraries take by themselves */
-    uint64_t levels[MODEL_RECOMPUTE_BLOCK + 1];    /* the total at each level */
+    uint64_t total;                             /* their sum */
+    uint64_t free_bytes, total_bytes, reserve;  /* reserve: left alone, for what a GPU's libraries take by themselves */
+    uint64_t levels[MODEL_RECOMPUTE_BLOCK + 1]; /* the total at each level */
     enum model_recompute level;
     bool outer_left_out; /* no room for the outer path: it was optional */
 };

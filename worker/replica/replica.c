@@ -99,7 +99,8 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     TRY(ranks_wait_slot(r, r->slot, err));
     TRY(k->dev->ops->sync(k->dev, err));
     *result = (struct step_result){.loss_sum = loss_of_slot(r, r->slot, r->config.grad_accum),
-                                   .tokens = (uint64_t)n * r->seq, .grad_norm = sqrt(*norm)};
+                                   .tokens = (uint64_t)n * r->seq,
+                                   .grad_norm = sqrt(*norm)};
     result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
     if (!isfinite(result->grad_norm)) return err_set(err, STATUS_NONFINITE, "the gradient is not finite");
     return in_host_memory(r, k->grad, grad, err);

@@ -16,12 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/status.h"
+#include "common/tensor/layout.h"
 #include "common/tensor/tokens.h"
 #include "worker/inner/inner_opt.h"
-#include "worker/replica/memory_class.h"
 #include "worker/model/model.h"
+#include "worker/replica/memory_class.h"
 
 /* What the outer path will want: of the host's memory, and of a device that makes deltas. Where one does, the host is
  * spared `base` of host.anchor and gives `pinned` more. */
@@ -36,20 +36,20 @@ struct pool;
 struct replica_config {
     const struct model_family *family;
     struct model_config model;
-    const char *device;   /* device_open name of each rank: "auto", "cpu", ... */
-    const char *on_cpu;   /* device_advise's: what is said to have the CPU */
-    bool bf16;            /* where the device can: activations and products in bf16 */
-    uint32_t ranks;       /* >= 1 */
-    uint32_t threads;     /* compute threads of all ranks together; >= 1, each rank gets at least one */
-    uint32_t batch_size;  /* sequences a micro-step, all ranks; a multiple of ranks */
-    uint32_t grad_accum;  /* micro-steps a step; >= 1 */
-    uint64_t seed;        /* of the sample order */
-    bool apart;           /* ranks keep a theta each, as several GPUs do, even where they could share memory */
-    uint64_t bucket;      /* floats that such ranks send at a time; 0: the default (worker/inner/shard.h) */
-    bool gradients;       /* replica_gradient is what will be called, not replica_train_step */
-    bool eval_only;       /* no gradients, no optimizer: replica_eval only */
+    const char *device;       /* device_open name of each rank: "auto", "cpu", ... */
+    const char *on_cpu;       /* device_advise's: what is said to have the CPU */
+    bool bf16;                /* where the device can: activations and products in bf16 */
+    uint32_t ranks;           /* >= 1 */
+    uint32_t threads;         /* compute threads of all ranks together; >= 1, each rank gets at least one */
+    uint32_t batch_size;      /* sequences a micro-step, all ranks; a multiple of ranks */
+    uint32_t grad_accum;      /* micro-steps a step; >= 1 */
+    uint64_t seed;            /* of the sample order */
+    bool apart;               /* ranks keep a theta each, as several GPUs do, even where they could share memory */
+    uint64_t bucket;          /* floats that such ranks send at a time; 0: the default (worker/inner/shard.h) */
+    bool gradients;           /* replica_gradient is what will be called, not replica_train_step */
+    bool eval_only;           /* no gradients, no optimizer: replica_eval only */
     enum recompute recompute; /* of activations; the default is none */
-    uint32_t sharers;     /* workers that `atoll launch` put on these GPUs, itself one of them; 0 or 1: it is alone */
+    uint32_t sharers; /* workers that `atoll launch` put on these GPUs, itself one of them; 0 or 1: it is alone */
     struct replica_outer outer;
     void (*end)(const char *line); /* ends the process when one of several GPUs hangs for good (gpu/collective.h) */
     struct inner_opt_config opt;
@@ -59,12 +59,12 @@ struct replica_config {
 struct replica;
 
 struct step_result {
-    double loss_sum;   /* nats, over `tokens` */
-    uint64_t tokens;   /* 0: no step is over that was not reported before */
-    bool late;         /* of the step that was submitted before this one */
-    double grad_norm;  /* of the mean gradient before clipping */
-    bool skipped;      /* the gradient was not finite: parameters unchanged */
-    double compute_s;  /* wall time: of the call, or, late, from one step's end (or its begin) to the next one's */
+    double loss_sum;  /* nats, over `tokens` */
+    uint64_t tokens;  /* 0: no step is over that was not reported before */
+    bool late;        /* of the step that was submitted before this one */
+    double grad_norm; /* of the mean gradient before clipping */
+    bool skipped;     /* the gradient was not finite: parameters unchanged */
+    double compute_s; /* wall time: of the call, or, late, from one step's end (or its begin) to the next one's */
 };
 
 /* `train` may be NULL with eval_only; it and `layout` must outlive the replica. INVALID for numbers that do not fit
@@ -100,10 +100,10 @@ const struct memory_plan *replica_memory(const struct replica *replica);
 /* The same of the host's memory beside GPUs; NULL where the devices' memory is the host's. */
 const struct memory_plan *replica_host_memory(const struct replica *replica);
 
-/* One optimizer step on the samples with these global counters (worker/replica/batch.h); n = replica_step_samples, or fewer at
- * the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite is not
- * an error: the step is skipped, counted and said so in the result. The device knows that at once: a step submitted
- * behind a skipped one is what it would have been had it been known. */
+/* One optimizer step on the samples with these global counters (worker/replica/batch.h); n = replica_step_samples, or
+ * fewer at the end of the data: the gradient is still the mean over the tokens there are. A gradient that is not finite
+ * is not an error: the step is skipped, counted and said so in the result. The device knows that at once: a step
+ * submitted behind a skipped one is what it would have been had it been known. */
 enum status replica_train_step(struct replica *replica, const uint64_t *counters, size_t n, double lr,
                                struct step_result *result, struct err *err) MUST_CHECK;
 /* Wait for the step in flight, if there is one: its result. Before anybody looks at optimizer counts, and at the end of

@@ -6,10 +6,10 @@
 #include <pthread.h>
 
 #include "gpu/collective.h"
+#include "worker/inner/shard_deal.h"
 #include "worker/replica/batch.h"
 #include "worker/replica/replica.h"
 #include "worker/replica/replica_memory.h"
-#include "worker/inner/shard_deal.h"
 #include "worker/replica/shard_exchange.h"
 #include "worker/replica/step_io.h"
 
@@ -33,15 +33,15 @@ struct rank {
     struct device *dev;
     struct collective coll;
     struct model *model;
-    float *theta;                      /* [n_params], device: its own, or that of rank 0 (CPU devices share memory) */
-    float *grad;                       /* [n_params], device */
-    struct shard_exchange exchange;    /* where each rank has memory of its own */
-    int32_t *tokens, *targets;         /* [rows*seq], device */
-    float *loss;                       /* [rows*seq], device */
+    float *theta;                   /* [n_params], device: its own, or that of rank 0 (CPU devices share memory) */
+    float *grad;                    /* [n_params], device */
+    struct shard_exchange exchange; /* where each rank has memory of its own */
+    int32_t *tokens, *targets;      /* [rows*seq], device */
+    float *loss;                    /* [rows*seq], device */
     struct step_io io;
-    double *row_loss;                  /* [rows] nats of each sequence of a micro-step */
-    uint32_t *scratch;                 /* [seq+1] */
-    enum status status;                /* of the last order */
+    double *row_loss;   /* [rows] nats of each sequence of a micro-step */
+    uint32_t *scratch;  /* [seq+1] */
+    enum status status; /* of the last order */
     struct err err;
     pthread_t thread;
     bool started;
@@ -65,12 +65,12 @@ struct replica {
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
     /* Where the device's memory is not the host's, else NULL: */
-    float *host_values; /* [n_params] parameters or gradient, as the caller asked for last; not before it does where
-                         * deltas are to be made by the device */
+    float *host_values;   /* [n_params] parameters or gradient, as the caller asked for last; not before it does where
+                           * deltas are to be made by the device */
     struct flight flight; /* the one that is not read yet */
     uint64_t done_us;     /* when the last step was seen to be over */
     struct memory_plan memory, host; /* host: beside GPUs */
-    char names[DEVICE_NAME_BYTES]; /* of the devices */
+    char names[DEVICE_NAME_BYTES];   /* of the devices */
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];
     bool group_open;

@@ -76,8 +76,13 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
     struct device *dev = devices[0];
     uint32_t here = dev->host_memory ? config->ranks : 1, accum = config->eval_only ? 1 : config->grad_accum;
     size_t seq = config->model.block_size;
-    struct memory_ask ask = {.family = config->family, .model = &config->model, .dev = dev, .seq = seq, .ranks = here,
-                             .batch_size = config->batch_size, .batch_unit = config->ranks,
+    struct memory_ask ask = {.family = config->family,
+                             .model = &config->model,
+                             .dev = dev,
+                             .seq = seq,
+                             .ranks = here,
+                             .batch_size = config->batch_size,
+                             .batch_unit = config->ranks,
                              .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
                              .outer = dev->host_memory ? config->outer.host : config->outer.device};
     if (add_vectors(&ask, config, layout, here) != STATUS_OK)

@@ -1,5 +1,5 @@
-/* What one rank of a worker sends to and takes from the others (worker/inner/shard.h): gradients while backward still runs,
- * parameters while the next forward already does. One per rank, used by its thread. */
+/* What one rank of a worker sends to and takes from the others (worker/inner/shard.h): gradients while backward still
+ * runs, parameters while the next forward already does. One per rank, used by its thread. */
 #ifndef WORKER_SHARD_EXCHANGE_H
 #define WORKER_SHARD_EXCHANGE_H
 
@@ -7,19 +7,19 @@
 
 #include "common/base/status.h"
 #include "gpu/collective.h"
-#include "worker/model/model.h"
 #include "worker/inner/shard.h"
+#include "worker/model/model.h"
 
 struct shard_exchange {
     const struct shard_map *map;
     struct collective *coll;
-    float *theta, *grad;  /* [map->padded], device memory of the rank */
-    bool whole;           /* every rank wants the whole sum of this gradient, not its shard of it */
-    bool warm;            /* one gradient and one theta went around: from then on beside the computing */
-    enum status status;   /* of the first collective that was refused */
+    float *theta, *grad; /* [map->padded], device memory of the rank */
+    bool whole;          /* every rank wants the whole sum of this gradient, not its shard of it */
+    bool warm;           /* one gradient and one theta went around: from then on beside the computing */
+    enum status status;  /* of the first collective that was refused */
     uint32_t n_started;
-    uint64_t final[SHARD_BUCKETS_MAX];   /* gradients of each bucket that are said to be final */
-    bool gathering[SHARD_BUCKETS_MAX];   /* parameters of the bucket are on their way */
+    uint64_t final[SHARD_BUCKETS_MAX]; /* gradients of each bucket that are said to be final */
+    bool gathering[SHARD_BUCKETS_MAX]; /* parameters of the bucket are on their way */
 };
 
 /* theta and grad are borrowed, and so are map and coll. */

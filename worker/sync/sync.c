@@ -1,5 +1,5 @@
-/* The work: its state, and the events that change it. The connection is in worker/sync/sync_connection.c; what follows from
- * the state in worker/sync/sync_poll.c; downloads and uploads of objects, which are offsets and deadlines, in
+/* The work: its state, and the events that change it. The connection is in worker/sync/sync_connection.c; what follows
+ * from the state in worker/sync/sync_poll.c; downloads and uploads of objects, which are offsets and deadlines, in
  * worker/sync/sync_flow.c; evaluations in worker/sync/sync_eval.c. */
 #include "worker/sync/sync.h"
 

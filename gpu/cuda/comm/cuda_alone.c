@@ -1,13 +1,13 @@
 /* gpu/collective.h for a worker's only GPU: nothing to sum and nobody to wait for, but a GPU that never answers is
- * named, and the worker ends (gpu/cuda/comm/cuda_watchdog.h). Waits of the host stay calls that block, so it is the last resort
- * that ends it then. */
+ * named, and the worker ends (gpu/cuda/comm/cuda_watchdog.h). Waits of the host stay calls that block, so it is the
+ * last resort that ends it then. */
 #include "gpu/collective.h"
 
 #include <stdatomic.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/comm/cuda_watchdog.h"
+#include "gpu/cuda/cuda_impl.h"
 
 struct cuda_alone {
     struct cuda_watchdog *watchdog;
@@ -119,8 +119,8 @@ enum status cuda_alone_open(struct device *dev, void (*end)(const char *line), s
     struct cuda_alone *alone = mem_alloc(1, sizeof *alone);
     if (!alone) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     alone->rt = cuda_of(dev)->rt;
-    const struct cuda_watch watch = {.ctx = alone, .busy = alone_busy, .moves = alone_moves, .blame = alone_blame,
-                                     .end = end};
+    const struct cuda_watch watch = {
+        .ctx = alone, .busy = alone_busy, .moves = alone_moves, .blame = alone_blame, .end = end};
     enum status status = cuda_watchdog_start(&watch, &alone->watchdog, err);
     if (status != STATUS_OK) {
         mem_free(alone);

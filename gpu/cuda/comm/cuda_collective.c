@@ -6,8 +6,8 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/comm/cuda_comm.h"
-#include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/comm/cuda_watchdog.h"
+#include "gpu/cuda/cuda_impl.h"
 
 /* Of the calls that do not run beside the device. */
 enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };
@@ -128,17 +128,25 @@ static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
     }
     const char *name = cuda_rt_name(missed->rt);
     if (!atomic_load(&group->joined))
-        err_set(why, STATUS_IO, "NCCL: the %d GPUs of this worker do not join each other, without an answer for %u s "
-                "(ATOLL_GPU_TIMEOUT): see NCCL_DEBUG=INFO, or start a worker for each", group->n_ranks, seconds);
+        err_set(why, STATUS_IO,
+                "NCCL: the %d GPUs of this worker do not join each other, without an answer for %u s "
+                "(ATOLL_GPU_TIMEOUT): see NCCL_DEBUG=INFO, or start a worker for each",
+                group->n_ranks, seconds);
     else if (least < most)
-        err_set(why, STATUS_IO, "%s: does not come to collective %lu, where others wait for it; no GPU of this worker "
-                "got on for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it", name, least, seconds);
+        err_set(why, STATUS_IO,
+                "%s: does not come to collective %lu, where others wait for it; no GPU of this worker "
+                "got on for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
+                name, least, seconds);
     else if (busy < group->n_ranks)
-        err_set(why, STATUS_IO, "%s: does not end what others have ended; no GPU of this worker got on for %u s "
-                "(ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it", name, seconds);
+        err_set(why, STATUS_IO,
+                "%s: does not end what others have ended; no GPU of this worker got on for %u s "
+                "(ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
+                name, seconds);
     else
-        err_set(why, STATUS_IO, "%s and the other GPUs of this worker: none got on for %u s (ATOLL_GPU_TIMEOUT), all "
-                "have come to collective %lu: NCCL_DEBUG=INFO may say why", name, seconds, least - (least > 0));
+        err_set(why, STATUS_IO,
+                "%s and the other GPUs of this worker: none got on for %u s (ATOLL_GPU_TIMEOUT), all "
+                "have come to collective %lu: NCCL_DEBUG=INFO may say why",
+                name, seconds, least - (least > 0));
 }
 
 static void group_abort(void *ctx)
@@ -252,8 +260,10 @@ static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why
     int closed = atomic_load(&group->closed), last = group->n_ranks - 1;
     (void)ask;
     struct cuda_rt *rt = group->members[closed < last ? closed : last].rt;
-    err_set(why, STATUS_IO, "%s: communication with the other GPUs of this worker, which is over, does not close, "
-            "without an answer for %u s (ATOLL_GPU_TIMEOUT)", cuda_rt_name(rt), seconds);
+    err_set(why, STATUS_IO,
+            "%s: communication with the other GPUs of this worker, which is over, does not close, "
+            "without an answer for %u s (ATOLL_GPU_TIMEOUT)",
+            cuda_rt_name(rt), seconds);
 }
 
 /* With a watchdog of its own, as a GPU that hangs may keep this for ever, too; after a failure the last resort of the
@@ -316,8 +326,13 @@ static enum status member_fill(struct cuda_rank *m, struct err *err)
 
 static enum status group_fill(struct cuda_group *group, struct err *err)
 {
-    const struct cuda_watch watch = {.ctx = group, .busy = group_busy, .moves = group_moves, .failed = group_failed,
-                                     .blame = group_blame, .abort = group_abort, .end = group->end};
+    const struct cuda_watch watch = {.ctx = group,
+                                     .busy = group_busy,
+                                     .moves = group_moves,
+                                     .failed = group_failed,
+                                     .blame = group_blame,
+                                     .abort = group_abort,
+                                     .end = group->end};
     struct cuda_rt *ranks[COLLECTIVE_RANKS_MAX];
     struct err why = {0};
     for (int r = 0; r < group->n_ranks; r++) ranks[r] = group->members[r].rt;
@@ -345,8 +360,8 @@ enum status cuda_collective_open(struct device *const *devices, int n_ranks, voi
     for (int r = 0; r < n_ranks; r++) {
         group->members[r].cuda = cuda_of(devices[r]);
         group->members[r].rt = cuda_of(devices[r])->rt;
-        out[r] = (struct collective){.ops = &cuda_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r],
-                                     .group = group};
+        out[r] = (struct collective){
+            .ops = &cuda_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r], .group = group};
     }
     enum status status = group_fill(group, err);
     if (status != STATUS_OK) group_free(group);

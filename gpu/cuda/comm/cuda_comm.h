@@ -1,5 +1,5 @@
-/* Communication between the GPUs of one worker: gpu/cuda/comm/cuda_nccl.c does it with NCCL, tests/cuda/emulator/emulate_comm.c on the
- * CPU; gpu/cuda/comm/cuda_nccl_none.c says that a build has none.
+/* Communication between the GPUs of one worker: gpu/cuda/comm/cuda_nccl.c does it with NCCL,
+ * tests/cuda/emulator/emulate_comm.c on the CPU; gpu/cuda/comm/cuda_nccl_none.c says that a build has none.
  *
  * Every rank is a thread with a runtime and a communicator of its own; all make the same calls in the same order. Calls
  * are asynchronous, on the runtime's CUDA_COMM queue, and in place; errors stick to the runtime. What a GPU waits for

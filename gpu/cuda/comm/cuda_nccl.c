@@ -1,5 +1,5 @@
-/* gpu/cuda/comm/cuda_comm.h with NCCL, opened when several GPUs are asked for: programs start without it. Communicators do not
- * block (blocking = 0), so a call can be given up while it waits for a rank that is gone.
+/* gpu/cuda/comm/cuda_comm.h with NCCL, opened when several GPUs are asked for: programs start without it. Communicators
+ * do not block (blocking = 0), so a call can be given up while it waits for a rank that is gone.
  *
  * About ncclCommAbort: it sets a flag that the kernels of one communicator read, so every communicator needs one.
  * Another thread than the rank's may call it (well since 2.19.1, NVIDIA/nccl issue 992). In one process nothing is
@@ -82,8 +82,10 @@ static enum status load_functions(void *object, struct nccl *f, struct err *err)
     _Static_assert(sizeof names / sizeof *names == sizeof *f / sizeof *slots, "a name for every function");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(slots[i] = dlsym(object, names[i])))
-            return err_set(err, STATUS_UNSUPPORTED, "NCCL: libnccl.so.2 has no %s: install NCCL 2.19 or newer, or "
-                           "start a worker for each GPU", names[i]);
+            return err_set(err, STATUS_UNSUPPORTED,
+                           "NCCL: libnccl.so.2 has no %s: install NCCL 2.19 or newer, or "
+                           "start a worker for each GPU",
+                           names[i]);
     return STATUS_OK;
 }
 
@@ -95,15 +97,17 @@ static enum status load(struct nccl *f, struct err *err)
     void *object = dlopen(path && *path ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!object) {
         const char *why = dlerror();
-        return err_set(err, STATUS_UNSUPPORTED, "NCCL: several GPUs in one worker need libnccl.so.2, which cannot be "
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "NCCL: several GPUs in one worker need libnccl.so.2, which cannot be "
                        "loaded (%.200s): install NCCL, see LD_LIBRARY_PATH, or start a worker for each GPU",
                        why ? why : "unknown");
     }
     TRY(load_functions(object, f, err));
     if (f->GetVersion(&version) != ncclSuccess || version < VERSION_MIN)
-        return err_set(err, STATUS_UNSUPPORTED, "NCCL: libnccl.so.2 is version %d.%d, several GPUs in one worker need "
-                       "2.19 or newer: update it, or start a worker for each GPU", version / 10000,
-                       version % 10000 / 100);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "NCCL: libnccl.so.2 is version %d.%d, several GPUs in one worker need "
+                       "2.19 or newer: update it, or start a worker for each GPU",
+                       version / 10000, version % 10000 / 100);
     return STATUS_OK;
 }
 
@@ -146,8 +150,10 @@ static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result)
 {
     for (int n = 0; result == ncclInProgress && (result = ask(c)) == ncclInProgress; n += n < EAGER_POLLS) {
         if (cuda_rt_stopped(c->rt)) return ncclRemoteError;
-        if (n < EAGER_POLLS) sched_yield();
-        else pause_briefly();
+        if (n < EAGER_POLLS)
+            sched_yield();
+        else
+            pause_briefly();
     }
     return result;
 }
@@ -181,12 +187,13 @@ static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_com
 {
     for (int r = 0; r < n; r++) set_inside(out[r], true); /* an abort waits for this thread, too */
     ncclResult_t result = start_all(ranks, n, out);
-    for (int r = 0; r < n && result == ncclSuccess; r++)
-        result = settle(out[r], ncclInProgress);
+    for (int r = 0; r < n && result == ncclSuccess; r++) result = settle(out[r], ncclInProgress);
     for (int r = n; r-- > 0;) set_inside(out[r], false); /* the last one first: it is freed when the others are out */
     if (result == ncclSuccess) return STATUS_OK;
-    return err_set(err, STATUS_IO, "NCCL: the %d GPUs of this worker cannot be joined: %s; see NCCL_DEBUG=INFO, or "
-                   "start a worker for each", n, library.f.GetErrorString(result));
+    return err_set(err, STATUS_IO,
+                   "NCCL: the %d GPUs of this worker cannot be joined: %s; see NCCL_DEBUG=INFO, or "
+                   "start a worker for each",
+                   n, library.f.GetErrorString(result));
 }
 
 enum status cuda_comm_check(struct err *err)

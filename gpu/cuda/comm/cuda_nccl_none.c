@@ -3,7 +3,8 @@
 
 enum status cuda_comm_check(struct err *err)
 {
-    return err_set(err, STATUS_UNSUPPORTED, "NCCL: this build has none (nccl.h was not found): install NCCL and build "
+    return err_set(err, STATUS_UNSUPPORTED,
+                   "NCCL: this build has none (nccl.h was not found): install NCCL and build "
                    "again, or start a worker for each GPU");
 }
 

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "common/os/environment.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
+#include "common/os/environment.h"
 
 enum { LOOKS = 10 /* a second */, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
 
@@ -21,8 +21,8 @@ struct cuda_watchdog {
     atomic_bool failed; /* `why` is whole then */
     struct err why, answer;
     bool answered, aborted, closing;
-    int helpers;        /* threads that may block */
-    bool left, ended;   /* stop is over, the thread that looks is */
+    int helpers;      /* threads that may block */
+    bool left, ended; /* stop is over, the thread that looks is */
 };
 
 /* --- waiting, the lock held --------------------------------------------------------------------------------------- */

@@ -26,7 +26,7 @@ struct cuda_watch {
     bool (*failed)(void *ctx, struct err *why);
     /* Who is missed after so many seconds without a move: a line. Only with `ask` it asks the GPUs, and may block. */
     void (*blame)(void *ctx, unsigned seconds, bool ask, struct err *why);
-    void (*abort)(void *ctx); /* once, after the first failure; may block; NULL: there is nothing to abort */
+    void (*abort)(void *ctx);      /* once, after the first failure; may block; NULL: there is nothing to abort */
     void (*end)(const char *line); /* does not return; NULL: there is no last resort */
 };
 

@@ -14,8 +14,13 @@ struct writer {
 static struct writer begin(struct attn_graph *graph, const struct attn_graph_shape *s)
 {
     *graph = (struct attn_graph){.n_ops = 0};
-    return (struct writer){.graph = graph, .shape = s, .b = (int64_t)s->batch, .h = (int64_t)s->heads,
-                           .g = (int64_t)s->kv_heads, .t = (int64_t)s->seq, .d = (int64_t)s->head_dim,
+    return (struct writer){.graph = graph,
+                           .shape = s,
+                           .b = (int64_t)s->batch,
+                           .h = (int64_t)s->heads,
+                           .g = (int64_t)s->kv_heads,
+                           .t = (int64_t)s->seq,
+                           .d = (int64_t)s->head_dim,
                            .row = (int64_t)((s->heads + 2 * s->kv_heads) * s->head_dim)};
 }
 
@@ -30,8 +35,8 @@ static int put(struct writer *w, struct attn_graph_tensor tensor)
 static int dense(struct writer *w, enum attn_graph_role role, enum attn_graph_type type, int64_t heads, int64_t m,
                  int64_t n)
 {
-    return put(w, (struct attn_graph_tensor){.type = type, .role = role, .dim = {w->b, heads, m, n},
-                                             .stride = {heads * m * n, m * n, n, 1}});
+    return put(w, (struct attn_graph_tensor){
+                      .type = type, .role = role, .dim = {w->b, heads, m, n}, .stride = {heads * m * n, m * n, n, 1}});
 }
 
 /* The same, an intermediate result of the operation that follows. */
@@ -43,8 +48,8 @@ static int inside(struct writer *w, enum attn_graph_type type, int64_t m, int64_
 /* An activation [B,heads,T,hd] in rows of `row` elements, or its view [B,heads,hd,T]. */
 static int rows(struct writer *w, enum attn_graph_role role, int64_t heads, int64_t row, bool turned)
 {
-    struct attn_graph_tensor t = {.type = w->shape->type, .role = role, .dim = {w->b, heads, w->t, w->d},
-                                  .stride = {w->t * row, w->d, row, 1}};
+    struct attn_graph_tensor t = {
+        .type = w->shape->type, .role = role, .dim = {w->b, heads, w->t, w->d}, .stride = {w->t * row, w->d, row, 1}};
     if (turned) {
         t.dim[2] = w->d;
         t.dim[3] = w->t;
@@ -56,8 +61,8 @@ static int rows(struct writer *w, enum attn_graph_role role, int64_t heads, int6
 
 static int value(struct writer *w, float x)
 {
-    return put(w, (struct attn_graph_tensor){.type = ATTN_F32, .role = ATTN_VALUE, .value = x, .dim = {1, 1, 1, 1},
-                                             .stride = {1, 1, 1, 1}});
+    return put(w, (struct attn_graph_tensor){
+                      .type = ATTN_F32, .role = ATTN_VALUE, .value = x, .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}});
 }
 
 /* Returns y. */
@@ -108,7 +113,9 @@ void attn_graph_forward(struct attn_graph *graph, const struct attn_graph_shape 
 /* out[B,G,T,hd] = x^T y with x [B,H,T,T] in fp32 or bf16 and y [B,H,T,hd]; heads of one group are summed. */
 static void turned_product(struct writer *w, int x, int y, enum attn_graph_role role)
 {
-    struct attn_graph_tensor t = {.type = w->shape->type, .role = ATTN_INSIDE, .dim = {w->b, w->h, w->t, w->t},
+    struct attn_graph_tensor t = {.type = w->shape->type,
+                                  .role = ATTN_INSIDE,
+                                  .dim = {w->b, w->h, w->t, w->t},
                                   .stride = {w->h * w->t * w->t, w->t * w->t, 1, w->t}};
     int turned = op(w, ATTN_TURN, x, -1, put(w, t)), out = rows(w, role, w->g, w->row, false);
     if (w->h == w->g) {
@@ -145,8 +152,8 @@ void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape
     ds = op(&w, ATTN_MUL, ds, scale, inside(&w, shape->type, t, t));
     turned_product(&w, ds, q, ATTN_DK);
 
-    struct attn_graph_tensor straight = {.type = shape->type, .role = ATTN_INSIDE, .dim = {w.b, w.g, t, w.d},
-                                         .stride = {t * w.row, w.d, w.row, 1}};
+    struct attn_graph_tensor straight = {
+        .type = shape->type, .role = ATTN_INSIDE, .dim = {w.b, w.g, t, w.d}, .stride = {t * w.row, w.d, w.row, 1}};
     int keys = op(&w, ATTN_TURN, k, -1, put(&w, straight)), dq = rows(&w, ATTN_DQ, w.h, w.row, false);
     if (shape->exact) {
         op(&w, ATTN_MATMUL, ds, keys, dq);

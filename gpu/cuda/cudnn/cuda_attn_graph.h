@@ -1,6 +1,6 @@
 /* Causal self-attention written out as a graph of small operations, for a library that fuses such graphs into one
- * kernel (cuDNN). This is only the description: gpu/cuda/cudnn/cuda_cudnn_plan.c turns it into the library's descriptors,
- * tests/cuda/emulator/graph_run.c executes it on the CPU.
+ * kernel (cuDNN). This is only the description: gpu/cuda/cudnn/cuda_cudnn_plan.c turns it into the library's
+ * descriptors, tests/cuda/emulator/graph_run.c executes it on the CPU.
  *
  * All tensors have four dimensions with strides in elements. Forward is softmax(scale q k^T) v with the log-sum-exp of
  * each row kept; backward takes the probabilities back from it (Dao et al., arXiv 2205.14135):

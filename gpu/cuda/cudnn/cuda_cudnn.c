@@ -58,8 +58,10 @@ enum status cuda_cudnn_open(struct cuda_rt *rt, bool exact, size_t scratch_max, 
     *dnn = (struct cuda_cudnn){.rt = rt, .exact = exact, .scratch_max = scratch_max ? scratch_max : SCRATCH_MAX};
     dnn->alone_max = scratch_max ? scratch_max : alone_room(rt);
     enum status status = cudnn_rt_open(rt, &dnn->dnn, name, name_size, err);
-    if (status == STATUS_OK) *out = dnn;
-    else mem_free(dnn);
+    if (status == STATUS_OK)
+        *out = dnn;
+    else
+        mem_free(dnn);
     return status;
 }
 
@@ -83,7 +85,7 @@ static size_t guess(const struct attn_graph_shape *s, bool inference, size_t bat
     struct attn_graph_shape part = *s;
     part.batch = batch;
     size_t rows = batch * s->heads * s->seq, floats = aligned(rows * sizeof(float)); /* lse, or dot */
-    if (inference) return floats + ALIGN; /* forward's workspace is less */
+    if (inference) return floats + ALIGN;                                            /* forward's workspace is less */
     if (!s->exact) floats += aligned(rows * s->head_dim * sizeof(float));
     return floats + aligned(attn_graph_workspace(&part));
 }
@@ -107,9 +109,14 @@ static size_t parts_from(const struct cuda_cudnn *dnn, const struct attn_graph_s
 
 static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const struct attn_shape *s)
 {
-    return (struct attn_graph_shape){.batch = s->batch, .heads = s->heads, .seq = s->seq, .head_dim = s->head_dim,
-                                     .kv_heads = s->kv_heads ? s->kv_heads : s->heads, .exact = dnn->exact,
-                                     .capability = cuda_rt_capability(dnn->rt), .type = ATTN_BF16};
+    return (struct attn_graph_shape){.batch = s->batch,
+                                     .heads = s->heads,
+                                     .seq = s->seq,
+                                     .head_dim = s->head_dim,
+                                     .kv_heads = s->kv_heads ? s->kv_heads : s->heads,
+                                     .exact = dnn->exact,
+                                     .capability = cuda_rt_capability(dnn->rt),
+                                     .type = ATTN_BF16};
 }
 
 static bool takes_heads(const struct attn_shape *s)
@@ -187,8 +194,10 @@ enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_sha
         if (!p->scratch)
             status = err_set(err, STATUS_NOMEM, "the GPU has no %zu bytes left for attention", p->scratch_bytes);
     }
-    if (status == STATUS_OK) *out = p;
-    else cuda_cudnn_attn_free(p);
+    if (status == STATUS_OK)
+        *out = p;
+    else
+        cuda_cudnn_attn_free(p);
     return status;
 }
 
@@ -247,8 +256,8 @@ void cuda_cudnn_attn_bwd(struct cuda_cudnn_attn *p, const void *qkv, const void 
     for (size_t part = 0; part < p->parts; part++) {
         void *memory[ATTN_ROLES] = {NULL};
         for (int i = 0; i < 6; i++)
-            memory[roles[i]] = of_part(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]),
-                                       ACT_BYTES);
+            memory[roles[i]] =
+                of_part(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
         memory[ATTN_O] = of_part(p, o, part, c, 0, ACT_BYTES);
         memory[ATTN_DO] = of_part(p, d_o, part, c, 0, ACT_BYTES);
         memory[ATTN_LSE] = of_part(p, lse, part, p->each.heads, 0, sizeof(float));

@@ -1,5 +1,5 @@
-/* Attention of bf16 activations through cuDNN (gpu/cuda/cudnn/cuda_attn_graph.h says what is computed): plans, scratch memory, and
- * the batch cut into parts where scratch would be too large. */
+/* Attention of bf16 activations through cuDNN (gpu/cuda/cudnn/cuda_attn_graph.h says what is computed): plans, scratch
+ * memory, and the batch cut into parts where scratch would be too large. */
 #ifndef GPU_CUDA_CUDNN_H
 #define GPU_CUDA_CUDNN_H
 

@@ -13,15 +13,17 @@ static enum status load(struct cudnn_lib *lib, const char *path, struct err *err
     lib->object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib->object) {
         const char *why = dlerror();
-        return err_set(err, STATUS_UNSUPPORTED, "cuDNN cannot be loaded (%.200s): install cuDNN 9, or name its file in "
-                       "ATOLL_CUDNN_LIBRARY", why ? why : path);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "cuDNN cannot be loaded (%.200s): install cuDNN 9, or name its file in "
+                       "ATOLL_CUDNN_LIBRARY",
+                       why ? why : path);
     }
     /* A pointer to an object becomes one to a function: memcpy, as C has no cast for that. */
 #define CUDNN_LIB_FIND(symbol, member)                                                                                 \
     {                                                                                                                  \
         void *found_ = dlsym(lib->object, #symbol);                                                                    \
-        if (!found_) return err_set(err, STATUS_UNSUPPORTED, "%s has no " #symbol ": cuDNN 9.6 or newer is needed",    \
-                                    path);                                                                             \
+        if (!found_)                                                                                                   \
+            return err_set(err, STATUS_UNSUPPORTED, "%s has no " #symbol ": cuDNN 9.6 or newer is needed", path);      \
         memcpy(&lib->member, &found_, sizeof found_);                                                                  \
     }
     CUDNN_LIB_CALLS(CUDNN_LIB_FIND)

@@ -146,11 +146,11 @@ static desc turn(struct cudnn_plan *p, desc x, desc y)
 static desc pointwise(struct cudnn_plan *p, const struct attn_graph_op *op, desc x, desc b, desc t, desc y)
 {
     static const cudnnPointwiseMode_t modes[] = {
-        [ATTN_MUL] = CUDNN_POINTWISE_MUL,          [ATTN_ADD] = CUDNN_POINTWISE_ADD,
-        [ATTN_SUB] = CUDNN_POINTWISE_SUB,          [ATTN_DIV] = CUDNN_POINTWISE_DIV,
-        [ATTN_EXP] = CUDNN_POINTWISE_EXP,          [ATTN_LOG] = CUDNN_POINTWISE_LOG,
-        [ATTN_COPY] = CUDNN_POINTWISE_IDENTITY,    [ATTN_INDEX] = CUDNN_POINTWISE_GEN_INDEX,
-        [ATTN_GE] = CUDNN_POINTWISE_CMP_GE,        [ATTN_SELECT] = CUDNN_POINTWISE_BINARY_SELECT};
+        [ATTN_MUL] = CUDNN_POINTWISE_MUL,       [ATTN_ADD] = CUDNN_POINTWISE_ADD,
+        [ATTN_SUB] = CUDNN_POINTWISE_SUB,       [ATTN_DIV] = CUDNN_POINTWISE_DIV,
+        [ATTN_EXP] = CUDNN_POINTWISE_EXP,       [ATTN_LOG] = CUDNN_POINTWISE_LOG,
+        [ATTN_COPY] = CUDNN_POINTWISE_IDENTITY, [ATTN_INDEX] = CUDNN_POINTWISE_GEN_INDEX,
+        [ATTN_GE] = CUDNN_POINTWISE_CMP_GE,     [ATTN_SELECT] = CUDNN_POINTWISE_BINARY_SELECT};
     cudnnDataType_t precision = op->kind == ATTN_GE      ? CUDNN_DATA_BOOLEAN
                                 : op->kind == ATTN_INDEX ? CUDNN_DATA_INT32
                                                          : CUDNN_DATA_FLOAT;
@@ -192,8 +192,7 @@ static void ask(struct cudnn_plan *p)
     for (int i = 0; i < p->graph.n_ops; i++) p->ops[i] = operation(p, &p->graph.ops[i]);
     desc graph = make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(p, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, p->graph.n_ops, p->ops);
-    if (p->target.handle)
-        set(p, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->target.handle);
+    if (p->target.handle) set(p, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &p->target.handle);
     desc heuristics = make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_desc(p, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, finish(p, graph));
     set(p, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -252,7 +251,8 @@ static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max
     if (status == CUDNN_STATUS_SUCCESS)
         status = lib->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes);
     enum status result = STATUS_OK;
-    if (status != CUDNN_STATUS_SUCCESS) result = refused(lib, status, "an engine cannot be compiled", err);
+    if (status != CUDNN_STATUS_SUCCESS)
+        result = refused(lib, status, "an engine cannot be compiled", err);
     else if (bytes < 0 || (size_t)bytes > workspace_max)
         result = err_set(err, STATUS_LIMIT, "cuDNN wants %lld bytes of workspace, at most %zu are allowed",
                          (long long)bytes, workspace_max);
@@ -267,8 +267,8 @@ static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max
 }
 
 enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_target *target,
-                              const struct attn_graph *graph, size_t workspace_max, bool exact,
-                              struct cudnn_plan **out, struct err *err)
+                              const struct attn_graph *graph, size_t workspace_max, bool exact, struct cudnn_plan **out,
+                              struct err *err)
 {
     struct cudnn_plan *p = mem_alloc(1, sizeof *p);
     if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of cuDNN's");
@@ -277,15 +277,19 @@ enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_ta
     p->graph = *graph;
     ask(p);
     enum status status = STATUS_UNSUPPORTED;
-    if (p->status != CUDNN_STATUS_SUCCESS) status = refused(lib, p->status, "the graph was not accepted", err);
-    else if (p->facts.engines < 1) status = refused(lib, p->status, "no engine for this shape", err);
+    if (p->status != CUDNN_STATUS_SUCCESS)
+        status = refused(lib, p->status, "the graph was not accepted", err);
+    else if (p->facts.engines < 1)
+        status = refused(lib, p->status, "no engine for this shape", err);
     bool large = false;
     for (int i = 0; i < p->facts.engines && status != STATUS_OK && p->status == CUDNN_STATUS_SUCCESS; i++) {
         status = compile(p, i, workspace_max, exact, err);
         large = large || status == STATUS_LIMIT;
     }
-    if (status == STATUS_OK) *out = p;
-    else cudnn_plan_free(p);
+    if (status == STATUS_OK)
+        *out = p;
+    else
+        cudnn_plan_free(p);
     return status != STATUS_OK && large ? STATUS_LIMIT : status;
 }
 

@@ -1,5 +1,5 @@
-/* A graph of operations (gpu/cuda/cudnn/cuda_attn_graph.h) compiled by cuDNN into a kernel, for a device or for a description of
- * one. Empty in builds without cuDNN's headers. */
+/* A graph of operations (gpu/cuda/cudnn/cuda_attn_graph.h) compiled by cuDNN into a kernel, for a device or for a
+ * description of one. Empty in builds without cuDNN's headers. */
 #ifndef GPU_CUDA_CUDNN_PLAN_H
 #define GPU_CUDA_CUDNN_PLAN_H
 
@@ -25,8 +25,8 @@ enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudn
  * `workspace_max` bytes, or sums in any order where `exact` is asked for. Costs half a second to a second for each.
  * UNSUPPORTED with one line when there is none, LIMIT when there is one with more workspace; NOMEM. */
 enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_target *target,
-                              const struct attn_graph *graph, size_t workspace_max, bool exact,
-                              struct cudnn_plan **out, struct err *err) MUST_CHECK;
+                              const struct attn_graph *graph, size_t workspace_max, bool exact, struct cudnn_plan **out,
+                              struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void cudnn_plan_free(struct cudnn_plan *plan);
 

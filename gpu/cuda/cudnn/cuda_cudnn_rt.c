@@ -21,8 +21,10 @@ struct cudnn_kernel {
 static enum status check_version(size_t number, struct err *err)
 {
     if (number != 91000 && number != 91001) return STATUS_OK;
-    return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu.%zu is known to be wrong in attention: 9.10.2 or newer is "
-                   "not", number / 10000, number / 100 % 100, number % 100);
+    return err_set(err, STATUS_UNSUPPORTED,
+                   "cuDNN %zu.%zu.%zu is known to be wrong in attention: 9.10.2 or newer is "
+                   "not",
+                   number / 10000, number / 100 % 100, number % 100);
 }
 
 enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name, size_t name_size, struct err *err)
@@ -75,8 +77,10 @@ enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *grap
                              struct cudnn_kernel **out, size_t *workspace, struct err *err)
 {
     if (known_wrong(&dnn->lib, graph))
-        return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu is wrong where the sequence length is no multiple of "
-                       "128: 9.16 or newer is not", dnn->lib.number / 10000, dnn->lib.number / 100 % 100);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "cuDNN %zu.%zu is wrong where the sequence length is no multiple of "
+                       "128: 9.16 or newer is not",
+                       dnn->lib.number / 10000, dnn->lib.number / 100 % 100);
     struct cudnn_kernel *kernel = mem_alloc(1, sizeof *kernel);
     if (!kernel) return err_set(err, STATUS_NOMEM, "no memory for a kernel of cuDNN's");
     struct cudnn_target target = {.handle = dnn->handle};

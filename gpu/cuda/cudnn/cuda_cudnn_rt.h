@@ -1,5 +1,5 @@
-/* What attention needs of cuDNN. gpu/cuda/cudnn/cuda_cudnn_rt.c has it from the library, tests/cuda/emulator/emulate_cudnn.c executes the
- * graphs on the CPU; everything above is the same code. */
+/* What attention needs of cuDNN. gpu/cuda/cudnn/cuda_cudnn_rt.c has it from the library,
+ * tests/cuda/emulator/emulate_cudnn.c executes the graphs on the CPU; everything above is the same code. */
 #ifndef GPU_CUDA_CUDNN_RT_H
 #define GPU_CUDA_CUDNN_RT_H
 

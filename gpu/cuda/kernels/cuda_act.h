@@ -107,8 +107,10 @@ DEVICE void act_store(void *p, size_t i, const int bf16, const int width, const 
     if (width == WIDE) cuda_emulated_wide((const char *)p + i * (bf16 ? sizeof(uint16_t) : sizeof(float)));
 #endif
     for (int k = 0; k < width; k++) {
-        if (bf16) ((uint16_t *)p)[i + k] = bf16_of(in[k]);
-        else ((float *)p)[i + k] = in[k];
+        if (bf16)
+            ((uint16_t *)p)[i + k] = bf16_of(in[k]);
+        else
+            ((float *)p)[i + k] = in[k];
     }
 }
 
@@ -116,8 +118,10 @@ DEVICE void act_store(void *p, size_t i, const int bf16, const int width, const 
  * for 4 bytes of it, WIDE times over. */
 DEVICE void weights_load(const float *w, size_t i, const int width, float *out)
 {
-    if (width == WIDE && (uintptr_t)w % 16 == 0) act_load(w, i, 0, WIDE, out);
-    else UNROLL for (int k = 0; k < width; k++) out[k] = w[i + k];
+    if (width == WIDE && (uintptr_t)w % 16 == 0)
+        act_load(w, i, 0, WIDE, out);
+    else
+        UNROLL for (int k = 0; k < width; k++) out[k] = w[i + k];
 }
 
 /* 2^x to two units in the last place; 0 where that is below 2^-126. */

@@ -16,24 +16,24 @@ extern "C" {
 #endif
 
 enum {
-    CUDA_BLOCK = 256,        /* threads of an elementwise block */
-    CUDA_WIDE = 8,           /* numbers that a thread loads at a time: 16 bytes of bf16 */
+    CUDA_BLOCK = 256,          /* threads of an elementwise block */
+    CUDA_WIDE = 8,             /* numbers that a thread loads at a time: 16 bytes of bf16 */
     CUDA_COLUMN_THREADS = 128, /* of a block that sums columns over rows */
-    CUDA_BOTH_THREADS = 256, /* of a block of cuda_norm_both; of the short one half */
-    CUDA_BOTH_WIDE = 2,      /* wide loads of a row that each of them has at most */
-    CUDA_COLUMN_GROUPS = 16, /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
-    CUDA_EMBED_ROWS = 8192, /* cuda_embed_sort compares each of so many tokens, at most, with all of them */
-    CUDA_ADAMW_EACH = 4,     /* elements of a thread of cuda_adamw */
-    CUDA_XENT_THREADS = 512, /* of a block of the classifier */
-    CUDA_ROW_WARPS = 8,      /* rows that a block of the row kernels takes, one warp each */
-    CUDA_GRID_Y_MAX = 65535, /* of any grid; in those of attention: heads of all sequences */
-    CUDA_SEGMENTS = 1024,    /* a reduction to a scalar is cut into so many at most, by its length alone */
-    CUDA_ATTN_ROWS = 8,      /* queries (or keys, backward) that a block of attention takes, one warp each */
-    CUDA_ATTN_HEAD_MAX = 128, /* columns of a head that fit its shared memory */
-    CUDA_ATTN_TILE = 128,    /* the same of attention on tensor cores, and the threads of such a block */
-    CUDA_CHUNK_THREADS = 128, /* of the block that takes one chunk of top-k */
-    CUDA_CHUNK_MAX = 4096,    /* values of a chunk: 32 in the registers of each thread */
-    CUDA_CHOSEN_MAX = 1024    /* of them sent: their magnitudes lie in shared memory */
+    CUDA_BOTH_THREADS = 256,   /* of a block of cuda_norm_both; of the short one half */
+    CUDA_BOTH_WIDE = 2,        /* wide loads of a row that each of them has at most */
+    CUDA_COLUMN_GROUPS = 16,   /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
+    CUDA_EMBED_ROWS = 8192,    /* cuda_embed_sort compares each of so many tokens, at most, with all of them */
+    CUDA_ADAMW_EACH = 4,       /* elements of a thread of cuda_adamw */
+    CUDA_XENT_THREADS = 512,   /* of a block of the classifier */
+    CUDA_ROW_WARPS = 8,        /* rows that a block of the row kernels takes, one warp each */
+    CUDA_GRID_Y_MAX = 65535,   /* of any grid; in those of attention: heads of all sequences */
+    CUDA_SEGMENTS = 1024,      /* a reduction to a scalar is cut into so many at most, by its length alone */
+    CUDA_ATTN_ROWS = 8,        /* queries (or keys, backward) that a block of attention takes, one warp each */
+    CUDA_ATTN_HEAD_MAX = 128,  /* columns of a head that fit its shared memory */
+    CUDA_ATTN_TILE = 128,      /* the same of attention on tensor cores, and the threads of such a block */
+    CUDA_CHUNK_THREADS = 128,  /* of the block that takes one chunk of top-k */
+    CUDA_CHUNK_MAX = 4096,     /* values of a chunk: 32 in the registers of each thread */
+    CUDA_CHOSEN_MAX = 1024     /* of them sent: their magnitudes lie in shared memory */
 };
 
 /* A line of the list that cuda_rt.c loads when a GPU is opened, a section of the plugin. bytes: of shared memory, that
@@ -186,7 +186,7 @@ void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /*
 
 struct cuda_reduce_args {
     size_t n, segment, segments; /* segment: floats of one; a block takes it in whole rounds */
-    int square, wide;  /* wide: x begins at 16 bytes */
+    int square, wide;            /* wide: x begins at 16 bytes */
     const float *x;
     double *sums; /* [CUDA_SEGMENTS] */
     float *out;
@@ -254,18 +254,18 @@ struct cuda_muon_args {
     float *theta;
     void *momentum;
     const struct step_count *count; /* not NULL: the momentum is bf16 */
-    void *x; /* [batch][rows * cols] */
-    int bf16; /* x is bf16 */
+    void *x;                        /* [batch][rows * cols] */
+    int bf16;                       /* x is bf16 */
 };
 void cuda_muon_mix(const struct cuda_grid *grid, const struct cuda_muon_args *a);
 void cuda_muon_move(const struct cuda_grid *grid, const struct cuda_muon_args *a);
 
 struct cuda_muon_poly_args {
     size_t side;
-    int first;      /* G is of a matrix that is not divided by its norm yet */
-    int bf16;       /* factors are bf16 */
-    float *gram;    /* [batch][side * side], as the three that follow */
-    void *factor;   /* G as a factor: gram itself where factors are fp32 */
+    int first;    /* G is of a matrix that is not divided by its norm yet */
+    int bf16;     /* factors are bf16 */
+    float *gram;  /* [batch][side * side], as the three that follow */
+    void *factor; /* G as a factor: gram itself where factors are fp32 */
     void *poly, *mult;
     float *inverse; /* [batch], by cuda_muon_norm */
 };

@@ -56,18 +56,16 @@ DEVICE void load_rows(const struct cuda_attn_args *a, const int bf16, const void
 {
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float x[32 / ROWS][PARTS] = {{0}};
-    UNROLL for (unsigned i = 0; i < rows / ROWS; i++)
-        UNROLL for (unsigned part = 0; part < PARTS; part++)
-        {
-            size_t row = first + i * ROWS + warp, column = lane + 32 * part;
-            if (row < a->seq && column < a->head_dim) x[i][part] = act_one(src, at + row * ld + column, bf16);
-        }
-    UNROLL for (unsigned i = 0; i < rows / ROWS; i++)
-        UNROLL for (unsigned part = 0; part < PARTS; part++)
-        {
-            size_t column = lane + 32 * part;
-            if (column < a->head_dim) to[(i * ROWS + warp) * to_ld + column] = x[i][part];
-        }
+    UNROLL for (unsigned i = 0; i < rows / ROWS; i++) UNROLL for (unsigned part = 0; part < PARTS; part++)
+    {
+        size_t row = first + i * ROWS + warp, column = lane + 32 * part;
+        if (row < a->seq && column < a->head_dim) x[i][part] = act_one(src, at + row * ld + column, bf16);
+    }
+    UNROLL for (unsigned i = 0; i < rows / ROWS; i++) UNROLL for (unsigned part = 0; part < PARTS; part++)
+    {
+        size_t column = lane + 32 * part;
+        if (column < a->head_dim) to[(i * ROWS + warp) * to_ld + column] = x[i][part];
+    }
 }
 
 DEVICE void load_tile(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,

@@ -1,8 +1,8 @@
 /* Causal self-attention of bf16 on tensor cores, backward. Probabilities are computed again from the scores and the
- * log-sum-exp of forward; in tiles as in gpu/cuda/kernels/cuda_attn_fwd.cu, whose head says more. Two kernels, so that every sum has
- * one owner and a fixed order: one goes over the keys of its queries for dq, the other over the queries of its keys for
- * dk and dv. That is 7 products of T by T by head_dim where 5 would do if blocks added to dq in the order in which they
- * come, or in a fixed one, each waiting for the one before it.
+ * log-sum-exp of forward; in tiles as in gpu/cuda/kernels/cuda_attn_fwd.cu, whose head says more. Two kernels, so that
+ * every sum has one owner and a fixed order: one goes over the keys of its queries for dq, the other over the queries
+ * of its keys for dk and dv. That is 7 products of T by T by head_dim where 5 would do if blocks added to dq in the
+ * order in which they come, or in a fixed one, each waiting for the one before it.
  *
  * With p = 2^(factor q k - lse log2 e): ds = p (d_o v - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T d_o; p and
  * ds are rounded to bf16 for the products, the scale is applied to the sums. Queries and keys behind the last one are
@@ -54,8 +54,8 @@ DEVICE void query_dot(struct shared s, unsigned stats, float (*grads)[4], const 
     {
         float stat[2];
         row_stats(s, stats, row, stat);
-        UNROLL for (int i = 0; i < n; i++)
-            UNROLL for (int j = 0; j < 2; j++) grads[row / 2 * n + i][row % 2 * 2 + j] = -stat[1];
+        UNROLL for (int i = 0; i < n; i++) UNROLL for (int j = 0; j < 2; j++) grads[row / 2 * n + i][row % 2 * 2 + j] =
+            -stat[1];
     }
 }
 
@@ -67,12 +67,11 @@ DEVICE void query_ds(struct shared s, unsigned stats, float (*scores)[4], float 
         float stat[2];
         row_stats(s, stats, row, stat);
         float lse2 = stat[0] * LOG2_E;
-        UNROLL for (int i = 0; i < n; i++)
-            UNROLL for (int j = row % 2 * 2; j < row % 2 * 2 + 2; j++)
-            {
-                int tile = row / 2 * n + i;
-                grads[tile][j] *= power_of_2(fmaf(scores[tile][j], factor, -lse2));
-            }
+        UNROLL for (int i = 0; i < n; i++) UNROLL for (int j = row % 2 * 2; j < row % 2 * 2 + 2; j++)
+        {
+            int tile = row / 2 * n + i;
+            grads[tile][j] *= power_of_2(fmaf(scores[tile][j], factor, -lse2));
+        }
     }
 }
 
@@ -156,11 +155,9 @@ MMA_KERNEL(cuda_attn_bwd_q_128, cuda_attn_args, Q_THREADS, Q_BYTES_128)
  * place behind the first query. */
 DEVICE void hide_queries(float (*scores)[4], const int m_tiles, const int n, int past)
 {
-    UNROLL for (int m = 0; m < m_tiles; m++)
-        UNROLL for (int i = 0; i < n; i++)
-            UNROLL for (int j = 0; j < 4; j++)
-                if (past + (int)row_of(m, j / 2) > i * 8 + (int)(lane_of() % 4) * 2 + j % 2)
-                    scores[m * n + i][j] = -INFINITY;
+    UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int i = 0; i < n; i++)
+        UNROLL for (int j = 0; j < 4; j++) if (past + (int)row_of(m, j / 2) > i * 8 + (int)(lane_of() % 4) * 2 + j % 2)
+            scores[m * n + i][j] = -INFINITY;
 }
 
 /* Two numbers of those of a tile's queries, of columns 8 i + 2t and the next one. */
@@ -176,12 +173,11 @@ DEVICE void key_p(struct shared s, unsigned lse_at, float (*scores)[4], const in
     {
         float lse[2];
         query_stat(s, lse_at, i, lse);
-        UNROLL for (int m = 0; m < m_tiles; m++)
-            UNROLL for (int j = 0; j < 4; j++)
-            {
-                float *x = &scores[m * n + i][j];
-                *x = power_of_2(fmaf(*x, factor, -(lse[j % 2] * LOG2_E)));
-            }
+        UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int j = 0; j < 4; j++)
+        {
+            float *x = &scores[m * n + i][j];
+            *x = power_of_2(fmaf(*x, factor, -(lse[j % 2] * LOG2_E)));
+        }
     }
 }
 
@@ -192,8 +188,7 @@ DEVICE void key_dot(struct shared s, unsigned dot_at, float (*grads)[4], const i
     {
         float dot[2];
         query_stat(s, dot_at, i, dot);
-        UNROLL for (int m = 0; m < m_tiles; m++)
-            UNROLL for (int j = 0; j < 4; j++) grads[m * n + i][j] = -dot[j % 2];
+        UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int j = 0; j < 4; j++) grads[m * n + i][j] = -dot[j % 2];
     }
 }
 

@@ -25,25 +25,23 @@ DEVICE void soften(float (*scores)[4], const int n, float factor, struct softmax
     UNROLL for (int row = 0; row < 2 * TILES; row++)
     {
         float top = soft->top[row];
-        UNROLL for (int i = 0; i < n; i++)
-            UNROLL for (int j = 0; j < 2; j++) top = fmaxf(top, scores[row / 2 * n + i][row % 2 * 2 + j]);
+        UNROLL for (int i = 0; i < n; i++) UNROLL for (int j = 0; j < 2; j++) top =
+            fmaxf(top, scores[row / 2 * n + i][row % 2 * 2 + j]);
         UNROLL for (unsigned lanes = 1; lanes < 4; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, lanes));
         keep[row] = power_of_2((soft->top[row] - top) * factor);
         moved |= top != soft->top[row];
         soft->top[row] = top;
         soft->sum[row] *= keep[row];
-        UNROLL for (int i = 0; i < n; i++)
-            UNROLL for (int j = 0; j < 2; j++)
-            {
-                float *x = &scores[row / 2 * n + i][row % 2 * 2 + j];
-                *x = power_of_2(fmaf(*x, factor, -(top * factor)));
-                soft->sum[row] += *x;
-            }
+        UNROLL for (int i = 0; i < n; i++) UNROLL for (int j = 0; j < 2; j++)
+        {
+            float *x = &scores[row / 2 * n + i][row % 2 * 2 + j];
+            *x = power_of_2(fmaf(*x, factor, -(top * factor)));
+            soft->sum[row] += *x;
+        }
     }
     if (!__ballot_sync(FULL_WARP, moved)) return; /* which is so for most tiles but the first ones */
-    UNROLL for (int m = 0; m < TILES; m++)
-        UNROLL for (int i = 0; i < n_out; i++)
-            UNROLL for (int j = 0; j < 4; j++) out[m * n_out + i][j] *= keep[2 * m + j / 2];
+    UNROLL for (int m = 0; m < TILES; m++) UNROLL for (int i = 0; i < n_out; i++) UNROLL for (int j = 0; j < 4; j++)
+        out[m * n_out + i][j] *= keep[2 * m + j / 2];
 }
 
 /* Sums over the columns of all lanes of a row; their inverses; the log-sum-exp of scores times scale. */
@@ -104,8 +102,10 @@ DEVICE void forward(const struct cuda_attn_args *a, struct shared s, const int h
             float scores[TILES * 8][4];
             uint32_t pairs[TILES * 8][2];
             zero(scores, TILES * n);
-            if (keep) kept_by_rows(s, kept, stage, head, TILES, n, scores);
-            else rows_by_rows(s, own, stage, head, TILES, n, scores);
+            if (keep)
+                kept_by_rows(s, kept, stage, head, TILES, n, scores);
+            else
+                rows_by_rows(s, own, stage, head, TILES, n, scores);
             if (key + columns > first + 1) hide_keys(scores, TILES, n, (int)(key - first));
             soften(scores, n, a->scale * LOG2_E, &soft, out, n_out);
             pairs_of(scores, TILES * n, pairs);

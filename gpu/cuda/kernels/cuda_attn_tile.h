@@ -1,6 +1,7 @@
-/* Tiles of attention on tensor cores (gpu/cuda/kernels/cuda_attn_fwd.cu, gpu/cuda/kernels/cuda_attn_bwd.cu): rows of one head in shared memory,
- * `head` numbers of bf16 wide (64 or 128; columns that the head does not have are zeros), and their products. Where
- * something is `const int` it is a constant where a kernel calls, so that loops unroll and arrays are registers.
+/* Tiles of attention on tensor cores (gpu/cuda/kernels/cuda_attn_fwd.cu, gpu/cuda/kernels/cuda_attn_bwd.cu): rows of
+ * one head in shared memory, `head` numbers of bf16 wide (64 or 128; columns that the head does not have are zeros),
+ * and their products. Where something is `const int` it is a constant where a kernel calls, so that loops unroll and
+ * arrays are registers.
  *
  * The 16 bytes `chunk` of row r lie at chunk ^ r % 8: eight rows of one chunk, which is what one matrix is loaded from,
  * lie in all 32 banks, and so do eight chunks of one row, which is what a copy writes at a time.
@@ -104,19 +105,18 @@ DEVICE void pairs_by_columns(struct shared s, const uint32_t (*pairs)[2], unsign
                              const int m_tiles, const int n, float (*sum)[4])
 {
     unsigned right = b_at + lane_rows(head);
-    UNROLL for (int k = 0; k < n; k += 2)
-        UNROLL for (int i = 0; i < head / 8; i += 2)
+    UNROLL for (int k = 0; k < n; k += 2) UNROLL for (int i = 0; i < head / 8; i += 2)
+    {
+        uint32_t b[4];
+        columns_load(s, (right ^ i * 16) + k * 16 * head, b);
+        UNROLL for (int m = 0; m < m_tiles; m++)
         {
-            uint32_t b[4];
-            columns_load(s, (right ^ i * 16) + k * 16 * head, b);
-            UNROLL for (int m = 0; m < m_tiles; m++)
-            {
-                const uint32_t a[4] = {pairs[m * n + k][0], pairs[m * n + k][1], pairs[m * n + k + 1][0],
-                                       pairs[m * n + k + 1][1]};
-                mma(sum[m * head / 8 + i], a, b[0], b[1]);
-                mma(sum[m * head / 8 + i + 1], a, b[2], b[3]);
-            }
+            const uint32_t a[4] = {pairs[m * n + k][0], pairs[m * n + k][1], pairs[m * n + k + 1][0],
+                                   pairs[m * n + k + 1][1]};
+            mma(sum[m * head / 8 + i], a, b[0], b[1]);
+            mma(sum[m * head / 8 + i + 1], a, b[2], b[3]);
         }
+    }
 }
 
 DEVICE void pairs_of(float (*sum)[4], const int tiles, uint32_t (*pairs)[2])
@@ -143,11 +143,9 @@ DEVICE unsigned row_of(int m, int half)
  * `past`: the first key's place behind the first query. */
 DEVICE void hide_keys(float (*scores)[4], const int m_tiles, const int n, int past)
 {
-    UNROLL for (int m = 0; m < m_tiles; m++)
-        UNROLL for (int i = 0; i < n; i++)
-            UNROLL for (int j = 0; j < 4; j++)
-                if (past + i * 8 + (int)(lane_of() % 4) * 2 + j % 2 > (int)row_of(m, j / 2))
-                    scores[m * n + i][j] = -INFINITY;
+    UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int i = 0; i < n; i++)
+        UNROLL for (int j = 0; j < 4; j++) if (past + i * 8 + (int)(lane_of() % 4) * 2 + j % 2 > (int)row_of(m, j / 2))
+            scores[m * n + i][j] = -INFINITY;
 }
 
 /* The warp's rows of `sum`, times scale[2 m + half], as bf16 to rows `first` and on at `to`, by way of the warp's own
@@ -157,21 +155,19 @@ DEVICE void rows_store(struct shared s, unsigned at, const int head, const int m
                        const float *scale, const struct head_rows *to, unsigned first)
 {
     const int chunks = head / 8;
-    UNROLL for (int m = 0; m < m_tiles; m++)
-        UNROLL for (int i = 0; i < chunks; i++)
-            UNROLL for (int half = 0; half < 2; half++)
-            {
-                const float *x = sum[m * chunks + i] + 2 * half, factor = scale[2 * m + half];
-                shared_put(s, at + tile_at(head, row_of(m, half), (unsigned)i) + lane_of() % 4 * 4,
-                           bf16_pair(x[0] * factor, x[1] * factor));
-            }
+    UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int i = 0; i < chunks; i++)
+        UNROLL for (int half = 0; half < 2; half++)
+    {
+        const float *x = sum[m * chunks + i] + 2 * half, factor = scale[2 * m + half];
+        shared_put(s, at + tile_at(head, row_of(m, half), (unsigned)i) + lane_of() % 4 * 4,
+                   bf16_pair(x[0] * factor, x[1] * factor));
+    }
     __syncwarp();
     UNROLL for (int i = 0; i < m_tiles * 16 * chunks / 32; i++)
     {
         unsigned row = (unsigned)(i * 32 + lane_of()) / chunks, chunk = (unsigned)(i * 32 + lane_of()) % chunks;
         if (first + row < to->rows && chunk * 8 < to->width)
-            shared_to_device(s, at + tile_at(head, row, chunk),
-                             (uint16_t *)to->p + (first + row) * to->ld + chunk * 8);
+            shared_to_device(s, at + tile_at(head, row, chunk), (uint16_t *)to->p + (first + row) * to->ld + chunk * 8);
     }
 }
 

@@ -36,7 +36,10 @@ KERNEL(cuda_delta_add, cuda_add_args, CUDA_ROW_WARPS * 32)
     if (which >= a.n_pieces) return; /* a whole warp */
     const struct piece_range piece = a.pieces[which];
     const struct piece_head head = a.in.heads[which];
-    if (!piece.k) add_plain(&a, &piece);
-    else if (a.kind <= PIECE_HALF) add_chunk(&a, &piece, &head);
-    else add_block(&a, &piece, &head);
+    if (!piece.k)
+        add_plain(&a, &piece);
+    else if (a.kind <= PIECE_HALF)
+        add_chunk(&a, &piece, &head);
+    else
+        add_block(&a, &piece, &head);
 }

@@ -18,8 +18,10 @@ DEVICE float magnitude_sum(const struct cuda_delta_args *a, const struct piece_r
     double unused = 0;
     for (unsigned from = 0; from < piece->length; from += 32) {
         float m = from + lane < piece->length ? rule_capped(delta_at(a, piece->from + from + lane, &unused)) : 0.0f;
-        if (!(m > threshold)) m = 0;
-        else n += from + lane < piece->length;
+        if (!(m > threshold))
+            m = 0;
+        else
+            n += from + lane < piece->length;
         float other = __shfl_xor_sync(FULL_WARP, m, 16);
         s = s + (lane < 16 ? m : other);
         s = s + (lane < 16 ? other : m);

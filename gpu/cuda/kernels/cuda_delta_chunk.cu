@@ -43,9 +43,9 @@ DEVICE uint32_t block_max(uint32_t x, uint32_t *most)
     return x;
 }
 
-struct places { /* in shared memory */
-    uint32_t word[WORDS];    /* bit i of word w: place 32 w + i is meant */
-    unsigned before[WORDS];  /* how many are, in the words before */
+struct places {             /* in shared memory */
+    uint32_t word[WORDS];   /* bit i of word w: place 32 w + i is meant */
+    unsigned before[WORDS]; /* how many are, in the words before */
     unsigned sums[WARPS];
 };
 

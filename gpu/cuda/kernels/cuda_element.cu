@@ -24,8 +24,10 @@ DEVICE void round_some(const struct cuda_round_args *a, const int width)
 
 KERNEL(cuda_round, cuda_round_args, CUDA_BLOCK)
 {
-    if (a.width == WIDE) round_some(&a, WIDE);
-    else round_some(&a, 1);
+    if (a.width == WIDE)
+        round_some(&a, WIDE);
+    else
+        round_some(&a, 1);
 }
 
 /* The tanh form of GELU, 0.5 z (1 + tanh(u)) with u = sqrt(2/pi) (z + 0.044715 z^3), is z s with s the logistic
@@ -53,12 +55,16 @@ DEVICE void gelu_some(const struct cuda_gelu_args *a, const int bf16, const int 
 
 ACT_KERNEL(cuda_gelu_fwd, cuda_gelu_args, CUDA_BLOCK)
 {
-    if (a.n % WIDE) gelu_some(&a, bf16, 0, 1);
-    else gelu_some(&a, bf16, 0, WIDE);
+    if (a.n % WIDE)
+        gelu_some(&a, bf16, 0, 1);
+    else
+        gelu_some(&a, bf16, 0, WIDE);
 }
 
 ACT_KERNEL(cuda_gelu_bwd, cuda_gelu_args, CUDA_BLOCK)
 {
-    if (a.n % WIDE) gelu_some(&a, bf16, 1, 1);
-    else gelu_some(&a, bf16, 1, WIDE);
+    if (a.n % WIDE)
+        gelu_some(&a, bf16, 1, 1);
+    else
+        gelu_some(&a, bf16, 1, WIDE);
 }

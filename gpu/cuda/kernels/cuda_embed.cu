@@ -16,8 +16,10 @@ DEVICE void embed_some(const struct cuda_embed_args *a, const int bf16, const in
 
 ACT_KERNEL(cuda_embed_fwd, cuda_embed_args, CUDA_BLOCK)
 {
-    if (a.c % WIDE) embed_some(&a, bf16, 1);
-    else embed_some(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        embed_some(&a, bf16, 1);
+    else
+        embed_some(&a, bf16, WIDE);
 }
 
 DEVICE void place_some(const struct cuda_embed_args *a, const int bf16, const int width)
@@ -35,8 +37,10 @@ DEVICE void place_some(const struct cuda_embed_args *a, const int bf16, const in
 
 ACT_KERNEL(cuda_embed_place, cuda_embed_args, CUDA_BLOCK)
 {
-    if (a.c % WIDE) place_some(&a, bf16, 1);
-    else place_some(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        place_some(&a, bf16, 1);
+    else
+        place_some(&a, bf16, WIDE);
 }
 
 /* order[]: the rows by their tokens, those of one token as they come; keys[]: the tokens then. The place of a row is
@@ -82,14 +86,18 @@ DEVICE void add_rows(const struct cuda_embed_args *a, size_t place, const int bf
     float *word = a->dwte + (size_t)token * a->c;
     weights_load(word, column, width, was);
     UNROLL for (int k = 0; k < width; k++) sum[k] += was[k];
-    if (width == WIDE && (uintptr_t)word % 16 == 0) act_store(word, column, 0, WIDE, sum);
-    else UNROLL for (int k = 0; k < width; k++) word[column + k] = sum[k];
+    if (width == WIDE && (uintptr_t)word % 16 == 0)
+        act_store(word, column, 0, WIDE, sum);
+    else
+        UNROLL for (int k = 0; k < width; k++) word[column + k] = sum[k];
 }
 
 ACT_KERNEL(cuda_embed_word, cuda_embed_args, CUDA_ROW_WARPS * 32)
 {
     size_t place = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32;
     if (place >= a.n) return;
-    if (a.c % WIDE) add_rows(&a, place, bf16, 1);
-    else add_rows(&a, place, bf16, WIDE);
+    if (a.c % WIDE)
+        add_rows(&a, place, bf16, 1);
+    else
+        add_rows(&a, place, bf16, WIDE);
 }

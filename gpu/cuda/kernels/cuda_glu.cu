@@ -15,8 +15,10 @@ DEVICE void gate_some(const struct cuda_glu_args *a, const int bf16, const int w
 
 ACT_KERNEL(cuda_glu_fwd, cuda_glu_args, CUDA_BLOCK)
 {
-    if (a.f % WIDE) gate_some(&a, bf16, 1);
-    else gate_some(&a, bf16, WIDE);
+    if (a.f % WIDE)
+        gate_some(&a, bf16, 1);
+    else
+        gate_some(&a, bf16, WIDE);
 }
 
 /* d gate = dh up silu'(z), d up = dh silu(z), silu'(z) = s + z s (1 - s) */
@@ -41,6 +43,8 @@ DEVICE void gate_back(const struct cuda_glu_args *a, const int bf16, const int w
 
 ACT_KERNEL(cuda_glu_bwd, cuda_glu_args, CUDA_BLOCK)
 {
-    if (a.f % WIDE) gate_back(&a, bf16, 1);
-    else gate_back(&a, bf16, WIDE);
+    if (a.f % WIDE)
+        gate_back(&a, bf16, 1);
+    else
+        gate_back(&a, bf16, WIDE);
 }

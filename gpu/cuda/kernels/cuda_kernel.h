@@ -1,6 +1,6 @@
 /* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs;
- * any C compiler compiles the same lines for tests/cuda/emulator/emulate.c, which runs blocks thread by thread and checks
- * barriers.
+ * any C compiler compiles the same lines for tests/cuda/emulator/emulate.c, which runs blocks thread by thread and
+ * checks barriers.
  *
  * A kernel takes one struct by value and has a fixed number of threads a block:
  *
@@ -118,10 +118,10 @@ void cuda_emulated_wide(const void *p);
 #define __syncwarp() cuda_emulated_warp_barrier(__FILE__, __LINE__)
 #define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
 #define __shfl_xor_sync(mask, value, lanes)                                                                            \
-    _Generic((value),                                                                                                  \
-        float: cuda_emulated_xor_f32,                                                                                  \
-        double: cuda_emulated_xor_f64,                                                                                 \
-        unsigned: cuda_emulated_xor_u32)((value), (lanes), __LINE__)
+    _Generic((value), float                                                                                            \
+             : cuda_emulated_xor_f32, double                                                                           \
+             : cuda_emulated_xor_f64, unsigned                                                                         \
+             : cuda_emulated_xor_u32)((value), (lanes), __LINE__)
 #define __shfl_up_sync(mask, value, lanes) cuda_emulated_up_u32((value), (lanes), __LINE__)
 #define __reduce_add_sync(mask, value) cuda_emulated_add_u32((value), __LINE__)
 #define __reduce_max_sync(mask, value) cuda_emulated_max_u32((value), __LINE__)

@@ -140,8 +140,10 @@ DEVICE double segment_part(const struct cuda_reduce_args *a)
     double sum = 0;
     for (size_t i = begin + threadIdx.x * (size_t)WIDE; i < end; i += CUDA_BLOCK * WIDE) {
         float x[WIDE];
-        if (a->wide && i + WIDE <= end) act_load(a->x, i, 0, WIDE, x);
-        else UNROLL for (int k = 0; k < WIDE; k++) x[k] = i + k < end ? a->x[i + k] : 0.0f;
+        if (a->wide && i + WIDE <= end)
+            act_load(a->x, i, 0, WIDE, x);
+        else
+            UNROLL for (int k = 0; k < WIDE; k++) x[k] = i + k < end ? a->x[i + k] : 0.0f;
         UNROLL for (int k = 0; k < WIDE; k++) sum += a->square ? (double)x[k] * (double)x[k] : (double)x[k];
     }
     return sum;

@@ -1,8 +1,8 @@
 /* Instructions that 32 lanes of a warp carry out together, for kernels on tensor cores (compute capability 8.0): copies
  * from device to shared memory that run beside the thread, matrices of 8 by 8 bf16 from shared memory to registers, and
  * their products. Named and laid out as in the PTX ISA, sections "cp.async", "ldmatrix" and "Matrix Fragments for
- * mma.m16n8k16 with floating point type"; tests/cuda/emulator/emulate_mma.c does the same lane by lane, and tests/parity/
- * test_cuda_mma.c holds that against the plain product of matrices.
+ * mma.m16n8k16 with floating point type"; tests/cuda/emulator/emulate_mma.c does the same lane by lane, and
+ * tests/parity/ test_cuda_mma.c holds that against the plain product of matrices.
  *
  * Shared memory of these kernels is what the launch asks for (MMA_KERNEL), so that it may be more than 48 KB, and is
  * addressed in bytes from its begin. All lanes of a warp call together, but for copies. */
@@ -43,8 +43,8 @@ struct shared {
  * nothing is read: `from` may be anywhere. */
 DEVICE void copy_16(struct shared s, unsigned at, const void *from, unsigned filled)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s.at + at),
-                 "l"(__cvta_generic_to_global(from)), "r"(filled)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s.at + at), "l"(__cvta_generic_to_global(from)),
+                 "r"(filled)
                  : "memory");
 }
 
@@ -66,8 +66,10 @@ DEVICE void copy_commit(void)
  * barrier. */
 DEVICE void copy_wait(const int but)
 {
-    if (but) asm volatile("cp.async.wait_group 1;" ::: "memory");
-    else asm volatile("cp.async.wait_group 0;" ::: "memory");
+    if (but)
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
 /* Four matrices of 8 rows of 16 bytes: lane l says where row l % 8 of matrix l / 8 lies. out[i]: of matrix i, row
@@ -138,7 +140,8 @@ struct shared {
     unsigned bytes;
 };
 
-/* --- tests/cuda/emulator/emulate_mma.c: a block's shared memory is full of NaN when it begins ------------------------------ */
+/* --- tests/cuda/emulator/emulate_mma.c: a block's shared memory is full of NaN when it begins
+ * ------------------------------ */
 
 /* The place of `bytes` bytes; outside of the block's memory or not aligned to its size ends the process. */
 unsigned char *cuda_emulated_shared(struct shared s, unsigned at, unsigned bytes, int line);

@@ -33,8 +33,10 @@ DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int w
 
 ACT_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
 {
-    if (a.c % WIDE) norm_row(&a, bf16, 1);
-    else norm_row(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        norm_row(&a, bf16, 1);
+    else
+        norm_row(&a, bf16, WIDE);
 }
 
 /* dx = dres + rstd (g - mean(g) - hat mean(g hat)), g = dy w, hat = (x - mean) rstd */
@@ -73,8 +75,10 @@ DEVICE void norm_back(const struct cuda_norm_args *a, const int bf16, const int 
 
 ACT_KERNEL(cuda_norm_bwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
 {
-    if (a.c % WIDE) norm_back(&a, bf16, 1);
-    else norm_back(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        norm_back(&a, bf16, 1);
+    else
+        norm_back(&a, bf16, WIDE);
 }
 
 /* dw = sum of dy hat, db = sum of dy, over the rows of block blockIdx.y */
@@ -104,8 +108,10 @@ DEVICE void norm_sums(const struct cuda_norm_args *a, const int bf16, const int 
 
 ACT_KERNEL(cuda_norm_columns, cuda_norm_args, CUDA_COLUMN_THREADS)
 {
-    if (a.c % WIDE) norm_sums(&a, bf16, 1);
-    else norm_sums(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        norm_sums(&a, bf16, 1);
+    else
+        norm_sums(&a, bf16, WIDE);
 }
 
 DEVICE void column_sums(const struct cuda_columns_args *a, const int bf16, const int width)
@@ -123,8 +129,10 @@ DEVICE void column_sums(const struct cuda_columns_args *a, const int bf16, const
 
 ACT_KERNEL(cuda_columns, cuda_columns_args, CUDA_COLUMN_THREADS)
 {
-    if (a.c % WIDE) column_sums(&a, bf16, 1);
-    else column_sums(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        column_sums(&a, bf16, 1);
+    else
+        column_sums(&a, bf16, WIDE);
 }
 
 /* A warp adds one group of the partial sums of 32 columns, then the first warp adds the groups. */

@@ -6,7 +6,7 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum {
-    HELD = CUDA_BOTH_WIDE,             /* wide loads that a thread holds of x, and of dy: rows times loads of one */
+    HELD = CUDA_BOTH_WIDE, /* wide loads that a thread holds of x, and of dy: rows times loads of one */
     WARPS_MOST = CUDA_BOTH_THREADS / 32
 };
 
@@ -44,8 +44,10 @@ DEVICE void both_write(const struct cuda_both_args *a, const int bf16, size_t ro
 {
     float dx[WIDE] = {0}, rstd = a->rstd[row];
     size_t i = row * a->c + column;
-    if (a->dres && bf16) act_held(dres, 1, dx);
-    else if (a->dres) act_load(a->dres, i, 0, WIDE, dx);
+    if (a->dres && bf16)
+        act_held(dres, 1, dx);
+    else if (a->dres)
+        act_load(a->dres, i, 0, WIDE, dx);
     UNROLL for (int k = 0; k < WIDE; k++)
     {
         float d = (g[k] - mean_g - hat[k] * mean_gh) * rstd;
@@ -90,10 +92,9 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
         UNROLL for (int r = 0; r < rows; r++)
         {
             float sum = 0, dot = 0;
-            UNROLL for (int l = 0; l < loads; l++)
-                if (row + r < end && first + l * across < a->c)
-                    both_look(a, bf16, rms, row + r, first + l * across, &held[r * loads + l], hat[r * loads + l],
-                              g[r * loads + l], dw[l], db[l], &sum, &dot);
+            UNROLL for (int l = 0; l < loads; l++) if (row + r < end && first + l * across < a->c)
+                both_look(a, bf16, rms, row + r, first + l * across, &held[r * loads + l], hat[r * loads + l],
+                          g[r * loads + l], dw[l], db[l], &sum, &dot);
             if (warp * 32 * WIDE < a->c) { /* else it has no columns */
                 if (!rms) sum = warp_sum(sum);
                 dot = warp_sum(dot);
@@ -108,10 +109,9 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
         {
             float mean_g, mean_gh;
             both_sums(sums, turn, threads, r, a->c, &mean_g, &mean_gh);
-            UNROLL for (int l = 0; l < loads; l++)
-                if (row + r < end && first + l * across < a->c)
-                    both_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l],
-                               held[r * loads + l].dres, mean_g, mean_gh);
+            UNROLL for (int l = 0; l < loads; l++) if (row + r < end && first + l * across < a->c)
+                both_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l],
+                           held[r * loads + l].dres, mean_g, mean_gh);
         }
     }
     float *out = a->partials + blockIdx.x * (rms ? 1 : 2) * a->c + first;
@@ -126,8 +126,10 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
 
 DEVICE void both(const struct cuda_both_args *a, const int bf16, const int rms, const int threads, row_sums sums)
 {
-    if (a->c <= (size_t)threads * WIDE) both_rows(a, bf16, rms, threads, 1, sums);
-    else both_rows(a, bf16, rms, threads, HELD, sums);
+    if (a->c <= (size_t)threads * WIDE)
+        both_rows(a, bf16, rms, threads, 1, sums);
+    else
+        both_rows(a, bf16, rms, threads, HELD, sums);
 }
 
 ACT_KERNEL(cuda_norm_both, cuda_both_args, CUDA_BOTH_THREADS)

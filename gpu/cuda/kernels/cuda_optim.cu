@@ -8,7 +8,7 @@ KERNEL(cuda_clip, cuda_clip_args, 32)
     if (threadIdx.x) return;
     float norm = sqrtf(*a.sumsq), scale = a.max_norm > 0 && norm > a.max_norm ? a.max_norm / norm : 1.0f;
     *a.norm = norm;
-    if (scale < FLT_MIN) scale = FLT_MIN; /* zero is for refused steps alone */
+    if (scale < FLT_MIN) scale = FLT_MIN;       /* zero is for refused steps alone */
     *a.scale = norm - norm == 0 ? scale : 0.0f; /* infinity or NaN: the step is refused */
 }
 
@@ -38,8 +38,10 @@ ACT_KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
     if (scale == 0) return;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
-        if (a.spans[middle].block <= blockIdx.x) low = middle;
-        else high = middle;
+        if (a.spans[middle].block <= blockIdx.x)
+            low = middle;
+        else
+            high = middle;
     }
     const struct cuda_adamw_span *span = &a.spans[low];
     size_t first = (blockIdx.x - span->block) * CUDA_BLOCK * CUDA_ADAMW_EACH + threadIdx.x;

@@ -23,8 +23,10 @@ DEVICE void rms_row(const struct cuda_rms_args *a, const int bf16, const int wid
 
 ACT_KERNEL(cuda_rms_fwd, cuda_rms_args, CUDA_ROW_WARPS * 32)
 {
-    if (a.c % WIDE) rms_row(&a, bf16, 1);
-    else rms_row(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        rms_row(&a, bf16, 1);
+    else
+        rms_row(&a, bf16, WIDE);
 }
 
 /* dx = dres + rstd (g - hat mean(g hat)), g = dy w, hat = x rstd */
@@ -57,8 +59,10 @@ DEVICE void rms_back(const struct cuda_rms_args *a, const int bf16, const int wi
 
 ACT_KERNEL(cuda_rms_bwd, cuda_rms_args, CUDA_ROW_WARPS * 32)
 {
-    if (a.c % WIDE) rms_back(&a, bf16, 1);
-    else rms_back(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        rms_back(&a, bf16, 1);
+    else
+        rms_back(&a, bf16, WIDE);
 }
 
 /* dw = sum of dy hat over the rows of block blockIdx.y */
@@ -79,6 +83,8 @@ DEVICE void rms_sums(const struct cuda_rms_args *a, const int bf16, const int wi
 
 ACT_KERNEL(cuda_rms_columns, cuda_rms_args, CUDA_COLUMN_THREADS)
 {
-    if (a.c % WIDE) rms_sums(&a, bf16, 1);
-    else rms_sums(&a, bf16, WIDE);
+    if (a.c % WIDE)
+        rms_sums(&a, bf16, 1);
+    else
+        rms_sums(&a, bf16, WIDE);
 }

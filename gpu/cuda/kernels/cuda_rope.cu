@@ -24,6 +24,8 @@ DEVICE void turn_some(const struct cuda_rope_args *a, const int bf16, const int 
 
 ACT_KERNEL(cuda_rope, cuda_rope_args, CUDA_BLOCK)
 {
-    if (a.wide) turn_some(&a, bf16, WIDE);
-    else turn_some(&a, bf16, 1);
+    if (a.wide)
+        turn_some(&a, bf16, WIDE);
+    else
+        turn_some(&a, bf16, 1);
 }

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 enum {
     FILE_MAX = 4 << 20,
@@ -64,8 +64,7 @@ static bool parse(const char *line, struct algo_choice *choice)
 /* Waits for others, not for ever: lines are short, and a file system may have no locks. */
 static void lock(int fd, int how, int tries)
 {
-    for (int i = 0; i < tries && flock(fd, how | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
-        usleep(LOCK_PAUSE_US);
+    for (int i = 0; i < tries && flock(fd, how | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) usleep(LOCK_PAUSE_US);
 }
 
 /* Lines of this kind of GPU; whatever else the file holds is left out. */
@@ -119,9 +118,12 @@ static char *place_of(const char *kind)
     char *path = mem_alloc(FILEIO_PATH_MAX, 1);
     int n = -1;
     if (!path) return NULL;
-    if (set) n = *set ? snprintf(path, FILEIO_PATH_MAX, "%s", set) : -1;
-    else if (xdg && *xdg == '/') n = snprintf(path, FILEIO_PATH_MAX, "%s/atoll", xdg);
-    else if (home && *home == '/') n = snprintf(path, FILEIO_PATH_MAX, "%s/.cache/atoll", home);
+    if (set)
+        n = *set ? snprintf(path, FILEIO_PATH_MAX, "%s", set) : -1;
+    else if (xdg && *xdg == '/')
+        n = snprintf(path, FILEIO_PATH_MAX, "%s/atoll", xdg);
+    else if (home && *home == '/')
+        n = snprintf(path, FILEIO_PATH_MAX, "%s/.cache/atoll", home);
     if (n > 0 && n < FILEIO_PATH_MAX && !set) {
         size_t used = (size_t)n;
         if (dir_make(path, NULL) == STATUS_OK)
@@ -211,8 +213,7 @@ static enum status write_line(const struct algo_cache *cache, const struct algo_
     return append(cache, line, used, err);
 }
 
-enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],
-                           struct err *err)
+enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS], struct err *err)
 {
     struct algo_choice choice;
     if (!*key || strlen(key) >= sizeof choice.key || strpbrk(key, " \n"))

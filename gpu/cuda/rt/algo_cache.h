@@ -25,7 +25,7 @@ struct algo_choice {
 };
 
 struct algo_cache {
-    char *path; /* NULL: there is no place for a file, choices live as long as this */
+    char *path;                 /* NULL: there is no place for a file, choices live as long as this */
     char kind[ALGO_KIND_BYTES]; /* begins the lines that are read and written */
     struct algo_choice *all;
     size_t n, cap;

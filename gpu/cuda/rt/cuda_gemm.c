@@ -1,4 +1,5 @@
-/* Matrix products through cuBLASLt: descriptors made once, by the algorithm that was chosen (gpu/cuda/rt/cuda_gemm_time.c). */
+/* Matrix products through cuBLASLt: descriptors made once, by the algorithm that was chosen
+ * (gpu/cuda/rt/cuda_gemm_time.c). */
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 #include <stdio.h>

@@ -106,9 +106,12 @@ static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, st
              fill(rt, t->operands[i], bytes[i], i < 2 ? s->bf16 : s->bf16_out);
     }
     void *row = ok ? (char *)t->operands[2] + s->m * s->ldc * out : NULL;
-    t->call = (struct cuda_gemm_call){.a = t->operands[0], .b = t->operands[1], .out = t->operands[2],
+    t->call = (struct cuda_gemm_call){.a = t->operands[0],
+                                      .b = t->operands[1],
+                                      .out = t->operands[2],
                                       .c = s->bf16_out ? NULL : t->operands[2], /* gradients are added to */
-                                      .bias = s->bias ? row : NULL, .aux = t->operands[3],
+                                      .bias = s->bias ? row : NULL,
+                                      .aux = t->operands[3],
                                       .sums = s->sums ? row : NULL};
     ok = ok && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
     if (!ok) timing_finish(rt, t);
@@ -164,7 +167,8 @@ static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key
     if (!algo_cache_find(&rt->algos, key, words)) return false;
     memcpy(&algo, words, sizeof algo);
     if (cublasLtMatmulAlgoCheck(rt->blas, g->op, g->first, g->second, g->out, g->out, &algo, &result) !=
-            CUBLAS_STATUS_SUCCESS || result.workspaceSize > CUDA_WORKSPACE_BYTES)
+            CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > CUDA_WORKSPACE_BYTES)
         return false;
     g->algo[alignment] = algo;
     return g->has[alignment] = true;
@@ -205,8 +209,8 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
     int n = cuda_gemm_propose(rt, g, alignment, found);
     if (!n) return false;
     /* Pointers that are not aligned are rare, and what is tiny is fast anyway. */
-    timed = timed && n > 1 && (alignment == GEMM_VECTOR || !cuda_gemm_rows_aligned(&g->shape)) &&
-            worth_timing(&g->shape);
+    timed =
+        timed && n > 1 && (alignment == GEMM_VECTOR || !cuda_gemm_rows_aligned(&g->shape)) && worth_timing(&g->shape);
     g->algo[alignment] = found[0].algo;
     if (timed) {
         algo_cache_enter(&rt->algos);

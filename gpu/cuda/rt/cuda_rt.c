@@ -58,19 +58,26 @@ enum status cuda_rt_count(int *count, struct err *err)
     (void)cudaDriverGetVersion(&driver); /* 0 where there is none */
     (void)cudaRuntimeGetVersion(&runtime);
     if (!driver)
-        return err_set(err, STATUS_UNSUPPORTED, "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
-                       "newer", runtime / 1000, runtime % 1000 / 10);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
+                       "newer",
+                       runtime / 1000, runtime % 1000 / 10);
     if (code == cudaErrorInsufficientDriver) {
         int major = runtime / 1000, minor = runtime % 1000 / 10;
         char others[128] = ""; /* the package stands in for a newer driver (CUDA Compatibility, "Forward") */
         if (driver >= OLDEST_TOOLKIT)
-            snprintf(others, sizeof others, ", build with a toolkit of its version, or, for a data-centre GPU, install "
-                     "NVIDIA's cuda-compat-%d-%d", major, minor);
-        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
-                       "update the driver%s", driver / 1000, driver % 1000 / 10, major, minor, others);
+            snprintf(others, sizeof others,
+                     ", build with a toolkit of its version, or, for a data-centre GPU, install "
+                     "NVIDIA's cuda-compat-%d-%d",
+                     major, minor);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
+                       "update the driver%s",
+                       driver / 1000, driver % 1000 / 10, major, minor, others);
     }
     if (code == cudaSuccess || code == cudaErrorNoDevice)
-        return err_set(err, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and "
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "the NVIDIA driver shows no GPU: see nvidia-smi and "
                        "CUDA_VISIBLE_DEVICES");
     return err_set(err, opening_failed(code), "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
 }
@@ -128,9 +135,10 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     if (code != cudaSuccess)
         return err_set(err, opening_failed(code), "device cuda:%d: %s", index, cudaGetErrorString(code));
     if (prop.major * 10 + prop.minor < OLDEST_CAPABILITY)
-        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: %s has compute capability %d.%d, this build needs "
-                       "%d.%d", index, prop.name, prop.major, prop.minor, OLDEST_CAPABILITY / 10,
-                       OLDEST_CAPABILITY % 10);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "device cuda:%d: %s has compute capability %d.%d, this build needs "
+                       "%d.%d",
+                       index, prop.name, prop.major, prop.minor, OLDEST_CAPABILITY / 10, OLDEST_CAPABILITY % 10);
     struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     rt->index = index;

@@ -1,5 +1,5 @@
-/* What the CUDA device needs from a runtime: memory, queues, matrix products. gpu/cuda/rt/cuda_rt.c does it with the CUDA
- * runtime and cuBLASLt, tests/cuda/emulator/emulate_rt.c on the CPU; everything above is the same code.
+/* What the CUDA device needs from a runtime: memory, queues, matrix products. gpu/cuda/rt/cuda_rt.c does it with the
+ * CUDA runtime and cuBLASLt, tests/cuda/emulator/emulate_rt.c on the CPU; everything above is the same code.
  *
  * Calls are asynchronous, in the order of their queue; calls that name none go to CUDA_MAIN. Queues run beside each
  * other: what one must not do before another is done needs an event between. The first error sticks and comes back from

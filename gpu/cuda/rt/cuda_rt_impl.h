@@ -25,7 +25,7 @@ struct cuda_rt {
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
     cublasStatus_t refusal; /* of the last product that was not made */
-    void *workspace; /* CUDA_WORKSPACE_BYTES, and CUDA_BIAS_BYTES */
+    void *workspace;        /* CUDA_WORKSPACE_BYTES, and CUDA_BIAS_BYTES */
     struct algo_cache algos;
     struct err error; /* the first one; code OK: none */
 };

@@ -61,7 +61,7 @@ static struct {
     const void *args;
     unsigned n, current, seed, order[THREADS_MAX];
     unsigned last_x, last_y; /* emulate_last_blocks */
-    unsigned next, end; /* places in the order: of the warp's next thread, after the warp */
+    unsigned next, end;      /* places in the order: of the warp's next thread, after the warp */
     /* of each thread, which is a fiber from its first barrier on */
     uint8_t state[THREADS_MAX];
     int fiber[THREADS_MAX];   /* index; valid unless FRESH or DONE */
@@ -290,8 +290,8 @@ static void run_block(unsigned index)
     emulate_copies_end(emu.n);
 }
 
-void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, size_t args_bytes,
-                  unsigned x, unsigned y, unsigned threads)
+void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, size_t args_bytes, unsigned x,
+                  unsigned y, unsigned threads)
 {
     pthread_mutex_lock(&emu.lock);
     emu.name = name;

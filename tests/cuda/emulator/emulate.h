@@ -45,7 +45,8 @@ void emulate_hangs_end(void);
 /* What messages call this allocation of a device; `name` is kept. */
 void emulate_name(struct device *dev, const void *p, const char *name);
 
-/* What a checker (tests/cuda/races/races.h) is told. One thread runs at a time: threadIdx, in blockIdx of the launch. */
+/* What a checker (tests/cuda/races/races.h) is told. One thread runs at a time: threadIdx, in blockIdx of the launch.
+ */
 struct emulate_watch {
     void (*allocated)(const void *p, size_t bytes);
     void (*released)(const void *p);

@@ -1,5 +1,5 @@
-/* gpu/cuda/comm/cuda_comm.h between emulated devices: every rank is a thread that comes here when its COMM queue is at the
- * operation, and waits for the others, until its own communicator is aborted. Sums in rank order. */
+/* gpu/cuda/comm/cuda_comm.h between emulated devices: every rank is a thread that comes here when its COMM queue is at
+ * the operation, and waits for the others, until its own communicator is aborted. Sums in rank order. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,8 +162,8 @@ static void sum(const struct hall *hall, size_t at, size_t n, float *out)
 
 static void touch(struct cuda_comm *c, const struct call *call)
 {
-    size_t n = call->n, whole = call->kind == REDUCE_SCATTER || call->kind == ALL_GATHER
-                                    ? n * (size_t)c->hall->n_ranks : n;
+    size_t n = call->n,
+           whole = call->kind == REDUCE_SCATTER || call->kind == ALL_GATHER ? n * (size_t)c->hall->n_ranks : n;
     if (call->kind == ALL_GATHER || call->kind == BROADCAST)
         emulate_touch(c->rt, call->kind == ALL_GATHER ? call->buf + n * (size_t)c->rank : call->buf, n * sizeof(float),
                       false);
@@ -245,13 +245,13 @@ void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
 void cuda_comm_reduce(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
 {
     for (size_t i = 0; i < n_parts; i++)
-        submit(c, "reduce", (struct call){.kind = REDUCE, .buf = buf + parts[i].offset, .n = parts[i].n,
-                                          .root = parts[i].root});
+        submit(c, "reduce",
+               (struct call){.kind = REDUCE, .buf = buf + parts[i].offset, .n = parts[i].n, .root = parts[i].root});
 }
 
 void cuda_comm_broadcast(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts)
 {
     for (size_t i = 0; i < n_parts; i++)
-        submit(c, "broadcast", (struct call){.kind = BROADCAST, .buf = buf + parts[i].offset, .n = parts[i].n,
-                                             .root = parts[i].root});
+        submit(c, "broadcast",
+               (struct call){.kind = BROADCAST, .buf = buf + parts[i].offset, .n = parts[i].n, .root = parts[i].root});
 }

@@ -1,5 +1,5 @@
-/* gpu/cuda/cudnn/cuda_cudnn_rt.h on the CPU: graphs are executed operation by operation. There only where ATOLL_EMULATE_CUDNN is
- * set, as it is slow. It asks for workspace as cuDNN 9.19 does, and leaves rubbish in it. */
+/* gpu/cuda/cudnn/cuda_cudnn_rt.h on the CPU: graphs are executed operation by operation. There only where
+ * ATOLL_EMULATE_CUDNN is set, as it is slow. It asks for workspace as cuDNN 9.19 does, and leaves rubbish in it. */
 #include "gpu/cuda/cudnn/cuda_cudnn_rt.h"
 
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/kernels/cuda_act.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 
@@ -49,8 +49,12 @@ static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const 
         p[i] = cuda_rt_alloc(rt, bytes[i]);
         ok = ok && p[i];
     }
-    struct cuda_gemm_call call = {.a = p[0], .b = p[1], .c = s->bf16_out ? NULL : p[2], .out = p[2],
-                                  .aux = s->slope ? p[3] : NULL, .sums = s->sums ? p[3] : NULL};
+    struct cuda_gemm_call call = {.a = p[0],
+                                  .b = p[1],
+                                  .c = s->bf16_out ? NULL : p[2],
+                                  .out = p[2],
+                                  .aux = s->slope ? p[3] : NULL,
+                                  .sums = s->sums ? p[3] : NULL};
     if (ok) user->run(user->ctx, apart, &call);
     if (ok) user->run(user->ctx, fused, &call);
     for (int i = 0; i < 4; i++) cuda_rt_release(rt, p[i]);
@@ -150,8 +154,10 @@ static void finish(const struct cuda_gemm_shape *s, const struct cuda_gemm_call 
     if (call->c) sum += element(call->c, at, s->bf16_out);
     if (s->bias) sum += element(call->bias, column, s->bf16_out);
     if (s->slope) sum *= slope(element(call->aux, at, s->bf16_out));
-    if (s->bf16_out) ((uint16_t *)call->out)[at] = bf16_of((float)sum);
-    else ((float *)call->out)[at] = (float)sum;
+    if (s->bf16_out)
+        ((uint16_t *)call->out)[at] = bf16_of((float)sum);
+    else
+        ((float *)call->out)[at] = (float)sum;
 }
 
 static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)

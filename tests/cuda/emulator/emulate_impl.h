@@ -34,8 +34,8 @@ struct emulated_block {
     const char *name; /* emulate_name, or NULL */
     unsigned number;  /* in the order of allocation, for messages */
     unsigned char *base, *p;
-    size_t bytes, pages; /* pages: bytes that can be opened, a guard page follows */
-    uint32_t born;       /* clock of CUDA_MAIN: the memory is cleared there */
+    size_t bytes, pages;         /* pages: bytes that can be opened, a guard page follows */
+    uint32_t born;               /* clock of CUDA_MAIN: the memory is cleared there */
     struct emulated_mark *marks; /* one for four bytes; NULL: not recorded yet */
 };
 
@@ -44,7 +44,7 @@ struct emulated_op {
     const char *name;
     void (*run)(struct cuda_rt *rt, const void *args); /* NULL: an event is recorded or waited for */
     struct cuda_event *record, *wait;
-    uint64_t place; /* how often the event was recorded then */
+    uint64_t place;              /* how often the event was recorded then */
     struct emulated_clock clock; /* this operation among its queue's, and what is known to be done before it */
     max_align_t args[];
 };
@@ -86,15 +86,15 @@ struct cuda_rt {
     const char *running_name;
     struct emulated_clock running_clock;
     uint64_t random, n_run;
-    uint64_t fail_at, hang_at; /* the operation that fails, hangs, counted from 1; 0: none */
-    unsigned hangs_ended;      /* how often, when it was opened */
+    uint64_t fail_at, hang_at;  /* the operation that fails, hangs, counted from 1; 0: none */
+    unsigned hangs_ended;       /* how often, when it was opened */
     size_t queue_max, n_queued; /* operations; queue_max 0: any number */
     bool pageable_blocks;
     struct emulated_pinned {
         struct emulated_pinned *next;
         char *p;
         size_t bytes;
-    } *pinned;
+    } * pinned;
     struct cuda_pulse pulse;
     const struct err *(*stopped)(void *ctx);
     void *stopped_ctx;

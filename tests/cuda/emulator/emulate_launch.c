@@ -12,8 +12,8 @@ struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const 
 {
     struct emulated_launch *l = calloc(1, *size = sizeof *l + bytes);
     if (!l) abort();
-    *l = (struct emulated_launch){.name = name, .thread = thread, .x = grid->x, .y = grid->y, .threads = threads,
-                                  .bytes = bytes};
+    *l = (struct emulated_launch){
+        .name = name, .thread = thread, .x = grid->x, .y = grid->y, .threads = threads, .bytes = bytes};
     memcpy(l->args, args, bytes);
     return l;
 }
@@ -21,6 +21,8 @@ struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const 
 void emulate_launch_run(const struct emulated_launch *l)
 {
     struct ptx_call call = {.kernel = ptx_find(l->name), .args = l->args};
-    if (call.kernel) cuda_emulate(l->name, ptx_thread, &call, sizeof call, l->x, l->y, l->threads);
-    else cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+    if (call.kernel)
+        cuda_emulate(l->name, ptx_thread, &call, sizeof call, l->x, l->y, l->threads);
+    else
+        cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
 }

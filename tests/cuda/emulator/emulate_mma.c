@@ -1,6 +1,6 @@
-/* The instructions of gpu/cuda/kernels/cuda_mma.h on the CPU: what each lane brings is put down, and when all 32 lanes have, each
- * takes its part of the result. Two places by turns: a lane that puts down its next value cannot be in the way of one
- * that still reads the last. */
+/* The instructions of gpu/cuda/kernels/cuda_mma.h on the CPU: what each lane brings is put down, and when all 32 lanes
+ * have, each takes its part of the result. Two places by turns: a lane that puts down its next value cannot be in the
+ * way of one that still reads the last. */
 #include "gpu/cuda/kernels/cuda_mma.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ __shared__ _Alignas(1024) unsigned char block_memory[MMA_SHARED_MAX];
 static struct {
     struct brought brought[2][THREADS_MAX];
     unsigned char turn[THREADS_MAX];
-    struct emulated_copy copies[THREADS_MAX][COPIES_MAX];          /* a ring: n of them from `first` on */
+    struct emulated_copy copies[THREADS_MAX][COPIES_MAX];            /* a ring: n of them from `first` on */
     unsigned first[THREADS_MAX], n[THREADS_MAX], group[THREADS_MAX]; /* group: of the next copy */
 } lanes;
 

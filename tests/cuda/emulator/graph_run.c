@@ -38,8 +38,8 @@ float graph_float(uint16_t half)
 
 static void complain(struct run *r, const char *what)
 {
-    static const char *const names[] = {"matmul", "mul", "add", "sub", "div", "exp", "log", "copy", "index", "ge",
-                                        "select", "max", "sum", "turn"};
+    static const char *const names[] = {"matmul", "mul",   "add", "sub",    "div", "exp", "log",
+                                        "copy",   "index", "ge",  "select", "max", "sum", "turn"};
     if (r->error.code == STATUS_OK)
         err_set(&r->error, STATUS_INVALID, "operation %d (%s): %s", (int)(r->op - r->graph->ops), names[r->op->kind],
                 what);
@@ -82,8 +82,10 @@ static void set(struct run *r, int tensor, const int64_t at[4], double x)
     const struct place *place = &r->places[tensor];
     size_t i = offset_of(r, tensor, at);
     float y = rounded(tensor_of(r, tensor)->type, (float)x);
-    if (place->half) ((uint16_t *)place->p)[i] = graph_bf16(y);
-    else ((float *)place->p)[i] = y;
+    if (place->half)
+        ((uint16_t *)place->p)[i] = graph_bf16(y);
+    else
+        ((float *)place->p)[i] = y;
 }
 
 /* With dimensions of 1, which hold for all. */
@@ -196,8 +198,8 @@ static bool prepare(struct run *r, const struct graph_memory memory[ATTN_ROLES])
         *place = (struct place){.elements = 1};
         for (int d = 0; d < 4; d++) place->elements += (size_t)((t->dim[d] - 1) * t->stride[d]);
         if (t->role != ATTN_INSIDE && t->role != ATTN_VALUE) {
-            *place = (struct place){.p = memory[t->role].p, .elements = memory[t->role].elements,
-                                    .half = t->type == ATTN_BF16};
+            *place = (struct place){
+                .p = memory[t->role].p, .elements = memory[t->role].elements, .half = t->type == ATTN_BF16};
             continue;
         }
         place->own = true;

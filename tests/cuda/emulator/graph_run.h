@@ -1,5 +1,5 @@
-/* Executes the graphs of gpu/cuda/cudnn/cuda_attn_graph.h on the CPU, one element after the other: what a library that fuses them
- * has to compute. Shapes of every operation are checked, and every access to memory. */
+/* Executes the graphs of gpu/cuda/cudnn/cuda_attn_graph.h on the CPU, one element after the other: what a library that
+ * fuses them has to compute. Shapes of every operation are checked, and every access to memory. */
 #ifndef TESTS_CUDA_GRAPH_RUN_H
 #define TESTS_CUDA_GRAPH_RUN_H
 

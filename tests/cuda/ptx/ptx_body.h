@@ -188,4 +188,4 @@ X(ret, 0, return)
 #undef MOVE
 #undef LOAD
 #undef STORE
-/* clang-format on */
+    /* clang-format on */

@@ -101,7 +101,10 @@ static uint16_t named(struct reader *r, struct ptx_word word)
     static const struct {
         const char *name;
         uint16_t slot;
-    } own[] = {{"%tid.x", PTX_TID}, {"%ntid.x", PTX_NTID}, {"%ctaid.x", PTX_CTAID_X}, {"%ctaid.y", PTX_CTAID_Y},
+    } own[] = {{"%tid.x", PTX_TID},
+               {"%ntid.x", PTX_NTID},
+               {"%ctaid.x", PTX_CTAID_X},
+               {"%ctaid.y", PTX_CTAID_Y},
                {"%nctaid.x", PTX_NCTAID}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (ptx_is(word, own[i].name)) return own[i].slot;
@@ -134,8 +137,10 @@ static void take_value(struct reader *r, struct ptx_insn *in, struct operands *o
 static void take_operand(struct reader *r, struct ptx_insn *in, struct operands *o)
 {
     if (ptx_take(&r->text, '{')) {
-        if (o->n) o->joined = true;
-        else o->parted = true;
+        if (o->n)
+            o->joined = true;
+        else
+            o->parted = true;
         do take_value(r, in, o);
         while (ptx_take(&r->text, ','));
         ptx_want(&r->text, '}');
@@ -155,7 +160,10 @@ static void find_op(struct reader *r, struct ptx_insn *in, struct ptx_word mnemo
     char name[96];
     bool move = !strncmp(mnemonic.at, "mov.", 4);
     int n = snprintf(name, sizeof name, "%.*s%s", (int)mnemonic.n, mnemonic.at,
-                     !move ? "" : o->joined ? ".joined" : o->parted ? ".parted" : "");
+                     !move       ? ""
+                     : o->joined ? ".joined"
+                     : o->parted ? ".parted"
+                                 : "");
     for (int i = 0; i < n; i++)
         if (name[i] == '.' || name[i] == ':') name[i] = '_';
     for (in->op = 0; in->op < sizeof ops / sizeof *ops; in->op++) {

@@ -166,7 +166,9 @@ void ptx_thread(const void *what)
         if (in->when != PTX_ALWAYS && !slots[in->guard].u32 == (in->when == PTX_IF)) continue;
         switch ((enum ptx_op)in->op) {
 #define X(name, operands, ...)                                                                                         \
-    case PTX_OP_##name: __VA_ARGS__; break;
+    case PTX_OP_##name:                                                                                                \
+        __VA_ARGS__;                                                                                                   \
+        break;
 #include "tests/cuda/ptx/ptx_body.h"
 #undef X
         }

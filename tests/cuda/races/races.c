@@ -329,12 +329,16 @@ static void on_met(unsigned first, unsigned last)
 
 void races_begin(void)
 {
-    static const struct emulate_watch watch = {.allocated = on_allocated, .released = on_released,
-                                               .launch = on_launch, .block = on_block, .end = on_end,
-                                               .run = on_run, .wait = on_wait, .met = on_met};
+    static const struct emulate_watch watch = {.allocated = on_allocated,
+                                               .released = on_released,
+                                               .launch = on_launch,
+                                               .block = on_block,
+                                               .end = on_end,
+                                               .run = on_run,
+                                               .wait = on_wait,
+                                               .met = on_met};
     if (emulate_watch) return;
     size_t bytes = (size_t)(shared_end - shared_begin);
-    races.shared = (struct region){.p = shared_begin, .bytes = bytes, .shared = true,
-                                   .cells = map(cells_bytes(bytes))};
+    races.shared = (struct region){.p = shared_begin, .bytes = bytes, .shared = true, .cells = map(cells_bytes(bytes))};
     emulate_watch = &watch;
 }

@@ -1,6 +1,6 @@
 /* Races and bounds of emulated kernels, exactly. The sources of the kernels are compiled with -fsanitize=thread, which
- * makes each of their memory accesses a call (tests/cuda/races/races_calls.c defines those, libtsan is not linked), and every
- * byte of device and shared memory remembers who wrote it last and who has read it since. Ends the process with a
+ * makes each of their memory accesses a call (tests/cuda/races/races_calls.c defines those, libtsan is not linked), and
+ * every byte of device and shared memory remembers who wrote it last and who has read it since. Ends the process with a
  * message when a thread
  *
  *   touches a byte that another one of its block touched, one of the two writing, with no barrier between: a
@@ -23,8 +23,8 @@ void races_begin(void);
 /* The running thread touches p[0 .. bytes); `code`: where. Outside of kernels nothing is looked at. */
 void races_access(const void *p, size_t bytes, bool write, const void *code);
 
-/* What barriers are worth (tests/cuda/races/barriers.sh). With CUDA_BARRIERS_TO=FILE every one that is reached is added to
- * FILE once, "cuda_loss.cu:14 cuda_xent"; false leaves out the one that CUDA_BARRIER_LEFT_OUT names like that. */
+/* What barriers are worth (tests/cuda/races/barriers.sh). With CUDA_BARRIERS_TO=FILE every one that is reached is added
+ * to FILE once, "cuda_loss.cu:14 cuda_xent"; false leaves out the one that CUDA_BARRIER_LEFT_OUT names like that. */
 bool barriers_wait(const char *kernel, const char *file, int line);
 
 #endif

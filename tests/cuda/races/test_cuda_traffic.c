@@ -33,8 +33,7 @@ static const struct budget gpt2_budget[] = {
     {"cuda_gelu_fwd_bf16", 8, 8, 0, 0},         /* 4C: z; y */
     {"cuda_gelu_bwd_bf16", 16, 8, 0, 0},        /* z, dy; dz */
     {"cuda_columns_bf16", 18, 0, 0, 9},         /* gradients of four biases, 9C */
-    {"cuda_columns_end", 0, 0, 13, 0},
-    {NULL, 0, 0, 0, 0},
+    {"cuda_columns_end", 0, 0, 13, 0},          {NULL, 0, 0, 0, 0},
 };
 
 /* Where products end in the slope and in sums (gpu/cuda/cuda_lin.c): they read z, 8 C, for it. */
@@ -49,9 +48,9 @@ static const struct budget fused_budget[] = {
 static const struct budget llama_budget[] = {
     {"cuda_rms_fwd_bf16", 4, 4, 0, 0},
     {"cuda_rms_both_short_bf16", 12, 4, 0, 2},
-    {"cuda_rope_bf16", 8, 8, 0, 0},                          /* queries and keys, forward and back, in place */
-    {"cuda_glu_fwd_bf16", 4.0 * F / C, 2.0 * F / C, 0, 0},   /* gate, up; h */
-    {"cuda_glu_bwd_bf16", 6.0 * F / C, 4.0 * F / C, 0, 0},   /* gate, up, dh; both */
+    {"cuda_rope_bf16", 8, 8, 0, 0},                        /* queries and keys, forward and back, in place */
+    {"cuda_glu_fwd_bf16", 4.0 * F / C, 2.0 * F / C, 0, 0}, /* gate, up; h */
+    {"cuda_glu_bwd_bf16", 6.0 * F / C, 4.0 * F / C, 0, 0}, /* gate, up, dh; both */
     {"cuda_columns_end", 0, 0, 2, 0},
     {NULL, 0, 0, 0, 0},
 };
@@ -68,8 +67,15 @@ static struct device *open_device(void)
 /* One micro-step of so many layers; what it moved. */
 static size_t count(const struct model_family *family, uint32_t layers, struct traffic *out)
 {
-    struct model_config config = {.n_layer = layers, .n_head = 1, .n_embd = C, .block_size = SEQ, .vocab_size = 16,
-                                  .n_kv_head = 1, .ffn = F, .rope_theta = 10000, .norm_eps = 1e-5};
+    struct model_config config = {.n_layer = layers,
+                                  .n_head = 1,
+                                  .n_embd = C,
+                                  .block_size = SEQ,
+                                  .vocab_size = 16,
+                                  .n_kv_head = 1,
+                                  .ffn = F,
+                                  .rope_theta = 10000,
+                                  .norm_eps = 1e-5};
     struct device *dev = open_device();
     struct layout layout;
     struct model *model;
@@ -179,8 +185,13 @@ static void test_adamw(void **state)
         dev->ops->params(dev, theta, N, 0, N);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
         traffic_reset();
-        struct adamw_hyper hyper = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                    .count = count, .bf16_moments = bf16};
+        struct adamw_hyper hyper = {.lr = 1e-3f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.95f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .count = count,
+                                    .bf16_moments = bf16};
         dev->ops->adamw(dev, &span, 1, theta, grad, m, v, &hyper, NULL);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
         const struct traffic *adamw = find(all, traffic_of(all), bf16 ? "cuda_adamw_bf16" : "cuda_adamw_fp32");

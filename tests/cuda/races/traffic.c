@@ -27,8 +27,8 @@ static struct {
 
 static uint32_t *map(size_t n)
 {
-    void *p = mmap(NULL, n * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                   0);
+    void *p =
+        mmap(NULL, n * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) abort();
     return p;
 }
@@ -37,8 +37,8 @@ static void on_allocated(const void *p, size_t bytes)
 {
     struct region *r = malloc(sizeof *r);
     if (!r) abort();
-    *r = (struct region){.next = counts.regions, .p = (uintptr_t)p, .bytes = bytes, .read = map(bytes + 1),
-                         .written = map(bytes + 1)};
+    *r = (struct region){
+        .next = counts.regions, .p = (uintptr_t)p, .bytes = bytes, .read = map(bytes + 1), .written = map(bytes + 1)};
     counts.regions = r;
 }
 
@@ -103,8 +103,13 @@ static void on_met(unsigned first, unsigned last)
 
 void races_begin(void)
 {
-    static const struct emulate_watch watch = {.allocated = on_allocated, .released = on_released, .launch = on_launch,
-                                               .block = on_block, .end = on_end, .run = on_run, .wait = on_wait,
+    static const struct emulate_watch watch = {.allocated = on_allocated,
+                                               .released = on_released,
+                                               .launch = on_launch,
+                                               .block = on_block,
+                                               .end = on_end,
+                                               .run = on_run,
+                                               .wait = on_wait,
                                                .met = on_met};
     emulate_watch = &watch;
 }

@@ -11,7 +11,7 @@ static struct object {
     struct object *next;
     enum stub_kind kind;
     const void *p;
-} *objects;
+} * objects;
 
 static const char *const kinds[] = {"a handle", "a description", "a layout", "a preference"};
 

@@ -205,8 +205,10 @@ static double number(const void *p, size_t i, int32_t type)
 
 static void put(void *p, size_t i, int32_t type, double value)
 {
-    if (type == CUDA_R_16BF) ((uint16_t *)p)[i] = stub_bf16_of((float)value);
-    else ((float *)p)[i] = (float)value;
+    if (type == CUDA_R_16BF)
+        ((uint16_t *)p)[i] = stub_bf16_of((float)value);
+    else
+        ((float *)p)[i] = (float)value;
 }
 
 static double slope(double z)
@@ -279,14 +281,22 @@ static void run(void *args, bool dead)
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_is, const void *b, cublasLtMatrixLayout_t b_is,
-                              const void *beta, const void *c, cublasLtMatrixLayout_t c_is, void *d,
-                              cublasLtMatrixLayout_t d_is, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                              size_t workspace_bytes, cudaStream_t stream)
+                              cublasLtMatrixLayout_t a_is, const void *b, cublasLtMatrixLayout_t b_is, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_is, void *d, cublasLtMatrixLayout_t d_is,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream)
 {
     all_alive(handle, op, a_is, b_is, c_is, d_is, __func__);
-    struct product p = {.task = task_of(op), .a_is = matrix_of(a_is), .b_is = matrix_of(b_is), .c_is = matrix_of(c_is),
-                        .d_is = matrix_of(d_is), .a = a, .b = b, .c = c, .d = d, .alpha = *(const float *)alpha,
+    struct product p = {.task = task_of(op),
+                        .a_is = matrix_of(a_is),
+                        .b_is = matrix_of(b_is),
+                        .c_is = matrix_of(c_is),
+                        .d_is = matrix_of(d_is),
+                        .a = a,
+                        .b = b,
+                        .c = c,
+                        .d = d,
+                        .alpha = *(const float *)alpha,
                         .beta = *(const float *)beta};
     (void)workspace, (void)workspace_bytes;
     proposed(algo, __func__);

@@ -14,15 +14,15 @@
 enum { STUB_ALGORITHMS = 3 };
 
 struct stub {
-    bool idle;            /* products take time, and are not done */
-    bool no_library;      /* it does not start */
-    unsigned unknown;     /* of such epilogues (cublasLtEpilogue_t, or'ed) the library proposes none */
-    unsigned refused;     /* those it proposes, and refuses when they are to run */
+    bool idle;              /* products take time, and are not done */
+    bool no_library;        /* it does not start */
+    unsigned unknown;       /* of such epilogues (cublasLtEpilogue_t, or'ed) the library proposes none */
+    unsigned refused;       /* those it proposes, and refuses when they are to run */
     float plain_ms, end_ms; /* of a product without epilogue, with one; algorithm i takes i ms more */
-    uint32_t schemes;     /* of the last proposals: how parts of a sum may meet (cublasLtReductionScheme_t) */
-    size_t products;      /* run so far */
-    size_t alike;         /* idle ones of which an operand holds many numbers that are the same */
-    uint64_t last;        /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */
+    uint32_t schemes;       /* of the last proposals: how parts of a sum may meet (cublasLtReductionScheme_t) */
+    size_t products;        /* run so far */
+    size_t alike;           /* idle ones of which an operand holds many numbers that are the same */
+    uint64_t last;          /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */
 };
 
 extern struct stub stub;

@@ -21,8 +21,8 @@ static _Thread_local cudaError_t last;
 
 /* gpu/cuda/rt/cuda_rt.c loads what is listed here; nvcc would list the kernels. One of them wants shared memory. */
 static const char kernel;
-__attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel known[] = {{&kernel, 0},
-                                                                                                      {&kernel, 65536}};
+__attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel known[] = {
+    {&kernel, 0}, {&kernel, 65536}};
 
 __attribute__((constructor)) static void from_environment(void)
 {
@@ -119,21 +119,21 @@ cudaError_t cudaGetLastError(void)
 static const struct {
     cudaError_t code;
     const char *name, *text;
-} errors[] = {{cudaSuccess, "cudaSuccess", "no error"},
-              {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-              {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-              {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-              {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-              {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
-               "CUDA driver version is insufficient for CUDA runtime version"},
-              {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-              {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
-               "CUDA-capable device(s) is/are busy or unavailable"},
-              {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-              {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-              {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
-              {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
-               "no kernel image is available for execution on the device"}};
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"}};
 
 static size_t error_at(cudaError_t code)
 {
@@ -227,7 +227,7 @@ static struct block {
     unsigned char *base, *p;
     size_t bytes, pages;
     int owner;
-} *blocks;
+} * blocks;
 
 int stub_owner(const void *p, size_t bytes)
 {

@@ -1,8 +1,8 @@
-/* The CUDA runtime without a GPU, as far as gpu/ calls it: for tests of gpu/cuda/rt/cuda_rt.c, cuda_gemm*.c and cuda_nccl.c.
- * A device is memory of the host; a stream is a thread that does what was submitted to it, one after the other; kernels
- * are those of tests/cuda/emulator/emulate.c. What the runtime's documentation leaves open turns out badly: memory has garbage
- * in it, memory that is not pinned is read and written late, queries that are not over leave an error behind, and a
- * stream or an event of another device than the current one is refused.
+/* The CUDA runtime without a GPU, as far as gpu/ calls it: for tests of gpu/cuda/rt/cuda_rt.c, cuda_gemm*.c and
+ * cuda_nccl.c. A device is memory of the host; a stream is a thread that does what was submitted to it, one after the
+ * other; kernels are those of tests/cuda/emulator/emulate.c. What the runtime's documentation leaves open turns out
+ * badly: memory has garbage in it, memory that is not pinned is read and written late, queries that are not over leave
+ * an error behind, and a stream or an event of another device than the current one is refused.
  *
  * As a plugin it is told by the environment what it is: ATOLL_STUB_GPUS=2, ATOLL_STUB_DRIVER=12080 (0: none),
  * ATOLL_STUB_CAPABILITY=75, ATOLL_STUB_MEMORY=BYTES, ATOLL_STUB_FAIL=1:100 (device 1 fails at its 100th operation),
@@ -24,18 +24,18 @@ struct stub_at { /* the operation of a device, counted from 1; 0: none */
 
 struct cudart_stub {
     int gpus, driver, capability;
-    size_t memory;        /* of each device */
+    size_t memory; /* of each device */
     struct stub_at fail, hang;
-    const char *call;     /* this one returns `code` when it is called for the `after`th time from now; NULL: none */
+    const char *call; /* this one returns `code` when it is called for the `after`th time from now; NULL: none */
     unsigned after;
     /* So does this one, counted from 1 over all calls but those that free something, only look, or make events; of
      * cudaErrorMemoryAllocation, over those that make something. 0: none. */
     unsigned long any;
     const char *failed_in; /* the last one that was */
     cudaError_t code;
-    unsigned long loaded; /* kernels whose attributes were asked for */
+    unsigned long loaded;       /* kernels whose attributes were asked for */
     bool sleeps[STUB_GPUS_MAX]; /* who waits for a stream of this device does not spin */
-    float now_ms;         /* what events see */
+    float now_ms;               /* what events see */
 };
 
 /* A test may set it while no stream has work. */

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "gpu/cuda/kernels/cuda_kernel.h"
-#include "tests/cuda/stubs/cudart_stub_impl.h"
 #include "tests/cuda/emulator/emulate_launch.h"
+#include "tests/cuda/stubs/cudart_stub_impl.h"
 
 enum { LARGE = 1 << 20 /* bytes */, HOLD_NS = 5000000 };
 
@@ -320,7 +320,8 @@ static void hold(const struct copy *c)
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&stub_lock);
     while (stub_gpus[c->device].looks == c->looks &&
-           pthread_cond_timedwait(&stub_moved, &stub_lock, &until) != ETIMEDOUT) continue;
+           pthread_cond_timedwait(&stub_moved, &stub_lock, &until) != ETIMEDOUT)
+        continue;
     pthread_mutex_unlock(&stub_lock);
     if (memcmp(c->own, c->from, c->bytes) == 0) return;
     fprintf(stderr, "memory that is not pinned was changed before it was copied\n");

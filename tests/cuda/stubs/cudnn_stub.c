@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/emulator/graph_run.h"
+#include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
 
 enum { ENGINES = 2, WORKSPACE = 512 };
@@ -239,8 +239,10 @@ struct reader {
 /* Its number in the graph; -1: there is none. Tensors in memory have no role yet. */
 static int tensor(struct reader *r, const struct descriptor *d)
 {
-    static const cudnnDataType_t types[] = {[ATTN_F32] = CUDNN_DATA_FLOAT, [ATTN_BF16] = CUDNN_DATA_BFLOAT16,
-                                            [ATTN_I32] = CUDNN_DATA_INT32, [ATTN_BOOL] = CUDNN_DATA_BOOLEAN};
+    static const cudnnDataType_t types[] = {[ATTN_F32] = CUDNN_DATA_FLOAT,
+                                            [ATTN_BF16] = CUDNN_DATA_BFLOAT16,
+                                            [ATTN_I32] = CUDNN_DATA_INT32,
+                                            [ATTN_BOOL] = CUDNN_DATA_BOOLEAN};
     if (!d) return -1;
     for (int i = 0; i < r->graph.n_tensors; i++)
         if (r->tensors[i] == d) return i;
@@ -255,7 +257,9 @@ static int tensor(struct reader *r, const struct descriptor *d)
     bool inside = flag_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL), value = flag_of(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
     struct attn_graph_tensor *t = &r->graph.tensors[r->graph.n_tensors];
     *t = (struct attn_graph_tensor){.type = (enum attn_graph_type)known,
-                                    .role = inside ? ATTN_INSIDE : value ? ATTN_VALUE : ATTN_ROLES};
+                                    .role = inside  ? ATTN_INSIDE
+                                            : value ? ATTN_VALUE
+                                                    : ATTN_ROLES};
     memcpy(t->dim, dim, sizeof t->dim);
     memcpy(t->stride, stride, sizeof t->stride);
     r->tensors[r->graph.n_tensors] = d;
@@ -449,8 +453,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     struct reader r = read_back(descriptor_of(config, CUDNN_ATTR_ENGINE_OPERATION_GRAPH));
     struct execution e = {.workspace = NULL};
     void *const *workspace = values_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, NULL);
-    if (!r.good || !workspace || !bind(&r, pack, &e))
-        return CUDNN_STATUS_BAD_PARAM;
+    if (!r.good || !workspace || !bind(&r, pack, &e)) return CUDNN_STATUS_BAD_PARAM;
     e.graph = r.graph;
     e.workspace = *workspace;
     handle->stream->submit(handle->stream, run, &e, sizeof e);

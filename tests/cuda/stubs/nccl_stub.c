@@ -1,9 +1,9 @@
 /* A libnccl.so.2 for machines without GPUs (ATOLL_NCCL_LIBRARY): collectives between the streams of tests/cuda/
- * cudart_stub.h. Communicators do not block, as gpu/cuda/comm/cuda_nccl.c wants them: a call is in progress until it has been
- * asked after a few times, and another one meanwhile is refused. What only a wrong caller does ends the process with a
- * line: ranks that call different things, two ranks on one device, a call in progress asked after by another thread
- * than the one that made it, a communicator asked while it is aborted, used after it was freed, destroyed while it has
- * work.
+ * cudart_stub.h. Communicators do not block, as gpu/cuda/comm/cuda_nccl.c wants them: a call is in progress until it
+ * has been asked after a few times, and another one meanwhile is refused. What only a wrong caller does ends the
+ * process with a line: ranks that call different things, two ranks on one device, a call in progress asked after by
+ * another thread than the one that made it, a communicator asked while it is aborted, used after it was freed,
+ * destroyed while it has work.
  *
  * nccl_faults: one call fails. Collectives do so without the communicator knowing of it afterwards; of a group nothing
  * is left then. A communicator that cannot join is there all the same, and has to be aborted. status ncclInProgress of
@@ -55,7 +55,7 @@ struct ncclComm {
     bool stalled, aborted;
     enum { LIVES, DESTROYED, FREED } end;
     unsigned long collectives;
-    int running; /* on its stream */
+    int running;                    /* on its stream */
     struct call waiting[GROUP_MAX]; /* in progress: not on the stream yet */
     size_t n_waiting;
     ncclResult_t error;
@@ -162,8 +162,8 @@ static void run(void *args, bool dead)
 
 static void submit_waiting(struct ncclComm *c)
 {
-    for (size_t i = 0; i < c->n_waiting; i++) c->waiting[i].stream->submit(c->waiting[i].stream, run, &c->waiting[i],
-                                                                           sizeof c->waiting[i]);
+    for (size_t i = 0; i < c->n_waiting; i++)
+        c->waiting[i].stream->submit(c->waiting[i].stream, run, &c->waiting[i], sizeof c->waiting[i]);
     c->n_waiting = 0;
 }
 
@@ -179,7 +179,7 @@ ncclResult_t ncclGetVersion(int *version)
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
-    return result == ncclRemoteError ? "remote process exited or there was a network error"
+    return result == ncclRemoteError    ? "remote process exited or there was a network error"
            : result == ncclInvalidUsage ? "invalid usage"
            : result == ncclSystemError  ? "unhandled system error"
                                         : "unknown result code";
@@ -226,8 +226,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     struct ncclComm *c = calloc(1, sizeof *c);
     if (!c) abort();
     pthread_mutex_lock(&lock);
-    *c = (struct ncclComm){.world = world_of(&id, n), .rank = rank, .device = -1, .polls = POLLS,
-                           .caller = pthread_self()};
+    *c = (struct ncclComm){
+        .world = world_of(&id, n), .rank = rank, .device = -1, .polls = POLLS, .caller = pthread_self()};
     if (c->world->n != n || rank < 0 || rank >= n || c->world->comms[rank]) wrong("no such rank, or twice", c);
     c->world->comms[rank] = c;
     c->world->joined++;
@@ -362,8 +362,8 @@ static ncclResult_t take(struct ncclComm *c, const struct call *call)
 static ncclResult_t enter(enum kind kind, const void *from, void *to, size_t n, ncclDataType_t type, int root,
                           ncclComm_t comm, cudaStream_t stream)
 {
-    const struct call call = {.kind = kind, .from = from, .to = to, .n = n, .root = root, .comm = comm,
-                              .stream = stream};
+    const struct call call = {
+        .kind = kind, .from = from, .to = to, .n = n, .root = root, .comm = comm, .stream = stream};
     static const char *const names[] = {"ncclReduceScatter", "ncclAllGather", "ncclAllReduce", "ncclReduce",
                                         "ncclBroadcast"};
     if (stub_fault(&nccl_faults, names[kind])) {

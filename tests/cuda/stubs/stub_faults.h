@@ -14,9 +14,9 @@
 enum { STUB_CALLS = 24 };
 
 struct stub_faults {
-    const char *call;    /* only this one; NULL: any */
-    unsigned long after; /* it fails when it is called for the `after`th time from now; 0: never */
-    int status;          /* what it returns then */
+    const char *call;      /* only this one; NULL: any */
+    unsigned long after;   /* it fails when it is called for the `after`th time from now; 0: never */
+    int status;            /* what it returns then */
     const char *failed_in; /* the last one that did */
     struct {
         const char *call;

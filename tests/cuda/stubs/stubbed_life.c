@@ -97,11 +97,23 @@ static enum status train(struct replica *r, bool gradients, struct life_end *end
 
 void stubbed_live(const struct life *life, struct life_end *end)
 {
-    struct replica_config config = {.family = &gpt2_family, .model = model, .device = life->device,
-                                    .ranks = life->ranks, .threads = 1, .batch_size = BATCH, .grad_accum = 1,
-                                    .seed = 5, .bf16 = life->bf16, .gradients = life->gradients,
-                                    .opt = {.kind = life->optimizer, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                            .grad_clip = 1, .muon_momentum = 0.95, .muon_steps = 2,
+    struct replica_config config = {.family = &gpt2_family,
+                                    .model = model,
+                                    .device = life->device,
+                                    .ranks = life->ranks,
+                                    .threads = 1,
+                                    .batch_size = BATCH,
+                                    .grad_accum = 1,
+                                    .seed = 5,
+                                    .bf16 = life->bf16,
+                                    .gradients = life->gradients,
+                                    .opt = {.kind = life->optimizer,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.95,
+                                            .eps = 1e-8,
+                                            .grad_clip = 1,
+                                            .muon_momentum = 0.95,
+                                            .muon_steps = 2,
                                             .hidden_blocks = gpt2_hidden_blocks}};
     struct replica *r = NULL;
     size_t before = mem_live_bytes() + stubbed.live();

@@ -31,10 +31,10 @@ struct life_end {
     enum status status;
     struct err why;
     bool created;
-    char note[200]; /* of a device */
+    char note[200];                                   /* of a device */
     double losses[LIFE_STEPS + 1], norms[LIFE_STEPS]; /* of steps, and at the end */
-    float params[LIFE_PARAMS]; /* or the last gradient */
-    size_t stays; /* bytes */
+    float params[LIFE_PARAMS];                        /* or the last gradient */
+    size_t stays;                                     /* bytes */
 };
 
 /* For all tests of a program: attention is the own kernels', and there are two GPUs. */

@@ -1,5 +1,6 @@
-/* gpu/cuda/rt/cuda_gemm.c and gpu/cuda/rt/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU (cublaslt_stub.h): what is
- * asked of the library is the product that cuda_rt.h promises; of two ways the faster one is taken, and found again. */
+/* gpu/cuda/rt/cuda_gemm.c and gpu/cuda/rt/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU
+ * (cublaslt_stub.h): what is asked of the library is the product that cuda_rt.h promises; of two ways the faster one is
+ * taken, and found again. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,8 +68,10 @@ static void *numbers(size_t n, bool bf16, unsigned seed)
     settle();
     for (size_t i = 0; i < n; i++) {
         float x = (float)((i * 2654435761u + seed * 40503u) % 1009) / 504 - 1;
-        if (bf16) ((uint16_t *)p)[i] = stub_bf16_of(x);
-        else ((float *)p)[i] = x;
+        if (bf16)
+            ((uint16_t *)p)[i] = stub_bf16_of(x);
+        else
+            ((float *)p)[i] = x;
     }
     return p;
 }
@@ -110,8 +113,8 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     void *aux = numbers(s.m * s.ldc, s.bf16_out, 4), *biases = numbers(s.n + later, s.bf16_out, 5);
     const char *bias = (const char *)biases + later * gemm_number_bytes(s.bf16_out);
     float *sums = numbers(s.n, false, 6);
-    struct cuda_gemm_call call = {.a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux,
-                                  .sums = sums};
+    struct cuda_gemm_call call = {
+        .a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux, .sums = sums};
     assert_int_equal(cuda_rt_gemm_create(rt, &s, &g), STATUS_OK);
     cuda_rt_gemm(rt, g, &call);
     settle();
@@ -166,11 +169,18 @@ static void test_products(void **state)
 
 /* --- which way ---------------------------------------------------------------------------------------------------- */
 
-static const struct cuda_gemm_shape ends_in_slope = {.m = 1024, .n = 512, .k = 128, .lda = 128, .ldb = 128,
-                                                     .b_trans = true, .ldc = 512, .bf16 = true, .bf16_out = true,
+static const struct cuda_gemm_shape ends_in_slope = {.m = 1024,
+                                                     .n = 512,
+                                                     .k = 128,
+                                                     .lda = 128,
+                                                     .ldb = 128,
+                                                     .b_trans = true,
+                                                     .ldc = 512,
+                                                     .bf16 = true,
+                                                     .bf16_out = true,
                                                      .slope = true};
-static const struct cuda_gemm_shape ends_in_sums = {.m = 512, .n = 128, .k = 1024, .lda = 512, .a_trans = true,
-                                                    .ldb = 128, .ldc = 128, .bf16 = true, .sums = true};
+static const struct cuda_gemm_shape ends_in_sums = {
+    .m = 512, .n = 128, .k = 1024, .lda = 512, .a_trans = true, .ldb = 128, .ldc = 128, .bf16 = true, .sums = true};
 
 struct kernel {
     const struct cuda_gemm *apart;
@@ -223,7 +233,7 @@ static void check_faster(const struct cuda_gemm_shape *shape)
     assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 and 2.5 against 12 */
     assert_true(timed);
     assert_int_equal(stub.alike, 0); /* with numbers as a model has them */
-    assert_false(stub.last); /* by the fastest algorithm */
+    assert_false(stub.last);         /* by the fastest algorithm */
     start();
     stub.idle = true;
     stub.end_ms = 100; /* another day: the choice stands */
@@ -273,8 +283,10 @@ static void test_timing_words(void **state)
         struct err err = {.code = STATUS_OK};
         (void)setenv("ATOLL_ALGO_TIMING", words[i], 1);
         assert_int_equal(cuda_gemm_timing(&timing, &err), i < 3 ? STATUS_OK : STATUS_INVALID);
-        if (i < 3) assert_int_equal(timing, i < 2);
-        else assert_non_null(strstr(err.msg, "on or off are allowed"));
+        if (i < 3)
+            assert_int_equal(timing, i < 2);
+        else
+            assert_non_null(strstr(err.msg, "on or off are allowed"));
     }
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
@@ -355,10 +367,10 @@ static void test_takes(void **state)
 /* --- one call fails ----------------------------------------------------------------------------------------------- */
 
 /* Small, and worth to be timed. */
-static const struct cuda_gemm_shape small_slope = {.m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256,
-                                                   .bf16 = true, .bf16_out = true, .slope = true};
-static const struct cuda_gemm_shape small_sums = {.m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true,
-                                                  .ldb = 256, .ldc = 256, .bf16 = true, .sums = true};
+static const struct cuda_gemm_shape small_slope = {
+    .m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256, .bf16 = true, .bf16_out = true, .slope = true};
+static const struct cuda_gemm_shape small_sums = {
+    .m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true, .ldb = 256, .ldc = 256, .bf16 = true, .sums = true};
 
 /* Made, timed, used, with one call that fails. Whether there was such a call; *ended: the device has an error. */
 static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, int status, bool *ended)
@@ -374,8 +386,9 @@ static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, i
     cublaslt_faults.after = nth;
     if (cuda_rt_gemm_create(rt, &plain, &apart) == STATUS_OK) {
         kernel.apart = apart;
-        assert_int_equal(cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, apart,
-                                           &(struct cuda_gemm_user){run, &kernel}, &fused), STATUS_OK);
+        assert_int_equal(
+            cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
+            STATUS_OK);
         cuda_rt_gemm(rt, fused ? fused : apart, &call);
     } else if (apart) {
         fail_msg("there is a product that was not made");
@@ -422,9 +435,9 @@ static void test_each_fails(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_faster),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products),  cmocka_unit_test(test_faster),
                                        cmocka_unit_test(test_asked_for), cmocka_unit_test(test_timing_words),
-                                       cmocka_unit_test(test_apart),    cmocka_unit_test(test_shared),
-                                       cmocka_unit_test(test_takes),    cmocka_unit_test(test_each_fails)};
+                                       cmocka_unit_test(test_apart),     cmocka_unit_test(test_shared),
+                                       cmocka_unit_test(test_takes),     cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

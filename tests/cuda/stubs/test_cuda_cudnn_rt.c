@@ -17,8 +17,8 @@
 #include "gpu/cuda/cudnn/cuda_cudnn_plan.h"
 #include "gpu/cuda/cudnn/cuda_cudnn_rt.h"
 #include "gpu/cuda/rt/cuda_rt_impl.h"
-#include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/emulator/graph_run.h"
+#include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
 #include "tests/lib/rigs/emulated_plugin.h"
 
@@ -93,8 +93,8 @@ static void test_libraries(void **state)
 /* ---- what is executed ----------------------------------------------------------------------------------------------
  */
 
-static const struct attn_graph_shape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .seq = 7, .head_dim = 8,
-                                              .type = ATTN_BF16};
+static const struct attn_graph_shape shape = {
+    .batch = 2, .heads = 4, .kv_heads = 2, .seq = 7, .head_dim = 8, .type = ATTN_BF16};
 
 static void fill(void *p, size_t bytes, uint64_t seed)
 {
@@ -144,8 +144,10 @@ static void test_execution(void **state)
         struct err err = {.code = STATUS_OK};
         struct attn_graph_shape s = shape;
         s.exact = which == 2;
-        if (which) attn_graph_backward(&graph, &s);
-        else attn_graph_forward(&graph, &s);
+        if (which)
+            attn_graph_backward(&graph, &s);
+        else
+            attn_graph_forward(&graph, &s);
         if (cudnn_rt_compile(dnn, &graph, WORKSPACE, s.exact, &kernel, &workspace, &err) != STATUS_OK)
             fail_msg("%s", err.msg);
         assert_true(workspace && workspace <= WORKSPACE);
@@ -166,9 +168,9 @@ static void test_known_wrong(void **state)
         const char *version, *name;
         size_t seq;
         bool backward, taken;
-    } cases[] = {{"91500", "cuDNN 9.15.0", 7, true, false},   {"91500", "cuDNN 9.15.0", 200, true, false},
-                 {"91500", "cuDNN 9.15.0", 128, true, true},  {"91500", "cuDNN 9.15.0", 7, false, true},
-                 {"91600", "cuDNN 9.16.0", 200, true, true},  {"90900", "cuDNN 9.9.0", 7, false, true}};
+    } cases[] = {{"91500", "cuDNN 9.15.0", 7, true, false},  {"91500", "cuDNN 9.15.0", 200, true, false},
+                 {"91500", "cuDNN 9.15.0", 128, true, true}, {"91500", "cuDNN 9.15.0", 7, false, true},
+                 {"91600", "cuDNN 9.16.0", 200, true, true}, {"90900", "cuDNN 9.9.0", 7, false, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t workspace;
         struct attn_graph graph;
@@ -177,8 +179,10 @@ static void test_known_wrong(void **state)
         struct attn_graph_shape s = shape;
         struct cudnn_rt *dnn = open_library(cases[i].version, cases[i].name);
         s.seq = cases[i].seq;
-        if (cases[i].backward) attn_graph_backward(&graph, &s);
-        else attn_graph_forward(&graph, &s);
+        if (cases[i].backward)
+            attn_graph_backward(&graph, &s);
+        else
+            attn_graph_forward(&graph, &s);
         enum status status = cudnn_rt_compile(dnn, &graph, WORKSPACE, false, &kernel, &workspace, &err);
         assert_int_equal(status, cases[i].taken ? STATUS_OK : STATUS_UNSUPPORTED);
         if (!cases[i].taken)
@@ -240,8 +244,10 @@ static enum status live(bool backward, bool exact, struct err *err)
     struct cudnn_kernel *kernel = NULL;
     void *memory[ATTN_ROLES], *p = cuda_rt_alloc(rt, WORKSPACE);
     for (int role = 0; role < ATTN_ROLES; role++) memory[role] = cuda_rt_alloc(rt, FLOATS * sizeof(float));
-    if (backward) attn_graph_backward(&graph, &shape);
-    else attn_graph_forward(&graph, &shape);
+    if (backward)
+        attn_graph_backward(&graph, &shape);
+    else
+        attn_graph_forward(&graph, &shape);
     enum status status = cudnn_rt_open(rt, &dnn, name, sizeof name, err);
     if (status == STATUS_OK) status = cudnn_rt_compile(dnn, &graph, WORKSPACE, exact, &kernel, &workspace, err);
     for (int i = 0; i < 2 && status == STATUS_OK; i++) {

@@ -1,6 +1,6 @@
-/* gpu/cuda/comm/cuda_nccl.c on stubs of NCCL and of the CUDA runtime (nccl_stub.c, cudart_stub.h): which libraries it takes, what
- * its collectives leave where, and how it ends when a rank is refused, breaks, never joins or never comes out of a
- * call. ctest: timeout=60 */
+/* gpu/cuda/comm/cuda_nccl.c on stubs of NCCL and of the CUDA runtime (nccl_stub.c, cudart_stub.h): which libraries it
+ * takes, what its collectives leave where, and how it ends when a rank is refused, breaks, never joins or never comes
+ * out of a call. ctest: timeout=60 */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -29,8 +29,8 @@ struct rank {
     int index;
     struct cuda_rt *rt;
     struct cuda_comm *comm;
-    float *buf; /* [N] */
-    float own[N]; /* what that begins with */
+    float *buf;     /* [N] */
+    float own[N];   /* what that begins with */
     struct err err; /* of what it did */
 };
 
@@ -165,10 +165,12 @@ static void test_libraries(void **state)
     (void)state;
     struct err err = {.code = STATUS_OK};
     refuses("/nowhere/libnccl.so.2", "", "NCCL: several GPUs in one worker need libnccl.so.2, which cannot be loaded");
-    refuses("libm.so.6", "", "NCCL: libnccl.so.2 has no ncclGetVersion: install NCCL 2.19 or newer, or start a worker "
-                             "for each GPU");
-    refuses(stub_path, "21805", "NCCL: libnccl.so.2 is version 2.18, several GPUs in one worker need 2.19 or newer: "
-                                "update it, or start a worker for each GPU");
+    refuses("libm.so.6", "",
+            "NCCL: libnccl.so.2 has no ncclGetVersion: install NCCL 2.19 or newer, or start a worker "
+            "for each GPU");
+    refuses(stub_path, "21805",
+            "NCCL: libnccl.so.2 is version 2.18, several GPUs in one worker need 2.19 or newer: "
+            "update it, or start a worker for each GPU");
     refuses(stub_path, "21900", "NCCL: libnccl.so.2 is version 2.19");
     (void)setenv("ATOLL_STUB_NCCL_VERSION", "21901", 1);
     assert_int_equal(cuda_comm_check(&err), STATUS_OK);
@@ -235,8 +237,10 @@ static float reduced(int rank, size_t i)
     return i < N - 7 ? sum(i) : number(rank, i);
 }
 
-static const struct collective_part parts[] = {{.offset = 0, .n = 11, .root = 2}, {.offset = 11, .n = 0, .root = 1},
-                                               {.offset = 11, .n = 20, .root = 0}, {.offset = 40, .n = 1, .root = 2},
+static const struct collective_part parts[] = {{.offset = 0, .n = 11, .root = 2},
+                                               {.offset = 11, .n = 0, .root = 1},
+                                               {.offset = 11, .n = 20, .root = 0},
+                                               {.offset = 40, .n = 1, .root = 2},
                                                {.offset = 41, .n = 9, .root = 1}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
@@ -563,10 +567,14 @@ static void test_each_fails(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_libraries),   cmocka_unit_test(test_collectives),
-                                       cmocka_unit_test(test_cannot_join), cmocka_unit_test(test_never_joins),
-                                       cmocka_unit_test(test_refused),     cmocka_unit_test(test_refused_in_a_group),
-                                       cmocka_unit_test(test_breaks),      cmocka_unit_test(test_stalls),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_libraries),
+                                       cmocka_unit_test(test_collectives),
+                                       cmocka_unit_test(test_cannot_join),
+                                       cmocka_unit_test(test_never_joins),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_refused_in_a_group),
+                                       cmocka_unit_test(test_breaks),
+                                       cmocka_unit_test(test_stalls),
                                        cmocka_unit_test(test_nothing_behind_a_failure),
                                        cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, NULL);

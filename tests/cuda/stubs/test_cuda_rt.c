@@ -1,5 +1,5 @@
-/* gpu/cuda/rt/cuda_rt.c on a stub of the CUDA runtime (cudart_stub.h): what is opened and with which line it is not; copies,
- * queues, events and waits in their order; errors that stick, and those that must not. ctest: timeout=60 */
+/* gpu/cuda/rt/cuda_rt.c on a stub of the CUDA runtime (cudart_stub.h): what is opened and with which line it is not;
+ * copies, queues, events and waits in their order; errors that stick, and those that must not. ctest: timeout=60 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,7 +104,8 @@ static void test_drivers(void **state)
     refused(0, STATUS_UNSUPPORTED, line);
     if (needed > 12) {
         cudart_stub.driver = 12080;
-        snprintf(line, sizeof line, "the NVIDIA driver is for CUDA 12.8, this build needs %d.%d: update the driver, "
+        snprintf(line, sizeof line,
+                 "the NVIDIA driver is for CUDA 12.8, this build needs %d.%d: update the driver, "
                  "build with a toolkit of its version, or, for a data-centre GPU, install NVIDIA's cuda-compat-%d-%d",
                  needed, minor, needed, minor);
         refused(0, STATUS_UNSUPPORTED, line);
@@ -146,10 +147,12 @@ static void test_opening_fails(void **state)
     fails(CALLED(cudaGetDeviceProperties), 1, cudaErrorDevicesUnavailable);
     refused(0, STATUS_IO, "device cuda:0: CUDA-capable device(s) is/are busy or unavailable");
     fails("cudaFuncGetAttributes", 1, cudaErrorNoKernelImageForDevice);
-    refused(0, STATUS_IO, "device cuda:0 Stub 0: cannot load the kernels of this build: no kernel image is available "
+    refused(0, STATUS_IO,
+            "device cuda:0 Stub 0: cannot load the kernels of this build: no kernel image is available "
             "for execution on the device (cudaErrorNoKernelImageForDevice)");
     fails("cudaFuncSetAttribute", 1, cudaErrorInvalidValue);
-    refused(0, STATUS_IO, "device cuda:0 Stub 0: cannot give kernels the shared memory that they want: invalid "
+    refused(0, STATUS_IO,
+            "device cuda:0 Stub 0: cannot give kernels the shared memory that they want: invalid "
             "argument (cudaErrorInvalidValue)");
     fails("cudaStreamCreateWithFlags", 1, cudaErrorMemoryAllocation);
     refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot make a stream: out of memory (cudaErrorMemoryAllocation)");
@@ -157,7 +160,8 @@ static void test_opening_fails(void **state)
     refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot make an event: out of memory (cudaErrorMemoryAllocation)");
     cudart_stub.call = NULL;
     cudart_stub.memory = 1 << 20;
-    refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: no memory for cuBLASLt's workspace: out of memory "
+    refused(0, STATUS_NOMEM,
+            "device cuda:0 Stub 0: no memory for cuBLASLt's workspace: out of memory "
             "(cudaErrorMemoryAllocation)");
     cudart_stub.memory = as_found.memory;
     stub.no_library = true;
@@ -221,7 +225,8 @@ static void test_error_from_before(void **state)
     struct cuda_rt *rt = open_one(0);
     fails("cudaMalloc", 1, cudaErrorIllegalAddress);
     assert_null(cuda_rt_alloc(rt, N));
-    failed(rt, STATUS_IO, "device cuda:0 Stub 0: an error from before, seen while taking memory: an illegal memory "
+    failed(rt, STATUS_IO,
+           "device cuda:0 Stub 0: an error from before, seen while taking memory: an illegal memory "
            "access was encountered (cudaErrorIllegalAddress)");
     cuda_rt_close(rt);
 }
@@ -512,18 +517,17 @@ static void test_grids(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_drivers, leaves_nothing),
-        cmocka_unit_test_teardown(test_devices, leaves_nothing),
-        cmocka_unit_test_teardown(test_opening_fails, leaves_nothing),
-        cmocka_unit_test_teardown(test_memory, leaves_nothing),
-        cmocka_unit_test_teardown(test_error_from_before, leaves_nothing),
-        cmocka_unit_test_teardown(test_copies, leaves_nothing),
-        cmocka_unit_test_teardown(test_order, leaves_nothing),
-        cmocka_unit_test_teardown(test_threads, leaves_nothing),
-        cmocka_unit_test_teardown(test_watched, leaves_nothing),
-        cmocka_unit_test_teardown(test_ended_well_and_stopped, leaves_nothing),
-        cmocka_unit_test_teardown(test_failing_device, leaves_nothing),
-        cmocka_unit_test_teardown(test_grids, leaves_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_drivers, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_devices, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_opening_fails, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_memory, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_error_from_before, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_copies, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_order, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_threads, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_watched, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_ended_well_and_stopped, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_failing_device, leaves_nothing),
+                                       cmocka_unit_test_teardown(test_grids, leaves_nothing)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -1,8 +1,8 @@
 /* cuDNN compiles the graphs of attention for GPUs that are not here: it has descriptions of them
- * (tests/cuda/properties, written by hand after the data sheets) and a driver that pretends (tests/cuda/stubs/driver_stub.c).
- * Every shape must find an engine that compiles with a workspace below the limit of a plan. What the graphs compute,
- * test_cuda_attn_graph proves; what a GPU makes of them, only a GPU.
- * Usage: test_cudnn_graphs FOLDER [all]; 77 where cuDNN is not to be had. */
+ * (tests/cuda/properties, written by hand after the data sheets) and a driver that pretends
+ * (tests/cuda/stubs/driver_stub.c). Every shape must find an engine that compiles with a workspace below the limit of a
+ * plan. What the graphs compute, test_cuda_attn_graph proves; what a GPU makes of them, only a GPU. Usage:
+ * test_cudnn_graphs FOLDER [all]; 77 where cuDNN is not to be had. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,8 +24,10 @@ static void graph_of(struct attn_graph *graph, struct attn_graph_shape shape, en
 {
     shape.type = ATTN_BF16;
     shape.exact = direction == BACKWARD_EXACT;
-    if (direction == FORWARD) attn_graph_forward(graph, &shape);
-    else attn_graph_backward(graph, &shape);
+    if (direction == FORWARD)
+        attn_graph_forward(graph, &shape);
+    else
+        attn_graph_backward(graph, &shape);
 }
 
 /* Pointers are accepted where they are aligned; without a device nothing is executed, and that is said. */
@@ -48,8 +50,8 @@ static void check(const struct cudnn_lib *lib, const struct cudnn_target *target
     struct cudnn_plan_facts facts = {0};
     struct err err = {0};
     graph_of(&graph, *s, direction);
-    enum status status = cudnn_plan_create(lib, target, &graph, WORKSPACE_MAX, direction == BACKWARD_EXACT, &plan,
-                                           &err);
+    enum status status =
+        cudnn_plan_create(lib, target, &graph, WORKSPACE_MAX, direction == BACKWARD_EXACT, &plan, &err);
     bool good = status == STATUS_OK && accepts_pointers(plan, &err);
     if (status == STATUS_OK) facts = cudnn_plan_facts(plan);
     shape.exact = direction == BACKWARD_EXACT;
@@ -60,8 +62,10 @@ static void check(const struct cudnn_lib *lib, const struct cudnn_target *target
         good = err_set(&err, STATUS_STATE, "workspace of %zu, planned is %zu", facts.workspace, planned) == STATUS_OK;
     printf("sm_%-3d B%zu H%-2zu G%-2zu T%-4zu hd%-3zu %-14s ", arch, s->batch, s->heads, s->kv_heads, s->seq,
            s->head_dim, directions[direction]);
-    if (good) printf("engine %d of %d, workspace %zu\n", facts.chosen + 1, facts.engines, facts.workspace);
-    else printf("FAILED: %s\n", err.msg);
+    if (good)
+        printf("engine %d of %d, workspace %zu\n", facts.chosen + 1, facts.engines, facts.workspace);
+    else
+        printf("FAILED: %s\n", err.msg);
     compiled += good;
     failed += !good;
     cudnn_plan_free(plan);
@@ -106,7 +110,10 @@ static void check_arch(const struct cudnn_lib *lib, const struct cudnn_target *t
 {
     for (size_t i = 0; i < 16; i++) {
         bool shared = i & 1, odd = i >> 1 & 1;
-        struct attn_graph_shape shape = {.batch = 4, .heads = 12, .kv_heads = shared ? 4 : 12, .seq = odd ? 1000 : 1024,
+        struct attn_graph_shape shape = {.batch = 4,
+                                         .heads = 12,
+                                         .kv_heads = shared ? 4 : 12,
+                                         .seq = odd ? 1000 : 1024,
                                          .head_dim = head_dims[i >> 2]};
         if (!all && i != (size_t)(3 * which) % 16) continue; /* a shape for each GPU, another one for each */
         for (int d = FORWARD; d <= BACKWARD_EXACT; d++)

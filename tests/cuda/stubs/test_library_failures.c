@@ -27,11 +27,11 @@ static struct life_end calm, without, end;
 struct failures {
     struct life life;
     struct stub_faults *faults;
-    const char *whose;     /* calls they are, as lines name it */
-    const int *statuses;   /* up to 0; one after the other */
-    unsigned most;         /* calls of each function that fail */
-    const char *note;      /* the device's, where it does without; NULL: it says nothing of it */
-    double near;           /* to losses and norms, relative; 0: to the bit, and parameters, too */
+    const char *whose;   /* calls they are, as lines name it */
+    const int *statuses; /* up to 0; one after the other */
+    unsigned most;       /* calls of each function that fail */
+    const char *note;    /* the device's, where it does without; NULL: it says nothing of it */
+    double near;         /* to losses and norms, relative; 0: to the bit, and parameters, too */
 };
 
 static bool alike(const struct life_end *a, const struct life_end *b, double near)
@@ -121,7 +121,10 @@ static void test_products(void **state)
     static const int statuses[] = {CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_ALLOC_FAILED,
                                    CUBLAS_STATUS_EXECUTION_FAILED, 0};
     struct failures f = {.life = {.device = "cuda:0", .ranks = 1, .optimizer = OPTIMIZER_MUON},
-                         .faults = stubbed.cublaslt, .whose = "cuBLASLt", .statuses = statuses, .most = 2};
+                         .faults = stubbed.cublaslt,
+                         .whose = "cuBLASLt",
+                         .statuses = statuses,
+                         .most = 2};
     undisturbed(&f.life, &calm);
     undisturbed(&f.life, &without);
     assert_true(alike(&calm, &without, 0));
@@ -144,7 +147,10 @@ static void test_attention(void **state)
     static const int statuses[] = {CUDNN_NOT_SUPPORTED, CUDNN_NO_HOST_MEMORY, CUDNN_EXECUTION_FAILED, CUDNN_BAD_PARAM,
                                    0};
     struct failures f = {.life = {.device = "cuda:0", .ranks = 1, .bf16 = true, .optimizer = OPTIMIZER_ADAMW},
-                         .whose = "cuDNN", .statuses = statuses, .most = 3, .note = "attention by the own kernel"};
+                         .whose = "cuDNN",
+                         .statuses = statuses,
+                         .most = 3,
+                         .note = "attention by the own kernel"};
     const char *library = beside_program("libcudnn_stub.so");
     if (access(library, R_OK)) skip();
     setenv("ATOLL_CUDNN_LIBRARY", library, 1);

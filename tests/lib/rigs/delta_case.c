@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/tensor/apply.h"
 #include "compress/feedback.h"
 
 enum { LEAD = 3 }; /* floats before the fragment: nothing is aligned */
@@ -186,8 +186,8 @@ void delta_case_check(struct device *dev, const char *spec, const struct codec_s
     assert_int_equal(feedback_encode(&fb, codec, NULL, delta, payload, cap, &size), STATUS_OK);
     assert_int_equal(codec_encode_quantized(codec, &r.numbers, payload + cap, cap, &made), STATUS_OK);
     if (made != size || memcmp(payload, payload + cap, size))
-        fail_msg("%s, values %d, call %d: the payload's %zu bytes are off by something (%zu)", spec, values, call,
-                 made, size);
+        fail_msg("%s, values %d, call %d: the payload's %zu bytes are off by something (%zu)", spec, values, call, made,
+                 size);
     for (size_t i = 0; feedback && i < n; i++)
         if (memcmp(&fb.residual[i], &r.rest[i], sizeof *r.rest))
             fail_msg("%s, values %d, call %d: residual %zu is off by something: %a, want %a", spec, values, call, i,

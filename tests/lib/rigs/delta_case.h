@@ -12,11 +12,11 @@
 /* What a fragment's delta looks like. */
 enum delta_values {
     DELTA_NORMAL,
-    DELTA_TIES,    /* a handful of magnitudes */
-    DELTA_ZEROS,   /* of both signs */
-    DELTA_SPARSE,  /* fewer values than are to be sent */
-    DELTA_TINY,    /* denormals, and around the smallest that is sent */
-    DELTA_WIDE,    /* magnitudes over 200 octaves: sums depend on their order */
+    DELTA_TIES,   /* a handful of magnitudes */
+    DELTA_ZEROS,  /* of both signs */
+    DELTA_SPARSE, /* fewer values than are to be sent */
+    DELTA_TINY,   /* denormals, and around the smallest that is sent */
+    DELTA_WIDE,   /* magnitudes over 200 octaves: sums depend on their order */
     DELTA_LARGE,
     DELTA_N,
     /* For one stage each: where another order of additions gives another scale. */

@@ -6,8 +6,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda/kernels/cuda_act.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/device_case.h"
 

@@ -1,5 +1,5 @@
-/* The CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h) or by a GPU (tests/gpu/true_device.c),
- * against the CPU device: what both are given, and how near their results have to be. */
+/* The CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h) or by a GPU
+ * (tests/gpu/true_device.c), against the CPU device: what both are given, and how near their results have to be. */
 #ifndef TESTS_LIB_DEVICE_PAIR_H
 #define TESTS_LIB_DEVICE_PAIR_H
 

@@ -1,4 +1,5 @@
-/* The CUDA back end as tests load it where there is no GPU: its kernels run on the CPU (tests/cuda/emulator/emulate.h). */
+/* The CUDA back end as tests load it where there is no GPU: its kernels run on the CPU (tests/cuda/emulator/emulate.h).
+ */
 #ifndef TESTS_LIB_EMULATED_PLUGIN_H
 #define TESTS_LIB_EMULATED_PLUGIN_H
 

@@ -51,7 +51,7 @@ struct rig {
     size_t n_events;
     uint64_t rounds_told;
     uint64_t socket; /* bytes up, and down, since this process began */
-    size_t live; /* mem_live_bytes that rig_close expects */
+    size_t live;     /* mem_live_bytes that rig_close expects */
     /* The engine failed, or refused a worker: does not return. NULL: the test fails. */
     void (*failed)(const struct err *err);
 };

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "common/tensor/delta_format.h"
 #include "common/base/rng.h"
+#include "common/tensor/delta_format.h"
 #include "gpu/moment_rules.h"
 
 enum { N = 300, COLS = 8, ROWS = 4, BLOCK = 64, CHUNK = 256, K = 16, WIDTH = 2048, TURNS = 16 };
@@ -75,8 +75,8 @@ static void check_adamw(const struct large *l)
 {
     const struct adamw_span near = {.count = N, .decay = true};
     const struct adamw_span far = {.offset = LARGE_FAR, .count = N, .decay = true, .skipped = (uint64_t)1 << 32};
-    const struct adamw_hyper hyper = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                      .step = 3};
+    const struct adamw_hyper hyper = {
+        .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .step = 3};
     put_all(l, 0, N);
     put_all(l, LARGE_FAR, N);
     put_all(l, LARGE_FAR - far.skipped, N);
@@ -167,8 +167,13 @@ static void check_delta(const struct large *l, enum piece_kind kind, uint32_t le
     size_t chosen = kind <= PIECE_HALF ? k : 0, bytes = kind <= PIECE_HALF ? 0 : length;
     const struct piece_range pieces[] = {{.length = length, .k = k},
                                          {.from = LARGE_FAR, .out = chosen + bytes, .length = length, .k = k}};
-    const struct delta_format shape = {.kind = kind, .n_values = LARGE_FAR + length, .n_pieces = 2,
-                                      .n_chosen = 2 * chosen, .n_bytes = 2 * bytes, .longest = length, .k_max = k};
+    const struct delta_format shape = {.kind = kind,
+                                       .n_values = LARGE_FAR + length,
+                                       .n_pieces = 2,
+                                       .n_chosen = 2 * chosen,
+                                       .n_bytes = 2 * bytes,
+                                       .longest = length,
+                                       .k_max = k};
     struct delta_plan *plan;
     struct quantized_delta made;
     _Alignas(16) unsigned char host[4096];

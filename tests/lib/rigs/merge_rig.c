@@ -24,7 +24,7 @@ static void configure(struct config *config, const char *up, const char *down)
 }
 
 void merge_rig_open(struct merge_rig *rig, const char *up, const char *down, const struct merge_rig_tensor *tensors,
-                   int n_tensors)
+                    int n_tensors)
 {
     struct err err = {0};
     memset(rig, 0, sizeof *rig);
@@ -53,8 +53,9 @@ void merge_rig_encode(struct merge_rig *rig, uint32_t worker)
 {
     struct codec *codec = rig->outer.fragments[0].up;
     struct merge_delta *delta = &rig->deltas[worker];
-    assert_int_equal(codec_encode(codec, rig->x, (uint8_t *)(uintptr_t)delta->payload, codec_bound(codec), &delta->size,
-                                  NULL), STATUS_OK);
+    assert_int_equal(
+        codec_encode(codec, rig->x, (uint8_t *)(uintptr_t)delta->payload, codec_bound(codec), &delta->size, NULL),
+        STATUS_OK);
 }
 
 void merge_rig_merge(struct merge_rig *rig, uint32_t n)
@@ -63,8 +64,9 @@ void merge_rig_merge(struct merge_rig *rig, uint32_t n)
     struct outer_state *outer = &rig->outer;
     struct codec *codec = outer->fragments[0].up;
     for (uint32_t i = 0; i < n; i++) assert_int_equal(merge_open(codec, &rig->deltas[i]), STATUS_OK);
-    assert_int_equal(merge_start(&merge, &outer->merger, &rig->layout, 0, codec, outer->theta, outer->acc, rig->tokens,
-                                 n), STATUS_OK);
+    assert_int_equal(
+        merge_start(&merge, &outer->merger, &rig->layout, 0, codec, outer->theta, outer->acc, rig->tokens, n),
+        STATUS_OK);
     merge_add(&merge, rig->deltas, n);
 }
 

@@ -23,7 +23,7 @@ struct merge_rig_tensor {
 };
 
 void merge_rig_open(struct merge_rig *rig, const char *up, const char *down, const struct merge_rig_tensor *tensors,
-                   int n_tensors);
+                    int n_tensors);
 /* rig->x becomes the delta of `worker`. */
 void merge_rig_encode(struct merge_rig *rig, uint32_t worker);
 /* The first n deltas go into rig->outer.acc. */

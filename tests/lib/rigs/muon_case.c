@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "common/base/bytes.h"
-#include "common/os/fileio.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 #include "gpu/moment_rules.h"
 #include "tests/lib/rigs/device_case.h"
 
@@ -240,9 +240,12 @@ static void check_directions(const struct muon_matrix *m, const double *step, co
 }
 
 static const struct muon_matrix shapes[] = {
-    {.offset = 0, .rows = 20, .cols = 61, .ld = 61, .decay = true}, {.offset = 1220, .rows = 61, .cols = 20, .ld = 20},
-    {.offset = 2440, .rows = 33, .cols = 70, .ld = 151},   {.offset = 2511, .rows = 33, .cols = 80, .ld = 151},
-    {.offset = 7423, .rows = 64, .cols = 128, .ld = 128},  {.offset = 15615, .rows = 61, .cols = 20, .ld = 20},
+    {.offset = 0, .rows = 20, .cols = 61, .ld = 61, .decay = true},
+    {.offset = 1220, .rows = 61, .cols = 20, .ld = 20},
+    {.offset = 2440, .rows = 33, .cols = 70, .ld = 151},
+    {.offset = 2511, .rows = 33, .cols = 80, .ld = 151},
+    {.offset = 7423, .rows = 64, .cols = 128, .ld = 128},
+    {.offset = 15615, .rows = 61, .cols = 20, .ld = 20},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes, SHAPES_N = 16835, GAP = 2510 /* a column of no matrix, 33 rows */ };
 
@@ -279,8 +282,7 @@ static void check_size(struct device *dev, float size)
 {
     float *theta = case_normal(SHAPES_N, 1, 0.1f), *grad = case_normal(SHAPES_N, 2, size);
     struct state s = state_open(dev, shapes, SHAPES, SHAPES_N, theta, 1);
-    for (int i = 0; i < 2; i++)
-        state_step(&s, grad, &(struct muon_hyper){.lr = 0.1f, .momentum = 0.9f, .steps = 5});
+    for (int i = 0; i < 2; i++) state_step(&s, grad, &(struct muon_hyper){.lr = 0.1f, .momentum = 0.9f, .steps = 5});
     float *after = on_host(&s, s.theta);
     double way = 0;
     for (size_t i = 0; i < SHAPES_N; i++) {

@@ -14,9 +14,9 @@ struct round_grant round_rig_grants[ROUNDRIG_WORKERS + 1];
 
 void round_rig_open(struct round *r, const char *const *settings, uint32_t n_fragments)
 {
-    static const char *const base[] = {"train.max_steps=10", "train.sync_every=4", "train.batch_size=2",
-                                       "train.grad_accum=3", "model.block_size=8", "coordinator.min_workers=3",
-                                       "codec.up=fp32", "inner.warmup_steps=1", NULL};
+    static const char *const base[] = {"train.max_steps=10", "train.sync_every=4",   "train.batch_size=2",
+                                       "train.grad_accum=3", "model.block_size=8",   "coordinator.min_workers=3",
+                                       "codec.up=fp32",      "inner.warmup_steps=1", NULL};
     static struct config config;
     struct config_sources sources;
     struct err err = {0};
@@ -73,9 +73,13 @@ void round_rig_at_work(struct round *r)
 struct round_offer round_rig_offer(const struct round *r, uint32_t id, uint32_t fragment)
 {
     const struct assignment *work = &r->members.members[id]->work;
-    return (struct round_offer){.round = work->round, .base_version = work->versions[fragment], .bytes = 100,
-                                .tokens = work->steps * r->p.step_samples * r->p.sample_tokens, .fragment = fragment,
-                                .steps = work->steps, .form = r->p.form};
+    return (struct round_offer){.round = work->round,
+                                .base_version = work->versions[fragment],
+                                .bytes = 100,
+                                .tokens = work->steps * r->p.step_samples * r->p.sample_tokens,
+                                .fragment = fragment,
+                                .steps = work->steps,
+                                .form = r->p.form};
 }
 
 enum round_verdict round_rig_judge(const struct round *r, uint32_t id, const struct round_offer *offer, uint16_t *code)

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "tests/lib/store/save_image.h"
 #include "tests/lib/rigs/scripted_coordinator.h"
+#include "tests/lib/store/save_image.h"
 
 struct scripted scripted;
 static struct scripted *const s = &scripted;

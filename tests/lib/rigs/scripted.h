@@ -1,6 +1,6 @@
-/* A coordinator that does what a test tells it (tests/lib/rigs/scripted_coordinator.c), a network between it and one worker
- * that may lose and double messages, and that worker: worker/outer/outer_loop.h with "training" that is a pure function.
- * State is global: one test at a time. */
+/* A coordinator that does what a test tells it (tests/lib/rigs/scripted_coordinator.c), a network between it and one
+ * worker that may lose and double messages, and that worker: worker/outer/outer_loop.h with "training" that is a pure
+ * function. State is global: one test at a time. */
 #ifndef TESTS_LIB_SCRIPTED_H
 #define TESTS_LIB_SCRIPTED_H
 
@@ -52,10 +52,10 @@ struct scripted {
     uint8_t *stored[2];                             /* its disk, newest first */
     size_t stored_size[2];
     int saves;
-    uint64_t save_us;     /* a save takes so long, beside the worker */
+    uint64_t save_us; /* a save takes so long, beside the worker */
     bool save_fails;
-    uint64_t save_end;    /* when the one under way ends; 0: none is */
-    uint8_t *save_bytes;  /* what it writes */
+    uint64_t save_end;   /* when the one under way ends; 0: none is */
+    uint8_t *save_bytes; /* what it writes */
     size_t save_size, save_parts;
     const struct outer_part *save_body;
     struct device *device; /* deltas are made there, from device_theta [SCRIPTED_N]; NULL: in memory of the host */

@@ -51,7 +51,6 @@ double toy_gradient_add(const struct toy *toy, const float *theta, size_t n_para
 double toy_val_loss(const struct toy *toy, const float *theta, size_t n_params, uint64_t start, uint64_t count)
 {
     double loss = 0.0;
-    for (uint64_t w = start; w < start + count; w++)
-        loss += toy_pull(toy, RNG_TEST + 2, w, theta, n_params, NULL);
+    for (uint64_t w = start; w < start + count; w++) loss += toy_pull(toy, RNG_TEST + 2, w, theta, n_params, NULL);
     return loss * toy->sample_tokens;
 }

@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
-#include "common/base/status.h"
 
 struct toy {
     uint64_t seed;

@@ -1,5 +1,5 @@
-/* wanlink: put a slow link between programs on one machine; see tests/lib/rigs/wanlink.h. Prints the address it listens on,
- * and at the end what went through. */
+/* wanlink: put a slow link between programs on one machine; see tests/lib/rigs/wanlink.h. Prints the address it listens
+ * on, and at the end what went through. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

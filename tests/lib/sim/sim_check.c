@@ -13,7 +13,7 @@
 #include "tests/lib/sim/sim_check_impl.h"
 
 enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct config *config, const struct toy *toy,
-                            struct err *err)
+                             struct err *err)
 {
     struct sim_check *c = mem_alloc(1, sizeof(*c));
     if (!c) return STATUS_NOMEM;
@@ -137,7 +137,7 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
     }
     if (!found) {
         sim_check_fail(c, "the journal takes a delta of worker-%d round %llu fragment %u that it never sent",
-                      c->client_of_id[m.id], (unsigned long long)m.round, m.fragment);
+                       c->client_of_id[m.id], (unsigned long long)m.round, m.fragment);
         return;
     }
     found->accepted = true;
@@ -146,25 +146,26 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
                  memcmp(given->ranges, found->ranges, given->n_ranges * sizeof given->ranges[0]) != 0;
     if (given->round == m.round && other && !c->behind)
         sim_check_fail(c, "a delta of worker-%d round %llu is taken in for an assignment with other samples",
-                      found->client, (unsigned long long)m.round);
+                       found->client, (unsigned long long)m.round);
     struct check_own *own = &c->workers[found->client].own[m.fragment];
     own->session = c->workers[found->client].given;
     own->round = m.round;
     sim_check_note(c, c->now_us, "journal: delta of worker-%d round %llu fragment %u", found->client,
-                  (unsigned long long)m.round, m.fragment);
+                   (unsigned long long)m.round, m.fragment);
     uint64_t version = check_merged_in(c, m.fragment, m.id, m.round);
     if (version)
         sim_check_fail(c, "the journal takes a delta of worker-%d round %llu fragment %u again, merged in version %llu",
-                      found->client, (unsigned long long)m.round, m.fragment, (unsigned long long)version);
+                       found->client, (unsigned long long)m.round, m.fragment, (unsigned long long)version);
 }
 
 static void appended_drop(struct sim_check *c, const uint8_t *body, size_t size)
 {
     struct record_drop m;
-    if (record_drop_decode(&m, body, size) != STATUS_OK) sim_check_fail(c, "the journal takes a damaged record");
+    if (record_drop_decode(&m, body, size) != STATUS_OK)
+        sim_check_fail(c, "the journal takes a damaged record");
     else
         sim_check_note(c, c->now_us, "journal: id %u round %llu fragment %d dropped, code %d", (unsigned)m.id,
-                      (unsigned long long)m.round, (int)m.fragment, m.code);
+                       (unsigned long long)m.round, (int)m.fragment, m.code);
 }
 
 void sim_check_store_appended(struct sim_check *c, const struct store_part *parts, size_t n)
@@ -213,19 +214,18 @@ static void engine_log(struct sim_check *c, const struct engine *engine, uint32_
     const struct check_version *v = check_version_at(c, f, version);
     if (!v || c->logs[f].n - 1 != version) {
         sim_check_fail(c, "the coordinator is at version %llu of fragment %u, its journal at %zu",
-                      (unsigned long long)version, f, c->logs[f].n - 1);
+                       (unsigned long long)version, f, c->logs[f].n - 1);
         return;
     }
     if (version < c->engine_versions[f])
         sim_check_fail(c, "the coordinator went back from version %llu to %llu of fragment %u",
-                      (unsigned long long)c->engine_versions[f], (unsigned long long)version, f);
+                       (unsigned long long)c->engine_versions[f], (unsigned long long)version, f);
     c->engine_versions[f] = version;
     const float *theta = engine_theta(engine) + c->layout.fragments[f].offset;
     check_owed(c, f, v, engine_residual(engine, f));
-    if (v->hash != hash_floats(NULL, theta, check_count(c, f)) ||
-        engine_version_hash(engine, f, version) != v->hash)
+    if (v->hash != hash_floats(NULL, theta, check_count(c, f)) || engine_version_hash(engine, f, version) != v->hash)
         sim_check_fail(c, "the coordinator's fragment %u is not version %llu of the log", f,
-                      (unsigned long long)version);
+                       (unsigned long long)version);
 }
 
 void sim_check_engine_started(struct sim_check *c, const struct engine *engine, uint64_t now_us)
@@ -241,7 +241,7 @@ void sim_check_engine_started(struct sim_check *c, const struct engine *engine, 
             uint64_t hash = engine_version_hash(engine, f, v);
             if (hash && hash != c->logs[f].versions[v].hash)
                 sim_check_fail(c, "version %llu of fragment %u has another hash after a restart", (unsigned long long)v,
-                              f);
+                               f);
         }
     }
 }
@@ -281,7 +281,7 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
         /* A power cut may take the record that ended it (async: of a dropped part) along: then it ends again. */
         if (event->round != c->rounds_told + 1 && !c->behind && !(c->cut && event->round <= c->rounds_told))
             sim_check_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round,
-                          (unsigned long long)c->rounds_told);
+                           (unsigned long long)c->rounds_told);
         c->rounds_told = event->round;
         break;
     case ENGINE_EVENT_FAULT:
@@ -294,7 +294,7 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
         break;
     case ENGINE_EVENT_UPDATE:
         sim_check_note(c, now_us, "fragment %llu is at version %llu", (unsigned long long)event->fragment,
-                      (unsigned long long)event->version);
+                       (unsigned long long)event->version);
         break;
     default: break;
     }
@@ -311,17 +311,17 @@ void sim_check_finished(struct sim_check *c, const struct engine *engine)
     for (uint64_t p = 0; p < c->n_trained; p++) merged += c->trained[p] != 0;
     if (merged != engine_samples_committed(engine) && !c->behind)
         sim_check_fail(c, "the coordinator counts %llu samples, the log names %llu",
-                      (unsigned long long)engine_samples_committed(engine), (unsigned long long)merged);
+                       (unsigned long long)engine_samples_committed(engine), (unsigned long long)merged);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
     /* Every validation window was counted once, at the final theta. */
     struct engine_summary summary;
     engine_summary(engine, &summary);
     if (c->rounds_told != summary.rounds)
         sim_check_fail(c, "%llu rounds are done, and the last one told of is round %llu",
-                      (unsigned long long)summary.rounds, (unsigned long long)c->rounds_told);
+                       (unsigned long long)summary.rounds, (unsigned long long)c->rounds_told);
     uint64_t windows = c->toy.val_samples, tokens = windows * c->toy.sample_tokens;
     double loss = toy_val_loss(&c->toy, engine_theta(engine), c->layout.n_params, 0, windows) / (double)tokens;
     if (summary.val_tokens != tokens || fabs(summary.final_val_loss - loss) > 1e-9 * loss)
         sim_check_fail(c, "the final loss is %.12g over %llu tokens, should be %.12g over %llu", summary.final_val_loss,
-                      (unsigned long long)summary.val_tokens, loss, (unsigned long long)tokens);
+                       (unsigned long long)summary.val_tokens, loss, (unsigned long long)tokens);
 }

@@ -25,16 +25,16 @@
 #include "common/config/config.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
-#include "tests/lib/sim/sim_net.h"
 #include "tests/lib/rigs/toy.h"
+#include "tests/lib/sim/sim_net.h"
 #include "wire/msg.h"
 #include "worker/outer/outer_loop.h"
 
 struct sim_check;
 struct sim_check_mark; /* what the checker knew of a worker when it saved its state */
 
-enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct config *config,
-                            const struct toy *toy, struct err *err) MUST_CHECK;
+enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct config *config, const struct toy *toy,
+                             struct err *err) MUST_CHECK;
 void sim_check_destroy(struct sim_check *c);
 
 /* A line among the last events. */
@@ -53,14 +53,15 @@ struct sim_check_counts {
 };
 struct sim_check_counts sim_check_counts(const struct sim_check *c);
 
-/* ---- the network (from the tap of sim_net) ------------------------------------------------------------------------ */
+/* ---- the network (from the tap of sim_net) ------------------------------------------------------------------------
+ */
 
 /* Scenarios look at messages too, and lose or double them: called first; its result is sim_check_message's. */
 typedef int (*sim_check_script_fn)(void *ctx, enum sim_net_moment moment, int client, bool to_client,
-                                  const struct msg *m);
+                                   const struct msg *m);
 void sim_check_script(struct sim_check *c, sim_check_script_fn fn, void *ctx);
 int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment moment, int client, bool to_client,
-                     const struct msg *m);
+                      const struct msg *m);
 
 /* ---- the coordinator --------------------------------------------------------------------------------------------- */
 
@@ -81,7 +82,7 @@ void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_c
 void sim_check_mark_free(struct sim_check *c, struct sim_check_mark *mark);
 /* All steps of `task` are done: from anchor to values, (n_params) each; ddp: values is the gradient. */
 void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, const float *anchor,
-                             const float *values);
+                              const float *values);
 void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta);
 /* After everything a worker does. */
 void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, enum outer_want want, uint64_t now_us);

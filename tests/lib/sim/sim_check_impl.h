@@ -1,5 +1,5 @@
-/* The checker's books; see tests/lib/sim/sim_check.h. sim_check.c: failures, the coordinator; sim_check_log.c: the log of
- * updates and what each should be; sim_check_net.c: messages; sim_check_worker.c: what workers train and send. */
+/* The checker's books; see tests/lib/sim/sim_check.h. sim_check.c: failures, the coordinator; sim_check_log.c: the log
+ * of updates and what each should be; sim_check_net.c: messages; sim_check_worker.c: what workers train and send. */
 #ifndef TESTS_LIB_SIM_CHECK_IMPL_H
 #define TESTS_LIB_SIM_CHECK_IMPL_H
 
@@ -29,7 +29,7 @@ struct check_delta {
     uint8_t *payload;
     size_t size;
     uint32_t crc;
-    bool offered, accepted; /* accepted: the coordinator journaled it */
+    bool offered, accepted;                    /* accepted: the coordinator journaled it */
     struct wire_range ranges[WIRE_RANGES_MAX]; /* samples it was trained on */
     uint32_t n_ranges;
     struct check_delta *next;
@@ -49,10 +49,10 @@ struct check_version {
     bool visible; /* somebody outside the coordinator may know it */
     bool durable; /* survives a power cut */
     uint64_t round, hash;
-    float *theta;     /* (count) */
-    double *ideal;    /* (count) what theta would be without rounding and without the downlink's codec */
-    double *momentum; /* (2 * count) outer optimizer */
-    double slack;     /* how far theta may be from ideal */
+    float *theta;                   /* (count) */
+    double *ideal;                  /* (count) what theta would be without rounding and without the downlink's codec */
+    double *momentum;               /* (2 * count) outer optimizer */
+    double slack;                   /* how far theta may be from ideal */
     uint64_t merged, merged_tokens; /* async: of this fragment so far */
     uint32_t n_named;
     struct check_named named[CHECK_NAMED];
@@ -80,8 +80,8 @@ struct check_worker {
     uint64_t given;                                     /* session of the last WELCOME sent to it */
     struct check_own own[CHECK_FRAGMENTS];
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
-    struct msg_assign given_last;                       /* sent to it last; steps 0: none */
-    uint32_t id; /* merge order; UINT32_MAX: not told yet */
+    struct msg_assign given_last; /* sent to it last; steps 0: none */
+    uint32_t id;                  /* merge order; UINT32_MAX: not told yet */
     uint64_t waits_since, active_us;
 };
 
@@ -102,7 +102,7 @@ struct sim_check {
     struct sim_check_counts counts;
     char failure[512];
     bool trace, behind, cut; /* cut: there was a power cut */
-    uint64_t rounds_told; /* the last round there was an event of */
+    uint64_t rounds_told;    /* the last round there was an event of */
     char notes[CHECK_NOTES][CHECK_NOTE_SIZE];
     uint64_t n_notes;
     sim_check_script_fn script;
@@ -111,8 +111,8 @@ struct sim_check {
     struct check_log logs[CHECK_FRAGMENTS];
     struct check_delta *deltas; /* newest first */
     struct check_worker workers[SIM_NET_CLIENTS_MAX];
-    int client_of_id[CHECK_IDS]; /* -1: unknown */
-    uint64_t moved_us;           /* something trained, sent, merged or evaluated */
+    int client_of_id[CHECK_IDS];             /* -1: unknown */
+    uint64_t moved_us;                       /* something trained, sent, merged or evaluated */
     bool engine_up, open_unsynced, unsynced; /* since the last sync assignments, anything were journaled */
     uint64_t engine_versions[CHECK_FRAGMENTS];
     uint8_t *trained; /* [n_trained] times a sample position was merged */

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/tensor/apply.h"
 
 size_t check_count(const struct sim_check *c, uint32_t fragment)
 {
@@ -177,7 +177,7 @@ static void check_value(struct sim_check *c, uint32_t f, struct check_version *v
     for (size_t i = 0; i < n; i++) {
         if (fabs((double)v->theta[i] - v->ideal[i]) <= v->slack) continue;
         sim_check_fail(c, "fragment %u version %zu: element %zu is %.9g, but the deltas it names make %.9g", f,
-                      c->logs[f].n - 1, i, (double)v->theta[i], v->ideal[i]);
+                       c->logs[f].n - 1, i, (double)v->theta[i], v->ideal[i]);
         break;
     }
     mem_free(mean);
@@ -190,7 +190,7 @@ void check_owed(struct sim_check *c, uint32_t f, const struct check_version *v, 
         double all = (double)v->theta[i] + (double)residual[i];
         if (fabs(all - v->ideal[i]) <= 2e-4) continue;
         sim_check_fail(c, "fragment %u: element %zu of theta and what is owed are %.9g, but the deltas make %.9g", f, i,
-                      all, v->ideal[i]);
+                       all, v->ideal[i]);
         return;
     }
 }
@@ -223,7 +223,7 @@ static void count_samples(struct sim_check *c, const struct check_named *named, 
         for (uint64_t p = range.start; p < end; p++)
             if (c->trained[p]++ && complain)
                 sim_check_fail(c, "sample position %llu is merged a second time, by worker-%d round %llu",
-                              (unsigned long long)p, named->delta->client, (unsigned long long)named->round);
+                               (unsigned long long)p, named->delta->client, (unsigned long long)named->round);
     }
 }
 
@@ -249,7 +249,7 @@ static const struct check_delta *named_delta(struct sim_check *c, uint32_t f, co
     for (const struct check_delta *d = c->deltas; d; d = d->next)
         if (d->client == client && d->round == named->round && d->fragment == f && d->accepted) return d;
     sim_check_fail(c, "fragment %u: an update names worker-%d round %llu, which the coordinator never took in", f,
-                  client, (unsigned long long)named->round);
+                   client, (unsigned long long)named->round);
     return NULL;
 }
 
@@ -261,22 +261,21 @@ static void check_named_all(struct sim_check *c, const struct update *u, struct 
         uint64_t before = check_merged_in(c, f, n->worker_id, n->round);
         if (before)
             sim_check_fail(c, "fragment %u: worker id %u round %llu is merged in version %llu and again in %llu", f,
-                          (unsigned)n->worker_id, (unsigned long long)n->round, (unsigned long long)before,
-                          (unsigned long long)u->version);
+                           (unsigned)n->worker_id, (unsigned long long)n->round, (unsigned long long)before,
+                           (unsigned long long)u->version);
         const struct check_delta *d = named_delta(c, f, n);
         if (!d) return;
         if (n->tokens != d->tokens) sim_check_fail(c, "fragment %u: tokens of worker-%d are wrong", f, d->client);
         if (i && u->named[i - 1].worker_id >= n->worker_id)
             sim_check_fail(c, "fragment %u version %llu: merge order is not by worker id", f,
-                          (unsigned long long)u->version);
+                           (unsigned long long)u->version);
         if (c->barrier && (d->base_version != u->version - 1 || n->round != u->round))
             sim_check_fail(c, "fragment %u version %llu merges a delta made from version %llu (round %llu)", f,
-                          (unsigned long long)u->version, (unsigned long long)d->base_version,
-                          (unsigned long long)n->round);
-        if (d->base_version >= u->version)
-            sim_check_fail(c, "fragment %u: a delta is older than its base", f);
+                           (unsigned long long)u->version, (unsigned long long)d->base_version,
+                           (unsigned long long)n->round);
+        if (d->base_version >= u->version) sim_check_fail(c, "fragment %u: a delta is older than its base", f);
         sim_check_note(c, c->now_us, "journal: version %llu of fragment %u merges worker-%d round %llu",
-                      (unsigned long long)u->version, f, d->client, (unsigned long long)n->round);
+                       (unsigned long long)u->version, f, d->client, (unsigned long long)n->round);
         v->named[i] = (struct check_named){n->worker_id, n->round, n->tokens, d};
         c->counts.merged++;
         if (!samples_counted(c, &v->named[i], c->layout.n_fragments)) count_samples(c, &v->named[i], !c->behind);
@@ -295,7 +294,7 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
     uint32_t f = u.fragment;
     if (f >= c->layout.n_fragments || u.version != c->logs[f].n || u.n_named == 0 || (!c->barrier && u.n_named != 1)) {
         sim_check_fail(c, "the journal takes version %llu of fragment %u naming %u deltas after version %zu",
-                      (unsigned long long)u.version, f, u.n_named, f < CHECK_FRAGMENTS ? c->logs[f].n - 1 : 0);
+                       (unsigned long long)u.version, f, u.n_named, f < CHECK_FRAGMENTS ? c->logs[f].n - 1 : 0);
         return;
     }
     size_t n = check_count(c, f);
@@ -314,7 +313,7 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
     v->hash = hash_floats(NULL, v->theta, n);
     if (v->hash != u.theta_hash)
         sim_check_fail(c, "fragment %u version %llu: its hash is not that of theta after it", f,
-                      (unsigned long long)u.version);
+                       (unsigned long long)u.version);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(v->theta[i])) sim_check_fail(c, "theta is not finite in fragment %u", f);
     if (!c->failure[0] && predictable(c)) check_value(c, f, v, decoded);
@@ -328,7 +327,7 @@ void check_log_recovered(struct sim_check *c, uint32_t f, uint64_t version)
     struct check_log *log = &c->logs[f];
     if (version >= log->n) {
         sim_check_fail(c, "fragment %u: version %llu after a restart, which was never journaled", f,
-                      (unsigned long long)version);
+                       (unsigned long long)version);
         return;
     }
     while (log->n - 1 > version) {
@@ -344,13 +343,13 @@ void check_log_show(struct sim_check *c, uint32_t f, uint64_t version, const cha
 {
     struct check_version *v = check_version_at(c, f, version);
     if (!v) {
-        sim_check_fail(c, "%s shows version %llu of fragment %u, which does not exist", how, (unsigned long long)version,
-                      f);
+        sim_check_fail(c, "%s shows version %llu of fragment %u, which does not exist", how,
+                       (unsigned long long)version, f);
         return;
     }
     if (v->visible) return;
     v->visible = true;
     if (c->synced && !v->durable)
         sim_check_fail(c, "%s shows version %llu of fragment %u before it is durable", how, (unsigned long long)version,
-                      f);
+                       f);
 }

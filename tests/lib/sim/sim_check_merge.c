@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/mem.h"
+#include "common/tensor/apply.h"
 #include "compress/relay.h"
 #include "tests/lib/sim/sim_check_impl.h"
 
@@ -87,13 +87,14 @@ static bool relay_apply(struct sim_check *c, const struct update *u, struct merg
     struct merge merge;
     bool parameters = codec_lossless(log->up);
     for (uint32_t i = 0; i < u->n_named; i++) tokens[i] = deltas[i].tokens = u->named[i].tokens;
-    bool ok = merger_init(&merger, &c->config, parameters, NULL, merge_part_max(log->up)) == STATUS_OK &&
-              merge_start(&merge, &merger, &c->layout, u->fragment, log->up, theta, x, tokens, u->n_named) ==
-                  STATUS_OK &&
-              relay_merge(&merge, deltas) == STATUS_OK;
+    bool ok =
+        merger_init(&merger, &c->config, parameters, NULL, merge_part_max(log->up)) == STATUS_OK &&
+        merge_start(&merge, &merger, &c->layout, u->fragment, log->up, theta, x, tokens, u->n_named) == STATUS_OK &&
+        relay_merge(&merge, deltas) == STATUS_OK;
     merger_finish(&merger);
-    if (ok) apply_sgd(theta, x, check_count(c, u->fragment), c->config.outer.learning_rate, parameters,
-                      u->form == UPDATE_INCREMENT);
+    if (ok)
+        apply_sgd(theta, x, check_count(c, u->fragment), c->config.outer.learning_rate, parameters,
+                  u->form == UPDATE_INCREMENT);
     return ok;
 }
 

@@ -5,11 +5,16 @@
 #include "tests/lib/sim/sim_check_impl.h"
 
 /* What is worth a line among the last events. */
-static void note_message(struct sim_check *c, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
+static void note_message(struct sim_check *c, enum sim_net_moment moment, int client, bool to_client,
+                         const struct msg *m)
 {
     unsigned long long a = 0, b = 0, d = 0;
     switch (m->type) {
-    case MSG_HEARTBEAT: case MSG_HEARTBEAT_ACK: case MSG_METRICS: case MSG_STATUS: case MSG_STATUS_REPLY: return;
+    case MSG_HEARTBEAT:
+    case MSG_HEARTBEAT_ACK:
+    case MSG_METRICS:
+    case MSG_STATUS:
+    case MSG_STATUS_REPLY: return;
     case MSG_JOIN: a = m->join.n_held, b = m->join.round, d = m->join.held[0].version; break;
     case MSG_WELCOME: a = m->welcome.resume, b = m->welcome.worker_id, d = m->welcome.current[0].version; break;
     case MSG_REFUSE: a = m->refuse.code; break;
@@ -24,7 +29,7 @@ static void note_message(struct sim_check *c, enum sim_net_moment moment, int cl
     default: break;
     }
     sim_check_note(c, c->now_us, "%s worker-%d %s %s %llu %llu %llu", to_client ? "to" : "from", client,
-                  moment == SIM_NET_SENT ? "sent" : "came", msg_name(m->type), a, b, d);
+                   moment == SIM_NET_SENT ? "sent" : "came", msg_name(m->type), a, b, d);
 }
 
 /* ---- from workers ------------------------------------------------------------------------------------------------ */
@@ -38,14 +43,16 @@ static void sent_offer(struct sim_check *c, int client, const struct msg_offer *
     }
     struct check_delta *d = check_delta_find(c, client, o->round, o->fragment, o->crc);
     if (!d || d->size != o->bytes) {
-        sim_check_fail(c, "worker-%d offers bytes for round %llu fragment %u that do not follow from what it trained "
-                      "(sent + residual = delta + old residual)", client, (unsigned long long)o->round, o->fragment);
+        sim_check_fail(c,
+                       "worker-%d offers bytes for round %llu fragment %u that do not follow from what it trained "
+                       "(sent + residual = delta + old residual)",
+                       client, (unsigned long long)o->round, o->fragment);
         return;
     }
     if (d->form != o->form || d->base_version != o->base_version || d->tokens != o->tokens)
         sim_check_fail(c, "worker-%d offers round %llu fragment %u as form %d from version %llu with %llu tokens",
-                      client, (unsigned long long)o->round, o->fragment, o->form, (unsigned long long)o->base_version,
-                      (unsigned long long)o->tokens);
+                       client, (unsigned long long)o->round, o->fragment, o->form, (unsigned long long)o->base_version,
+                       (unsigned long long)o->tokens);
     d->offered = true;
 }
 
@@ -56,7 +63,7 @@ static void sent_heartbeat(struct sim_check *c, int client, const struct msg_hea
     for (uint32_t f = 0; f < h->n_fragments && f < CHECK_FRAGMENTS; f++) {
         if (same && h->versions[f] < w->beat_versions[f])
             sim_check_fail(c, "worker-%d went back from version %llu to %llu of fragment %u", client,
-                          (unsigned long long)w->beat_versions[f], (unsigned long long)h->versions[f], f);
+                           (unsigned long long)w->beat_versions[f], (unsigned long long)h->versions[f], f);
         w->beat_versions[f] = h->versions[f];
     }
     w->beat_session = h->state == WORKER_CATCHING_UP ? 0 : h->session;
@@ -71,7 +78,7 @@ static void sent_delta_chunk(struct sim_check *c, int client, const struct msg_c
             memcmp(d->payload + k->offset, k->data, k->size) == 0)
             return;
     sim_check_fail(c, "worker-%d sends bytes of round %llu fragment %u that are not of its delta", client,
-                  (unsigned long long)k->key, k->fragment);
+                   (unsigned long long)k->key, k->fragment);
 }
 
 /* ---- from the coordinator ---------------------------------------------------------------------------------------- */
@@ -89,12 +96,12 @@ static void sent_own(struct sim_check *c, int client, const struct check_version
         bool before = own->get_version == k->key && own->get_offset < at;
         if (from == end && before && !had)
             sim_check_fail(c, "worker-%d is not sent its delta of round %llu, fragment %u, which it may have lost",
-                          client, (unsigned long long)v->named[i].round, k->fragment);
+                           client, (unsigned long long)v->named[i].round, k->fragment);
         if (from >= end || to <= at) continue;
         c->counts.own_bytes += (to < end ? to : end) - (from > at ? from : at);
         if (before && had)
             sim_check_fail(c, "worker-%d is sent its own delta of round %llu, fragment %u, back", client,
-                          (unsigned long long)own->round, k->fragment);
+                           (unsigned long long)own->round, k->fragment);
     }
 }
 
@@ -104,7 +111,7 @@ static void sent_object_chunk(struct sim_check *c, int client, const struct msg_
     c->moved_us = c->now_us;
     if (!v) {
         sim_check_fail(c, "worker-%d is sent version %llu of fragment %u, which does not exist", client,
-                      (unsigned long long)k->key, k->fragment);
+                       (unsigned long long)k->key, k->fragment);
         return;
     }
     check_log_show(c, k->fragment, k->key, "a chunk");
@@ -121,7 +128,7 @@ static void sent_object_chunk(struct sim_check *c, int client, const struct msg_
     }
     if (!whole || k->total != size || k->offset + k->size > size || memcmp(whole + k->offset, k->data, k->size) != 0)
         sim_check_fail(c, "worker-%d is sent other bytes for version %llu of fragment %u than the log holds", client,
-                      (unsigned long long)k->key, k->fragment);
+                       (unsigned long long)k->key, k->fragment);
     else if (k->kind == OBJECT_UPDATE && v->relayed)
         sent_own(c, client, v, k);
     if (whole != v->object) mem_free(whole);
@@ -141,7 +148,7 @@ static void sent_assign(struct sim_check *c, int client, const struct msg_assign
     w->given_last = *a;
     if (c->synced && c->open_unsynced)
         sim_check_fail(c, "worker-%d is sent its assignment of round %llu before it is durable", client,
-                      (unsigned long long)a->round);
+                       (unsigned long long)a->round);
     for (uint32_t f = 0; f < a->n_fragments; f++) check_log_show(c, f, a->versions[f], "an assignment");
     for (uint32_t r = 0; r < a->n_ranges; r++) {
         count += a->ranges[r].count;
@@ -151,11 +158,11 @@ static void sent_assign(struct sim_check *c, int client, const struct msg_assign
         for (uint64_t p = a->ranges[r].start; !merged && !c->behind && p < a->ranges[r].start + a->ranges[r].count; p++)
             if (p < c->n_trained && c->trained[p])
                 sim_check_fail(c, "worker-%d is assigned sample position %llu, which is merged already", client,
-                              (unsigned long long)p);
+                               (unsigned long long)p);
     }
     if (count != want || a->steps == 0)
         sim_check_fail(c, "worker-%d is assigned %llu samples for %u steps", client, (unsigned long long)count,
-                      a->steps);
+                       a->steps);
 }
 
 /* The worker drops its delta: after a power cut the coordinator must still know why it need not wait for it. */
@@ -164,7 +171,7 @@ static void sent_reject(struct sim_check *c, int client, const struct msg_reject
     c->counts.rejected++;
     if (c->unsynced)
         sim_check_fail(c, "worker-%d is refused its delta of round %llu before the reason is durable", client,
-                      (unsigned long long)r->round);
+                       (unsigned long long)r->round);
 }
 
 static void sent(struct sim_check *c, int client, bool to_client, const struct msg *m)
@@ -185,15 +192,17 @@ static void sent(struct sim_check *c, int client, bool to_client, const struct m
         }
         break;
     case MSG_CHUNK:
-        if (to_client) sent_object_chunk(c, client, &m->chunk);
-        else sent_delta_chunk(c, client, &m->chunk);
+        if (to_client)
+            sent_object_chunk(c, client, &m->chunk);
+        else
+            sent_delta_chunk(c, client, &m->chunk);
         break;
     default: break;
     }
 }
 
 int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment moment, int client, bool to_client,
-                     const struct msg *m)
+                      const struct msg *m)
 {
     c->now_us = now_us;
     note_message(c, moment, client, to_client, m);

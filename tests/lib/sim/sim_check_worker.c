@@ -148,10 +148,11 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* of a life the coordinator has forgotten */
     if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
         sim_check_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
-                      (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
+                       (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
     *d = (struct check_delta){.client = client, .round = task->round, .fragment = f, .base_version = (uint64_t)base};
-    d->form = c->ddp ? DELTA_GRADIENT : c->barrier && codec_lossless(c->logs[f].up) ? DELTA_PARAMETERS
-                                                                                    : DELTA_PSEUDO_GRADIENT;
+    d->form = c->ddp                                        ? DELTA_GRADIENT
+              : c->barrier && codec_lossless(c->logs[f].up) ? DELTA_PARAMETERS
+                                                            : DELTA_PSEUDO_GRADIENT;
     for (size_t i = 0; i < n; i++)
         x[i] = d->form == DELTA_PSEUDO_GRADIENT ? (float)((double)anchor[i] - (double)values[i]) : values[i];
     d->payload = mem_alloc(bound, 1);
@@ -172,7 +173,7 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
 }
 
 void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, const float *anchor,
-                             const float *values)
+                              const float *values)
 {
     c->moved_us = c->now_us;
     for (size_t i = 0; i < c->layout.n_params; i++)
@@ -192,7 +193,7 @@ void sim_check_worker_evaluates(struct sim_check *c, int client, const struct ms
         const float *part = theta + c->layout.fragments[f].offset;
         if ((!v || v->hash != hash_floats(NULL, part, check_count(c, f))) && !c->behind)
             sim_check_fail(c, "worker-%d evaluates something else than version %llu of fragment %u", client,
-                          (unsigned long long)task->versions[f], f);
+                           (unsigned long long)task->versions[f], f);
     }
 }
 
@@ -209,7 +210,7 @@ void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, 
         if (c->behind) continue;
         if (!v || v->hash != hash_floats(NULL, theta + c->layout.fragments[f].offset, check_count(c, f)))
             sim_check_fail(c, "worker-%d: its copy of fragment %u is not version %llu of the log", client, f,
-                          (unsigned long long)outer_loop_version(loop, f));
+                           (unsigned long long)outer_loop_version(loop, f));
     }
     if (want == OUTER_TRAIN || want == OUTER_EVAL) w->active_us = now_us;
     if (want == OUTER_WAIT && outer_loop_text(loop, now_us)[0] == '\0')

@@ -1,7 +1,7 @@
 /* A whole run in virtual time: one coordinator (coordinator/engine/engine.h on a store in memory) and workers
- * (tests/lib/sim/sim_worker.h) on a virtual network, with a checker (tests/lib/sim/sim_check.h) that looks at everything after
- * every event. Processes are killed and restarted at any instant, the coordinator also in the middle of an
- * operation. */
+ * (tests/lib/sim/sim_worker.h) on a virtual network, with a checker (tests/lib/sim/sim_check.h) that looks at
+ * everything after every event. Processes are killed and restarted at any instant, the coordinator also in the middle
+ * of an operation. */
 #ifndef TESTS_LIB_SIM_CLUSTER_H
 #define TESTS_LIB_SIM_CLUSTER_H
 
@@ -11,10 +11,10 @@
 
 #include "common/config/config.h"
 #include "coordinator/engine/engine.h"
+#include "tests/lib/rigs/toy.h"
 #include "tests/lib/sim/sim_check.h"
 #include "tests/lib/sim/sim_net.h"
 #include "tests/lib/sim/sim_worker.h"
-#include "tests/lib/rigs/toy.h"
 
 struct sim_cluster_setup {
     uint64_t seed;
@@ -46,19 +46,19 @@ struct sim_cluster {
     struct engine *engine; /* NULL: the coordinator is down */
     struct transport *transport;
     uint64_t wake_us, starts, entropy;
-    bool finished;       /* the coordinator ended by itself */
-    bool dying;          /* the process died within the call that is being made: nothing it does reaches anybody */
-    long die_in;         /* dies at this many sends and store operations from now; 0: does not */
-    long operations;     /* sends and store operations since the cluster was made */
-    bool die_by_power;   /* unsynced bytes are lost with it */
-    bool may_give_up;    /* a failure of the engine is a death like another (a full disk) */
-    uint64_t gave_up;    /* times it did */
-    uint64_t revive_us;  /* a coordinator that died by die_in starts again after this long; UINT64_MAX: stays down */
+    bool finished;      /* the coordinator ended by itself */
+    bool dying;         /* the process died within the call that is being made: nothing it does reaches anybody */
+    long die_in;        /* dies at this many sends and store operations from now; 0: does not */
+    long operations;    /* sends and store operations since the cluster was made */
+    bool die_by_power;  /* unsynced bytes are lost with it */
+    bool may_give_up;   /* a failure of the engine is a death like another (a full disk) */
+    uint64_t gave_up;   /* times it did */
+    uint64_t revive_us; /* a coordinator that died by die_in starts again after this long; UINT64_MAX: stays down */
     struct sim_cluster_result result;
 };
 
 enum status sim_cluster_create(struct sim_cluster **c_p, const struct sim_cluster_setup *setup,
-                              struct err *err) MUST_CHECK;
+                               struct err *err) MUST_CHECK;
 void sim_cluster_destroy(struct sim_cluster *c);
 
 void sim_cluster_coordinator_start(struct sim_cluster *c);

@@ -31,7 +31,7 @@ struct sim_disk {
     struct {
         uint64_t number; /* of the save under way; 0: none is */
         uint64_t count;
-        bool over;       /* on disk, or failed */
+        bool over; /* on disk, or failed */
         struct sim_disk_file file;
         const struct outer_part *body;
         size_t parts;

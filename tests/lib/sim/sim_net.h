@@ -1,8 +1,8 @@
 /* A network and a clock in virtual time, for whole clusters in one thread.
  *
  * There is one queue of events (tests/lib/sim/sim_events.h); sim_net_step runs the earliest. The network is a
- * star: one listener and up to SIM_NET_CLIENTS_MAX diallers, each a struct transport (wire/transport.h) whose recv never
- * waits. Every dialler has two connections, one per lane, and a link of its own with latency, jitter, rate, loss,
+ * star: one listener and up to SIM_NET_CLIENTS_MAX diallers, each a struct transport (wire/transport.h) whose recv
+ * never waits. Every dialler has two connections, one per lane, and a link of its own with latency, jitter, rate, loss,
  * duplication and a bounded queue. A link can be cut (partition), a node can be killed and revived: what a killed node
  * queued or had not read is gone, and peer ids end with their connection.
  *

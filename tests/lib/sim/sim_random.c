@@ -16,7 +16,7 @@ struct plan {
     int n_settings, n_workers, n_late;
     bool harsh, barrier, saves_all, nan;
     unsigned evict_s; /* 0: nobody loses its place */
-    const char *up; /* codec.up; NULL: of ddp */
+    const char *up;   /* codec.up; NULL: of ddp */
     struct sim_cluster *cluster;
     uint64_t kills;
 };
@@ -40,8 +40,8 @@ static void set(struct plan *p, const char *fmt, ...)
 /* Codecs both ways; updates that are no plain codec need plain SGD. */
 static bool plan_codecs(struct plan *p)
 {
-    static const char *const up[] = {"fp32",     "int8:32", "int8:16", "fp32+lz4", "bf16", "topk:64/256+sign",
-                                     "topk:100/256+int8", "topk:40/256+2bit"};
+    static const char *const up[] = {"fp32", "int8:32",          "int8:16",           "fp32+lz4",
+                                     "bf16", "topk:64/256+sign", "topk:100/256+int8", "topk:40/256+2bit"};
     static const char *const down[] = {"fp32", "fp32", "int8:32", "int8:16", "fp32+lz4", "bf16", "topk:128/256+int8"};
     static const char *const special[] = {"relay", "auto", "union", "union+int8"};
     const char *mine = up[draw(p, 8)];
@@ -176,8 +176,12 @@ static void fault_now(void *ctx, uint64_t arg)
     switch (kind) {
     case FAULT_CUT: sim_net_partition(c->net, client, true); break;
     case FAULT_HEAL: sim_net_partition(c->net, client, false); break;
-    case FAULT_FREEZE: if (c->workers[client].up) sim_worker_freeze(&c->workers[client], true); break;
-    case FAULT_THAW: if (c->workers[client].up) sim_worker_freeze(&c->workers[client], false); break;
+    case FAULT_FREEZE:
+        if (c->workers[client].up) sim_worker_freeze(&c->workers[client], true);
+        break;
+    case FAULT_THAW:
+        if (c->workers[client].up) sim_worker_freeze(&c->workers[client], false);
+        break;
     case FAULT_DIE_IN:
         c->die_in = c->engine ? (long)(more >> 1) + 1 : 0;
         c->die_by_power = more & 1;
@@ -288,7 +292,7 @@ static void plan_describe(const struct plan *p, char *out, size_t cap)
 }
 
 enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct sim_random_plan *plan,
-                          struct sim_random_outcome *outcome)
+                           struct sim_random_outcome *outcome)
 {
     static struct plan p;
     struct err err = {0};

@@ -10,8 +10,8 @@
 #include "tests/lib/sim/sim_cluster.h"
 
 struct sim_random_plan {
-    char text[512];   /* one line for people */
-    bool comparable;  /* must end at the theta of the same run without faults, unless a worker was evicted */
+    char text[512];  /* one line for people */
+    bool comparable; /* must end at the theta of the same run without faults, unless a worker was evicted */
 };
 
 struct sim_random_outcome {
@@ -30,6 +30,6 @@ enum sim_random_flags {
 
 /* Run seed `seed`; flags: enum sim_random_flags, or-ed. explain: where a failure is printed (NULL: nowhere). */
 enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct sim_random_plan *plan,
-                          struct sim_random_outcome *outcome) MUST_CHECK;
+                           struct sim_random_outcome *outcome) MUST_CHECK;
 
 #endif

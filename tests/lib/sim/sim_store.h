@@ -16,7 +16,7 @@ struct sim_store;
 typedef bool (*sim_store_alive_fn)(void *ctx);
 
 enum status sim_store_create(struct sim_store **s_p, struct sim_check *check, sim_store_alive_fn alive,
-                            void *ctx) MUST_CHECK;
+                             void *ctx) MUST_CHECK;
 void sim_store_destroy(struct sim_store *s);
 struct store *sim_store_store(struct sim_store *s);
 /* Appends beyond `bytes` in total fail like a full disk; UINT64_MAX: no limit. */

@@ -246,7 +246,8 @@ static void worker_poll(struct sim_worker *w)
     worker_receive(w);
     outer_loop_tick(w->loop, now);
     struct msg beat;
-    while (heartbeat_take(outer_loop_heartbeat(w->loop), now, &beat)) (void)sim_send(w->transport, 0, WIRE_CONTROL, &beat);
+    while (heartbeat_take(outer_loop_heartbeat(w->loop), now, &beat))
+        (void)sim_send(w->transport, 0, WIRE_CONTROL, &beat);
     enum outer_want want = outer_loop_want(w->loop);
     if (w->busy == SIM_WORKER_TRAINS && want != OUTER_TRAIN) w->busy = SIM_WORKER_IDLE; /* revoked */
     if (w->busy == SIM_WORKER_EVALUATES && want != OUTER_EVAL) w->busy = SIM_WORKER_IDLE;
@@ -257,7 +258,8 @@ static void worker_poll(struct sim_worker *w)
     }
     if (w->busy == SIM_WORKER_IDLE && (want == OUTER_TRAIN || want == OUTER_EVAL)) {
         worker_begin(w, want);
-        while (heartbeat_take(outer_loop_heartbeat(w->loop), now, &beat)) (void)sim_send(w->transport, 0, WIRE_CONTROL, &beat);
+        while (heartbeat_take(outer_loop_heartbeat(w->loop), now, &beat))
+            (void)sim_send(w->transport, 0, WIRE_CONTROL, &beat);
     }
     worker_sleep(w);
 }
@@ -270,7 +272,8 @@ void sim_worker_ready(struct sim_worker *w)
 
 /* ---- life and death ---------------------------------------------------------------------------------------------- */
 
-void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy, int client)
+void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy,
+                     int client)
 {
     *w = (struct sim_worker){
         .net = net,

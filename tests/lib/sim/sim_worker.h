@@ -1,5 +1,5 @@
-/* One worker process of the simulated cluster: worker/outer/outer_loop.h on a virtual link, training the toy model at its own
- * speed, with a disk that survives its death. */
+/* One worker process of the simulated cluster: worker/outer/outer_loop.h on a virtual link, training the toy model at
+ * its own speed, with a disk that survives its death. */
 #ifndef TESTS_LIB_SIM_WORKER_H
 #define TESTS_LIB_SIM_WORKER_H
 
@@ -9,10 +9,10 @@
 
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
+#include "tests/lib/rigs/toy.h"
 #include "tests/lib/sim/sim_check.h"
 #include "tests/lib/sim/sim_disk.h"
 #include "tests/lib/sim/sim_net.h"
-#include "tests/lib/rigs/toy.h"
 #include "worker/outer/outer_loop.h"
 
 struct sim_worker {
@@ -50,7 +50,8 @@ struct sim_worker {
     struct sim_disk disk;
 };
 
-void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy, int client);
+void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy,
+                     int client);
 /* Kill it and free everything, the disk too. */
 void sim_worker_finish(struct sim_worker *w);
 

@@ -271,8 +271,8 @@ int __wrap_rename(const char *from, const char *to)
     int rc = a.folder != POWERCUT_NONE && fails() ? -1 : __real_rename(from, to), cause = errno;
     if (!rc && a.folder != b.folder) powercut_broken("renamed to another folder", to);
     if (!rc && a.folder != POWERCUT_NONE && a.node != b.node) /* two names of one file: both stay */
-        record((struct powercut_change){
-            .what = RENAME, .node = a.folder, .name = copied(a.name), .to = copied(b.name)});
+        record(
+            (struct powercut_change){.what = RENAME, .node = a.folder, .name = copied(a.name), .to = copied(b.name)});
     pthread_mutex_unlock(&d->lock);
     errno = cause;
     return rc;

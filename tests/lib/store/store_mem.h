@@ -1,5 +1,5 @@
-/* coordinator/ledger/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may be
- * gone, cut at any byte, or hold zeros in some blocks; what was synced stays. Snapshots are atomic. */
+/* coordinator/ledger/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may
+ * be gone, cut at any byte, or hold zeros in some blocks; what was synced stays. Snapshots are atomic. */
 #ifndef TESTS_LIB_STORE_MEM_H
 #define TESTS_LIB_STORE_MEM_H
 

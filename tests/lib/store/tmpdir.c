@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 char tmpdir[32];
 

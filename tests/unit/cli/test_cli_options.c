@@ -36,8 +36,14 @@ static enum status parse(const char *line)
     int argc = 0;
     memset(&got, 0, sizeof got);
     memset(&err, 0, sizeof err);
-    options = (struct options){.program = "prog", .usage = "ARG...", .about = "Test.", .specs = specs, .n_specs = 4,
-                               .args_min = 1, .args_max = 2, .settings_allowed = true};
+    options = (struct options){.program = "prog",
+                               .usage = "ARG...",
+                               .about = "Test.",
+                               .specs = specs,
+                               .n_specs = 4,
+                               .args_min = 1,
+                               .args_max = 2,
+                               .settings_allowed = true};
     snprintf(words, sizeof words, "prog %s", line);
     for (char *save, *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
     return options_parse(&options, argc, argv, &err);
@@ -155,7 +161,8 @@ static void exit_codes(void **state)
     assert_int_equal(exit_code_of(STATUS_OK), 0);
     static const enum status last[] = {STATUS_CORRUPT, STATUS_MISMATCH, STATUS_UNSUPPORTED, STATUS_REFUSED};
     static const enum status pass[] = {STATUS_NOMEM, STATUS_IO, STATUS_STATE, STATUS_EXISTS, STATUS_NONFINITE};
-    setenv(EXIT_PERMANENT_ENV, "1", 1); /* as launch starts it: it wants to know what starting again would only repeat */
+    setenv(EXIT_PERMANENT_ENV, "1",
+           1); /* as launch starts it: it wants to know what starting again would only repeat */
     for (size_t i = 0; i < sizeof last / sizeof *last; i++) assert_int_equal(exit_code_of(last[i]), EXIT_PERMANENT);
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) assert_int_equal(exit_code_of(pass[i]), 1);
     assert_int_equal(exit_code_of(STATUS_INVALID), 2);
@@ -166,9 +173,12 @@ static void exit_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_both_forms_in_any_order), cmocka_unit_test(stops_at_two_dashes),
-        cmocka_unit_test(refuses_what_it_does_not_know),   cmocka_unit_test(settings_only_where_allowed_and_bounded),
-        cmocka_unit_test(nearest_name),                    cmocka_unit_test(exit_codes),
+        cmocka_unit_test(accepts_both_forms_in_any_order),
+        cmocka_unit_test(stops_at_two_dashes),
+        cmocka_unit_test(refuses_what_it_does_not_know),
+        cmocka_unit_test(settings_only_where_allowed_and_bounded),
+        cmocka_unit_test(nearest_name),
+        cmocka_unit_test(exit_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

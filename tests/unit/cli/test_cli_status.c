@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "cli/verbs.h"
-#include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
 #include "tests/lib/store/tmpdir.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
@@ -278,9 +278,9 @@ static void test_no_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),     cmocka_unit_test(test_other_run),
-                                       cmocka_unit_test(test_refused),      cmocka_unit_test(test_no_answer),
-                                       cmocka_unit_test(test_not_readable), cmocka_unit_test(test_no_run),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),      cmocka_unit_test(test_other_run),
+                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_no_answer),
+                                       cmocka_unit_test(test_not_readable),  cmocka_unit_test(test_no_run),
                                        cmocka_unit_test(test_ends_meanwhile)};
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "common/config/config.h"
-#include "common/config/config_keys.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/config/config.h"
+#include "common/config/config_keys.h"
 
 static struct config config, other;
 static struct config_sources sources, other_sources;
@@ -227,10 +227,21 @@ static void test_local_keys_stay(void **state)
     assert_int_equal(config_parse(&config, &sources, text, strlen(text), "coordinator", CONFIG_COORDINATOR, &err),
                      STATUS_INVALID);
     assert_message("data.train is local");
-    static const char *const local[] = {
-        "data.train", "data.val", "train.recompute", "train.threads", "train.ranks", "train.devices",
-        "coordinator.listen", "coordinator.advertise", "coordinator.quorum", "coordinator.min_workers",
-        "coordinator.max_workers", "coordinator.threads", "coordinator.evict_after_s", "log.level", "log.every_steps"};
+    static const char *const local[] = {"data.train",
+                                        "data.val",
+                                        "train.recompute",
+                                        "train.threads",
+                                        "train.ranks",
+                                        "train.devices",
+                                        "coordinator.listen",
+                                        "coordinator.advertise",
+                                        "coordinator.quorum",
+                                        "coordinator.min_workers",
+                                        "coordinator.max_workers",
+                                        "coordinator.threads",
+                                        "coordinator.evict_after_s",
+                                        "log.level",
+                                        "log.every_steps"};
     int n = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char name[64];
@@ -467,8 +478,9 @@ static void test_later_keys(void **state)
     assert_string_equal(config_up_spec(&other, 0), "int4:64+skip");
     assert_string_equal(config_up_spec(&other, 1), other.codec.up);
     /* A coordinator that does not mention them has them at their default, whatever a worker was told. */
-    assert_int_equal(config_parse(&other, &other_sources, "train:\n  fragments: 2\n", 22, "text", CONFIG_COORDINATOR,
-                                  &err), STATUS_OK);
+    assert_int_equal(
+        config_parse(&other, &other_sources, "train:\n  fragments: 2\n", 22, "text", CONFIG_COORDINATOR, &err),
+        STATUS_OK);
     assert_false(config_embeddings_differ(&other));
     assert_int_equal(other.train.embedding_fragment, CHOICE_OFF);
     assert_int_equal(other.train.fragments, 2);
@@ -495,7 +507,8 @@ static void test_helpers(void **state)
     assert_string_equal(config_method_name(METHOD_ASYNC), "async");
     /* Advice for what diverges: only what drives it. A mean of the workers goes no farther than they did. */
     struct config c = {.train.method = METHOD_DILOCO, .outer = {.optimizer = OPTIMIZER_NESTEROV, .learning_rate = 0.7}};
-    assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip");
+    assert_string_equal(config_divergence_advice(&c),
+                        "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip");
     c.inner.grad_clip = 1;
     assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or outer.learning_rate");
     c.train.method = METHOD_DDP; /* steps by inner.learning_rate */

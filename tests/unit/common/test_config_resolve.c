@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
+#include "common/base/log.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
-#include "common/base/log.h"
 
 static struct config config;
 static struct config_sources sources;
@@ -107,9 +107,9 @@ static void test_families(void **state)
     assert_int_equal(RESOLVE("model.n_kv_head=0"), STATUS_OK); /* written out in a run folder, says nothing */
     assert_int_equal(RESOLVE("model.family=gpt2", "model.preset=llama-1b"), STATUS_INVALID);
     assert_message("model.preset: llama-1b is for model.family llama, not gpt2");
-    static const char *const foreign[] = {"n_kv_head=2", "ffn=512", "rope_theta=500000", "norm_eps=0.001",
-                                          "rope_scaling=llama3:8:1:4:8192",
-                                          "tie_embeddings=off"};
+    static const char *const foreign[] = {
+        "n_kv_head=2",       "ffn=512", "rope_theta=500000", "norm_eps=0.001", "rope_scaling=llama3:8:1:4:8192",
+        "tie_embeddings=off"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         char flag[64];
         snprintf(flag, sizeof flag, "model.%s", foreign[i]);
@@ -119,8 +119,14 @@ static void test_families(void **state)
     assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_kv_head=3"), STATUS_INVALID);
     assert_message("model.n_kv_head: 3 does not divide model.n_head = 4");
     assert_int_equal(RESOLVE("model.preset=llama-1b", "model.rope_scaling=llama3:32:1:4:8192"), STATUS_OK);
-    static const char *const scalings[] = {"", "llama3", "llama3:32:1:4", "llama3:32:1:4:8192x", "llama3:32:4:1:8192",
-                                           "llama3:0:1:4:8192", "yarn:2", "llama3:nan:1:4:8192"};
+    static const char *const scalings[] = {"",
+                                           "llama3",
+                                           "llama3:32:1:4",
+                                           "llama3:32:1:4:8192x",
+                                           "llama3:32:4:1:8192",
+                                           "llama3:0:1:4:8192",
+                                           "yarn:2",
+                                           "llama3:nan:1:4:8192"};
     for (size_t i = 0; i < sizeof scalings / sizeof *scalings; i++) {
         char flag[64];
         snprintf(flag, sizeof flag, "model.rope_scaling=%s", scalings[i]);
@@ -374,8 +380,7 @@ static void test_embeddings(void **state)
         {"int8:64", "int8:64", "same", "int8:64", "int8:64", "int8:64", CONFIG_DOWN_CODEC, MERGE_MEAN},
         {"int8:64", "int4:64", "bf16+skip", "bf16+skip", "int4:64", "int4:64", CONFIG_DOWN_CODEC, MERGE_MEAN},
         {"fp32", "bf16", "fp32+skip", "fp32+skip", "bf16", "bf16", CONFIG_DOWN_CODEC, MERGE_MEAN},
-        {"int8:64", "int8:64", "topk:9/256", "topk:9/256", "int8:64", "int8:64", CONFIG_DOWN_CODEC,
-         MERGE_CONTRIBUTORS},
+        {"int8:64", "int8:64", "topk:9/256", "topk:9/256", "int8:64", "int8:64", CONFIG_DOWN_CODEC, MERGE_CONTRIBUTORS},
         {"topk:9/256", "relay", "int4:64+skip", "int4:64+skip", "", "", CONFIG_DOWN_RELAY, MERGE_CONTRIBUTORS},
         {"topk:9/256", "union", "int4:64+skip", "int4:64+skip", "int4:64+skip", "topk:4095/4096+sign",
          CONFIG_DOWN_CODEC, MERGE_CONTRIBUTORS},
@@ -535,9 +540,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets),       cmocka_unit_test(test_families),
         cmocka_unit_test(test_methods),       cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),
-        cmocka_unit_test(test_step_size),
-        cmocka_unit_test(test_workers),  cmocka_unit_test(test_down),
+        cmocka_unit_test(test_cross_checks),  cmocka_unit_test(test_step_size),
+        cmocka_unit_test(test_workers),       cmocka_unit_test(test_down),
         cmocka_unit_test(test_embeddings),    cmocka_unit_test(test_model_too_large),
         cmocka_unit_test(test_places),        cmocka_unit_test(test_printed_source),
         cmocka_unit_test(test_shipped_files),

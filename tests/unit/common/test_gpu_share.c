@@ -62,10 +62,10 @@ static void test_places(void **state)
     static const struct {
         uint32_t workers, index, gpus, ranks, batch, first, has, sharers;
     } cases[] = {
-        {2, 0, 4, 0, 16, 0, 2, 1}, {2, 1, 4, 0, 16, 2, 2, 1}, /* equal parts */
+        {2, 0, 4, 0, 16, 0, 2, 1}, {2, 1, 4, 0, 16, 2, 2, 1},                            /* equal parts */
         {4, 0, 2, 0, 16, 0, 1, 2}, {4, 1, 2, 0, 16, 1, 1, 2}, {4, 2, 2, 0, 16, 0, 1, 2}, /* in turn */
-        {3, 1, 2, 0, 16, 1, 1, 1}, {3, 2, 2, 0, 16, 0, 1, 2}, /* uneven: one has its own */
-        {3, 2, 4, 0, 16, 2, 1, 1}, /* the fourth is idle */
+        {3, 1, 2, 0, 16, 1, 1, 1}, {3, 2, 2, 0, 16, 0, 1, 2},                            /* uneven: one has its own */
+        {3, 2, 4, 0, 16, 2, 1, 1},                                                       /* the fourth is idle */
         {2, 1, 6, 0, 16, 3, 2, 1}, /* 3 each would not divide 16: still each in its half */
         {2, 1, 6, 0, 3, 3, 3, 1},  {2, 1, 8, 1, 16, 4, 1, 1}, {3, 2, 4, 2, 16, 0, 2, 2}, {1, 0, 8, 0, 16, 0, 8, 1},
     };
@@ -116,11 +116,11 @@ static void test_settings(void **state)
         {2, 1, "cuda:3,1", 0, 0, "cuda:1", 1},
         {5, 3, "cuda:3,1", 0, 0, "cuda:1", 1},
         {2, 1, "cuda:0,1,2,3", 0, 4, "cuda:0,1,2,3", 4}, /* wanted on all of them */
-        {2, 1, "cuda", 1, 0, "cuda", 1},   /* one GPU: as ever, with auto's way out to the CPU */
-        {2, 1, "auto", 0, 0, "auto", 1},   /* none */
+        {2, 1, "cuda", 1, 0, "cuda", 1},                 /* one GPU: as ever, with auto's way out to the CPU */
+        {2, 1, "auto", 0, 0, "auto", 1},                 /* none */
         {2, 1, "cpu", 0, 0, "cpu", 1},
-        {2, 1, "auto", 2, 3, "auto", 3},   /* ranks of threads, then */
-        {0, 0, "cuda", 4, 0, "cuda", 1},   /* by hand */
+        {2, 1, "auto", 2, 3, "auto", 3}, /* ranks of threads, then */
+        {0, 0, "cuda", 4, 0, "cuda", 1}, /* by hand */
         {0, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1},
         {1, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1}, /* its ranks follow from the list */
         {1, 0, "cuda", 4, 1, "cuda:0", 1},
@@ -188,7 +188,7 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules), cmocka_unit_test(test_places), cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_rules),       cmocka_unit_test(test_places), cmocka_unit_test(test_settings),
         cmocka_unit_test(test_environment), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

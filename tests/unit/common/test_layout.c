@@ -10,9 +10,9 @@
 #include <cmocka.h>
 
 #include "common/base/hash.h"
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/tensor/layout.h"
 
 /* A small GPT-like layout of 1 + 4 * blocks tensors. */
 static void build(struct layout *layout, int blocks)

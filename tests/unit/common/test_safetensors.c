@@ -1,9 +1,9 @@
 /* safetensors: what we write is what we read, other writers' types are converted, and every broken rule is refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 #include <jansson.h>
 
 #include "common/base/bytes.h"
+#include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
-#include "common/base/mem.h"
 #include "common/tensor/safetensors.h"
 #include "tests/lib/store/tmpdir.h"
 #include "worker/model/gpt2.h"
@@ -281,7 +281,11 @@ static void test_bad_configs(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "", "[]", "{}", "{\"model_type\":\"llama\"}", "{\"model_type\":\"gpt2\"}",
+        "",
+        "[]",
+        "{}",
+        "{\"model_type\":\"llama\"}",
+        "{\"model_type\":\"gpt2\"}",
         "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":3,\"n_embd\":8,\"n_positions\":4,\"vocab_size\":9}",
         "{\"model_type\":\"gpt2\",\"n_layer\":-2,\"n_head\":2,\"n_embd\":8,\"n_positions\":4,\"vocab_size\":9}",
         "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":8,\"n_positions\":4,\"vocab_size\":9,"
@@ -300,7 +304,8 @@ static void test_bad_configs(void **state)
         enum status want;
     } keys[] = {
         {"\"scale_attn_weights\":true,\"scale_attn_by_inverse_layer_idx\":false,\"add_cross_attention\":false,"
-         "\"reorder_and_upcast_attn\":true", STATUS_OK},
+         "\"reorder_and_upcast_attn\":true",
+         STATUS_OK},
         {"\"scale_attn_weights\":false", STATUS_UNSUPPORTED},
         {"\"scale_attn_by_inverse_layer_idx\":true", STATUS_UNSUPPORTED},
         {"\"add_cross_attention\":true", STATUS_UNSUPPORTED},
@@ -308,8 +313,10 @@ static void test_bad_configs(void **state)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char text[512];
         struct err err = {0};
-        snprintf(text, sizeof text, "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":8,"
-                 "\"n_positions\":4,\"vocab_size\":9,%s}", keys[i].more);
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":8,"
+                 "\"n_positions\":4,\"vocab_size\":9,%s}",
+                 keys[i].more);
         assert_int_equal(hf_config_parse(&hf, text, strlen(text), "config.json", &err), keys[i].want);
         if (keys[i].want) assert_non_null(strstr(err.msg, "config.json: attention"));
     }
@@ -330,8 +337,16 @@ static enum status parse_llama(struct hf_config *hf, const char *more, struct er
 static void test_llama_config(void **state)
 {
     (void)state;
-    struct model_config config = {.n_layer = 2, .n_head = 4, .n_embd = 32, .block_size = 64, .vocab_size = 99,
-                                  .n_kv_head = 2, .ffn = 48, .rope_theta = 500000, .norm_eps = 1e-5, .tied = true};
+    struct model_config config = {.n_layer = 2,
+                                  .n_head = 4,
+                                  .n_embd = 32,
+                                  .block_size = 64,
+                                  .vocab_size = 99,
+                                  .n_kv_head = 2,
+                                  .ffn = 48,
+                                  .rope_theta = 500000,
+                                  .norm_eps = 1e-5,
+                                  .tied = true};
     struct hf_config hf;
     struct err err = {0};
     char json[4096];
@@ -357,13 +372,20 @@ static void test_llama_config(void **state)
                      STATUS_OK);
     assert_true(hf.rope_theta == 9);
     static const char *const bad[] = {
-        "\"num_key_value_heads\":3", "\"num_key_value_heads\":0", "\"head_dim\":16", "\"hidden_act\":\"gelu\"",
-        "\"attention_bias\":true", "\"mlp_bias\":true", "\"rms_norm_eps\":-1", "\"rope_theta\":\"many\"",
+        "\"num_key_value_heads\":3",
+        "\"num_key_value_heads\":0",
+        "\"head_dim\":16",
+        "\"hidden_act\":\"gelu\"",
+        "\"attention_bias\":true",
+        "\"mlp_bias\":true",
+        "\"rms_norm_eps\":-1",
+        "\"rope_theta\":\"many\"",
         "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0}",
         "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":4,\"high_freq_factor\":4,"
         "\"original_max_position_embeddings\":8192}",
         "\"rope_scaling\":{\"factor\":2.0}",
-        "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"yarn\"}", "\"rope_scaling\":{\"type\":\"linear\"}",
+        "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"yarn\"}",
+        "\"rope_scaling\":{\"type\":\"linear\"}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err = (struct err){0};
@@ -508,10 +530,27 @@ static void test_llama_sizes(void **state)
         struct model_config config;
         uint64_t n_params;
     } known[] = {
-        {{.n_layer = 16, .n_head = 32, .n_embd = 2048, .block_size = 2048, .vocab_size = 128256, .n_kv_head = 8,
-          .ffn = 8192, .rope_theta = 5e5, .norm_eps = 1e-5, .tied = true}, 1235814400},
-        {{.n_layer = 32, .n_head = 32, .n_embd = 4096, .block_size = 8192, .vocab_size = 128256, .n_kv_head = 8,
-          .ffn = 14336, .rope_theta = 5e5, .norm_eps = 1e-5}, 8030261248},
+        {{.n_layer = 16,
+          .n_head = 32,
+          .n_embd = 2048,
+          .block_size = 2048,
+          .vocab_size = 128256,
+          .n_kv_head = 8,
+          .ffn = 8192,
+          .rope_theta = 5e5,
+          .norm_eps = 1e-5,
+          .tied = true},
+         1235814400},
+        {{.n_layer = 32,
+          .n_head = 32,
+          .n_embd = 4096,
+          .block_size = 8192,
+          .vocab_size = 128256,
+          .n_kv_head = 8,
+          .ffn = 14336,
+          .rope_theta = 5e5,
+          .norm_eps = 1e-5},
+         8030261248},
     };
     for (size_t i = 0; i < 2; i++) {
         struct layout layout;
@@ -553,10 +592,15 @@ static void test_failed_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_conversions),       cmocka_unit_test(test_folder_round_trip),
-        cmocka_unit_test(test_sharded_with_prefix), cmocka_unit_test(test_bad_configs),
-        cmocka_unit_test(test_ids_written),       cmocka_unit_test(test_ids_taken), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_conversions),
+        cmocka_unit_test(test_folder_round_trip),
+        cmocka_unit_test(test_sharded_with_prefix),
+        cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_ids_written),
+        cmocka_unit_test(test_ids_taken),
+        cmocka_unit_test(test_files),
         cmocka_unit_test(test_llama_config),
         cmocka_unit_test(test_llama_sizes),
         cmocka_unit_test(test_failed_write),

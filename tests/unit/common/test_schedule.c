@@ -1,9 +1,9 @@
 /* Learning-rate schedules at the points where their formulas can be read off. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 
 #include <cmocka.h>
 

@@ -10,15 +10,26 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
+#include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "tests/lib/rigs/codec_case.h"
 
-static const char *const specs[] = {"fp32",     "bf16",     "int8",        "int8:16",     "int8:65536",
-                                    "fp32+lz4", "bf16+lz4", "int8:64+lz4", "fp32+lz4+lz4",
-                                    "topk:9/256", "topk:64/4096+2bit", "topk:100/256+int8", "topk:4/512+fp16+lz4",
-                                    "fp32+skip", "int8:16+skip+huff"};
+static const char *const specs[] = {"fp32",
+                                    "bf16",
+                                    "int8",
+                                    "int8:16",
+                                    "int8:65536",
+                                    "fp32+lz4",
+                                    "bf16+lz4",
+                                    "int8:64+lz4",
+                                    "fp32+lz4+lz4",
+                                    "topk:9/256",
+                                    "topk:64/4096+2bit",
+                                    "topk:100/256+int8",
+                                    "topk:4/512+fp16+lz4",
+                                    "fp32+skip",
+                                    "int8:16+skip+huff"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static struct codec *make(const char *spec, size_t n)
@@ -257,8 +268,7 @@ static void test_specs(void **state)
     static const struct {
         const char *spec, *message;
     } bad[] = {{"", "unknown value stage \"\""},
-               {"int7:256",
-                "codec \"int7:256\": unknown value stage \"int7\"; known: fp32, bf16, "},
+               {"int7:256", "codec \"int7:256\": unknown value stage \"int7\"; known: fp32, bf16, "},
                {"lz4", "cannot start with \"lz4\""},
                {"fp32+zstd", "unknown byte stage \"zstd\""},
                {"fp32+", "unknown byte stage \"\""},

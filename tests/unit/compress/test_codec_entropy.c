@@ -11,11 +11,11 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "compress/bytes/huffman.h"
+#include "compress/bytes/planes.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
-#include "compress/bytes/huffman.h"
-#include "compress/bytes/planes.h"
 
 enum kind { UNIFORM, SAME, TWO, SKEWED, GEOMETRIC, RARE, RAMP, NIBBLES, N_KINDS };
 

@@ -23,11 +23,27 @@ enum { N = 420, CAP = 8 * N };
 /* Matrices around a vector, the second one shorter than a chunk of top-k. */
 static const struct codec_span spans[] = {{0, 300, 10, 30, 2}, {300, 20, 1, 20, 1}, {320, 100, 4, 25, 2}};
 
-static const char *const specs[] = {
-    "fp32",          "bf16",           "fp16",           "int8:64",         "int4:64",         "e3m0:64",
-    "2bit:64",       "1bit:64",        "topk:16/256",    "topk:32/256+2bit", "topk:16/256+int8", "topk:8/256+fp16",
-    "int4:256+huff", "bf16+huff",      "topk:16/256+huff", "fp32+lz4",      "bf16+lz4",        "int8:64+lz4",
-    "fp32+skip",     "int8:64+skip",   "int4:64+skip+huff"};
+static const char *const specs[] = {"fp32",
+                                    "bf16",
+                                    "fp16",
+                                    "int8:64",
+                                    "int4:64",
+                                    "e3m0:64",
+                                    "2bit:64",
+                                    "1bit:64",
+                                    "topk:16/256",
+                                    "topk:32/256+2bit",
+                                    "topk:16/256+int8",
+                                    "topk:8/256+fp16",
+                                    "int4:256+huff",
+                                    "bf16+huff",
+                                    "topk:16/256+huff",
+                                    "fp32+lz4",
+                                    "bf16+lz4",
+                                    "int8:64+lz4",
+                                    "fp32+skip",
+                                    "int8:64+skip",
+                                    "int4:64+skip+huff"};
 
 /* From integers alone, so that every machine has the same: magnitudes over nine octaves, every fifth value 0; with
  * `rows` five of the first matrix's ten, too, and all but the first of the second's. */

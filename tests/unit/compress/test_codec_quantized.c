@@ -23,12 +23,24 @@ static struct device *open_cpu(void)
 
 static void test_same_bytes(void **state)
 {
-    static const char *const specs[] = {
-        "topk:64/4096",           "topk:40/2048+2bit", "topk:200/4096+2bit+lz4", "topk:3/256+int8",
-        "topk:30/1024+fp16+huff", "topk:9000/16384",   "topk:1/256+fp16",        "topk:255/256+int8",
-        "int8",                   "int8:100+lz4",      "int8:65536",             "int4:128+huff",
-        "int4:65536",             "e3m0:64",           "2bit",                   "2bit:8192",
-        "1bit:192",               "1bit:64"};
+    static const char *const specs[] = {"topk:64/4096",
+                                        "topk:40/2048+2bit",
+                                        "topk:200/4096+2bit+lz4",
+                                        "topk:3/256+int8",
+                                        "topk:30/1024+fp16+huff",
+                                        "topk:9000/16384",
+                                        "topk:1/256+fp16",
+                                        "topk:255/256+int8",
+                                        "int8",
+                                        "int8:100+lz4",
+                                        "int8:65536",
+                                        "int4:128+huff",
+                                        "int4:65536",
+                                        "e3m0:64",
+                                        "2bit",
+                                        "2bit:8192",
+                                        "1bit:192",
+                                        "1bit:64"};
     size_t n_spans;
     const struct codec_span *spans = delta_case_spans(&n_spans);
     (void)state;

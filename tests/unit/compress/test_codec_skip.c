@@ -229,25 +229,25 @@ static void test_rules(void **state)
         size_t size;
         uint8_t bytes[24];
     } cases[] = {
-        {STATUS_OK, 8, {0}},                                                     /* nothing */
-        {STATUS_OK, 12, {8, [8] = 0, 8}},                                        /* zeros alone */
-        {STATUS_OK, 13, {1, [8] = 1, 0, [12] = 5}},                              /* a literal alone */
-        {STATUS_OK, 14, {10, [8] = 1, 8, 1, 0, [12] = 5, 6}},                    /* both */
-        {STATUS_CORRUPT, 0, {0}},                                                /* no size */
+        {STATUS_OK, 8, {0}},                                  /* nothing */
+        {STATUS_OK, 12, {8, [8] = 0, 8}},                     /* zeros alone */
+        {STATUS_OK, 13, {1, [8] = 1, 0, [12] = 5}},           /* a literal alone */
+        {STATUS_OK, 14, {10, [8] = 1, 8, 1, 0, [12] = 5, 6}}, /* both */
+        {STATUS_CORRUPT, 0, {0}},                             /* no size */
         {STATUS_CORRUPT, 7, {0}},
-        {STATUS_CORRUPT, 9, {0}},                                                /* something follows */
-        {STATUS_CORRUPT, 12, {8, 1, [8] = 0, 8}},                                /* larger than the payload can be */
-        {STATUS_CORRUPT, 12, {7, [8] = 0, 7}},                                   /* a run too short to be left out */
-        {STATUS_CORRUPT, 12, {8, [8] = 0, 9}},                                   /* past the end */
-        {STATUS_CORRUPT, 12, {8, [8] = 0, 7}},                                   /* not the end */
-        {STATUS_CORRUPT, 12, {8, [8] = 0, 0x88, 0}},                             /* a varint longer than it need be */
+        {STATUS_CORRUPT, 9, {0}},                    /* something follows */
+        {STATUS_CORRUPT, 12, {8, 1, [8] = 0, 8}},    /* larger than the payload can be */
+        {STATUS_CORRUPT, 12, {7, [8] = 0, 7}},       /* a run too short to be left out */
+        {STATUS_CORRUPT, 12, {8, [8] = 0, 9}},       /* past the end */
+        {STATUS_CORRUPT, 12, {8, [8] = 0, 7}},       /* not the end */
+        {STATUS_CORRUPT, 12, {8, [8] = 0, 0x88, 0}}, /* a varint longer than it need be */
         {STATUS_CORRUPT, 20, {8, [8] = 0, 0x88, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0}}, /* and than any */
-        {STATUS_CORRUPT, 12, {8, [8] = 0, 8, 1}},                                /* padding that is not 0 */
-        {STATUS_CORRUPT, 10, {8, [8] = 0, 8}},                                   /* padding that is missing */
-        {STATUS_CORRUPT, 12, {16, [8] = 0, 8, 0, 8}},                            /* two runs without a literal */
-        {STATUS_CORRUPT, 14, {2, [8] = 1, 0, 1, 0, [12] = 5, 6}},                /* two literals without a run */
-        {STATUS_CORRUPT, 14, {1, [8] = 1, 0, [12] = 5, 6}},                      /* a literal too many */
-        {STATUS_CORRUPT, 13, {2, [8] = 2, 0, [12] = 5}},                         /* and one too few */
+        {STATUS_CORRUPT, 12, {8, [8] = 0, 8, 1}},                                        /* padding that is not 0 */
+        {STATUS_CORRUPT, 10, {8, [8] = 0, 8}},                                           /* padding that is missing */
+        {STATUS_CORRUPT, 12, {16, [8] = 0, 8, 0, 8}},             /* two runs without a literal */
+        {STATUS_CORRUPT, 14, {2, [8] = 1, 0, 1, 0, [12] = 5, 6}}, /* two literals without a run */
+        {STATUS_CORRUPT, 14, {1, [8] = 1, 0, [12] = 5, 6}},       /* a literal too many */
+        {STATUS_CORRUPT, 13, {2, [8] = 2, 0, [12] = 5}},          /* and one too few */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         enum status verdict = judge(cases[i].bytes, cases[i].size, 100);
@@ -344,9 +344,12 @@ static void test_feedback_stays_zero(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),      cmocka_unit_test(test_every_run),
-        cmocka_unit_test(test_by_hand),        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_rules),          cmocka_unit_test(test_untouched_rows),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_every_run),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_untouched_rows),
         cmocka_unit_test(test_feedback_stays_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

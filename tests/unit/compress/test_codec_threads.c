@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
+#include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "compress/topk/union.h"
@@ -21,8 +21,21 @@ enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; 
 enum { R = 3, THREADS = 4 };
 
 static const char *const specs[] = {
-    "fp32", "bf16", "fp16", "int8:64", "int4:64", "e3m0:64", "2bit:64", "1bit:64", "bf16+lz4", "int4:256+huff",
-    "int4:64+skip+huff", "topk:64/4096", "topk:1000/4096+2bit", "topk:64/1024+int8", "topk:64/4096+fp16+huff",
+    "fp32",
+    "bf16",
+    "fp16",
+    "int8:64",
+    "int4:64",
+    "e3m0:64",
+    "2bit:64",
+    "1bit:64",
+    "bf16+lz4",
+    "int4:256+huff",
+    "int4:64+skip+huff",
+    "topk:64/4096",
+    "topk:1000/4096+2bit",
+    "topk:64/1024+int8",
+    "topk:64/4096+fp16+huff",
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
@@ -168,8 +181,9 @@ static void test_encoding(void **state)
             assert_int_equal(feedback_init(&fb[k], N, 0.95f, true), STATUS_OK);
             memcpy(fb[k].residual, residual, sizeof residual);
             memcpy(w.x, normal[0], sizeof normal[0]);
-            assert_int_equal(feedback_encode(&fb[k], w.codec, k ? pool : NULL, w.x, w.payload[k],
-                                             codec_bound(w.codec), &size[k]), STATUS_OK);
+            assert_int_equal(
+                feedback_encode(&fb[k], w.codec, k ? pool : NULL, w.x, w.payload[k], codec_bound(w.codec), &size[k]),
+                STATUS_OK);
         }
         if (size[1] != size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
             fail_msg("%s: %d threads make other bytes of what is fed back", specs[s], threads);

@@ -1,5 +1,5 @@
-/* Top-k against the slow reference of tests/lib/rigs/topk_reference.c: same bytes, same values, from every instruction set,
- * for every kind of input, shape and value form. */
+/* Top-k against the slow reference of tests/lib/rigs/topk_reference.c: same bytes, same values, from every instruction
+ * set, for every kind of input, shape and value form. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -45,8 +45,10 @@ static void fill(enum kind kind, float *x, size_t n)
             if ((b & 0x7f800000u) == 0x7f800000u) b &= 0x807fffffu;
             x[i] = float_of_bits(b);
             break;
-        case RAMP: x[i] = (float)i; break;                            /* each guess is too low */
-        case STEPS: x[i] = ldexpf(x[i], -(int)(i / 700 % 40)); break; /* each guess is too high, then too low */
+        case RAMP: x[i] = (float)i; break; /* each guess is too low */
+        case STEPS:
+            x[i] = ldexpf(x[i], -(int)(i / 700 % 40));
+            break; /* each guess is too high, then too low */
         /* Each guess is too high, and the sure one is a value itself. */
         case POWERS: x[i] = ldexpf(r & 8 ? 1.0f : -1.0f, (int)(r % 3) - 3 * (int)(i / 256 % 30)); break;
         default: break;
@@ -295,9 +297,8 @@ static void test_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matrix_sizes),  cmocka_unit_test(test_many_tensors), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_size_on_noise),
-        cmocka_unit_test(test_vectors_have_entropy), cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_matrix_sizes),  cmocka_unit_test(test_many_tensors),         cmocka_unit_test(test_large),
+        cmocka_unit_test(test_size_on_noise), cmocka_unit_test(test_vectors_have_entropy), cmocka_unit_test(test_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,8 +46,8 @@ struct work {
 
 static void work_open(struct work *w, const char *spec)
 {
-    *w = (struct work){.acc = mem_alloc(N, 4), .weight = mem_alloc(N, 4), .acc_one = mem_alloc(N, 4),
-                       .weight_one = mem_alloc(N, 4)};
+    *w = (struct work){
+        .acc = mem_alloc(N, 4), .weight = mem_alloc(N, 4), .acc_one = mem_alloc(N, 4), .weight_one = mem_alloc(N, 4)};
     assert_int_equal(codec_create(&w->codec, spec, spans, 3, NULL), STATUS_OK);
     for (unsigned r = 0; r < R; r++) {
         uint8_t *made = mem_alloc(1, codec_bound(w->codec));

@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/layout.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
+#include "common/tensor/layout.h"
 #include "compress/merge.h"
 
 enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside of them */
@@ -65,8 +65,8 @@ static void world_open(struct world *w, const char *spec)
         rng_normal_fill(5, RNG_TEST, (uint64_t)i << 30, 1.0f + (float)(i * 7 % 5), w->x[i], N);
         w->x[i][3] = -0.0f;
         w->tokens[i] = tokens[i];
-        w->deltas[i] = (struct merge_delta){.payload = payload, .tokens = tokens[i],
-                                            .room = mem_alloc(1, codec_open_room(w->codec))};
+        w->deltas[i] = (struct merge_delta){
+            .payload = payload, .tokens = tokens[i], .room = mem_alloc(1, codec_open_room(w->codec))};
         assert_int_equal(codec_encode(w->codec, w->x[i], payload, codec_bound(w->codec), &w->deltas[i].size, NULL),
                          STATUS_OK);
         assert_int_equal(codec_decode(w->codec, payload, w->deltas[i].size, w->x[i]), STATUS_OK);

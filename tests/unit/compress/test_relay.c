@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/tensor/apply.h"
 #include "compress/relay.h"
 #include "tests/lib/rigs/merge_rig.h"
 
@@ -121,8 +121,9 @@ static void test_worker_equals_coordinator(void **state)
         float *got = mem_alloc(N, sizeof *got);
         assert_int_equal(relay_split(out, R, bytes, size), STATUS_OK);
         for (int i = 0; i < R; i++) out[i].tokens = w.tokens[i];
-        assert_int_equal(merge_start(&merge, &w.outer.merger, &w.layout, 0, w.outer.fragments[0].up, w.x, got, w.tokens,
-                                     R), STATUS_OK);
+        assert_int_equal(
+            merge_start(&merge, &w.outer.merger, &w.layout, 0, w.outer.fragments[0].up, w.x, got, w.tokens, R),
+            STATUS_OK);
         assert_int_equal(relay_merge(&merge, out), STATUS_OK);
         apply_sgd(w.x, got, N, w.config.outer.learning_rate, parameters, !parameters);
         apply_update(w.x, parameters, got, N);
@@ -173,10 +174,8 @@ static void test_union(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_range),
-        cmocka_unit_test(test_worker_equals_coordinator),
+        cmocka_unit_test(test_bytes), cmocka_unit_test(test_split),
+        cmocka_unit_test(test_range), cmocka_unit_test(test_worker_equals_coordinator),
         cmocka_unit_test(test_union),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,8 +24,10 @@ enum { FLOATS = 700 * 384 + 384 + 37 * 11 + 100 * 501 + 77 }; /* of the layout b
 static void world_open(const char *up, const char *down)
 {
     static const struct merge_rig_tensor tensors[] = {{"embedding", 700, 384}, /* more than one group */
-                                                     {"bias", 384, 0}, {"thin", 37, 11}, /* short chunks */
-                                                     {"matrix", 100, 501}, {"norm", 77, 0}};
+                                                      {"bias", 384, 0},
+                                                      {"thin", 37, 11}, /* short chunks */
+                                                      {"matrix", 100, 501},
+                                                      {"norm", 77, 0}};
     merge_rig_open(&w, up, down, tensors, sizeof tensors / sizeof *tensors);
     assert_int_equal(w.layout.n_params, FLOATS);
 }
@@ -57,8 +59,7 @@ static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
     const float *common = noise(round, 0);
     for (uint32_t i = 0; i < n; i++) {
         const float *own = noise(round, i + 1);
-        for (uint64_t k = 0; k < FLOATS; k++)
-            w.x[k] = (shared * common[k] + alone * own[k]) * (float)(1 + k / 384 % 7);
+        for (uint64_t k = 0; k < FLOATS; k++) w.x[k] = (shared * common[k] + alone * own[k]) * (float)(1 + k / 384 % 7);
         merge_rig_encode(&w, i);
         bytes += w.deltas[i].size;
     }
@@ -77,8 +78,8 @@ static size_t encode_union(uint64_t round)
 static void test_counted_as_it_is_encoded(void **state)
 {
     (void)state;
-    static const char *const ups[] = {"topk:1/4096+sign",   "topk:64/4096+sign",   "topk:64/1024+int8",
-                                      "topk:128/256+2bit",  "topk:1000/4096+sign", "topk:255/256+sign"};
+    static const char *const ups[] = {"topk:1/4096+sign",  "topk:64/4096+sign",   "topk:64/1024+int8",
+                                      "topk:128/256+2bit", "topk:1000/4096+sign", "topk:255/256+sign"};
     double worst = 0;
     for (size_t u = 0; u < sizeof ups / sizeof *ups; u++)
         for (uint32_t n = 1; n <= R; n *= 4) {
@@ -197,10 +198,8 @@ static void test_vectors_are_dense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counted_as_it_is_encoded),
-        cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_the_smaller_way),
-        cmocka_unit_test(test_members_without_a_delta),
+        cmocka_unit_test(test_counted_as_it_is_encoded), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_the_smaller_way),          cmocka_unit_test(test_members_without_a_delta),
         cmocka_unit_test(test_vectors_are_dense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/hash.h"
+#include "common/tensor/apply.h"
 #include "compress/codec.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
@@ -175,11 +175,17 @@ static void test_reject_reasons(void **state)
         for (int i = 0; i < 3; i++) rig_assigned(&rig, i);
         rig_offer_message(&rig, 0, 0, 1, &offer);
         switch (reason) {
-        case 0: offer.offer.base_version = 1; expect = REJECT_BASE; break;
+        case 0:
+            offer.offer.base_version = 1;
+            expect = REJECT_BASE;
+            break;
         case 1: offer.offer.tokens++; break;
         case 2: offer.offer.form = DELTA_GRADIENT; break;
         case 3: offer.offer.bytes = (uint64_t)1 << 40; break;
-        case 4: offer.offer.round = 7; expect = REJECT_UNASSIGNED; break;
+        case 4:
+            offer.offer.round = 7;
+            expect = REJECT_UNASSIGNED;
+            break;
         case 5: offer.offer.steps = 1; break;
         }
         rig_say(&rig, rig.workers[0].control, &offer);
@@ -219,7 +225,10 @@ static void test_chunks_out_of_order(void **state)
     assert_int_equal(credit.credit.have, 0);
     assert_int_equal(credit.credit.upto, m.offer.bytes);
     struct msg bad = {.type = MSG_CHUNK,
-                      .chunk = {.kind = OBJECT_DELTA, .total = m.offer.bytes, .data = junk, .size = sizeof junk,
+                      .chunk = {.kind = OBJECT_DELTA,
+                                .total = m.offer.bytes,
+                                .data = junk,
+                                .size = sizeof junk,
                                 .crc = crc32c(0, junk, sizeof junk)}};
     bad.chunk.offset = 100; /* a gap */
     rig_say(&rig, rig.workers[0].bulk, &bad);

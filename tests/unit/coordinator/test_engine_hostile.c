@@ -25,9 +25,9 @@ struct attack {
     size_t size;
 };
 
-static const char *const specs[] = {"fp32",       "bf16",          "fp16",           "int8:16",  "int4:64",
-                                    "e3m0:64",    "2bit:64",       "1bit:64",        "fp32+lz4", "int4:64+huff",
-                                    "topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
+static const char *const specs[] = {
+    "fp32",    "bf16",     "fp16",         "int8:16",    "int4:64",         "e3m0:64",         "2bit:64",
+    "1bit:64", "fp32+lz4", "int4:64+huff", "topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static void open_rig(const char *spec)
@@ -88,8 +88,11 @@ static void send_bytes(const struct attack *a, struct msg *m)
     rig_say(&rig, rig.workers[0].control, m);
     if (a->size > PAYLOAD) return;
     *m = (struct msg){.type = MSG_CHUNK,
-                      .chunk = {.kind = OBJECT_DELTA, .total = a->size, .crc = crc32c(0, a->bytes, a->size),
-                                .data = a->bytes, .size = a->size}};
+                      .chunk = {.kind = OBJECT_DELTA,
+                                .total = a->size,
+                                .crc = crc32c(0, a->bytes, a->size),
+                                .data = a->bytes,
+                                .size = a->size}};
     rig_say(&rig, rig.workers[0].bulk, m);
 }
 
@@ -236,8 +239,8 @@ static uint16_t replaced(const char *method, const char *spec, float number)
     float x[RIG_PARAMS];
     char up[64];
     snprintf(up, sizeof up, "codec.up=%s", spec);
-    const char *settings[] = {"train.fragments=1", "coordinator.min_workers=1", "outer.learning_rate=3", method, up,
-                              NULL};
+    const char *settings[] = {
+        "train.fragments=1", "coordinator.min_workers=1", "outer.learning_rate=3", method, up, NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
     rig_assigned(&rig, 0);

@@ -113,7 +113,8 @@ static void test_model_beyond_memory(void **state)
     rig_open(&rig, NULL);
     setenv(HOST_MEMORY_ENV, "1000000", 1);
     join_with(1 << 10, 1 << 8);
-    expect_refusal(0, REFUSE_LAYOUT, "262144 parameters: the coordinator would need at least 1.0 MiB of memory and has "
+    expect_refusal(0, REFUSE_LAYOUT,
+                   "262144 parameters: the coordinator would need at least 1.0 MiB of memory and has "
                    "1000000 bytes");
     unsetenv(HOST_MEMORY_ENV);
     rig_join(&rig, 0);
@@ -233,8 +234,12 @@ static void test_replaced_session(void **state)
     rig_offer_message(&rig, 0, 0, 1, &m);
     rig_say(&rig, rig.workers[0].control, &m);
     struct msg offer = m;
-    m = (struct msg){.type = MSG_CHUNK, .chunk = {.kind = OBJECT_DELTA, .total = offer.offer.bytes, .data = byte,
-                                                  .size = sizeof byte, .crc = crc32c(0, byte, sizeof byte)}};
+    m = (struct msg){.type = MSG_CHUNK,
+                     .chunk = {.kind = OBJECT_DELTA,
+                               .total = offer.offer.bytes,
+                               .data = byte,
+                               .size = sizeof byte,
+                               .crc = crc32c(0, byte, sizeof byte)}};
     rig_say(&rig, rig.workers[0].bulk, &m);
     rig_join(&rig, 0);
     assert_true(rig.workers[0].session != old);
@@ -488,7 +493,8 @@ int main(void)
         cmocka_unit_test(test_later_joins_must_match),
         cmocka_unit_test(test_full_and_names),
         cmocka_unit_test(test_late_joiner),
-        cmocka_unit_test(test_replaced_session), cmocka_unit_test(test_copied_folder),
+        cmocka_unit_test(test_replaced_session),
+        cmocka_unit_test(test_copied_folder),
         cmocka_unit_test(test_older_copy),
         cmocka_unit_test(test_leave_and_return),
         cmocka_unit_test(test_eviction),

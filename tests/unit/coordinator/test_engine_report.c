@@ -45,8 +45,12 @@ static void answer_eval(int worker, double loss_sum)
     struct msg m;
     rig_expect(&rig, worker, MSG_EVAL, &m);
     m = (struct msg){.type = MSG_EVAL_RESULT,
-                     .eval_result = {.session = rig.workers[worker].session, .eval_id = m.eval.eval_id,
-                                     .start = m.eval.start, .count = m.eval.count, .tokens = 8, .loss_sum = loss_sum}};
+                     .eval_result = {.session = rig.workers[worker].session,
+                                     .eval_id = m.eval.eval_id,
+                                     .start = m.eval.start,
+                                     .count = m.eval.count,
+                                     .tokens = 8,
+                                     .loss_sum = loss_sum}};
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
@@ -171,7 +175,10 @@ static void test_no_progress(void **state)
     rig_say(&rig, rig.workers[0].control, &m);
     uint8_t bytes[10] = {0};
     m = (struct msg){.type = MSG_CHUNK,
-                     .chunk = {.kind = OBJECT_DELTA, .total = m.offer.bytes, .data = bytes, .size = sizeof bytes,
+                     .chunk = {.kind = OBJECT_DELTA,
+                               .total = m.offer.bytes,
+                               .data = bytes,
+                               .size = sizeof bytes,
                                .crc = crc32c(0, bytes, sizeof bytes)}};
     rig_say(&rig, rig.workers[0].bulk, &m);
     assert_false(waits_without_progress("no progress"));
@@ -223,8 +230,7 @@ static void test_status(void **state)
     assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
     rig_beat(&rig, 0, WORKER_WAITING);
     rig_beat(&rig, 1, WORKER_TRAINING);
-    assert_string_equal(engine_waiting(rig.engine, text, sizeof text),
-                        "round 1: worker-1 (training, step 0/2)");
+    assert_string_equal(engine_waiting(rig.engine, text, sizeof text), "round 1: worker-1 (training, step 0/2)");
     rig_forget(&rig);
     rig_say(&rig, rig.workers[0].control, &m);
     rig_expect(&rig, 0, MSG_STATUS_REPLY, &m);
@@ -303,8 +309,8 @@ static void test_tokens_of_a_step(void **state)
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     for (uint32_t step = 0; step < 2; step++) {
         for (int i = 0; i < 2; i++) {
-            struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[i].session, .round = UINT64_MAX,
-                                                             .n_steps = 1}};
+            struct msg m = {.type = MSG_METRICS,
+                            .metrics = {.session = rig.workers[i].session, .round = UINT64_MAX, .n_steps = 1}};
             m.metrics.steps[0] = (struct metrics_step){.round = 0, .step = step, .position = step, .tokens = 16};
             rig_say(&rig, rig.workers[i].control, &m);
         }
@@ -337,8 +343,8 @@ static void test_tokens_of_a_step(void **state)
 
 static void report_step(uint64_t round, uint32_t step, float grad_norm)
 {
-    struct msg m = {.type = MSG_METRICS, .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX,
-                                                     .n_steps = 1}};
+    struct msg m = {.type = MSG_METRICS,
+                    .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};
     m.metrics.steps[0] =
         (struct metrics_step){.round = round, .step = step, .position = step, .tokens = 16, .grad_norm = grad_norm};
     rig_say(&rig, rig.workers[0].control, &m);
@@ -359,7 +365,8 @@ static void test_skipped_steps(void **state)
     report_step(0, 2, 1);
     assert_false(last_event(ENGINE_EVENT_STEP)->skipped);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
-    assert_non_null(strstr(rig.event_text[rig.n_events - 1], "inner steps skipped up to round 1: 2, the gradient is "
+    assert_non_null(strstr(rig.event_text[rig.n_events - 1],
+                           "inner steps skipped up to round 1: 2, the gradient is "
                            "not finite; lower inner.learning_rate or outer.learning_rate"));
     rig_deliver_all(&rig, 1, 1.0f);
     rig_assigned(&rig, 0);

@@ -81,8 +81,13 @@ static void begin(const char *const *settings)
     rig_join(&rig, 1);
 }
 
-static const char *const diloco[] = {"coordinator.min_workers=2", "codec.up=int8:16", "codec.down=int8:16",
-                                     "checkpoint.every=3", "train.eval_every=1", "train.max_steps=10", NULL};
+static const char *const diloco[] = {"coordinator.min_workers=2",
+                                     "codec.up=int8:16",
+                                     "codec.down=int8:16",
+                                     "checkpoint.every=3",
+                                     "train.eval_every=1",
+                                     "train.max_steps=10",
+                                     NULL};
 static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
                                   "checkpoint.every=3", NULL};
 static const char *const async[] = {
@@ -233,9 +238,12 @@ static void park(void)
 {
     for (int i = 0; i < 2; i++)
         for (uint32_t f = 0; f < 2; f++) {
-            struct msg m = {.type = MSG_GET, .get = {.session = rig.workers[i].session, .kind = OBJECT_UPDATE,
-                                                     .fragment = f, .version = engine_version(rig.engine, f) + 1,
-                                                     .length = 100000}};
+            struct msg m = {.type = MSG_GET,
+                            .get = {.session = rig.workers[i].session,
+                                    .kind = OBJECT_UPDATE,
+                                    .fragment = f,
+                                    .version = engine_version(rig.engine, f) + 1,
+                                    .length = 100000}};
             rig_say(&rig, rig.workers[i].control, &m);
         }
     check_durable();
@@ -395,8 +403,10 @@ static void test_other_format(void **state)
     uint8_t *bytes = store_mem_state(rig.store, &round);
     assert_non_null(bytes);
     bytes[6] = '1';
-    snprintf(line, sizeof line, "checkpoint round_%06d has format 1, this program reads 2: go on with the release that "
-             "began the run, or start a new run from the checkpoint (model.init_from)", (int)round);
+    snprintf(line, sizeof line,
+             "checkpoint round_%06d has format 1, this program reads 2: go on with the release that "
+             "began the run, or start a new run from the checkpoint (model.init_from)",
+             (int)round);
     assert_int_equal(rig_start(&rig, &err), STATUS_UNSUPPORTED);
     assert_string_equal(err.msg, line);
     rig.engine = NULL;

@@ -54,8 +54,14 @@ static bool step(struct sender *s)
     size_t n = s->size - s->at < PIECE ? s->size - s->at : PIECE;
     const uint8_t *data = s->payload + s->at;
     struct msg m = {.type = MSG_CHUNK,
-                    .chunk = {.kind = OBJECT_DELTA, .fragment = s->fragment, .key = rig.workers[s->worker].task.round,
-                              .offset = s->at, .total = s->size, .crc = crc32c(0, data, n), .data = data, .size = n}};
+                    .chunk = {.kind = OBJECT_DELTA,
+                              .fragment = s->fragment,
+                              .key = rig.workers[s->worker].task.round,
+                              .offset = s->at,
+                              .total = s->size,
+                              .crc = crc32c(0, data, n),
+                              .data = data,
+                              .size = n}};
     if (!n) return false;
     rig_say(&rig, rig.workers[s->worker].bulk, &m);
     s->at += n;

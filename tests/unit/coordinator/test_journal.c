@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 #include "coordinator/ledger/journal.h"
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/store/store_mem.h"

@@ -149,8 +149,8 @@ static void test_takes_of_what_came_back(void **state)
 static void test_counts_beyond_the_bytes(void **state)
 {
     (void)state;
-    static const uint32_t counts[][2] = {{1, 0}, {0, 1}, {(1 << 24) + 1, 0}, {0, (1 << 16) + 1}, {UINT32_MAX, 0},
-                                         {0, UINT32_MAX}, {UINT32_MAX, UINT32_MAX}};
+    static const uint32_t counts[][2] = {{1, 0},          {0, 1},          {(1 << 24) + 1, 0},      {0, (1 << 16) + 1},
+                                         {UINT32_MAX, 0}, {0, UINT32_MAX}, {UINT32_MAX, UINT32_MAX}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         uint8_t bytes[24 + 15];
         struct lease_book book;

@@ -93,8 +93,12 @@ static void test_delayed_nesterov(void **state)
             if (t % BUFFER == 0) memset(mean, 0, sizeof mean);
             draw(g, N, 100 + t);
             memcpy(acc, g, sizeof acc);
-            struct outer_delayed d = {.lr = 0.7, .mu = 0.9, .weight = 1, .n_buffer = BUFFER,
-                                      .c = spread ? 1.0 / BUFFER : 0, .flush = t % BUFFER == BUFFER - 1};
+            struct outer_delayed d = {.lr = 0.7,
+                                      .mu = 0.9,
+                                      .weight = 1,
+                                      .n_buffer = BUFFER,
+                                      .c = spread ? 1.0 / BUFFER : 0,
+                                      .flush = t % BUFFER == BUFFER - 1};
             struct outer_in in = {.theta = theta, .acc = acc, .n = N};
             outer_delayed_nesterov(&in, m, one ? NULL : sum, &d);
             memcpy(theta, acc, sizeof theta);

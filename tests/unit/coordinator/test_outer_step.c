@@ -81,13 +81,13 @@ static void test_bytes(void **state)
 {
     (void)state;
     static const char *const plain[] = {"outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL},
-                            *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
-                            *const staged[] = {"codec.up=int4:256+huff", "codec.down=bf16+lz4", NULL},
-                            *const ddp[] = {"train.method=ddp", NULL},
-                            *const spread[] = {"train.method=async", "outer.momentum_spread=0.5", NULL},
-                            *const async_topk[] = {"train.method=async", "codec.up=topk:64/4096", NULL},
-                            *const topk[] = {"codec.up=topk:64/4096", "outer.optimizer=sgd", "codec.down=union", NULL},
-                            *const relay[] = {"codec.up=int8", "outer.optimizer=sgd", "codec.down=relay", NULL};
+                             *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
+                             *const staged[] = {"codec.up=int4:256+huff", "codec.down=bf16+lz4", NULL},
+                             *const ddp[] = {"train.method=ddp", NULL},
+                             *const spread[] = {"train.method=async", "outer.momentum_spread=0.5", NULL},
+                             *const async_topk[] = {"train.method=async", "codec.up=topk:64/4096", NULL},
+                             *const topk[] = {"codec.up=topk:64/4096", "outer.optimizer=sgd", "codec.down=union", NULL},
+                             *const relay[] = {"codec.up=int8", "outer.optimizer=sgd", "codec.down=relay", NULL};
     for (unsigned threads = LEAST; threads <= MOST; threads++) {
         unsigned n = threads == LEAST ? 1 : threads;
         check_bytes(plain, false, n);

@@ -1,11 +1,11 @@
 /* The power fails after every single change of a file or a folder: files are whole, a run comes back with everything
  * that anybody has seen, a worker with the state that it was told is saved. And single calls and allocations fail, each
  * once. The disk is tests/lib/store/powercut.h. ctest: timeout=240 */
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +14,10 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/tmpdir.h"
@@ -147,8 +147,11 @@ static void test_files(void **state)
 
 static struct saved_state state_of(int v)
 {
-    struct saved_state s = {.layout_hash = 7, .n_params = 64, .inner_size = 1500 - 200 * (uint64_t)v,
-                            .round = (uint64_t)v, .n_fragments = 1};
+    struct saved_state s = {.layout_hash = 7,
+                            .n_params = 64,
+                            .inner_size = 1500 - 200 * (uint64_t)v,
+                            .round = (uint64_t)v,
+                            .n_fragments = 1};
     s.f[0].count = 64;
     return s;
 }
@@ -370,10 +373,15 @@ static void run(void)
     store->ops->close(store);
 }
 
-static const char *const diloco[] = {"coordinator.min_workers=2", "codec.up=int8:16", "codec.down=int8:16",
-                                     "checkpoint.every=2", "checkpoint.keep=2", "train.max_steps=14", NULL};
-static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
-                                  "checkpoint.every=1", "checkpoint.keep=1", NULL};
+static const char *const diloco[] = {"coordinator.min_workers=2",
+                                     "codec.up=int8:16",
+                                     "codec.down=int8:16",
+                                     "checkpoint.every=2",
+                                     "checkpoint.keep=2",
+                                     "train.max_steps=14",
+                                     NULL};
+static const char *const ddp[] = {"train.method=ddp",   "coordinator.min_workers=2", "train.max_steps=5",
+                                  "checkpoint.every=1", "checkpoint.keep=1",         NULL};
 
 static void power_fails_in(const char *const *how)
 {

@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
+#include "common/tensor/apply.h"
 #include "compress/codec.h"
 #include "coordinator/outer/publish.h"
 
@@ -38,13 +38,20 @@ static void world_open(struct world *w, const char *spec, bool replace, bool fee
 {
     struct codec_span span = {.count = N, .rows = 1, .cols = N, .ndim = 2};
     struct err err = {0};
-    *w = (struct world){.x = floats(N), .theta = floats(N), .worker = floats(N), .got = floats(N),
-                        .residual = floats(N), .scratch = floats((size_t)threads * N)};
+    *w = (struct world){.x = floats(N),
+                        .theta = floats(N),
+                        .worker = floats(N),
+                        .got = floats(N),
+                        .residual = floats(N),
+                        .scratch = floats((size_t)threads * N)};
     assert_int_equal(codec_create(&w->codec, spec, &span, 1, &err), STATUS_OK);
     w->cap = codec_bound(w->codec);
     w->payload = mem_alloc(1, w->cap);
-    w->p = (struct publish){.codec = w->codec, .replace = replace, .residual = feedback ? w->residual : NULL,
-                            .scratch = w->scratch, .scratch_part = N};
+    w->p = (struct publish){.codec = w->codec,
+                            .replace = replace,
+                            .residual = feedback ? w->residual : NULL,
+                            .scratch = w->scratch,
+                            .scratch_part = N};
     if (threads > 1) assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &w->p.pool), STATUS_OK);
     rng_normal_fill(5, RNG_TEST, 0, 1.0f, w->theta, N);
     memcpy(w->worker, w->theta, N * sizeof *w->theta);

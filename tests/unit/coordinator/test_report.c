@@ -53,9 +53,15 @@ static void open_report(void)
 static void tell(enum engine_event_kind kind, uint64_t round)
 {
     static uint64_t step;
-    report_event(&report, &(struct engine_event){.kind = kind, .worker = "w0", .text = "a line of some length",
-                                                 .step = ++step, .round = round, .rounds = 1000, .tokens = 7,
-                                                 .loss = 1, .val_loss = 1});
+    report_event(&report, &(struct engine_event){.kind = kind,
+                                                 .worker = "w0",
+                                                 .text = "a line of some length",
+                                                 .step = ++step,
+                                                 .round = round,
+                                                 .rounds = 1000,
+                                                 .tokens = 7,
+                                                 .loss = 1,
+                                                 .val_loss = 1});
 }
 
 static size_t size_of_file(void)
@@ -180,14 +186,22 @@ static void test_killed(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-
 /* A step as a worker says it; `tokens` is of the run when it comes. */
 static void tell_step(const char *worker, uint64_t step, double loss, double tokens_per_s, uint64_t tokens)
 {
-    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP, .worker = worker, .step = step, .round = 3,
-                                                 .rounds = UINT64_MAX, .version = UINT64_MAX, .fragment = UINT64_MAX,
-                                                 .tokens = tokens, .loss = loss, .lr = 0.1, .grad_norm = loss / 3,
-                                                 .val_loss = NAN, .tokens_per_s = tokens_per_s});
+    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP,
+                                                 .worker = worker,
+                                                 .step = step,
+                                                 .round = 3,
+                                                 .rounds = UINT64_MAX,
+                                                 .version = UINT64_MAX,
+                                                 .fragment = UINT64_MAX,
+                                                 .tokens = tokens,
+                                                 .loss = loss,
+                                                 .lr = 0.1,
+                                                 .grad_norm = loss / 3,
+                                                 .val_loss = NAN,
+                                                 .tokens_per_s = tokens_per_s});
 }
 
 /* Steps come again when a worker does not know whether they arrived: also in another process, of which the file is all
@@ -281,8 +295,12 @@ static void test_who_delivered(void **state)
         config.train.method = async ? METHOD_ASYNC : METHOD_DILOCO;
         forget_said();
         open_report();
-        report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_ROUND, .worker = "w0", .text = "", .round = 1,
-                                                     .rounds = 9, .delivered = async ? 5 : 3,
+        report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_ROUND,
+                                                     .worker = "w0",
+                                                     .text = "",
+                                                     .round = 1,
+                                                     .rounds = 9,
+                                                     .delivered = async ? 5 : 3,
                                                      .workers = async ? 2 : 4});
         assert_non_null(strstr(said(), words[async]));
         report_close(&report);

@@ -135,7 +135,7 @@ static void test_quorum_and_deadline(void **state)
         assert_int_equal(code, REJECT_LATE);
         assert_int_equal(r.leases.n_free, 1);
         assert_false(r.members.members[1]->in_step);
-        round_rig_begin(&r, limit, 2); /* at once, without the late one */
+        round_rig_begin(&r, limit, 2);                             /* at once, without the late one */
         assert_int_equal(round_rig_grants[0].ranges[0].start, 24); /* whose samples go out first */
         round_rig_close(&r);
     }
@@ -367,16 +367,11 @@ static void test_folds_refuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barrier_rounds),
-        cmocka_unit_test(test_judge),
-        cmocka_unit_test(test_quorum_and_deadline),
-        cmocka_unit_test(test_member_leaves),
-        cmocka_unit_test(test_reopened_round),
-        cmocka_unit_test(test_reopened_with_half_a_delta),
-        cmocka_unit_test(test_ddp_closes_together),
-        cmocka_unit_test(test_half_in_time),
-        cmocka_unit_test(test_folds_refuse),
-        cmocka_unit_test(test_quorum_of_a_round_that_was_found),
+        cmocka_unit_test(test_barrier_rounds),      cmocka_unit_test(test_judge),
+        cmocka_unit_test(test_quorum_and_deadline), cmocka_unit_test(test_member_leaves),
+        cmocka_unit_test(test_reopened_round),      cmocka_unit_test(test_reopened_with_half_a_delta),
+        cmocka_unit_test(test_ddp_closes_together), cmocka_unit_test(test_half_in_time),
+        cmocka_unit_test(test_folds_refuse),        cmocka_unit_test(test_quorum_of_a_round_that_was_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

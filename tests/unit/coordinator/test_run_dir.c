@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 #include "coordinator/run_dir.h"
 #include "tests/lib/store/tmpdir.h"
 
@@ -254,16 +254,11 @@ static void test_last_endpoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_lock_beside_status),
-        cmocka_unit_test(test_left_over),
-        cmocka_unit_test(test_no_folder),
-        cmocka_unit_test(test_run_id),
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_bad_keys),
-        cmocka_unit_test(test_address),
-        cmocka_unit_test(test_bad_advertise),
-        cmocka_unit_test(test_last_endpoint),
+        cmocka_unit_test(test_lock),          cmocka_unit_test(test_lock_beside_status),
+        cmocka_unit_test(test_left_over),     cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_run_id),        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_bad_keys),      cmocka_unit_test(test_address),
+        cmocka_unit_test(test_bad_advertise), cmocka_unit_test(test_last_endpoint),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

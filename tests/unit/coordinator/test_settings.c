@@ -80,9 +80,9 @@ static void test_warnings(void **state)
     assert_one(WARNED("--train.max_steps=1279", "--train.sync_every=20", "--codec.up=topk:64/4096+2bit",
                       "--codec.down=relay", "--outer.optimizer=sgd"),
                "once in 64 rounds, and this run has 63");
-    assert_one(WARNED("--train.max_steps=4000", "--train.sync_every=20", "--codec.up=topk:128/4096",
-                      "--codec.down=int8:256"),
-               "outer.momentum: 0.9 on top of topk:128/4096 overshoots");
+    assert_one(
+        WARNED("--train.max_steps=4000", "--train.sync_every=20", "--codec.up=topk:128/4096", "--codec.down=int8:256"),
+        "outer.momentum: 0.9 on top of topk:128/4096 overshoots");
     assert_one(WARNED("--train.embedding_fragment=on", "--codec.embeddings=1bit:256", "--model.n_embd=128"),
                "blocks of 1bit:256 reach over rows of 128");
     assert_string_equal(WARNED("--train.embedding_fragment=on", "--codec.embeddings=2bit:128", "--model.n_embd=128"),

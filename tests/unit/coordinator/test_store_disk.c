@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
+#include "common/base/log.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_files.h"
-#include "common/base/log.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/store/tmpdir.h"
 
@@ -46,8 +46,8 @@ static void save(struct store *s, uint64_t round)
 {
     const float theta[8] = {1, 2, 3};
     const struct store_part state = {"state", 5};
-    struct store_snapshot snapshot = {.round = round, .layout = &layout, .theta = theta, .config_json = "{}",
-                                      .state = &state, .n_state = 1};
+    struct store_snapshot snapshot = {
+        .round = round, .layout = &layout, .theta = theta, .config_json = "{}", .state = &state, .n_state = 1};
     struct err err = {0};
     if (s->ops->snapshot_write(s, &snapshot, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
@@ -67,11 +67,14 @@ static void test_sweep(void **state)
                                        "checkpoints/round_000005.tmp-77/model.safetensors",
                                        "checkpoints/round_000005.tmp-77/generation_config.json",
                                        "checkpoints/round_000006/coordinator_state.bin.tmp-77"};
-    static const char *const others[] = {
-        "checkpoints/round_notes.txt",           "checkpoints/round_1/model.safetensors",
-        "checkpoints/round_000007",              "checkpoints/round_000020_hf/model.safetensors",
-        "checkpoints/round_000021/notes.txt",    "checkpoints/round_000022.tmp-/model.safetensors",
-        "checkpoints/round_000023/.cache/model", "checkpoints/round_000024.kept-77/model.safetensors"};
+    static const char *const others[] = {"checkpoints/round_notes.txt",
+                                         "checkpoints/round_1/model.safetensors",
+                                         "checkpoints/round_000007",
+                                         "checkpoints/round_000020_hf/model.safetensors",
+                                         "checkpoints/round_000021/notes.txt",
+                                         "checkpoints/round_000022.tmp-/model.safetensors",
+                                         "checkpoints/round_000023/.cache/model",
+                                         "checkpoints/round_000024.kept-77/model.safetensors"};
     (void)state;
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) tmpdir_put(ours[i], "x");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) tmpdir_put(others[i], "x");

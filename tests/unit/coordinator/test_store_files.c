@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
+#include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/tensor/layout.h"
-#include "common/base/mem.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/store/tmpdir.h"
 

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 #include "gpu/cuda/rt/algo_cache.h"
 #include "tests/lib/store/tmpdir.h"
 
@@ -83,8 +83,16 @@ static void test_damaged(void **state)
 {
     (void)state;
     static const char *const bad[] = {
-        "", "k", "k 1 2 3 4 5 6 7", "k 1 2 3 4 5 6 7 8 9", "k 1 2 3 4 5 6 7 x", " 1 2 3 4 5 6 7 8",
-        "k 1 2 3 4 5 6 7 10000000000000000", "k 1 2 3 4 5 6 7 -8", "k  1 2 3 4 5 6 7 8", "k 1 2 3 4 5 6 7 8 ",
+        "",
+        "k",
+        "k 1 2 3 4 5 6 7",
+        "k 1 2 3 4 5 6 7 8 9",
+        "k 1 2 3 4 5 6 7 x",
+        " 1 2 3 4 5 6 7 8",
+        "k 1 2 3 4 5 6 7 10000000000000000",
+        "k 1 2 3 4 5 6 7 -8",
+        "k  1 2 3 4 5 6 7 8",
+        "k 1 2 3 4 5 6 7 8 ",
         "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk "
         "1 2 3 4 5 6 7 8",
     };
@@ -293,8 +301,7 @@ static void test_enter(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {TEST(test_restart), TEST(test_damaged),  TEST(test_unlike),
-                                       TEST(test_places),  TEST(test_too_long), TEST(test_together),
-                                       TEST(test_lock),    TEST(test_enter)};
+    const struct CMUnitTest tests[] = {TEST(test_restart),  TEST(test_damaged),  TEST(test_unlike), TEST(test_places),
+                                       TEST(test_too_long), TEST(test_together), TEST(test_lock),   TEST(test_enter)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,8 +41,7 @@ static enum status owners(struct rank *r, int round)
     TRY(coll->ops->start_reduce(coll, r->buf, parts, 3, 7));
     coll->ops->wait(coll, 7);
     for (int p = 0; p < 3; p++) /* what is not theirs they may forget */
-        if (parts[p].root != coll->rank)
-            memset(r->buf + parts[p].offset, 0xff, parts[p].n * sizeof *r->buf);
+        if (parts[p].root != coll->rank) memset(r->buf + parts[p].offset, 0xff, parts[p].n * sizeof *r->buf);
     TRY(coll->ops->start_broadcast(coll, r->buf, parts, 3, 7));
     coll->ops->wait(coll, 7);
     for (size_t i = 0; i < N; i++) {

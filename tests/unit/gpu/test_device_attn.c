@@ -54,8 +54,11 @@ static void attn_one(struct device *dev, struct attn_shape s, float sigma, size_
     size_t nq = n * (c + 2 * (s.kv_heads ? s.kv_heads : s.heads) * s.head_dim);
     float *qkv = case_normal(nq, 1, sigma), *g = case_normal(n * c, 2, 1), *o = case_poisoned(n * c);
     float *lse = case_poisoned(rows), *dqkv = case_poisoned(nq), *again = case_poisoned(n * c);
-    struct attn_case k = {.s = s, .qkv = case_widen(qkv, nq), .g = case_widen(g, n * c),
-                          .o = mem_alloc(n * c, sizeof(double)), .lse = mem_alloc(rows, sizeof(double))};
+    struct attn_case k = {.s = s,
+                          .qkv = case_widen(qkv, nq),
+                          .g = case_widen(g, n * c),
+                          .o = mem_alloc(n * c, sizeof(double)),
+                          .lse = mem_alloc(rows, sizeof(double))};
     struct attn_plan *plan, *infer;
     assert_int_equal(dev->ops->attn_plan(dev, &s, &plan), STATUS_OK);
     s.inference = true;

@@ -49,8 +49,13 @@ static void rms_one(struct device *dev, size_t n, size_t c, float sigma, float e
     float *x = case_normal(all, 1, sigma), *w = case_normal(c, 2, 1), *g = case_normal(all, 4, 1);
     float *y = case_poisoned(all), *rstd = case_poisoned(n), *dx = case_poisoned(all), *dw = case_poisoned(c);
     float *dres = case_normal(all, 5, 1);
-    struct op_case s = {.n = n, .c = c, .x = case_widen(x, all), .w = case_widen(w, c), .g = case_widen(g, all),
-                        .y = mem_alloc(all, sizeof(double)), .eps = eps};
+    struct op_case s = {.n = n,
+                        .c = c,
+                        .x = case_widen(x, all),
+                        .w = case_widen(w, c),
+                        .g = case_widen(g, all),
+                        .y = mem_alloc(all, sizeof(double)),
+                        .eps = eps};
     rms_loss(&s);
     dev->ops->rms_fwd(dev, n, c, eps, x, w, y, rstd);
     case_close("rms_fwd", y, s.y, all, 2e-6);
@@ -105,7 +110,10 @@ static void rope_one(struct device *dev, struct rope_shape shape, size_t most)
 {
     size_t all = shape.n * shape.ld, angles = shape.seq * shape.head_dim;
     float *x = case_normal(all, 1, 1), *g = case_normal(all, 2, 1), *table = case_normal(angles, 3, 1);
-    struct op_case s = {.rope = shape, .table = table, .x = case_widen(x, all), .g = case_widen(g, all),
+    struct op_case s = {.rope = shape,
+                        .table = table,
+                        .x = case_widen(x, all),
+                        .g = case_widen(g, all),
                         .y = mem_alloc(all, sizeof(double))};
     rope_loss(&s);
     dev->ops->rope(dev, &shape, table, x, false);
@@ -147,8 +155,8 @@ static void glu_one(struct device *dev, size_t n, size_t f, float sigma)
     size_t all = n * f;
     float *gu = case_normal(2 * all, 1, sigma), *g = case_normal(all, 2, 1), *h = case_poisoned(all);
     float *dgu = case_poisoned(2 * all);
-    struct op_case s = {.n = n, .c = f, .x = case_widen(gu, 2 * all), .g = case_widen(g, all),
-                        .y = mem_alloc(all, sizeof(double))};
+    struct op_case s = {
+        .n = n, .c = f, .x = case_widen(gu, 2 * all), .g = case_widen(g, all), .y = mem_alloc(all, sizeof(double))};
     glu_loss(&s);
     dev->ops->glu_fwd(dev, n, f, gu, h);
     case_close("glu_fwd", h, s.y, all, 2e-6);

@@ -89,8 +89,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_directions), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_bits),   cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_bf16_momentum),
+        cmocka_unit_test(test_bits),   cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_bf16_momentum),
     };
     return cmocka_run_group_tests_name("device_muon", tests, NULL, NULL);
 }

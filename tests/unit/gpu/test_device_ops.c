@@ -33,14 +33,18 @@ static double weight(const float *w, const struct lin_shape *s, size_t k, size_t
 
 /* Odd, tiny and block-crossing sizes: more than one block of k, of columns, of rows; one of everything; rows a power of
  * two apart, which are packed. */
-static const size_t lin_sizes[][3] = {{1, 1, 1},    {3, 5, 2},     {14, 32, 32},  {15, 17, 33},  {29, 384, 31},
-                                      {7, 385, 65}, {64, 800, 16}, {130, 3, 545}, {2, 129, 1030}, {37, 1200, 70},
-                                      {30, 1024, 40}, {70, 512, 33}};
+static const size_t lin_sizes[][3] = {{1, 1, 1},      {3, 5, 2},      {14, 32, 32},   {15, 17, 33},
+                                      {29, 384, 31},  {7, 385, 65},   {64, 800, 16},  {130, 3, 545},
+                                      {2, 129, 1030}, {37, 1200, 70}, {30, 1024, 40}, {70, 512, 33}};
 
 static void lin_forward(struct device *dev, const size_t *size, bool out_in, bool act, bool with_res)
 {
-    struct lin_shape s = {.n = size[0], .k = size[1], .m = size[2], .act = act ? LIN_ACT_GELU : LIN_ACT_NONE,
-                          .bias = true, .out_in = out_in};
+    struct lin_shape s = {.n = size[0],
+                          .k = size[1],
+                          .m = size[2],
+                          .act = act ? LIN_ACT_GELU : LIN_ACT_NONE,
+                          .bias = true,
+                          .out_in = out_in};
     size_t ny = s.n * s.m;
     float *x = case_normal(s.n * s.k, 1, 1), *w = case_normal(s.k * s.m, 2, 1 / sqrtf((float)s.k));
     float *b = case_normal(s.m, 3, 1), *res = case_normal(ny, 4, 1), *y = case_poisoned(ny), *aux = case_poisoned(ny);
@@ -184,8 +188,13 @@ static void norm_one(struct device *dev, size_t n, size_t c, size_t most)
           *g = case_normal(all, 4, 1);
     float *y = case_poisoned(all), *mean = case_poisoned(n), *rstd = case_poisoned(n), *dx = case_poisoned(all);
     float *dw = case_poisoned(c), *db = case_poisoned(c), *dres = case_normal(all, 5, 1);
-    struct norm_case s = {.n = n, .c = c, .x = case_widen(x, all), .w = case_widen(w, c), .b = case_widen(b, c),
-                          .g = case_widen(g, all), .y = mem_alloc(all, sizeof(double))};
+    struct norm_case s = {.n = n,
+                          .c = c,
+                          .x = case_widen(x, all),
+                          .w = case_widen(w, c),
+                          .b = case_widen(b, c),
+                          .g = case_widen(g, all),
+                          .y = mem_alloc(all, sizeof(double))};
     norm_loss(&s);
     dev->ops->norm_fwd(dev, n, c, x, w, b, y, mean, rstd);
     case_close("norm_fwd", y, s.y, all, 2e-6);
@@ -300,8 +309,14 @@ static void head_one(struct device *dev, size_t n, size_t c, size_t v, float sig
     float *dx = case_poisoned(n * c), *dwte = case_poisoned(v * c), *again = case_poisoned(n);
     int32_t *targets = mem_alloc(n, sizeof *targets);
     for (size_t r = 0; r < n; r++) targets[r] = r % 5 == 3 ? -1 : (int32_t)(r * 7 % v);
-    struct head_case s = {.n = n, .c = c, .v = v, .x = case_widen(x, n * c), .wte = case_widen(wte, v * c),
-                          .loss = mem_alloc(n, sizeof(double)), .dscale = 0.25, .targets = targets};
+    struct head_case s = {.n = n,
+                          .c = c,
+                          .v = v,
+                          .x = case_widen(x, n * c),
+                          .wte = case_widen(wte, v * c),
+                          .loss = mem_alloc(n, sizeof(double)),
+                          .dscale = 0.25,
+                          .targets = targets};
     struct head_plan *plan, *infer;
     assert_int_equal(dev->ops->head_plan(dev, &shape, &plan), STATUS_OK);
     shape.inference = true;

@@ -71,16 +71,16 @@ static void check_adamw(struct device *dev)
     struct step_count count = {.correct = {NAN, NAN}};
     double *want = case_widen(theta, N), *wm = case_widen(m, N), *wv = case_widen(v, N);
     for (uint64_t step = 1; step <= 3; step++) {
-        struct adamw_hyper h = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                                .step = step};
+        struct adamw_hyper h = {
+            .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .step = step};
         for (size_t s = 0; s < 3; s++)
             for (size_t i = spans[s].offset; i < spans[s].offset + spans[s].count; i++) {
                 double g = grad[i] * 0.5;
                 wm[i] = 0.9 * wm[i] + 0.1 * g;
                 wv[i] = 0.95 * wv[i] + 0.05 * g * g;
                 if (spans[s].decay) want[i] -= 0.01 * 0.1 * want[i];
-                want[i] -= 0.01 * wm[i] / (1 - pow(0.9, (double)step)) /
-                           (sqrt(wv[i] / (1 - pow(0.95, (double)step))) + 1e-8);
+                want[i] -=
+                    0.01 * wm[i] / (1 - pow(0.9, (double)step)) / (sqrt(wv[i] / (1 - pow(0.95, (double)step))) + 1e-8);
             }
         dev->ops->adamw(dev, spans, 3, theta, grad, m, v, &h, &scale);
         case_close("adamw theta", theta, want, N, 1e-6);
@@ -271,8 +271,8 @@ EACH(functions)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions), cmocka_unit_test(test_clip),      cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_vector),     cmocka_unit_test(test_functions), cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_reductions), cmocka_unit_test(test_clip),         cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_vector),     cmocka_unit_test(test_functions),    cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_refusals),   cmocka_unit_test(test_sticky_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "common/tensor/delta_format.h"
 #include "common/base/pool.h"
+#include "common/tensor/delta_format.h"
 #include "compress/codec.h"
 #include "compress/codec_stage.h"
 #include "gpu/cpu/cpu_kernels.h"
@@ -135,7 +135,8 @@ static void test_pieces(void **state)
         const uint64_t outs[] = {MATRIX - 65536, (MATRIX - 65536) / 2, 64 * (MATRIX / 65536 - 1)};
         assert_int_equal(last->out, outs[i]);
         assert_int_equal(last[1].from, MATRIX);
-        assert_true(delta_format_lay_out(&shape, NULL, &numbers) > shape.n_pieces * sizeof *numbers.heads + shape.n_bytes);
+        assert_true(delta_format_lay_out(&shape, NULL, &numbers) >
+                    shape.n_pieces * sizeof *numbers.heads + shape.n_bytes);
         mem_free(pieces);
         codec_destroy(codec);
     }

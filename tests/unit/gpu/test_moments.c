@@ -123,8 +123,10 @@ struct state {
 
 static struct state state_make(void)
 {
-    struct state s = {.theta = case_normal(N, 1, 1), .grad = mem_alloc(N, sizeof(float)),
-                      .m = mem_alloc(N, sizeof *s.m), .v = mem_alloc(N, sizeof *s.v)};
+    struct state s = {.theta = case_normal(N, 1, 1),
+                      .grad = mem_alloc(N, sizeof(float)),
+                      .m = mem_alloc(N, sizeof *s.m),
+                      .v = mem_alloc(N, sizeof *s.v)};
     assert_true(s.grad && s.m && s.v);
     return s;
 }
@@ -148,8 +150,8 @@ static void fill_grad(float *grad, uint64_t step)
     mem_free(values);
 }
 
-static const struct adamw_hyper hyper = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
-                                         .weight_decay = 0.1f, .bf16_moments = true};
+static const struct adamw_hyper hyper = {
+    .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .bf16_moments = true};
 static const float scale = 0.5f;
 
 static struct step_count count_of(uint64_t steps)
@@ -213,8 +215,8 @@ static void check_adamw(struct device *dev)
                 size_t end = spans[i].offset + spans[i].count;
                 if (end > cuts[c + 1]) end = cuts[c + 1];
                 if (from < end)
-                    part[n++] = (struct adamw_span){.offset = from, .count = end - from, .decay = spans[i].decay,
-                                                    .skipped = cuts[c]};
+                    part[n++] = (struct adamw_span){
+                        .offset = from, .count = end - from, .decay = spans[i].decay, .skipped = cuts[c]};
             }
             dev->ops->adamw(dev, part, n, cut.theta, cut.grad, cut.m + cuts[c], cut.v + cuts[c], &h, &scale);
         }
@@ -251,8 +253,13 @@ static void test_far(void **state)
         const struct cpu_kernels *kernels = cpu_kernels_select(levels[l]);
         if (!kernels) continue;
         struct state got = state_make(), want = state_make();
-        struct adamw_step step = {.lr = hyper.lr, .beta1 = hyper.beta1, .beta2 = hyper.beta2, .eps = hyper.eps,
-                                  .correct1 = count.correct[0], .correct2 = count.correct[1], .scale = scale,
+        struct adamw_step step = {.lr = hyper.lr,
+                                  .beta1 = hyper.beta1,
+                                  .beta2 = hyper.beta2,
+                                  .eps = hyper.eps,
+                                  .correct1 = count.correct[0],
+                                  .correct2 = count.correct[1],
+                                  .scale = scale,
                                   .noise = {count.noise[0], count.noise[1]}};
         fill_grad(got.grad, 1);
         fill_grad(want.grad, 1);
@@ -296,8 +303,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_correct), cmocka_unit_test(test_no_bias), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_exact),   cmocka_unit_test(test_adamw),   cmocka_unit_test(test_far),
+        cmocka_unit_test(test_correct),     cmocka_unit_test(test_no_bias), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_exact),       cmocka_unit_test(test_adamw),   cmocka_unit_test(test_far),
         cmocka_unit_test(test_slow_growth),
     };
     return cmocka_run_group_tests_name("moments", tests, NULL, NULL);

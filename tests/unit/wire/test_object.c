@@ -242,10 +242,9 @@ static void test_format_1(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_peek),
-        cmocka_unit_test(test_damage),        cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_snapshot_head), cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_format_1),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_peek),           cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_lies),       cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_snapshot_head),
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_format_1),
     };
     return cmocka_run_group_tests_name("object", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Updates on theta by several threads: the bits of one thread that decodes and applies (common/tensor/apply.h), for every
- * codec, signs of zeros included. ctest: labels=threads,asan */
+/* Updates on theta by several threads: the bits of one thread that decodes and applies (common/tensor/apply.h), for
+ * every codec, signs of zeros included. ctest: labels=threads,asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,16 +8,23 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/apply.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
+#include "common/tensor/apply.h"
 #include "worker/outer/apply_update.h"
 
 enum { FIRST = 140000, N = 300001, THREADS = 3 }; /* several parts of a codec, several shares of floats, and a rest */
 
-static const char *const specs[] = {"fp32", "bf16+lz4", "int8:64", "int4:256+huff", "2bit:64", "1bit:64",
-                                    "topk:64/4096", "topk:1000/4096+2bit", "topk:64/1024+int8+huff"};
+static const char *const specs[] = {"fp32",
+                                    "bf16+lz4",
+                                    "int8:64",
+                                    "int4:256+huff",
+                                    "2bit:64",
+                                    "1bit:64",
+                                    "topk:64/4096",
+                                    "topk:1000/4096+2bit",
+                                    "topk:64/1024+int8+huff"};
 static const struct codec_span spans[] = {{0, FIRST, 100, FIRST / 100, 2}, {FIRST, N - FIRST, 1, N - FIRST, 1}};
 
 static float theta[2][N], x[N], merged[2][N];

@@ -2,11 +2,11 @@
  *
  * With ATOLL_HF_OUT=DIR the folder DIR is written and kept, with DIR/logits.bin (u32 T, V; i32 tokens[T]; f32
  * logits[T*V]) beside the model, for tests/golden/check_transformers.py. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,10 @@
 #include <cmocka.h>
 
 #include "common/base/bytes.h"
-#include "common/os/fileio.h"
-#include "common/tensor/hf_folder.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/os/fileio.h"
+#include "common/tensor/hf_folder.h"
 #include "tests/lib/store/tmpdir.h"
 #include "worker/model/generate_text.h"
 #include "worker/model/gpt2.h"
@@ -26,11 +26,19 @@
 
 enum { SEQ = 40, VOCAB = 260, TEXT_MAX = 4096 };
 
-static const struct model_config gpt2 = {.n_layer = 3, .n_head = 2, .n_embd = 24, .block_size = SEQ,
-                                         .vocab_size = VOCAB, .bytes = true};
-static const struct model_config llama = {.n_layer = 3, .n_head = 4, .n_embd = 24, .block_size = SEQ,
-                                          .vocab_size = VOCAB, .n_kv_head = 2, .ffn = 40, .rope_theta = 500,
-                                          .norm_eps = 1e-3, .rope_scaling = {8, 1, 4, 20}, .bytes = true};
+static const struct model_config gpt2 = {
+    .n_layer = 3, .n_head = 2, .n_embd = 24, .block_size = SEQ, .vocab_size = VOCAB, .bytes = true};
+static const struct model_config llama = {.n_layer = 3,
+                                          .n_head = 4,
+                                          .n_embd = 24,
+                                          .block_size = SEQ,
+                                          .vocab_size = VOCAB,
+                                          .n_kv_head = 2,
+                                          .ffn = 40,
+                                          .rope_theta = 500,
+                                          .norm_eps = 1e-3,
+                                          .rope_scaling = {8, 1, 4, 20},
+                                          .bytes = true};
 static const struct model_family *family;
 static struct model_config config;
 static struct layout layout;
@@ -112,8 +120,8 @@ static void test_pick(void **state)
 static void test_folder_and_memory(void **state)
 {
     (void)state;
-    struct generate_options o = {.prompt = "To be, or not", .n_tokens = 60, .temperature = 0.8, .seed = 4,
-                                 .device = "cpu", .threads = 2};
+    struct generate_options o = {
+        .prompt = "To be, or not", .n_tokens = 60, .temperature = 0.8, .seed = 4, .device = "cpu", .threads = 2};
     struct text a = text_of(true, &o), b = text_of(false, &o), c;
     assert_int_equal(a.calls, 61);
     assert_memory_equal(a.bytes, "To be, or not", 13);
@@ -290,9 +298,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pick),           cmocka_unit_test(test_folder_and_memory),
-        cmocka_unit_test(test_against_logits), cmocka_unit_test(test_nobody_reads), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_ids),            cmocka_unit_test(test_other_tokens),
-        cmocka_unit_test(test_write_logits),
+        cmocka_unit_test(test_against_logits), cmocka_unit_test(test_nobody_reads),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_other_tokens),   cmocka_unit_test(test_write_logits),
     };
     int failed = cmocka_run_group_tests_name("gpt2", tests, set_up_gpt2, tear_down);
     return cmocka_run_group_tests_name("llama", tests, set_up_llama, tear_down) || failed;

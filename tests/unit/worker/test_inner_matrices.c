@@ -10,17 +10,32 @@
 
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
-#include "worker/model/gpt2.h"
 #include "worker/inner/inner_opt.h"
+#include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
 enum { RANKS_MAX = 8, N_MAX = 200000 };
 
 static const struct model_config models[] = {
-    {.n_layer = 3, .n_head = 2, .n_embd = 16, .block_size = 8, .vocab_size = 40, .n_kv_head = 1, .ffn = 40,
-     .rope_theta = 1e4, .norm_eps = 1e-5},
-    {.n_layer = 1, .n_head = 4, .n_embd = 32, .block_size = 8, .vocab_size = 64, .n_kv_head = 2, .ffn = 80,
-     .rope_theta = 1e4, .norm_eps = 1e-5, .tied = true},
+    {.n_layer = 3,
+     .n_head = 2,
+     .n_embd = 16,
+     .block_size = 8,
+     .vocab_size = 40,
+     .n_kv_head = 1,
+     .ffn = 40,
+     .rope_theta = 1e4,
+     .norm_eps = 1e-5},
+    {.n_layer = 1,
+     .n_head = 4,
+     .n_embd = 32,
+     .block_size = 8,
+     .vocab_size = 64,
+     .n_kv_head = 2,
+     .ffn = 80,
+     .rope_theta = 1e4,
+     .norm_eps = 1e-5,
+     .tied = true},
 };
 
 /* Mark what a list of matrices covers; nothing twice. */
@@ -61,8 +76,8 @@ static void check_cover(const struct model_family *family, const struct model_co
     }
     struct device *devices[RANKS_MAX];
     for (int r = 0; r < ranks; r++) assert_int_equal(device_open("cpu", 1, &devices[r], NULL), STATUS_OK);
-    const struct inner_opt_config config = {.kind = OPTIMIZER_MUON, .muon_steps = 5,
-                                            .hidden_blocks = family->hidden_blocks};
+    const struct inner_opt_config config = {
+        .kind = OPTIMIZER_MUON, .muon_steps = 5, .hidden_blocks = family->hidden_blocks};
     struct inner_opt *opt;
     assert_int_equal(inner_opt_create(&opt, &config, &layout, devices, ranks, NULL), STATUS_OK);
     for (int r = 0; r < ranks; r++)

@@ -12,26 +12,26 @@
 
 #include <cmocka.h>
 
-#include "common/config/config.h"
-#include "common/os/fileio.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/config/config.h"
+#include "common/os/fileio.h"
 #include "common/tensor/safetensors.h"
 #include "common/tensor/tokens.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
-#include "coordinator/round/lease.h"
-#include "coordinator/outer/outer_state.h"
-#include "coordinator/ledger/record.h"
 #include "coordinator/engine/download.h"
-#include "coordinator/ledger/store.h"
 #include "coordinator/engine/upload.h"
+#include "coordinator/ledger/record.h"
+#include "coordinator/ledger/store.h"
+#include "coordinator/outer/outer_state.h"
+#include "coordinator/round/lease.h"
 #include "tests/lib/store/tmpdir.h"
 #include "wire/object.h"
-#include "worker/replica/batch.h"
+#include "worker/inner/shard.h"
 #include "worker/model/model.h"
 #include "worker/outer/outer_memory.h"
-#include "worker/inner/shard.h"
+#include "worker/replica/batch.h"
 #include "worker/sync/sync.h"
 #include "worker/train_impl.h"
 
@@ -192,8 +192,12 @@ static void test_messages(void **state)
     m = (struct msg){.type = MSG_GET, .get = {.kind = OBJECT_SNAPSHOT, .offset = 16 * G + 7, .length = 32 * G}};
     pass(&m, &back);
     assert_true(back.get.offset == 16 * G + 7 && back.get.length == 32 * G);
-    m = (struct msg){.type = MSG_CHUNK, .chunk = {.offset = 30 * G + 9, .total = 32 * G, .data = (const uint8_t *)"abc",
-                                                  .size = 3, .crc = crc32c(0, "abc", 3)}};
+    m = (struct msg){.type = MSG_CHUNK,
+                     .chunk = {.offset = 30 * G + 9,
+                               .total = 32 * G,
+                               .data = (const uint8_t *)"abc",
+                               .size = 3,
+                               .crc = crc32c(0, "abc", 3)}};
     pass(&m, &back);
     assert_true(back.chunk.offset == 30 * G + 9 && back.chunk.total == 32 * G);
 }
@@ -237,7 +241,11 @@ static void test_coordinator_flow(void **state)
     upload_start(&up, &offer, 0);
     up.have = up.upto = 20 * G;
     assert_true(upload_extend(&up) && up.upto == 20 * G + UPLOAD_WINDOW);
-    struct msg_chunk chunk = {.key = 3, .offset = 20 * G, .total = 32 * G, .data = (const uint8_t *)"abcd", .size = 4,
+    struct msg_chunk chunk = {.key = 3,
+                              .offset = 20 * G,
+                              .total = 32 * G,
+                              .data = (const uint8_t *)"abcd",
+                              .size = 4,
                               .crc = crc32c(0, "abcd", 4)};
     assert_int_equal(upload_chunk(&up, &chunk), STATUS_OK);
     assert_true(up.have == 20 * G + 4 && !upload_complete(&up));
@@ -251,7 +259,8 @@ static void test_coordinator_flow(void **state)
     uint64_t size;
     const struct msg_get get = {.kind = OBJECT_SNAPSHOT, .offset = 17 * G, .length = 20 * G};
     assert_true(download_add(&download, &get, 32 * G));
-    assert_true(download_next(&download, &item, &size) && item.at == 17 * G && item.end == 32 * G && size == DOWNLOAD_CHUNK);
+    assert_true(download_next(&download, &item, &size) && item.at == 17 * G && item.end == 32 * G &&
+                size == DOWNLOAD_CHUNK);
     download_sent(&download, &item, 15 * G - 1);
     assert_true(download_next(&download, &item, &size) && item.at == 32 * G - 1 && size == 1);
 }
@@ -392,7 +401,8 @@ static void test_safetensors(void **state)
     assert_int_equal(layout_add(&layout, "b", 2, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
     assert_int_equal(layout_split(&layout, 0), STATUS_OK);
     tmpdir_put("run/checkpoints/round_000000/config.json", "");
-    int n = snprintf(text, sizeof text, "{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64]},"
+    int n = snprintf(text, sizeof text,
+                     "{\"a\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[0,64]},"
                      "\"b\":{\"dtype\":\"F32\",\"shape\":[131072,65536],\"data_offsets\":[64,%llu]}}",
                      (unsigned long long)size);
     const uint64_t length = (uint64_t)n;

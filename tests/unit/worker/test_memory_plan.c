@@ -8,22 +8,21 @@
 
 #include <cmocka.h>
 
+#include "common/base/mem.h"
 #include "common/config/codec_spec.h"
 #include "common/config/gpu_share.h"
 #include "common/os/host_memory.h"
-#include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/rigs/emulated_plugin.h"
 #include "worker/model/gpt2.h"
-#include "worker/outer/outer_memory.h"
 #include "worker/outer/outer_loop_impl.h"
+#include "worker/outer/outer_memory.h"
 #include "worker/replica/replica_impl.h"
 
 enum { N_TOKENS = 4001, KIB = 1024, MIB = KIB * KIB };
 
-static const struct model_config model = {.n_layer = 4, .n_head = 4, .n_embd = 64, .block_size = 64,
-                                          .vocab_size = 512};
+static const struct model_config model = {.n_layer = 4, .n_head = 4, .n_embd = 64, .block_size = 64, .vocab_size = 512};
 static uint8_t bytes[N_TOKENS * 2];
 static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width = 2};
 static const struct tokens data = {.shards = &shard, .n_shards = 1, .n_tokens = N_TOKENS};
@@ -46,8 +45,15 @@ static int tear_down(void **state)
 
 static struct replica_config config_of(const char *device, uint32_t ranks, enum recompute recompute)
 {
-    return (struct replica_config){.family = &gpt2_family, .model = model, .device = device, .ranks = ranks,
-                                   .threads = 2, .batch_size = 4, .grad_accum = 2, .seed = 5, .recompute = recompute,
+    return (struct replica_config){.family = &gpt2_family,
+                                   .model = model,
+                                   .device = device,
+                                   .ranks = ranks,
+                                   .threads = 2,
+                                   .batch_size = 4,
+                                   .grad_accum = 2,
+                                   .seed = 5,
+                                   .recompute = recompute,
                                    .opt = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
 }
 
@@ -316,8 +322,13 @@ static void test_never_fits(void **state)
 {
     (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
-    struct memory_ask ask = {.family = config.family, .model = &config.model, .seq = config.model.block_size,
-                             .ranks = 1, .batch_size = 4, .batch_unit = 1, .uses = MODEL_LOSS | MODEL_TRAIN,
+    struct memory_ask ask = {.family = config.family,
+                             .model = &config.model,
+                             .seq = config.model.block_size,
+                             .ranks = 1,
+                             .batch_size = 4,
+                             .batch_unit = 1,
+                             .uses = MODEL_LOSS | MODEL_TRAIN,
                              .free_bytes = 1000};
     struct memory_plan plan;
     struct err err = {0};
@@ -335,17 +346,22 @@ static void test_share(void **state)
 {
     (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
-    struct memory_ask ask = {.family = config.family, .model = &config.model, .seq = config.model.block_size,
-                             .ranks = 1, .batch_size = 4, .batch_unit = 1, .uses = MODEL_LOSS | MODEL_TRAIN};
+    struct memory_ask ask = {.family = config.family,
+                             .model = &config.model,
+                             .seq = config.model.block_size,
+                             .ranks = 1,
+                             .batch_size = 4,
+                             .batch_unit = 1,
+                             .uses = MODEL_LOSS | MODEL_TRAIN};
     struct memory_plan plan;
     struct err err = {0};
     static const struct {
         const char *workers, *host, *coordinator;
         uint64_t free, part, total; /* of 1000 bytes */
     } cases[] = {
-        {"", "", "100", 900, 900, 1000},    {"1", "100", "", 900, 900, 1000},  {"0", "1", "100", 900, 900, 1000},
-        {"4", "", "", 900, 250, 250},       {"2", "800", "", 800, 400, 400},   {"2", "800", "0", 300, 300, 400},
-        {"1", "800", "100", 800, 700, 700}, {"2", "800", "2000", 800, 1, 1},   {"2", "", "100", 800, 450, 450},
+        {"", "", "100", 900, 900, 1000},    {"1", "100", "", 900, 900, 1000},   {"0", "1", "100", 900, 900, 1000},
+        {"4", "", "", 900, 250, 250},       {"2", "800", "", 800, 400, 400},    {"2", "800", "0", 300, 300, 400},
+        {"1", "800", "100", 800, 700, 700}, {"2", "800", "2000", 800, 1, 1},    {"2", "", "100", 800, 450, 450},
         {"2", "5000", "", 900, 500, 500},   {"2", "800", "100", 800, 350, 350},
     };
     assert_int_equal(device_open("cpu", 1, &ask.dev, &err), STATUS_OK);
@@ -359,7 +375,7 @@ static void test_share(void **state)
         assert_int_equal(ask.free_bytes, cases[i].part);
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
-    setenv(MEMORY_HOST_ENV, "18446744073709551616", 1); /* 2^64 */
+    setenv(MEMORY_HOST_ENV, "18446744073709551616", 1);                      /* 2^64 */
     assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask stays */
     assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: want bytes, 0 to 18446744073709551615"));
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
@@ -517,7 +533,8 @@ static void test_text(void **state)
 {
     (void)state;
     struct memory_plan plan = {.bytes = {[MEMORY_PARAMS] = 3 * MIB / 2, [MEMORY_LOGITS] = 20 * MIB},
-                               .total = 43 * MIB / 2, .free_bytes = 100 * MIB};
+                               .total = 43 * MIB / 2,
+                               .free_bytes = 100 * MIB};
     char text[512], small[16];
     assert_string_equal(memory_plan_text(&plan, text, sizeof text),
                         "parameters 1.5, logits 20, total 22 MiB of 100 free");
@@ -527,10 +544,18 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu),        cmocka_unit_test(test_owners),     cmocka_unit_test(test_device),
-        cmocka_unit_test(test_several),    cmocka_unit_test(test_never_fits), cmocka_unit_test(test_share),
-        cmocka_unit_test(test_levels_by_room), cmocka_unit_test(test_host), cmocka_unit_test(test_host_short),
-        cmocka_unit_test(test_outer_path), cmocka_unit_test(test_outer_left_out), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_several),
+        cmocka_unit_test(test_never_fits),
+        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_levels_by_room),
+        cmocka_unit_test(test_host),
+        cmocka_unit_test(test_host_short),
+        cmocka_unit_test(test_outer_path),
+        cmocka_unit_test(test_outer_left_out),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -80,8 +80,8 @@ static void test_again_what_may_not_be_there(void **state)
 static void test_times(void **state)
 {
     (void)state;
-    const struct step_times times = {.round = 6, .compute_s = 1, .compress_s = 2, .send_s = 3, .wait_s = 4,
-                                     .apply_s = 5};
+    const struct step_times times = {
+        .round = 6, .compute_s = 1, .compress_s = 2, .send_s = 3, .wait_s = 4, .apply_s = 5};
     assert_false(metrics_queue_times(&steps, &times));
     add(0, 4);
     assert_true(metrics_queue_times(&steps, &times));
@@ -123,7 +123,8 @@ static void test_no_room(void **state)
     assert_int_equal(steps.lost, 13);
     add(METRICS_QUEUE_MAX + 14, 2 * METRICS_QUEUE_MAX + 13);
     assert_int_equal(steps.lost, 13);
-    add(2 * METRICS_QUEUE_MAX + 13, 2 * METRICS_QUEUE_MAX + 15); /* over one that was to be sent again, and one that never was */
+    add(2 * METRICS_QUEUE_MAX + 13,
+        2 * METRICS_QUEUE_MAX + 15); /* over one that was to be sent again, and one that never was */
     assert_int_equal(steps.lost, 15);
 }
 

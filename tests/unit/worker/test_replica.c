@@ -1,11 +1,11 @@
 /* The training step: cutting a batch over ranks or micro-steps changes nothing but rounding, the same step gives the
  * same bits, a gradient that is not finite changes nothing at all, and failures end in an error, not in a wait.
  * ctest: labels=threads */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,18 +42,22 @@ static int tear_down(void **state)
 
 static struct replica_config config_of(uint32_t ranks, uint32_t threads, uint32_t batch, uint32_t accum)
 {
-    return (struct replica_config){
-        .family = &gpt2_family,
-        .model = model,
-        .device = "cpu",
-        .ranks = ranks,
-        .threads = threads,
-        .batch_size = batch,
-        .grad_accum = accum,
-        .seed = 5,
-        .opt = {
-            .kind = OPTIMIZER_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1,
-            .muon_momentum = 0.95, .muon_steps = 5}};
+    return (struct replica_config){.family = &gpt2_family,
+                                   .model = model,
+                                   .device = "cpu",
+                                   .ranks = ranks,
+                                   .threads = threads,
+                                   .batch_size = batch,
+                                   .grad_accum = accum,
+                                   .seed = 5,
+                                   .opt = {.kind = OPTIMIZER_ADAMW,
+                                           .beta1 = 0.9,
+                                           .beta2 = 0.95,
+                                           .eps = 1e-8,
+                                           .weight_decay = 0.1,
+                                           .grad_clip = 1,
+                                           .muon_momentum = 0.95,
+                                           .muon_steps = 5}};
 }
 
 static struct replica *open_replica(const struct replica_config *config)
@@ -349,10 +353,14 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_and_accumulation), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_refused_step),           cmocka_unit_test(test_muon_of_any_ranks),
-        cmocka_unit_test(test_sgd),                    cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_refusals),               cmocka_unit_test(test_failure_of_one_rank),
+        cmocka_unit_test(test_ranks_and_accumulation),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_refused_step),
+        cmocka_unit_test(test_muon_of_any_ranks),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_failure_of_one_rank),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

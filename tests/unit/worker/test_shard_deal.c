@@ -11,17 +11,32 @@
 
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
+#include "worker/inner/shard_deal.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
-#include "worker/inner/shard_deal.h"
 
 enum { RANKS_MAX = 9, N_MAX = 60000 };
 
 static const struct model_config models[] = {
-    {.n_layer = 3, .n_head = 2, .n_embd = 16, .block_size = 8, .vocab_size = 43, .n_kv_head = 1, .ffn = 40,
-     .rope_theta = 1e4, .norm_eps = 1e-5},
-    {.n_layer = 1, .n_head = 4, .n_embd = 32, .block_size = 8, .vocab_size = 64, .n_kv_head = 2, .ffn = 80,
-     .rope_theta = 1e4, .norm_eps = 1e-5, .tied = true},
+    {.n_layer = 3,
+     .n_head = 2,
+     .n_embd = 16,
+     .block_size = 8,
+     .vocab_size = 43,
+     .n_kv_head = 1,
+     .ffn = 40,
+     .rope_theta = 1e4,
+     .norm_eps = 1e-5},
+    {.n_layer = 1,
+     .n_head = 4,
+     .n_embd = 32,
+     .block_size = 8,
+     .vocab_size = 64,
+     .n_kv_head = 2,
+     .ffn = 80,
+     .rope_theta = 1e4,
+     .norm_eps = 1e-5,
+     .tied = true},
 };
 static uint8_t owner[N_MAX], matrix[N_MAX], state[RANKS_MAX][2][N_MAX];
 
@@ -96,8 +111,7 @@ static void check_parts(const struct shard_deal *deal, const struct shard_map *m
     assert_int_equal(at, map->n_params);
 }
 
-static void check(const struct model_family *family, const struct model_config *model, uint32_t ranks,
-                  uint64_t bucket)
+static void check(const struct model_family *family, const struct model_config *model, uint32_t ranks, uint64_t bucket)
 {
     struct layout layout;
     struct shard_deal deal;

@@ -335,7 +335,7 @@ static void test_last_byte_waits_for_the_save(void **state)
     sync_rig.now += 20 * S;
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 1); /* silence: is it there? Of the other nothing was sent */
-    sync_rig_credit(4, 0, BYTES / 2, BYTES);  /* half of it */
+    sync_rig_credit(4, 0, BYTES / 2, BYTES); /* half of it */
     sync_rig.now += 40 * S;
     expect_up(SYNC_SEND_OFFER, 0);
     sync_rig_credit(4, 0, BYTES / 2, BYTES);

@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "common/os/fileio.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "tests/lib/store/save_image.h"
+#include "common/os/fileio.h"
 #include "tests/lib/rigs/scripted.h"
+#include "tests/lib/store/save_image.h"
 #include "tests/lib/store/tmpdir.h"
 #include "worker/outer/state_dir.h"
 
@@ -259,7 +259,7 @@ static void test_killed_saves(void **unused)
         if (step == 0) assert_int_equal(truncate(dir.spare, 300), 0); /* while it was written */
         if (step == 1 || step == 2) assert_int_equal(rename(dir.previous, dir.passing), 0);
         if (step == 2) assert_int_equal(link(dir.current, dir.previous), 0);
-        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0); /* the new one has its place */
+        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0);    /* the new one has its place */
         if (step == 4) assert_int_equal(rename(dir.current, dir.previous), 0); /* no links here */
         assert_int_equal(load(step == 4), STATUS_OK);
         assert_true(theta[0] == 3.0f);
