@@ -17,6 +17,6 @@ ban() {
 ban 'sprintf|vsprintf|strcpy|strcat|strncpy|strncat|gets|strtok' '^$' 'use snprintf, memcpy with a length, strcspn'
 ban 'atoi|atof' '^$' 'use number_whole or config_value_set: they report errors'
 ban 'rand|srand|random|drand48' '^$' 'use common/base/rng.h'
-ban 'malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|alloca' '^common/mem\.c$' 'use common/base/mem.h'
+ban 'malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|alloca' '^common/base/mem\.c$' 'use common/base/mem.h'
 ban 'exit|abort|_Exit|quick_exit' '_main\.c$' 'return a status'
 exit $bad

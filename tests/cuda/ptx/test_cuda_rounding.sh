@@ -18,7 +18,7 @@ operations() { # of PTX: of arithmetic, one a line; of the kernel that `only` na
 }
 
 status=0
-for what in $(find gpu -name "cuda_delta_*.cu" | sort) gpu/cuda/kernels/cuda_optim.cu:cuda_adamw_bf16_kernel gpu/cuda/kernels/cuda_optim.cu:cuda_count_step_kernel; do
+for what in gpu/cuda/kernels/cuda_delta_*.cu gpu/cuda/kernels/cuda_optim.cu:cuda_adamw_bf16_kernel gpu/cuda/kernels/cuda_optim.cu:cuda_count_step_kernel; do
     IFS=: read -r source only <<<"$what"
     all=$(operations <"$folder/$(basename "$source" .cu).ptx")
     grep -qxE '(add|mul).rn.f(32|64)' <<<"$all" || { echo "$what: adds nothing?"; status=1; }
