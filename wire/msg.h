@@ -1,4 +1,4 @@
-/* The messages of protocol version 2: structs <-> bytes. What each message means, who sends it when, and what the other
+/* The messages of protocol version 1: structs <-> bytes. What each message means, who sends it when, and what the other
  * side does with it is in docs/protocol.md; this header is the vocabulary.
  *
  * A worker dials two connections to the coordinator: *control* (small messages, never behind data) and *bulk* (chunks).
@@ -15,7 +15,7 @@
 #include "common/tensor/layout.h"
 
 enum {
-    WIRE_VERSION = 2,
+    WIRE_VERSION = 1,
     WIRE_HEADER = 16,          /* bytes before each message's body, see wire/frame.h */
     WIRE_CHUNK_MAX = 1 << 20,  /* payload bytes of one CHUNK */
     WIRE_BODY_MAX = 4 << 20,   /* body bytes of any message */
@@ -72,7 +72,6 @@ enum refuse_code {
     REFUSE_NAME,            /* another live worker has this name */
     REFUSE_UNKNOWN_SESSION, /* not joined, or the coordinator restarted: say HELLO again */
     REFUSE_GONE,            /* the object asked for no longer exists: join again */
-    REFUSE_STOPPING,        /* the coordinator is shutting down: try again later; no longer sent */
     REFUSE_MALFORMED,       /* the message could not be understood */
 };
 enum reject_code {

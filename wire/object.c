@@ -12,7 +12,7 @@
 #define SNAPSHOT_MAGIC 0x4e535441u /* bytes "ATSN" */
 
 enum {
-    OBJECT_FORMAT = 2,                            /* 1: hashes of theta in one piece, not by hash_floats */
+    OBJECT_FORMAT = 1,
     UPDATE_FIXED = 8 + 4 + 3 * 8 + 2 + 4 + 8 + 4, /* all but codec name, named deltas and payload */
     UPDATE_NAMED = 20,
 };

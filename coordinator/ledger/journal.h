@@ -1,6 +1,6 @@
 /* The journal: records appended to segments of a store, each with its length and checksums.
  *
- *     segment = "ATOLLJ2\n", u64 segment number, u32 crc32c of both, u32 zero, records
+ *     segment = "ATOLLJ1\n", u64 segment number, u32 crc32c of both, u32 zero, records
  *     record  = u32 magic, u16 type, u16 zero, u64 body bytes, u64 durable, u32 crc32c of the body,
  *               u32 crc32c of the 28 bytes before, body
  *
@@ -20,9 +20,7 @@
 #include "coordinator/round/member.h"
 
 enum { JOURNAL_SEGMENT_HEADER = 24, JOURNAL_RECORD_HEADER = 32, JOURNAL_PARTS_MAX = 4 };
-/* The digit in a segment's magic. 1: hashes of theta were XXH3 of a fragment in one piece; since 2 they are
- * hash_floats. */
-enum { JOURNAL_FORMAT = '2' };
+enum { JOURNAL_FORMAT = '1' }; /* the digit in a segment's magic */
 enum { JOURNAL_MARK = 0 };
 
 struct journal {

@@ -7,8 +7,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as they lie in memory");
 
-/* Its digit is the format: 1 had hashes of whole arrays, 2 has hash_floats. */
-static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '2', '\n'};
+static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '1', '\n'}; /* the digit is the format */
 
 enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
 

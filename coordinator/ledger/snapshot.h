@@ -1,6 +1,6 @@
 /* A snapshot: theta as a model folder, and the rest of the ledger as one blob of bytes beside it.
  *
- *     state = "ATOLLS2\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *     state = "ATOLLS1\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
  *
  * The head holds everything but the floats, and hash_floats of each array of floats. */
 #ifndef COORDINATOR_SNAPSHOT_H

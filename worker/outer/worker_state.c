@@ -9,7 +9,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats of the body are written as they lie in memory");
 
-enum { FORMAT = 2, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48 };
+enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48 };
 
 static size_t head_bytes(uint32_t n_fragments)
 {

@@ -4,12 +4,12 @@
  * from the same state: killing a worker does not change the run.
  *
  * Little-endian. Head (its length is a multiple of 64, so the floats behind it are aligned in a map):
- *   u64 magic "ATOLLWST", u32 format version 2, u32 head bytes, u32 head CRC32C (this field as 0), u32 body CRC32C,
+ *   u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0), u32 body CRC32C,
  *   u64 body bytes, uuid[16], run id[16], u64 layout hash, u64 parameters, u64 inner bytes, u64 round, u64 tokens,
  *   f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments, u8 delta form, u8 residual
  * present, then per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending), u32 payload
  * CRC32C, f32 norm, u64 elements; zeros. Body: theta, residual (if present), both fp32 in fragment order; inner
- * optimizer; payloads in fragment order. (Format 1 had hashes of fragments in one piece, 2 has hash_floats.) */
+ * optimizer; payloads in fragment order. */
 #ifndef WORKER_WORKER_STATE_H
 #define WORKER_WORKER_STATE_H
 

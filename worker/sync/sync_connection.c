@@ -7,7 +7,7 @@
 #include "worker/sync/sync_impl.h"
 
 enum {
-    REFUSED_WAIT_US = 5000000, /* "full", "stopping" and "name taken" are asked again after this */
+    REFUSED_WAIT_US = 5000000, /* "full" and "name taken" are asked again after this */
     NAME_WAIT_LAST_US = 15000000,
     STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
 };
@@ -165,7 +165,6 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
         if (joining) refused_name(s, m, now_us);
         break;
     case REFUSE_FULL:
-    case REFUSE_STOPPING:
         if (joining) {
             s->retry_at = now_us + REFUSED_WAIT_US;
             snprintf(s->text, sizeof s->text, "%s", m->text);

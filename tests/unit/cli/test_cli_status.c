@@ -183,7 +183,7 @@ static void test_refused(void **state)
 {
     (void)state;
     FILE *lock = hold_lock();
-    struct msg refusal = {.type = MSG_REFUSE, .refuse.code = REFUSE_STOPPING};
+    struct msg refusal = {.type = MSG_REFUSE, .refuse.code = REFUSE_FULL};
     snprintf(refusal.refuse.text, sizeof refusal.refuse.text, "the reason");
     begin(&refusal, 0);
     fails(server.address, "--timeout=30", EXIT_FAILED, "refused: the reason");

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -290,7 +291,7 @@ static void test_golden(void **state)
     assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
     append(&j, 9, 0x22, 12);
     const uint8_t *bytes = store_mem_segment(store, 7, &size, NULL);
-    golden_check("journal_v2/segment", bytes, size);
+    golden_check("journal_v1/segment", bytes, size);
     store_mem_destroy(store);
 }
 
@@ -302,7 +303,7 @@ static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t siz
 }
 
 /* A segment of another format is refused as what it is, wherever it stands; a damaged header says nothing. */
-static void test_format_1(void **state)
+static void test_other_format(void **state)
 {
     uint8_t bytes[1024];
     uint64_t good;
@@ -310,11 +311,14 @@ static void test_format_1(void **state)
     struct journal_source source = {.read = read_golden, .ctx = bytes, .segment = 7};
     (void)state;
     source.size = golden_read("journal_v1/segment", bytes, sizeof bytes);
+    bytes[6] = '2';
+    struct writer w = writer_of(bytes + 16, 4);
+    put_u32(&w, crc32c(0, bytes, 16));
     for (int last = 0; last < 2; last++) {
         struct err err = {0};
         source.last = last;
         assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
-        assert_string_equal(err.msg, "journal/00000007.log has format 1, this program reads 2: go on with the release "
+        assert_string_equal(err.msg, "journal/00000007.log has format 2, this program reads 1: go on with the release "
                                      "that began the run, or start a new run from a checkpoint (model.init_from)");
     }
     bytes[20] ^= 1;
@@ -375,7 +379,7 @@ int main(void)
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_visitor_stops_it),
         cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_format_1),
+        cmocka_unit_test(test_other_format),
         cmocka_unit_test_setup_teardown(test_on_disk, tmpdir_make, tmpdir_remove),
     };
     log_set_sink(quiet, NULL);
