@@ -187,21 +187,13 @@ void config_help(FILE *out)
     }
 }
 
-/* It travels, and makes one run differ from another. */
-static bool shared(const struct config *config, int index)
-{
-    char value[CONFIG_VALUE_MAX];
-    const struct config_key *key = &config_keys[index];
-    return !key->local && !(key->later && !strcmp(config_value_text(config, index, value), key->preset));
-}
-
 size_t config_shared_text(const struct config *config, char *out, size_t cap)
 {
     struct writer w = writer_of(out, cap);
     const char *section = "";
     for (int i = 0; i < config_keys_count; i++) {
         char line[LINE_MAX_BYTES];
-        if (!shared(config, i)) continue;
+        if (config_keys[i].local) continue;
         if (strcmp(section, config_keys[i].section)) {
             section = config_keys[i].section;
             put_bytes(&w, section, strlen(section));
@@ -221,7 +213,7 @@ uint64_t config_shared_hash(const struct config *config)
     uint64_t acc = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char line[LINE_MAX_BYTES];
-        if (!shared(config, i)) continue;
+        if (config_keys[i].local) continue;
         acc = hash_mix(acc, hash64(config_keys[i].section, strlen(config_keys[i].section)));
         acc = hash_mix(acc, hash64(line, key_line(config, i, line, sizeof line)));
     }

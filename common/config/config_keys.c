@@ -50,12 +50,6 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define U32(s, k, d, from, to, u, h) {KEY(s, k, U32, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define U64(s, k, d, from, to, u, h) {KEY(s, k, U64, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define REAL(s, k, d, from, to, u, h) {KEY(s, k, REAL, d), .min = (from), .max = (to), .unit = (u), .help = (h)}
-#define LATER_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .later = true, .help = (h)}
-#define LATER_U32(s, k, d, from, to, u, h) \
-    {KEY(s, k, U32, d), .later = true, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
-#define LATER_REAL(s, k, d, from, to, u, h) \
-    {KEY(s, k, REAL, d), .later = true, .min = (from), .max = (to), .unit = (u), .help = (h)}
-#define LATER_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .later = true, .choices = (c), .help = (h)}
 #define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
 #define LOCAL_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .local = true, .choices = (c), .help = (h)}
@@ -81,14 +75,13 @@ const struct config_key config_keys[] = {
     U32(model, n_embd, "128", 1, 65536, "", "width of the residual stream"),
     U32(model, block_size, "128", 1, 1048576, "tokens", "context length"),
     U32(model, vocab_size, "256", 2, 16777216, "tokens", "size of the vocabulary"),
-    LATER_U32(model, n_kv_head, "0", 0, 1024, "heads",
-              "llama: heads that have keys and values, the others share them; divides n_head; 0: n_head"),
-    LATER_U32(model, ffn, "0", 0, 1048576, "", "llama: gated units of a block; 0: 8/3 n_embd, up to a multiple of 64"),
-    LATER_REAL(model, rope_theta, "1e+04", 1, 1e12, "", "llama: base of the rotary positions"),
-    LATER_TEXT(model, rope_scaling, "none",
-               "llama: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL as Llama 3.1 and later have it"),
-    LATER_REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: added to the mean square that a norm divides by"),
-    LATER_CHOICE(model, tie_embeddings, "on", choices_switch, "llama: the output layer is the token embedding"),
+    U32(model, n_kv_head, "0", 0, 1024, "heads",
+        "llama: heads that have keys and values, the others share them; divides n_head; 0: n_head"),
+    U32(model, ffn, "0", 0, 1048576, "", "llama: gated units of a block; 0: 8/3 n_embd, up to a multiple of 64"),
+    REAL(model, rope_theta, "1e+04", 1, 1e12, "", "llama: base of the rotary positions"),
+    TEXT(model, rope_scaling, "none", "llama: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL as Llama 3.1 and later have it"),
+    REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: added to the mean square that a norm divides by"),
+    CHOICE(model, tie_embeddings, "on", choices_switch, "llama: the output layer is the token embedding"),
     TEXT(model, init_from, "scratch", "scratch, or a Hugging Face folder on the coordinator's machine"),
 
     CHOICE(train, method, "diloco", choices_method,
@@ -109,21 +102,21 @@ const struct config_key config_keys[] = {
     U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
     U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens", "tokens of an evaluation on the way; the last takes all"),
     U32(train, fragments, "0", 0, 256, "fragments", "parts that synchronize on their own; 0: by size"),
-    LATER_CHOICE(train, embedding_fragment, "off", choices_switch,
-                 "the embeddings are a part of their own, before those of train.fragments"),
+    CHOICE(train, embedding_fragment, "off", choices_switch,
+           "the embeddings are a part of their own, before those of train.fragments"),
     CHOICE(train, dynamic_steps, "auto", choices_auto, "H of a worker follows its speed; auto: on with async"),
 
     CHOICE(inner, optimizer, "adamw", choices_inner,
            "optimizer of each worker; muon: of the hidden matrices, AdamW of the rest"),
-    LATER_CHOICE(inner, moments, "fp32", choices_precision,
-                 "what AdamW and Muon keep their moments in; bf16: half the memory, rounded at random"),
+    CHOICE(inner, moments, "fp32", choices_precision,
+           "what AdamW and Muon keep their moments in; bf16: half the memory, rounded at random"),
     REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
     REAL(inner, beta1, "0.9", 0, 0.999999, "", "AdamW: decay of the first moment"),
     REAL(inner, beta2, "0.95", 0, 0.999999, "", "AdamW: decay of the second moment"),
     REAL(inner, eps, "1e-8", 1e-30, 1, "", "AdamW: added to the denominator"),
     REAL(inner, weight_decay, "0.1", 0, 100, "", "every optimizer: of tensors with two or more dimensions"),
-    LATER_REAL(inner, muon_momentum, "0.95", 0, 0.999999, "", "Muon: decay of the momentum"),
-    LATER_U32(inner, muon_steps, "5", 1, 32, "steps", "Muon: steps of its Newton-Schulz iteration"),
+    REAL(inner, muon_momentum, "0.95", 0, 0.999999, "", "Muon: decay of the momentum"),
+    U32(inner, muon_steps, "5", 1, 32, "steps", "Muon: steps of its Newton-Schulz iteration"),
     REAL(inner, grad_clip, "1.0", 0, 1e9, "", "largest global gradient norm; 0: off"),
     CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate after the warmup"),
     U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "steps of linear warmup"),
@@ -140,7 +133,7 @@ const struct config_key config_keys[] = {
 
     TEXT(codec, up, "int8:256", "codec of deltas, see `atoll codec list`; ddp: fp32"),
     TEXT(codec, down, "int8:256", "codec of updates; or relay, union, auto; ddp: fp32"),
-    LATER_TEXT(codec, embeddings, "same", "codec of deltas of train.embedding_fragment; same: codec.up"),
+    TEXT(codec, embeddings, "same", "codec of deltas of train.embedding_fragment; same: codec.up"),
     CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
 
     CHOICE(merge, rule, "mean", choices_rule,

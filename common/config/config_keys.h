@@ -29,7 +29,6 @@ struct config_key {
     const char *section, *key;
     enum config_type type;
     bool local; /* belongs to one machine: never travels, not covered by the hash */
-    bool later; /* newer than run folders in use: its default is neither sent nor hashed, so that they still fit */
     size_t offset, size;
     const char *preset;                  /* default, as text */
     uint64_t lo, hi;                     /* CONFIG_TYPE_U32 and U64: inclusive range */

@@ -200,17 +200,6 @@ static enum status parse_document(struct yaml_reader *y, struct parse_state *s)
     return STATUS_OK;
 }
 
-/* What the coordinator does not say of these is their default, whatever was set here. */
-static enum status forget_later(struct parse_state *s, struct err *err)
-{
-    for (int i = 0; s->source == CONFIG_COORDINATOR && i < config_keys_count; i++) {
-        if (!config_keys[i].later) continue;
-        TRY(config_value_set(s->config, i, config_keys[i].preset, err));
-        s->sources->of[i] = CONFIG_DEFAULT;
-    }
-    return STATUS_OK;
-}
-
 enum status config_parse(struct config *config, struct config_sources *sources, const char *text, size_t size,
                          const char *where, enum config_source source, struct err *err)
 {
@@ -227,8 +216,7 @@ enum status config_parse(struct config *config, struct config_sources *sources, 
     struct config config_new = *config;
     if (source == CONFIG_FILE) snprintf(sources_new.file, sizeof sources_new.file, "%s", where);
     struct parse_state s = {.config = &config_new, .sources = &sources_new, .source = source};
-    enum status status = forget_later(&s, err);
-    if (status == STATUS_OK) status = parse_document(&y, &s);
+    enum status status = parse_document(&y, &s);
     if (y.have_event) yaml_event_delete(&y.event);
     yaml_parser_delete(&y.parser);
     if (status != STATUS_OK) return status;
