@@ -1,5 +1,6 @@
 #include "wire/backlog.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -24,13 +25,15 @@ static void take_back(void *data, void *hint)
 {
     struct block *block = hint;
     (void)data;
-    atomic_fetch_sub(&block->backlog->queued[block->slot], block->size);
-    atomic_fetch_sub(&block->backlog->total, block->size);
+    size_t queued = atomic_fetch_sub(&block->backlog->queued[block->slot], block->size);
+    size_t total = atomic_fetch_sub(&block->backlog->total, block->size);
+    assert(queued >= block->size && total >= block->size);
     mem_free(block);
 }
 
 enum status backlog_message(struct backlog *b, unsigned slot, const uint8_t *data, size_t size, zmq_msg_t *msg)
 {
+    assert(slot < PEERS_MAX);
     if (!admits(b, slot, size)) return STATUS_AGAIN;
     struct block *block = mem_alloc(1, sizeof *block + size);
     if (!block) return STATUS_NOMEM;

@@ -1,5 +1,6 @@
 #include "wire/field.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +27,7 @@ static uint32_t list_count(const struct field *f, const void *object)
 
 static const char *list_item(const struct field *f, const void *object, uint32_t i)
 {
+    assert(f->kind == FIELD_LIST && i < f->max);
     return (const char *)object + f->at + i * f->stride;
 }
 
@@ -106,6 +108,7 @@ size_t fields_size(const struct field *table, const void *object)
 static void put_remark(const char *remark, struct writer *w)
 {
     char clean[WIRE_TEXT_MAX];
+    assert(strlen(remark) < sizeof clean);
     memcpy(clean, remark, strlen(remark) + 1);
     text_make_clean(clean);
     put_str(w, clean);
@@ -115,6 +118,7 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
 {
     for (const struct field *f = table; f->kind != FIELD_END; f++) {
         const char *p = (const char *)object + f->at;
+        assert(field_ok(f, object)); /* the caller has checked the whole table */
         switch (f->kind) {
         case FIELD_U8: put_u8(w, LOAD(uint8_t, p, 0)); break;
         case FIELD_BOOL: put_u8(w, LOAD(bool, p, 0)); break;
@@ -169,6 +173,7 @@ static void get_blob(const struct field *f, void *object, struct reader *r)
     const uint8_t *data = n <= f->max ? get_bytes(r, n) : NULL;
     if (!data) reader_fail(r);
     STORE(const uint8_t *, object, f->at, data);
+    assert(!data || n <= f->max);
     STORE(size_t, object, f->count_at, data ? n : 0);
 }
 

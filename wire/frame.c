@@ -4,6 +4,8 @@
 #include "common/base/hash.h"
 #include "wire/msg.h"
 
+#include <assert.h>
+
 enum { CRC_AT = 12 };
 
 static uint32_t frame_crc(const uint8_t *frame, size_t body)
@@ -13,13 +15,16 @@ static uint32_t frame_crc(const uint8_t *frame, size_t body)
 
 void frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size)
 {
+    assert(size <= WIRE_BODY_MAX);
     struct writer w = writer_of(dst, WIRE_HEADER);
     put_u32(&w, FRAME_MAGIC);
     put_u8(&w, version);
     put_u8(&w, type);
     put_u16(&w, 0);
     put_u32(&w, (uint32_t)size);
+    assert(w.pos == CRC_AT);
     put_u32(&w, frame_crc(dst, size));
+    assert(!w.bad && w.pos == WIRE_HEADER);
 }
 
 enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct err *err)
@@ -37,6 +42,7 @@ enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct 
     if (body != reader_left(&r))
         return err_set(err, STATUS_CORRUPT, "message body of %u bytes announced, %zu came", body, reader_left(&r));
     if (crc != frame_crc(src, body)) return err_set(err, STATUS_CORRUPT, "message checksum is wrong");
+    assert(r.pos == WIRE_HEADER && size == WIRE_HEADER + (size_t)body);
     *f = (struct frame){.version = version, .type = type, .body = src + WIRE_HEADER, .size = body};
     return STATUS_OK;
 }

@@ -1,5 +1,6 @@
 #include "wire/object.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
@@ -58,7 +59,7 @@ enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size
     put_u64(&w, u->payload_size);
     put_bytes(&w, u->payload, u->payload_size);
     put_u32(&w, crc32c(0, dst, w.pos));
-    if (w.bad || w.pos != size) return STATUS_INVALID;
+    assert(!w.bad && w.pos == size);
     *size_p = size;
     return STATUS_OK;
 }
@@ -105,7 +106,9 @@ enum status update_decode(struct update *u, struct update_named *named, size_t n
     enum status status = decode_head(u, named, named_cap, &r);
     if (status != STATUS_OK) return status == STATUS_AGAIN ? STATUS_CORRUPT : status;
     u->payload = get_bytes(&r, u->payload_size);
-    return reader_done(&r) && update_valid(u) ? STATUS_OK : STATUS_CORRUPT;
+    if (!reader_done(&r) || !update_valid(u)) return STATUS_CORRUPT;
+    assert(update_encoded_size(u) == size && u->payload + u->payload_size + sizeof(uint32_t) == src + size);
+    return STATUS_OK;
 }
 
 enum status update_peek(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src, size_t size,
@@ -115,6 +118,7 @@ enum status update_peek(struct update *u, struct update_named *named, size_t nam
     TRY(decode_head(u, named, named_cap, &r));
     if (!update_valid(u)) return STATUS_CORRUPT;
     u->payload = NULL;
+    assert(r.pos + u->payload_size + sizeof(uint32_t) == update_encoded_size(u)); /* may wrap, both in the same way */
     *payload_at = r.pos;
     return STATUS_OK;
 }
@@ -131,6 +135,7 @@ void snapshot_head_encode(const struct snapshot_head *h, uint8_t dst[SNAPSHOT_HE
     put_u64(&w, h->hash);
     put_u64(&w, h->count);
     put_u32(&w, crc32c(0, dst, w.pos));
+    assert(!w.bad && w.pos == SNAPSHOT_HEAD_BYTES);
 }
 
 enum status snapshot_head_decode(struct snapshot_head *h, const uint8_t *src, size_t size)

@@ -1,5 +1,6 @@
 #include "wire/peers.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
@@ -22,6 +23,7 @@ void peer_id_make(struct peer_id *id, enum wire_lane lane, const uint8_t uuid[WI
     put_u8(&w, (uint8_t)lane);
     put_bytes(&w, uuid, WIRE_UUID);
     put_u64(&w, nonce);
+    assert(!w.bad && w.pos == PEER_ID_BYTES);
 }
 
 void peers_init(struct peers *peers)
@@ -35,14 +37,19 @@ void peers_init(struct peers *peers)
 
 unsigned peers_slot(const struct peers *peers, const struct peer *peer)
 {
+    assert(peer >= peers->table && peer < peers->table + PEERS_MAX);
     return (unsigned)(peer - peers->table);
 }
 
 void peers_forget(struct peers *peers, struct peer *peer)
 {
+    assert(peer->number);
     uint16_t index = (uint16_t)peers_slot(peers, peer);
     uint16_t *link = bucket_of(peers, peer->id.bytes);
-    while (*link != index) link = &peers->table[*link].next;
+    while (*link != index) {
+        assert(*link < PEERS_MAX); /* a peer is in the bucket of its id */
+        link = &peers->table[*link].next;
+    }
     *link = peer->next;
     peer->number = 0;
     peer->next = peers->free;
@@ -68,12 +75,14 @@ struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
     if (i == PEERS_MAX) {
         if (peers->free == PEERS_MAX) peers_forget(peers, longest_unheard(peers));
         i = peers->free;
+        assert(i < PEERS_MAX && !peers->table[i].number);
         struct peer *p = &peers->table[i];
         peers->free = p->next;
         *p = (struct peer){.number = ++peers->numbers * PEERS_MAX + i, .lane = lane, .next = *bucket};
         memcpy(p->id.bytes, id, PEER_ID_BYTES);
         *bucket = i;
     }
+    assert(peers->table[i].number % PEERS_MAX == i);
     peers->table[i].heard = ++peers->ticks;
     return &peers->table[i];
 }

@@ -1,5 +1,6 @@
 #include "wire/transport_zmq.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -60,6 +61,7 @@ uint64_t zmq_base_wire_bytes(const struct zmq_base *base, size_t size)
 
 bool zmq_base_wait(struct zmq_base *base, void *const *sockets, int n, uint64_t timeout_us)
 {
+    assert(n >= 0 && n <= ZMQ_BASE_SOCKETS);
     zmq_pollitem_t items[1 + ZMQ_BASE_SOCKETS] = {{.fd = base->wake_fd, .events = ZMQ_POLLIN}};
     for (int i = 0; i < n; i++) items[1 + i] = (zmq_pollitem_t){.socket = sockets[i], .events = ZMQ_POLLIN};
     uint64_t ms = timeout_us / 1000 + (timeout_us % 1000 != 0);

@@ -1,5 +1,6 @@
 #include "wire/zmq_auth.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
@@ -40,6 +41,7 @@ static bool answer_one(struct zmq_auth *auth)
         if (i == 5) curve = n == 5 && !memcmp(part, "CURVE", 5);
         if (i == 6) admitted = curve && n == KEY_BYTES && !memcmp(part, auth->admitted, KEY_BYTES);
     }
+    assert(n_request >= 0 && n_request <= ZAP_PART_MAX);
     admitted = admitted && i == ZAP_PARTS;
     if (!admitted) log_debug("refused a connection from %s: its key is not enrolled", address);
     void *s = auth->socket;

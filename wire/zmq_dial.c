@@ -2,6 +2,7 @@
  * after some failed handshakes (wrong keys, another program at the port) it gives up for good, after others it tries
  * again ten times a second. A monitor on each socket sees that and tells people what is wrong; the socket is closed and
  * made anew after a while. The protocol above never needs to know. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,6 +88,7 @@ static enum status lane_configure(struct dialler *d, enum wire_lane which, struc
          {0, 0}},
     };
     struct dialler_lane *lane = &d->lanes[which];
+    assert(!lane->socket && !lane->monitor);
     lane->socket = zmq_base_socket(&d->base, ZMQ_DEALER, options[which], err);
     if (!lane->socket) return STATUS_IO;
     if (d->address.curve) TRY(zmq_auth_client(lane->socket, d->address.server_key, d->address.secret, err));
@@ -201,6 +203,7 @@ static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_la
                                 size_t size)
 {
     struct dialler *d = (struct dialler *)t;
+    assert(lane == WIRE_CONTROL || lane == WIRE_BULK);
     if (peer) return STATUS_CLOSED;
     if (!d->lanes[lane].socket) return STATUS_AGAIN;
     int n;
@@ -227,6 +230,7 @@ static bool wait(struct dialler *d, uint64_t timeout_us)
     int n = 0;
     for (int i = 0; i < LANES; i++) {
         if (!d->lanes[i].socket) continue;
+        assert(d->lanes[i].monitor);
         sockets[n++] = d->lanes[i].socket;
         sockets[n++] = d->lanes[i].monitor;
     }

@@ -1,6 +1,7 @@
 /* The coordinator's end: one ROUTER on one port. A peer's routing id tells its lane, so both lanes of all workers
  * arrive here. Messages are read ahead into two small queues and control leaves first; ROUTER takes turns among
  * connections, so even with all bulk connections full a control message waits for one chunk of each worker at most. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,6 +85,7 @@ static enum status read_ahead(struct listener *l)
         goto close_part;
     }
     struct ahead *a = &l->lanes[peer->lane];
+    assert(a->count < AHEAD && a->first < AHEAD);
     unsigned at = (a->first + a->count++) % AHEAD;
     zmq_msg_init(&a->slots[at].msg);
     zmq_msg_move(&a->slots[at].msg, &part);
@@ -123,6 +125,7 @@ static enum status listener_recv(struct transport *t, uint64_t timeout_us, uint6
         if (status < 0) return status;
         for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
             if (!take(l, (enum wire_lane)lane, peer_p)) continue;
+            assert(lane == WIRE_CONTROL || !l->lanes[WIRE_CONTROL].count); /* control leaves first */
             *lane_p = (enum wire_lane)lane;
             *data_p = zmq_msg_data(&l->held);
             *size_p = zmq_msg_size(&l->held);

@@ -1,16 +1,19 @@
 #include "common/base/bytes.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/float_bits.h"
 
 struct reader reader_of(const void *data, size_t size)
 {
+    assert(data || !size);
     return (struct reader){.data = data, .size = size};
 }
 
 struct writer writer_of(void *data, size_t cap)
 {
+    assert(data || !cap);
     return (struct writer){.data = data, .cap = cap};
 }
 
@@ -32,6 +35,7 @@ bool reader_done(const struct reader *r)
 
 const uint8_t *get_bytes(struct reader *r, size_t n)
 {
+    assert(r->pos <= r->size && (!r->bad || r->pos == r->size)); /* a failed reader has nothing left */
     if (r->bad || n > r->size - r->pos) {
         reader_fail(r);
         return NULL;
@@ -98,6 +102,7 @@ void get_str(struct reader *r, char *out, size_t cap)
 
 void put_bytes(struct writer *w, const void *data, size_t n)
 {
+    assert(w->pos <= w->cap);
     if (w->bad || n > w->cap - w->pos) {
         w->bad = true;
         return;

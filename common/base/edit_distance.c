@@ -1,5 +1,6 @@
 #include "common/base/edit_distance.h"
 
+#include <assert.h>
 #include <string.h>
 
 int edit_distance(const char *a, const char *b)
@@ -18,5 +19,6 @@ int edit_distance(const char *a, const char *b)
             row[j] = best;
         }
     }
+    assert(row[nb] >= 0 && row[nb] <= (na > nb ? na : nb));
     return row[nb];
 }

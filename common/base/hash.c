@@ -1,5 +1,6 @@
 #include "common/base/hash.h"
 
+#include <assert.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <wmmintrin.h>
@@ -106,6 +107,8 @@ static void hash_leaves(void *ctx, int thread, int threads)
     struct leaves *leaves = ctx;
     size_t at, end;
     pool_share(leaves->n, HASH_BLOCK, thread, threads, &at, &end);
+    assert(at % HASH_BLOCK == 0 || at == end);
+    assert(end <= (size_t)LEAVES * HASH_BLOCK);
     for (; at < end; at += HASH_BLOCK) {
         size_t n = end - at < HASH_BLOCK ? end - at : HASH_BLOCK;
         leaves->hash[at / HASH_BLOCK] = hash64(leaves->x + at, n * sizeof *leaves->x);
@@ -117,6 +120,7 @@ uint64_t hash_floats(struct pool *pool, const float *x, size_t n)
     const size_t most = (size_t)LEAVES * HASH_BLOCK;
     struct leaves leaves;
     uint64_t root = n;
+    assert(x || !n);
     for (size_t at = 0; at < n; at += most) {
         leaves.x = x + at;
         leaves.n = n - at < most ? n - at : most;

@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -68,6 +69,7 @@ static void write_stderr(enum log_level level, const char *text)
 
 void log_write(enum log_level level, const char *fmt, ...)
 {
+    assert(level >= LOG_ERROR && level <= LOG_TRACE);
     if ((int)level > atomic_load(&log_level_now)) return;
     char text[1024];
     va_list args;

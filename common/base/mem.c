@@ -1,5 +1,6 @@
 #include "common/base/mem.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,6 +11,12 @@
 struct mem_header {
     size_t bytes;
 };
+
+static struct mem_header *header_of(void *block)
+{
+    assert((uintptr_t)block % MEM_ALIGN == 0);
+    return (struct mem_header *)(void *)((unsigned char *)block - MEM_ALIGN);
+}
 
 enum { HUGE_FROM = 2 << 20 }; /* blocks from here on ask for transparent huge pages */
 
@@ -55,6 +62,7 @@ void *mem_alloc(size_t count, size_t size)
 
 void *mem_resize(void *old, size_t old_bytes, size_t new_bytes)
 {
+    assert(old ? old_bytes <= header_of(old)->bytes : !old_bytes);
     void *block = mem_alloc(1, new_bytes);
     if (!block) return NULL;
     if (old) memcpy(block, old, old_bytes < new_bytes ? old_bytes : new_bytes);
@@ -73,9 +81,10 @@ char *mem_strdup(const char *text)
 void mem_free(void *block)
 {
     if (!block) return;
-    unsigned char *raw = (unsigned char *)block - MEM_ALIGN;
-    atomic_fetch_sub(&live_bytes, ((struct mem_header *)raw)->bytes);
-    free(raw);
+    struct mem_header *header = header_of(block);
+    size_t live = atomic_fetch_sub(&live_bytes, header->bytes);
+    assert(live >= header->bytes);
+    free(header);
 }
 
 enum status arena_init(struct arena *arena, size_t bytes)
@@ -94,12 +103,14 @@ void arena_finish(struct arena *arena)
 
 size_t arena_need(size_t count, size_t size)
 {
+    assert(!size || count <= SIZE_MAX / 2 / size);
     return round_up(count * size);
 }
 
 void *arena_take(struct arena *arena, size_t count, size_t size)
 {
     size_t bytes;
+    assert(arena->used <= arena->size && arena->used % MEM_ALIGN == 0);
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > arena->size) return NULL;
     size_t need = round_up(bytes);
     if (need > arena->size - arena->used) return NULL;

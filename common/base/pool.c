@@ -3,6 +3,7 @@
 #include "common/base/mem.h"
 #include "common/base/thread.h"
 
+#include <assert.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -109,15 +110,19 @@ static void *worker_main(void *arg)
     for (;;) {
         wait_change(&pool->job, seen);
         seen++;
+        assert(atomic_load(&pool->job) == seen); /* no job begins before all threads have done the one before */
         if (atomic_load(&pool->stop)) return NULL;
         pool->fn(pool->ctx, worker->index, pool->threads);
         store_fence();
-        if (atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel) == 1) wake_all(&pool->pending);
+        unsigned left = atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_acq_rel);
+        assert(left >= 1 && left < (unsigned)pool->threads);
+        if (left == 1) wake_all(&pool->pending);
     }
 }
 
 static void pool_stop(struct pool *pool, int started)
 {
+    assert(!atomic_load(&pool->pending));
     atomic_store(&pool->stop, true);
     atomic_fetch_add(&pool->job, 1);
     wake_all(&pool->job);
@@ -155,6 +160,7 @@ int pool_threads(const struct pool *pool)
 
 int pool_cores(int most)
 {
+    assert(most >= 1);
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     return n < 1 ? 1 : n > most ? most : n;
@@ -162,6 +168,7 @@ int pool_cores(int most)
 
 void pool_run(struct pool *pool, pool_fn fn, void *ctx)
 {
+    assert(!atomic_load(&pool->pending)); /* one caller at a time, not from inside a job */
     unsigned csr = set_floats(pool);
     if (pool->threads > 1) {
         pool->fn = fn;
@@ -188,10 +195,12 @@ void pool_run_if(struct pool *pool, bool worth, pool_fn fn, void *ctx)
 
 void pool_share(size_t count, size_t grain, int thread, int threads, size_t *begin, size_t *end)
 {
+    assert(grain && thread >= 0 && thread < threads);
     size_t grains = (count + grain - 1) / grain, t = (size_t)thread, n = (size_t)threads;
     size_t first = grains * t / n * grain, last = grains * (t + 1) / n * grain;
     *begin = first < count ? first : count;
     *end = last < count ? last : count;
+    assert(*begin <= *end);
 }
 
 struct copy {

@@ -1,5 +1,6 @@
 #include "common/base/rng.h"
 
+#include <assert.h>
 #include <math.h>
 
 void rng_block(uint64_t seed, uint32_t stream, uint64_t counter, uint32_t out[4])
@@ -54,6 +55,7 @@ uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t k, uint64_t n)
 {
     if (n < 2) return 0;
     unsigned half = (65u - (unsigned)__builtin_clzll(n - 1)) / 2; /* two halves of this many bits hold n - 1 */
+    assert(half >= 1 && half <= 32);
     uint64_t mask = ((uint64_t)1 << half) - 1, x = k;
     uint64_t key = rng_u64(seed, RNG_ORDER, epoch);
     do {

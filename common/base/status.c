@@ -1,5 +1,6 @@
 #include "common/base/status.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ bool status_is_permanent(enum status code)
 
 enum status err_set(struct err *err, enum status code, const char *fmt, ...)
 {
+    assert(code != STATUS_OK);
     if (err) {
         va_list args;
         va_start(args, fmt);

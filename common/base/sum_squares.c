@@ -2,6 +2,8 @@
 
 #include "common/base/pool.h"
 
+#include <assert.h>
+
 double sum_lanes(const double lane[SUM_LANES])
 {
     double sum = 0;
@@ -21,6 +23,8 @@ static void sum_share(void *ctx, int thread, int threads)
     struct sums *sums = ctx;
     size_t at, end;
     pool_share(sums->n, SUM_BLOCK, thread, threads, &at, &end);
+    assert(at % SUM_BLOCK == 0 || at == end);
+    assert(end <= (size_t)SUM_BLOCK * SUM_BLOCKS);
     for (; at < end; at += SUM_BLOCK) {
         size_t n = end - at < SUM_BLOCK ? end - at : SUM_BLOCK;
         sums->of[at / SUM_BLOCK] = sums->of_block(sums->ctx, sums->from + at, n);

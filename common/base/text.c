@@ -1,10 +1,12 @@
 #include "common/base/text.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 size_t text_character(const char *text, size_t n, uint32_t *code)
 {
+    assert(n);
     static const uint32_t least[5] = {0, 0x20, 0xa0, 0x800, 0x10000};
     const unsigned char *p = (const unsigned char *)text;
     size_t len = p[0] < 0x7f ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
@@ -25,6 +27,7 @@ bool text_is_clean(const char *text, size_t n, bool lines)
         bool space = lines && (text[i] == '\t' || text[i] == '\n' || text[i] == '\r');
         len = space ? 1 : text_character(text + i, n - i, &code);
         if (!len) return false;
+        assert(len <= n - i);
     }
     return true;
 }

@@ -1,5 +1,6 @@
 #include "common/os/columns.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -31,5 +32,6 @@ size_t columns_fit(const char *line, size_t size, unsigned width)
         if (next < size && isalpha((unsigned char)line[next]) && (i <= width || !fits)) fits = i;
         i = next - 1;
     }
+    assert(fits <= size);
     return fits ? fits : size;
 }

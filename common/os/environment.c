@@ -1,5 +1,6 @@
 #include "common/os/environment.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -10,6 +11,7 @@ enum status environment_number(const char *name, const char *what, uint64_t norm
 {
     const char *text = getenv(name);
     uint64_t number = normal;
+    assert(normal <= most);
     if (text && *text && (!number_whole(text, &number) || number > most))
         return err_set(err, STATUS_INVALID, "%s=%.40s: want %s, 0 to %" PRIu64, name, text, what, most);
     *value = number;

@@ -1,5 +1,6 @@
 #include "common/os/fileio.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -158,6 +159,7 @@ enum status file_out_open_spare(struct file_out *out, const char *path, const ch
 
 static enum status write_all(struct file_out *out, const uint8_t *data, size_t size, off_t at, struct err *err)
 {
+    assert(out->fd >= 0);
     if (size) out->synced = false;
     for (size_t done = 0; done < size;) {
         ssize_t n = at < 0 ? write(out->fd, data + done, size - done)
@@ -172,16 +174,19 @@ static enum status write_all(struct file_out *out, const uint8_t *data, size_t s
 static enum status file_out_flush(struct file_out *out, struct err *err)
 {
     size_t n = out->used;
+    assert(n <= FILE_OUT_BUFFER);
     out->used = 0;
     return write_all(out, out->buffer, n, -1, err);
 }
 
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err)
 {
+    assert(out->fd >= 0);
     TRY(interrupt_check(err));
     out->size += size;
     if (size > FILE_OUT_BUFFER - out->used) TRY(file_out_flush(out, err));
     if (size >= FILE_OUT_BUFFER) return write_all(out, data, size, -1, err);
+    assert(size <= FILE_OUT_BUFFER - out->used);
     if (size) memcpy(out->buffer + out->used, data, size);
     out->used += size;
     return STATUS_OK;
@@ -189,6 +194,7 @@ enum status file_out_put(struct file_out *out, const void *data, size_t size, st
 
 enum status file_out_put_head(struct file_out *out, const void *data, size_t size, struct err *err)
 {
+    assert(size <= out->size);
     TRY(file_out_flush(out, err));
     return write_all(out, data, size, 0, err);
 }
@@ -213,6 +219,7 @@ static enum status sync_parent(const char *path, struct err *err)
 static enum status trim(struct file_out *out, struct err *err)
 {
     struct stat st;
+    assert(out->spare && !out->used);
     if (fstat(out->fd, &st) != 0 || ((uint64_t)st.st_size > out->size && ftruncate(out->fd, (off_t)out->size) != 0))
         return fail(err, "write", out->tmp);
     int reserved = fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(out->size + out->size / SPARE_SHARE));
@@ -233,6 +240,7 @@ enum status file_out_sync(struct file_out *out, struct err *err)
 enum status file_out_commit(struct file_out *out, struct err *err)
 {
     TRY(file_out_sync(out, err));
+    assert(out->synced && !out->used); /* the bytes are durable before the name is */
     if (rename(out->tmp, out->path) != 0) return fail(err, "rename into place", out->path);
     enum status status = sync_parent(out->path, err);
     file_out_release(out);
@@ -270,6 +278,7 @@ enum status file_map_open(struct file_map *map, const char *path, struct err *er
 
 void file_map_close(struct file_map *map)
 {
+    assert(map->data || !map->size);
     if (map->size) munmap((void *)(uintptr_t)map->data, map->size);
     *map = (struct file_map){0};
 }
@@ -323,6 +332,7 @@ void dir_unmake(const char *path, size_t there)
     char part[FILEIO_PATH_MAX];
     size_t n = strlen(path);
     if (n >= sizeof part) return;
+    assert(there <= n);
     memcpy(part, path, n + 1);
     for (; n > there; n--) {
         if (part[n] && part[n] != '/') continue;

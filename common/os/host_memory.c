@@ -1,5 +1,6 @@
 #include "common/os/host_memory.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -72,6 +73,7 @@ static void of_group(const struct kind *kind, const char *root, const char *grou
     uint64_t files = files_in(path);
     used -= files < used ? files : used;
     uint64_t left = limit > used ? limit - used : 0;
+    assert(left <= limit);
     if (limit < *total_p) *total_p = limit;
     if (left < *free_p) *free_p = left;
 }

@@ -1,5 +1,6 @@
 #include "common/tensor/hf_folder.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -105,6 +106,7 @@ static enum status load_file(const char *path, struct filling *f, struct err *er
         else if (f->seen[at])
             status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
         else {
+            assert(layout->tensors[at].count == e->count); /* shapes are the same */
             f->seen[at] = true;
             status = read_tensor(e, f->theta + layout->tensors[at].offset, path, err);
         }

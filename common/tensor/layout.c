@@ -1,5 +1,6 @@
 #include "common/tensor/layout.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,23 @@ int layout_find(const struct layout *layout, const char *name)
     for (uint32_t i = 0; i < layout->n_tensors; i++)
         if (!strcmp(layout->tensors[i].name, name)) return (int)i;
     return -1;
+}
+
+/* Tensors and fragments lie end to end, without gaps, from the first parameter to the last one. */
+static bool is_whole(const struct layout *layout)
+{
+    uint64_t at = 0;
+    uint32_t tensor = 0;
+    for (uint32_t i = 0; i < layout->n_fragments; i++) {
+        const struct fragment *f = &layout->fragments[i];
+        if (f->first_tensor != tensor || f->offset != at || !f->n_tensors) return false;
+        for (uint32_t t = 0; t < f->n_tensors; t++) {
+            if (tensor >= layout->n_tensors || layout->tensors[tensor].offset != at) return false;
+            at += layout->tensors[tensor++].count;
+        }
+        if (at - f->offset != f->count) return false;
+    }
+    return tensor == layout->n_tensors && at == layout->n_params;
 }
 
 /* What safetensors can carry: printable ASCII, and not what it reserves ("__metadata__"). */
@@ -60,6 +78,7 @@ static enum status append(struct layout *layout, const char *name, int ndim, con
         if (!grown) return STATUS_NOMEM;
         layout->tensors = grown;
     }
+    assert(layout->n_tensors < LAYOUT_TENSORS_MAX);
     layout->tensors[layout->n_tensors++] = t;
     layout->n_params = total;
     return STATUS_OK;
@@ -99,12 +118,14 @@ enum status layout_split_apart(struct layout *layout, uint32_t apart, uint32_t n
         const struct tensor *t = &layout->tensors[i];
         f.n_tensors++;
         f.count += t->count;
+        assert(layout->n_fragments < n);
         uint32_t left = n - layout->n_fragments; /* fragments still to be closed, this one included */
         uint64_t share = (layout->n_params - f.offset + left - 1) / left;
         if (i + 1 < layout->n_tensors && (left == 1 || f.count < share)) continue;
         layout->fragments[layout->n_fragments++] = f;
         f = (struct fragment){.first_tensor = i + 1, .offset = t->offset + t->count};
     }
+    assert(layout->n_fragments <= LAYOUT_FRAGMENTS_MAX && is_whole(layout));
     return STATUS_OK;
 }
 
@@ -123,6 +144,7 @@ size_t layout_encoded_size(const struct layout *layout)
 
 void layout_encode(const struct layout *layout, struct writer *w)
 {
+    size_t begin = w->pos;
     put_u32(w, layout->n_tensors);
     put_u32(w, layout->n_fragments);
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
@@ -135,6 +157,7 @@ void layout_encode(const struct layout *layout, struct writer *w)
         for (int d = 0; d < t->ndim; d++) put_u64(w, t->shape[d]);
     }
     for (uint32_t i = 0; i < layout->n_fragments; i++) put_u32(w, layout->fragments[i].n_tensors);
+    assert(w->bad || w->pos - begin == layout_encoded_size(layout));
 }
 
 static int by_value(const void *a, const void *b)
@@ -161,6 +184,7 @@ static enum status check_names(const struct layout *layout)
 
 enum status layout_decode(struct layout *layout, struct reader *r)
 {
+    assert(!layout->n_tensors && !layout->n_fragments);
     uint32_t n_tensors = get_u32(r), n_fragments = get_u32(r);
     if (r->bad || !n_tensors || n_tensors > LAYOUT_TENSORS_MAX || !n_fragments || n_fragments > LAYOUT_FRAGMENTS_MAX ||
         n_fragments > n_tensors || n_tensors > reader_left(r) / 18)
@@ -188,7 +212,9 @@ enum status layout_decode(struct layout *layout, struct reader *r)
         layout->fragments[layout->n_fragments++] = f;
         first += f.n_tensors;
     }
-    return first == n_tensors ? STATUS_OK : STATUS_CORRUPT;
+    if (first != n_tensors) return STATUS_CORRUPT;
+    assert(is_whole(layout));
+    return STATUS_OK;
 }
 
 uint64_t layout_hash(const struct layout *layout)
@@ -226,6 +252,7 @@ static void fill_share(void *ctx, int thread, int threads)
     const struct fragment *f = fill->fragment;
     for (uint32_t i = f->first_tensor; i < f->first_tensor + f->n_tensors; i++) {
         const struct tensor *t = &fill->layout->tensors[i];
+        assert(t->offset >= f->offset && t->offset - f->offset + t->count <= f->count);
         float *out = fill->theta + (t->offset - f->offset);
         size_t begin, end;
         pool_share(t->count, FILL_GRAIN, thread, threads, &begin, &end);
@@ -239,6 +266,7 @@ static void fill_share(void *ctx, int thread, int threads)
 
 void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta)
 {
+    assert(fragment < layout->n_fragments);
     struct fill fill = {layout, &layout->fragments[fragment], seed, theta};
     int threads = fill.fragment->count < FILL_SHARED ? 1 : pool_cores(FILL_THREADS);
     struct pool *pool = NULL;
@@ -256,6 +284,7 @@ static int by_name(const void *a, const void *b)
 
 uint64_t layout_theta_hash(const struct layout *layout, const float *theta)
 {
+    assert(layout->n_tensors <= LAYOUT_TENSORS_MAX);
     const struct tensor *order[LAYOUT_TENSORS_MAX];
     float block[HASH_BLOCK];
     uint64_t acc = layout->n_params;
@@ -271,5 +300,6 @@ uint64_t layout_theta_hash(const struct layout *layout, const float *theta)
             if (!used) acc = hash_mix(acc, hash64(block, sizeof block));
         }
     }
+    assert(used == layout->n_params % HASH_BLOCK);
     return used ? hash_mix(acc, hash64(block, used * sizeof *block)) : acc;
 }

@@ -1,5 +1,6 @@
 #include "common/tensor/rope_scaling.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,6 +39,7 @@ const char *rope_scaling_text(const struct rope_scaling *s, char *out, size_t ca
 double rope_scaling_step(const struct rope_scaling *s, double step)
 {
     if (s->factor == 0) return step;
+    assert(s->low < s->high);
     double turns = s->original * step / (2 * 3.14159265358979323846);
     if (turns < s->low) return step / s->factor;
     if (turns > s->high) return step;

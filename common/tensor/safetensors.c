@@ -1,5 +1,6 @@
 #include "common/tensor/safetensors.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,7 @@ static enum status check_tiling(struct safetensors *st, const uint8_t *data, uin
         if (st->entries[i].data != data + at)
             return bad(err, where, st->entries[i].name, "leaves a hole or overlaps the tensor before it");
         at += st->entries[i].bytes;
+        assert(at <= size); /* each entry ends inside the file */
     }
     if (at != size)
         return err_set(err, STATUS_CORRUPT,
@@ -116,6 +118,7 @@ static enum status parse_entries(struct safetensors *st, const uint8_t *data, ui
             TRY(check_metadata(value, where, err));
             continue;
         }
+        assert(st->n < n);
         struct safetensors_entry *e = &st->entries[st->n];
         uint64_t begin = 0, end = 0;
         e->name = name;
@@ -137,6 +140,7 @@ enum status safetensors_parse(struct safetensors *st, const void *data, size_t s
                        where, size);
     const char *text = (const char *)get_bytes(&r, (size_t)header);
     json_error_t why;
+    assert(text && reader_left(&r) == size - 8 - header);
     if (text[0] == '{') st->json = json_loadb(text, (size_t)header, JSON_REJECT_DUPLICATES, &why);
     if (!st->json)
         return err_set(err, STATUS_CORRUPT, "%.200s: not a safetensors file: header is not JSON: %.100s", where,
@@ -191,14 +195,17 @@ enum status safetensors_read_f32(const struct safetensors_entry *entry, float *o
 {
     struct reader r = reader_of(entry->data, entry->bytes);
     if (!strcmp(entry->dtype, "F32")) {
+        assert(entry->bytes == entry->count * sizeof *out);
         if (entry->bytes) memcpy(out, entry->data, entry->bytes);
     } else if (!strcmp(entry->dtype, "F16")) {
         for (uint64_t i = 0; i < entry->count; i++) out[i] = half_to_f32(get_u16(&r));
+        assert(reader_done(&r));
     } else if (!strcmp(entry->dtype, "BF16")) {
         for (uint64_t i = 0; i < entry->count; i++) {
             uint32_t bits = (uint32_t)get_u16(&r) << 16;
             memcpy(&out[i], &bits, sizeof bits);
         }
+        assert(reader_done(&r));
     } else {
         return err_set(err, STATUS_UNSUPPORTED, "tensor '%s' has type %s: only F32, F16 and BF16 can be read",
                        entry->name, entry->dtype);
@@ -251,6 +258,7 @@ enum status safetensors_write(const char *path, struct safetensors_tensor *tenso
     uint8_t prefix[8];
     struct writer w = writer_of(prefix, sizeof prefix);
     put_u64(&w, length + pad);
+    assert((length + pad) % 8 == 0 && !w.bad);
     struct file_out out;
     enum status status = file_out_open(&out, path, err);
     if (status == STATUS_OK) status = file_out_put(&out, prefix, sizeof prefix, err);
@@ -270,6 +278,7 @@ enum status safetensors_write_theta(const char *path, const struct layout *layou
     if (!tensors) return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
+        assert(t->offset + t->count <= layout->n_params);
         tensors[i] = (struct safetensors_tensor){.name = t->name, .ndim = t->ndim, .data = theta + t->offset};
         memcpy(tensors[i].shape, t->shape, sizeof t->shape);
     }

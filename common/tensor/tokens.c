@@ -1,5 +1,6 @@
 #include "common/tensor/tokens.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <glob.h>
 #include <stdio.h>
@@ -56,6 +57,7 @@ static uint64_t shard_hash(const struct token_shard *shard)
     uint64_t bytes = shard->n_tokens * shard->width, acc = hash_mix(shard->width, shard->n_tokens);
     if (bytes <= (uint64_t)HASH_PIECES * HASH_PIECE_BYTES) return hash_mix(acc, hash64(shard->tokens, bytes));
     uint64_t stride = (bytes - HASH_PIECE_BYTES) / (HASH_PIECES - 1);
+    assert((HASH_PIECES - 1) * stride + HASH_PIECE_BYTES <= bytes);
     for (uint64_t i = 0; i < HASH_PIECES; i++)
         acc = hash_mix(acc, hash64(shard->tokens + i * stride, HASH_PIECE_BYTES));
     return acc;
@@ -156,7 +158,10 @@ uint64_t tokens_samples(const struct tokens *tokens, uint32_t t)
 static const struct token_shard *shard_of(const struct tokens *tokens, uint32_t t, uint64_t *index)
 {
     const struct token_shard *shard = tokens->shards;
-    for (uint64_t n; *index >= (n = shard_samples(shard, t)); shard++) *index -= n;
+    for (uint64_t n; *index >= (n = shard_samples(shard, t)); shard++) {
+        *index -= n;
+        assert(shard + 1 < tokens->shards + tokens->n_shards); /* the caller asks for a window that exists */
+    }
     return shard;
 }
 
@@ -170,6 +175,7 @@ uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, 
         out[k] = shard->width == 2 ? get_u16(&r) : get_u32(&r);
         if (out[k] > largest) largest = out[k];
     }
+    assert(reader_done(&r));
     return largest;
 }
 
@@ -177,6 +183,7 @@ uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, 
 
 static uint32_t token_at(const struct token_shard *shard, uint64_t i)
 {
+    assert(i < shard->n_tokens);
     const uint8_t *p = shard->tokens + i * shard->width;
     uint32_t low = p[0] | (uint32_t)p[1] << 8;
     return shard->width == 2 ? low : low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -207,6 +214,7 @@ static uint32_t largest_u32(const uint8_t *p, uint64_t n)
 static enum status check_part(const struct token_shard *shard, uint64_t from, uint64_t n, uint32_t vocab_size,
                               struct err *err)
 {
+    assert(from <= shard->n_tokens && n <= shard->n_tokens - from);
     const uint8_t *p = shard->tokens + from * shard->width;
     uint32_t largest = shard->width == 2 ? largest_u16(p, n) : largest_u32(p, n);
     if (!n || largest < vocab_size) return STATUS_OK;
@@ -288,6 +296,7 @@ static enum status shard_begin(struct token_writer *w, struct err *err)
 
 static enum status shard_end(struct token_writer *w, struct err *err)
 {
+    assert(w->out.fd >= 0 && w->in_shard <= w->shard_tokens && w->shard_tokens <= SHARD_TOKENS_MAX);
     uint8_t head[12];
     struct writer b = writer_of(head, sizeof head);
     put_u32(&b, w->width == 2 ? MAGIC_U16 : MAGIC_U32);
@@ -302,6 +311,7 @@ enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, siz
     uint8_t piece[PUT_TOKENS * 4];
     while (n) {
         if (w->out.fd < 0) TRY(shard_begin(w, err));
+        assert(w->in_shard < w->shard_tokens);
         uint64_t room = w->shard_tokens - w->in_shard;
         size_t take = n < PUT_TOKENS ? n : PUT_TOKENS;
         if (take > room) take = (size_t)room;
@@ -314,6 +324,7 @@ enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, siz
             else
                 put_u32(&b, tokens[i]);
         }
+        assert(!b.bad && b.pos == take * w->width);
         TRY(file_out_put(&w->out, piece, b.pos, err));
         tokens += take;
         n -= take;
