@@ -1,5 +1,5 @@
 /* The journal: every truncation leaves a prefix, torn and unordered tails are cut, damage in front of safe records is
- * refused, failed appends leave nothing, and the bytes of version 2 stay what they are. */
+ * refused, failed appends leave nothing, and the bytes of the format stay what they are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
