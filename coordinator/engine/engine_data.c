@@ -42,7 +42,7 @@ static enum status refuse(struct engine *e, const struct session *s, const struc
 /* Where an upload's bytes lie in the spool. */
 static uint64_t spool_room(const struct engine *e, const struct upload *u)
 {
-    return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment);
+    return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment, SPOOL_ALIGN);
 }
 
 /* The first slot where no upload of this fragment lies: the spool grows with the uploads at one time only. */

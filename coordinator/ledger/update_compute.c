@@ -7,6 +7,7 @@
 #include "common/base/sum_squares.h"
 #include "compress/relay.h"
 #include "coordinator/ledger/delta_read.h"
+#include "coordinator/outer/outer_form.h"
 
 /* ddp: the norm of the merged gradient over all fragments, before the first of them takes its step. Leaves the
  * accumulator at the last fragment. */

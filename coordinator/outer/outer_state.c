@@ -9,7 +9,9 @@
 #include "common/config/schedule.h"
 #include "common/tensor/hf_folder.h"
 #include "compress/codec.h"
-#include "coordinator/ledger/store.h"
+#include "compress/relay.h"
+#include "compress/topk/union.h"
+#include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"
 #include "wire/msg.h"
 #include "wire/object.h"
@@ -18,18 +20,6 @@
 enum { OBJECT_HEAD_MAX = 256 + 20 * WIRE_NAMED_MAX };
 
 enum { THREADS_AUTO_MAX = 16, GATHER_BYTES = 32 << 20 };
-
-uint8_t outer_delta_form(const struct config *config)
-{
-    if (config->train.method == METHOD_DDP) return DELTA_GRADIENT;
-    bool barrier = config->train.method != METHOD_ASYNC;
-    return barrier && codec_spec_lossless(config->codec.up) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
-}
-
-uint8_t outer_update_form(const struct config *config)
-{
-    return config_update_replaces(config) ? UPDATE_PARAMETERS : UPDATE_INCREMENT;
-}
 
 /* The momentum and what is to move it next lie apart only where a part of the momentum is due in between. */
 static bool delayed_apart(const struct config *c)
@@ -233,11 +223,11 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
 /* Room for the largest delta in every fragment's place would soon reach past the longest file there can be. [derived:
  * fp32 of 8 G parameters is 144 fragments, the largest 2.1 GB: a slot of 32 GB, which would be one of 303; a file of
  * ext4 ends at 17.6 TB] */
-uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment)
+uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align)
 {
     uint64_t at = 0, whole = 0;
     for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
-        uint64_t room = (codec_bound(s->fragments[f].up) + SPOOL_ALIGN - 1) / SPOOL_ALIGN * SPOOL_ALIGN;
+        uint64_t room = (codec_bound(s->fragments[f].up) + align - 1) / align * align;
         if (f < fragment) at += room;
         whole += room;
     }
@@ -251,6 +241,18 @@ double outer_state_lr(const struct outer_state *s, uint64_t round)
     struct lr_schedule schedule = {c->inner.schedule, c->inner.learning_rate, c->inner.min_lr_fraction,
                                    c->inner.warmup_steps, c->train.max_steps};
     return lr_schedule_at(&schedule, (double)round);
+}
+
+bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
+{
+    enum { MORE = 64 }; /* the head of a second CHUNK */
+    uint64_t members = w->members > w->named ? w->members : w->named;
+    const struct outer_fragment *frag = &s->fragments[w->fragment];
+    uint64_t relay = w->head + strlen("relay") + w->deltas + relay_head_size(w->named);
+    uint64_t encoded = w->head + strlen(codec_spec(frag->down)) + union_bytes(s->layout, w->fragment, s->acc, s->pool);
+    w->relay_bytes = members * relay - w->deltas + MORE * w->named;
+    w->union_bytes = members * encoded;
+    return w->relay_bytes <= w->union_bytes;
 }
 
 struct magnitude_job {

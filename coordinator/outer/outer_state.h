@@ -70,9 +70,6 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
 /* Recompute every fragment's hash from theta. */
 void outer_state_rehash(struct outer_state *s);
 
-/* Forms of this configuration (enum delta_form, enum update_form). */
-uint8_t outer_delta_form(const struct config *config);
-uint8_t outer_update_form(const struct config *config);
 /* Room for `bytes` in s->payload, keeping nothing. It is sized for the usual merge at start: this grows it when all
  * deltas must be there together and there are more of them than that. NOMEM. */
 enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
@@ -91,9 +88,9 @@ bool outer_state_relays(const struct outer_state *s, struct outer_ways *ways);
  * fragment have moved. NONFINITE: the outcome would not be finite. After an error nothing of s may be used again. */
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at,
                              size_t *size_p) MUST_CHECK;
-/* Where the delta of a fragment is put while it arrives: slots, one for each worker that sends it now, hold a payload
- * of every fragment, each at a multiple of SPOOL_ALIGN, end to end. */
-uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment);
+/* Where the spool keeps a delta of `fragment` while it arrives in `slot`. A slot holds a payload of every fragment, end
+ * to end, each at a multiple of `align` (> 0). */
+uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align);
 /* Learning rate of the outer step of a round. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);
 /* Every number of a delta is smaller than 2^64. What is larger is damage, such as a flipped bit of an exponent: merged

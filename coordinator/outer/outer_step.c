@@ -1,12 +1,10 @@
 /* The outer step of one fragment. All of it but encoding is elementwise, so ranges of coordinates are shared out to
  * threads: the same bits at any number of them. Each block of a range goes through everything while it is in cache. */
 #include <math.h>
-#include <string.h>
 
 #include "common/base/hash.h"
 #include "common/tensor/apply.h"
-#include "compress/relay.h"
-#include "compress/topk/union.h"
+#include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/outer/publish.h"
@@ -178,16 +176,4 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                               .scratch_part = s->merger.part_max};
     return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
                         &mine->hash);
-}
-
-bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
-{
-    enum { MORE = 64 }; /* the head of a second CHUNK */
-    uint64_t members = w->members > w->named ? w->members : w->named;
-    const struct outer_fragment *frag = &s->fragments[w->fragment];
-    uint64_t relay = w->head + strlen("relay") + w->deltas + relay_head_size(w->named);
-    uint64_t encoded = w->head + strlen(codec_spec(frag->down)) + union_bytes(s->layout, w->fragment, s->acc, s->pool);
-    w->relay_bytes = members * relay - w->deltas + MORE * w->named;
-    w->union_bytes = members * encoded;
-    return w->relay_bytes <= w->union_bytes;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/outer/outer_state.h"
+#include "coordinator/outer/outer_form.h"
 #include "coordinator/round/policy.h"
 
 static void take_params(struct round_params *p, const struct config *c, uint32_t n_fragments)

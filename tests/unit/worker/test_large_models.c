@@ -321,7 +321,7 @@ static void test_spool(void **state)
     uint64_t end = 0;
     for (uint32_t slot = 0; slot < WORKERS; slot++)
         for (uint32_t f = 0; f < layout.n_fragments; f++) {
-            uint64_t at = outer_state_spool_at(&s, slot, f);
+            uint64_t at = outer_state_spool_at(&s, slot, f, SPOOL_ALIGN);
             assert_true(at >= end && at % SPOOL_ALIGN == 0);
             end = at + codec_bound(s.fragments[f].up);
         }
