@@ -15,43 +15,11 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
+#include "coordinator/engine/engine_event.h"
 #include "coordinator/ledger/store.h"
 #include "wire/msg.h"
 
 struct engine;
-
-enum engine_event_kind {
-    ENGINE_EVENT_JOIN,
-    ENGINE_EVENT_LEAVE,
-    ENGINE_EVENT_EVICT,
-    ENGINE_EVENT_FAULT,   /* text says what */
-    ENGINE_EVENT_RESTART, /* this engine continues a run found in the store, with `round` rounds done */
-    ENGINE_EVENT_STEP,    /* one inner step of one worker */
-    ENGINE_EVENT_UPDATE,  /* one fragment took an outer step */
-    ENGINE_EVENT_ROUND,   /* a round is over; val_loss where this version was evaluated */
-    ENGINE_EVENT_EVAL,    /* round, version, tokens: of what was evaluated */
-    ENGINE_EVENT_CHECKPOINT,
-    ENGINE_EVENT_WAITING, /* text: what the run has been waiting for longer than it should */
-    ENGINE_EVENT_DONE,
-};
-
-/* UINT64_MAX and NaN mean "does not apply". Strings are valid during the call. */
-struct engine_event {
-    enum engine_event_kind kind;
-    const char *worker; /* name, or NULL */
-    const char *text;   /* or NULL */
-    uint64_t step, round, rounds, version, fragment, tokens;
-    bool skipped; /* STEP: the gradient was not finite, the step was not taken */
-    double loss, val_loss, lr, grad_norm, tokens_per_s, tflops;
-    uint64_t bytes_up, bytes_down; /* STEP: of that worker process; ROUND: of the run so far */
-    double compute_s, compress_s, send_s, wait_s, apply_s;
-    double round_s;
-    uint32_t workers, delivered;       /* ROUND: assigned, merged */
-    const char *codec;                 /* UPDATE, ROUND: how the (last) update travels, or NULL */
-    uint64_t update_bytes;             /* UPDATE: of the object that workers get */
-    uint64_t relay_bytes, union_bytes; /* UPDATE, codec.down auto: what it is for all workers, either way */
-    const char *slowest;               /* ROUND: the worker delivered last, or NULL */
-};
 
 struct engine_io {
     void *ctx;
@@ -101,30 +69,8 @@ size_t engine_status_json(const struct engine *engine, char *out, size_t cap);
 /* What the run waits for now; "" when nothing. Returns out. */
 const char *engine_waiting(const struct engine *engine, char *out, size_t cap);
 
-struct engine_summary {
-    bool done;
-    uint64_t params, tokens, steps, rounds, restarts;
-    uint64_t worker_steps; /* inner steps merged, of all workers */
-    uint32_t workers;      /* that ever delivered */
-    double final_val_loss; /* NaN: none */
-    uint64_t val_tokens;
-    double wall_s, compute_s; /* compute_s: of all merged deltas */
-    uint64_t bytes_up, bytes_down;
-    uint64_t theta_hash; /* layout_theta_hash of theta now; 0 before the first join */
-};
 void engine_summary(const struct engine *engine, struct engine_summary *out);
 
-/* For tests and the simulation: the state that must be equal everywhere. theta is NULL before the first join. */
-const float *engine_theta(const struct engine *engine);
-/* What the downlink's codec still owes of a fragment, [count]; NULL when it keeps nothing. */
-const float *engine_residual(const struct engine *engine, uint32_t fragment);
-const struct layout *engine_layout(const struct engine *engine);
-uint64_t engine_version(const struct engine *engine, uint32_t fragment);
-/* hash_floats of the fragment at `version`; 0 when the log no longer (or not yet) has it. */
-uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);
-const uint8_t *engine_run_id(const struct engine *engine);
-/* Sample positions: committed + outstanding + free = [0, cursor), disjoint. CORRUPT when that does not hold. */
-enum status engine_check(const struct engine *engine, struct err *err) MUST_CHECK;
-uint64_t engine_samples_committed(const struct engine *engine);
+const uint8_t *engine_run_id(const struct engine *engine); /* [WIRE_UUID] */
 
 #endif

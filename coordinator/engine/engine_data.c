@@ -64,6 +64,15 @@ static void drop_upload(struct engine *e, struct upload *u)
     upload_drop(u);
 }
 
+enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code, struct err *err)
+{
+    struct record_drop drop = {.id = m->id, .fragment = fragment, .round = m->work.round, .code = code};
+    uint8_t body[RECORD_SMALL_MAX];
+    struct writer w = writer_of(body, sizeof body);
+    record_drop_encode(&drop, &w);
+    return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
+}
+
 /* Refuse a delta that was waited for, and say so in the journal. */
 static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
                                const char *reason, struct err *err)
@@ -76,10 +85,21 @@ static enum status refuse_part(struct engine *e, struct session *s, const struct
     return STATUS_OK;
 }
 
+static struct round_offer offer_of(const struct msg_offer *m)
+{
+    return (struct round_offer){.round = m->round,
+                                .base_version = m->base_version,
+                                .bytes = m->bytes,
+                                .tokens = m->tokens,
+                                .fragment = m->fragment,
+                                .steps = m->steps,
+                                .form = m->form};
+}
+
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err)
 {
     const struct member *member = member_by_id(&e->ledger.round.members, s->member);
-    struct round_offer offer = {m->round, m->base_version, m->bytes, m->tokens, m->fragment, m->steps, m->form};
+    struct round_offer offer = offer_of(m);
     uint16_t code = REJECT_UNASSIGNED;
     const char *reason = "this worker holds no such assignment";
     if (m->fragment >= e->ledger.layout.n_fragments || !member) return refuse(e, s, m, code, reason, err);
@@ -125,8 +145,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     const struct msg_offer offer = u->offer;
     struct round *round = &e->ledger.round;
     const struct member *m = member_by_id(&round->members, s->member);
-    struct round_offer o = {offer.round,    offer.base_version, offer.bytes, offer.tokens,
-                            offer.fragment, offer.steps,        offer.form};
+    struct round_offer o = offer_of(&offer);
     uint16_t code = 0;
     const char *reason = "";
     /* Things may have changed while it travelled. */

@@ -150,7 +150,6 @@ static enum status finish(struct engine *e, struct err *err)
     struct record_eval record = {.clock = engine_clock(e), .round = run->round, .final = run->final};
     uint8_t body[RECORD_SMALL_MAX];
     struct writer w = writer_of(body, sizeof body);
-    struct engine_event event;
     char text[WIRE_TEXT_MAX];
     for (uint32_t i = 0; i < run->n; i++) { /* in order of windows */
         record.loss_sum += run->shares[i].loss_sum;
@@ -165,11 +164,11 @@ static enum status finish(struct engine *e, struct err *err)
     run->open = false;
     record_eval_encode(&record, &w);
     TRY(ledger_write(&e->ledger, RECORD_EVAL, body, w.pos, NULL, err));
-    engine_event_init(&event, ENGINE_EVENT_EVAL);
-    event.round = run->round;
-    event.version = run->versions[0];
-    event.tokens = run->tokens;
-    event.loss = event.val_loss = record.loss_sum / (double)record.tokens;
+    struct engine_event event = {.kind = ENGINE_EVENT_EVAL,
+                                 .eval = {.round = run->round,
+                                          .version = run->versions[0],
+                                          .tokens = run->tokens,
+                                          .val_loss = record.loss_sum / (double)record.tokens}};
     engine_emit(e, &event);
     engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the event: the round's line says it again */
     for (uint32_t i = 0; i < e->sessions.cap; i++)
@@ -214,13 +213,6 @@ bool engine_eval_blocks(const struct engine *e)
 {
     bool final;
     if (barrier(e) || e->eval.final) return e->eval.open || (barrier(e) && due(e, &final));
-    return false;
-}
-
-bool engine_eval_holds(const struct engine *e, const struct session *s)
-{
-    for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++)
-        if (!e->eval.shares[i].done && e->eval.shares[i].holder == s->id) return true;
     return false;
 }
 

@@ -52,39 +52,47 @@ static bool trained(const struct engine *e, const struct session *s, const struc
 }
 
 /* Steps and rounds count from 1 where people see them. */
+static void emit_step(struct engine *e, const struct session *s, const struct msg_metrics *m, uint32_t i)
+{
+    const struct metrics_step *step = &m->steps[i];
+    bool last = i + 1 == m->n_steps;
+    struct engine_event event = {.kind = ENGINE_EVENT_STEP,
+                                 .step = {.worker = s->name,
+                                          .step = (uint64_t)(step->position + 1.5),
+                                          .round = step->round + 1,
+                                          .tokens = tokens_so_far(e),
+                                          .loss = (double)step->loss,
+                                          .lr = (double)step->lr,
+                                          .grad_norm = (double)step->grad_norm,
+                                          .skipped = !isfinite(step->grad_norm),
+                                          .timed = step->step_us > 0,
+                                          .counted = last,
+                                          .measured = last && m->round != UINT64_MAX}};
+    struct engine_event_step *out = &event.step;
+    if (out->timed) {
+        out->tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
+        out->tflops = out->tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
+    }
+    if (out->counted) {
+        out->bytes_up = m->bytes_up;
+        out->bytes_down = m->bytes_down;
+    }
+    if (out->measured) {
+        out->compute_s = (double)m->compute_s;
+        out->compress_s = (double)m->compress_s;
+        out->send_s = (double)m->send_s;
+        out->wait_s = (double)m->wait_s;
+        out->apply_s = (double)m->apply_s;
+    }
+    engine_emit(e, &event);
+}
+
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
 {
-    struct engine_event event;
     for (uint32_t i = 0; i < m->n_steps; i++) {
-        const struct metrics_step *step = &m->steps[i];
-        bool last = i + 1 == m->n_steps;
-        engine_event_init(&event, ENGINE_EVENT_STEP);
-        event.worker = s->name;
-        bool counted = count_step(s, step);
-        event.step = (uint64_t)(step->position + 1.5);
-        event.round = step->round + 1;
-        event.tokens = tokens_so_far(e);
-        event.loss = (double)step->loss;
-        event.lr = (double)step->lr;
-        event.grad_norm = (double)step->grad_norm;
-        event.skipped = !isfinite(step->grad_norm);
-        s->skips += counted && event.skipped;
-        if (step->step_us) {
-            event.tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
-            event.tflops = event.tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
-        }
-        if (last) {
-            event.bytes_up = m->bytes_up;
-            event.bytes_down = m->bytes_down;
-        }
-        if (last && m->round != UINT64_MAX) {
-            event.compute_s = (double)m->compute_s;
-            event.compress_s = (double)m->compress_s;
-            event.send_s = (double)m->send_s;
-            event.wait_s = (double)m->wait_s;
-            event.apply_s = (double)m->apply_s;
-        }
-        engine_emit(e, &event);
+        bool counted = count_step(s, &m->steps[i]);
+        s->skips += counted && !isfinite(m->steps[i].grad_norm);
+        emit_step(e, s, m, i);
     }
     bool due = !s->skips_said_us || e->now_us - s->skips_said_us >= SKIPS_LINE_US;
     if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_tell_skips(e, s);

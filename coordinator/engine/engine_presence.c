@@ -6,31 +6,6 @@
 
 /* --- while joined ------------------------------------------------------------------------------------------------- */
 
-void engine_hear(struct engine *e, struct session *s)
-{
-    struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    s->heard_us = e->now_us;
-    if (m) m->heard_us = e->now_us;
-    if (!s->silent) return;
-    s->silent = false;
-    log_info("%s is heard of again", s->name);
-}
-
-bool engine_is_silent(const struct engine *e, const struct session *s)
-{
-    return e->now_us - s->heard_us >= ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u;
-}
-
-void engine_refresh_ready(struct engine *e, struct session *s)
-{
-    bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
-    s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
-    struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!m) return;
-    m->ready = can;
-    if (s->last.step_s > 0) m->step_s = s->last.step_s;
-}
-
 /* A worker with nothing to do although it should have something has lost a message, or its state. */
 static enum status remind(struct engine *e, struct session *s, struct err *err)
 {
@@ -87,19 +62,6 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     engine_progress(e);
     engine_emit_text(e, ENGINE_EVENT_LEAVE, name, m->text);
     return STATUS_OK;
-}
-
-uint64_t engine_evict_after_us(const struct engine *e)
-{
-    if (e->config.coordinator.evict_after_s > 0) return (uint64_t)(e->config.coordinator.evict_after_s * 1e6);
-    struct deadline_limit limit =
-        deadline_of(&e->ledger.round.durations, 0, ENGINE_EVICT_MIN_US / 4, UINT64_MAX / 8, ENGINE_EVICT_MIN_US / 4);
-    return 4 * limit.limit_us;
-}
-
-const char *engine_evict_rule(const struct engine *e)
-{
-    return e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute";
 }
 
 enum status engine_evict(struct engine *e, struct err *err)

@@ -145,14 +145,8 @@ void engine_emit_restart(struct engine *e)
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
     text_make_clean(text);
-    struct engine_event event;
-    engine_event_init(&event, ENGINE_EVENT_RESTART);
-    event.text = text;
-    event.round = 0;
-    if (e->ledger.modelled) { /* else nobody has joined yet, and how many rounds there are is not known */
-        event.round = round_done(r);
-        event.rounds = round_total(r);
-    }
+    struct engine_event event = {.kind = ENGINE_EVENT_RESTART, .restart.text = text};
+    if (e->ledger.modelled) event.restart = (struct engine_event_restart){text, true, round_done(r), round_total(r)};
     engine_emit(e, &event);
 }
 
@@ -324,7 +318,7 @@ size_t engine_status_json(const struct engine *e, char *out, size_t cap)
     return n;
 }
 
-/* --- summary and views -------------------------------------------------------------------------------------------- */
+/* --- summary -------------------------------------------------------------------------------------------------- */
 
 void engine_summary(const struct engine *e, struct engine_summary *out)
 {
@@ -333,49 +327,7 @@ void engine_summary(const struct engine *e, struct engine_summary *out)
     if (l->modelled) out->theta_hash = layout_theta_hash(&l->layout, l->outer.theta);
 }
 
-const float *engine_theta(const struct engine *e)
-{
-    return e->ledger.modelled ? e->ledger.outer.theta : NULL;
-}
-
-const float *engine_residual(const struct engine *e, uint32_t fragment)
-{
-    return e->ledger.outer.fragments[fragment].residual.residual;
-}
-
-const struct layout *engine_layout(const struct engine *e)
-{
-    return e->ledger.modelled ? &e->ledger.layout : NULL;
-}
-
-uint64_t engine_version(const struct engine *e, uint32_t fragment)
-{
-    return e->ledger.round.versions[fragment];
-}
-
-uint64_t engine_version_hash(const struct engine *e, uint32_t fragment, uint64_t version)
-{
-    const struct update_entry *entry = update_log_find(&e->ledger.log, fragment, version);
-    return entry ? entry->hash : 0;
-}
-
 const uint8_t *engine_run_id(const struct engine *e)
 {
     return e->ledger.run_id;
-}
-
-enum status engine_check(const struct engine *e, struct err *err)
-{
-    if (!e->ledger.modelled) return STATUS_OK;
-    enum status status = lease_check(&e->ledger.round.leases);
-    return status == STATUS_OK ? status
-                               : err_set(err, status, "the lease book: committed %llu, outstanding %llu, cursor %llu",
-                                         (unsigned long long)e->ledger.round.leases.committed,
-                                         (unsigned long long)lease_outstanding(&e->ledger.round.leases),
-                                         (unsigned long long)e->ledger.round.leases.cursor);
-}
-
-uint64_t engine_samples_committed(const struct engine *e)
-{
-    return e->ledger.round.leases.committed;
 }

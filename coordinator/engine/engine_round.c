@@ -39,12 +39,14 @@ static void note(struct engine *e, uint64_t round)
 {
     const struct round *r = &e->ledger.round;
     const struct round_tally *sum = &r->recent;
-    struct engine_event *event = &e->info.event;
-    engine_event_init(event, ENGINE_EVENT_ROUND);
-    event->round = round;
-    event->rounds = round_total(r);
-    event->tokens = r->tokens;
-    event->version = r->versions[0];
+    struct engine_event_round *event = &e->info.event;
+    *event = (struct engine_event_round){.round = round,
+                                         .rounds = round_total(r),
+                                         .tokens = r->tokens,
+                                         .version = r->versions[0],
+                                         .loss = NAN,
+                                         .compute_s = NAN,
+                                         .wait_s = NAN};
     if (sum->tokens) event->loss = sum->loss_sum / (double)sum->tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
@@ -88,16 +90,24 @@ void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, s
     }
 }
 
+enum status engine_write(struct engine *e, enum record_type type, const uint8_t *body, size_t size,
+                         const struct store_part *payload, struct err *err)
+{
+    TRY(ledger_write(&e->ledger, type, body, size, payload, err));
+    engine_round_follow(e, (uint16_t)type, body, size);
+    return STATUS_OK;
+}
+
 void engine_flush_round(struct engine *e, double val_loss)
 {
-    struct engine_event *event = &e->info.event;
+    struct engine_event event = {.kind = ENGINE_EVENT_ROUND, .round = e->info.event};
     if (!e->info.pending) return;
     e->info.pending = false;
     struct record_clock clock = engine_clock(e);
-    event->bytes_up = clock.bytes_up;
-    event->bytes_down = clock.bytes_down;
-    event->val_loss = val_loss;
-    event->slowest = e->info.slowest[0] ? e->info.slowest : NULL;
-    event->codec = e->info.down[0] ? e->info.down : NULL;
-    engine_emit(e, event);
+    event.round.bytes_up = clock.bytes_up;
+    event.round.bytes_down = clock.bytes_down;
+    event.round.val_loss = val_loss;
+    event.round.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
+    event.round.codec = e->info.down[0] ? e->info.down : NULL;
+    engine_emit(e, &event);
 }

@@ -1,5 +1,5 @@
 /* Where a run lives: journal segments (append-only files) and snapshots. The vtable has a disk implementation
- * (coordinator/store_disk*.c) and one in memory that loses and tears unsynced data at a crash
+ * (coordinator/ledger/store_disk*.c) and one in memory that loses and tears unsynced data at a crash
  * (tests/lib/store/store_mem.c).
  *
  * A store knows bytes, not records: framing and recovery are coordinator/ledger/journal.c, the meaning is

@@ -101,42 +101,114 @@ static const char *const kind_names[] = {
     [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
 };
 
+static void put_line(json_t *o, const struct engine_event_line *e)
+{
+    json_put_text(o, "worker", e->worker);
+    json_put_text(o, "text", e->text);
+}
+
+static void put_restart(json_t *o, const struct engine_event_restart *e)
+{
+    json_put_text(o, "text", e->text);
+    json_put_count(o, "round", e->round);
+    if (e->modelled) json_put_count(o, "rounds", e->rounds);
+}
+
+static void put_step(json_t *o, const struct engine_event_step *e)
+{
+    json_put_text(o, "worker", e->worker);
+    json_put_count(o, "step", e->step);
+    json_put_count(o, "round", e->round);
+    json_put_count(o, "tokens", e->tokens);
+    json_put_real(o, "loss", e->loss);
+    json_put_real(o, "lr", e->lr);
+    json_put_real(o, "grad_norm", e->grad_norm);
+    if (e->skipped) json_object_set_new(o, "skipped", json_true());
+    if (e->timed) {
+        json_put_real(o, "tokens_per_s", e->tokens_per_s);
+        json_put_real(o, "tflops", e->tflops);
+    }
+    if (e->counted) {
+        json_put_count(o, "bytes_up", e->bytes_up);
+        json_put_count(o, "bytes_down", e->bytes_down);
+    }
+    if (e->measured) {
+        json_put_real(o, "compute_s", e->compute_s);
+        json_put_real(o, "compress_s", e->compress_s);
+        json_put_real(o, "send_s", e->send_s);
+        json_put_real(o, "wait_s", e->wait_s);
+        json_put_real(o, "apply_s", e->apply_s);
+    }
+}
+
+static void put_update(json_t *o, const struct engine_event_update *e)
+{
+    json_put_count(o, "round", e->round);
+    json_put_count(o, "version", e->version);
+    json_put_count(o, "fragment", e->fragment);
+    json_put_count(o, "tokens", e->tokens);
+    json_put_real(o, "lr", e->lr);
+    json_put_text(o, "codec", e->codec);
+    json_put_count(o, "update_bytes", e->update_bytes);
+    if (e->compared) {
+        json_put_count(o, "relay_bytes", e->relay_bytes);
+        json_put_count(o, "union_bytes", e->union_bytes);
+    }
+}
+
+static void put_round(json_t *o, const struct engine_event_round *e)
+{
+    json_put_count(o, "round", e->round);
+    json_put_count(o, "rounds", e->rounds);
+    json_put_count(o, "version", e->version);
+    json_put_count(o, "tokens", e->tokens);
+    json_put_real(o, "loss", e->loss);
+    json_put_real(o, "val_loss", e->val_loss);
+    json_put_count(o, "bytes_up", e->bytes_up);
+    json_put_count(o, "bytes_down", e->bytes_down);
+    json_put_text(o, "codec", e->codec);
+    json_put_real(o, "compute_s", e->compute_s);
+    json_put_real(o, "wait_s", e->wait_s);
+    json_put_real(o, "round_s", e->round_s);
+    json_put_count(o, "workers", e->workers);
+    json_put_count(o, "delivered", e->delivered);
+    json_put_text(o, "slowest", e->slowest);
+}
+
+static void put_eval(json_t *o, const struct engine_event_eval *e)
+{
+    json_put_count(o, "round", e->round);
+    json_put_count(o, "version", e->version);
+    json_put_count(o, "tokens", e->tokens);
+    json_put_real(o, "loss", e->val_loss);
+    json_put_real(o, "val_loss", e->val_loss);
+}
+
 static json_t *object_of(const struct engine_event *e)
 {
     json_t *o = json_object();
     json_put_real(o, "time", clock_epoch_s());
     json_put_text(o, "event", kind_names[e->kind]);
-    json_put_text(o, "worker", e->worker);
-    json_put_text(o, "text", e->text);
-    json_put_count(o, "step", e->step);
-    json_put_count(o, "round", e->round);
-    json_put_count(o, "rounds", e->rounds);
-    json_put_count(o, "version", e->version);
-    json_put_count(o, "fragment", e->fragment);
-    json_put_count(o, "tokens", e->tokens);
-    json_put_real(o, "loss", e->loss);
-    json_put_real(o, "val_loss", e->val_loss);
-    json_put_real(o, "lr", e->lr);
-    json_put_real(o, "grad_norm", e->grad_norm);
-    if (e->skipped) json_object_set_new(o, "skipped", json_true());
-    json_put_real(o, "tokens_per_s", e->tokens_per_s);
-    json_put_real(o, "tflops", e->tflops);
-    json_put_count(o, "bytes_up", e->bytes_up);
-    json_put_count(o, "bytes_down", e->bytes_down);
-    json_put_text(o, "codec", e->codec);
-    json_put_count(o, "update_bytes", e->update_bytes);
-    json_put_count(o, "relay_bytes", e->relay_bytes);
-    json_put_count(o, "union_bytes", e->union_bytes);
-    json_put_real(o, "compute_s", e->compute_s);
-    json_put_real(o, "compress_s", e->compress_s);
-    json_put_real(o, "send_s", e->send_s);
-    json_put_real(o, "wait_s", e->wait_s);
-    json_put_real(o, "apply_s", e->apply_s);
-    json_put_real(o, "round_s", e->round_s);
-    if (e->kind == ENGINE_EVENT_ROUND) {
-        json_put_count(o, "workers", e->workers);
-        json_put_count(o, "delivered", e->delivered);
-        json_put_text(o, "slowest", e->slowest);
+    switch (e->kind) {
+    case ENGINE_EVENT_JOIN:
+    case ENGINE_EVENT_LEAVE:
+    case ENGINE_EVENT_EVICT:
+    case ENGINE_EVENT_FAULT:
+    case ENGINE_EVENT_WAITING: put_line(o, &e->line); break;
+    case ENGINE_EVENT_RESTART: put_restart(o, &e->restart); break;
+    case ENGINE_EVENT_STEP: put_step(o, &e->step); break;
+    case ENGINE_EVENT_UPDATE: put_update(o, &e->update); break;
+    case ENGINE_EVENT_ROUND: put_round(o, &e->round); break;
+    case ENGINE_EVENT_EVAL: put_eval(o, &e->eval); break;
+    case ENGINE_EVENT_CHECKPOINT:
+        json_put_count(o, "round", e->checkpoint.round);
+        json_put_count(o, "version", e->checkpoint.version);
+        break;
+    case ENGINE_EVENT_DONE:
+        json_put_count(o, "round", e->done.round);
+        json_put_count(o, "tokens", e->done.tokens);
+        json_put_real(o, "val_loss", e->done.val_loss);
+        break;
     }
     return o;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "common/base/status.h"
-#include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_event.h"
 #include "coordinator/report/steps_there.h"
 
 struct metrics_file {

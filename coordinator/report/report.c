@@ -122,7 +122,7 @@ static void val_text(const struct report *r, double val, char *out, size_t cap)
         snprintf(out, cap, "val %.4f", val);
 }
 
-static void draw_bar(struct report *r, const struct engine_event *e, const char *eta)
+static void draw_bar(struct report *r, const struct engine_event_round *e, const char *eta)
 {
     if (!r->bar || !e->rounds) return;
     char bar[128];
@@ -138,7 +138,7 @@ static void draw_bar(struct report *r, const struct engine_event *e, const char 
 }
 
 /* ddp takes a round every step: a line every log.every_steps, and whenever there is an evaluation. */
-static bool holds_back(struct report *r, const struct engine_event *e)
+static bool holds_back(struct report *r, const struct engine_event_round *e)
 {
     r->held++;
     r->held_s += e->round_s;
@@ -147,7 +147,8 @@ static bool holds_back(struct report *r, const struct engine_event *e)
 }
 
 /* What a round's line ends with where there is room for it. */
-static void round_rest(const struct report *r, const struct engine_event *e, const char *eta, char *out, size_t cap)
+static void round_rest(const struct report *r, const struct engine_event_round *e, const char *eta, char *out,
+                       size_t cap)
 {
     bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
     snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
@@ -160,7 +161,7 @@ static void round_rest(const struct report *r, const struct engine_event *e, con
 }
 
 /* async: a round does not wait for its evaluation. */
-static void eval_line(struct report *r, const struct engine_event *e)
+static void eval_line(struct report *r, const struct engine_event_eval *e)
 {
     char val[64];
     if (e->round > r->told) return; /* the line of the round will say it */
@@ -170,14 +171,14 @@ static void eval_line(struct report *r, const struct engine_event *e)
 }
 
 /* Of a round with a barrier, how many of its workers delivered. async: some bring several deltas, some none. */
-static const char *who_text(const struct report *r, const struct engine_event *e, char *out, size_t cap)
+static const char *who_text(const struct report *r, const struct engine_event_round *e, char *out, size_t cap)
 {
     bool async = r->config->train.method == METHOD_ASYNC;
     snprintf(out, cap, async ? "deltas %u  workers %u" : "workers %u/%u", e->delivered, e->workers);
     return out;
 }
 
-static void round_line(struct report *r, const struct engine_event *e)
+static void round_line(struct report *r, const struct engine_event_round *e)
 {
     char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
     r->told = e->round;
@@ -200,26 +201,27 @@ static void round_line(struct report *r, const struct engine_event *e)
     draw_bar(r, e, eta);
 }
 
+static void restart_line(struct report *r, const struct engine_event_restart *e)
+{
+    report_line(r, "%s", e->text);
+    say_done_again(r, e->round);
+    if (r->told > e->round) r->told = e->round;
+}
+
 void report_event(struct report *r, const struct engine_event *e)
 {
     metrics_file_event(&r->metrics, e);
+    const char *worker = engine_event_is_line(e) ? e->line.worker : NULL;
+    const char *text = engine_event_is_line(e) ? e->line.text : NULL;
     switch (e->kind) {
-    case ENGINE_EVENT_ROUND: round_line(r, e); break;
-    case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", e->worker, e->text); break;
-    case ENGINE_EVENT_LEAVE:
-        report_line(r, "%s left%s%s", e->worker, e->text && e->text[0] ? ": " : "", e->text);
-        break;
-    case ENGINE_EVENT_EVICT: report_line(r, "%s is removed: %s", e->worker, e->text); break;
-    case ENGINE_EVENT_FAULT:
-        report_line(r, "%s%s%s", e->worker ? e->worker : "", e->worker ? ": " : "", e->text);
-        break;
-    case ENGINE_EVENT_RESTART:
-        report_line(r, "%s", e->text);
-        say_done_again(r, e->round);
-        if (r->told > e->round) r->told = e->round;
-        break;
-    case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", e->text); break;
-    case ENGINE_EVENT_EVAL: eval_line(r, e); break;
+    case ENGINE_EVENT_ROUND: round_line(r, &e->round); break;
+    case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", worker, text); break;
+    case ENGINE_EVENT_LEAVE: report_line(r, "%s left%s%s", worker, text[0] ? ": " : "", text); break;
+    case ENGINE_EVENT_EVICT: report_line(r, "%s is removed: %s", worker, text); break;
+    case ENGINE_EVENT_FAULT: report_line(r, "%s%s%s", worker ? worker : "", worker ? ": " : "", text); break;
+    case ENGINE_EVENT_RESTART: restart_line(r, &e->restart); break;
+    case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", text); break;
+    case ENGINE_EVENT_EVAL: eval_line(r, &e->eval); break;
     case ENGINE_EVENT_DONE:
     case ENGINE_EVENT_STEP:
     case ENGINE_EVENT_UPDATE:

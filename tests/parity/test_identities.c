@@ -18,6 +18,7 @@
 #include "common/base/rng.h"
 #include "common/os/fileio.h"
 #include "coordinator/engine/engine.h"
+#include "tests/lib/rigs/engine_view.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
 #include "worker/train_impl.h"

@@ -45,9 +45,12 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
 static void rig_event(void *ctx, const struct engine_event *event)
 {
     struct rig *r = ctx;
-    if (event->kind == ENGINE_EVENT_ROUND) r->rounds_told = event->round;
+    if (event->kind == ENGINE_EVENT_ROUND) r->rounds_told = event->round.round;
     if (r->n_events == RIG_OUTBOX) return;
-    snprintf(r->event_text[r->n_events], sizeof r->event_text[0], "%s", event->text ? event->text : "");
+    const char *text = engine_event_is_line(event)           ? event->line.text
+                       : event->kind == ENGINE_EVENT_RESTART ? event->restart.text
+                                                             : "";
+    snprintf(r->event_text[r->n_events], sizeof r->event_text[0], "%s", text);
     r->events[r->n_events++] = *event;
 }
 

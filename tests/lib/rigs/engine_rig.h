@@ -10,6 +10,7 @@
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
 #include "coordinator/engine/engine.h"
+#include "tests/lib/rigs/engine_view.h"
 #include "wire/msg.h"
 
 enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };

@@ -277,24 +277,24 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
     c->now_us = now_us;
     switch (event->kind) {
     case ENGINE_EVENT_ROUND:
-        sim_check_note(c, now_us, "round %llu is over", (unsigned long long)event->round);
+        sim_check_note(c, now_us, "round %llu is over", (unsigned long long)event->round.round);
         /* A power cut may take the record that ended it (async: of a dropped part) along: then it ends again. */
-        if (event->round != c->rounds_told + 1 && !c->behind && !(c->cut && event->round <= c->rounds_told))
-            sim_check_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round,
+        if (event->round.round != c->rounds_told + 1 && !c->behind && !(c->cut && event->round.round <= c->rounds_told))
+            sim_check_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round.round,
                            (unsigned long long)c->rounds_told);
-        c->rounds_told = event->round;
+        c->rounds_told = event->round.round;
         break;
     case ENGINE_EVENT_FAULT:
-        sim_check_note(c, now_us, "fault: %s", event->text ? event->text : "?");
+        sim_check_note(c, now_us, "fault: %s", event->line.text);
         c->counts.faults++;
         break;
     case ENGINE_EVENT_WAITING:
-        sim_check_note(c, now_us, "waiting: %s", event->text ? event->text : "?");
-        if (!event->text || !event->text[0]) sim_check_fail(c, "a wait without a text");
+        sim_check_note(c, now_us, "waiting: %s", event->line.text);
+        if (!event->line.text[0]) sim_check_fail(c, "a wait without a text");
         break;
     case ENGINE_EVENT_UPDATE:
-        sim_check_note(c, now_us, "fragment %llu is at version %llu", (unsigned long long)event->fragment,
-                       (unsigned long long)event->version);
+        sim_check_note(c, now_us, "fragment %llu is at version %llu", (unsigned long long)event->update.fragment,
+                       (unsigned long long)event->update.version);
         break;
     default: break;
     }

@@ -25,6 +25,7 @@
 #include "common/config/config.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
+#include "tests/lib/rigs/engine_view.h"
 #include "tests/lib/rigs/toy.h"
 #include "tests/lib/sim/sim_net.h"
 #include "wire/msg.h"

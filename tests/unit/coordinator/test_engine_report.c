@@ -33,7 +33,7 @@ static void test_loss_after_divergence(void **state)
     rig_join(&rig, 0);
     for (int round = 0; round < 4; round++) {
         rig_assigned(&rig, 0); /* the line of a round comes with the next one */
-        if (round) assert_true(last_event(ENGINE_EVENT_ROUND)->loss == sums[round - 1] / 16);
+        if (round) assert_true(last_event(ENGINE_EVENT_ROUND)->round.loss == sums[round - 1] / 16);
         rig.loss_sum = sums[round];
         rig_deliver_all(&rig, 1, 1.0f);
     }
@@ -68,7 +68,7 @@ static void test_line_with_validation(void **state)
     rig_beat(&rig, 0, WORKER_READY);
     answer_eval(0, 12);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
-    assert_true(last_event(ENGINE_EVENT_ROUND)->val_loss == 1.5);
+    assert_true(last_event(ENGINE_EVENT_ROUND)->round.val_loss == 1.5);
     rig_close(&rig);
 }
 
@@ -91,7 +91,7 @@ static void test_line_of_a_killed_process(void **state)
         rig.socket = 50;
         answer_eval(0, 12);
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
-        const struct engine_event *event = last_event(ENGINE_EVENT_ROUND);
+        const struct engine_event_round *event = &last_event(ENGINE_EVENT_ROUND)->round;
         assert_int_equal(event->round, round);
         assert_int_equal(event->tokens, 16 * round);
         assert_int_equal(event->bytes_up, 150 * round); /* of all processes */
@@ -118,18 +118,18 @@ static void test_loss_of_an_older_version(void **state)
         rig_assigned(&rig, i);
         assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT);
     }
-    assert_int_equal(last_event(ENGINE_EVENT_ROUND)->round, 1);
+    assert_int_equal(last_event(ENGINE_EVENT_ROUND)->round.round, 1);
     rig_catch_up(&rig, 0);
     rig_beat(&rig, 0, WORKER_READY);
     rig_assigned(&rig, 0);
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    assert_int_equal(last_event(ENGINE_EVENT_UPDATE)->tokens, 48);
+    assert_int_equal(last_event(ENGINE_EVENT_UPDATE)->update.tokens, 48);
     answer_eval(1, 12);
-    const struct engine_event *event = last_event(ENGINE_EVENT_EVAL);
+    const struct engine_event_eval *event = &last_event(ENGINE_EVENT_EVAL)->eval;
     assert_int_equal(event->round, 1);
     assert_int_equal(event->version, 2);
     assert_int_equal(event->tokens, 32);
-    assert_true(isnan(last_event(ENGINE_EVENT_ROUND)->val_loss));
+    assert_true(isnan(last_event(ENGINE_EVENT_ROUND)->round.val_loss));
     rig_close(&rig);
 }
 
@@ -140,7 +140,7 @@ static void test_restart_before_the_first_worker(void **state)
     const char *const settings[] = {NULL};
     rig_open(&rig, settings);
     rig_restart(&rig, false, 0);
-    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
+    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->restart.round, 0);
     rig_join(&rig, 0);
     rig_assigned(&rig, 0);
     rig_close(&rig);
@@ -196,7 +196,7 @@ static void test_restart_names_the_missing(void **state)
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     rig_restart(&rig, false, 0);
-    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->round, 0);
+    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->restart.round, 0);
     assert_string_equal(rig.event_text[rig.n_events - 1],
                         "continuing the run found in its folder at round 1 of 3; whoever is not back within 30 s "
                         "(coordinator.evict_after_s) is left out: worker-0, worker-1");
@@ -318,9 +318,9 @@ static void test_tokens_of_a_step(void **state)
     for (size_t i = 0; i < rig.n_events; i++) {
         const struct engine_event *event = &rig.events[i];
         if (event->kind != ENGINE_EVENT_STEP) continue;
-        assert_int_equal(event->tokens, expected[seen]);
-        assert_int_equal(event->step, 1 + seen / 2);
-        assert_int_equal(event->round, 1);
+        assert_int_equal(event->step.tokens, expected[seen]);
+        assert_int_equal(event->step.step, 1 + seen / 2);
+        assert_int_equal(event->step.round, 1);
         seen++;
     }
     assert_int_equal(seen, 4);
@@ -332,11 +332,11 @@ static void test_tokens_of_a_step(void **state)
                     .metrics = {.session = rig.workers[0].session, .round = UINT64_MAX, .n_steps = 1}};
     m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
     rig_say(&rig, rig.workers[0].control, &m);
-    assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 16);
+    assert_int_equal(rig.events[rig.n_events - 1].step.tokens, sum.tokens + 16);
     for (uint32_t step = 1; step < 3; step++) { /* step 1 comes twice */
         m.metrics.steps[0].step = 1;
         rig_say(&rig, rig.workers[0].control, &m);
-        assert_int_equal(rig.events[rig.n_events - 1].tokens, sum.tokens + 32);
+        assert_int_equal(rig.events[rig.n_events - 1].step.tokens, sum.tokens + 32);
     }
     rig_close(&rig);
 }
@@ -359,11 +359,11 @@ static void test_skipped_steps(void **state)
     rig_join(&rig, 0);
     rig_assigned(&rig, 0);
     report_step(0, 0, NAN);
-    assert_true(last_event(ENGINE_EVENT_STEP)->skipped);
+    assert_true(last_event(ENGINE_EVENT_STEP)->step.skipped);
     report_step(0, 1, INFINITY);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
     report_step(0, 2, 1);
-    assert_false(last_event(ENGINE_EVENT_STEP)->skipped);
+    assert_false(last_event(ENGINE_EVENT_STEP)->step.skipped);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
     assert_non_null(strstr(rig.event_text[rig.n_events - 1],
                            "inner steps skipped up to round 1: 2, the gradient is "

@@ -53,15 +53,22 @@ static void open_report(void)
 static void tell(enum engine_event_kind kind, uint64_t round)
 {
     static uint64_t step;
-    report_event(&report, &(struct engine_event){.kind = kind,
-                                                 .worker = "w0",
-                                                 .text = "a line of some length",
-                                                 .step = ++step,
-                                                 .round = round,
-                                                 .rounds = 1000,
-                                                 .tokens = 7,
-                                                 .loss = 1,
-                                                 .val_loss = 1});
+    struct engine_event event = {.kind = kind};
+    switch (kind) {
+    case ENGINE_EVENT_STEP:
+        event.step = (struct engine_event_step){.worker = "w0", .step = ++step, .round = round, .tokens = 7, .loss = 1};
+        break;
+    case ENGINE_EVENT_ROUND:
+        event.round = (struct engine_event_round){
+            .round = round, .rounds = 1000, .tokens = 7, .loss = 1, .val_loss = 1, .slowest = "w0"};
+        break;
+    case ENGINE_EVENT_RESTART:
+        event.restart = (struct engine_event_restart){"a line of some length", true, round, 1000};
+        break;
+    case ENGINE_EVENT_EVAL: event.eval = (struct engine_event_eval){round, 1, 7, 1}; break;
+    default: event.line = (struct engine_event_line){"w0", "a line of some length"}; break;
+    }
+    report_event(&report, &event);
 }
 
 static size_t size_of_file(void)
@@ -190,18 +197,15 @@ static void test_killed(void **state)
 static void tell_step(const char *worker, uint64_t step, double loss, double tokens_per_s, uint64_t tokens)
 {
     report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP,
-                                                 .worker = worker,
-                                                 .step = step,
-                                                 .round = 3,
-                                                 .rounds = UINT64_MAX,
-                                                 .version = UINT64_MAX,
-                                                 .fragment = UINT64_MAX,
-                                                 .tokens = tokens,
-                                                 .loss = loss,
-                                                 .lr = 0.1,
-                                                 .grad_norm = loss / 3,
-                                                 .val_loss = NAN,
-                                                 .tokens_per_s = tokens_per_s});
+                                                 .step = {.worker = worker,
+                                                          .step = step,
+                                                          .round = 3,
+                                                          .tokens = tokens,
+                                                          .loss = loss,
+                                                          .lr = 0.1,
+                                                          .grad_norm = loss / 3,
+                                                          .timed = true,
+                                                          .tokens_per_s = tokens_per_s}});
 }
 
 /* Steps come again when a worker does not know whether they arrived: also in another process, of which the file is all
@@ -295,13 +299,10 @@ static void test_who_delivered(void **state)
         config.train.method = async ? METHOD_ASYNC : METHOD_DILOCO;
         forget_said();
         open_report();
-        report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_ROUND,
-                                                     .worker = "w0",
-                                                     .text = "",
-                                                     .round = 1,
-                                                     .rounds = 9,
-                                                     .delivered = async ? 5 : 3,
-                                                     .workers = async ? 2 : 4});
+        report_event(&report,
+                     &(struct engine_event){
+                         .kind = ENGINE_EVENT_ROUND,
+                         .round = {.round = 1, .rounds = 9, .delivered = async ? 5 : 3, .workers = async ? 2 : 4}});
         assert_non_null(strstr(said(), words[async]));
         report_close(&report);
         assert_int_equal(unlink(path), 0);

@@ -1,0 +1,143 @@
+/* When a checkpoint is written, and when the oldest one is removed.
+ *
+ * A checkpoint and its journal segments go when every member holds a newer version, in memory and in its saved state.
+ * A worker that restarts therefore finds the log it has to replay. */
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "coordinator/engine/engine_impl.h"
+
+enum { BEHIND_MAX = 32 }; /* checkpoints beyond checkpoint.keep that are kept for members behind */
+
+const struct snapshot_info *engine_newest(const struct engine *e)
+{
+    return e->n_kept ? &e->kept[e->n_kept - 1] : NULL;
+}
+
+enum status engine_kept_room(struct engine *e, struct err *err)
+{
+    if (e->n_kept < e->cap_kept) return STATUS_OK;
+    size_t cap = e->cap_kept ? 2 * e->cap_kept : 8;
+    struct snapshot_info *grown = mem_resize(e->kept, e->cap_kept * sizeof *grown, cap * sizeof *grown);
+    if (!grown) return err_set(err, STATUS_NOMEM, "no memory for the list of checkpoints");
+    e->kept = grown;
+    e->cap_kept = cap;
+    return STATUS_OK;
+}
+
+/* The version in the saved state of a worker that saves every checkpoint.worker_every rounds. With a barrier each round
+ * is a version. ddp has no inner optimizer to lose: its workers may start from a snapshot at any time. */
+static uint64_t version_of_save(const struct engine *e, uint64_t base_version, uint64_t round)
+{
+    uint32_t every = e->config.checkpoint.worker_every;
+    bool each = every <= 1 || e->config.train.method == METHOD_ASYNC || e->config.train.method == METHOD_DDP;
+    uint64_t since = each ? 0 : round % every;
+    return base_version > since ? base_version - since : 0;
+}
+
+/* The version of a fragment in this member's saved state. Returns UINT64_MAX if the member never delivered or its last
+ * delta was refused: a permanently late worker must not pin old checkpoints. */
+static uint64_t saved_version(const struct engine *e, const struct member *m, uint32_t fragment)
+{
+    const struct part *part = &m->work.parts[fragment];
+    if (part->state == PART_HELD || part->state == PART_MERGED)
+        return version_of_save(e, part->base_version, m->work.round);
+    if (part->state == PART_DROPPED || !m->in_step || !m->merged_in[fragment]) return UINT64_MAX;
+    return version_of_save(e, m->merged_in[fragment] - 1, m->merged[fragment] - 1);
+}
+
+/* Every member holds at least the versions of this snapshot, in memory and in its saved state. A session that loads or
+ * has sent no heartbeat counts as no, so the next update it needs stays. Eviction ends the wait for a lost member. */
+static bool all_past(const struct engine *e, const struct snapshot_info *info)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (s->id && (!s->beating || s->last.state == WORKER_CATCHING_UP)) return false;
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        const struct session *s = session_by_member(&e->sessions, i);
+        if (!m->active) continue;
+        if (!s || s->last.n_fragments != info->n_fragments) return false;
+        for (uint32_t f = 0; f < info->n_fragments; f++) {
+            bool saved = e->ledger.done || saved_version(e, m, f) >= info->versions[f];
+            if (s->last.versions[f] < info->versions[f] || !saved) return false;
+        }
+    }
+    return true;
+}
+
+/* A file that cannot be removed only costs disk space: logged once. */
+static bool removed(struct engine *e, enum status status, const struct err *why)
+{
+    if (status == STATUS_OK) return true;
+    if (!e->stuck) log_warn("%s: it stays, and the run goes on (said once)", why->msg);
+    e->stuck = true;
+    return false;
+}
+
+enum status engine_collect(struct engine *e, struct err *err)
+{
+    uint64_t *list;
+    size_t n, keep = e->config.checkpoint.keep;
+    const struct store_ops *ops = e->store->ops;
+    struct err why = {0};
+    bool sweep = e->sweep_due;
+    e->sweep_due = false;
+    e->collect_due = keep && e->n_kept > keep;
+    while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || all_past(e, &e->kept[1]))) {
+        if (!removed(e, ops->snapshot_remove(e->store, e->kept[0].round, &why), &why)) {
+            e->collect_due = false; /* it stays a checkpoint; tried again after the next one */
+            break;
+        }
+        e->n_kept--;
+        memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
+        e->collect_due = e->n_kept > keep;
+        sweep = true;
+    }
+    if (!sweep) return STATUS_OK;
+    TRY(store_list(e->store, ops->segment_list, &list, &n, err));
+    for (size_t i = 0; i < n && list[i] < e->kept[0].segment; i++)
+        if (!removed(e, ops->segment_remove(e->store, list[i], &why), &why)) break;
+    mem_free(list);
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
+        update_log_trim(&e->ledger.log, f, e->kept[0].versions[f]);
+    return STATUS_OK;
+}
+
+/* The new segment begins first and the snapshot names it. After a crash between the two, recovery finds the older
+ * checkpoint and both segments. */
+enum status engine_checkpoint(struct engine *e, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    TRY(engine_kept_room(e, err));
+    TRY(journal_begin(&l->journal, e->store, segment, err));
+    l->clock = engine_clock(e);
+    TRY(snapshot_save(l, e->store, round, segment, err));
+    TRY(snapshot_look(e->store, round, &e->kept[e->n_kept], err));
+    e->n_kept++;
+    e->collect_due = true;
+    struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,
+                                 .checkpoint = {.round = round, .version = l->round.versions[0]}};
+    engine_emit(e, &event);
+    return STATUS_OK;
+}
+
+static bool anything_held(const struct round *r)
+{
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct assignment *work = &r->members.members[i]->work;
+        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
+            if (work->parts[f].state == PART_HELD) return true;
+    }
+    return false;
+}
+
+enum status engine_checkpoint_due(struct engine *e, struct err *err)
+{
+    uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
+    bool due = every && done / every > engine_newest(e)->round / every;
+    return due && !e->info.pending && !anything_held(&e->ledger.round) ? engine_checkpoint(e, err) : STATUS_OK;
+}

@@ -1,0 +1,103 @@
+/* Effects of the engine: draw, read the clock, send, refuse, emit an event. Every handler uses them; they call no other
+ * part of the engine. */
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/rng.h"
+#include "coordinator/engine/engine_impl.h"
+
+enum { DRAW_STREAM = 1000 };
+
+uint64_t engine_draw(struct engine *e)
+{
+    uint64_t value;
+    do value = rng_u64(e->entropy, DRAW_STREAM, e->draws++);
+    while (!value);
+    return value;
+}
+
+struct record_clock engine_clock(const struct engine *e)
+{
+    struct record_clock clock = {e->elapsed_base_us, e->bytes_up_base, e->bytes_down_base};
+    uint64_t up = 0, down = 0;
+    if (e->io.bytes) e->io.bytes(e->io.ctx, &up, &down);
+    clock.elapsed_us += e->now_us - e->start_us;
+    clock.bytes_up += up;
+    clock.bytes_down += down;
+    return clock;
+}
+
+enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m)
+{
+    return peer == SESSION_NO_PEER ? STATUS_CLOSED : e->io.send(e->io.ctx, peer, lane, m);
+}
+
+void engine_send_control(struct engine *e, const struct session *s, const struct msg *m)
+{
+    if (engine_send(e, s->control, WIRE_CONTROL, m) != STATUS_OK)
+        log_debug("%s to %s was not taken by the transport; it will be asked for again", msg_name(m->type), s->name);
+}
+
+/* A refused worker retries: one line a minute for each text, at most ENGINE_REFUSALS a minute for all. */
+bool engine_was_said(struct engine *e, const char *text)
+{
+    uint64_t hash = hash64(text, strlen(text));
+    struct refusal *place = NULL;
+    for (size_t i = 0; i < ENGINE_REFUSALS; i++) {
+        struct refusal *r = &e->refusals[i];
+        bool live = r->hash && e->now_us < r->said_us + ENGINE_REFUSAL_US;
+        if (live && r->hash == hash) return true;
+        if (!live) place = r;
+    }
+    if (!place) return true;
+    *place = (struct refusal){hash, e->now_us};
+    return false;
+}
+
+void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
+{
+    struct msg m = {.type = MSG_REFUSE, .refuse = {.code = (uint16_t)code}};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
+    va_end(args);
+    if (code != REFUSE_UNKNOWN_SESSION && !engine_was_said(e, m.refuse.text))
+        log_info("refused a worker: %s", m.refuse.text);
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
+}
+
+void engine_emit(struct engine *e, const struct engine_event *event)
+{
+    if (e->io.event) e->io.event(e->io.ctx, event);
+}
+
+void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text)
+{
+    struct engine_event event = {.kind = kind, .line = {.worker = worker, .text = text}};
+    assert(engine_event_is_line(&event) && text);
+    engine_emit(e, &event);
+}
+
+static uint64_t notice_after(const struct engine *e)
+{
+    struct deadline_limit limit =
+        deadline_of(&e->ledger.round.durations, 4, ENGINE_NOTICE_US, 600000000u, ENGINE_NOTICE_US);
+    return limit.limit_us;
+}
+
+void engine_progress(struct engine *e)
+{
+    e->progress_us = e->now_us;
+    e->notice_us = e->now_us + notice_after(e);
+}
+
+bool engine_syncs_updates(const struct engine *e)
+{
+    if (e->config.journal.sync == JOURNAL_SYNC_AUTO)
+        return e->config.train.method != METHOD_DDP && e->config.train.sync_every > 1;
+    return e->config.journal.sync == JOURNAL_SYNC_UPDATE;
+}

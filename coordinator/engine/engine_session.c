@@ -1,0 +1,48 @@
+/* The state of one session: heard, silent, ready for work; and how long a member may be silent before its eviction. */
+#include "common/base/log.h"
+#include "coordinator/engine/engine_impl.h"
+
+bool engine_eval_holds(const struct engine *e, const struct session *s)
+{
+    for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++)
+        if (!e->eval.shares[i].done && e->eval.shares[i].holder == s->id) return true;
+    return false;
+}
+
+void engine_hear(struct engine *e, struct session *s)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    s->heard_us = e->now_us;
+    if (m) m->heard_us = e->now_us;
+    if (!s->silent) return;
+    s->silent = false;
+    log_info("%s is heard of again", s->name);
+}
+
+bool engine_is_silent(const struct engine *e, const struct session *s)
+{
+    return e->now_us - s->heard_us >= ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u;
+}
+
+void engine_refresh_ready(struct engine *e, struct session *s)
+{
+    bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
+    s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (!m) return;
+    m->ready = can;
+    if (s->last.step_s > 0) m->step_s = s->last.step_s;
+}
+
+uint64_t engine_evict_after_us(const struct engine *e)
+{
+    if (e->config.coordinator.evict_after_s > 0) return (uint64_t)(e->config.coordinator.evict_after_s * 1e6);
+    struct deadline_limit limit =
+        deadline_of(&e->ledger.round.durations, 0, ENGINE_EVICT_MIN_US / 4, UINT64_MAX / 8, ENGINE_EVICT_MIN_US / 4);
+    return 4 * limit.limit_us;
+}
+
+const char *engine_evict_rule(const struct engine *e)
+{
+    return e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute";
+}

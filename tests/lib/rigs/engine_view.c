@@ -1,0 +1,45 @@
+#include "tests/lib/rigs/engine_view.h"
+
+#include "coordinator/engine/engine_impl.h"
+
+const float *engine_theta(const struct engine *e)
+{
+    return e->ledger.modelled ? e->ledger.outer.theta : NULL;
+}
+
+const float *engine_residual(const struct engine *e, uint32_t fragment)
+{
+    return e->ledger.outer.fragments[fragment].residual.residual;
+}
+
+const struct layout *engine_layout(const struct engine *e)
+{
+    return e->ledger.modelled ? &e->ledger.layout : NULL;
+}
+
+uint64_t engine_version(const struct engine *e, uint32_t fragment)
+{
+    return e->ledger.round.versions[fragment];
+}
+
+uint64_t engine_version_hash(const struct engine *e, uint32_t fragment, uint64_t version)
+{
+    const struct update_entry *entry = update_log_find(&e->ledger.log, fragment, version);
+    return entry ? entry->hash : 0;
+}
+
+enum status engine_check(const struct engine *e, struct err *err)
+{
+    if (!e->ledger.modelled) return STATUS_OK;
+    enum status status = lease_check(&e->ledger.round.leases);
+    return status == STATUS_OK ? status
+                               : err_set(err, status, "the lease book: committed %llu, outstanding %llu, cursor %llu",
+                                         (unsigned long long)e->ledger.round.leases.committed,
+                                         (unsigned long long)lease_outstanding(&e->ledger.round.leases),
+                                         (unsigned long long)e->ledger.round.leases.cursor);
+}
+
+uint64_t engine_samples_committed(const struct engine *e)
+{
+    return e->ledger.round.leases.committed;
+}

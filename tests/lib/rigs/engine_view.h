@@ -1,0 +1,19 @@
+/* The engine's state as tests and the simulation compare it. */
+#ifndef TESTS_LIB_ENGINE_VIEW_H
+#define TESTS_LIB_ENGINE_VIEW_H
+
+#include "coordinator/engine/engine.h"
+
+/* NULL before the first join. */
+const float *engine_theta(const struct engine *engine);
+const struct layout *engine_layout(const struct engine *engine);
+/* The residual of a fragment's downlink codec, [count]; NULL when the codec keeps none. */
+const float *engine_residual(const struct engine *engine, uint32_t fragment);
+uint64_t engine_version(const struct engine *engine, uint32_t fragment);
+/* hash_floats of the fragment at `version`; 0 when the log does not reach there. */
+uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);
+/* CORRUPT unless committed + outstanding + free sample positions are [0, cursor), disjoint. */
+enum status engine_check(const struct engine *engine, struct err *err) MUST_CHECK;
+uint64_t engine_samples_committed(const struct engine *engine);
+
+#endif
