@@ -1,5 +1,6 @@
 #include "coordinator/engine/download.h"
 
+#include <assert.h>
 #include <stddef.h>
 
 static struct download_item *find(struct download *s, uint8_t kind, uint32_t fragment, uint64_t version)
@@ -25,6 +26,7 @@ static bool set_total(struct download_item *item, uint64_t total)
     item->parked = total == 0;
     if (total && item->end > total) item->end = total;
     item->used = item->parked || item->at < item->end;
+    assert(!item->used || item->parked || item->end <= item->total);
     return item->used;
 }
 
@@ -62,6 +64,7 @@ void download_leave_out(struct download *s, uint32_t fragment, uint64_t version,
     item->hole_from = from;
     item->hole_to = to;
     if (item->end > from && item->end < to) item->end = from;
+    assert(item->at < item->end);
 }
 
 bool download_next(const struct download *s, struct download_item *item, uint64_t *size_p)
@@ -72,9 +75,11 @@ bool download_next(const struct download *s, struct download_item *item, uint64_
         if (it->used && !it->parked && (!best || it->order < best->order)) best = it;
     }
     if (!best) return false;
+    assert(best->at < best->end && best->end <= best->total);
     *item = *best;
     uint64_t end = best->at < best->hole_from && best->hole_from < best->end ? best->hole_from : best->end;
     *size_p = end - best->at < DOWNLOAD_CHUNK ? end - best->at : DOWNLOAD_CHUNK;
+    assert(*size_p > 0);
     return true;
 }
 
@@ -83,6 +88,7 @@ void download_sent(struct download *s, const struct download_item *sent, uint64_
     struct download_item *item = find(s, sent->kind, sent->fragment, sent->version);
     s->wait_us /= 2;
     if (!item) return;
+    assert(size <= item->end - item->at);
     item->at += size;
     if (item->hole_to && item->at == item->hole_from) item->at = item->hole_to;
     if (!size || item->at >= item->end) item->used = false;
@@ -93,6 +99,7 @@ void download_full(struct download *s, uint64_t now_us)
     uint64_t longer = 2 * s->wait_us;
     if (longer < DOWNLOAD_WAIT_US) longer = DOWNLOAD_WAIT_US;
     s->wait_us = longer < DOWNLOAD_WAIT_MAX_US ? longer : DOWNLOAD_WAIT_MAX_US;
+    assert(s->wait_us >= DOWNLOAD_WAIT_US && s->wait_us <= DOWNLOAD_WAIT_MAX_US);
     s->again_us = now_us + s->wait_us;
 }
 

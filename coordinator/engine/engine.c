@@ -1,5 +1,7 @@
 #include "coordinator/engine/engine_impl.h"
 
+#include <assert.h>
+
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
@@ -14,6 +16,7 @@ static void later(uint64_t *at_us, uint64_t gap_us)
  * came in has not been looked at: that is nobody's silence and counts for no time limit. */
 static void advance(struct engine *e, uint64_t now_us)
 {
+    assert(now_us >= e->now_us); /* the caller's clock is monotonic */
     uint64_t gap = now_us - e->now_us;
     e->now_us = now_us;
     if (gap < ENGINE_PAUSE_US) return;
@@ -57,6 +60,7 @@ static struct session *claimed(struct engine *e, uint64_t peer, uint64_t id)
         engine_refuse_session(e, peer, id);
         return NULL;
     }
+    assert(s->id == id);
     s->control = peer;
     engine_hear(e, s);
     return s;
@@ -120,6 +124,7 @@ static void notice(struct engine *e)
 {
     char text[WIRE_TEXT_MAX];
     if (e->ledger.done || e->now_us < e->notice_us) return;
+    assert(e->progress_us <= e->now_us);
     uint64_t waited = e->now_us - e->progress_us;
     e->notice_us = e->now_us + waited; /* again when it has taken twice as long */
     if (*engine_waiting(e, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);

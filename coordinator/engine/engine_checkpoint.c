@@ -2,6 +2,7 @@
  *
  * A checkpoint and its journal segments go when every member holds a newer version, in memory and in its saved state.
  * A worker that restarts therefore finds the log it has to replay. */
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/log.h"
@@ -23,6 +24,7 @@ enum status engine_kept_room(struct engine *e, struct err *err)
     if (!grown) return err_set(err, STATUS_NOMEM, "no memory for the list of checkpoints");
     e->kept = grown;
     e->cap_kept = cap;
+    assert(e->n_kept < e->cap_kept);
     return STATUS_OK;
 }
 
@@ -92,11 +94,13 @@ enum status engine_collect(struct engine *e, struct err *err)
             break;
         }
         e->n_kept--;
+        assert(e->n_kept >= keep);
         memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
         e->collect_due = e->n_kept > keep;
         sweep = true;
     }
     if (!sweep) return STATUS_OK;
+    assert(e->n_kept > 0);
     TRY(store_list(e->store, ops->segment_list, &list, &n, err));
     for (size_t i = 0; i < n && list[i] < e->kept[0].segment; i++)
         if (!removed(e, ops->segment_remove(e->store, list[i], &why), &why)) break;
@@ -112,11 +116,13 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
 {
     struct ledger *l = &e->ledger;
     uint64_t round = round_done(&l->round), segment = l->journal.segment + 1;
+    assert(l->modelled && (!e->n_kept || engine_newest(e)->round < round));
     TRY(engine_kept_room(e, err));
     TRY(journal_begin(&l->journal, e->store, segment, err));
     l->clock = engine_clock(e);
     TRY(snapshot_save(l, e->store, round, segment, err));
     TRY(snapshot_look(e->store, round, &e->kept[e->n_kept], err));
+    assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
     e->collect_due = true;
     struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,
@@ -138,6 +144,7 @@ static bool anything_held(const struct round *r)
 enum status engine_checkpoint_due(struct engine *e, struct err *err)
 {
     uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
+    assert(e->n_kept > 0); /* the model came with the first one */
     bool due = every && done / every > engine_newest(e)->round / every;
     return due && !e->info.pending && !anything_held(&e->ledger.round) ? engine_checkpoint(e, err) : STATUS_OK;
 }

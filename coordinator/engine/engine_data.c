@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +21,9 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
                           const char *reason, struct err *err)
 {
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
+    assert(code);
     TRY(journal_sync(&e->ledger.journal, err));
+    assert(!e->ledger.journal.dirty);
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
     e->rejected[code <= REJECT_UNASSIGNED ? code : REJECT_UNASSIGNED]++;
     engine_send_control(e, s, &m);
@@ -42,6 +45,7 @@ static enum status refuse(struct engine *e, const struct session *s, const struc
 /* Where an upload's bytes lie in the spool. */
 static uint64_t spool_room(const struct engine *e, const struct upload *u)
 {
+    assert(u->active);
     return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment, SPOOL_ALIGN);
 }
 
@@ -55,6 +59,7 @@ static uint32_t free_slot(const struct engine *e, uint32_t fragment)
             taken = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
         }
         if (!taken) return slot;
+        assert(slot < e->sessions.cap);
     }
 }
 
@@ -66,10 +71,12 @@ static void drop_upload(struct engine *e, struct upload *u)
 
 enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragment, uint16_t code, struct err *err)
 {
+    assert(m && m->work.open);
     struct record_drop drop = {.id = m->id, .fragment = fragment, .round = m->work.round, .code = code};
     uint8_t body[RECORD_SMALL_MAX];
     struct writer w = writer_of(body, sizeof body);
     record_drop_encode(&drop, &w);
+    assert(!w.bad);
     return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
 }
 
@@ -133,6 +140,7 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
                                           .norm = o->norm}};
     uint8_t head[RECORD_DELTA_HEAD];
     struct writer w = writer_of(head, sizeof head);
+    assert(u->have == o->bytes);
     struct store_part payload = {e->ledger.outer.payload, o->bytes};
     record_delta_encode(&delta, &w);
     return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
@@ -157,6 +165,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
         return STATUS_OK;
     }
     uint8_t *delta = e->ledger.outer.payload;
+    assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
     TRY(e->store->ops->spool_read(e->store, spool_room(e, u), delta, offer.bytes, err));
     if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
     struct codec_view view; /* opening it checks everything that decoding will read */
@@ -238,6 +247,7 @@ static void note_own(struct engine *e, const struct round_close *close)
         }
         at = end;
     }
+    assert(at + sizeof(uint32_t) == l->down_bytes); /* behind the last delta: the checksum */
 }
 
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
@@ -278,6 +288,7 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
     const struct fragment *frag = &e->ledger.layout.fragments[item->fragment];
     const struct snapshot_info *info = snapshot_of(e, item->fragment, item->version);
     uint64_t at = item->at;
+    assert(info && at + size <= item->total);
     if (at < SNAPSHOT_HEAD_BYTES) {
         uint8_t head[SNAPSHOT_HEAD_BYTES];
         struct snapshot_head h = {item->fragment, item->version, info->hashes[item->fragment], frag->count};
@@ -288,11 +299,13 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
         at += n;
         size -= n;
     }
+    assert(!size || at >= SNAPSHOT_HEAD_BYTES);
     at -= SNAPSHOT_HEAD_BYTES;
     while (size) {
         float buffer[1024];
         uint64_t first = at / sizeof(float), skip = at % sizeof(float), left = frag->count - first;
         uint64_t count = left < 1024 ? left : 1024, bytes = count * sizeof(float) - skip;
+        assert(left > 0);
         if (bytes > size) bytes = size;
         TRY(e->store->ops->snapshot_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first, buffer,
                                                count, err));
@@ -306,8 +319,10 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
 
 static enum status read_object(struct engine *e, const struct download_item *item, uint64_t size, struct err *err)
 {
+    assert(size > 0 && size <= DOWNLOAD_CHUNK);
     if (item->kind == OBJECT_SNAPSHOT) return read_snapshot(e, item, size, e->chunk, err);
     const struct update_entry *entry = update_log_find(&e->ledger.log, item->fragment, item->version);
+    assert(entry && item->at + size <= entry->size);
     return e->store->ops->segment_read(e->store, entry->at.segment, entry->at.offset + item->at, e->chunk, size, err);
 }
 

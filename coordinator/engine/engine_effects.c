@@ -25,6 +25,7 @@ struct record_clock engine_clock(const struct engine *e)
     struct record_clock clock = {e->elapsed_base_us, e->bytes_up_base, e->bytes_down_base};
     uint64_t up = 0, down = 0;
     if (e->io.bytes) e->io.bytes(e->io.ctx, &up, &down);
+    assert(e->now_us >= e->start_us);
     clock.elapsed_us += e->now_us - e->start_us;
     clock.bytes_up += up;
     clock.bytes_down += down;
@@ -33,6 +34,7 @@ struct record_clock engine_clock(const struct engine *e)
 
 enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, const struct msg *m)
 {
+    assert(msg_lane(m->type) == lane);
     return peer == SESSION_NO_PEER ? STATUS_CLOSED : e->io.send(e->io.ctx, peer, lane, m);
 }
 
@@ -93,6 +95,7 @@ void engine_progress(struct engine *e)
 {
     e->progress_us = e->now_us;
     e->notice_us = e->now_us + notice_after(e);
+    assert(e->notice_us > e->progress_us);
 }
 
 bool engine_syncs_updates(const struct engine *e)

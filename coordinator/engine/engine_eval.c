@@ -5,6 +5,7 @@
  * past the version gives it back. Barrier: all workers share one evaluation between two rounds. Async: the worker whose
  * delta was merged last takes all of it while the others go on. At the end everybody shares the whole validation
  * set. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +72,7 @@ static void start(struct engine *e, bool final)
     if (n > windows) n = (uint32_t)windows;
     if (n > run->cap) n = run->cap;
     if (!n) n = 1; /* whoever comes takes it */
+    assert(!run->open && n <= run->cap && n <= windows);
     run->open = true;
     run->final = final;
     take_newest(e);
@@ -96,6 +98,7 @@ static void give(struct engine *e, struct eval_share *share, struct session *s)
 {
     /* async: always of the newest version; a share begun by nobody may follow it */
     if (!barrier(e) && !e->eval.final) take_newest(e);
+    assert(e->eval.open && !share->done && !share->holder);
     share->id = ++e->eval_ids;
     share->holder = s->id;
     send_eval(e, s, share);
@@ -152,6 +155,7 @@ static enum status finish(struct engine *e, struct err *err)
     struct writer w = writer_of(body, sizeof body);
     char text[WIRE_TEXT_MAX];
     for (uint32_t i = 0; i < run->n; i++) { /* in order of windows */
+        assert(run->shares[i].done && run->shares[i].tokens > 0);
         record.loss_sum += run->shares[i].loss_sum;
         record.tokens += run->shares[i].tokens;
     }
@@ -161,6 +165,7 @@ static enum status finish(struct engine *e, struct err *err)
                  (unsigned long long)run->round, config_divergence_advice(&e->config));
         engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
     }
+    assert(run->open);
     run->open = false;
     record_eval_encode(&record, &w);
     TRY(ledger_write(&e->ledger, RECORD_EVAL, body, w.pos, NULL, err));

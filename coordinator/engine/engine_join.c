@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +145,7 @@ enum status engine_write_member(struct engine *e, enum record_member_what what, 
     memcpy(m.uuid, uuid, WIRE_UUID);
     snprintf(m.name, sizeof m.name, "%s", name);
     record_member_encode(&m, &w);
+    assert(!w.bad);
     return engine_write(e, RECORD_MEMBER, body, w.pos, NULL, err);
 }
 
@@ -156,6 +158,7 @@ static enum status seat(struct engine *e, struct session *s, struct err *err)
     if (!m || !m->active || strcmp(m->name, s->name) != 0)
         TRY(engine_write_member(e, RECORD_MEMBER_JOIN, m ? m->id : round->members.n, s->uuid, s->name, err));
     m = member_by_uuid(&round->members, s->uuid);
+    assert(m && m->active);
     m->heard_us = e->now_us;
     m->ready = false;
     m->left = false;
@@ -176,6 +179,7 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         if (e->sessions.sessions[i].id && e->sessions.sessions[i].member == SESSION_NO_MEMBER)
             list[n++] = &e->sessions.sessions[i];
+    assert(n <= e->sessions.cap);
     qsort(list, n, sizeof(struct session *), by_name);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
@@ -193,6 +197,7 @@ static void send_welcome(struct engine *e, const struct session *s, bool resume)
 {
     const struct ledger *l = &e->ledger;
     const struct snapshot_info *newest = engine_newest(e);
+    assert(newest && newest->n_fragments == l->layout.n_fragments);
     struct msg m = {.type = MSG_WELCOME,
                     .welcome = {.session = s->id,
                                 .worker_id = s->member,

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -54,6 +55,7 @@ static bool trained(const struct engine *e, const struct session *s, const struc
 /* Steps and rounds count from 1 where people see them. */
 static void emit_step(struct engine *e, const struct session *s, const struct msg_metrics *m, uint32_t i)
 {
+    assert(i < m->n_steps);
     const struct metrics_step *step = &m->steps[i];
     bool last = i + 1 == m->n_steps;
     struct engine_event event = {.kind = ENGINE_EVENT_STEP,

@@ -1,4 +1,5 @@
 /* The first JOIN defines the model: its layout, its data and theta_0 become the run's. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -140,6 +141,7 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
     if (body) {
         struct writer w = writer_of(body, size);
         record_model_encode(&model, &w);
+        assert(!w.bad && w.pos == size);
         status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
     }
     mem_free(body);
@@ -196,6 +198,7 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
 {
     struct layout layout;
     struct reader r = reader_of(m->layout, m->layout_size);
+    assert(!e->ledger.modelled && !e->n_kept);
     layout_init(&layout);
     enum status status = layout_decode(&layout, &r);
     if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,6 +69,7 @@ enum status engine_evict(struct engine *e, struct err *err)
 {
     uint64_t limit = engine_evict_after_us(e);
     char text[160];
+    assert(limit > 0);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
         if (s->id && e->now_us - s->heard_us >= limit) session_remove(&e->sessions, s);
@@ -78,6 +80,7 @@ enum status engine_evict(struct engine *e, struct err *err)
         snprintf(text, sizeof text, "not heard of for %.1f s (limit %.1f s, %s): its work is given to others",
                  (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6, engine_evict_rule(e));
         TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
+        assert(!m->active);
         engine_progress(e);
         engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
         struct session *s = session_by_member(&e->sessions, m->id);

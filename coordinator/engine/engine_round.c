@@ -7,6 +7,7 @@
  *
  * async: nothing stops for an evaluation, and when its loss is in there are newer versions. It is told of by itself,
  * and rounds as soon as they are over; but the last one, after which there is only the evaluation of its version. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ static void opened(struct engine *e, uint64_t round)
 static void delivered(struct engine *e, const uint8_t *body, size_t size)
 {
     struct record_delta delta;
+    assert(body);
     if (record_delta_decode(&delta, body, size) != STATUS_OK) return;
     memcpy(e->slowest, member_by_id(&e->ledger.round.members, delta.id)->name, sizeof e->slowest);
 }
@@ -50,6 +52,7 @@ static void note(struct engine *e, uint64_t round)
     if (sum->tokens) event->loss = sum->loss_sum / (double)sum->tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
+    assert(!e->info.pending);
     event->round_s = (double)(e->ledger.clock.elapsed_us - e->round_begun_us) * 1e-6;
     if (sum->merged) event->compute_s = (double)sum->compute_us * 1e-6 / sum->merged;
     if (event->round_s > 0 && sum->merged)
@@ -63,6 +66,7 @@ static void note(struct engine *e, uint64_t round)
 static void closed(struct engine *e)
 {
     uint64_t done = round_done(&e->ledger.round);
+    assert(e->seen_rounds <= done); /* rounds only grow */
     while (e->seen_rounds < done) {
         engine_flush_round(e, NAN);
         note(e, ++e->seen_rounds);

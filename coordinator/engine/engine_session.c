@@ -1,4 +1,6 @@
 /* The state of one session: heard, silent, ready for work; and how long a member may be silent before its eviction. */
+#include <assert.h>
+
 #include "common/base/log.h"
 #include "coordinator/engine/engine_impl.h"
 
@@ -12,6 +14,7 @@ bool engine_eval_holds(const struct engine *e, const struct session *s)
 void engine_hear(struct engine *e, struct session *s)
 {
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    assert(s->id && s->heard_us <= e->now_us);
     s->heard_us = e->now_us;
     if (m) m->heard_us = e->now_us;
     if (!s->silent) return;
@@ -21,12 +24,14 @@ void engine_hear(struct engine *e, struct session *s)
 
 bool engine_is_silent(const struct engine *e, const struct session *s)
 {
+    assert(s->heard_us <= e->now_us);
     return e->now_us - s->heard_us >= ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u;
 }
 
 void engine_refresh_ready(struct engine *e, struct session *s)
 {
     bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
+    assert(s->id && s->ready_us <= e->now_us);
     s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m) return;

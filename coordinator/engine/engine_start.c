@@ -1,5 +1,6 @@
 #include "coordinator/engine/engine_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ static enum status begin_run(struct engine *e, struct err *err)
     if (!body) return err_set(err, STATUS_NOMEM, "no memory for the journal");
     struct writer w = writer_of(body, size);
     record_run_encode(&run, &w);
+    assert(!w.bad && w.pos == size);
     enum status status = ledger_write(&e->ledger, RECORD_RUN, body, size, NULL, err);
     mem_free(body);
     return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
@@ -161,6 +163,7 @@ static enum status recover(struct engine *e, struct err *err)
     if (!e->ledger.begun) return begin_run(e, err);
     TRY(change_settings(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
+    assert(e->ledger.journal.open && e->ledger.config_hash == e->config_hash);
     e->restarted = true;
     return journal_sync(&e->ledger.journal, err);
 }

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,10 +61,13 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
 {
     struct ledger *l = &e->ledger;
     struct record_clock clock = engine_clock(e);
+    assert(close->n > 0);
+    uint64_t version = l->round.versions[close->fragment];
     uint32_t last = close->ids[close->n - 1];
     const struct session *s = session_by_member(&e->sessions, last);
     if (close->late) say_late(e, close);
     TRY(ledger_close(l, close, &clock, err));
+    assert(l->round.versions[close->fragment] == version + 1);
     if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, NULL, 0);
@@ -83,6 +87,7 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
         uint64_t done = round_done(r);
         TRY(close_one(e, &close, err));
         *any_p = true;
+        assert(round_done(r) >= done);
         if (round_done(r) == done) continue;
         round_note_close(r, e->now_us);
         TRY(engine_checkpoint_due(e, err));
@@ -95,6 +100,7 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
 {
     const struct assignment *work = &m->work;
+    assert(work->open && work->n_ranges > 0 && work->n_ranges <= WIRE_RANGES_MAX);
     struct msg msg = {.type = MSG_ASSIGN,
                       .assign = {.round = work->round,
                                  .worker_id = m->id,
@@ -117,6 +123,7 @@ static enum status write_open(struct engine *e, const struct round_open *open, s
     if (!body) return err_set(err, STATUS_NOMEM, "no memory to open a round");
     struct writer w = writer_of(body, size);
     record_open_encode(open, n, &clock, &w);
+    assert(!w.bad && w.pos == size);
     enum status status = engine_write(e, RECORD_OPEN, body, size, NULL, err);
     mem_free(body);
     /* Ranges must not be handed out twice: a worker sees its assignment when it is safe. */
@@ -147,6 +154,7 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
     uint32_t ids[WIRE_NAMED_MAX], n = open.n < WIRE_NAMED_MAX ? open.n : WIRE_NAMED_MAX;
     for (uint32_t i = 0; i < n; i++) ids[i] = open.grants[i].id;
     TRY(write_open(e, &open, err));
+    assert(round_busy(&l->round));
     round_note_open(&l->round, e->now_us);
     for (uint32_t i = 0; i < n; i++) {
         struct session *s = session_by_member(&e->sessions, ids[i]);
@@ -184,6 +192,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     record_clock_encode(&clock, &w);
     TRY(ledger_write(l, RECORD_DONE, body, w.pos, NULL, err));
     TRY(journal_sync(&l->journal, err));
+    assert(l->done && engine_newest(e)->round == round_done(&l->round));
     e->done_us = e->now_us;
     struct engine_event event = {.kind = ENGINE_EVENT_DONE,
                                  .done = {.round = round_done(&l->round), .tokens = l->round.tokens, .val_loss = NAN}};

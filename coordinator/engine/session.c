@@ -1,11 +1,13 @@
 #include "coordinator/engine/session.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments)
 {
+    assert(cap > 0 && n_fragments > 0);
     *t = (struct session_table){.cap = cap, .n_fragments = n_fragments};
     t->sessions = mem_alloc(cap, sizeof *t->sessions);
     return t->sessions ? STATUS_OK : STATUS_NOMEM;
@@ -27,9 +29,11 @@ bool session_table_full(const struct session_table *t)
 
 struct session *session_add(struct session_table *t, uint64_t id)
 {
+    assert(id);
     for (uint32_t i = 0; i < t->cap; i++) {
         struct session *s = &t->sessions[i];
         if (s->id) continue;
+        assert(!s->uploads && !s->own);
         struct upload *uploads = mem_alloc(t->n_fragments, sizeof *uploads);
         struct session_own *own = mem_alloc(t->n_fragments, sizeof *own);
         if (!uploads || !own) {
@@ -50,6 +54,7 @@ struct session *session_add(struct session_table *t, uint64_t id)
 
 void session_remove(struct session_table *t, struct session *s)
 {
+    assert(s >= t->sessions && s < t->sessions + t->cap);
     for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f]);
     mem_free(s->uploads);
     mem_free(s->own);

@@ -1,11 +1,13 @@
 #include "coordinator/engine/upload.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/hash.h"
 
 static uint64_t window_end(const struct upload *u)
 {
+    assert(u->have <= u->offer.bytes);
     uint64_t left = u->offer.bytes - u->have;
     return u->have + (left < UPLOAD_WINDOW ? left : UPLOAD_WINDOW);
 }
@@ -17,6 +19,7 @@ void upload_start(struct upload *u, const struct msg_offer *offer, uint32_t slot
     if (!same) *u = (struct upload){.active = true, .slot = slot};
     u->offer = *offer;
     u->upto = window_end(u);
+    assert(u->active && u->have <= u->upto && u->upto <= offer->bytes);
 }
 
 enum status upload_chunk(struct upload *u, const struct msg_chunk *chunk)
@@ -26,6 +29,7 @@ enum status upload_chunk(struct upload *u, const struct msg_chunk *chunk)
         crc32c(0, chunk->data, chunk->size) != chunk->crc)
         return STATUS_CORRUPT;
     u->have += chunk->size;
+    assert(u->have <= u->offer.bytes);
     return STATUS_OK;
 }
 
@@ -33,6 +37,7 @@ bool upload_extend(struct upload *u)
 {
     uint64_t end = window_end(u);
     if (end <= u->upto) return false;
+    assert(u->active && end <= u->offer.bytes);
     if (u->upto - u->have > UPLOAD_WINDOW / 2 && end < u->offer.bytes) return false;
     u->upto = end;
     return true;

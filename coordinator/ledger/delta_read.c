@@ -1,5 +1,7 @@
 #include "coordinator/ledger/delta_read.h"
 
+#include <assert.h>
+
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 
@@ -26,6 +28,7 @@ static enum status read_one(struct ledger *l, const struct round_close *close, u
                             struct merge_delta *delta, struct err *err)
 {
     const struct part *part = round_close_part(&l->round, close, i);
+    assert(part->state == PART_HELD || part->state == PART_MERGED);
     struct store *store = l->journal.store;
     TRY(store->ops->segment_read(store, part->at.segment, part->at.offset, dst, part->bytes, err));
     enum status status = crc32c(0, dst, part->bytes) == part->crc ? STATUS_OK : STATUS_CORRUPT;
@@ -55,6 +58,7 @@ static enum status read_group(struct ledger *l, const struct round_close *close,
         o->deltas[i].room = room ? o->payload + rooms + i * room : NULL;
         TRY(read_one(l, close, g->first + i, o->payload + at, &o->deltas[i], err));
         at += o->deltas[i].size;
+        assert(at <= o->payload_cap);
     }
     return STATUS_OK;
 }
@@ -67,6 +71,7 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
     struct codec *up = o->fragments[close->fragment].up;
     struct group g = {0};
     struct merge merge;
+    assert(close->n > 0 && close->n <= WIRE_NAMED_MAX);
     bool all = together || merge_wants_all(&o->merger, up);
     for (uint32_t i = 0; i < close->n; i++) o->tokens[i] = round_close_part(&l->round, close, i)->tokens;
     if (merge_start(&merge, &o->merger, &l->layout, close->fragment, up, o->theta + frag->offset, o->acc, o->tokens,
@@ -84,5 +89,6 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
         TRY(read_group(l, close, at, all, &g, err));
         merge_add(&merge, o->deltas, g.count);
     }
+    assert(g.first + g.count == close->n);
     return STATUS_OK;
 }

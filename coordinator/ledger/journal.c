@@ -1,5 +1,6 @@
 #include "coordinator/ledger/journal.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
@@ -119,6 +120,7 @@ enum status journal_scan(const struct journal_source *source, uint64_t *good_p, 
             if (scan.header.type != JOURNAL_MARK)
                 TRY_GOTO(visit(ctx, scan.header.type, ref, scan.body, scan.header.size, err), done);
             at += JOURNAL_RECORD_HEADER + scan.header.size;
+            assert(at <= source->size);
         }
         if (status != STATUS_OK && status != STATUS_END) goto done;
     }
@@ -151,6 +153,7 @@ static enum status store_read(void *ctx, uint64_t offset, void *dst, size_t size
 static enum status begin_header(struct journal *j, struct err *err)
 {
     uint8_t head[JOURNAL_SEGMENT_HEADER];
+    assert(j->open && !j->size && !j->durable);
     segment_header(head, j->segment, JOURNAL_FORMAT);
     struct store_part part = {head, sizeof head};
     TRY(j->store->ops->append(j->store, &part, 1, err));
@@ -167,6 +170,7 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
     uint64_t good;
     TRY(j->store->ops->segment_size(j->store, segment, &source.size, err));
     TRY(journal_scan(&source, &good, visit, ctx, err));
+    assert(good <= source.size);
     if (!last) return STATUS_OK;
     if (good < source.size)
         log_warn("journal/%08llu.log: the %llu bytes behind byte %llu were not written completely before the crash; "
@@ -202,6 +206,7 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
 enum status journal_begin(struct journal *journal, struct store *store, uint64_t segment, struct err *err)
 {
     /* No mark behind this sync: an older segment must be durable to its last byte. */
+    assert(!journal->open || (journal->store == store && journal->durable <= journal->size));
     if (journal->open) TRY(store->ops->sync(store, err));
     TRY(store->ops->segment_begin(store, segment, err));
     *journal = (struct journal){.store = store, .segment = segment, .open = true};
@@ -231,6 +236,7 @@ enum status journal_append(struct journal *journal, uint16_t type, const struct 
     put_u32(&w, crc32c(0, head, sizeof head - 4));
     all[0] = (struct store_part){head, sizeof head};
     TRY(journal->store->ops->append(journal->store, all, n + 1, err));
+    assert(journal->durable <= journal->size && w.pos == sizeof head);
     if (at) *at = (struct journal_ref){journal->segment, journal->size + sizeof head};
     journal->size += sizeof head + size;
     journal->dirty = true;
@@ -243,6 +249,7 @@ enum status journal_sync(struct journal *journal, struct err *err)
     TRY(journal->store->ops->sync(journal->store, err));
     journal->durable = journal->size;
     TRY(journal_append(journal, JOURNAL_MARK, NULL, 0, NULL, err));
+    assert(journal->size == journal->durable + JOURNAL_RECORD_HEADER);
     journal->dirty = false; /* the mark itself needs no sync */
     return STATUS_OK;
 }

@@ -1,5 +1,6 @@
 #include "coordinator/ledger/ledger.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -67,6 +68,7 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
         layout_finish(&l->layout);
         return status;
     }
+    assert(l->layout.n_fragments > 0 && l->layout.n_fragments <= LAYOUT_FRAGMENTS_MAX);
     round_init(&l->round, l->config, l->layout.n_fragments);
     l->modelled = true; /* from here on ledger_finish cleans up */
     return outer_state_init(&l->outer, l->config, &l->layout, err);
@@ -81,6 +83,7 @@ enum status ledger_room(struct ledger *l)
     mem_free(l->grants);
     l->grants = grown;
     l->cap_grants = 2 * need;
+    assert(l->cap_grants > l->round.members.n);
     return STATUS_OK;
 }
 
@@ -197,6 +200,7 @@ enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t 
 {
     struct store_part parts[2] = {{body, size}};
     struct journal_ref at;
+    assert(type != RECORD_UPDATE && (payload != NULL) == (type == RECORD_DELTA));
     if (payload) parts[1] = *payload;
     TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &at, err));
     enum status status = fold(l, type, at, body, size, err);
@@ -211,10 +215,12 @@ static enum status fold_update(struct ledger *l, const struct update *u, struct 
     struct round_named named[WIRE_NAMED_MAX];
     for (uint32_t i = 0; i < u->n_named; i++) named[i] = (struct round_named){u->named[i].worker_id, u->named[i].round};
     struct update_entry entry = {u->theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size};
+    assert(size > sizeof(uint32_t) + u->payload_size);
     memcpy(l->down, u->codec, sizeof l->down);
     l->down_bytes = size;
     l->down_relay = strcmp(u->codec, "relay") == 0 ? size - sizeof(uint32_t) - u->payload_size : 0;
     TRY(round_fold_update(&l->round, u->fragment, u->version, named, u->n_named));
+    assert(l->round.versions[u->fragment] == u->version);
     return update_log_add(&l->log, u->fragment, u->version, &entry);
 }
 
@@ -226,12 +232,14 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
     struct journal_ref at;
     uint8_t head[RECORD_CLOCK_BYTES];
     TRY(update_compute(l, close, &u, err));
+    assert(u.version == l->round.versions[close->fragment] + 1 && u.n_named == close->n);
     if (update_encode(&u, l->outer.payload, l->outer.payload_cap, &size) != STATUS_OK)
         return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", close->fragment);
     struct writer w = writer_of(head, sizeof head);
     record_clock_encode(clock, &w);
     struct store_part parts[2] = {{head, sizeof head}, {l->outer.payload, size}};
     TRY(journal_append(&l->journal, RECORD_UPDATE, parts, 2, &at, err));
+    assert(clock->elapsed_us >= l->clock.elapsed_us);
     l->clock = *clock;
     enum status status = fold_update(l, &u, at, size);
     return status == STATUS_OK ? status : err_set(err, status, "internal: an update does not fit the state");
@@ -264,6 +272,7 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
         for (uint32_t i = 0; i < u.n_named && status == STATUS_OK; i++) {
             const struct member *m = member_by_id(&l->round.members, named[i].worker_id);
             if (!m || !m->work.open || m->work.parts[u.fragment].state != PART_HELD) status = STATUS_STATE;
+            assert(close.n < WIRE_NAMED_MAX);
             close.ids[close.n++] = named[i].worker_id;
         }
     }

@@ -1,7 +1,14 @@
 #include "coordinator/ledger/record.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
+
+/* An encoder wrote what its size function says, or ran out of room. */
+static void check_size(const struct writer *w, size_t start, size_t size)
+{
+    assert(w->bad || w->pos - start == size);
+}
 
 static enum status finish(const struct reader *r)
 {
@@ -10,9 +17,11 @@ static enum status finish(const struct reader *r)
 
 void record_clock_encode(const struct record_clock *c, struct writer *w)
 {
+    const size_t start = w->pos;
     put_u64(w, c->elapsed_us);
     put_u64(w, c->bytes_up);
     put_u64(w, c->bytes_down);
+    check_size(w, start, RECORD_CLOCK_BYTES);
 }
 
 void record_clock_decode(struct record_clock *c, struct reader *r)
@@ -41,10 +50,12 @@ size_t record_run_size(const struct record_run *m)
 
 void record_run_encode(const struct record_run *m, struct writer *w)
 {
+    const size_t start = w->pos;
     put_bytes(w, m->run_id, WIRE_UUID);
     put_u64(w, m->config_hash);
     put_u32(w, (uint32_t)m->config_size);
     put_bytes(w, m->config_text, m->config_size);
+    check_size(w, start, record_run_size(m));
 }
 
 enum status record_run_decode(struct record_run *m, const uint8_t *body, size_t size)
@@ -65,6 +76,7 @@ size_t record_model_size(const struct record_model *m)
 
 void record_model_encode(const struct record_model *m, struct writer *w)
 {
+    const size_t start = w->pos;
     put_u64(w, m->train_hash);
     put_u64(w, m->val_hash);
     put_u64(w, m->train_samples);
@@ -76,6 +88,7 @@ void record_model_encode(const struct record_model *m, struct writer *w)
     put_bytes(w, m->model_config, m->model_config_size);
     put_u32(w, m->n_hashes);
     for (uint32_t f = 0; f < m->n_hashes; f++) put_u64(w, m->hashes[f]);
+    check_size(w, start, record_model_size(m));
 }
 
 enum status record_model_decode(struct record_model *m, const uint8_t *body, size_t size)
@@ -97,6 +110,7 @@ enum status record_model_decode(struct record_model *m, const uint8_t *body, siz
 
 void record_member_encode(const struct record_member *m, struct writer *w)
 {
+    assert(m->what <= RECORD_MEMBER_EVICT);
     put_u8(w, m->what);
     put_u32(w, m->id);
     put_bytes(w, m->uuid, WIRE_UUID);
@@ -125,6 +139,7 @@ size_t record_open_size(const struct round_open *open, uint32_t n_fragments)
 void record_open_encode(const struct round_open *open, uint32_t n_fragments, const struct record_clock *clock,
                         struct writer *w)
 {
+    const size_t start = w->pos;
     record_clock_encode(clock, w);
     for (uint32_t f = 0; f < n_fragments; f++) put_u64(w, open->versions[f]);
     put_u32(w, open->n);
@@ -137,6 +152,7 @@ void record_open_encode(const struct round_open *open, uint32_t n_fragments, con
         put_f64(w, g->step_rate);
         put_ranges(w, g->ranges, g->n_ranges);
     }
+    check_size(w, start, record_open_size(open, n_fragments));
 }
 
 static void get_grant(struct round_grant *g, struct reader *r)
@@ -168,6 +184,7 @@ enum status record_open_decode(struct round_open *open, uint32_t cap, uint32_t n
 
 void record_delta_encode(const struct record_delta *m, struct writer *w)
 {
+    const size_t start = w->pos;
     const struct part *p = &m->part;
     put_u32(w, m->id);
     put_u32(w, m->fragment);
@@ -180,6 +197,7 @@ void record_delta_encode(const struct record_delta *m, struct writer *w)
     put_u32(w, p->steps);
     put_u32(w, p->crc);
     put_f32(w, p->norm);
+    check_size(w, start, RECORD_DELTA_HEAD);
 }
 
 enum status record_delta_decode(struct record_delta *m, const uint8_t *body, size_t size)
@@ -223,6 +241,7 @@ enum status record_drop_decode(struct record_drop *m, const uint8_t *body, size_
 
 void record_eval_encode(const struct record_eval *m, struct writer *w)
 {
+    assert(!isnan(m->loss_sum));
     record_clock_encode(&m->clock, w);
     put_u64(w, m->round);
     put_u8(w, m->final);

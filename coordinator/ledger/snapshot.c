@@ -1,5 +1,6 @@
 #include "coordinator/ledger/snapshot.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -26,6 +27,7 @@ static size_t list_arrays(const struct ledger *l, struct array out[ARRAYS_MAX])
     for (uint32_t f = 0; f < l->layout.n_fragments; f++)
         if (l->outer.fragments[f].residual.residual)
             out[n++] = (struct array){l->outer.fragments[f].residual.residual, l->layout.fragments[f].count};
+    assert(n <= ARRAYS_MAX);
     return n;
 }
 
@@ -38,8 +40,24 @@ static size_t member_size(const struct member *m, uint32_t n_fragments)
     return size;
 }
 
+static void work_encode(const struct assignment *work, uint32_t n_fragments, struct writer *w)
+{
+    put_u8(w, work->merged);
+    put_u64(w, work->round);
+    put_u32(w, work->steps);
+    put_f64(w, work->step0);
+    put_f64(w, work->step_rate);
+    put_ranges(w, work->ranges, work->n_ranges);
+    for (uint32_t f = 0; f < n_fragments; f++) {
+        put_u64(w, work->versions[f]);
+        put_u8(w, work->parts[f].state);
+        put_u16(w, work->parts[f].code);
+    }
+}
+
 static void member_encode(const struct member *m, uint32_t n_fragments, struct writer *w)
 {
+    const size_t start = w->pos;
     const struct assignment *work = &m->work;
     put_bytes(w, m->uuid, WIRE_UUID);
     put_str(w, m->name);
@@ -54,18 +72,8 @@ static void member_encode(const struct member *m, uint32_t n_fragments, struct w
         put_u64(w, m->merged_in[f]);
     }
     put_u8(w, work->open);
-    if (!work->open) return;
-    put_u8(w, work->merged);
-    put_u64(w, work->round);
-    put_u32(w, work->steps);
-    put_f64(w, work->step0);
-    put_f64(w, work->step_rate);
-    put_ranges(w, work->ranges, work->n_ranges);
-    for (uint32_t f = 0; f < n_fragments; f++) {
-        put_u64(w, work->versions[f]);
-        put_u8(w, work->parts[f].state);
-        put_u16(w, work->parts[f].code);
-    }
+    if (work->open) work_encode(work, n_fragments, w);
+    assert(w->bad || w->pos - start == member_size(m, n_fragments));
 }
 
 static void work_decode(struct assignment *work, uint32_t n_fragments, struct reader *r)
@@ -194,7 +202,7 @@ static enum status round_decode(struct ledger *l, const struct snapshot_info *in
     TRY(lease_decode(&round->leases, r));
     uint32_t n = get_u32(r);
     for (uint32_t i = 0; i < n && !r->bad; i++) TRY(member_decode(round, info->n_fragments, r));
-    return r->bad ? STATUS_CORRUPT : STATUS_OK;
+    return r->bad ? STATUS_CORRUPT : round_check(round);
 }
 
 static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment, struct writer *w)
@@ -266,12 +274,13 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
     if (!blob) return err_set(err, STATUS_NOMEM, "no memory for a checkpoint");
     struct writer w = writer_of(blob + PREFIX, size);
     head_encode(l, round, segment, &w);
-    enum status status = w.bad || w.pos != size ? err_set(err, STATUS_STATE, "internal: checkpoint head") : STATUS_OK;
+    assert(!w.bad && w.pos == size);
     struct writer prefix = writer_of(blob, PREFIX);
     put_bytes(&prefix, magic, sizeof magic);
     put_u64(&prefix, size);
     put_u32(&prefix, crc32c(0, blob + PREFIX, size));
     put_u32(&prefix, 0);
+    assert(!prefix.bad && prefix.pos == PREFIX);
     parts[0] = (struct store_part){blob, PREFIX + size};
     for (size_t i = 0; i < n; i++) parts[1 + i] = (struct store_part){arrays[i].data, arrays[i].count * sizeof(float)};
     struct store_snapshot snapshot = {.round = round,
@@ -280,7 +289,7 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
                                       .config_json = l->model_config,
                                       .state = parts,
                                       .n_state = 1 + n};
-    if (status == STATUS_OK) status = store->ops->snapshot_write(store, &snapshot, err);
+    enum status status = store->ops->snapshot_write(store, &snapshot, err);
     mem_free(blob);
     return status;
 }
@@ -351,6 +360,7 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
     size_t n = list_arrays(l, arrays);
     for (size_t i = 0; i < n; i++) {
         size_t bytes = arrays[i].count * sizeof(float);
+        assert(at <= total);
         if (bytes > total - at) return bad(err, round, "is too short");
         TRY(store->ops->snapshot_state_read(store, round, at, arrays[i].data, bytes, err));
         if (hash_floats(l->outer.pool, arrays[i].data, arrays[i].count) != hashes[i])

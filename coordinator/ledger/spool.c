@@ -1,5 +1,6 @@
 #include "coordinator/ledger/spool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,13 +21,16 @@ static enum status spool_make(struct spool *spool, const char *folder, struct er
 enum status spool_write(struct spool *spool, const char *folder, uint64_t offset, const void *data, size_t size,
                         struct err *err)
 {
+    assert(offset <= INT64_MAX - size);
     if (spool->fd < 0) TRY(spool_make(spool, folder, err));
+    assert(spool->fd >= 0);
     for (size_t done = 0; done < size;) {
         ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
             return err_set(err, STATUS_IO, "cannot keep a delta that is arriving in %.300s: %s", folder,
                            strerror(errno));
+        assert(n > 0 && (size_t)n <= size - done);
         done += (size_t)n;
     }
     return STATUS_OK;
@@ -39,6 +43,7 @@ enum status spool_read(struct spool *spool, uint64_t offset, void *dst, size_t s
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return err_set(err, STATUS_IO, "cannot read a delta that arrived: %s", strerror(errno));
         if (n == 0) return err_set(err, STATUS_CORRUPT, "a delta that arrived is shorter than it was");
+        assert((size_t)n <= size - done);
         done += (size_t)n;
     }
     return STATUS_OK;

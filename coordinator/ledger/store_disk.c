@@ -1,5 +1,6 @@
 #include "coordinator/ledger/store_disk.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -72,6 +73,7 @@ static enum status write_all(int fd, struct iovec *iov, int n)
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return STATUS_IO;
         for (; n > 0 && (size_t)done >= iov->iov_len; iov++, n--) done -= (ssize_t)iov->iov_len;
+        assert(done >= 0 && (n > 0 || done == 0)); /* no more was written than asked for */
         if (n > 0) {
             iov->iov_base = (char *)iov->iov_base + done;
             iov->iov_len -= (size_t)done;
@@ -106,6 +108,7 @@ static enum status append(struct store *s, const struct store_part *parts, size_
 
 static enum status sync_segment(struct store *s, struct err *err)
 {
+    assert(store_disk_of(s)->fd >= 0); /* journal_sync syncs what it appended */
     return fdatasync(store_disk_of(s)->fd) ? store_disk_fail(err, "sync", "the journal") : STATUS_OK;
 }
 
@@ -117,6 +120,7 @@ enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t siz
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return store_disk_fail(err, "read", path);
         if (n == 0) return err_set(err, STATUS_CORRUPT, "%.300s is shorter than it should be", path);
+        assert((size_t)n <= want);
         got += (size_t)n;
     }
     return STATUS_OK;

@@ -1,5 +1,6 @@
 #include "coordinator/ledger/update_compute.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,7 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
         TRY(delta_read_merge(l, &close, 0, false, err));
         sum += sum_squares(o->pool, o->acc, l->layout.fragments[f].count);
     }
+    assert(!(sum < 0));
     o->norm = sqrt(sum);
     o->norm_round = l->round.round + 1;
     return STATUS_OK;
@@ -53,6 +55,7 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
     l->down_ways[0] = ways.relay_bytes;
     l->down_ways[1] = ways.union_bytes;
     if (*relay_p) {
+        assert(head + bytes <= o->payload_cap);
         relay_head_write(o->deltas, close->n, o->payload + head);
         u->payload_size = bytes;
         *head_p = head;
@@ -100,6 +103,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
                        "new run from a checkpoint (model.init_from)",
                        (unsigned long long)step.round + 1, config_divergence_advice(l->config));
     if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
+    assert(head + u->payload_size <= l->outer.payload_cap);
     u->payload = l->outer.payload + head;
     u->theta_hash = l->outer.fragments[close->fragment].hash;
     return STATUS_OK;

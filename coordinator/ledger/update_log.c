@@ -1,5 +1,6 @@
 #include "coordinator/ledger/update_log.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -20,12 +21,14 @@ static enum status push(struct update_log *log, uint32_t fragment, const struct 
         log->f[fragment].entries = grown;
         log->f[fragment].cap = cap;
     }
+    assert(log->f[fragment].n < log->f[fragment].cap);
     log->f[fragment].entries[log->f[fragment].n++] = *entry;
     return STATUS_OK;
 }
 
 enum status update_log_start(struct update_log *log, uint32_t fragment, uint64_t version, uint64_t hash)
 {
+    assert(fragment < LAYOUT_FRAGMENTS_MAX);
     log->f[fragment].n = 0;
     log->f[fragment].base = version;
     return push(log, fragment, &(struct update_entry){.hash = hash});
@@ -50,9 +53,11 @@ void update_log_trim(struct update_log *log, uint32_t fragment, uint64_t version
     uint64_t base = log->f[fragment].base;
     if (version <= base || version - base >= log->f[fragment].n) return;
     size_t drop = version - base;
+    assert(drop > 0 && drop < log->f[fragment].n); /* one entry stays at least */
     struct update_entry *entries = log->f[fragment].entries;
     memmove(entries, entries + drop, (log->f[fragment].n - drop) * sizeof *entries);
     log->f[fragment].n -= drop;
     log->f[fragment].base = version;
     entries[0].size = 0;
+    assert(update_log_find(log, fragment, version) == entries);
 }

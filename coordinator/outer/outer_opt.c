@@ -1,5 +1,6 @@
 #include "coordinator/outer/outer_opt.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ void outer_sgd(const struct outer_in *in, double lr)
 
 void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu)
 {
+    assert(v || !in->n);
     for (size_t i = 0; i < in->n; i++) {
         double g = gradient(in, i);
         v[i] = (float)(mu * (double)v[i] + g);
@@ -44,6 +46,7 @@ static void delayed_in_one(const struct outer_in *in, float *u, const struct out
 
 void outer_delayed_nesterov(const struct outer_in *in, float *m, float *sum, const struct outer_delayed *p)
 {
+    assert(p->n_buffer >= 1 && (m || !in->n));
     if (!sum) {
         delayed_in_one(in, m, p);
         return;
@@ -62,6 +65,7 @@ void outer_delayed_nesterov(const struct outer_in *in, float *m, float *sum, con
 
 void outer_adamw(const struct outer_in *in, float *m, float *v, const struct outer_adamw *p)
 {
+    assert(p->t >= 1 && m && v); /* t = 0 would divide by zero */
     double fix1 = 1 - pow(p->beta1, (double)p->t), fix2 = 1 - pow(p->beta2, (double)p->t);
     for (size_t i = 0; i < in->n; i++) {
         double g = p->scale * gradient(in, i);
@@ -75,6 +79,7 @@ void outer_adamw(const struct outer_in *in, float *m, float *v, const struct out
 double outer_clip_scale(double norm, double clip)
 {
     if (!(clip > 0)) return 1;
+    assert(!(norm < 0));
     double scale = clip / (norm + 1e-6);
     return scale < 1 ? scale : 1;
 }

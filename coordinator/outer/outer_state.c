@@ -1,5 +1,6 @@
 #include "coordinator/outer/outer_state.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -63,6 +64,7 @@ static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn crea
 static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part_max, struct err *err)
 {
     struct outer_fragment *frag = &s->fragments[f];
+    assert(f < s->layout->n_fragments && !frag->up && !frag->down);
     size_t count = s->layout->fragments[f].count;
     TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
     /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
@@ -127,6 +129,7 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
     if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);
     if (vectors > 1) s->v = mem_alloc(n, sizeof *s->v);
     s->payload_cap = payload_bytes(s);
+    assert(s->payload_cap >= s->delta_cap && s->payload_cap >= OBJECT_HEAD_MAX);
     s->payload = mem_alloc(1, s->payload_cap);
     bool all = s->theta && s->acc && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
     return all ? STATUS_OK
@@ -175,6 +178,7 @@ enum status outer_state_reserve(struct outer_state *s, size_t bytes)
     mem_free(s->payload); /* before, not after: never both */
     s->payload = mem_alloc(1, bytes);
     s->payload_cap = s->payload ? bytes : 0;
+    assert(!s->payload || s->payload_cap >= s->delta_cap);
     return s->payload ? STATUS_OK : STATUS_NOMEM;
 }
 
@@ -226,6 +230,7 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align)
 {
     uint64_t at = 0, whole = 0;
+    assert(align > 0 && fragment < s->layout->n_fragments);
     for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
         uint64_t room = (codec_bound(s->fragments[f].up) + align - 1) / align * align;
         if (f < fragment) at += room;
@@ -248,8 +253,10 @@ bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
     enum { MORE = 64 }; /* the head of a second CHUNK */
     uint64_t members = w->members > w->named ? w->members : w->named;
     const struct outer_fragment *frag = &s->fragments[w->fragment];
+    assert(frag->down && w->named > 0);
     uint64_t relay = w->head + strlen("relay") + w->deltas + relay_head_size(w->named);
     uint64_t encoded = w->head + strlen(codec_spec(frag->down)) + union_bytes(s->layout, w->fragment, s->acc, s->pool);
+    assert(members * relay >= w->deltas);
     w->relay_bytes = members * relay - w->deltas + MORE * w->named;
     w->union_bytes = members * encoded;
     return w->relay_bytes <= w->union_bytes;
@@ -271,6 +278,7 @@ static void find_largest(void *ctx, int thread, int threads)
     pool_share(codec_parts(codec), 1, thread, threads, &first, &end);
     for (size_t i = first; i < end; i++) {
         struct codec_part part = codec_part(codec, i);
+        assert(part.to - part.from <= job->s->merger.part_max);
         codec_view_decode(job->view, i, x);
         for (size_t k = 0; k < part.to - part.from; k++) {
             uint32_t bits = float_bits(x[k]) & 0x7fffffffu;

@@ -1,5 +1,6 @@
 /* The outer step of one fragment. All of it but encoding is elementwise, so ranges of coordinates are shared out to
  * threads: the same bits at any number of them. Each block of a range goes through everything while it is in cache. */
+#include <assert.h>
 #include <math.h>
 
 #include "common/base/hash.h"
@@ -41,9 +42,11 @@ static void plan_async(struct outer_step_job *job)
                                           .weight = weight,
                                           .n_buffer = n ? n : 1};
     job->lr = job->delayed.lr * weight / job->delayed.n_buffer;
+    assert(weight >= 0 && job->delayed.n_buffer >= 1);
     if (c->outer.optimizer != OPTIMIZER_NESTEROV) return;
     job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;
     frag->buffered = job->delayed.flush ? 0 : frag->buffered + 1;
+    assert(frag->buffered < job->delayed.n_buffer);
 }
 
 static void plan(struct outer_step_job *job)
@@ -108,6 +111,7 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     in.acc += from;
     in.n = to - from;
     uint8_t skip[BLOCK];
+    assert(from < to && to - from <= BLOCK && to <= job->frag->count);
     if (!outer_finite(in.acc, in.n)) return false;
     for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_left_out(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
@@ -130,6 +134,7 @@ static void step_range(void *ctx, int thread, int threads)
     uint32_t t = frag->first_tensor;
     pool_share(frag->count, GRAIN, thread, threads, &at, &end);
     while (at < end) {
+        assert(t < job->s->layout->n_tensors);
         const struct tensor *tensor = &job->s->layout->tensors[t];
         size_t stop = tensor->offset - frag->offset + tensor->count;
         if (stop <= at) {
@@ -146,6 +151,7 @@ static void step_range(void *ctx, int thread, int threads)
 enum status outer_state_step(struct outer_state *s, const struct outer_step *step, size_t at, size_t *size_p)
 {
     const struct config *c = s->config;
+    assert(step->fragment < s->layout->n_fragments && step->version >= 1);
     const struct fragment *frag = &s->layout->fragments[step->fragment];
     struct outer_fragment *mine = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
@@ -168,6 +174,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
         mine->hash = hash_floats(s->pool, theta, frag->count);
         return STATUS_OK;
     }
+    assert(mine->down && at < s->payload_cap);
     struct publish publish = {.codec = mine->down,
                               .replace = replace,
                               .residual = mine->residual.residual,

@@ -1,5 +1,6 @@
 #include "coordinator/outer/publish.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -43,6 +44,7 @@ static void move_parts(void *ctx, int thread, int threads)
     for (size_t i = first; i < end; i++) {
         struct codec_part part = codec_part(p->codec, i);
         size_t n = part.to - part.from;
+        assert(part.from <= part.to && n <= p->scratch_part);
         codec_view_decode(&job->view, i, x);
         for (size_t k = 0; p->residual && k < n; k++) p->residual[part.from + k] = p->residual[part.from + k] - x[k];
         apply_update(job->theta + part.from, p->replace, x, n);
@@ -54,7 +56,9 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
                          size_t *size_p, uint64_t *hash_p)
 {
     struct publish_job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
+    assert(!p->replace || !p->residual); /* a lossless codec leaves nothing behind */
     TRY(codec_encode_by(p->codec, p->pool, x, payload, cap, size_p, NULL));
+    assert(*size_p <= cap);
     TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
     pool_run_if(p->pool, job.parts > 1, move_parts, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)

@@ -1,5 +1,6 @@
 #include "coordinator/report/metrics_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio_ext.h>
@@ -224,6 +225,7 @@ static void write_line(struct metrics_file *m, const json_t *o, bool at_once)
 /* Rounds are looked at while the run goes on; steps may wait. */
 void metrics_file_event(struct metrics_file *m, const struct engine_event *event)
 {
+    assert(m->file && kind_names[event->kind]);
     if (m->failed) return;
     json_t *o = object_of(event);
     bool step = event->kind == ENGINE_EVENT_STEP;

@@ -1,5 +1,6 @@
 #include "coordinator/report/report.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -181,6 +182,7 @@ static const char *who_text(const struct report *r, const struct engine_event_ro
 static void round_line(struct report *r, const struct engine_event_round *e)
 {
     char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
+    assert(e->round <= e->rounds);
     r->told = e->round;
     r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;

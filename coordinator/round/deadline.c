@@ -1,5 +1,6 @@
 #include "coordinator/round/deadline.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@ enum { ENOUGH = 3 };
 
 void deadline_add(struct deadline *d, uint64_t duration_us)
 {
+    assert(d->next < DEADLINE_SAMPLES && d->n <= DEADLINE_SAMPLES);
     d->samples_us[d->next] = duration_us;
     d->next = (d->next + 1) % DEADLINE_SAMPLES;
     if (d->n < DEADLINE_SAMPLES) d->n++;
@@ -22,12 +24,14 @@ static int by_value(const void *a, const void *b)
 /* Sorts v. Of an even number the lower middle one: the result is a value that was seen. */
 static uint64_t median(uint64_t *v, uint32_t n)
 {
+    assert(n > 0);
     qsort(v, n, sizeof *v, by_value);
     return v[(n - 1) / 2];
 }
 
 static uint64_t clamp(double us, uint64_t floor_us, uint64_t ceiling_us)
 {
+    assert(floor_us <= ceiling_us);
     if (us >= (double)ceiling_us) return ceiling_us;
     return us > (double)floor_us ? (uint64_t)us : floor_us;
 }

@@ -1,5 +1,6 @@
 #include "coordinator/round/lease.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ static enum status grow(void *items, uint32_t *cap, uint32_t need, size_t size)
     if (need <= *cap) return STATUS_OK;
     uint32_t room = *cap ? *cap : 8;
     while (room < need) room *= 2;
+    assert(room >= need && room > *cap);
     void *grown = mem_resize(*block, *cap * size, room * size);
     if (!grown) return STATUS_NOMEM;
     *block = grown;
@@ -43,6 +45,7 @@ enum status lease_plan_take(struct lease_plan *plan, uint64_t count, struct wire
                             uint32_t *n_p)
 {
     uint32_t n = 0;
+    assert(plan->cursor >= plan->book->cursor && plan->index <= plan->book->n_free);
     while (count && plan->index < plan->book->n_free && n < WIRE_RANGES_MAX - 1) {
         const struct wire_range *free = &plan->book->free[plan->index];
         uint64_t left = free->count - plan->used, take = left < count ? left : count;
@@ -57,6 +60,7 @@ enum status lease_plan_take(struct lease_plan *plan, uint64_t count, struct wire
     if (count > order_end - plan->cursor) return STATUS_LIMIT;
     if (count) ranges[n++] = (struct wire_range){plan->cursor, count};
     plan->cursor += count;
+    assert(n <= WIRE_RANGES_MAX);
     *n_p = n;
     return STATUS_OK;
 }
@@ -80,6 +84,8 @@ static void free_cut(struct lease_book *book, uint32_t i, struct wire_range rang
     struct wire_range left = {f.start, range.start - f.start};
     struct wire_range right = {range.start + range.count, f.start + f.count - (range.start + range.count)};
     uint32_t keep = (left.count > 0) + (right.count > 0);
+    assert(left.count + range.count + right.count == f.count); /* the range lies inside */
+    assert(book->n_free - 1 + keep <= book->cap_free);
     memmove(&book->free[i + keep], &book->free[i + 1], (book->n_free - i - 1) * sizeof f);
     book->n_free = book->n_free - 1 + keep;
     if (left.count) book->free[i++] = left;
@@ -91,6 +97,9 @@ static void free_add(struct lease_book *book, struct wire_range range)
 {
     uint32_t i = 0;
     while (i < book->n_free && book->free[i].start < range.start) i++;
+    assert(book->n_free < book->cap_free);
+    assert(!i || book->free[i - 1].start + book->free[i - 1].count <= range.start);
+    assert(i == book->n_free || range.start + range.count <= book->free[i].start);
     if (i > 0 && book->free[i - 1].start + book->free[i - 1].count == range.start) {
         book->free[--i].count += range.count;
     } else {
@@ -103,6 +112,14 @@ static void free_add(struct lease_book *book, struct wire_range range)
         memmove(&book->free[i + 1], &book->free[i + 2], (book->n_free - i - 2) * sizeof range);
         book->n_free--;
     }
+}
+
+/* committed + outstanding + free = [0, cursor), by their sizes; lease_check compares the places, too. */
+static bool adds_up(const struct lease_book *book)
+{
+    uint64_t sum = book->committed + lease_outstanding(book);
+    for (uint32_t i = 0; i < book->n_free; i++) sum += book->free[i].count;
+    return sum == book->cursor;
 }
 
 enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round, const struct wire_range *ranges,
@@ -133,7 +150,9 @@ enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round,
         long at = ranges[i].start >= book->cursor ? -1 : free_holding(book, ranges[i]);
         if (at >= 0) free_cut(book, (uint32_t)at, ranges[i]);
     }
+    assert(cursor >= book->cursor);
     book->cursor = cursor;
+    assert(adds_up(book));
     return STATUS_OK;
 }
 
@@ -147,6 +166,7 @@ const struct lease *lease_find(const struct lease_book *book, uint32_t worker, u
 static void remove_lease(struct lease_book *book, const struct lease *lease)
 {
     size_t i = (size_t)(lease - book->leases);
+    assert(i < book->n_leases);
     memmove(&book->leases[i], &book->leases[i + 1], (book->n_leases - i - 1) * sizeof *lease);
     book->n_leases--;
 }
@@ -157,6 +177,7 @@ enum status lease_commit(struct lease_book *book, uint32_t worker, uint64_t roun
     if (!lease) return STATUS_NOTFOUND;
     for (uint32_t i = 0; i < lease->n_ranges; i++) book->committed += lease->ranges[i].count;
     remove_lease(book, lease);
+    assert(adds_up(book));
     return STATUS_OK;
 }
 
@@ -167,6 +188,7 @@ enum status lease_return(struct lease_book *book, uint32_t worker, uint64_t roun
     TRY(grow(&book->free, &book->cap_free, book->n_free + lease->n_ranges, sizeof *book->free));
     for (uint32_t i = 0; i < lease->n_ranges; i++) free_add(book, lease->ranges[i]);
     remove_lease(book, lease);
+    assert(adds_up(book));
     return STATUS_OK;
 }
 
@@ -240,6 +262,7 @@ uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX])
 
 void lease_encode(const struct lease_book *book, struct writer *w)
 {
+    assert(adds_up(book));
     put_u64(w, book->cursor);
     put_u64(w, book->committed);
     put_u32(w, book->n_free);
@@ -266,6 +289,7 @@ static void decode_lease(struct lease *lease, struct reader *r)
 
 enum status lease_decode(struct lease_book *book, struct reader *r)
 {
+    assert(!book->n_free && !book->n_leases);
     book->cursor = get_u64(r);
     book->committed = get_u64(r);
     uint32_t n_free = get_u32(r), n_leases = get_u32(r);

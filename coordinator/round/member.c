@@ -1,5 +1,6 @@
 #include "coordinator/round/member.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], co
     }
     struct member *m = member_create(t->n_fragments);
     if (!m) return STATUS_NOMEM;
+    assert(t->n < t->cap && !m->work.open);
     m->id = t->n;
     m->active = true;
     memcpy(m->uuid, uuid, WIRE_UUID);
@@ -66,6 +68,7 @@ enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], co
 
 struct member *member_by_id(const struct member_table *t, uint32_t id)
 {
+    assert(id >= t->n || t->members[id]->id == id);
     return id < t->n ? t->members[id] : NULL;
 }
 

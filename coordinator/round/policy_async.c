@@ -3,6 +3,8 @@
  * Each member works on its own rounds. The run's budget is max_steps x min_workers inner steps; work that is refused or
  * lost goes back into it, so the budget is merged completely. Learning rates follow everybody's work: an assignment
  * starts at (steps handed out) / min_workers and advances by (active members) / min_workers a step. */
+#include <assert.h>
+
 #include "coordinator/round/policy.h"
 
 enum { STEPS_MIN = 5 }; /* DyLU never assigns fewer, unless H is less or fewer are left */
@@ -78,6 +80,7 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
         if (!m->active || !m->ready || m->work.open) continue;
         uint32_t steps = steps_for(r, m);
         if (steps > left) steps = (uint32_t)left;
+        assert(steps > 0 && steps <= r->p.sync_every);
         struct round_grant *grant = &open->grants[0];
         *grant = (struct round_grant){.id = i,
                                       .round = m->next_round,
@@ -94,8 +97,8 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
 
 static void async_updated(struct round *r, uint32_t fragment)
 {
-    (void)r;
     (void)fragment;
+    assert(!r->open);
 }
 
 static uint64_t async_done(const struct round *r)

@@ -3,6 +3,8 @@
  * Round r opens with every member that is in step or ready. Fragment f closes when nobody is waited for any more, or
  * when a quorum has delivered and the time limit has passed. When all fragments have closed the round is over; who was
  * late finds its work refused and is taken into the next round as soon as it is ready. */
+#include <assert.h>
+
 #include "coordinator/round/policy.h"
 
 /* A round closes without the late ones after median + 4 MAD of measured arrivals, at least a second, at most an
@@ -95,6 +97,7 @@ static bool barrier_close(const struct round *r, uint64_t now_us, struct round_c
         const struct assignment *work = &r->members.members[i]->work;
         if (work->open && work->parts[pick].state == PART_HELD) close->ids[close->n++] = i;
     }
+    assert(close->n > 0 && !r->closed[pick]);
     return true;
 }
 
@@ -144,6 +147,7 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
     uint64_t step0 = r->round * r->p.sync_every, left = r->p.max_steps - step0;
     uint32_t steps = left < r->p.sync_every ? (uint32_t)left : r->p.sync_every;
     struct lease_plan plan = lease_plan_start(&r->leases);
+    assert(step0 < r->p.max_steps && steps > 0);
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
         if (!m->active || m->work.open || (!in_step(r, m) && !m->ready)) continue;
@@ -157,6 +161,7 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
 
 static void barrier_updated(struct round *r, uint32_t fragment)
 {
+    assert(r->open && !r->closed[fragment]);
     r->closed[fragment] = true;
     for (uint32_t i = 0; i < r->members.n; i++) {
         struct member *m = r->members.members[i];

@@ -1,5 +1,6 @@
 #include "coordinator/round/round.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,11 +61,14 @@ void round_settle(struct round *r, struct member *m)
     work->open = false;
     m->assigned_us = 0;
     m->in_step = m->active && work->merged;
+    assert(r->steps_outstanding >= work->steps);
+    assert(work->merged == !lease_find(&r->leases, m->id, work->round));
     r->steps_outstanding -= work->steps;
     if (work->merged)
         r->steps_committed += work->steps;
     else
         lease_return(&r->leases, m->id, work->round); /* room for it was made when it was taken */
+    assert(!lease_find(&r->leases, m->id, work->round));
 }
 
 enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIRE_UUID], const char *name)
@@ -78,7 +82,9 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
         return STATUS_OK;
     }
     if (id != r->members.n) return STATUS_STATE;
-    return member_add(&r->members, uuid, name, &m);
+    TRY(member_add(&r->members, uuid, name, &m));
+    assert(m->id == id && m->active && !m->work.open);
+    return STATUS_OK;
 }
 
 /* What is waited for is waited for no more (fragment UINT32_MAX: all of it). Where fragments close together, half a
@@ -86,6 +92,7 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
 static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
 {
     bool dropped = false;
+    assert(m->work.open && m->next_round == m->work.round + 1);
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct part *part = &m->work.parts[f];
         if ((fragment != UINT32_MAX && fragment != f) || part->state != PART_WAITED) continue;
@@ -105,12 +112,14 @@ enum status round_fold_leave(struct round *r, uint32_t id)
     m->in_step = false;
     m->ready = false;
     if (m->work.open) drop_parts(r, m, UINT32_MAX, REJECT_LATE);
+    assert(!m->active && !m->in_step && !m->ready);
     return STATUS_OK;
 }
 
 static void assign(struct round *r, struct member *m, const struct round_grant *grant, const uint64_t *versions)
 {
     struct assignment *work = &m->work;
+    assert(m->active && !work->open);
     work->open = true;
     work->merged = false;
     work->round = grant->round;
@@ -126,6 +135,7 @@ static void assign(struct round *r, struct member *m, const struct round_grant *
     }
     m->next_round = grant->round + 1;
     r->steps_outstanding += grant->steps;
+    assert(r->steps_outstanding >= grant->steps);
 }
 
 static bool grant_fits(const struct round *r, const struct round_grant *grant)
@@ -138,7 +148,7 @@ static bool grant_fits(const struct round *r, const struct round_grant *grant)
 
 enum status round_fold_open(struct round *r, const struct round_open *open)
 {
-    if (!open->n) return STATUS_STATE;
+    if (!open->n || r->policy->over(r)) return STATUS_STATE;
     for (uint32_t i = 0; i < open->n; i++)
         if (!grant_fits(r, &open->grants[i]) || (i && open->grants[i].id <= open->grants[i - 1].id))
             return STATUS_STATE;
@@ -146,11 +156,13 @@ enum status round_fold_open(struct round *r, const struct round_open *open)
         const struct round_grant *grant = &open->grants[i];
         TRY(lease_take(&r->leases, grant->id, grant->round, grant->ranges, grant->n_ranges));
         assign(r, member_by_id(&r->members, grant->id), grant, open->versions);
+        assert(lease_find(&r->leases, grant->id, grant->round));
     }
     if (!r->policy->barrier) return STATUS_OK;
     if (!r->open) memset(r->closed, 0, sizeof r->closed);
     r->open = true;
     r->n_assigned = open->n;
+    assert(r->n_assigned > 0 && r->n_assigned <= r->members.n);
     return STATUS_OK;
 }
 
@@ -168,6 +180,7 @@ enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint3
     if (!mine || !part->tokens) return STATUS_STATE;
     *mine = *part;
     mine->state = PART_HELD;
+    assert(!r->policy->barrier || (r->open && !r->closed[fragment]));
     return STATUS_OK;
 }
 
@@ -184,8 +197,10 @@ enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32
 static void count_merged(struct round *r, struct member *m, const struct part *part)
 {
     if (m->work.merged) return;
+    assert(lease_find(&r->leases, m->id, m->work.round));
     m->work.merged = true;
     lease_commit(&r->leases, m->id, m->work.round);
+    assert(!lease_find(&r->leases, m->id, m->work.round));
     m->tokens += part->tokens;
     m->steps += part->steps;
     m->compute_us += part->compute_us;
@@ -202,18 +217,21 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
                               uint32_t n)
 {
     if (fragment >= r->p.n_fragments || version != r->versions[fragment] + 1 || !n) return STATUS_STATE;
+    if (r->policy->barrier && (!r->open || r->closed[fragment])) return STATUS_STATE;
     for (uint32_t i = 0; i < n; i++) {
         const struct member *m = member_by_id(&r->members, named[i].id);
         if (!m || !m->work.open || m->work.round != named[i].round || m->work.parts[fragment].state != PART_HELD ||
             (i && named[i].id <= named[i - 1].id))
             return STATUS_STATE;
     }
+    assert(version > r->versions[fragment]);
     r->versions[fragment] = version;
     for (uint32_t i = 0; i < n; i++) {
         struct member *m = member_by_id(&r->members, named[i].id);
         struct part *part = &m->work.parts[fragment];
         count_merged(r, m, part);
         part->state = PART_MERGED;
+        assert(m->merged_in[fragment] < version && m->next_round == named[i].round + 1);
         m->merged[fragment] = named[i].round + 1;
         m->merged_in[fragment] = version;
         round_settle(r, m);
@@ -221,6 +239,34 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
     }
     r->policy->updated(r, fragment);
     return STATUS_OK;
+}
+
+/* What a snapshot holds of one member fits the rest of it. */
+static bool member_fits(const struct round *r, const struct member *m)
+{
+    const struct assignment *work = &m->work;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        bool merged = work->open && work->parts[f].state == PART_MERGED;
+        if (m->merged_in[f] > r->versions[f] || (merged && m->merged[f] != work->round + 1)) return false;
+        if (work->open && work->parts[f].state == PART_WAITED && r->closed[f]) return false;
+    }
+    if (!work->open) return true;
+    if (r->policy->barrier && (!r->open || work->round != r->round)) return false;
+    return m->next_round == work->round + 1 && work->merged == !lease_find(&r->leases, m->id, work->round);
+}
+
+enum status round_check(const struct round *r)
+{
+    uint64_t steps = 0;
+    uint32_t unmerged = 0;
+    if (!r->policy->barrier && r->open) return STATUS_CORRUPT;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!member_fits(r, m)) return STATUS_CORRUPT;
+        steps += m->work.open ? m->work.steps : 0;
+        unmerged += m->work.open && !m->work.merged;
+    }
+    return steps == r->steps_outstanding && unmerged == r->leases.n_leases ? STATUS_OK : STATUS_CORRUPT;
 }
 
 /* --- questions ---------------------------------------------------------------------------------------------------- */
@@ -285,17 +331,21 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
         return ROUND_REJECT;
     }
     if (!work->open) return judge_old(r, m, offer, code_p, reason_p);
+    assert(part->state == PART_WAITED);
     *code_p = check_offer(r, m, offer, reason_p);
     return *code_p ? ROUND_DROP : ROUND_ACCEPT;
 }
 
 bool round_next_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
-    return r->policy->close(r, now_us, close);
+    bool closes = r->policy->close(r, now_us, close);
+    assert(!closes || (close->fragment < r->p.n_fragments && close->n > 0));
+    return closes;
 }
 
 const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i)
 {
+    assert(i < close->n && close->fragment < r->p.n_fragments && close->ids[i] < r->members.n);
     return &member_by_id(&r->members, close->ids[i])->work.parts[close->fragment];
 }
 
@@ -309,7 +359,9 @@ enum status round_plan(const struct round *r, uint64_t now_us, struct round_open
     open->n = 0;
     if (r->policy->over(r)) return STATUS_OK;
     memcpy(open->versions, r->versions, sizeof open->versions);
-    return r->policy->plan(r, now_us, open);
+    TRY(r->policy->plan(r, now_us, open));
+    assert(open->n <= r->members.n);
+    return STATUS_OK;
 }
 
 uint64_t round_done(const struct round *r)
@@ -319,6 +371,7 @@ uint64_t round_done(const struct round *r)
 
 uint64_t round_total(const struct round *r)
 {
+    assert(r->p.sync_every > 0);
     return ((uint64_t)r->p.max_steps + r->p.sync_every - 1) / r->p.sync_every;
 }
 

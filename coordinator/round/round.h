@@ -129,6 +129,10 @@ enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n) MUST_CHECK;
 
+/* CORRUPT unless a decoded round is one that the folds can reach: every open assignment has its lease,
+ * steps_outstanding is the sum of their steps, no member merged a version that does not exist. */
+enum status round_check(const struct round *r) MUST_CHECK;
+
 /* --- questions --- */
 /* reason: static text for REJECT. */
 enum round_verdict round_judge(const struct round *r, const struct member *m, const struct round_offer *offer,

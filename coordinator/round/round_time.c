@@ -1,4 +1,6 @@
 /* When things happened in this process: what time limits are made of. Not part of the journaled state. */
+#include <assert.h>
+
 #include "coordinator/round/policy.h"
 #include "coordinator/round/round.h"
 
@@ -21,6 +23,7 @@ uint32_t round_quorum(const struct round *r)
 
 static void start_clocks(struct round *r, uint64_t now_us, bool resumed)
 {
+    assert(now_us >= r->opened_us);
     r->opened_us = now_us;
     r->resumed = resumed;
     for (uint32_t f = 0; f < r->p.n_fragments; f++) r->quorum_us[f] = held(r, f) >= round_quorum(r) ? now_us : 0;
@@ -53,7 +56,9 @@ static bool waited_for(const struct member *m, uint32_t n_fragments)
 
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
 {
+    assert(m->work.open && m->work.parts[fragment].state == PART_HELD);
     if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
+        assert(now_us >= m->assigned_us);
         deadline_add(&r->arrivals, now_us - m->assigned_us);
         if (!r->policy->barrier && !waited_for(m, r->p.n_fragments))
             deadline_add(&r->durations, now_us - m->assigned_us);
@@ -63,6 +68,7 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
 
 void round_note_close(struct round *r, uint64_t now_us)
 {
+    assert(now_us >= r->opened_us);
     if (r->policy->barrier && !r->resumed) deadline_add(&r->durations, now_us - r->opened_us);
 }
 
@@ -92,4 +98,5 @@ void round_note_idle(struct round *r, uint64_t now_us)
         r->idle_us = 0;
     else if (!r->idle_us)
         r->idle_us = now_us;
+    assert(r->idle_us <= now_us);
 }

@@ -52,6 +52,9 @@ static void test_barrier_rounds(void **state)
     }
     assert_true(round_over(&r));
     assert_int_equal(round_rig_plan(&r, 0, &open), 0);
+    open.n = 3;
+    for (uint32_t i = 0; i < 3; i++) round_rig_grants[i].round = 3;
+    assert_int_equal(round_fold_open(&r, &open), STATUS_STATE); /* no round follows the last one */
     assert_int_equal(r.worker_steps, 30);
     assert_int_equal(r.leases.committed, 180);
     round_rig_close(&r);
@@ -361,17 +364,62 @@ static void test_folds_refuse(void **state)
     named[0] = named[1];
     assert_int_equal(round_fold_update(&r, 0, 1, named, 1), STATUS_OK);
     assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* merged once */
+    named[0].id = 1 - named[0].id;
+    assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* held, but the fragment is closed */
+    round_rig_close(&r);
+}
+
+static void expect_damaged(struct round *r, uint64_t *number, uint64_t other)
+{
+    uint64_t good = *number;
+    *number = other;
+    assert_int_equal(round_check(r), STATUS_CORRUPT);
+    *number = good;
+    assert_int_equal(round_check(r), STATUS_OK);
+}
+
+/* What a checkpoint holds of a round fits together, or is refused. */
+static void test_check(void **state)
+{
+    (void)state;
+    struct round r;
+    struct round_close close;
+    round_rig_at_work(&r);
+    assert_int_equal(round_check(&r), STATUS_OK);
+    struct member *m = r.members.members[0];
+    expect_damaged(&r, &r.steps_outstanding, r.steps_outstanding - 1);
+    expect_damaged(&r, &r.round, 1);
+    expect_damaged(&r, &m->next_round, 7);
+    expect_damaged(&r, &m->work.round, 7);
+    expect_damaged(&r, &m->merged_in[1], 1); /* version 1 does not exist yet */
+    m->work.merged = true;
+    assert_int_equal(round_check(&r), STATUS_CORRUPT); /* its lease is not committed */
+    m->work.merged = false;
+    r.open = false;
+    assert_int_equal(round_check(&r), STATUS_CORRUPT);
+    r.open = true;
+    for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 0, 0);
+    assert_int_equal(round_rig_merge(&r, 0, &close), 1);
+    assert_int_equal(round_check(&r), STATUS_OK);
+    expect_damaged(&r, &r.versions[0], 0);
+    expect_damaged(&r, &m->merged[0], 3);
     round_rig_close(&r);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barrier_rounds),      cmocka_unit_test(test_judge),
-        cmocka_unit_test(test_quorum_and_deadline), cmocka_unit_test(test_member_leaves),
-        cmocka_unit_test(test_reopened_round),      cmocka_unit_test(test_reopened_with_half_a_delta),
-        cmocka_unit_test(test_ddp_closes_together), cmocka_unit_test(test_half_in_time),
-        cmocka_unit_test(test_folds_refuse),        cmocka_unit_test(test_quorum_of_a_round_that_was_found),
+        cmocka_unit_test(test_barrier_rounds),
+        cmocka_unit_test(test_judge),
+        cmocka_unit_test(test_quorum_and_deadline),
+        cmocka_unit_test(test_member_leaves),
+        cmocka_unit_test(test_reopened_round),
+        cmocka_unit_test(test_reopened_with_half_a_delta),
+        cmocka_unit_test(test_ddp_closes_together),
+        cmocka_unit_test(test_half_in_time),
+        cmocka_unit_test(test_folds_refuse),
+        cmocka_unit_test(test_quorum_of_a_round_that_was_found),
+        cmocka_unit_test(test_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
