@@ -22,7 +22,6 @@
 enum {
     BATCH = 64,
     SLEEP_MAX_US = 500000,
-    FLUSH_US = 2000000, /* workers keep their records for longer: METRICS_QUEUE_SAFE_US in worker/metrics_queue.h */
     RECOVERING_LINE_US = 3000000,
 };
 
@@ -33,8 +32,8 @@ struct server {
     struct engine *engine;
     struct transport *transport;
     struct report report;
-    uint8_t *buffer;              /* one encoded message */
-    uint64_t flushed_us, said_us; /* summaries; of the recovery */
+    uint8_t *buffer;  /* one encoded message */
+    uint64_t said_us; /* of the recovery */
     bool warned;
 };
 
@@ -229,8 +228,6 @@ static enum status turn(struct server *s, struct err *err)
     }
     uint64_t now = clock_monotonic_us();
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
-    if (now - s->flushed_us < FLUSH_US) return STATUS_OK;
-    s->flushed_us = now;
     return report_flush(&s->report, err);
 }
 

@@ -8,12 +8,11 @@
 #include "common/tensor/tokens.h"
 #include "worker/device_share.h"
 #include "worker/link/link.h"
-#include "worker/metrics_queue.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/replica/replica.h"
 #include "worker/train.h"
 
-enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96 };
+enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96, STEP_QUEUE_MAX = 4096 };
 
 /* Steps that were not taken since it was last said. */
 struct skip_log {
@@ -26,6 +25,16 @@ struct step_note {
     uint64_t round;
     uint32_t step; /* of the round */
     double position, lr;
+};
+
+/* Step records for METRICS. Record p is records[p % STEP_QUEUE_MAX]; first <= next <= end <= first + STEP_QUEUE_MAX. */
+struct step_queue {
+    uint64_t first;   /* oldest record that is not acknowledged */
+    uint64_t next;    /* oldest record that is not sent */
+    uint64_t end;     /* one past the newest record */
+    uint64_t sent_us; /* when the last message was sent */
+    uint64_t lost;    /* records dropped unsent, not yet logged */
+    struct metrics_step records[STEP_QUEUE_MAX];
 };
 
 struct trainer {
@@ -54,12 +63,11 @@ struct trainer {
     struct step_note in_flight; /* the step submitted last */
     uint64_t step_us;           /* the last one known */
 
-    struct metrics_queue steps;
-    struct msg_metrics metrics; /* the next ones of these */
-    uint64_t metrics_us;        /* when they were sent last */
-    uint64_t steps_session;     /* to which */
-    unsigned steps_connected;   /* link_connected then */
-    uint64_t reported_round;    /* whose times were told last */
+    struct step_queue steps;
+    struct msg_metrics metrics; /* the message being sent */
+    uint64_t steps_session;     /* session of the last message */
+    unsigned steps_connected;   /* link_connected of the last message */
+    uint64_t reported_round;    /* round whose times were sent last */
     uint64_t steps_done;        /* of this process, for the step lines */
     struct skip_log skips;
 };
@@ -80,7 +88,17 @@ void train_end_skips(struct skip_log *log);
 void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
 /* One step is done: a step line now and then, a record for METRICS. */
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);
-/* Send METRICS when the last are a second old (or there is no room), at once with `force`. */
+/* When the queue is full the oldest record is dropped. */
+void step_queue_add(struct step_queue *q, const struct metrics_step *step);
+/* Fill m->steps with the next records that are not sent, at most WIRE_METRICS_MAX. */
+void step_queue_batch(const struct step_queue *q, struct msg_metrics *m);
+/* The next n records were sent. */
+void step_queue_sent(struct step_queue *q, uint32_t n, uint64_t now_us);
+/* The coordinator answered a heartbeat that was sent at acked_us: it has every message sent before. */
+void step_queue_acked(struct step_queue *q, uint64_t acked_us);
+/* The session or the connection changed: send every record again that is not acknowledged. */
+void step_queue_resend(struct step_queue *q);
+/* Send METRICS once a second, when a message is full, or at once with `force`. */
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us);
 
 #endif

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,16 +60,16 @@ void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
     double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
-    metrics_queue_add(&t->steps, &(struct metrics_step){
-                                     .round = note->round,
-                                     .step = note->step,
-                                     .position = note->position,
-                                     .loss = (float)loss,
-                                     .lr = number(note->lr),
-                                     .grad_norm = (float)result->grad_norm,
-                                     .tokens = result->tokens,
-                                     .step_us = microseconds(result->compute_s),
-                                 });
+    step_queue_add(&t->steps, &(struct metrics_step){
+                                  .round = note->round,
+                                  .step = note->step,
+                                  .position = note->position,
+                                  .loss = (float)loss,
+                                  .lr = number(note->lr),
+                                  .grad_norm = (float)result->grad_norm,
+                                  .tokens = result->tokens,
+                                  .step_us = microseconds(result->compute_s),
+                              });
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, &t->config, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
@@ -79,52 +80,87 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
              loss, note->lr, result->grad_norm, speed);
 }
 
-/* The times of the round that ended last, once. */
-static void add_times(struct trainer *t)
+void step_queue_add(struct step_queue *q, const struct metrics_step *step)
 {
-    const struct outer_times *times = outer_loop_times(t->loop);
-    if (times->round == t->reported_round || times->round == UINT64_MAX) return;
-    const struct step_times told = {
-        .round = times->round,
-        .compute_s = number(times->compute_s),
-        .compress_s = number(times->compress_s),
-        .send_s = number(times->send_s),
-        .wait_s = number(times->wait_s),
-        .apply_s = number(times->apply_s),
-    };
-    if (metrics_queue_times(&t->steps, &told)) t->reported_round = times->round;
+    if (q->end - q->first == STEP_QUEUE_MAX) {
+        if (q->next == q->first) {
+            q->next++;
+            q->lost++;
+        }
+        q->first++;
+    }
+    q->records[q->end++ % STEP_QUEUE_MAX] = *step;
+    assert(q->first <= q->next && q->next < q->end && q->end - q->first <= STEP_QUEUE_MAX);
 }
 
-/* Which records the coordinator has by now, and which it may not have got. */
+void step_queue_batch(const struct step_queue *q, struct msg_metrics *m)
+{
+    m->n_steps = 0;
+    for (uint64_t at = q->next; at < q->end && m->n_steps < WIRE_METRICS_MAX; at++)
+        m->steps[m->n_steps++] = q->records[at % STEP_QUEUE_MAX];
+}
+
+void step_queue_sent(struct step_queue *q, uint32_t n, uint64_t now_us)
+{
+    assert(n <= q->end - q->next);
+    q->next += n;
+    q->sent_us = now_us;
+}
+
+void step_queue_acked(struct step_queue *q, uint64_t acked_us)
+{
+    if (acked_us > q->sent_us) q->first = q->next;
+}
+
+void step_queue_resend(struct step_queue *q)
+{
+    q->next = q->first;
+}
+
+/* The times of the last round, once. */
+static void put_times(const struct trainer *t, struct msg_metrics *m)
+{
+    const struct outer_times *times = outer_loop_times(t->loop);
+    m->round = times->round == t->reported_round ? UINT64_MAX : times->round;
+    bool told = m->round != UINT64_MAX;
+    m->compute_s = told ? number(times->compute_s) : 0;
+    m->compress_s = told ? number(times->compress_s) : 0;
+    m->send_s = told ? number(times->send_s) : 0;
+    m->wait_s = told ? number(times->wait_s) : 0;
+    m->apply_s = told ? number(times->apply_s) : 0;
+}
+
 static void look_back(struct trainer *t, uint64_t session)
 {
     uint64_t acked_us = heartbeat_acked_us(outer_loop_heartbeat(t->loop));
-    unsigned connected = link_connected(t->link); /* after what it may have answered */
-    if (session != t->steps_session || connected != t->steps_connected) metrics_queue_again(&t->steps);
+    unsigned connected = link_connected(t->link); /* read after acked_us: the answer came over this connection */
+    if (session != t->steps_session || connected != t->steps_connected) {
+        step_queue_resend(&t->steps);
+        t->reported_round = UINT64_MAX;
+    }
     t->steps_session = session;
     t->steps_connected = connected;
-    metrics_queue_acked(&t->steps, acked_us);
+    step_queue_acked(&t->steps, acked_us);
     if (t->steps.lost)
-        log_warn("up to %" PRIu64 " steps are missing in metrics.jsonl: the coordinator was away for more than the %d "
-                 "that are kept",
-                 t->steps.lost, METRICS_QUEUE_MAX);
+        log_warn("metrics.jsonl lacks %" PRIu64 " steps: the coordinator was away and the queue holds %d",
+                 t->steps.lost, STEP_QUEUE_MAX);
     t->steps.lost = 0;
 }
 
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
 {
+    struct step_queue *q = &t->steps;
     struct msg_metrics *m = &t->metrics;
     uint64_t session = outer_loop_session(t->loop);
     if (!session) return;
     look_back(t, session);
-    uint64_t waiting = metrics_queue_waiting(&t->steps);
-    if (!waiting || (!force && waiting < WIRE_METRICS_MAX && now_us < t->metrics_us + METRICS_US)) return;
-    add_times(t);
-    t->metrics_us = now_us;
-    while (metrics_queue_waiting(&t->steps)) {
-        metrics_queue_batch(&t->steps, m);
+    if (!force && q->end - q->next < WIRE_METRICS_MAX && now_us < q->sent_us + METRICS_US) return;
+    while (q->next < q->end) {
+        step_queue_batch(q, m);
+        put_times(t, m);
         link_bytes(t->link, &m->bytes_up, &m->bytes_down);
         if (outer_loop_metrics(t->loop, m) != STATUS_OK) return;
-        metrics_queue_sent(&t->steps, m->n_steps, now_us);
+        step_queue_sent(q, m->n_steps, clock_monotonic_us());
+        if (m->round != UINT64_MAX) t->reported_round = m->round;
     }
 }

@@ -20,7 +20,7 @@ static uint64_t tokens_so_far(const struct engine *e)
     return tokens;
 }
 
-/* False: it is counted already, and came again (worker/metrics_queue.h). A round trained again begins with step 0. */
+/* False: the record is counted already; the worker resent it. A round that is trained again begins with step 0. */
 static bool count_step(struct session *s, const struct metrics_step *step)
 {
     bool begins = s->step_round != step->round || !step->step;

@@ -13,7 +13,7 @@
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
 
-enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096 };
+enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096, DIGITS = 13 };
 
 /* Every line is an object: what a crash or a full disk left of the last one goes. */
 static void drop_torn_line(FILE *file)
@@ -53,12 +53,8 @@ enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struc
     if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(m->file);
     m->rounds_there = last_round(m->file);
-    enum status status = steps_there_init(&m->steps, m->file);
     fseek(m->file, 0, SEEK_END);
-    if (status == STATUS_OK) return STATUS_OK;
-    fclose(m->file);
-    m->file = NULL;
-    return err_set(err, status, "no memory to read %.300s", path);
+    return STATUS_OK;
 }
 
 /* C leaves open whether a flush that failed keeps the rest, and how much of it was written. Half a line goes at once,
@@ -87,7 +83,6 @@ void metrics_file_close(struct metrics_file *m)
     flush_lines(m);
     fclose(m->file);
     m->file = NULL;
-    steps_there_finish(&m->steps);
 }
 
 /* ---- lines --------------------------------------------------------------------------------------------------------
@@ -214,21 +209,13 @@ static json_t *object_of(const struct engine_event *e)
     return o;
 }
 
-static void write_line(struct metrics_file *m, const json_t *o, bool at_once)
-{
-    const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(STEPS_THERE_DIGITS);
-    bool good = !json_dumpf(o, m->file, flags) && fputc('\n', m->file) != EOF;
-    if (good && at_once) good = !fflush(m->file);
-    if (!good) give_up(m);
-}
-
-/* Rounds are looked at while the run goes on; steps may wait. */
 void metrics_file_event(struct metrics_file *m, const struct engine_event *event)
 {
     assert(m->file && kind_names[event->kind]);
     if (m->failed) return;
     json_t *o = object_of(event);
-    bool step = event->kind == ENGINE_EVENT_STEP;
-    if (!step || steps_there_add(&m->steps, o)) write_line(m, o, !step);
+    bool good = !json_dumpf(o, m->file, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) && fputc('\n', m->file) != EOF;
+    if (good && event->kind != ENGINE_EVENT_STEP) good = !fflush(m->file);
+    if (!good) give_up(m);
     json_decref(o);
 }

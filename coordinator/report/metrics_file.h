@@ -1,5 +1,7 @@
-/* metrics.jsonl of a run: one object a line, written by one coordinator after the other. Lines are whole, whatever a
- * crash or a full disk left; what stands there already is not written again (rounds: see rounds_there). */
+/* metrics.jsonl of a run: one object a line, written by one coordinator after the other.
+ * - Every line is whole: opening the file drops the torn line that a crash or a full disk left.
+ * - A round stands once: see rounds_there.
+ * - A step may stand twice after a worker reconnects. Its (worker, round, step) is the key. */
 #ifndef COORDINATOR_METRICS_FILE_H
 #define COORDINATOR_METRICS_FILE_H
 
@@ -8,19 +10,17 @@
 
 #include "common/base/status.h"
 #include "coordinator/engine/engine_event.h"
-#include "coordinator/report/steps_there.h"
 
 struct metrics_file {
     FILE *file;
     int failed;            /* errno of the write that failed, after which the file gets no more; 0: none */
     uint64_t rounds_there; /* the last round that it told of when it was opened; 0: none */
-    struct steps_there steps;
 };
 
 /* Opens RUN/metrics.jsonl to append to it. After an error there is nothing to close. */
 enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struct err *err) MUST_CHECK;
 void metrics_file_close(struct metrics_file *m);
-/* Steps may wait in a buffer until another event, or until it is flushed. */
+/* Step lines are buffered until the next event of another kind or metrics_file_flush. */
 void metrics_file_event(struct metrics_file *m, const struct engine_event *event);
 /* IO when something could not be written, now or before. */
 enum status metrics_file_flush(struct metrics_file *m, struct err *err) MUST_CHECK;

@@ -60,10 +60,108 @@ static void test_long_steps(void **state)
     t.config.log.every_steps = 1000;
     for (int i = 0; i < 4; i++) {
         train_note_step(&t, &note, &(struct step_result){.tokens = 10, .compute_s = seconds[i]});
-        assert_int_equal(metrics_queue_waiting(&t.steps), i + 1);
-        assert_int_equal(t.steps.records[i].step.step_us, expected[i]);
-        assert_int_equal(t.steps.records[i].step.tokens, 10);
+        assert_int_equal(t.steps.end, i + 1);
+        assert_int_equal(t.steps.records[i].step_us, expected[i]);
+        assert_int_equal(t.steps.records[i].tokens, 10);
     }
+}
+
+static struct step_queue queue;
+static struct msg_metrics m;
+
+static int empty(void **state)
+{
+    (void)state;
+    memset(&queue, 0, sizeof queue);
+    return 0;
+}
+
+/* Records of steps `from` to before `to`. */
+static void add(uint32_t from, uint32_t to)
+{
+    for (; from < to; from++) step_queue_add(&queue, &(struct metrics_step){.round = 7, .step = from, .tokens = 16});
+}
+
+/* The next message holds steps `from` to before `to`, and is sent. */
+static void take(uint32_t from, uint32_t to, uint64_t now_us)
+{
+    step_queue_batch(&queue, &m);
+    assert_int_equal(m.n_steps, to - from);
+    for (uint32_t i = 0; i < m.n_steps; i++) {
+        assert_int_equal(m.steps[i].step, from + i);
+        assert_int_equal(m.steps[i].round, 7);
+        assert_int_equal(m.steps[i].tokens, 16);
+    }
+    step_queue_sent(&queue, m.n_steps, now_us);
+}
+
+static void test_each_is_sent_once(void **state)
+{
+    (void)state;
+    add(0, 300);
+    take(0, WIRE_METRICS_MAX, 1000);
+    take(WIRE_METRICS_MAX, 300, 1000);
+    take(300, 300, 1000);
+    add(300, 301);
+    take(300, 301, 2000);
+}
+
+/* The answer to a heartbeat acknowledges what was sent before the heartbeat; the rest is sent again, in order. */
+static void test_resend(void **state)
+{
+    (void)state;
+    add(0, 10);
+    take(0, 10, 1000);
+    add(10, 20); /* not sent: the coordinator is away */
+    step_queue_acked(&queue, 1000);
+    step_queue_resend(&queue);
+    step_queue_acked(&queue, 1001); /* the record of a message that was lost stays */
+    assert_int_equal(queue.end - queue.first, 20);
+    take(0, 20, 3000);
+    step_queue_acked(&queue, 3001);
+    add(20, 25);
+    take(20, 25, 4000);
+    step_queue_resend(&queue);
+    take(20, 25, 5000);
+}
+
+/* A full queue drops the oldest record and counts it if it was never sent. */
+static void test_full(void **state)
+{
+    (void)state;
+    add(0, 10);
+    take(0, 10, 1000);
+    add(10, STEP_QUEUE_MAX + 10);
+    assert_int_equal(queue.lost, 0);
+    add(STEP_QUEUE_MAX + 10, STEP_QUEUE_MAX + 13);
+    assert_int_equal(queue.lost, 3);
+    step_queue_resend(&queue);
+    for (uint32_t at = 13; at < STEP_QUEUE_MAX + 13; at += WIRE_METRICS_MAX) take(at, at + WIRE_METRICS_MAX, 2000);
+    take(0, 0, 2000);
+    assert_int_equal(queue.lost, 3);
+}
+
+static void answer(struct heartbeat *p, uint64_t sent_us)
+{
+    heartbeat_heard(p, &(struct msg){.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = sent_us}, sent_us + 1000);
+}
+
+/* The newest heartbeat that was answered; 0 at the begin of a session. */
+static void test_answers(void **state)
+{
+    (void)state;
+    struct heartbeat p;
+    heartbeat_init(&p);
+    heartbeat_join(&p, 1, 1000);
+    assert_int_equal(heartbeat_acked_us(&p), 0);
+    for (uint64_t s = 50; s < 60; s++) answer(&p, s * 1000000);
+    answer(&p, 51000000); /* that took another way */
+    assert_int_equal(heartbeat_acked_us(&p), 59000000);
+    heartbeat_join(&p, 2, 1000);
+    assert_int_equal(heartbeat_acked_us(&p), 0);
+    answer(&p, 90000000);
+    assert_int_equal(heartbeat_acked_us(&p), 90000000);
+    heartbeat_finish(&p);
 }
 
 int main(void)
@@ -71,6 +169,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skipped_steps),
         cmocka_unit_test(test_long_steps),
+        cmocka_unit_test_setup(test_each_is_sent_once, empty),
+        cmocka_unit_test_setup(test_resend, empty),
+        cmocka_unit_test_setup(test_full, empty),
+        cmocka_unit_test(test_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
