@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # tests/gpu/run without a GPU: one line and 77; and its whole flow on the emulated device, so that it cannot rot.
+# PRECISION_STEPS=N: only its section precision, with N steps in bf16 that end where fp32 ends.
 # ctest: timeout=240
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 
 command -v python3 >/dev/null || exit 77
 cd "$HERE/../.."
+if [[ ${PRECISION_STEPS:-} ]]; then
+    python3 tests/gpu/run --emulated --bin "$BIN" --minutes 20 --only precision --precision-steps "$PRECISION_STEPS" \
+        --out "$WORK/results.json"
+    exit
+fi
 if ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /proc/driver/nvidia/version ]]; then
     status=0
     python3 tests/gpu/run --bin "$BIN" >"$WORK/none.log" 2>&1 || status=$?
