@@ -27,6 +27,8 @@ enum { ROWS = 24, COLUMNS = 264, ARRAYS_MAX = 24, LAUNCHES_MAX = 8 };
 #define FAR_NUMBERS ((size_t)1 << 33)
 #define FAR_ROWS ((size_t)1 << 25)
 
+typedef void (*check_fn)(size_t c); /* c: columns of a row */
+
 static struct device *dev;
 static bool bf16; /* activations are */
 static bool far;  /* the launch of now is the large one */
@@ -159,27 +161,21 @@ static void compare(const char *name)
     if (!changed) fail_msg("%s: nothing was written", name);
 }
 
-/* A test: in fp32 and bf16, rows of whole wide loads and others. */
-static void each_kind(void (*check)(size_t c))
+/* A test; *state is its check. It runs in fp32 and bf16, with rows of whole wide loads and others. */
+static void each_kind(void **state)
 {
+    const check_fn *check = *state;
     struct err err = {0};
     signal(SIGSEGV, SIG_DFL); /* cmocka would go on, in the midst of a launch */
     signal(SIGBUS, SIG_DFL);
     for (int kind = 0; kind < 4; kind++) {
         if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
         bf16 = kind / 2;
-        check(COLUMNS - kind % 2 * 3);
+        (*check)(COLUMNS - kind % 2 * 3);
         device_close(dev);
         assert_int_equal(mem_live_bytes(), 0);
     }
 }
-
-#define FAR_TEST(name)                                                                                                 \
-    static void test_far_##name(void **state)                                                                          \
-    {                                                                                                                  \
-        (void)state;                                                                                                   \
-        each_kind(check_##name);                                                                                       \
-    }
 
 /* --- elements ----------------------------------------------------------------------------------------------------- */
 
@@ -208,8 +204,6 @@ static void check_elements(size_t c)
     compare("elements");
 }
 
-FAR_TEST(elements)
-
 static void check_reduce(size_t c)
 {
     size_t segment = FAR_NUMBERS / CUDA_SEGMENTS;
@@ -221,8 +215,6 @@ static void check_reduce(size_t c)
         .sums = behind(sums, CUDA_SEGMENTS));
     compare("reduce");
 }
-
-FAR_TEST(reduce)
 
 /* --- the optimizers ----------------------------------------------------------------------------------------------- */
 
@@ -251,8 +243,6 @@ static void check_adamw(size_t c)
         .correct1 = 1.5f, .correct2 = 2.5f, .count = behind(count_at, 0));
     compare("adamw");
 }
-
-FAR_TEST(adamw)
 
 static void check_muon(size_t c)
 {
@@ -288,8 +278,6 @@ static void check_muon(size_t c)
     compare("muon");
 }
 
-FAR_TEST(muon)
-
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
 static void check_embed(size_t c)
@@ -317,8 +305,6 @@ static void check_embed(size_t c)
     }
     compare("embed");
 }
-
-FAR_TEST(embed)
 
 /* Layer norm and RMS norm, with what is summed over rows: 1024 of them a block. */
 static void check_norm(size_t c)
@@ -376,8 +362,6 @@ static void check_norm(size_t c)
     compare("norm");
 }
 
-FAR_TEST(norm)
-
 /* The same in one, and long rows. */
 static void check_both(size_t c)
 {
@@ -419,8 +403,6 @@ static void check_both(size_t c)
     compare("both");
 }
 
-FAR_TEST(both)
-
 static void check_columns(size_t c)
 {
     enum { BLOCK = 1024, BLOCKS = 3, END = 64 };
@@ -436,8 +418,6 @@ static void check_columns(size_t c)
     }
     compare("columns");
 }
-
-FAR_TEST(columns)
 
 static void check_gates(size_t c)
 {
@@ -466,8 +446,6 @@ static void check_gates(size_t c)
     compare("gates");
 }
 
-FAR_TEST(gates)
-
 static void check_loss(size_t c)
 {
     size_t ld = COLUMNS;
@@ -481,8 +459,6 @@ static void check_loss(size_t c)
         .targets = behind(targets_at, FAR_ROWS));
     compare("loss");
 }
-
-FAR_TEST(loss)
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
@@ -534,8 +510,6 @@ static void check_attention(size_t c)
     attend(64, CUDA_ATTN_TILE, mma_64);
     attend(128, CUDA_ATTN_TILE, mma_128);
 }
-
-FAR_TEST(attention)
 
 /* --- the outer path ----------------------------------------------------------------------------------------------- */
 
@@ -596,15 +570,19 @@ static void check_delta(size_t c)
         send(bf16 ? PIECE_INT4 : PIECE_2BIT, 256, 256);
 }
 
-FAR_TEST(delta)
+#define FAR_TEST(name)                                                                                                 \
+    {                                                                                                                  \
+        "test_far_" #name, each_kind, NULL, NULL, &(check_fn)                                                          \
+        {                                                                                                              \
+            check_##name                                                                                               \
+        }                                                                                                              \
+    }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_elements), cmocka_unit_test(test_far_reduce),    cmocka_unit_test(test_far_adamw),
-        cmocka_unit_test(test_far_muon),     cmocka_unit_test(test_far_embed),     cmocka_unit_test(test_far_norm),
-        cmocka_unit_test(test_far_both),     cmocka_unit_test(test_far_columns),   cmocka_unit_test(test_far_gates),
-        cmocka_unit_test(test_far_loss),     cmocka_unit_test(test_far_attention), cmocka_unit_test(test_far_delta),
+        FAR_TEST(elements), FAR_TEST(reduce),  FAR_TEST(adamw), FAR_TEST(muon), FAR_TEST(embed),     FAR_TEST(norm),
+        FAR_TEST(both),     FAR_TEST(columns), FAR_TEST(gates), FAR_TEST(loss), FAR_TEST(attention), FAR_TEST(delta),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -252,12 +252,6 @@ static void test_gpus_muon(void **state)
     check_training("cuda", OPTIMIZER_MUON, 2);
 }
 
-static void test_cpu_muon(void **state)
-{
-    (void)state;
-    check_training("cpu", OPTIMIZER_MUON, 1);
-}
-
 /* The image of the parameters follows those that come from other ranks. */
 static void check_bf16(enum optimizer kind)
 {
@@ -291,6 +285,7 @@ static void test_cpu(void **state)
 {
     (void)state;
     check_training("cpu", OPTIMIZER_ADAMW, 1);
+    check_training("cpu", OPTIMIZER_MUON, 1);
 }
 
 static void gradient(const struct replica_config *config, float *out, double *loss)
@@ -413,6 +408,7 @@ static void test_bf16_moments(void **state)
     (void)state;
     bf16_moments = true;
     check_training("cpu", OPTIMIZER_ADAMW, 1);
+    check_training("cpu", OPTIMIZER_MUON, 1);
     check_other_number_of_ranks(OPTIMIZER_MUON);
     bf16_moments = false;
 }
@@ -588,7 +584,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_failure),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_gpus_muon),
-        cmocka_unit_test(test_cpu_muon),
         cmocka_unit_test(test_gpus_bf16_muon),
         cmocka_unit_test(test_other_ranks_muon),
         cmocka_unit_test(test_late_rank),
