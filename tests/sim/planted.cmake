@@ -99,7 +99,7 @@ atoll_planted(anchor_of_the_first_round_kept worker/outer/delta_device.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
 atoll_planted(put_back_on_the_host_only worker/outer/outer_loop_delta.c
-    "if (status == STATUS_OK && loop->maker) delta_device_written(loop->maker, fragment);"
+    "if (status == STATUS_OK && loop->delta_device) delta_device_written(loop->delta_device, fragment);"
     "")
 atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"

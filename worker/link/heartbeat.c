@@ -127,6 +127,6 @@ void heartbeat_waiting_for(struct heartbeat *p, uint64_t now_us, char out[WIRE_T
 {
     pthread_mutex_lock(&p->lock);
     memcpy(out, p->waiting_for, WIRE_TEXT_MAX);
-    if (now_us > p->heard_us + PULSE_SILENT_US) out[0] = '\0';
+    if (now_us > p->heard_us + HEARTBEAT_SILENT_US) out[0] = '\0';
     pthread_mutex_unlock(&p->lock);
 }

@@ -9,7 +9,7 @@
 
 #include "wire/msg.h"
 
-enum { PULSE_SILENT_US = 5000000 }; /* heartbeats are answered, one a second: this is no delay any more */
+enum { HEARTBEAT_SILENT_US = 5000000 }; /* heartbeats are answered, one a second: this is no delay any more */
 
 struct heartbeat {
     pthread_mutex_t lock;
@@ -48,7 +48,7 @@ uint64_t heartbeat_rtt_us(struct heartbeat *p);
 uint64_t heartbeat_heard_us(struct heartbeat *p);
 /* When the newest heartbeat was sent that this session answered; 0: none. */
 uint64_t heartbeat_acked_us(struct heartbeat *p);
-/* What the run waits for, as the coordinator said last; empty when it has not answered for PULSE_SILENT_US. */
+/* What the run waits for, as the coordinator said last; empty when it has not answered for HEARTBEAT_SILENT_US. */
 void heartbeat_waiting_for(struct heartbeat *p, uint64_t now_us, char out[WIRE_TEXT_MAX]);
 
 #endif

@@ -8,7 +8,7 @@
 /* Which copy of a residual is the newest. */
 enum newest { NEWEST_BOTH, NEWEST_HOST, NEWEST_DEVICE };
 
-struct maker_fragment {
+struct delta_device_fragment {
     struct delta_source source;
     struct delta_format shape;
     struct delta_plan *plan, *down; /* down: NULL: updates come as floats; may be plan */
@@ -27,7 +27,7 @@ struct delta_device {
     float *anchor, *residual, *rest; /* [n_params], device; the last two NULL when feedback is off */
     uint64_t n_params;
     uint32_t n;
-    struct maker_fragment *f;
+    struct delta_device_fragment *f;
 };
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ static enum status cut(struct device *dev, const struct codec *codec, struct del
     return status;
 }
 
-static enum status make_plan(struct delta_device *m, struct maker_fragment *f, struct err *err)
+static enum status make_plan(struct delta_device *m, struct delta_device_fragment *f, struct err *err)
 {
     const char *spec = codec_spec(f->source.codec);
     if (!codec_delta_format(f->source.codec, &f->shape, NULL))
@@ -65,7 +65,7 @@ bool delta_device_takes(const struct codec *down, struct delta_format *shape)
 }
 
 /* Where the device does not take it updates come as floats. */
-static enum status plan_down(struct delta_device *m, struct maker_fragment *f)
+static enum status plan_down(struct delta_device *m, struct delta_device_fragment *f)
 {
     const struct codec *down = f->source.down;
     struct delta_format shape;
@@ -81,7 +81,7 @@ static enum status plan_down(struct delta_device *m, struct maker_fragment *f)
     return STATUS_OK;
 }
 
-static enum status make_fragment(struct delta_device *m, struct maker_fragment *f, struct err *err)
+static enum status make_fragment(struct delta_device *m, struct delta_device_fragment *f, struct err *err)
 {
     TRY(make_plan(m, f, err));
     if (plan_down(m, f) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory to cut a fragment for codec.down");
@@ -151,7 +151,7 @@ void delta_device_destroy(struct delta_device *m)
 
 void delta_device_anchor(struct delta_device *m, uint32_t i, const float *values, uint64_t hash)
 {
-    struct maker_fragment *f = &m->f[i];
+    struct delta_device_fragment *f = &m->f[i];
     if (f->anchored && f->hash == hash) return;
     m->dev->ops->send(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
     f->anchored = true; /* where that fails, so will delta_device_make */
@@ -161,7 +161,7 @@ void delta_device_anchor(struct delta_device *m, uint32_t i, const float *values
 bool delta_device_add(struct delta_device *m, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
                       uint64_t after)
 {
-    struct maker_fragment *f = &m->f[i];
+    struct delta_device_fragment *f = &m->f[i];
     const struct device_ops *ops = m->dev->ops;
     if (!f->down || !f->anchored || f->hash != before) return false;
     if (codec_decode_quantized(f->source.down, payload, size, f->host_numbers) != STATUS_OK) return false;
@@ -176,7 +176,7 @@ const float *delta_device_base(const struct delta_device *m)
     return m->anchor;
 }
 
-static void start_fragment(struct delta_device *m, struct maker_fragment *f)
+static void start_fragment(struct delta_device *m, struct delta_device_fragment *f)
 {
     const struct device_ops *ops = m->dev->ops;
     uint64_t at = f->source.offset;
@@ -195,7 +195,7 @@ enum status delta_device_make(struct delta_device *m, struct err *err)
     for (uint32_t i = 0; i < m->n; i++) start_fragment(m, &m->f[i]);
     TRY(m->dev->ops->sync(m->dev, err));
     for (uint32_t i = 0; i < m->n; i++) {
-        struct maker_fragment *f = &m->f[i];
+        struct delta_device_fragment *f = &m->f[i];
         double square = 0;
         delta_format_lay_out(&f->shape, f->host_numbers, &f->made);
         for (size_t p = 0; p < f->shape.n_pieces; p++) {
@@ -224,7 +224,7 @@ void delta_device_keep(struct delta_device *m)
 
 enum status delta_device_read(struct delta_device *m, uint32_t i, struct err *err)
 {
-    struct maker_fragment *f = &m->f[i];
+    struct delta_device_fragment *f = &m->f[i];
     if (f->newest != NEWEST_DEVICE) return STATUS_OK;
     TRY(m->dev->ops->fetch(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
                            f->source.count * sizeof *m->residual, err));

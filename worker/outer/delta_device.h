@@ -22,7 +22,7 @@
 
 struct delta_device;
 
-/* One fragment of theta. Both objects stay the caller's, and valid as long as the maker. */
+/* One fragment of theta. Both objects stay the caller's, and valid as long as the delta device. */
 struct delta_source {
     uint64_t offset, count;
     const struct codec *codec;
@@ -34,30 +34,30 @@ struct delta_source {
 enum status delta_device_create(struct delta_device **out, struct device *dev, const float *theta,
                                 const struct delta_source *sources, uint32_t n, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
-void delta_device_destroy(struct delta_device *maker);
+void delta_device_destroy(struct delta_device *device);
 
 /* Training will start from `values` in fragment i (memory of the host). `hash` is hash_floats of them: what the device
  * has by this hash does not go up again. Not between the begin of training and delta_device_make. */
-void delta_device_anchor(struct delta_device *maker, uint32_t i, const float *values, uint64_t hash);
+void delta_device_anchor(struct delta_device *device, uint32_t i, const float *values, uint64_t hash);
 /* Fragment i of the anchor, where it has the hash `before`, becomes `after` by an update's payload of codec `down`,
  * which was decoded once without error: theta + x. False: the device cannot, or has other floats (delta_device_anchor
  * helps). When, as above; the numbers of the last make are gone. */
-bool delta_device_add(struct delta_device *maker, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
+bool delta_device_add(struct delta_device *device, uint32_t i, const uint8_t *payload, size_t size, uint64_t before,
                       uint64_t after);
 /* Whether updates of codec `down` (NULL: false) go up as numbers, and in which shape. They do where that is at least a
  * quarter fewer bytes than floats; room for what a union may hold would be more. */
 bool delta_device_takes(const struct codec *down, struct delta_format *shape);
-/* All fragments [n_params] as anchored, in the device's memory; as long as the maker. */
-const float *delta_device_base(const struct delta_device *maker);
+/* All fragments [n_params] as anchored, in the device's memory; as long as the delta device. */
+const float *delta_device_base(const struct delta_device *device);
 /* NONFINITE: theta or what is made of it holds NaN or infinity. */
-enum status delta_device_make(struct delta_device *maker, struct err *err) MUST_CHECK;
+enum status delta_device_make(struct delta_device *device, struct err *err) MUST_CHECK;
 /* Of the last make. norm: L2, of the delta without its residual. */
-const struct quantized_delta *delta_device_numbers(const struct delta_device *maker, uint32_t i, double *norm);
-void delta_device_keep(struct delta_device *maker);
+const struct quantized_delta *delta_device_numbers(const struct delta_device *device, uint32_t i, double *norm);
+void delta_device_keep(struct delta_device *device);
 
 /* Bring the host's copy of a residual up to date. */
-enum status delta_device_read(struct delta_device *maker, uint32_t i, struct err *err) MUST_CHECK;
+enum status delta_device_read(struct delta_device *device, uint32_t i, struct err *err) MUST_CHECK;
 /* The host's copy was changed: it counts from now on. */
-void delta_device_written(struct delta_device *maker, uint32_t i);
+void delta_device_written(struct delta_device *device, uint32_t i);
 
 #endif

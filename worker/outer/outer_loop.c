@@ -16,7 +16,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     if (!loop) return STATUS_NOMEM;
     loop->setup = *setup;
     memcpy(&jitter, setup->uuid, sizeof jitter);
-    heartbeat_init(&loop->pulse);
+    heartbeat_init(&loop->heartbeat);
     sync_init(&loop->sync, jitter, now_us);
     loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
@@ -30,7 +30,7 @@ void outer_loop_destroy(struct outer_loop *loop)
     if (!loop) return;
     outer_save_join(loop);
     outer_memory_finish(loop);
-    heartbeat_finish(&loop->pulse);
+    heartbeat_finish(&loop->heartbeat);
     mem_free(loop);
 }
 
@@ -55,8 +55,8 @@ static void refresh_heartbeat(struct outer_loop *loop)
     uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
     uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
     for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
-    heartbeat_state(&loop->pulse, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
-    if (s->phase != SYNC_JOINED) heartbeat_part(&loop->pulse);
+    heartbeat_state(&loop->heartbeat, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    if (s->phase != SYNC_JOINED) heartbeat_part(&loop->heartbeat);
 }
 
 /* ---- messages -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
     bool held = loop->sync.holds;
     uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
-    heartbeat_join(&loop->pulse, m->session, m->heartbeat_ms);
+    heartbeat_join(&loop->heartbeat, m->session, m->heartbeat_ms);
     if (loop->sync.holds) {
         log_debug("joined: continues at version %" PRIu64, loop->sync.f[0].version);
         return;
@@ -169,7 +169,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
 {
     struct sync *s = &loop->sync;
     if (s->phase == SYNC_STOPPED || lane != msg_lane(m->type)) return;
-    heartbeat_heard(&loop->pulse, m, now_us);
+    heartbeat_heard(&loop->heartbeat, m, now_us);
     switch (m->type) {
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
     case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
@@ -182,7 +182,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     case MSG_DONE: sync_on_done(s, &m->done, now_us); break;
     default: break;
     }
-    sync_set_rtt(s, heartbeat_rtt_us(&loop->pulse));
+    sync_set_rtt(s, heartbeat_rtt_us(&loop->heartbeat));
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
     refresh_heartbeat(loop);
@@ -227,8 +227,8 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     char what[WIRE_TEXT_MAX] = "";
     if (loop->sync.phase == SYNC_STOPPED) return loop->sync.text;
     sync_waits_for(&loop->sync, what, sizeof what);
-    uint64_t heard = heartbeat_heard_us(&loop->pulse);
-    if (heard && now_us > heard + PULSE_SILENT_US)
+    uint64_t heard = heartbeat_heard_us(&loop->heartbeat);
+    if (heard && now_us > heard + HEARTBEAT_SILENT_US)
         snprintf(loop->text, sizeof loop->text, "the coordinator, which has not answered for %.0f s%s%s",
                  (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? "; then for " : "",
                  loop->sync.phase == SYNC_JOINED ? what : "");
@@ -239,7 +239,7 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
 
 struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop)
 {
-    return &loop->pulse;
+    return &loop->heartbeat;
 }
 
 const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop)
@@ -269,12 +269,12 @@ const struct outer_times *outer_loop_times(const struct outer_loop *loop)
 
 bool outer_loop_on_device(const struct outer_loop *loop)
 {
-    return loop->maker != NULL;
+    return loop->delta_device != NULL;
 }
 
 const float *outer_loop_device_params(const struct outer_loop *loop)
 {
-    return loop->maker ? delta_device_base(loop->maker) : NULL;
+    return loop->delta_device ? delta_device_base(loop->delta_device) : NULL;
 }
 
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
@@ -290,7 +290,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
 {
-    heartbeat_step(&loop->pulse, step, step_us);
+    heartbeat_step(&loop->heartbeat, step, step_us);
 }
 
 void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)

@@ -14,7 +14,7 @@ enum { FAULTS_MAX = 3 };
 static void anchor(struct outer_loop *loop, uint32_t fragment)
 {
     const struct outer_fragment *f = &loop->f[fragment];
-    if (loop->maker) delta_device_anchor(loop->maker, fragment, loop->theta + f->offset, f->hash);
+    if (loop->delta_device) delta_device_anchor(loop->delta_device, fragment, loop->theta + f->offset, f->hash);
 }
 
 /* As numbers, where they are; else it is on its way while other fragments are waited for. Who is catching up has many
@@ -23,9 +23,9 @@ void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t be
 {
     const struct outer_fragment *f = &loop->f[fragment];
     enum worker_state state = loop->sync.state;
-    if (!loop->maker || state == WORKER_TRAINING) return;
+    if (!loop->delta_device || state == WORKER_TRAINING) return;
     bool numbers = f->down && u->form == UPDATE_INCREMENT && !strcmp(u->codec, codec_spec(f->down));
-    if (numbers && delta_device_add(loop->maker, fragment, u->payload, u->payload_size, before, f->hash)) return;
+    if (numbers && delta_device_add(loop->delta_device, fragment, u->payload, u->payload_size, before, f->hash)) return;
     if (state == WORKER_SENDING || state == WORKER_WAITING) anchor(loop, fragment);
 }
 
@@ -37,8 +37,8 @@ void outer_anchor_all(struct outer_loop *loop)
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)
 {
     struct err err = {0};
-    if (!loop->maker) return STATUS_OK;
-    enum status status = delta_device_read(loop->maker, fragment, &err);
+    if (!loop->delta_device) return STATUS_OK;
+    enum status status = delta_device_read(loop->delta_device, fragment, &err);
     if (status != STATUS_OK) log_error("the residual of fragment %u cannot be read: %s", fragment, err.msg);
     return status;
 }
@@ -47,7 +47,7 @@ void outer_residual_reset(struct outer_loop *loop, uint32_t fragment)
 {
     outer_save_join(loop);
     feedback_reset(&loop->f[fragment].fb);
-    if (loop->maker) delta_device_written(loop->maker, fragment);
+    if (loop->delta_device) delta_device_written(loop->delta_device, fragment);
 }
 
 void outer_rollback(struct outer_loop *loop, uint32_t fragment)
@@ -58,7 +58,7 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     f->pending = false;
     enum status status = outer_residual_read(loop, fragment);
     if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
-    if (status == STATUS_OK && loop->maker) delta_device_written(loop->maker, fragment);
+    if (status == STATUS_OK && loop->delta_device) delta_device_written(loop->delta_device, fragment);
     if (status == STATUS_OK || status == STATUS_STATE) return;
     log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
     outer_residual_reset(loop, fragment);
@@ -103,7 +103,7 @@ static void encode_some(void *ctx, int thread, int threads)
     struct encoding *e = ctx;
     for (uint32_t i = (uint32_t)thread; i < e->loop->n_fragments; i += (uint32_t)threads) {
         struct outer_fragment *f = &e->loop->f[i];
-        const struct quantized_delta *numbers = delta_device_numbers(e->loop->maker, i, &e->norm[i]);
+        const struct quantized_delta *numbers = delta_device_numbers(e->loop->delta_device, i, &e->norm[i]);
         e->status[i] = f->fb.pending ? STATUS_STATE : isfinite((float)e->norm[i]) ? STATUS_OK : STATUS_NONFINITE;
         if (e->status[i] != STATUS_OK) continue;
         e->status[i] = codec_encode_quantized(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
@@ -116,12 +116,12 @@ static enum status encode_made(struct outer_loop *loop)
 {
     struct encoding e = {.loop = loop};
     struct err err = {0};
-    enum status status = delta_device_make(loop->maker, &err);
+    enum status status = delta_device_make(loop->delta_device, &err);
     if (status != STATUS_OK && status != STATUS_NONFINITE) log_error("%s", err.msg);
     TRY(status);
     pool_run_if(loop->model.pool, true, encode_some, &e);
     for (uint32_t i = 0; i < loop->n_fragments; i++) TRY(e.status[i]);
-    delta_device_keep(loop->maker);
+    delta_device_keep(loop->delta_device);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         encoded(&loop->f[i], e.norm[i]);
         loop->f[i].fb.pending = true;
@@ -131,7 +131,7 @@ static enum status encode_made(struct outer_loop *loop)
 
 static enum status encode_all(struct outer_loop *loop, const float *values)
 {
-    if (loop->maker) return encode_made(loop);
+    if (loop->delta_device) return encode_made(loop);
     /* Before anything is encoded: a rollback would leave the finite fragments' deltas in their residuals. */
     if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {

@@ -51,7 +51,7 @@ struct outer_save {
 
 struct outer_loop {
     struct outer_setup setup;
-    struct heartbeat pulse;
+    struct heartbeat heartbeat;
     struct sync sync;
     uint8_t run_id[WIRE_UUID];
     uint64_t config_hash;
@@ -61,10 +61,10 @@ struct outer_loop {
     bool async, feedback, lossless; /* lossless: of the upload codec */
     uint64_t n_params;
     uint32_t n_fragments;
-    float *theta;               /* (n_params): the log's parameters at the versions held */
-    float *base;                /* (n_params): what training started from; barrier, or with a maker: theta itself */
-    float *scratch;             /* (largest fragment) */
-    struct delta_device *maker; /* NULL: deltas are made in host memory */
+    float *theta;   /* (n_params): the log's parameters at the versions held */
+    float *base;    /* (n_params): what training started from; barrier, or with a delta device: theta itself */
+    float *scratch; /* (largest fragment) */
+    struct delta_device *delta_device; /* NULL: deltas are made in host memory */
     uint8_t *layout_bytes;
     size_t layout_size;
     struct update_named *named; /* (WIRE_NAMED_MAX) */
@@ -110,7 +110,7 @@ void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
 /* Make version 0 where WELCOME says that this is the snapshot and the hash agrees. */
 void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
 
-/* The device has theta at the versions held from now on, where there is a maker. Not while it is training. */
+/* The device has theta at the versions held from now on, if there is a delta device. Not while it is training. */
 void outer_anchor_all(struct outer_loop *loop);
 /* The fragment had the hash `before`, then this update was applied. */
 void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t before, const struct update *u);

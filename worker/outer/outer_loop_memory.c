@@ -74,7 +74,7 @@ static enum status layout_bytes_init(struct outer_loop *loop, struct err *err)
 }
 
 /* Where the parameters are on a device: the deltas are made there, too, or the host does without. */
-static enum status maker_make(struct outer_loop *loop, struct err *err)
+static enum status make_delta_device(struct outer_loop *loop, struct err *err)
 {
     struct delta_source sources[LAYOUT_FRAGMENTS_MAX];
     const struct outer_model *model = &loop->model;
@@ -85,7 +85,7 @@ static enum status maker_make(struct outer_loop *loop, struct err *err)
             .offset = f->offset, .count = f->count, .codec = f->up, .down = f->down, .feedback = &f->fb};
     }
     enum status status =
-        delta_device_create(&loop->maker, model->device, model->device_theta, sources, loop->n_fragments, err);
+        delta_device_create(&loop->delta_device, model->device, model->device_theta, sources, loop->n_fragments, err);
     if (status != STATUS_UNSUPPORTED && status != STATUS_NOMEM) return status;
     log_info("deltas are made by the CPU: %s", err->msg);
     *err = (struct err){0};
@@ -114,16 +114,17 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
     loop->parts = mem_alloc(OUTER_PARTS_MAX + 1 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
     bool all = loop->theta && loop->scratch && loop->named && loop->parts;
-    if (all) TRY(maker_make(loop, err));
-    /* Updates that come while it trains move theta: what it started from is kept, by the maker where there is one. */
-    loop->base = loop->async && !loop->maker ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
+    if (all) TRY(make_delta_device(loop, err));
+    /* Updates that come while it trains move theta: what it started from is kept, by the delta device if there is one.
+     */
+    loop->base = loop->async && !loop->delta_device ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
     if (all && loop->base) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
 }
 
 void outer_memory_finish(struct outer_loop *loop)
 {
-    delta_device_destroy(loop->maker);
+    delta_device_destroy(loop->delta_device);
     for (uint32_t i = 0; i < LAYOUT_FRAGMENTS_MAX; i++) {
         struct outer_fragment *f = &loop->f[i];
         codec_destroy(f->up);

@@ -99,17 +99,17 @@ enum status replica_host_plan(struct memory_plan *plan, const struct replica_con
                               const struct memory_plan *device, struct err *err)
 {
     const struct replica_outer *outer = &config->outer;
-    bool maker = outer->device.anchor && !device->outer_left_out; /* deltas are made on the GPU */
+    bool delta_device = outer->device.anchor && !device->outer_left_out; /* deltas are made on the GPU */
     size_t tokens = config->batch_size / config->ranks * (size_t)config->model.block_size;
     uint64_t each = DEVICE_STAGES * replica_stage_bytes(layout->n_params) +
                     step_io_bytes(devices[0], tokens, config->eval_only ? 1 : config->grad_accum);
     struct memory_ask ask = {.dev = devices[0]};
-    ask.fixed[MEMORY_PARAMS] = maker ? 0 : layout->n_params * sizeof(float);
+    ask.fixed[MEMORY_PARAMS] = delta_device ? 0 : layout->n_params * sizeof(float);
     ask.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
-    ask.fixed[MEMORY_ANCHOR] = outer->host.anchor - (maker ? outer->base : 0);
+    ask.fixed[MEMORY_ANCHOR] = outer->host.anchor - (delta_device ? outer->base : 0);
     ask.fixed[MEMORY_RESIDUAL] = outer->host.residual;
     ask.fixed[MEMORY_MESSAGES] = outer->host.messages;
-    ask.fixed[MEMORY_PINNED] = config->ranks * each + (maker ? outer->pinned : 0);
+    ask.fixed[MEMORY_PINNED] = config->ranks * each + (delta_device ? outer->pinned : 0);
     host_memory(&ask.free_bytes, &ask.total_bytes);
     if (!config->eval_only) TRY(memory_ask_share(&ask, true, 0, err));
     return memory_plan_host(plan, &ask, err);

@@ -207,8 +207,8 @@ static void worker_woken(void *ctx, uint64_t at_us)
 static void worker_sleep(struct sim_worker *w)
 {
     uint64_t now = sim_net_now(w->net);
-    uint64_t loop = outer_loop_deadline_us(w->loop), pulse = heartbeat_deadline_us(outer_loop_heartbeat(w->loop));
-    uint64_t at = loop < pulse ? loop : pulse;
+    uint64_t loop = outer_loop_deadline_us(w->loop), heartbeat = heartbeat_deadline_us(outer_loop_heartbeat(w->loop));
+    uint64_t at = loop < heartbeat ? loop : heartbeat;
     if (at <= now) at = now + 100; /* a deadline that has passed: nothing could be done about it just now */
     if (at == UINT64_MAX || (w->wake_us > now && w->wake_us <= at)) return;
     w->wake_us = at;

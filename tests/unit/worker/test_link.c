@@ -193,7 +193,7 @@ static bool eventually(enum msg_type type, int n)
 }
 
 static struct link *work_link;
-static struct heartbeat pulse;
+static struct heartbeat heartbeat;
 
 static int up(void **state)
 {
@@ -202,8 +202,8 @@ static int up(void **state)
     fake->transport.ops = &fake_ops;
     pthread_mutex_init(&fake->lock, NULL);
     pthread_cond_init(&fake->changed, NULL);
-    heartbeat_init(&pulse);
-    return link_open(&work_link, &fake->transport, &pulse, NULL) == STATUS_OK ? 0 : -1;
+    heartbeat_init(&heartbeat);
+    return link_open(&work_link, &fake->transport, &heartbeat, NULL) == STATUS_OK ? 0 : -1;
 }
 
 static int down(void **state)
@@ -212,7 +212,7 @@ static int down(void **state)
     if (work_link) link_close(work_link, 1000000);
     work_link = NULL;
     bool closed = fake->closed;
-    heartbeat_finish(&pulse);
+    heartbeat_finish(&heartbeat);
     free(fake);
     return closed ? 0 : -1;
 }
@@ -226,17 +226,17 @@ static void test_heartbeats_while_the_compute_thread_computes(void **state)
     uint64_t versions[1] = {3};
     usleep(50000);
     assert_int_equal(count_sent(MSG_HEARTBEAT), 0); /* no session, no heartbeat */
-    heartbeat_state(&pulse, WORKER_TRAINING, 4, 30, 0, 1, versions);
-    heartbeat_join(&pulse, 99, 20);
+    heartbeat_state(&heartbeat, WORKER_TRAINING, 4, 30, 0, 1, versions);
+    heartbeat_join(&heartbeat, 99, 20);
     uint64_t until = clock_monotonic_us() + 10000000;
-    while (clock_monotonic_us() < until && count_sent(MSG_HEARTBEAT) < 6) heartbeat_step(&pulse, 1, 500);
+    while (clock_monotonic_us() < until && count_sent(MSG_HEARTBEAT) < 6) heartbeat_step(&heartbeat, 1, 500);
     assert_true(count_sent(MSG_HEARTBEAT) >= 6);
     struct msg m;
     assert_int_equal(msg_decode(&m, fake->sent[0].data, fake->sent[0].size, NULL), STATUS_OK);
     assert_int_equal(m.heartbeat.session, 99);
     assert_int_equal(m.heartbeat.state, WORKER_TRAINING);
     assert_int_equal(m.heartbeat.versions[0], 3);
-    heartbeat_part(&pulse);
+    heartbeat_part(&heartbeat);
     struct msg bind = {.type = MSG_BIND, .bind = {.session = 1}};
     assert_int_equal(link_send(work_link, WIRE_BULK, &bind), STATUS_OK);
     assert_true(eventually(MSG_BIND, 1)); /* goes after a heartbeat that was due before */
@@ -249,16 +249,16 @@ static void test_change_of_state_is_told_at_once(void **state)
 {
     (void)state;
     uint64_t versions[1] = {3};
-    heartbeat_state(&pulse, WORKER_READY, 0, 0, 0, 1, versions);
-    heartbeat_join(&pulse, 99, 3600000);
+    heartbeat_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
+    heartbeat_join(&heartbeat, 99, 3600000);
     assert_true(eventually(MSG_HEARTBEAT, 1));
-    heartbeat_state(&pulse, WORKER_READY, 0, 0, 0, 1, versions); /* no change */
+    heartbeat_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions); /* no change */
     struct msg m = {.type = MSG_BIND, .bind = {.session = 1}};
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK);
     assert_true(eventually(MSG_BIND, 1));
     assert_int_equal(count_sent(MSG_HEARTBEAT), 1);
     versions[0] = 4;
-    heartbeat_state(&pulse, WORKER_READY, 0, 0, 0, 1, versions);
+    heartbeat_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK); /* wakes it */
     assert_true(eventually(MSG_HEARTBEAT, 2));
 }
@@ -289,7 +289,7 @@ static void test_order_both_ways(void **state)
     assert_int_equal(received, 22);
 }
 
-static void test_answers_to_heartbeats_end_in_the_pulse(void **state)
+static void test_answers_to_heartbeats_end_in_the_link(void **state)
 {
     (void)state;
     struct msg m = {.type = MSG_HEARTBEAT_ACK,
@@ -301,11 +301,11 @@ static void test_answers_to_heartbeats_end_in_the_pulse(void **state)
     arrive(WIRE_CONTROL, &m);
     assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
     assert_int_equal(m.type, MSG_CREDIT);
-    assert_true(heartbeat_rtt_us(&pulse) >= 5000);
-    assert_true(heartbeat_heard_us(&pulse) > 0);
-    heartbeat_waiting_for(&pulse, clock_monotonic_us(), text);
+    assert_true(heartbeat_rtt_us(&heartbeat) >= 5000);
+    assert_true(heartbeat_heard_us(&heartbeat) > 0);
+    heartbeat_waiting_for(&heartbeat, clock_monotonic_us(), text);
     assert_string_equal(text, "worker-7");
-    heartbeat_waiting_for(&pulse, clock_monotonic_us() + PULSE_SILENT_US, text); /* not when it is long ago */
+    heartbeat_waiting_for(&heartbeat, clock_monotonic_us() + HEARTBEAT_SILENT_US, text); /* not when it is long ago */
     assert_string_equal(text, "");
 }
 
@@ -402,7 +402,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_heartbeats_while_the_compute_thread_computes, up, down),
         cmocka_unit_test_setup_teardown(test_change_of_state_is_told_at_once, up, down),
         cmocka_unit_test_setup_teardown(test_order_both_ways, up, down),
-        cmocka_unit_test_setup_teardown(test_answers_to_heartbeats_end_in_the_pulse, up, down),
+        cmocka_unit_test_setup_teardown(test_answers_to_heartbeats_end_in_the_link, up, down),
         cmocka_unit_test_setup_teardown(test_garbage_is_reported_not_fatal, up, down),
         cmocka_unit_test_setup_teardown(test_full_queues, up, down),
         cmocka_unit_test_setup_teardown(test_inbox_that_nobody_reads_is_bounded, up, down),
