@@ -1,5 +1,6 @@
 #include "worker/train.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -142,6 +143,7 @@ static enum status train_round(struct trainer *t, struct err *err)
     bool done;
     uint64_t begun = clock_monotonic_us();
     outer_loop_train_begin(t->loop, begun);
+    assert(outer_loop_assignment(t->loop)); /* outer_loop_want said OUTER_TRAIN */
     uint32_t steps = outer_loop_assignment(t->loop)->steps;
     const float *params = outer_loop_params(t->loop), *grad = NULL;
     TRY(replica_set_params_at(t->replica, params, outer_loop_device_params(t->loop), err));
@@ -178,6 +180,7 @@ static enum status evaluate(struct trainer *t, struct err *err)
     double loss_sum = 0;
     uint64_t tokens = 0, started = clock_monotonic_us();
     outer_loop_eval_begin(t->loop, started);
+    assert(outer_loop_evaluation(t->loop)); /* outer_loop_want said OUTER_EVAL */
     const struct msg_eval task = *outer_loop_evaluation(t->loop);
     /* A round starts from what it is given: what the last one left is not needed any more. */
     TRY(replica_set_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));

@@ -1,5 +1,6 @@
 #include "worker/link/heartbeat.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +39,7 @@ void heartbeat_state(struct heartbeat *p, enum worker_state state, uint64_t roun
 {
     pthread_mutex_lock(&p->lock);
     struct msg_heartbeat *b = &p->beat;
+    assert(n_fragments <= LAYOUT_FRAGMENTS_MAX);
     if (b->state != state || b->round != round || b->eval_id != eval_id || b->n_fragments != n_fragments ||
         memcmp(b->versions, versions, n_fragments * sizeof *versions) != 0)
         p->changed = true;
@@ -55,6 +57,7 @@ void heartbeat_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
 {
     pthread_mutex_lock(&p->lock);
     double s = (double)step_us / 1e6;
+    assert(p->beat.state != WORKER_TRAINING || step >= p->beat.step);
     p->beat.step = step;
     p->beat.step_s = p->beat.step_s > 0 ? 0.8 * p->beat.step_s + 0.2 * s : s;
     pthread_mutex_unlock(&p->lock);
@@ -63,6 +66,7 @@ void heartbeat_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
 bool heartbeat_take(struct heartbeat *p, uint64_t now_us, struct msg *m)
 {
     pthread_mutex_lock(&p->lock);
+    assert(p->beat.sent_us <= now_us);
     bool due = p->joined && (p->changed || now_us >= p->next_us);
     if (due) {
         p->changed = false;

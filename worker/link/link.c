@@ -1,5 +1,6 @@
 #include "worker/link/link.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -220,6 +221,7 @@ enum status link_send(struct link *link, enum wire_lane lane, const struct msg *
     pthread_mutex_lock(&link->lock);
     uint8_t *room = ring_reserve(&link->out[lane], need);
     enum status status = room ? msg_encode(m, room, need, &size) : STATUS_AGAIN;
+    assert(status != STATUS_OK || size == need);
     if (status == STATUS_OK) ring_commit(&link->out[lane], 0, size);
     pthread_mutex_unlock(&link->lock);
     if (status == STATUS_OK) link->transport->ops->wake(link->transport);
@@ -235,6 +237,7 @@ enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *la
     struct err err = {0};
     deadline_after(&until, timeout_us);
     pthread_mutex_lock(&link->lock);
+    assert(link->taken < LANES);
     if (link->taken >= 0) ring_drop(&link->in[link->taken]);
     link->taken = -1;
     for (;;) {

@@ -1,5 +1,6 @@
 #include "worker/link/ring.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -33,12 +34,14 @@ void ring_finish(struct ring *r)
 
 static struct ring_head *head_at(const struct ring *r, size_t at)
 {
+    assert(at % HEAD == 0 && at + HEAD <= r->cap);
     return (struct ring_head *)(void *)(r->data + at);
 }
 
 uint8_t *ring_reserve(struct ring *r, size_t size)
 {
     size_t need = rounded(size), tail = (r->head + r->used) % r->cap;
+    assert(r->head < r->cap && r->used <= r->cap);
     if (need > r->cap) return NULL;
     if (r->used == 0) r->head = tail = 0;
     size_t free_bytes = r->cap - r->used, to_end = r->cap - tail;
@@ -49,6 +52,7 @@ uint8_t *ring_reserve(struct ring *r, size_t size)
         r->used += to_end;
         tail = 0;
     }
+    assert(tail + need <= r->cap && r->used + need <= r->cap);
     r->reserved = tail;
     return r->data + tail + HEAD;
 }
@@ -57,6 +61,7 @@ void ring_commit(struct ring *r, uint32_t tag, size_t size)
 {
     *head_at(r, r->reserved) = (struct ring_head){.tag = tag, .size = size};
     r->used += rounded(size);
+    assert(r->reserved + rounded(size) <= r->cap && r->used <= r->cap);
 }
 
 static size_t first(const struct ring *r)
@@ -68,6 +73,7 @@ const uint8_t *ring_peek(const struct ring *r, uint32_t *tag_p, size_t *size_p)
 {
     if (ring_empty(r)) return NULL;
     const struct ring_head *h = head_at(r, first(r));
+    assert(!h->skip && first(r) + rounded(h->size) <= r->cap);
     *tag_p = h->tag;
     *size_p = h->size;
     return r->data + first(r) + HEAD;
@@ -77,10 +83,12 @@ void ring_drop(struct ring *r)
 {
     if (ring_empty(r)) return;
     if (head_at(r, r->head)->skip) {
+        assert(r->used > r->cap - r->head);
         r->used -= r->cap - r->head;
         r->head = 0;
     }
     size_t size = rounded(head_at(r, r->head)->size);
+    assert(size <= r->used && r->head + size <= r->cap);
     r->head = (r->head + size) % r->cap;
     r->used -= size;
 }

@@ -1,5 +1,6 @@
 #include "worker/outer/delta_device.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -152,6 +153,7 @@ void delta_device_destroy(struct delta_device *m)
 void delta_device_anchor(struct delta_device *m, uint32_t i, const float *values, uint64_t hash)
 {
     struct delta_device_fragment *f = &m->f[i];
+    assert(i < m->n);
     if (f->anchored && f->hash == hash) return;
     m->dev->ops->send(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
     f->anchored = true; /* where that fails, so will delta_device_make */
@@ -163,6 +165,7 @@ bool delta_device_add(struct delta_device *m, uint32_t i, const uint8_t *payload
 {
     struct delta_device_fragment *f = &m->f[i];
     const struct device_ops *ops = m->dev->ops;
+    assert(i < m->n);
     if (!f->down || !f->anchored || f->hash != before) return false;
     if (codec_decode_quantized(f->source.down, payload, size, f->host_numbers) != STATUS_OK) return false;
     ops->send(m->dev, f->numbers, f->host_numbers, f->down_bytes);
@@ -180,6 +183,7 @@ static void start_fragment(struct delta_device *m, struct delta_device_fragment 
 {
     const struct device_ops *ops = m->dev->ops;
     uint64_t at = f->source.offset;
+    assert(at + f->source.count <= m->n_params);
     const struct feedback *fb = f->source.feedback;
     if (fb->residual && f->newest == NEWEST_HOST) {
         ops->send(m->dev, m->residual + at, fb->residual, f->source.count * sizeof *fb->residual);
@@ -225,7 +229,9 @@ void delta_device_keep(struct delta_device *m)
 enum status delta_device_read(struct delta_device *m, uint32_t i, struct err *err)
 {
     struct delta_device_fragment *f = &m->f[i];
+    assert(i < m->n);
     if (f->newest != NEWEST_DEVICE) return STATUS_OK;
+    assert(f->source.feedback->residual && m->residual);
     TRY(m->dev->ops->fetch(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
                            f->source.count * sizeof *m->residual, err));
     f->newest = NEWEST_BOTH;
@@ -234,5 +240,6 @@ enum status delta_device_read(struct delta_device *m, uint32_t i, struct err *er
 
 void delta_device_written(struct delta_device *m, uint32_t i)
 {
+    assert(i < m->n);
     m->f[i].newest = NEWEST_HOST;
 }

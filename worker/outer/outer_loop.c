@@ -1,5 +1,6 @@
 #include "worker/outer/outer_loop.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -138,6 +139,7 @@ static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint6
 static void note_delivered(struct outer_loop *loop, uint64_t now_us)
 {
     if (loop->sync.state != WORKER_WAITING || loop->delivered_us) return;
+    assert(loop->sync.round != SYNC_NO_ROUND);
     loop->delivered_us = now_us;
     loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
 }
@@ -281,8 +283,12 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
+    assert(!loop->save.running);
     if (loop->inner_spoilt) outer_inner_anew(loop);
-    for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        assert(!loop->f[i].pending && !loop->f[i].fb.pending);
+        loop->f[i].base_version = loop->sync.f[i].version;
+    }
     if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
     outer_anchor_all(loop);
     refresh_heartbeat(loop);

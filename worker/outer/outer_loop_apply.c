@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@ static uint64_t snapshot_bytes(const struct outer_fragment *f)
 static void put_snapshot(struct outer_loop *loop, struct outer_fragment *f, uint64_t offset, const uint8_t *data,
                          size_t size)
 {
+    assert(offset + size <= snapshot_bytes(f));
     while (size && offset < SNAPSHOT_HEAD_BYTES) {
         f->snapshot_head[offset++] = *data++;
         size--;
@@ -48,6 +50,7 @@ static void take_own(struct outer_loop *loop, uint32_t i)
         if (u.named[k].worker_id != loop->sync.worker_id || u.named[k].round != loop->sync.round) continue;
         if (relay_range(f->object + at, sf->have - at, u.n_named, k, &from, &to) != STATUS_OK) return;
         if (to - from != f->payload_size || to >= sf->total - at) return;
+        assert(from <= to && at + to <= f->object_cap);
         memcpy(f->object + at + from, f->payload, f->payload_size);
         sync_on_own(&loop->sync, i, at + from, at + to);
         return;
@@ -87,6 +90,7 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
         return;
     }
     size_t skip = (size_t)(have - m->offset);
+    assert(skip < m->size && (snapshot || m->total <= f->object_cap));
     if (snapshot)
         put_snapshot(loop, f, have, m->data + skip, m->size - skip);
     else
@@ -133,6 +137,7 @@ static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
     f->hash = hash;
     f->damaged = 0;
     sync_loaded(&loop->sync, i, head.version, now_us);
+    assert(loop->sync.f[i].version == head.version && !loop->sync.f[i].loading);
     log_debug("loaded fragment %u at version %" PRIu64, i, head.version);
 }
 
@@ -212,6 +217,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     struct codec_view view;
     uint64_t started = outer_stopwatch(loop), took;
     enum worker_state state = loop->sync.state;
+    assert(!loop->save.running); /* the save reads theta */
     const char *wrong = open_update(loop, i, &u, &view);
     if (wrong) {
         damaged(loop, i, wrong, now_us);
@@ -243,6 +249,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         break;
     case SYNC_NOT_MINE: break;
     }
+    assert(loop->sync.f[i].version == u.version);
     took = outer_stopwatch(loop) - started;
     bool of_round = state == WORKER_TRAINING || state == WORKER_SENDING || state == WORKER_WAITING;
     if (of_round) loop->running.apply_s += (double)took / 1e6; /* who catches up has no round yet */

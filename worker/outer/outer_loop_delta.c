@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -47,6 +48,7 @@ void outer_residual_reset(struct outer_loop *loop, uint32_t fragment)
 {
     outer_save_join(loop);
     feedback_reset(&loop->f[fragment].fb);
+    assert(!loop->f[fragment].fb.pending);
     if (loop->delta_device) delta_device_written(loop->delta_device, fragment);
 }
 
@@ -59,9 +61,11 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     enum status status = outer_residual_read(loop, fragment);
     if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
     if (status == STATUS_OK && loop->delta_device) delta_device_written(loop->delta_device, fragment);
-    if (status == STATUS_OK || status == STATUS_STATE) return;
-    log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
-    outer_residual_reset(loop, fragment);
+    if (status != STATUS_OK && status != STATUS_STATE) {
+        log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
+        outer_residual_reset(loop, fragment);
+    }
+    assert(!f->fb.pending);
 }
 
 void outer_forget_deltas(struct outer_loop *loop)
@@ -123,6 +127,7 @@ static enum status encode_made(struct outer_loop *loop)
     for (uint32_t i = 0; i < loop->n_fragments; i++) TRY(e.status[i]);
     delta_device_keep(loop->delta_device);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        assert(!loop->f[i].fb.pending);
         encoded(&loop->f[i], e.norm[i]);
         loop->f[i].fb.pending = true;
     }
@@ -209,6 +214,7 @@ static void note_ready(struct outer_loop *loop, const struct outer_result *resul
                        uint64_t now_us)
 {
     struct outer_times *t = &loop->running;
+    assert(t->round == SYNC_NO_ROUND);
     t->round = round;
     t->compute_s = (double)result->compute_us / 1e6;
     t->compress_s = (double)(result->fetch_us + took_us) / 1e6;
@@ -233,6 +239,7 @@ static void send_ahead(struct outer_loop *loop)
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result, uint64_t now_us)
 {
     if (loop->sync.state != WORKER_TRAINING) return STATUS_OK; /* revoked meanwhile */
+    assert(loop->sync.round != SYNC_NO_ROUND && !loop->save.running);
     uint64_t round = loop->sync.round, started = outer_stopwatch(loop), bytes[LAYOUT_FRAGMENTS_MAX];
     loop->form = form_of(loop);
     loop->tokens = result->tokens;

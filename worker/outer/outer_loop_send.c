@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,6 +58,7 @@ static void fill_join(struct outer_loop *loop)
 static void fill_offer(struct outer_loop *loop, uint32_t fragment)
 {
     const struct outer_fragment *f = &loop->f[fragment];
+    assert(f->payload_size && f->payload_size <= f->payload_cap);
     loop->out.offer = (struct msg_offer){
         .session = loop->sync.session,
         .round = loop->sync.round,
@@ -77,6 +79,7 @@ static void fill_chunk(struct outer_loop *loop, const struct sync_action *a)
 {
     const struct outer_fragment *f = &loop->f[a->fragment];
     const uint8_t *data = f->payload + a->offset;
+    assert(a->offset + a->length <= f->payload_size);
     loop->out.chunk = (struct msg_chunk){
         .kind = OBJECT_DELTA,
         .fragment = a->fragment,

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -90,6 +91,7 @@ static size_t gather(struct outer_loop *loop)
     for (uint32_t i = 0; i < loop->n_fragments; i++)
         if (loop->f[i].pending)
             body[n++] = (struct outer_part){.data = loop->f[i].payload, .size = loop->f[i].payload_size};
+    assert(n <= OUTER_PARTS_MAX + 1 + 2 * (size_t)loop->n_fragments);
     return n;
 }
 
@@ -97,6 +99,7 @@ void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
 {
     struct outer_save *save = &loop->save;
     if (!loop->setup.save_begin) return;
+    assert(!save->running);
     uint64_t started = outer_stopwatch(loop);
     describe(loop, round);
     size_t n = gather(loop);
@@ -119,6 +122,7 @@ static bool look(struct outer_loop *loop, bool wait)
 {
     struct outer_save *save = &loop->save;
     struct err err = {0};
+    assert(save->running);
     enum status status = loop->setup.save_poll(loop->setup.storage_ctx, wait, &err);
     if (status == STATUS_AGAIN) return false;
     save->running = false;
@@ -144,12 +148,14 @@ void outer_save_tick(struct outer_loop *loop, uint64_t now_us)
         if (now_us > save->alone_us) save->held_up_us += now_us - save->alone_us;
         if (!save->failed) note_save(loop);
     }
+    assert(!save->running);
     if (loop->sync.unsaved) sync_saved(&loop->sync, now_us);
 }
 
 void outer_save_join(struct outer_loop *loop)
 {
     if (loop->save.running) (void)look(loop, true);
+    assert(!loop->save.running);
 }
 
 /* A delta that was refused is still in the newest state on disk, and may be taken for that of another assignment: the

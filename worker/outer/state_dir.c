@@ -1,5 +1,6 @@
 #include "worker/outer/state_dir.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,6 +94,7 @@ static void *run(void *arg)
 static void save_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n)
 {
     struct state_dir *d = ctx;
+    assert(!d->begun);
     d->state = state;
     d->body = body;
     d->n_body = n;
@@ -109,6 +111,7 @@ static enum status save_poll(void *ctx, bool wait, struct err *err)
     if (!d->begun) return STATUS_OK;
     if (!wait && !atomic_load(&d->over)) return STATUS_AGAIN;
     if (d->apart) pthread_join(d->thread, NULL);
+    assert(atomic_load(&d->over));
     d->begun = false;
     if (d->status != STATUS_OK && err) *err = d->err;
     return d->status;

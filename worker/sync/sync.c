@@ -3,6 +3,7 @@
  * worker/sync/sync_flow.c; evaluations in worker/sync/sync_eval.c. */
 #include "worker/sync/sync.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +28,9 @@ void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us)
 static void end_round(struct sync *s)
 {
     bool rejected = false;
+    assert(s->round != SYNC_NO_ROUND);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
+        assert(!sync_flow_pending(&s->f[i]));
         rejected = rejected || s->f[i].upload == SYNC_UPLOAD_REJECTED;
         s->f[i].upload = SYNC_UPLOAD_NONE;
         s->f[i].passed = false;
@@ -58,6 +61,7 @@ void sync_settle(struct sync *s)
         sending = sending || u == SYNC_UPLOAD_OFFERED || u == SYNC_UPLOAD_SENDING;
         waiting = waiting || u == SYNC_UPLOAD_DELIVERED;
     }
+    assert((!sending && !waiting) || s->round != SYNC_NO_ROUND);
     if (s->round != SYNC_NO_ROUND && !sending && !waiting) end_round(s);
     if (sending)
         s->state = WORKER_SENDING;
@@ -85,6 +89,7 @@ void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t n
 {
     bool all = true;
     struct sync_fragment *f = &s->f[fragment];
+    assert(fragment < s->n_fragments && f->loading);
     f->loading = false;
     f->version = version;
     if (f->target < version) f->target = version;
@@ -98,6 +103,9 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
 {
     struct sync_fragment *f = &s->f[fragment];
     enum sync_verdict verdict = SYNC_NOT_MINE;
+    assert(fragment < s->n_fragments && s->holds && !f->loading);
+    assert(f->complete && f->get_version == f->version + 1);
+    assert(!s->unsaved); /* the save reads the parameters */
     f->version++;
     sync_flow_next(s, fragment, now_us);
     if (named_round != SYNC_NO_ROUND) {
@@ -170,6 +178,8 @@ bool sync_wants_training(const struct sync *s)
 void sync_train_begin(struct sync *s, uint64_t now_us)
 {
     (void)now_us;
+    assert(s->state == WORKER_READY && s->has_task && s->holds && !s->unsaved);
+    assert(s->round == SYNC_NO_ROUND && !s->eval.pending && !s->eval.running);
     s->round = s->task.round;
     s->has_task = false;
     s->state = WORKER_TRAINING;
@@ -179,6 +189,7 @@ void sync_train_abandon(struct sync *s, uint64_t now_us)
 {
     (void)now_us;
     if (s->state != WORKER_TRAINING) return;
+    assert(s->round != SYNC_NO_ROUND && !s->has_task);
     s->round = SYNC_NO_ROUND;
     s->state = WORKER_READY;
     sync_settle(s);
@@ -186,6 +197,7 @@ void sync_train_abandon(struct sync *s, uint64_t now_us)
 
 void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us)
 {
+    assert(round != SYNC_NO_ROUND && (s->round == round || s->round == SYNC_NO_ROUND));
     s->round = round;
     s->state = WORKER_SENDING;
     for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_offer(s, i, bytes[i], now_us);
@@ -218,6 +230,7 @@ bool sync_take_lost(struct sync *s, uint32_t *fragment_p)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (!s->f[i].lost) continue;
+        assert(s->f[i].upload == SYNC_UPLOAD_REJECTED || s->f[i].upload == SYNC_UPLOAD_NONE);
         s->f[i].lost = false;
         *fragment_p = i;
         return true;
@@ -232,4 +245,5 @@ void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us)
     s->done = s->leave_due = s->finished = true;
     snprintf(s->text, sizeof s->text, "%s", m->text);
     sync_settle(s);
+    assert(s->state == WORKER_FINISHED);
 }

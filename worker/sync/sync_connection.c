@@ -1,6 +1,7 @@
 /* The connection: HELLO, CONFIGURING, JOINING, JOINED, and what ends it. */
 #include "worker/sync/sync.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "worker/sync/sync_flow.h"
@@ -29,6 +30,7 @@ static void retry_start(struct sync *s, uint64_t at_us)
 void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us)
 {
     if (s->phase != SYNC_CONFIGURING) return;
+    assert(n_fragments > 0 && n_fragments <= LAYOUT_FRAGMENTS_MAX);
     if (s->n_fragments == 0) {
         s->async = async;
         s->n_fragments = n_fragments;
@@ -91,12 +93,14 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
         sync_drop_work(s);
         load_snapshots(s, w->snapshot, now_us);
     }
+    assert(s->holds == resume);
     /* Whether the last round counted, and is not given out again, its coordinator knows: this process may have been
      * another when it was refused. A merged one has moved the versions on. */
     s->last_again = true;
     /* What was asked of us before belongs to the other session; the coordinator may have lost it and asks again. */
     s->has_task = s->eval.pending = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
+        assert(!resume || !s->f[i].loading);
         s->f[i].target = w->current[i].version;
         if (resume) sync_flow_again(s, i, now_us);
     }
@@ -116,6 +120,7 @@ void sync_rejoin(struct sync *s, uint64_t now_us)
 void sync_drop(struct sync *s, uint64_t now_us)
 {
     if (s->phase == SYNC_STOPPED) return;
+    assert(s->drops <= SYNC_DROPS_MAX);
     sync_drop_work(s);
     s->holds = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_load(s, i, (struct wire_version){0}, now_us);
@@ -145,6 +150,7 @@ static void refused_name(struct sync *s, const struct msg_refuse *m, uint64_t no
         sync_fail(s, text);
         return;
     }
+    assert(s->name_since <= now_us);
     uint64_t wait = REFUSED_WAIT_US + (now_us - s->name_since) / 2;
     s->retry_at = now_us + (wait < NAME_WAIT_LAST_US ? wait : NAME_WAIT_LAST_US);
     snprintf(s->text, sizeof s->text, "%s", m->text);
@@ -185,6 +191,7 @@ void sync_leave(struct sync *s, const char *text, uint64_t now_us)
     snprintf(s->text, sizeof s->text, "%s", text);
     s->leave_due = s->phase == SYNC_JOINED;
     if (!s->leave_due) s->phase = SYNC_STOPPED;
+    assert(s->leave_due == (s->phase == SYNC_JOINED));
 }
 
 void sync_set_rtt(struct sync *s, uint64_t rtt_us)

@@ -1,6 +1,7 @@
 /* Evaluations: asked for at versions, done at exactly these, before other work. */
 #include "worker/sync/sync.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "worker/sync/sync_impl.h"
@@ -14,6 +15,7 @@ static bool same_eval(const struct msg_eval *a, const struct msg_eval *b)
 static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
 {
     struct sync_eval *e = &s->eval;
+    assert(e->pending != e->running);
     e->pending = e->running = false;
     e->answer = true;
     e->result = (struct msg_eval_result){.eval_id = e->task.eval_id,
@@ -58,6 +60,8 @@ bool sync_wants_eval(const struct sync *s)
 void sync_eval_begin(struct sync *s, uint64_t now_us)
 {
     (void)now_us;
+    assert(s->eval.pending && !s->eval.running && s->holds);
+    assert(s->state != WORKER_TRAINING && s->state != WORKER_EVALUATING && s->state != WORKER_FINISHED);
     s->eval.pending = false;
     s->eval.running = true;
     s->state = WORKER_EVALUATING;
@@ -66,6 +70,7 @@ void sync_eval_begin(struct sync *s, uint64_t now_us)
 void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, uint64_t now_us)
 {
     (void)now_us;
+    assert(!s->eval.running || s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED);
     if (s->state == WORKER_EVALUATING) s->state = WORKER_READY;
     if (s->eval.running) answer_eval(s, loss_sum, tokens);
     sync_settle(s);

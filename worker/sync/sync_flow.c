@@ -3,6 +3,7 @@
  * silence: the rates are measured, and pessimistic before. */
 #include "worker/sync/sync_flow.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "worker/sync/sync_impl.h"
@@ -69,6 +70,7 @@ bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_
 /* Of the bytes [from, to) those that must come through the network. */
 static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t to)
 {
+    assert(f->own_from <= f->own_to);
     if (to <= from) return 0;
     uint64_t a = f->own_from > from ? f->own_from : from, b = f->own_to < to ? f->own_to : to;
     return to - from - (b > a ? b - a : 0);
@@ -114,11 +116,14 @@ void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to)
     f->own_from = from;
     f->own_to = to;
     skip_own(f);
+    assert(f->have < f->total);
 }
 
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
+    assert(fragment < s->n_fragments && !f->complete);
+    assert(f->have < have && have <= total && (!f->total || f->total == total));
     f->have = have;
     skip_own(f);
     f->total = total;
@@ -177,6 +182,7 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
             end += f->own_to - f->own_from;
         }
         if (f->total && end > f->total) end = f->total;
+        assert(due == UINT64_MAX || end > from);
         *a = (struct sync_action){.type = SYNC_SEND_GET,
                                   .fragment = i,
                                   .kind = f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE,
@@ -191,6 +197,8 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
 {
     struct sync_fragment *f = &s->f[a->fragment];
     bool again = f->requested > f->have;
+    assert(!f->complete && a->version == f->get_version && a->length);
+    assert(a->offset >= f->have && (!f->total || a->offset + a->length <= f->total));
     f->requested = a->offset + a->length;
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
@@ -234,6 +242,7 @@ static void delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
 void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t upto, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
+    assert(sync_flow_pending(f) && f->bytes);
     if (have >= f->bytes) {
         delivered(s, f, now_us);
     } else {
@@ -250,6 +259,7 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
         if (f->sent < have) f->sent = have;
         f->up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
         if (moved) f->up_wait = 0;
+        assert(f->held <= f->sent && f->sent <= f->bytes && f->upto <= f->bytes);
     }
     /* What moves for one fragment moves for those behind it. */
     for (uint32_t i = 0; moved && i < s->n_fragments; i++)
@@ -279,6 +289,7 @@ static uint64_t next_offer(const struct sync *s, struct sync_action *a)
 static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
+    assert(sync_flow_pending(f) && f->bytes && s->round != SYNC_NO_ROUND);
     if (f->up_wait) s->bind_due = true;
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->probing = true;
@@ -321,13 +332,18 @@ static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
 static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[a->fragment];
+    assert(f->upload == SYNC_UPLOAD_SENDING && a->offset == f->sent && a->version == s->round);
+    assert(a->length && a->length <= SYNC_CHUNK);
     f->sent = a->offset + a->length;
+    assert(f->sent <= f->upto && f->upto <= f->bytes);
+    assert(!s->unsaved || f->sent < f->bytes); /* the last byte waits for the save */
     uint64_t at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
     if (f->up_at < at) f->up_at = at;
 }
 
 void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us)
 {
+    assert(a->type == SYNC_SEND_CHUNK && s->f[a->fragment].sent == a->offset + a->length);
     s->f[a->fragment].sent = a->offset;
     s->blocked_until = now_us + BLOCKED_US;
 }
@@ -391,6 +407,7 @@ uint64_t sync_flow_action(const struct sync *s, struct sync_action *a)
 
 void sync_flow_sent(struct sync *s, const struct sync_action *a, uint64_t now_us)
 {
+    assert(s->phase == SYNC_JOINED && a->fragment < s->n_fragments);
     if (a->type == SYNC_SEND_OFFER) offer_sent(s, a->fragment, now_us);
     if (a->type == SYNC_SEND_CHUNK) chunk_sent(s, a, now_us);
     if (a->type == SYNC_SEND_GET) get_sent(s, a, now_us);

@@ -1,6 +1,7 @@
 /* What follows from the state of worker/sync/sync.c: what to do next and when, and what a worker waits for. */
 #include "worker/sync/sync.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ enum { CONNECT_LAST_US = 10000000 };
 /* Spread retries by up to a quarter, differently for each worker and each attempt. */
 static uint64_t jittered(const struct sync *s, uint64_t wait_us)
 {
+    assert(wait_us);
     uint64_t mixed = (s->jitter ^ s->retry_at) * 0x9e3779b97f4a7c15u;
     return wait_us - wait_us / 8 + (mixed >> 33) % (wait_us / 4 + 1);
 }
@@ -55,6 +57,7 @@ bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
         s->retry_at = now_us + jittered(s, s->retry_wait);
         break;
     case SYNC_SEND_LEAVE:
+        assert(s->phase == SYNC_JOINED);
         s->leave_due = false;
         s->phase = SYNC_STOPPED;
         break;

@@ -1,5 +1,7 @@
 #include "worker/sync/sync_rate.h"
 
+#include <assert.h>
+
 enum {
     MEASURE_US = 100000, /* a shorter time tells of queues, not of the line */
     SHORTEST_US = 1000,  /* of a transfer that was over before that */
@@ -20,6 +22,7 @@ void sync_rate_add(struct sync_rate *r, uint64_t bytes)
 
 void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us)
 {
+    assert(now_us >= r->since_us);
     uint64_t us = now_us - r->since_us;
     bool began = r->state == SYNC_RATE_BEGUN && !r->bytes, enough = r->bytes && (us >= MEASURE_US || !more);
     if (us < SHORTEST_US) us = SHORTEST_US;
@@ -33,6 +36,7 @@ void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us)
 
 uint64_t sync_silence_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)
 {
+    assert(r->per_s > 0);
     double us = 4.0 * (double)rtt_us + 2e6 * (double)bytes / r->per_s;
     if (us < SYNC_RETRY_MIN_US) return SYNC_RETRY_MIN_US;
     return us > SYNC_RETRY_MAX_US ? SYNC_RETRY_MAX_US : (uint64_t)us;
