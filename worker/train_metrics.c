@@ -130,11 +130,13 @@ static void put_times(const struct trainer *t, struct msg_metrics *m)
     m->apply_s = told ? number(times->apply_s) : 0;
 }
 
-static void look_back(struct trainer *t, uint64_t session)
+/* Returns whether the session or the connection changed since the last message. */
+static bool look_back(struct trainer *t, uint64_t session)
 {
     uint64_t acked_us = heartbeat_acked_us(outer_loop_heartbeat(t->loop));
     unsigned connected = link_connected(t->link); /* read after acked_us: the answer came over this connection */
-    if (session != t->steps_session || connected != t->steps_connected) {
+    bool changed = session != t->steps_session || connected != t->steps_connected;
+    if (changed) {
         step_queue_resend(&t->steps);
         t->reported_round = UINT64_MAX;
     }
@@ -145,6 +147,7 @@ static void look_back(struct trainer *t, uint64_t session)
         log_warn("metrics.jsonl lacks %" PRIu64 " steps: the coordinator was away and the queue holds %d",
                  t->steps.lost, STEP_QUEUE_MAX);
     t->steps.lost = 0;
+    return changed;
 }
 
 void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
@@ -153,7 +156,7 @@ void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
     struct msg_metrics *m = &t->metrics;
     uint64_t session = outer_loop_session(t->loop);
     if (!session) return;
-    look_back(t, session);
+    if (look_back(t, session)) force = true; /* the run may end before a second has passed */
     if (!force && q->end - q->next < WIRE_METRICS_MAX && now_us < q->sent_us + METRICS_US) return;
     while (q->next < q->end) {
         step_queue_batch(q, m);
