@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A late joiner catches up while the others go on. A stopped worker (SIGSTOP): async goes on with the others, the
-# barrier says whom it waits for, and both finish after SIGCONT. ATOLL_LONG=1: it is stopped for 20 s instead of 2.
+# barrier says whom it waits for, and both finish after SIGCONT. A coordinator that was killed gets every step.
+# ATOLL_LONG=1: the worker is stopped for 20 s instead of 2.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -108,6 +109,25 @@ stop_one() { # method rounds: false when the run was over before its worker was 
 rounds=$((rounds_per_s * (stopped_s + 6))) # a guess: this machine may be faster by now than it was above
 stop_one async $rounds || stop_one async $((4 * rounds)) || fail "async: over before its worker was let go"
 stop_one diloco 200 || stop_one diloco $rounds || fail "diloco: over before its worker was let go"
+
+# --- the coordinator is killed in the middle of a round: the workers train on and report those steps when it is back
+begin_long_rounds() {
+    reset
+    write_config run.yaml train.max_steps=800 train.sync_every=400 train.batch_size=8 model.n_embd=64 model.n_layer=4 \
+        log.every_steps=10 coordinator.min_workers=2 coordinator.evict_after_s=1000 train.eval_every=0
+    for name in coordinator worker-0 worker-1; do node_start $name; done
+}
+kill_in_round() {
+    until_true 60 "the middle of round 1" grep -q 'step *150 ' worker-0.log
+    node_kill coordinator || return 1
+    sleep 1.5
+    node_start coordinator
+}
+storm begin_long_rounds kill_in_round
+nodes_finish 100
+json lines run/metrics.jsonl step worker round step | sort -u >steps.txt
+(($(wc -l <steps.txt) == 1600)) || fail "metrics.jsonl has $(wc -l <steps.txt) steps of 1600"
+echo "a coordinator that was killed: every step is in metrics.jsonl"
 
 # The coordinator is silent, and its run folder names another address, which nobody can dial: the worker saves its state
 # and leaves by the connection that it has.
