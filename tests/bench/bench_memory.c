@@ -13,6 +13,7 @@
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
+#include "worker/model/decoder.h"
 #include "worker/model/model.h"
 
 enum { TERMS_MAX = 16, PROCESSES_MAX = 64 };
@@ -51,9 +52,10 @@ static enum status measure_model(struct sizes *s, const struct config *c, struct
     struct model *model;
     size_t before = mem_live_bytes();
     TRY(device_open("cpu", (int)c->train.threads, &dev, err));
-    TRY(family->create(&shape, dev, c->train.batch_size, shape.block_size, MODEL_TRAIN | MODEL_LOSS, &model, err));
+    TRY(decoder_create(family, &shape, dev, c->train.batch_size, shape.block_size, MODEL_TRAIN | MODEL_LOSS, &model,
+                       err));
     s->model = mem_live_bytes() - before;
-    family->destroy(model);
+    decoder_destroy(model);
     dev->ops->close(dev);
     return STATUS_OK;
 }

@@ -73,18 +73,19 @@ static enum status take_memory(struct model *m, struct err *err)
     return STATUS_OK;
 }
 
-static struct model model_of(const struct decoder_kind *kind, const struct model_config *config, size_t batch,
+static struct model model_of(const struct model_family *family, const struct model_config *config, size_t batch,
                              size_t seq, unsigned uses)
 {
-    return (struct model){.kind = *kind, .config = *config, .batch = batch, .seq = seq, .n = batch * seq, .uses = uses};
+    return (struct model){
+        .kind = family->kind_of(config), .config = *config, .batch = batch, .seq = seq, .n = batch * seq, .uses = uses};
 }
 
 /* All blocks after the first take the same. */
-size_t decoder_memory(const struct decoder_kind *kind, const struct model_config *config, size_t act_bytes,
+size_t decoder_memory(const struct model_family *family, const struct model_config *config, size_t act_bytes,
                       size_t batch, size_t seq, unsigned uses)
 {
     struct block_acts blocks[2] = {0};
-    struct model m = model_of(kind, config, batch, seq, uses);
+    struct model m = model_of(family, config, batch, seq, uses);
     struct carve one = {0}, two = {0};
     m.blocks = blocks;
     m.config.n_layer = 1;
@@ -193,12 +194,12 @@ static enum status fill_model(struct model *m, struct err *err)
     return m->kind.rotary ? fill_angles(m, err) : STATUS_OK;
 }
 
-enum status decoder_create(const struct decoder_kind *kind, const struct model_config *config, struct device *dev,
+enum status decoder_create(const struct model_family *family, const struct model_config *config, struct device *dev,
                            size_t batch, size_t seq, unsigned uses, struct model **out, struct err *err)
 {
     struct model *m = mem_alloc(1, sizeof *m);
     if (!m) return err_set(err, STATUS_NOMEM, "no memory for the model");
-    *m = model_of(kind, config, batch, seq, uses);
+    *m = model_of(family, config, batch, seq, uses);
     m->dev = dev;
     enum status status = fill_model(m, err);
     if (status == STATUS_OK)

@@ -1,4 +1,5 @@
 #include "worker/model/generate_text.h"
+#include "worker/model/decoder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -49,11 +50,11 @@ static enum status need_length(struct generator *g, size_t n, struct err *err)
     size_t seq = 16;
     while (seq < n) seq *= 2;
     if (seq > g->config->block_size) seq = g->config->block_size;
-    g->family->destroy(g->model);
+    decoder_destroy(g->model);
     g->model = NULL;
     g->seq = seq;
-    return device_advise(g->family->create(g->config, g->dev, 1, seq, MODEL_LOGITS, &g->model, err), g->dev->name,
-                         g->on_cpu, err);
+    return device_advise(decoder_create(g->family, g->config, g->dev, 1, seq, MODEL_LOGITS, &g->model, err),
+                         g->dev->name, g->on_cpu, err);
 }
 
 static enum status next_token(struct generator *g, double temperature, double u, int32_t *out, struct err *err)
@@ -63,7 +64,7 @@ static enum status next_token(struct generator *g, double temperature, double u,
     memset(g->window, 0, g->seq * sizeof *g->window);
     memcpy(g->window, g->text + (g->n_text - n), n * sizeof *g->window);
     g->dev->ops->upload(g->dev, g->tokens, g->window, g->seq * sizeof *g->tokens);
-    TRY(g->family->logits(g->model, g->theta, g->tokens, n - 1, 1, g->logits, err));
+    TRY(decoder_logits(g->model, g->theta, g->tokens, n - 1, 1, g->logits, err));
     for (uint32_t i = 0; i < g->config->vocab_size; i++)
         if (!isfinite(g->logits[i])) return err_set(err, STATUS_NONFINITE, "the model's output is not finite");
     *out = (int32_t)generate_pick(g->logits, g->config->vocab_size, temperature, u);
@@ -134,7 +135,7 @@ static enum status set_up(struct generator *g, const float *theta, uint64_t n_pa
 static void tear_down(struct generator *g)
 {
     if (g->dev) {
-        g->family->destroy(g->model);
+        decoder_destroy(g->model);
         g->dev->ops->release(g->dev, g->theta);
         g->dev->ops->release(g->dev, g->tokens);
         device_close(g->dev);

@@ -1,4 +1,5 @@
 #include "worker/replica/memory_plan.h"
+#include "worker/model/decoder.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,7 +82,7 @@ static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum mo
     const struct device_ops *ops = ask->dev->ops;
     struct attn_shape attn;
     struct head_shape head;
-    ask->family->shapes(ask->model, rows, ask->seq, uses, &attn, &head);
+    decoder_shapes(ask->model, rows, ask->seq, uses, &attn, &head);
     for (int i = 0; i < MEMORY_CLASSES; i++) bytes[i] = ask->fixed[i];
     if (outer) {
         bytes[MEMORY_ANCHOR] += ask->outer.anchor;
@@ -89,7 +90,7 @@ static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum mo
         bytes[MEMORY_MESSAGES] += ask->outer.messages;
     }
     bytes[MEMORY_ACTIVATIONS] +=
-        (uint64_t)ask->ranks * ask->family->memory(ask->model, ask->dev->act_bytes, rows, ask->seq, uses);
+        (uint64_t)ask->ranks * decoder_memory(ask->family, ask->model, ask->dev->act_bytes, rows, ask->seq, uses);
     bytes[MEMORY_LOGITS] += (uint64_t)ask->ranks * ops->head_bytes(ask->dev, &head);
     bytes[MEMORY_WORKSPACE] += (uint64_t)ask->ranks * (ops->attn_bytes(ask->dev, &attn) + rows * ask->row_bytes);
     return sum_of(bytes);

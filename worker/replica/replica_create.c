@@ -1,3 +1,4 @@
+#include "worker/model/decoder.h"
 #include "worker/replica/replica_impl.h"
 
 #include "common/base/log.h"
@@ -39,7 +40,7 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     const struct replica_config *c = &r->config;
     size_t count = (size_t)r->rows * r->seq;
     unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);
-    TRY(device_advise(c->family->create(&c->model, k->dev, r->rows, r->seq, uses, &k->model, err), k->dev->name,
+    TRY(device_advise(decoder_create(c->family, &c->model, k->dev, r->rows, r->seq, uses, &k->model, err), k->dev->name,
                       c->on_cpu, err));
     const struct device_ops *ops = k->dev->ops;
     k->tokens = ops->alloc(k->dev, count * sizeof *k->tokens);
@@ -182,11 +183,11 @@ enum status replica_create(struct replica **out, const struct replica_config *co
 }
 
 /* shared: its theta is another's. */
-static void rank_finish(struct rank *k, const struct model_family *family, bool shared)
+static void rank_finish(struct rank *k, bool shared)
 {
     if (k->dev) {
         const struct device_ops *ops = k->dev->ops;
-        family->destroy(k->model);
+        decoder_destroy(k->model);
         ops->release(k->dev, k->grad);
         if (!shared) ops->release(k->dev, k->theta);
         ops->release(k->dev, k->tokens);
@@ -207,7 +208,7 @@ void replica_destroy(struct replica *r)
     shard_deal_finish(&r->deal);
     if (r->group_open) collective_close(&r->ranks[0].coll);
     mem_free(r->host_values);
-    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family, i > 0 && !r->apart);
+    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], i > 0 && !r->apart);
     pthread_cond_destroy(&r->reported);
     pthread_cond_destroy(&r->ordered);
     pthread_mutex_destroy(&r->lock);

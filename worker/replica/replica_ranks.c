@@ -1,3 +1,4 @@
+#include "worker/model/decoder.h"
 #include "worker/replica/replica_impl.h"
 
 #include "common/base/thread.h"
@@ -18,8 +19,8 @@ static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool
                    k->scratch, &k->err));
     ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
     ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
-    r->config.family->run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
-                          r->apart ? &hooks : NULL);
+    decoder_run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
+                r->apart ? &hooks : NULL);
     ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
     return STATUS_OK;
 }
