@@ -14,7 +14,6 @@
 
 #include "cli/terminal.h"
 #include "common/base/mem.h"
-#include "common/config/options.h"
 
 /* READS_MAX: four times what a pipe holds, so that the last output of a child that has ended is read whole. */
 enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/options.h"
 #include "common/os/std_streams.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/std_streams.h"

@@ -6,7 +6,6 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
-#include "common/config/options.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 

@@ -12,9 +12,6 @@
 
 enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 
-/* Exit codes of every program. Between `atoll launch` and what it starts, and nowhere else, there is one more: a
- * failure that starting again would only repeat (status_is_permanent). */
-enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_PERMANENT = 78 };
 /* Set by launch for its children, who may end with EXIT_PERMANENT then. */
 #define EXIT_PERMANENT_ENV "ATOLL_SUPERVISED"
 /* What whoever started a program that was stopped is told to do; nothing under launch, which says it itself. */
