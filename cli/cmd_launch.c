@@ -24,7 +24,6 @@
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
-#include "common/os/std_streams.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
@@ -275,6 +274,17 @@ static enum status check(const struct launch *l, struct err *err)
     return STATUS_OK;
 }
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct launch *l = ctx;
+    l->config_path = o->args[0];
+    TRY(check(l, err));
+    TRY(launch(l, o, err));
+    o->code = (enum exit_code)l->supervisor.exit_code;
+    if (l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
+    return STATUS_OK;
+}
+
 int cmd_launch(int argc, char **argv)
 {
     struct launch *l = mem_alloc(1, sizeof *l);
@@ -306,18 +316,7 @@ int cmd_launch(int argc, char **argv)
         .args_max = 1,
         .settings_allowed = true,
     };
-    struct err err = {0};
-    int code = EXIT_DONE;
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_OK) {
-        l->config_path = o.args[0];
-        status = check(l, &err);
-        if (status == STATUS_OK) status = launch(l, &o, &err);
-        if (status == STATUS_OK) code = l->supervisor.exit_code;
-        if (status == STATUS_OK && l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
-    }
-    if (status == STATUS_END) code = std_streams_close(EXIT_DONE); /* what it prints otherwise is on the side */
-    if (status != STATUS_OK && status != STATUS_END) code = options_fail("atoll", &err);
+    int code = options_main(&o, argc, argv, run, l);
     launch_finish(l);
     mem_free(l);
     return code;

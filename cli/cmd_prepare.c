@@ -29,7 +29,7 @@
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
 
 struct prepare {
-    const char *out;
+    const char *out, *tokenizer;
     double val_fraction;
     uint64_t seed, shard_tokens;
 
@@ -178,12 +178,25 @@ out:
     return status;
 }
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct prepare *p = ctx;
+    if (strcmp(p->tokenizer, "bytes") != 0)
+        return err_set(err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", p->tokenizer);
+    if (!(p->val_fraction >= 0 && p->val_fraction <= 0.5))
+        return err_set(err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p->val_fraction);
+    if (p->shard_tokens < SHARD_MIN || p->shard_tokens > INT32_MAX)
+        return err_set(err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give %d to %d", p->shard_tokens, SHARD_MIN,
+                       INT32_MAX);
+    p->out = o->args[0];
+    return prepare(p, o->args + 1, o->n_args - 1, err);
+}
+
 int cmd_prepare(int argc, char **argv)
 {
-    struct prepare p = {.val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
-    const char *tokenizer = "bytes";
+    struct prepare p = {.tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
     const struct option_spec specs[] = {
-        {"tokenizer", OPTION_TEXT, &tokenizer, "bytes", "how text becomes tokens (only bytes so far)"},
+        {"tokenizer", OPTION_TEXT, &p.tokenizer, "bytes", "how text becomes tokens (only bytes so far)"},
         {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "part of the text held out for validation (0.05)"},
         {"seed", OPTION_COUNT, &p.seed, "N", "chooses the documents that are held out (1)"},
         {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens of one shard (100000000)"},
@@ -198,19 +211,5 @@ int cmd_prepare(int argc, char **argv)
         .args_min = 2,
         .args_max = SIZE_MAX,
     };
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && strcmp(tokenizer, "bytes"))
-        status = err_set(&err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", tokenizer);
-    if (status == STATUS_OK && !(p.val_fraction >= 0 && p.val_fraction <= 0.5))
-        status = err_set(&err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p.val_fraction);
-    if (status == STATUS_OK && (p.shard_tokens < SHARD_MIN || p.shard_tokens > INT32_MAX))
-        status = err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give %d to %d", p.shard_tokens,
-                         SHARD_MIN, INT32_MAX);
-    if (status == STATUS_OK) {
-        p.out = o.args[0];
-        status = prepare(&p, o.args + 1, o.n_args - 1, &err);
-    }
-    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+    return options_main(&o, argc, argv, run, &p);
 }

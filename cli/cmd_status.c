@@ -208,6 +208,19 @@ static enum status status_of_run(struct question *q, struct err *err)
     return asked == STATUS_CLOSED ? why_nothing(q, here, known == STATUS_OK, err) : asked; /* a refusal says why */
 }
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct question *q = ctx;
+    if (!isnan(q->timeout_s) && !(q->timeout_s > 0 && q->timeout_s < 1e6))
+        return err_set(err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q->timeout_s);
+    if (strstr(o->args[0], "://")) {
+        if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
+        return status_of_address(o->args[0], q, err);
+    }
+    q->run = o->args[0];
+    return status_of_run(q, err);
+}
+
 int cmd_status(int argc, char **argv)
 {
     struct question q = {.timeout_s = NAN};
@@ -224,17 +237,5 @@ int cmd_status(int argc, char **argv)
         .args_min = 1,
         .args_max = 1,
     };
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && !isnan(q.timeout_s) && !(q.timeout_s > 0 && q.timeout_s < 1e6))
-        status = err_set(&err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q.timeout_s);
-    if (status == STATUS_OK && strstr(o.args[0], "://")) {
-        if (isnan(q.timeout_s)) q.timeout_s = ASK_S;
-        status = status_of_address(o.args[0], &q, &err);
-    } else if (status == STATUS_OK) {
-        q.run = o.args[0];
-        status = status_of_run(&q, &err);
-    }
-    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+    return options_main(&o, argc, argv, run, &q);
 }

@@ -64,8 +64,7 @@ static void catch_signals(void)
 
 static enum status stopped(struct err *err)
 {
-    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal%s",
-                   options_advice(": start it again the same way to continue"));
+    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal");
 }
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */

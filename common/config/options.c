@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "common/base/edit_distance.h"
+#include "common/base/log.h"
 #include "common/base/number.h"
 #include "common/config/config_keys.h"
+#include "common/os/std_streams.h"
 
 enum { NAME_MAX_LEN = 63 };
 
@@ -186,11 +188,6 @@ static bool supervised(void)
     return value && *value;
 }
 
-const char *options_advice(const char *text)
-{
-    return supervised() ? "" : text;
-}
-
 enum exit_code exit_code_of(enum status code)
 {
     switch (code) {
@@ -205,4 +202,20 @@ int options_fail(const char *program, const struct err *err)
 {
     fprintf(stderr, "%s: %s\n", program, err->msg[0] ? err->msg : status_text(err->code));
     return (int)exit_code_of(err->code);
+}
+
+int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx)
+{
+    struct err err = {0};
+    options->code = EXIT_DONE;
+    enum status status = options_parse(options, argc, argv, &err);
+    if (status == STATUS_END) return std_streams_close(EXIT_DONE);
+    if (status == STATUS_OK) status = run(options, ctx, &err);
+    err.code = status;
+    if (status != STATUS_OK) return options_fail("atoll", &err);
+    if (options->code == EXIT_RESUMABLE && err.msg[0])
+        log_info("%s%s", err.msg, supervised() ? "" : "; start it again the same way to continue");
+    else if (options->code != EXIT_DONE && err.msg[0])
+        fprintf(stderr, "atoll: %s\n", err.msg);
+    return (int)options->code;
 }
