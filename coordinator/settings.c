@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
 #include "compress/codec.h"

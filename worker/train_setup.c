@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/config/codec_choice.h"
 #include "gpu/plugin.h"
 #include "worker/outer/outer_memory.h"
 #include "worker/replica/memory_plan.h"

@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "common/base/pool.h"
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/gpu_share.h"
 

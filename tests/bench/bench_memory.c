@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
 #include "compress/codec.h"

@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "compress/relay.h"
 #include "worker/outer/outer_loop_impl.h"

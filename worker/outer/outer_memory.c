@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
