@@ -63,7 +63,7 @@ static struct replica_config config_of(const char *device, uint32_t ranks)
                                    .batch_size = BATCH,
                                    .grad_accum = 2,
                                    .seed = 5,
-                                   .apart = true,
+                                   .sharded = true,
                                    .bucket = ranks == 3              ? 900
                                              : strcmp(device, "cpu") ? 0
                                                                      : 200, /* cut anywhere */

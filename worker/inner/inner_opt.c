@@ -206,8 +206,8 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
     return not_made(opt, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
 }
 
-static enum status fill_apart(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
-                              struct collective *const *colls)
+static enum status fill_sharded(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
+                                struct collective *const *colls)
 {
     opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
     if (!opt->slices) return STATUS_NOMEM;
@@ -221,14 +221,14 @@ static enum status fill_apart(struct inner_opt *opt, const struct layout *layout
     return make_host(opt) ? STATUS_OK : STATUS_NOMEM;
 }
 
-enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
-                                   const struct layout *layout, const struct shard_map *map,
-                                   struct collective *const *colls, struct err *err)
+enum status inner_opt_create_sharded(struct inner_opt **out, const struct inner_opt_config *config,
+                                     const struct layout *layout, const struct shard_map *map,
+                                     struct collective *const *colls, struct err *err)
 {
     TRY(check(config, err));
     struct inner_opt *opt = make(config, layout, (int)map->ranks);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-    enum status status = fill_apart(opt, layout, map, colls);
+    enum status status = fill_sharded(opt, layout, map, colls);
     if (status == STATUS_OK) {
         *out = opt;
         return STATUS_OK;
@@ -284,13 +284,13 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
     inner_step_apply(&step, &opt->config, theta, grad, lr);
 }
 
-enum status inner_opt_measure_apart(struct inner_opt *opt, int rank, const float *grad)
+enum status inner_opt_measure_sharded(struct inner_opt *opt, int rank, const float *grad)
 {
     const struct inner_opt_slice *slice = &opt->slices[rank];
     return inner_shard_measure(slice->shard, slice->scalars, grad);
 }
 
-void inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
+void inner_opt_apply_sharded(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
 {
     const struct inner_opt_slice *slice = &opt->slices[rank];
     inner_shard_apply(slice->shard, &opt->config, slice->scalars, theta, grad, lr);
@@ -317,7 +317,7 @@ static void *host_v(const struct inner_opt *opt)
     return opt->host + inner_shard_vector_bytes(opt->n_params, opt->moment);
 }
 
-static enum status read_apart(struct inner_opt *opt, struct err *err)
+static enum status read_sharded(struct inner_opt *opt, struct err *err)
 {
     for (int r = 0; opt->host && r < opt->n_slices; r++)
         TRY(inner_shard_read(opt->slices[r].shard, opt->host, host_v(opt), err));
@@ -339,7 +339,7 @@ enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void *
         TRY(dev->ops->fetch(dev, opt->host, opt->m, bytes, err));
         TRY(dev->ops->fetch(dev, host_v(opt), opt->v, bytes, err));
     }
-    TRY(opt->slices[0].shard ? read_apart(opt, err) : dev->ops->sync(dev, err));
+    TRY(opt->slices[0].shard ? read_sharded(opt, err) : dev->ops->sync(dev, err));
     *m_p = m;
     *v_p = v;
     return STATUS_OK;

@@ -1,5 +1,4 @@
 #include "worker/model/generate_text.h"
-#include "worker/model/decoder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 #include "common/base/rng.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
+#include "worker/model/decoder.h"
 
 /* The context is recomputed for every token (there is no key/value cache), by an instance whose length is the smallest
  * power of two that holds it: short texts are cheap, and what lies after the last token cannot change its logits. */

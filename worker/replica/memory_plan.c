@@ -1,5 +1,4 @@
 #include "worker/replica/memory_plan.h"
-#include "worker/model/decoder.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,6 +6,7 @@
 #include "common/config/gpu_share.h"
 #include "common/os/environment.h"
 #include "common/os/host_memory.h"
+#include "worker/model/decoder.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };

@@ -67,7 +67,7 @@ static enum status land_last(struct replica *r, struct step_result *result, stru
 enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
 {
     TRY(land_last(r, result, err));
-    return r->apart ? ranks_synchronize(r, err) : STATUS_OK;
+    return r->sharded ? ranks_synchronize(r, err) : STATUS_OK;
 }
 
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
@@ -77,7 +77,7 @@ enum status replica_train_step(struct replica *r, const uint64_t *counters, size
     TRY(check_counters(r, n, err));
     r->lr = lr;
     TRY(ranks_order(r, ORDER_STEP, &r->train, counters, n, err));
-    if (r->apart) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_apart */
+    if (r->sharded) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_sharded */
     flight.slot = r->slot;
     if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
     TRY(land_last(r, result, err));
@@ -91,7 +91,7 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     uint64_t start = clock_monotonic_us();
     TRY(check_counters(r, n, err));
     TRY(ranks_order(r, ORDER_GRADIENT, &r->train, counters, n, err));
-    if (r->apart) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_synchronize(r, err));
     struct rank *k = &r->ranks[0];
     float *norm = k->io.slots[r->slot].norm;
     k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
@@ -137,13 +137,13 @@ float *replica_params(struct replica *r)
 enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
     struct rank *k = &r->ranks[0];
-    if (r->apart) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_synchronize(r, err));
     if (first)
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
     else
         k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
     /* From GPU to GPU: over the bus it would be once more for each. */
-    return r->apart ? ranks_broadcast(r, err) : STATUS_OK;
+    return r->sharded ? ranks_broadcast(r, err) : STATUS_OK;
 }
 
 enum status replica_set_params(struct replica *r, const float *values, struct err *err)
@@ -153,7 +153,7 @@ enum status replica_set_params(struct replica *r, const float *values, struct er
 
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
-    if (r->apart) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_synchronize(r, err));
     return in_host_memory(r, r->ranks[0].theta, values, err);
 }
 

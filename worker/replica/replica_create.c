@@ -1,8 +1,8 @@
-#include "worker/model/decoder.h"
 #include "worker/replica/replica_impl.h"
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "worker/model/decoder.h"
 
 static enum status check_config(const struct replica_config *c, struct err *err)
 {
@@ -60,7 +60,7 @@ static enum status make_params(struct replica *r)
     for (int i = 0; i < r->n_ranks; i++) {
         struct rank *k = &r->ranks[i];
         const struct device_ops *ops = k->dev->ops;
-        bool own = i == 0 || r->apart;
+        bool own = i == 0 || r->sharded;
         k->theta = own ? ops->alloc(k->dev, r->map.padded * sizeof *k->theta) : r->ranks[0].theta;
         if (!r->config.eval_only) k->grad = ops->alloc(k->dev, r->map.padded * sizeof *k->grad);
         if (!k->theta || (!r->config.eval_only && !k->grad)) return STATUS_NOMEM;
@@ -79,8 +79,8 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
         shard_exchange_init(&k->exchange, &r->map, &k->coll, k->theta, k->grad);
     }
     if (r->config.eval_only) return STATUS_OK;
-    if (!r->apart) return inner_opt_create(&r->opt, &r->config.opt, r->layout, devices, r->n_ranks, err);
-    return inner_opt_create_apart(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
+    if (!r->sharded) return inner_opt_create(&r->opt, &r->config.opt, r->layout, devices, r->n_ranks, err);
+    return inner_opt_create_sharded(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
 }
 
 /* What parameters go through on their way to a device, and back. */
@@ -95,10 +95,10 @@ static void plan_stage(const struct rank *k)
 static enum status make_map(struct replica *r)
 {
     const struct replica_config *c = &r->config;
-    r->apart = r->n_ranks > 1 && (!r->ranks[0].dev->host_memory || c->apart);
-    r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
-    if (!r->apart) r->map.padded = r->layout->n_params;
-    if (!r->apart || c->eval_only || c->opt.kind != OPTIMIZER_MUON) return STATUS_OK;
+    r->sharded = r->n_ranks > 1 && (!r->ranks[0].dev->host_memory || c->sharded);
+    r->map = shard_map_make(r->layout->n_params, r->sharded ? c->ranks : 1, c->bucket);
+    if (!r->sharded) r->map.padded = r->layout->n_params;
+    if (!r->sharded || c->eval_only || c->opt.kind != OPTIMIZER_MUON) return STATUS_OK;
     TRY(shard_deal_make(&r->deal, &r->map, r->layout, c->family->hidden_blocks));
     r->map.deal = &r->deal;
     return STATUS_OK;
@@ -115,7 +115,7 @@ static enum status join(struct replica *r, struct device *const *devices, struct
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
     TRY(ranks_start(r, err));
-    if (!r->apart || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
+    if (!r->sharded || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
     TRY(ranks_warmup_collectives(r, err));
     devices[0]->ops->memory(devices[0], &after, &all);
     log_info("the GPUs of this worker have met: for that %.0f MiB went of %s",
@@ -208,7 +208,7 @@ void replica_destroy(struct replica *r)
     shard_deal_finish(&r->deal);
     if (r->group_open) collective_close(&r->ranks[0].coll);
     mem_free(r->host_values);
-    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], i > 0 && !r->apart);
+    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], i > 0 && !r->sharded);
     pthread_cond_destroy(&r->reported);
     pthread_cond_destroy(&r->ordered);
     pthread_mutex_destroy(&r->lock);

@@ -59,7 +59,7 @@ struct replica {
     const struct layout *layout;
     struct batch_source train;
     uint32_t seq, rows; /* rows: sequences of one rank in one micro-step */
-    bool apart;         /* every rank has a theta of its own, and a shard of the optimizer (worker/inner/shard.h) */
+    bool sharded;       /* every rank has a theta of its own, and a shard of the optimizer (worker/inner/shard.h) */
     struct shard_map map;
     struct shard_deal deal; /* map.deal, for muon */
     struct inner_opt *opt;

@@ -1,7 +1,7 @@
-#include "worker/model/decoder.h"
 #include "worker/replica/replica_impl.h"
 
 #include "common/base/thread.h"
+#include "worker/model/decoder.h"
 
 /* --- one rank's work ---------------------------------------------------------------------------------------------- */
 
@@ -20,7 +20,7 @@ static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool
     ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
     ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
     decoder_run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
-                r->apart ? &hooks : NULL);
+                r->sharded ? &hooks : NULL);
     ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
     return STATUS_OK;
 }
@@ -32,7 +32,7 @@ static enum status gradient_of_order(struct rank *k)
     float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
     shard_exchange_begin(&k->exchange, r->order == ORDER_GRADIENT);
     for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
-    if (r->apart) return shard_exchange_finish(&k->exchange, &k->err);
+    if (r->sharded) return shard_exchange_finish(&k->exchange, &k->err);
     if (r->n_ranks == 1) return STATUS_OK; /* and nobody to wait for */
     return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
 }
@@ -40,12 +40,12 @@ static enum status gradient_of_order(struct rank *k)
 static enum status apply_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
-    if (r->apart)
-        inner_opt_apply_apart(r->opt, k->index, k->theta, k->grad, r->lr);
+    if (r->sharded)
+        inner_opt_apply_sharded(r->opt, k->index, k->theta, k->grad, r->lr);
     else
         inner_opt_apply(r->opt, k->index, k->theta, k->grad, r->lr);
     if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
-    return r->apart ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
+    return r->sharded ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
 }
 
 static enum status meet(struct rank *k)
@@ -65,7 +65,7 @@ static enum status obey(struct rank *k)
     switch (r->order) {
     case ORDER_REACH: return k->dev->ops->reached(k->dev, r->slot, &k->err);
     case ORDER_SYNC:
-        if (r->apart && k->exchange.map) shard_exchange_settle(&k->exchange);
+        if (r->sharded && k->exchange.map) shard_exchange_settle(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
     case ORDER_MEET: return meet(k);
     case ORDER_SPREAD: return shard_exchange_spread(&k->exchange, &k->err);
@@ -73,7 +73,7 @@ static enum status obey(struct rank *k)
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
         TRY(gradient_of_order(k));
-        if (r->apart) return inner_opt_measure_apart(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
+        if (r->sharded) return inner_opt_measure_sharded(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
         TRY(apply_of_order(k));
         break;
     case ORDER_APPLY: TRY(apply_of_order(k)); break;
@@ -141,7 +141,7 @@ static enum status order_status(struct replica *r, struct err *err)
     for (int i = 0; i < r->n_ranks; i++) failed = failed || r->ranks[i].status != STATUS_OK;
     if (!failed) return STATUS_OK;
     const struct err *why = coll->ops->failure(coll);
-    return err_set(err, why->code, "%s%s", why->msg, r->apart ? "; the other ranks of this worker were stopped" : "");
+    return err_set(err, why->code, "%s%s", why->msg, r->sharded ? "; the other ranks of this worker were stopped" : "");
 }
 
 enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,
@@ -176,7 +176,7 @@ enum status ranks_synchronize(struct replica *r, struct err *err)
 
 enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
 {
-    if (r->apart) {
+    if (r->sharded) {
         r->slot = slot;
         give_order(r, ORDER_REACH);
         return order_status(r, err);
@@ -201,7 +201,7 @@ enum status ranks_start(struct replica *r, struct err *err)
 void ranks_stop(struct replica *r)
 {
     /* What is under way needs all ranks, and the watchdog. */
-    if (r->group_open && (r->apart || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNC);
+    if (r->group_open && (r->sharded || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNC);
     give_order(r, ORDER_QUIT);
     for (int i = 1; i < r->n_ranks; i++)
         if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);

@@ -230,7 +230,7 @@ static void test_owners(void **state)
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2) { /* in one memory: all of them */
         struct replica_config config = config_of("cpu", ranks, RECOMPUTE_NONE);
         config.opt.kind = OPTIMIZER_MUON;
-        config.apart = true;
+        config.sharded = true;
         config.threads = ranks;
         size_t had = mem_live_bytes();
         struct replica *r = make(&config);
