@@ -1,5 +1,6 @@
 #include "worker/model/generate_text.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ struct generator {
 uint32_t generate_pick(const float *logits, uint32_t n, double temperature, double u)
 {
     uint32_t best = 0;
+    assert(n > 0);
     for (uint32_t i = 1; i < n; i++)
         if (logits[i] > logits[best]) best = i;
     if (!(temperature > 0)) return best;
@@ -46,6 +48,7 @@ uint32_t generate_pick(const float *logits, uint32_t n, double temperature, doub
 
 static enum status need_length(struct generator *g, size_t n, struct err *err)
 {
+    assert(n > 0 && n <= g->config->block_size);
     if (g->model && n <= g->seq) return STATUS_OK;
     size_t seq = 16;
     while (seq < n) seq *= 2;

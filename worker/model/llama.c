@@ -1,5 +1,6 @@
 #include "worker/model/llama.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,6 +94,7 @@ enum status llama_layout(const struct model_config *config, struct layout *layou
 {
     TRY(config_check(config, err));
     enum status status = add_all(config, layout);
+    assert(status != STATUS_OK || layout->n_params == llama_offsets_of(config).n_params);
     if (status == STATUS_INVALID) /* the last thing that can be wrong with it */
         return err_set(err, status, "model too large: %u layers of %u make more than %llu parameters", config->n_layer,
                        config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);

@@ -1,5 +1,6 @@
 #include "worker/replica/memory_plan.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -24,6 +25,7 @@ static const char *const class_names[MEMORY_CLASSES] = {
 
 const char *memory_level_name(enum recompute level)
 {
+    assert(level <= RECOMPUTE_AUTO);
     static const char *const names[] = {"none", "act", "norm", "block", "auto"};
     return names[level];
 }
@@ -31,6 +33,7 @@ const char *memory_level_name(enum recompute level)
 /* An equal part of what `others` leave; at least a byte: 0 is "not known". */
 static uint64_t part_of(uint64_t bytes, uint64_t others, uint32_t workers)
 {
+    assert(workers > 0);
     uint64_t part = bytes > others ? (bytes - others) / workers : 0;
     return part ? part : 1;
 }
@@ -77,6 +80,7 @@ static uint64_t sum_of(const uint64_t bytes[MEMORY_CLASSES])
 static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum model_recompute level, bool outer,
                       uint64_t bytes[MEMORY_CLASSES])
 {
+    assert(batch_size > 0 && batch_size % ask->batch_unit == 0 && level <= MODEL_RECOMPUTE_BLOCK);
     size_t rows = batch_size / ask->batch_unit;
     unsigned uses = ask->uses & MODEL_TRAIN ? model_uses(ask->uses, level) : ask->uses;
     const struct device_ops *ops = ask->dev->ops;
@@ -107,6 +111,7 @@ static void levels_of(const struct memory_ask *ask, enum recompute want, int *fi
     bool any = want == RECOMPUTE_AUTO && ask->uses & MODEL_TRAIN;
     *first = any ? MODEL_KEEP_ALL : want == RECOMPUTE_AUTO ? MODEL_KEEP_ALL : (int)want;
     *last = any ? MODEL_RECOMPUTE_BLOCK : *first;
+    assert(*first <= *last && *last <= MODEL_RECOMPUTE_BLOCK);
 }
 
 static bool choose(struct memory_plan *plan, const struct memory_ask *ask, int first, int last, bool outer)
@@ -186,6 +191,7 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
 static enum status refuse_host(const struct memory_plan *plan, const struct memory_ask *ask, struct err *err)
 {
     char advice[160], room[160], what[256], size[MEMORY_TEXT_MAX];
+    assert(plan->total > 0 && !fits(plan, plan->total));
     uint64_t fit = plan->free_bytes * (ask->workers > 1 ? ask->workers : 1) / plan->total;
     uint64_t moments = plan->bytes[MEMORY_MOMENTS];
     if (fit)
@@ -229,7 +235,10 @@ enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *
     levels_of(ask, want, &first, &last);
     for (int level = 0; level <= MODEL_RECOMPUTE_BLOCK; level++)
         plan->levels[level] = count(ask, ask->batch_size, (enum model_recompute)level, true, bytes);
-    if (choose(plan, ask, first, last, true)) return STATUS_OK;
+    if (choose(plan, ask, first, last, true)) {
+        assert(plan->total == plan->levels[plan->level] && plan->total == sum_of(plan->bytes));
+        return STATUS_OK;
+    }
     if (ask->outer.optional && choose(plan, ask, first, last, false)) return STATUS_OK;
     return refuse(plan, ask, want, last, err);
 }

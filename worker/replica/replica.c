@@ -1,5 +1,6 @@
 #include "worker/replica/replica.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "common/base/clock.h"
@@ -10,6 +11,7 @@
 static double loss_of_slot(const struct replica *r, int slot, uint32_t micro_steps)
 {
     double sum = 0;
+    assert(micro_steps > 0 && micro_steps <= r->config.grad_accum);
     for (uint32_t micro = 0; micro < micro_steps; micro++)
         for (int i = 0; i < r->n_ranks; i++) {
             const struct rank *k = &r->ranks[i];
@@ -42,6 +44,7 @@ static enum status in_host_memory(struct replica *r, const float *values, const 
 /* Wait for a flight and read what it left. */
 static enum status land(struct replica *r, const struct flight *flight, struct step_result *result, struct err *err)
 {
+    assert(flight->n > 0 && flight->n <= replica_step_samples(r));
     uint64_t begin = r->done_us > flight->submitted_us ? r->done_us : flight->submitted_us;
     TRY(ranks_wait_slot(r, flight->slot, err));
     r->done_us = clock_monotonic_us();
@@ -79,8 +82,10 @@ enum status replica_train_step(struct replica *r, const uint64_t *counters, size
     TRY(ranks_order(r, ORDER_STEP, &r->train, counters, n, err));
     if (r->sharded) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_sharded */
     flight.slot = r->slot;
+    assert(!r->flight.n || r->flight.slot != flight.slot);
     if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
     TRY(land_last(r, result, err));
+    assert(!r->flight.n); /* at most one step is in flight */
     r->flight = flight;
     return STATUS_OK;
 }
@@ -137,6 +142,7 @@ float *replica_params(struct replica *r)
 enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
     struct rank *k = &r->ranks[0];
+    assert(values || first);
     if (r->sharded) TRY(ranks_synchronize(r, err));
     if (first)
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);

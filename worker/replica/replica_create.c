@@ -1,5 +1,7 @@
 #include "worker/replica/replica_impl.h"
 
+#include <assert.h>
+
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "worker/model/decoder.h"
@@ -39,6 +41,7 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     struct rank *k = &r->ranks[index];
     const struct replica_config *c = &r->config;
     size_t count = (size_t)r->rows * r->seq;
+    assert(r->memory.level <= MODEL_RECOMPUTE_BLOCK);
     unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);
     TRY(device_advise(decoder_create(c->family, &c->model, k->dev, r->rows, r->seq, uses, &k->model, err), k->dev->name,
                       c->on_cpu, err));
@@ -57,6 +60,7 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
 static enum status make_params(struct replica *r)
 {
     size_t n = r->layout->n_params;
+    assert(r->map.n_params == n && r->map.padded >= n);
     for (int i = 0; i < r->n_ranks; i++) {
         struct rank *k = &r->ranks[i];
         const struct device_ops *ops = k->dev->ops;
@@ -79,6 +83,7 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
         shard_exchange_init(&k->exchange, &r->map, &k->coll, k->theta, k->grad);
     }
     if (r->config.eval_only) return STATUS_OK;
+    assert(r->sharded || !r->map.deal);
     if (!r->sharded) return inner_opt_create(&r->opt, &r->config.opt, r->layout, devices, r->n_ranks, err);
     return inner_opt_create_sharded(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
 }
@@ -99,6 +104,7 @@ static enum status make_map(struct replica *r)
     r->map = shard_map_make(r->layout->n_params, r->sharded ? c->ranks : 1, c->bucket);
     if (!r->sharded) r->map.padded = r->layout->n_params;
     if (!r->sharded || c->eval_only || c->opt.kind != OPTIMIZER_MUON) return STATUS_OK;
+    assert(r->map.padded % c->ranks == 0);
     TRY(shard_deal_make(&r->deal, &r->map, r->layout, c->family->hidden_blocks));
     r->map.deal = &r->deal;
     return STATUS_OK;
@@ -171,6 +177,7 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     r->seq = config->model.block_size;
     r->n_ranks = (int)config->ranks;
     r->rows = config->batch_size / config->ranks;
+    assert(r->rows > 0 && r->rows * config->ranks == config->batch_size);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ordered, NULL);
     pthread_cond_init(&r->reported, NULL);

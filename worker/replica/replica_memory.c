@@ -1,5 +1,7 @@
 #include "worker/replica/replica_memory.h"
 
+#include <assert.h>
+
 #include "common/os/host_memory.h"
 #include "worker/inner/inner_shard.h"
 #include "worker/inner/shard_deal.h"
@@ -106,6 +108,7 @@ enum status replica_host_plan(struct memory_plan *plan, const struct replica_con
     struct memory_ask ask = {.dev = devices[0]};
     ask.fixed[MEMORY_PARAMS] = maker ? 0 : layout->n_params * sizeof(float);
     ask.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
+    assert(!maker || outer->base <= outer->host.anchor);
     ask.fixed[MEMORY_ANCHOR] = outer->host.anchor - (maker ? outer->base : 0);
     ask.fixed[MEMORY_RESIDUAL] = outer->host.residual;
     ask.fixed[MEMORY_MESSAGES] = outer->host.messages;

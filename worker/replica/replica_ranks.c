@@ -1,5 +1,7 @@
 #include "worker/replica/replica_impl.h"
 
+#include <assert.h>
+
 #include "common/base/thread.h"
 #include "worker/model/decoder.h"
 
@@ -15,6 +17,7 @@ static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool
     size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, count = (size_t)r->rows * r->seq;
     size_t have = first < r->n_counters ? r->n_counters - first : 0, at = micro * count;
     if (have > r->rows) have = r->rows;
+    assert(micro < r->config.grad_accum && (!have || first + have <= r->n_counters));
     TRY(batch_fill(r->source, r->counters + (have ? first : 0), have, r->rows, slot->tokens + at, slot->targets + at,
                    k->scratch, &k->err));
     ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
@@ -29,6 +32,7 @@ static enum status gradient_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
     /* The one division of the gradient rule: by the tokens of the whole step, all ranks and micro-steps. */
+    assert(k->grad && r->n_counters > 0 && r->n_counters <= replica_step_samples(r));
     float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
     shard_exchange_begin(&k->exchange, r->order == ORDER_GRADIENT);
     for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
@@ -40,6 +44,7 @@ static enum status gradient_of_order(struct rank *k)
 static enum status apply_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
+    assert(r->opt && (r->order == ORDER_APPLY) == r->sharded); /* a sharded step has two orders */
     if (r->sharded)
         inner_opt_apply_sharded(r->opt, k->index, k->theta, k->grad, r->lr);
     else
@@ -51,6 +56,7 @@ static enum status apply_of_order(struct rank *k)
 static enum status meet(struct rank *k)
 {
     struct replica *r = k->replica;
+    assert(r->sharded && !r->opt); /* before anything else */
     const struct device_ops *ops = k->dev->ops;
     float *buf = ops->alloc(k->dev, shard_bucket_floats(&r->map, 0) * sizeof *buf);
     if (!buf) return err_set(&k->err, STATUS_NOMEM, "%s: no memory for a bucket of gradients", k->dev->name);
@@ -68,7 +74,7 @@ static enum status obey(struct rank *k)
         if (r->sharded && k->exchange.map) shard_exchange_settle(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
     case ORDER_MEET: return meet(k);
-    case ORDER_SPREAD: return shard_exchange_spread(&k->exchange, &k->err);
+    case ORDER_SPREAD: assert(r->sharded); return shard_exchange_spread(&k->exchange, &k->err);
     case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
@@ -110,6 +116,7 @@ static void *rank_main(void *arg)
         pthread_mutex_unlock(&r->lock);
         if (!quit) work(k);
         pthread_mutex_lock(&r->lock);
+        assert(r->pending > 0);
         if (--r->pending == 0) pthread_cond_signal(&r->reported);
         pthread_mutex_unlock(&r->lock);
         if (quit) return NULL;
@@ -121,8 +128,8 @@ static void *rank_main(void *arg)
 static void give_order(struct replica *r, enum order order)
 {
     pthread_mutex_lock(&r->lock);
+    assert(r->pending == 0); /* all ranks have obeyed the order before */
     r->order = order;
-    r->pending = 0;
     for (int i = 1; i < r->n_ranks; i++) r->pending += r->ranks[i].started;
     r->turn++;
     pthread_cond_broadcast(&r->ordered);
@@ -141,6 +148,7 @@ static enum status order_status(struct replica *r, struct err *err)
     for (int i = 0; i < r->n_ranks; i++) failed = failed || r->ranks[i].status != STATUS_OK;
     if (!failed) return STATUS_OK;
     const struct err *why = coll->ops->failure(coll);
+    assert(why && why->code != STATUS_OK); /* the rank that failed has aborted the collective */
     return err_set(err, why->code, "%s%s", why->msg, r->sharded ? "; the other ranks of this worker were stopped" : "");
 }
 
@@ -151,6 +159,7 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     r->counters = counters;
     r->n_counters = n;
     r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
+    assert(r->slot >= 0 && r->slot < r->ranks[0].io.n_slots);
     give_order(r, order);
     return order_status(r, err);
 }
@@ -176,6 +185,7 @@ enum status ranks_synchronize(struct replica *r, struct err *err)
 
 enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
 {
+    assert(slot >= 0 && slot < r->ranks[0].io.n_slots);
     if (r->sharded) {
         r->slot = slot;
         give_order(r, ORDER_REACH);
