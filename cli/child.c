@@ -1,5 +1,6 @@
 #include "cli/child.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -94,6 +95,7 @@ static int exec_result(int fd)
 enum status child_start(struct child *child, uint64_t now_us, struct err *err)
 {
     int out[2], result[2];
+    assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0);
     if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
     if (pipe2(result, O_CLOEXEC)) {
         close(out[0]), close(out[1]);

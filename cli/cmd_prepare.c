@@ -8,6 +8,7 @@
  * Shards of an earlier set go first, so that nothing can be trained on a mixture when this is killed. Shards appear one
  * by one, each complete, that of the last validation text at the end; meta.json comes last and says that the set is
  * whole. A signal ends it as a failure does: what was written is removed. */
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -65,6 +66,7 @@ static enum status put_bytes_as_tokens(struct token_writer *writer, const char *
 static size_t tail_start(const struct prepare *p, const char *text, size_t size)
 {
     size_t start = size - (size_t)((double)size * p->val_fraction);
+    assert(start <= size);
     size_t window = size - start < CUT_SEARCH ? size - start : CUT_SEARCH;
     const char *newline = window ? memchr(text + start, '\n', window) : NULL;
     return newline && newline + 1 < text + size ? (size_t)(newline + 1 - text) : start;

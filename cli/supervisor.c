@@ -1,5 +1,6 @@
 #include "cli/supervisor.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -66,6 +67,7 @@ void supervisor_finish(struct supervisor *s)
 /* Child i of all: 0 is the coordinator. */
 static struct child *child_at(struct supervisor *s, size_t i)
 {
+    assert(i <= s->n_workers);
     return i == 0 ? &s->coordinator : &s->workers[i - 1];
 }
 
@@ -96,6 +98,7 @@ static void exit_code_max(struct supervisor *s, int code)
         if (order[i] == s->exit_code) mine = i;
         if (order[i] == code) other = i;
     }
+    assert(order[mine] == s->exit_code);
     if (other > mine) s->exit_code = order[other];
 }
 
@@ -148,6 +151,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
 {
     char how[64], text[CHILD_ERROR_MAX + 32];
     child_ending(child->code, how, sizeof how);
+    assert(!s->stopping && child->state == CHILD_ENDED);
     bool quick = now_us - child->started_us < SHORT_LIFE_MS * (uint64_t)1000;
     child->failures = quick ? child->failures + 1 : 1;
     bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
@@ -207,7 +211,10 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 
 static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
 {
-    for (size_t i = 0; i < s->n_workers; i++) TRY(child_start(&s->workers[i], now_us, err));
+    for (size_t i = 0; i < s->n_workers; i++) {
+        assert(s->workers[i].state == CHILD_IDLE);
+        TRY(child_start(&s->workers[i], now_us, err));
+    }
     return STATUS_OK;
 }
 

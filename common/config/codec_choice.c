@@ -1,5 +1,6 @@
 #include "common/config/codec_choice.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,6 +54,7 @@ void config_down_spec(const struct config *config, uint32_t fragment, char out[C
     case CONFIG_DOWN_RELAY: out[0] = 0; break;
     /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
     case CONFIG_DOWN_UNION:
+        assert(union_values(config->codec.down));
         snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
         break;
     case CONFIG_DOWN_AUTO: snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096+sign"); break;

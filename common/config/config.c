@@ -1,5 +1,6 @@
 #include "common/config/config.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,6 +81,7 @@ void config_blame(const struct config_sources *sources, const int *keys, struct 
     char places[512] = "", place[256], other[256];
     size_t n = 0;
     for (int i = 0; keys[i] >= 0; i++) {
+        assert(keys[i] < config_keys_count);
         size_t len = strlen(place_of(sources, keys[i], place));
         bool told = !len || n + len + 5 >= sizeof places;
         for (int k = 0; k < i && !told; k++) told = !strcmp(place_of(sources, keys[k], other), place);
@@ -108,6 +110,7 @@ static size_t key_line(const struct config *config, int index, char *out, size_t
     }
     size_t n = w.pos;
     put_u8(&w, 0);
+    assert(!w.bad); /* LINE_MAX_BYTES holds every key */
     return n;
 }
 

@@ -1,6 +1,7 @@
 /* The model section: presets, what belongs to which family, and sizes that go together. */
 #include "common/config/config_resolve.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 bool config_unset(const struct config_resolve *r, int index)
 {
+    assert(index >= 0 && index < config_keys_count);
     return r->sources->of[index] <= CONFIG_PRESET;
 }
 

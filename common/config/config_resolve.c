@@ -1,6 +1,7 @@
 /* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
 #include "common/config/config_resolve.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
 {
     char text[sizeof r->err->msg];
+    assert(*keys >= 0 && *keys < config_keys_count);
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);

@@ -1,5 +1,6 @@
 #include "common/config/gpu_share.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -22,6 +23,7 @@ enum status gpu_share_here(struct gpu_share *share, struct err *err)
 bool gpu_share_deal(struct gpu_share *s, uint32_t gpus, uint32_t ranks, uint32_t batch_size)
 {
     if (!s->workers || !gpus || ranks > gpus) return false;
+    assert(s->index < s->workers);
     if (!ranks) {
         ranks = gpus > s->workers ? gpus / s->workers : 1;
         while (batch_size % ranks) ranks--;
@@ -33,6 +35,7 @@ bool gpu_share_deal(struct gpu_share *s, uint32_t gpus, uint32_t ranks, uint32_t
     s->first = mine * (s->workers <= parts ? gpus / s->workers : ranks);
     s->sharers = (s->workers - 1 - mine) / parts + 1;
     s->idle = gpus - taken * ranks;
+    assert(s->first + ranks <= gpus && s->sharers > 0 && taken * ranks <= gpus);
     return true;
 }
 

@@ -1,5 +1,6 @@
 #include "common/config/options.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,7 @@ static enum status unknown(const struct options *o, const char *word, size_t len
 
 static enum status store(const struct option_spec *spec, const char *value, struct err *err)
 {
+    assert(spec->target && spec->kind != OPTION_FLAG);
     if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
     if (spec->kind == OPTION_REAL && !real(value, spec->target))
@@ -106,6 +108,7 @@ static enum status take_setting(struct options *o, int argc, char **argv, int *a
         snprintf(o->joined + o->joined_used, room, "%s=%s", word, value);
         word = o->joined + o->joined_used;
         o->joined_used += size;
+        assert(o->joined_used <= OPTIONS_JOINED_MAX);
         ++*at;
     }
     o->settings[o->n_settings++] = word;
@@ -160,6 +163,7 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
     o->args = argv + 1;
     o->n_args = o->n_settings = o->joined_used = 0;
     bool only_args = false;
+    assert(o->args_min <= o->args_max && (o->specs || !o->n_specs));
     for (int i = 1; i < argc; i++) {
         if (!only_args && !strcmp(argv[i], "--"))
             only_args = true;
