@@ -32,7 +32,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         return err_set(err, STATUS_INVALID, "--temperature is %g: give 0 to 100", temperature);
     if (!r->threads || r->threads > 1024)
         return err_set(err, STATUS_INVALID, "--threads is %" PRIu64 ": give 1 to 1024", r->threads);
-    TRY(run_checkpoint(o->args[0], folder, sizeof folder, err));
+    TRY(run_folder_checkpoint(o->args[0], folder, sizeof folder, err));
     r->options.n_tokens = (uint32_t)r->n_tokens;
     r->options.threads = (int)r->threads;
     TRY(generate_text(folder, &r->options, emit, NULL, err));

@@ -131,7 +131,8 @@ static uint64_t restarts_before(const struct launch *l)
     char journal[FILEIO_PATH_MAX];
     void *text;
     size_t size;
-    if (run_path(journal, sizeof journal, l->folder.dir, "journal", NULL) != STATUS_OK || run_folder_empty(journal))
+    if (run_folder_path(journal, sizeof journal, l->folder.dir, "journal", NULL) != STATUS_OK ||
+        run_folder_empty(journal))
         return 0;
     if (file_read(l->count, 64, &text, &size, NULL) != STATUS_OK) return 0;
     uint64_t count = strtoull(text, NULL, 10);
@@ -144,7 +145,7 @@ static enum status summary_add_restarts(const struct launch *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     json_error_t error;
-    TRY(run_path(path, sizeof path, l->folder.dir, "summary.json", err));
+    TRY(run_folder_path(path, sizeof path, l->folder.dir, "summary.json", err));
     if (!l->supervisor.finished || !l->supervisor.worker_restarts || !file_exists(path)) return STATUS_OK;
     json_t *summary = json_load_file(path, 0, &error);
     if (!summary) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
@@ -198,9 +199,9 @@ static enum status init_find(struct launch *l, struct err *err)
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(launch_folder_take(&l->folder, err));
-    TRY(run_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
-    TRY(run_path(l->address, sizeof l->address, l->folder.dir, "address", err));
-    TRY(run_path(l->count, sizeof l->count, l->folder.dir, "worker-restarts", err));
+    TRY(run_folder_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
+    TRY(run_folder_path(l->address, sizeof l->address, l->folder.dir, "address", err));
+    TRY(run_folder_path(l->count, sizeof l->count, l->folder.dir, "worker-restarts", err));
     return dir_make(l->logs, err);
 }
 

@@ -95,7 +95,7 @@ static enum status write_meta(const struct prepare *p, struct err *err)
                              (json_int_t)p->train.n_tokens, "val_tokens", (json_int_t)p->val.n_tokens,
                              "bytes_per_token", (double)p->bytes / (double)tokens, "seed", (json_int_t)p->seed,
                              "val_fraction", p->val_fraction, "held_out", p->held_out ? "documents" : "tails");
-    enum status status = run_path(path, sizeof path, p->out, "meta.json", err);
+    enum status status = run_folder_path(path, sizeof path, p->out, "meta.json", err);
     if (status == STATUS_OK) status = json_file_write(path, meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(meta);
     return status;
@@ -105,7 +105,7 @@ static enum status write_shards(struct prepare *p, const struct input_list *list
 {
     char meta[FILEIO_PATH_MAX];
     enum status status;
-    TRY(run_path(meta, sizeof meta, p->out, "meta.json", err));
+    TRY(run_folder_path(meta, sizeof meta, p->out, "meta.json", err));
     unlink(meta);
     TRY(token_writer_open(&p->train, p->out, "train", WIDTH, p->shard_tokens, err));
     TRY_GOTO(token_writer_open(&p->val, p->out, "val", WIDTH, p->shard_tokens, err), err_train);
@@ -126,12 +126,12 @@ err_train:
 static enum status write_alone(struct prepare *p, const struct input_list *list, struct err *err)
 {
     int lock = -1;
-    size_t there = dir_there(p->out);
+    size_t there = dir_existing_length(p->out);
     enum status status = dir_make(p->out, err);
     if (status == STATUS_OK) TRY(dir_lock(p->out, &lock, err)); /* else it is another program's */
     interrupt_catch();
     if (status == STATUS_OK) status = write_shards(p, list, err);
-    if (status != STATUS_OK) dir_unmake(p->out, there);
+    if (status != STATUS_OK) dir_remove_made(p->out, there);
     if (lock >= 0) close(lock);
     return status;
 }

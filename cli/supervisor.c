@@ -175,7 +175,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
 }
 
 /* Starting it again would end the same way. Of several that fail alike only the first has a line of its own. */
-static void on_lasting(struct supervisor *s, const struct child *child, uint64_t now_us)
+static void on_permanent_failure(struct supervisor *s, const struct child *child, uint64_t now_us)
 {
     if (!s->stopping) say("%s cannot run, and starting it again would not help: stopping", child->name);
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
@@ -191,7 +191,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
         if (stopped && !s->finished) exit_code_max(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;
     } else if (child->code == EXIT_USAGE || (child->code == EXIT_PERMANENT && !(s->finished && !coordinator))) {
-        on_lasting(s, child, now_us);
+        on_permanent_failure(s, child, now_us);
     } else if (!s->stopping && !(s->finished && !coordinator)) {
         on_failure(s, child, now_us);
     } else {
@@ -249,7 +249,8 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
         if (child->state == CHILD_BACKOFF && now_us >= child->restart_at_us) TRY(child_start(child, now_us, err));
     }
     if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
-    if (run_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK) return STATUS_OK; /* not yet */
+    if (run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
+        return STATUS_OK; /* not yet */
     return workers_start(s, now_us, err);
 }
 

@@ -146,7 +146,7 @@ static enum status await_coordinator(struct train_options *o, struct err *err)
     bool missing = !file_exists(o->run_dir);
     snprintf(id_file, sizeof id_file, "%s/run_id", o->run_dir);
     for (int i = 0;; i++) {
-        TRY(train_go_on(err));
+        TRY(train_check_stop(err));
         if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
         enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
         join_run_id_read(id_file, o->run_id); /* after the address, which a coordinator writes after it */
@@ -180,7 +180,7 @@ static enum status find_host(const struct train_options *o, struct err *err)
         if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
         if (!said) log_warn("%s, trying on", err->msg);
         said = true;
-        TRY(train_go_on(err));
+        TRY(train_check_stop(err));
         usleep(ADDRESS_POLL_US);
     }
 }

@@ -76,7 +76,7 @@ static const char *place_of(const struct config_sources *sources, int index, cha
     return out;
 }
 
-void config_blame(const struct config_sources *sources, const int *keys, struct err *err)
+void config_prefix_sources(const struct config_sources *sources, const int *keys, struct err *err)
 {
     char places[512] = "", place[256], other[256];
     size_t n = 0;

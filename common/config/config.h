@@ -145,7 +145,7 @@ void config_env_warn(void);
 /* Say in front of the message in err where the values of these keys (indices of the table, -1 ends them) were given:
  * "a.yaml:4", "environment, ATOLL_TRAIN_METHOD", "command line", several with "and" between. Those that nobody gave are
  * left out. */
-void config_blame(const struct config_sources *sources, const int *keys, struct err *err);
+void config_prefix_sources(const struct config_sources *sources, const int *keys, struct err *err);
 /* "--section.key=value" (or section.key=value). */
 enum status config_set(struct config *config, struct config_sources *sources, const char *assignment,
                        enum config_source source, struct err *err) MUST_CHECK;

@@ -126,7 +126,7 @@ static enum status resolve_llama(const struct config_resolve *r)
     TRY(fill_zero(r, AT(model.ffn), c->model.ffn, (units + 63) / 64 * 64));
     struct rope_scaling scaling;
     if (rope_scaling_parse(&scaling, c->model.rope_scaling, r->err) != STATUS_OK) {
-        config_blame(r->sources, KEYS(AT(model.rope_scaling)), r->err);
+        config_prefix_sources(r->sources, KEYS(AT(model.rope_scaling)), r->err);
         return STATUS_INVALID;
     }
     if (c->model.n_head % c->model.n_kv_head)

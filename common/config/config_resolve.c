@@ -22,7 +22,7 @@ enum status config_refuse(const struct config_resolve *r, const int *keys, const
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     err_set(r->err, STATUS_INVALID, "%s.%s: %s", config_keys[*keys].section, config_keys[*keys].key, text);
-    config_blame(r->sources, keys, r->err);
+    config_prefix_sources(r->sources, keys, r->err);
     return STATUS_INVALID;
 }
 
@@ -185,7 +185,7 @@ static enum status resolve_merge(const struct config_resolve *r)
 static enum status resolve_ranks(const struct config_resolve *r)
 {
     const struct config *c = r->config;
-    uint32_t n = gpu_share_listed(c->train.devices);
+    uint32_t n = gpu_share_count_listed(c->train.devices);
     TRY(gpu_share_check(c, r->sources, r->err));
     if (!n) return STATUS_OK;
     TRY(config_derive_u32(r, AT(train.ranks), n));

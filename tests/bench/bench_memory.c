@@ -89,7 +89,7 @@ static enum status measure(struct sizes *s, const struct config *c, struct err *
     struct layout layout;
     layout_init(&layout);
     TRY(family->layout(&shape, &layout, err));
-    TRY(model_cut(family, c, &layout, err));
+    TRY(model_split_fragments(family, c, &layout, err));
     s->params = layout.n_params;
     s->async = c->train.method == METHOD_ASYNC;
     bool spread = s->async && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;

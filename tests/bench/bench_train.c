@@ -76,7 +76,7 @@ static enum status trainer_step(struct trainer *t, double *loss, struct err *err
     float norm;
     decoder_run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false, NULL);
     inner_opt_apply(t->opt, 0, t->theta, t->grad, 1e-3);
-    inner_opt_norm(t->opt, &norm);
+    inner_opt_download_norm(t->opt, &norm);
     TRY(t->dev->ops->sync(t->dev, err));
     inner_opt_finish(t->opt, norm);
     *loss = 0;

@@ -269,7 +269,7 @@ void inner_opt_destroy(struct inner_opt *opt)
     mem_free(opt);
 }
 
-void inner_opt_worker(struct inner_opt *opt, uint32_t worker)
+void inner_opt_set_worker(struct inner_opt *opt, uint32_t worker)
 {
     uint64_t noise = rng_u64(opt->config.seed, RNG_MOMENTS, worker);
     if (noise == opt->noise) return;
@@ -312,7 +312,7 @@ void inner_opt_apply_sharded(struct inner_opt *opt, int rank, float *theta, cons
     inner_shard_apply(slice->shard, &opt->config, slice->scalars, theta, grad, lr);
 }
 
-void inner_opt_norm(struct inner_opt *opt, float *norm)
+void inner_opt_download_norm(struct inner_opt *opt, float *norm)
 {
     struct device *dev = opt->slices[0].dev;
     dev->ops->download(dev, norm, opt->slices[0].scalars + SCALAR_NORM, sizeof *norm);

@@ -6,8 +6,8 @@
  * Ranks of a worker that share theta and the moments hold the same reduced gradient; each updates its own slice: a
  * range of the elements, and whole matrices (worker/inner/inner_matrices.h). Ranks with memory of their own: the
  * `_sharded` calls. A step is submitted, not waited for: every rank calls `inner_opt_apply`, one of them
- * `inner_opt_norm`. Whether it was taken is known to the device at once and to the host when the norm came: then
- * `inner_opt_finish`. So the count that corrects the moments lives on the device. */
+ * `inner_opt_download_norm`. Whether it was taken is known to the device at once and to the host when the norm came:
+ * then `inner_opt_finish`. So the count that corrects the moments lives on the device. */
 #ifndef WORKER_INNER_OPT_H
 #define WORKER_INNER_OPT_H
 
@@ -91,7 +91,7 @@ enum status inner_opt_create_sharded(struct inner_opt **out, const struct inner_
 void inner_opt_destroy(struct inner_opt *opt);
 /* Whose moments they are: worker `worker` of the run. With bf16 that and config.seed decide how they are rounded; two
  * workers do not round alike. Between steps, and before the first of them. */
-void inner_opt_worker(struct inner_opt *opt, uint32_t worker);
+void inner_opt_set_worker(struct inner_opt *opt, uint32_t worker);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
  * whose norm is not finite changes nothing. */
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
@@ -102,7 +102,7 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
 enum status inner_opt_measure_sharded(struct inner_opt *opt, int rank, const float *grad) MUST_CHECK;
 void inner_opt_apply_sharded(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
 /* After rank 0's apply: submit the download of the gradient's norm before clipping; *norm is host memory. */
-void inner_opt_norm(struct inner_opt *opt, float *norm);
+void inner_opt_download_norm(struct inner_opt *opt, float *norm);
 /* The norm came: count its step. In the order of the steps; true when it was taken. */
 bool inner_opt_finish(struct inner_opt *opt, float norm);
 

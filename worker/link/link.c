@@ -25,7 +25,7 @@ enum {
 
 struct link {
     struct transport *transport;
-    struct heartbeat *pulse;
+    struct heartbeat *heartbeat;
     pthread_t thread;
     bool started;
     atomic_bool stop;
@@ -70,7 +70,7 @@ static bool send_lane(struct link *link, enum wire_lane lane)
 static void send_beat(struct link *link)
 {
     size_t size;
-    if (!heartbeat_take(link->pulse, clock_monotonic_us(), &link->beat)) return;
+    if (!heartbeat_take(link->heartbeat, clock_monotonic_us(), &link->beat)) return;
     if (msg_encode(&link->beat, link->beat_bytes, BEAT_BYTES, &size) != STATUS_OK) return;
     (void)link->transport->ops->send(link->transport, 0, WIRE_CONTROL, link->beat_bytes, size);
 }
@@ -80,10 +80,10 @@ static void take_in(struct link *link, enum wire_lane lane, const uint8_t *data,
 {
     bool ack = size > 5 && data[5] == MSG_HEARTBEAT_ACK; /* wire/frame.h: the type */
     if (ack && msg_decode(&link->seen, data, size, NULL) == STATUS_OK) {
-        heartbeat_heard(link->pulse, &link->seen, clock_monotonic_us());
+        heartbeat_on_message(link->heartbeat, &link->seen, clock_monotonic_us());
         return;
     }
-    heartbeat_heard(link->pulse, NULL, clock_monotonic_us());
+    heartbeat_on_message(link->heartbeat, NULL, clock_monotonic_us());
     pthread_mutex_lock(&link->lock);
     uint8_t *room = ring_reserve(&link->in[lane], size);
     if (room) {
@@ -98,7 +98,7 @@ static void take_in(struct link *link, enum wire_lane lane, const uint8_t *data,
 
 static uint64_t sleep_us(struct link *link, bool blocked)
 {
-    uint64_t now = clock_monotonic_us(), beat = heartbeat_deadline_us(link->pulse);
+    uint64_t now = clock_monotonic_us(), beat = heartbeat_deadline_us(link->heartbeat);
     uint64_t wait = blocked ? BLOCKED_US : IDLE_US;
     if (beat <= now) return 1;
     return beat - now < wait ? beat - now : wait;
@@ -152,7 +152,7 @@ static enum status start(struct link *link)
     return link->started ? STATUS_OK : STATUS_NOMEM;
 }
 
-enum status link_open(struct link **link_p, struct transport *transport, struct heartbeat *pulse, struct err *err)
+enum status link_open(struct link **link_p, struct transport *transport, struct heartbeat *heartbeat, struct err *err)
 {
     enum status status;
     pthread_condattr_t attr;
@@ -162,7 +162,7 @@ enum status link_open(struct link **link_p, struct transport *transport, struct 
         return err_set(err, STATUS_NOMEM, "no memory for the connection");
     }
     link->transport = transport;
-    link->pulse = pulse;
+    link->heartbeat = heartbeat;
     link->taken = -1;
     pthread_mutex_init(&link->lock, NULL);
     pthread_condattr_init(&attr);

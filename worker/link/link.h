@@ -1,5 +1,5 @@
 /* The worker's connection, with a thread of its own: it sends what the compute thread queued, queues what arrives, and
- * sends heartbeats from the pulse whatever the compute thread is doing. All queues are bounded and allocated at the
+ * sends heartbeats from `heartbeat`, whatever the compute thread is doing. All queues are bounded and allocated at the
  * start: a full outbox answers AGAIN, a full inbox drops (everything is asked for again). */
 #ifndef WORKER_LINK_H
 #define WORKER_LINK_H
@@ -14,8 +14,8 @@
 
 struct link;
 
-/* Takes over the transport (closed with the link, also on failure). The pulse is borrowed. */
-enum status link_open(struct link **link_p, struct transport *transport, struct heartbeat *pulse,
+/* Takes over the transport (closed with the link, also on failure). `heartbeat` is borrowed. */
+enum status link_open(struct link **link_p, struct transport *transport, struct heartbeat *heartbeat,
                       struct err *err) MUST_CHECK;
 /* The end is near: a lost connection is not worth a warning any more. Any thread or signal handler may call it. */
 void link_expect_end(struct link *link);

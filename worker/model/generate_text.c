@@ -186,7 +186,7 @@ enum status generate_text(const char *folder, const struct generate_options *opt
     const struct model_family *family = model_family_find(hf.model_type);
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "%s: no model family '%s'", folder, hf.model_type);
     struct model_config config = model_config_of_folder(&hf);
-    if (!options->ids && (!config.bytes || hf_files_tokenizer(folder)))
+    if (!options->ids && (!config.bytes || hf_files_has_tokenizer(folder)))
         return err_set(err, STATUS_UNSUPPORTED,
                        "%s: its tokens are not bytes: write text with transformers, which "
                        "loads this folder, or give numbers of tokens, as --ids '1 2 3'",

@@ -17,8 +17,8 @@ const struct model_family *model_family_find(const char *name)
     return NULL;
 }
 
-enum status model_cut(const struct model_family *family, const struct config *config, struct layout *layout,
-                      struct err *err)
+enum status model_split_fragments(const struct model_family *family, const struct config *config, struct layout *layout,
+                                  struct err *err)
 {
     bool embeddings = config->train.embedding_fragment == CHOICE_ON;
     if (embeddings && !family->n_embeddings)

@@ -16,11 +16,11 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     if (!loop) return STATUS_NOMEM;
     loop->setup = *setup;
     memcpy(&jitter, setup->uuid, sizeof jitter);
-    heartbeat_init(&loop->pulse);
+    heartbeat_init(&loop->heartbeat);
     sync_init(&loop->sync, jitter, now_us);
     loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
-    outer_saved_run(loop, loop->run_id);
+    outer_saved_run_id(loop, loop->run_id);
     *loop_p = loop;
     return STATUS_OK;
 }
@@ -30,11 +30,11 @@ void outer_loop_destroy(struct outer_loop *loop)
     if (!loop) return;
     outer_save_join(loop);
     outer_memory_finish(loop);
-    heartbeat_finish(&loop->pulse);
+    heartbeat_finish(&loop->heartbeat);
     mem_free(loop);
 }
 
-double outer_waited(struct outer_loop *loop, uint64_t since_us, uint64_t now_us)
+double outer_wait_seconds(struct outer_loop *loop, uint64_t since_us, uint64_t now_us)
 {
     double span = now_us > since_us ? (double)(now_us - since_us) / 1e6 : 0, applied = loop->applied_s;
     loop->applied_s = loop->running.apply_s;
@@ -55,8 +55,8 @@ static void refresh_heartbeat(struct outer_loop *loop)
     uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
     uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
     for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
-    heartbeat_state(&loop->pulse, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
-    if (s->phase != SYNC_JOINED) heartbeat_part(&loop->pulse);
+    heartbeat_set_state(&loop->heartbeat, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    if (s->phase != SYNC_JOINED) heartbeat_leave(&loop->heartbeat);
 }
 
 /* ---- messages -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
     bool held = loop->sync.holds;
     uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
-    heartbeat_join(&loop->pulse, m->session, m->heartbeat_ms);
+    heartbeat_join(&loop->heartbeat, m->session, m->heartbeat_ms);
     if (loop->sync.holds) {
         log_debug("joined: continues at version %" PRIu64, loop->sync.f[0].version);
         return;
@@ -113,8 +113,8 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
                  version, m->current[0].version);
     else if (held)
         log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");
-    outer_forget_deltas(loop);
-    outer_make_first(loop, m, now_us);
+    outer_drop_deltas(loop);
+    outer_make_version0(loop, m, now_us);
 }
 
 static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint64_t now_us)
@@ -139,14 +139,14 @@ static void note_delivered(struct outer_loop *loop, uint64_t now_us)
 {
     if (loop->sync.state != WORKER_WAITING || loop->delivered_us) return;
     loop->delivered_us = now_us;
-    loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
+    loop->running.send_s = outer_wait_seconds(loop, loop->sent_us, now_us);
 }
 
 static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint64_t now_us)
 {
     uint32_t lost;
     sync_on_credit(&loop->sync, m, now_us);
-    while (sync_take_lost(&loop->sync, &lost)) {
+    while (sync_take_rollback(&loop->sync, &lost)) {
         log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round",
                  m->round + 1, lost);
         outer_rollback(loop, lost);
@@ -159,17 +159,17 @@ static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint6
     if (!sync_on_reject(&loop->sync, m, now_us)) return;
     log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round + 1, m->fragment, m->text);
     if (m->code == REJECT_NONFINITE)
-        outer_spoilt(loop, m->fragment, m->round);
+        outer_drop_nonfinite_delta(loop, m->fragment, m->round);
     else
         outer_rollback(loop, m->fragment);
-    for (uint32_t lost; sync_take_lost(&loop->sync, &lost);) outer_rollback(loop, lost);
+    for (uint32_t lost; sync_take_rollback(&loop->sync, &lost);) outer_rollback(loop, lost);
 }
 
 void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const struct msg *m, uint64_t now_us)
 {
     struct sync *s = &loop->sync;
     if (s->phase == SYNC_STOPPED || lane != msg_lane(m->type)) return;
-    heartbeat_heard(&loop->pulse, m, now_us);
+    heartbeat_on_message(&loop->heartbeat, m, now_us);
     switch (m->type) {
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
     case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
@@ -182,7 +182,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     case MSG_DONE: sync_on_done(s, &m->done, now_us); break;
     default: break;
     }
-    sync_set_rtt(s, heartbeat_rtt_us(&loop->pulse));
+    sync_set_rtt(s, heartbeat_rtt_us(&loop->heartbeat));
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
     refresh_heartbeat(loop);
@@ -227,8 +227,8 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     char what[WIRE_TEXT_MAX] = "";
     if (loop->sync.phase == SYNC_STOPPED) return loop->sync.text;
     sync_waits_for(&loop->sync, what, sizeof what);
-    uint64_t heard = heartbeat_heard_us(&loop->pulse);
-    if (heard && now_us > heard + PULSE_SILENT_US)
+    uint64_t heard = heartbeat_heard_us(&loop->heartbeat);
+    if (heard && now_us > heard + HEARTBEAT_SILENT_US)
         snprintf(loop->text, sizeof loop->text, "the coordinator, which has not answered for %.0f s%s%s",
                  (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? "; then for " : "",
                  loop->sync.phase == SYNC_JOINED ? what : "");
@@ -239,7 +239,7 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
 
 struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop)
 {
-    return &loop->pulse;
+    return &loop->heartbeat;
 }
 
 const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop)
@@ -281,7 +281,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
-    if (loop->inner_spoilt) outer_inner_anew(loop);
+    if (loop->inner_spoilt) outer_reset_inner_opt(loop);
     for (uint32_t i = 0; i < loop->n_fragments; i++) loop->f[i].base_version = loop->sync.f[i].version;
     if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
     outer_anchor_all(loop);
@@ -290,7 +290,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
 {
-    heartbeat_step(&loop->pulse, step, step_us);
+    heartbeat_set_step(&loop->heartbeat, step, step_us);
 }
 
 void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)

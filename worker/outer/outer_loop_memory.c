@@ -39,7 +39,7 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     return STATUS_OK;
 }
 
-enum status outer_object_room(struct outer_fragment *f, size_t bytes)
+enum status outer_reserve_object(struct outer_fragment *f, size_t bytes)
 {
     if (bytes <= f->object_cap) return STATUS_OK;
     if (bytes > f->object_max) return STATUS_LIMIT;

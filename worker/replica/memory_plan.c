@@ -47,10 +47,10 @@ static uint64_t process_bytes(uint64_t total)
 enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err)
 {
     struct gpu_share here;
-    TRY(gpu_share_here(&here, err));
+    TRY(gpu_share_from_env(&here, err));
     uint32_t workers = of_host ? here.workers : sharers;
     uint64_t host, coordinator; /* 0: nobody said */
-    TRY(host_memory_told(err));
+    TRY(host_memory_check_env(err));
     TRY(environment_number(MEMORY_HOST_ENV, "bytes", 0, UINT64_MAX, &host, err));
     TRY(environment_number(MEMORY_COORDINATOR_ENV, "bytes", 0, UINT64_MAX, &coordinator, err));
     if (!of_host || !workers) coordinator = 0;

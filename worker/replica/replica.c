@@ -42,7 +42,8 @@ static enum status in_host_memory(struct replica *r, const float *values, const 
 }
 
 /* Wait for a flight and read what it left. */
-static enum status land(struct replica *r, const struct flight *flight, struct step_result *result, struct err *err)
+static enum status finish_step(struct replica *r, const struct flight *flight, struct step_result *result,
+                               struct err *err)
 {
     assert(flight->n > 0 && flight->n <= replica_step_samples(r));
     uint64_t begin = r->done_us > flight->submitted_us ? r->done_us : flight->submitted_us;
@@ -56,20 +57,20 @@ static enum status land(struct replica *r, const struct flight *flight, struct s
     return STATUS_OK;
 }
 
-static enum status land_last(struct replica *r, struct step_result *result, struct err *err)
+static enum status finish_flight(struct replica *r, struct step_result *result, struct err *err)
 {
     struct flight flight = r->flight;
     *result = (struct step_result){0};
     if (!flight.n) return STATUS_OK;
     r->flight.n = 0;
-    TRY(land(r, &flight, result, err));
+    TRY(finish_step(r, &flight, result, err));
     result->late = true;
     return STATUS_OK;
 }
 
 enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
 {
-    TRY(land_last(r, result, err));
+    TRY(finish_flight(r, result, err));
     return r->sharded ? ranks_synchronize(r, err) : STATUS_OK;
 }
 
@@ -83,8 +84,8 @@ enum status replica_train_step(struct replica *r, const uint64_t *counters, size
     if (r->sharded) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_sharded */
     flight.slot = r->slot;
     assert(!r->flight.n || r->flight.slot != flight.slot);
-    if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
-    TRY(land_last(r, result, err));
+    if (r->ranks[0].dev->host_memory) return finish_step(r, &flight, result, err);
+    TRY(finish_flight(r, result, err));
     assert(!r->flight.n); /* at most one step is in flight */
     r->flight = flight;
     return STATUS_OK;

@@ -16,14 +16,14 @@
 /* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
 enum order {
     ORDER_NONE,
-    ORDER_MEET,
+    ORDER_WARMUP,
     ORDER_STEP,
     ORDER_APPLY, /* the second half of a step of ranks with memory of their own */
     ORDER_GRADIENT,
     ORDER_EVAL,
-    ORDER_SPREAD,
-    ORDER_REACH,
-    ORDER_SYNC,
+    ORDER_BROADCAST,
+    ORDER_WAIT_SLOT,
+    ORDER_SYNCHRONIZE,
     ORDER_QUIT
 };
 

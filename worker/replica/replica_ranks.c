@@ -49,32 +49,32 @@ static enum status apply_of_order(struct rank *k)
         inner_opt_apply_sharded(r->opt, k->index, k->theta, k->grad, r->lr);
     else
         inner_opt_apply(r->opt, k->index, k->theta, k->grad, r->lr);
-    if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
+    if (k->index == 0) inner_opt_download_norm(r->opt, k->io.slots[r->slot].norm);
     return r->sharded ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
 }
 
-static enum status meet(struct rank *k)
+static enum status warmup_collectives(struct rank *k)
 {
     struct replica *r = k->replica;
     assert(r->sharded && !r->opt); /* before anything else */
     const struct device_ops *ops = k->dev->ops;
     float *buf = ops->alloc(k->dev, shard_bucket_floats(&r->map, 0) * sizeof *buf);
     if (!buf) return err_set(&k->err, STATUS_NOMEM, "%s: no memory for a bucket of gradients", k->dev->name);
-    enum status status = shard_exchange_meet(&r->map, &k->coll, buf, r->config.gradients, &k->err);
+    enum status status = shard_exchange_warmup(&r->map, &k->coll, buf, r->config.gradients, &k->err);
     ops->release(k->dev, buf);
     return status;
 }
 
-static enum status obey(struct rank *k)
+static enum status execute_order(struct rank *k)
 {
     struct replica *r = k->replica;
     switch (r->order) {
-    case ORDER_REACH: return k->dev->ops->reached(k->dev, r->slot, &k->err);
-    case ORDER_SYNC:
-        if (r->sharded && k->exchange.map) shard_exchange_settle(&k->exchange);
+    case ORDER_WAIT_SLOT: return k->dev->ops->reached(k->dev, r->slot, &k->err);
+    case ORDER_SYNCHRONIZE:
+        if (r->sharded && k->exchange.map) shard_exchange_wait(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
-    case ORDER_MEET: return meet(k);
-    case ORDER_SPREAD: assert(r->sharded); return shard_exchange_spread(&k->exchange, &k->err);
+    case ORDER_WARMUP: return warmup_collectives(k);
+    case ORDER_BROADCAST: assert(r->sharded); return shard_exchange_broadcast(&k->exchange, &k->err);
     case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
@@ -95,7 +95,7 @@ static void work(struct rank *k)
     const struct collective_ops *ops = k->coll.ops;
     k->err = (struct err){0};
     ops->at_work(&k->coll, true);
-    k->status = obey(k);
+    k->status = execute_order(k);
     ops->at_work(&k->coll, false);
     if (k->status == STATUS_OK && ops->failure(&k->coll)) k->status = STATUS_CLOSED;
     if (k->status == STATUS_OK) return;
@@ -166,20 +166,20 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
 
 enum status ranks_warmup_collectives(struct replica *r, struct err *err)
 {
-    give_order(r, ORDER_MEET);
+    give_order(r, ORDER_WARMUP);
     return order_status(r, err);
 }
 
 enum status ranks_broadcast(struct replica *r, struct err *err)
 {
-    give_order(r, ORDER_SPREAD);
+    give_order(r, ORDER_BROADCAST);
     return order_status(r, err);
 }
 
 /* Each rank waits for its own device: one that fails must be seen by its thread while the others wait for it. */
 enum status ranks_synchronize(struct replica *r, struct err *err)
 {
-    give_order(r, ORDER_SYNC);
+    give_order(r, ORDER_SYNCHRONIZE);
     return order_status(r, err);
 }
 
@@ -188,7 +188,7 @@ enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
     assert(slot >= 0 && slot < r->ranks[0].io.n_slots);
     if (r->sharded) {
         r->slot = slot;
-        give_order(r, ORDER_REACH);
+        give_order(r, ORDER_WAIT_SLOT);
         return order_status(r, err);
     }
     for (int i = 0; i < r->n_ranks; i++) {
@@ -211,7 +211,7 @@ enum status ranks_start(struct replica *r, struct err *err)
 void ranks_stop(struct replica *r)
 {
     /* What is under way needs all ranks, and the watchdog. */
-    if (r->group_open && (r->sharded || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNC);
+    if (r->group_open && (r->sharded || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNCHRONIZE);
     give_order(r, ORDER_QUIT);
     for (int i = 1; i < r->n_ranks; i++)
         if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);

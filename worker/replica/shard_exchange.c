@@ -127,7 +127,7 @@ static enum status gather(struct shard_exchange *x, enum status (*start)(struct 
         TRY(start(x, b));
         x->gathering[b] = true;
     }
-    if (!x->warm) shard_exchange_settle(x);
+    if (!x->warm) shard_exchange_wait(x);
     return alone(x, err);
 }
 
@@ -138,8 +138,8 @@ enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
     return STATUS_OK;
 }
 
-enum status shard_exchange_meet(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
-                                struct err *err)
+enum status shard_exchange_warmup(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
+                                  struct err *err)
 {
     enum { COPY = 1, SUMS, KINDS };
     struct shard_exchange x;
@@ -160,12 +160,12 @@ enum status shard_exchange_meet(const struct shard_map *map, struct collective *
     return dev->ops->sync(dev, err);
 }
 
-enum status shard_exchange_spread(struct shard_exchange *x, struct err *err)
+enum status shard_exchange_broadcast(struct shard_exchange *x, struct err *err)
 {
     return gather(x, start_copy, err);
 }
 
-void shard_exchange_settle(struct shard_exchange *x)
+void shard_exchange_wait(struct shard_exchange *x)
 {
     on_needs(x, 0, x->map->n_params);
 }

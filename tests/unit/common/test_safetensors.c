@@ -170,7 +170,7 @@ static void test_folder_round_trip(void **state)
     assert_int_equal(file_write(path, "{}", 2, &err), STATUS_OK);
     for (int again = 0; again < 2; again++) { /* the second write replaces the first */
         assert_int_equal(hf_folder_write(folder, &layout, theta, json, again ? NULL : tmpdir, &err), STATUS_OK);
-        assert_true(hf_files_tokenizer(folder) == !again);
+        assert_true(hf_files_has_tokenizer(folder) == !again);
     }
     assert_int_equal(unlink(path), 0);
     if (hf_config_load(&hf, folder, &err) != STATUS_OK) fail_msg("%s", err.msg);
@@ -503,15 +503,15 @@ static void test_files(void **state)
     assert_int_equal(dir_make(to, &err), STATUS_OK);
     /* The run that it belongs to removed it meanwhile: what is not there may have been there. */
     snprintf(config, sizeof config, "%s/config.json", tmpdir);
-    assert_int_equal(hf_files_still_there(tmpdir, &err), STATUS_NOTFOUND);
+    assert_int_equal(hf_files_check_config(tmpdir, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, " was removed while it was read"));
     assert_int_equal(file_write(config, "{}", 2, &err), STATUS_OK);
-    assert_int_equal(hf_files_still_there(tmpdir, &err), STATUS_OK);
+    assert_int_equal(hf_files_check_config(tmpdir, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/tokenizer.model", tmpdir);
     assert_int_equal(file_write(path, "a\0b", 3, &err), STATUS_OK);
-    assert_true(hf_files_tokenizer(tmpdir));
+    assert_true(hf_files_has_tokenizer(tmpdir));
     assert_int_equal(hf_files_copy(tmpdir, to, HF_FILES_GENERATION, &err), STATUS_OK);
-    assert_false(hf_files_tokenizer(to));
+    assert_false(hf_files_has_tokenizer(to));
     assert_int_equal(hf_files_copy(tmpdir, to, HF_FILES_ALL, &err), STATUS_OK);
     snprintf(copy, sizeof copy, "%s/tokenizer.model", to);
     assert_int_equal(file_read(copy, 3, &text, &size, &err), STATUS_OK);

@@ -458,7 +458,7 @@ static void fill_with_deltas(struct outer_loop *loop)
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         size_t update = WIRE_NAMED_MAX * (size_t)24 + 3 * (f->payload_cap + sizeof(uint64_t));
-        assert_int_equal(outer_object_room(f, update), STATUS_OK);
+        assert_int_equal(outer_reserve_object(f, update), STATUS_OK);
     }
 }
 
