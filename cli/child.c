@@ -1,5 +1,6 @@
 #include "cli/child.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,7 +15,6 @@
 
 #include "cli/terminal.h"
 #include "common/base/mem.h"
-#include "common/config/options.h"
 
 /* READS_MAX: four times what a pipe holds, so that the last output of a child that has ended is read whole. */
 enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };
@@ -95,6 +95,7 @@ static int exec_result(int fd)
 enum status child_start(struct child *child, uint64_t now_us, struct err *err)
 {
     int out[2], result[2];
+    assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0);
     if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
     if (pipe2(result, O_CLOEXEC)) {
         close(out[0]), close(out[1]);

@@ -63,6 +63,14 @@ static enum status run_test(const char *spec, const struct choices *c, struct er
     return STATUS_OK;
 }
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    if (o->n_args == 1 && !strcmp(o->args[0], "list")) return codec_list(stdout), STATUS_OK;
+    if (o->n_args == 2 && !strcmp(o->args[0], "test")) return run_test(o->args[1], ctx, err);
+    return err_set(err, STATUS_INVALID, "codec %s%s%s: usage is atoll codec %s", o->args[0], o->n_args > 1 ? " " : "",
+                   o->n_args > 1 ? o->args[1] : "", o->usage);
+}
+
 int cmd_codec(int argc, char **argv)
 {
     struct choices c = {.params = PARAMS_DEFAULT, .seconds = 0.3};
@@ -85,17 +93,5 @@ int cmd_codec(int argc, char **argv)
         .args_min = 1,
         .args_max = 2,
     };
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && o.n_args == 1 && !strcmp(o.args[0], "list")) {
-        codec_list(stdout);
-        return EXIT_DONE;
-    }
-    if (status == STATUS_OK && o.n_args == 2 && !strcmp(o.args[0], "test"))
-        status = run_test(o.args[1], &c, &err);
-    else if (status == STATUS_OK)
-        status = err_set(&err, STATUS_INVALID, "codec %s%s%s: usage is atoll codec %s", o.args[0],
-                         o.n_args > 1 ? " " : "", o.n_args > 1 ? o.args[1] : "", o.usage);
-    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+    return options_main(&o, argc, argv, run, &c);
 }

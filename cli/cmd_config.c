@@ -8,6 +8,23 @@
 #include "common/config/options.h"
 #include "coordinator/settings.h"
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct config config;
+    struct config_sources sources;
+    const char *word = o->args[0], *path = o->n_args > 1 ? o->args[1] : NULL;
+    (void)ctx;
+    if (!strcmp(word, "help") && path)
+        return err_set(err, STATUS_INVALID, "unexpected argument '%s': atoll config help lists all keys", path);
+    if (!strcmp(word, "help")) return config_help(stdout), STATUS_OK;
+    if (strcmp(word, "print") != 0)
+        return err_set(err, STATUS_INVALID, "unknown word '%s': usage is atoll config %s", word, o->usage);
+    TRY(settings_read(&config, &sources, path, o, err));
+    settings_warn(&config, &sources);
+    config_print(&config, &sources, stdout);
+    return STATUS_OK;
+}
+
 int cmd_config(int argc, char **argv)
 {
     struct options o = {
@@ -18,22 +35,5 @@ int cmd_config(int argc, char **argv)
         .args_max = 2,
         .settings_allowed = true,
     };
-    struct config config;
-    struct config_sources sources;
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && !strcmp(o.args[0], "help") && o.n_args > 1)
-        status = err_set(&err, STATUS_INVALID, "unexpected argument '%s': atoll config help lists all keys", o.args[1]);
-    if (status == STATUS_OK && !strcmp(o.args[0], "help")) {
-        config_help(stdout);
-        return EXIT_DONE;
-    }
-    if (status == STATUS_OK && strcmp(o.args[0], "print"))
-        status = err_set(&err, STATUS_INVALID, "unknown word '%s': usage is atoll config %s", o.args[0], o.usage);
-    if (status == STATUS_OK) status = settings_read(&config, &sources, o.n_args > 1 ? o.args[1] : NULL, &o, &err);
-    if (status != STATUS_OK) return options_fail("atoll", &err);
-    settings_warn(&config, &sources);
-    config_print(&config, &sources, stdout);
-    return EXIT_DONE;
+    return options_main(&o, argc, argv, run, NULL);
 }

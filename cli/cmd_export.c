@@ -38,12 +38,12 @@ static enum status copy_model(const struct layout *layout, const char *from, con
         return err_set(err, STATUS_NOMEM, "out of memory: the model has %llu parameters",
                        (unsigned long long)layout->n_params);
     TRY_GOTO(hf_folder_load(from, layout, theta, err), out);
-    TRY_GOTO(run_path(path, sizeof path, from, "config.json", err), out);
+    TRY_GOTO(run_folder_path(path, sizeof path, from, "config.json", err), out);
     TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
     TRY_GOTO(hf_config_in_float32(config, size, &text, err), out);
     interrupt_catch();
     TRY_GOTO(hf_folder_write(to, layout, theta, text, from, err), out);
-    status = hf_files_still_there(from, err);
+    status = hf_files_check_config(from, err);
     if (status != STATUS_OK && dir_remove_flat(to, NULL) != STATUS_OK)
         err_prefix(err, "%.300s may lack its tokenizer, and cannot be removed", to);
 out:
@@ -53,22 +53,26 @@ out:
     return status;
 }
 
-static enum status export(const char *source, const char *target, struct err *err) {
-    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX]; struct layout layout;
-    TRY(run_folder_name(out, sizeof out, target, err));
-    TRY(run_checkpoint(source, folder, sizeof folder, err));
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX];
+    struct layout layout;
+    (void)ctx;
+    TRY(run_folder_name(out, sizeof out, o->args[1], err));
+    TRY(run_folder_checkpoint(o->args[0], folder, sizeof folder, err));
     struct stat st;
     if (!lstat(out, &st) && S_ISLNK(st.st_mode)) /* the folder is renamed into place */
-    return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
-    if (!run_folder_empty(out)) return err_set(err, STATUS_EXISTS,
-                                               "%s exists and is not empty: name a new folder, or remove it", out);
+        return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
+    if (!run_folder_empty(out))
+        return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
     layout_init(&layout);
-    size_t there = dir_there(out);
+    size_t there = dir_existing_length(out);
     enum status status = layout_of_folder(&layout, folder, err);
     if (status == STATUS_OK) status = copy_model(&layout, folder, out, err);
-    if (status != STATUS_OK) dir_unmake(out, there);
-    if (status == STATUS_OK) printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors,
-                                    (unsigned long long)layout.n_params, folder);
+    if (status != STATUS_OK) dir_remove_made(out, there);
+    if (status == STATUS_OK)
+        printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors, (unsigned long long)layout.n_params,
+               folder);
     layout_finish(&layout);
     return status;
 }
@@ -83,9 +87,5 @@ int cmd_export(int argc, char **argv)
         .args_min = 2,
         .args_max = 2,
     };
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK) status = export(o.args[0], o.args[1], &err);
-    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+    return options_main(&o, argc, argv, run, NULL);
 }

@@ -14,19 +14,45 @@ static bool emit(void *ctx, const char *text, size_t size)
     return fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0;
 }
 
+struct request {
+    uint64_t n_tokens, threads;
+    struct generate_options options;
+};
+
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct request *r = ctx;
+    double temperature = r->options.temperature;
+    char folder[FILEIO_PATH_MAX];
+    if (r->options.ids && r->options.prompt)
+        return err_set(err, STATUS_INVALID, "--prompt and --ids are two beginnings: give one");
+    if (!r->n_tokens || r->n_tokens > 1000000)
+        return err_set(err, STATUS_INVALID, "--tokens is %" PRIu64 ": give 1 to 1000000", r->n_tokens);
+    if (!(temperature >= 0 && temperature <= 100))
+        return err_set(err, STATUS_INVALID, "--temperature is %g: give 0 to 100", temperature);
+    if (!r->threads || r->threads > 1024)
+        return err_set(err, STATUS_INVALID, "--threads is %" PRIu64 ": give 1 to 1024", r->threads);
+    TRY(run_folder_checkpoint(o->args[0], folder, sizeof folder, err));
+    r->options.n_tokens = (uint32_t)r->n_tokens;
+    r->options.threads = (int)r->threads;
+    TRY(generate_text(folder, &r->options, emit, NULL, err));
+    printf("\n");
+    return STATUS_OK;
+}
+
 int cmd_generate(int argc, char **argv)
 {
-    uint64_t n_tokens = 256, seed = 1, threads = 1;
-    struct generate_options options = {.temperature = 0.8, .on_cpu = "--device cpu"};
+    struct request r = {
+        .n_tokens = 256, .threads = 1, .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"}};
     const struct option_spec specs[] = {
-        {"prompt", OPTION_TEXT, &options.prompt, "TEXT", "what the text starts with (a line break)"},
-        {"ids", OPTION_TEXT, &options.ids, "'1 2 3'", "the same as numbers of tokens, written as numbers, too"},
-        {"tokens", OPTION_COUNT, &n_tokens, "N", "tokens to make (256)"},
-        {"temperature", OPTION_REAL, &options.temperature, "X",
+        {"prompt", OPTION_TEXT, &r.options.prompt, "TEXT", "what the text starts with (a line break)"},
+        {"ids", OPTION_TEXT, &r.options.ids, "'1 2 3'", "the same as numbers of tokens, written as numbers, too"},
+        {"tokens", OPTION_COUNT, &r.n_tokens, "N", "tokens to make (256)"},
+        {"temperature", OPTION_REAL, &r.options.temperature, "X",
          "0: always the likeliest token; 1: as the model says (0.8)"},
-        {"seed", OPTION_COUNT, &seed, "S", "same seed, same text (1)"},
-        {"device", OPTION_TEXT, &options.device, "NAME", "auto, cpu or cuda:N (auto)"},
-        {"threads", OPTION_COUNT, &threads, "N", "compute threads (1)"},
+        {"seed", OPTION_COUNT, &r.options.seed, "S", "same seed, same text (1)"},
+        {"device", OPTION_TEXT, &r.options.device, "NAME", "auto, cpu or cuda:N (auto)"},
+        {"threads", OPTION_COUNT, &r.threads, "N", "compute threads (1)"},
     };
     struct options o = {
         .program = "atoll generate",
@@ -38,26 +64,5 @@ int cmd_generate(int argc, char **argv)
         .args_min = 1,
         .args_max = 1,
     };
-    char folder[FILEIO_PATH_MAX];
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && options.ids && options.prompt)
-        status = err_set(&err, STATUS_INVALID, "--prompt and --ids are two beginnings: give one");
-    if (status == STATUS_OK && (!n_tokens || n_tokens > 1000000))
-        status = err_set(&err, STATUS_INVALID, "--tokens is %" PRIu64 ": give 1 to 1000000", n_tokens);
-    if (status == STATUS_OK && !(options.temperature >= 0 && options.temperature <= 100))
-        status = err_set(&err, STATUS_INVALID, "--temperature is %g: give 0 to 100", options.temperature);
-    if (status == STATUS_OK && (!threads || threads > 1024))
-        status = err_set(&err, STATUS_INVALID, "--threads is %" PRIu64 ": give 1 to 1024", threads);
-    if (status == STATUS_OK) status = run_checkpoint(o.args[0], folder, sizeof folder, &err);
-    if (status == STATUS_OK) {
-        options.n_tokens = (uint32_t)n_tokens;
-        options.seed = seed;
-        options.threads = (int)threads;
-        status = generate_text(folder, &options, emit, NULL, &err);
-    }
-    if (status != STATUS_OK) return options_fail("atoll", &err);
-    printf("\n");
-    return EXIT_DONE;
+    return options_main(&o, argc, argv, run, &r);
 }

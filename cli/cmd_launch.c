@@ -24,7 +24,6 @@
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
-#include "common/os/std_streams.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
@@ -132,7 +131,8 @@ static uint64_t restarts_before(const struct launch *l)
     char journal[FILEIO_PATH_MAX];
     void *text;
     size_t size;
-    if (run_path(journal, sizeof journal, l->folder.dir, "journal", NULL) != STATUS_OK || run_folder_empty(journal))
+    if (run_folder_path(journal, sizeof journal, l->folder.dir, "journal", NULL) != STATUS_OK ||
+        run_folder_empty(journal))
         return 0;
     if (file_read(l->count, 64, &text, &size, NULL) != STATUS_OK) return 0;
     uint64_t count = strtoull(text, NULL, 10);
@@ -145,7 +145,7 @@ static enum status summary_add_restarts(const struct launch *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     json_error_t error;
-    TRY(run_path(path, sizeof path, l->folder.dir, "summary.json", err));
+    TRY(run_folder_path(path, sizeof path, l->folder.dir, "summary.json", err));
     if (!l->supervisor.finished || !l->supervisor.worker_restarts || !file_exists(path)) return STATUS_OK;
     json_t *summary = json_load_file(path, 0, &error);
     if (!summary) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
@@ -199,9 +199,9 @@ static enum status init_find(struct launch *l, struct err *err)
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(launch_folder_take(&l->folder, err));
-    TRY(run_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
-    TRY(run_path(l->address, sizeof l->address, l->folder.dir, "address", err));
-    TRY(run_path(l->count, sizeof l->count, l->folder.dir, "worker-restarts", err));
+    TRY(run_folder_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
+    TRY(run_folder_path(l->address, sizeof l->address, l->folder.dir, "address", err));
+    TRY(run_folder_path(l->count, sizeof l->count, l->folder.dir, "worker-restarts", err));
     return dir_make(l->logs, err);
 }
 
@@ -275,6 +275,17 @@ static enum status check(const struct launch *l, struct err *err)
     return STATUS_OK;
 }
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct launch *l = ctx;
+    l->config_path = o->args[0];
+    TRY(check(l, err));
+    TRY(launch(l, o, err));
+    o->code = (enum exit_code)l->supervisor.exit_code;
+    if (l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
+    return STATUS_OK;
+}
+
 int cmd_launch(int argc, char **argv)
 {
     struct launch *l = mem_alloc(1, sizeof *l);
@@ -306,18 +317,7 @@ int cmd_launch(int argc, char **argv)
         .args_max = 1,
         .settings_allowed = true,
     };
-    struct err err = {0};
-    int code = EXIT_DONE;
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_OK) {
-        l->config_path = o.args[0];
-        status = check(l, &err);
-        if (status == STATUS_OK) status = launch(l, &o, &err);
-        if (status == STATUS_OK) code = l->supervisor.exit_code;
-        if (status == STATUS_OK && l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
-    }
-    if (status == STATUS_END) code = std_streams_close(EXIT_DONE); /* what it prints otherwise is on the side */
-    if (status != STATUS_OK && status != STATUS_END) code = options_fail("atoll", &err);
+    int code = options_main(&o, argc, argv, run, l);
     launch_finish(l);
     mem_free(l);
     return code;

@@ -8,6 +8,7 @@
  * Shards of an earlier set go first, so that nothing can be trained on a mixture when this is killed. Shards appear one
  * by one, each complete, that of the last validation text at the end; meta.json comes last and says that the set is
  * whole. A signal ends it as a failure does: what was written is removed. */
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
 
 struct prepare {
-    const char *out;
+    const char *out, *tokenizer;
     double val_fraction;
     uint64_t seed, shard_tokens;
 
@@ -65,6 +66,7 @@ static enum status put_bytes_as_tokens(struct token_writer *writer, const char *
 static size_t tail_start(const struct prepare *p, const char *text, size_t size)
 {
     size_t start = size - (size_t)((double)size * p->val_fraction);
+    assert(start <= size);
     size_t window = size - start < CUT_SEARCH ? size - start : CUT_SEARCH;
     const char *newline = window ? memchr(text + start, '\n', window) : NULL;
     return newline && newline + 1 < text + size ? (size_t)(newline + 1 - text) : start;
@@ -93,7 +95,7 @@ static enum status write_meta(const struct prepare *p, struct err *err)
                              (json_int_t)p->train.n_tokens, "val_tokens", (json_int_t)p->val.n_tokens,
                              "bytes_per_token", (double)p->bytes / (double)tokens, "seed", (json_int_t)p->seed,
                              "val_fraction", p->val_fraction, "held_out", p->held_out ? "documents" : "tails");
-    enum status status = run_path(path, sizeof path, p->out, "meta.json", err);
+    enum status status = run_folder_path(path, sizeof path, p->out, "meta.json", err);
     if (status == STATUS_OK) status = json_file_write(path, meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(meta);
     return status;
@@ -103,7 +105,7 @@ static enum status write_shards(struct prepare *p, const struct input_list *list
 {
     char meta[FILEIO_PATH_MAX];
     enum status status;
-    TRY(run_path(meta, sizeof meta, p->out, "meta.json", err));
+    TRY(run_folder_path(meta, sizeof meta, p->out, "meta.json", err));
     unlink(meta);
     TRY(token_writer_open(&p->train, p->out, "train", WIDTH, p->shard_tokens, err));
     TRY_GOTO(token_writer_open(&p->val, p->out, "val", WIDTH, p->shard_tokens, err), err_train);
@@ -124,12 +126,12 @@ err_train:
 static enum status write_alone(struct prepare *p, const struct input_list *list, struct err *err)
 {
     int lock = -1;
-    size_t there = dir_there(p->out);
+    size_t there = dir_existing_length(p->out);
     enum status status = dir_make(p->out, err);
     if (status == STATUS_OK) TRY(dir_lock(p->out, &lock, err)); /* else it is another program's */
     interrupt_catch();
     if (status == STATUS_OK) status = write_shards(p, list, err);
-    if (status != STATUS_OK) dir_unmake(p->out, there);
+    if (status != STATUS_OK) dir_remove_made(p->out, there);
     if (lock >= 0) close(lock);
     return status;
 }
@@ -178,12 +180,25 @@ out:
     return status;
 }
 
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct prepare *p = ctx;
+    if (strcmp(p->tokenizer, "bytes") != 0)
+        return err_set(err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", p->tokenizer);
+    if (!(p->val_fraction >= 0 && p->val_fraction <= 0.5))
+        return err_set(err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p->val_fraction);
+    if (p->shard_tokens < SHARD_MIN || p->shard_tokens > INT32_MAX)
+        return err_set(err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give %d to %d", p->shard_tokens, SHARD_MIN,
+                       INT32_MAX);
+    p->out = o->args[0];
+    return prepare(p, o->args + 1, o->n_args - 1, err);
+}
+
 int cmd_prepare(int argc, char **argv)
 {
-    struct prepare p = {.val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
-    const char *tokenizer = "bytes";
+    struct prepare p = {.tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
     const struct option_spec specs[] = {
-        {"tokenizer", OPTION_TEXT, &tokenizer, "bytes", "how text becomes tokens (only bytes so far)"},
+        {"tokenizer", OPTION_TEXT, &p.tokenizer, "bytes", "how text becomes tokens (only bytes so far)"},
         {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "part of the text held out for validation (0.05)"},
         {"seed", OPTION_COUNT, &p.seed, "N", "chooses the documents that are held out (1)"},
         {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens of one shard (100000000)"},
@@ -198,19 +213,5 @@ int cmd_prepare(int argc, char **argv)
         .args_min = 2,
         .args_max = SIZE_MAX,
     };
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && strcmp(tokenizer, "bytes"))
-        status = err_set(&err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", tokenizer);
-    if (status == STATUS_OK && !(p.val_fraction >= 0 && p.val_fraction <= 0.5))
-        status = err_set(&err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p.val_fraction);
-    if (status == STATUS_OK && (p.shard_tokens < SHARD_MIN || p.shard_tokens > INT32_MAX))
-        status = err_set(&err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give %d to %d", p.shard_tokens,
-                         SHARD_MIN, INT32_MAX);
-    if (status == STATUS_OK) {
-        p.out = o.args[0];
-        status = prepare(&p, o.args + 1, o.n_args - 1, &err);
-    }
-    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+    return options_main(&o, argc, argv, run, &p);
 }

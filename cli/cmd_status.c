@@ -101,20 +101,20 @@ static enum status status_of_address(const char *address, const struct question 
 static bool holds(const char *run, const char *file)
 {
     char path[FILEIO_PATH_MAX];
-    return run_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
+    return run_folder_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
 }
 
 /* A process that is there has it: of the coordinator, or of atoll launch. */
 static bool held(const char *run, const char *lock)
 {
     char path[FILEIO_PATH_MAX];
-    return run_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
+    return run_folder_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
 }
 
 /* How far a run came that nobody serves, as its metrics have it. */
 static enum status tell_stopped(const struct question *q, const char *program, struct err *err)
 {
-    json_t *round = run_last_round(q->run);
+    json_t *round = run_folder_last_round(q->run);
     char far[128] = "no round of it is done";
     double loss = NAN; /* a loss that is no number is left out */
     json_int_t at, of;
@@ -170,10 +170,11 @@ static enum status address_of_run(struct question *q, char *address, size_t cap,
 {
     char path[FILEIO_PATH_MAX];
     struct transport_address parsed;
-    TRY(run_path(path, sizeof path, q->run, "run_id", err));
-    if (run_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK) q->run_id[0] = 0; /* of an older version */
-    TRY(run_path(path, sizeof path, q->run, "address", err));
-    enum status status = run_line(path, address, cap, err);
+    TRY(run_folder_path(path, sizeof path, q->run, "run_id", err));
+    if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
+        q->run_id[0] = 0; /* of an older version */
+    TRY(run_folder_path(path, sizeof path, q->run, "address", err));
+    enum status status = run_folder_read_line(path, address, cap, err);
     if (status != STATUS_OK && status != STATUS_LIMIT) return status;
     if (status == STATUS_OK && transport_address_parse(&parsed, address, NULL) == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again, which writes it", path);
@@ -191,7 +192,7 @@ static enum status status_of_run(struct question *q, struct err *err)
                                : err_set(err, STATUS_IO, "cannot look at %s: %s", q->run, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run folder, or an address tcp://HOST:PORT", q->run);
-    TRY(run_path(path, sizeof path, q->run, "summary.json", err));
+    TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
     bool here = held(q->run, "lock");
     if (!here && file_exists(path)) return show_summary(path, q->raw, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
@@ -206,6 +207,19 @@ static enum status status_of_run(struct question *q, struct err *err)
     here = held(q->run, "lock");
     if (file_exists(path)) return show_summary(path, q->raw, err);
     return asked == STATUS_CLOSED ? why_nothing(q, here, known == STATUS_OK, err) : asked; /* a refusal says why */
+}
+
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct question *q = ctx;
+    if (!isnan(q->timeout_s) && !(q->timeout_s > 0 && q->timeout_s < 1e6))
+        return err_set(err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q->timeout_s);
+    if (strstr(o->args[0], "://")) {
+        if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
+        return status_of_address(o->args[0], q, err);
+    }
+    q->run = o->args[0];
+    return status_of_run(q, err);
 }
 
 int cmd_status(int argc, char **argv)
@@ -224,17 +238,5 @@ int cmd_status(int argc, char **argv)
         .args_min = 1,
         .args_max = 1,
     };
-    struct err err = {0};
-    enum status status = options_parse(&o, argc, argv, &err);
-    if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK && !isnan(q.timeout_s) && !(q.timeout_s > 0 && q.timeout_s < 1e6))
-        status = err_set(&err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q.timeout_s);
-    if (status == STATUS_OK && strstr(o.args[0], "://")) {
-        if (isnan(q.timeout_s)) q.timeout_s = ASK_S;
-        status = status_of_address(o.args[0], &q, &err);
-    } else if (status == STATUS_OK) {
-        q.run = o.args[0];
-        status = status_of_run(&q, &err);
-    }
-    return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
+    return options_main(&o, argc, argv, run, &q);
 }

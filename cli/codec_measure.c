@@ -1,5 +1,6 @@
 #include "cli/codec_measure.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -73,6 +74,7 @@ static enum status repeat(struct bench *b, enum status (*run)(struct bench *), d
 static enum status prepare(struct bench *b, const char *spec, const struct codec_input *in, unsigned workers,
                            struct err *err)
 {
+    assert(workers > 0 && workers <= CODEC_MEASURE_WORKERS_MAX);
     b->in = in;
     b->workers = workers;
     TRY(codec_create(&b->codec, spec, in->spans, in->n_spans, err));
@@ -81,6 +83,7 @@ static enum status prepare(struct bench *b, const char *spec, const struct codec
     b->payload[0] = mem_alloc(1, b->cap);
     if (!b->acc || !b->payload[0]) return STATUS_NOMEM;
     TRY(encode(b));
+    assert(b->size <= b->cap);
     size_t room = codec_open_room(b->codec);
     for (unsigned w = 0; w < workers; w++) {
         if (w) b->payload[w] = mem_alloc(1, b->size);

@@ -15,7 +15,7 @@
 static enum status lock(struct launch_folder *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX], pid[32] = "?";
-    TRY(run_path(path, sizeof path, l->dir, "launch.lock", err));
+    TRY(run_folder_path(path, sizeof path, l->dir, "launch.lock", err));
     l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (l->lock_fd < 0)
         return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
@@ -46,9 +46,11 @@ static bool holds_run(const struct launch_folder *l)
 {
     char path[FILEIO_PATH_MAX];
     struct stat events;
-    if (run_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path)) return false;
-    if (run_path(path, sizeof path, l->dir, "checkpoints", NULL) != STATUS_OK || !run_folder_empty(path)) return true;
-    if (run_path(path, sizeof path, l->dir, "metrics.jsonl", NULL) != STATUS_OK) return true;
+    if (run_folder_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path))
+        return false;
+    if (run_folder_path(path, sizeof path, l->dir, "checkpoints", NULL) != STATUS_OK || !run_folder_empty(path))
+        return true;
+    if (run_folder_path(path, sizeof path, l->dir, "metrics.jsonl", NULL) != STATUS_OK) return true;
     return stat(path, &events) == 0 && events.st_size > 0;
 }
 
@@ -57,7 +59,7 @@ bool launch_folder_config(const struct launch_folder *l, struct config *then)
     char path[FILEIO_PATH_MAX];
     struct config_sources sources;
     if (!holds_run(l)) return false;
-    if (run_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
+    if (run_folder_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
     config_defaults(then, &sources);
     return config_load(then, &sources, path, NULL) == STATUS_OK;
 }
@@ -92,7 +94,7 @@ enum status launch_folder_find_init(struct launch_folder *l, const char *from, s
     if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
         l->begun = init_find_begun(l);
         if (l->begun) return STATUS_OK;
-        if (run_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
+        if (run_folder_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
         err_prefix(err, "--resume");
         return err->code = STATUS_INVALID;
     }

@@ -12,14 +12,14 @@
 
 enum { LINE_FILE_MAX = 65536, METRICS_TAIL_MAX = 4 << 20 };
 
-enum status run_path(char *out, size_t cap, const char *dir, const char *name, struct err *err)
+enum status run_folder_path(char *out, size_t cap, const char *dir, const char *name, struct err *err)
 {
     if (snprintf(out, cap, "%s/%s", dir, name) >= (int)cap)
         return err_set(err, STATUS_LIMIT, "the path %s/%s is too long", dir, name);
     return STATUS_OK;
 }
 
-enum status run_line(const char *path, char *out, size_t cap, struct err *err)
+enum status run_folder_read_line(const char *path, char *out, size_t cap, struct err *err)
 {
     void *data;
     size_t size;
@@ -50,7 +50,7 @@ static bool is_name(const char *text)
     return strcmp(text, ".") && strcmp(text, "..");
 }
 
-enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *err)
+enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struct err *err)
 {
     char folder[FILEIO_PATH_MAX], probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX];
     char name[256];
@@ -61,15 +61,15 @@ enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run or checkpoint folder", path);
     TRY(run_folder_name(folder, sizeof folder, path, err));
-    TRY(run_path(probe, sizeof probe, folder, "config.json", err));
+    TRY(run_folder_path(probe, sizeof probe, folder, "config.json", err));
     if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
-    TRY(run_path(probe, sizeof probe, folder, "latest", err));
+    TRY(run_folder_path(probe, sizeof probe, folder, "latest", err));
     if (file_exists(probe))
         return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run's folder",
                        folder);
-    TRY(run_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
-    TRY(run_path(latest, sizeof latest, checkpoints, "latest", err));
-    enum status status = run_line(latest, name, sizeof name, err);
+    TRY(run_folder_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
+    TRY(run_folder_path(latest, sizeof latest, checkpoints, "latest", err));
+    enum status status = run_folder_read_line(latest, name, sizeof name, err);
     if (status == STATUS_NOTFOUND)
         return err_set(err, STATUS_NOTFOUND,
                        "no checkpoint in %s: it has neither config.json nor checkpoints/latest; wait for the first one",
@@ -77,19 +77,19 @@ enum status run_checkpoint(const char *path, char *out, size_t cap, struct err *
     if (status != STATUS_OK && status != STATUS_LIMIT) return status;
     if (status == STATUS_LIMIT || !is_name(name))
         return err_set(err, STATUS_CORRUPT, "%s names no checkpoint: give one of the folders beside it", latest);
-    TRY(run_path(out, cap, checkpoints, name, err));
+    TRY(run_folder_path(out, cap, checkpoints, name, err));
     if (file_exists(out)) return STATUS_OK;
     return err_set(err, STATUS_NOTFOUND, "%s names %s, which is not there: give one of the folders beside it", latest,
                    name);
 }
 
-json_t *run_last_round(const char *run)
+json_t *run_folder_last_round(const char *run)
 {
     static const char mark[] = "\"event\":\"round\"";
     char path[FILEIO_PATH_MAX];
     struct file_map map;
     json_t *round = NULL;
-    if (run_path(path, sizeof path, run, "metrics.jsonl", NULL) != STATUS_OK) return NULL;
+    if (run_folder_path(path, sizeof path, run, "metrics.jsonl", NULL) != STATUS_OK) return NULL;
     if (file_map_open(&map, path, NULL) != STATUS_OK) return NULL;
     const char *text = (const char *)map.data, *end = text + map.size;
     for (size_t seen = 0; end > text && !round && seen < METRICS_TAIL_MAX;) {

@@ -1,5 +1,6 @@
 #include "cli/supervisor.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -66,6 +67,7 @@ void supervisor_finish(struct supervisor *s)
 /* Child i of all: 0 is the coordinator. */
 static struct child *child_at(struct supervisor *s, size_t i)
 {
+    assert(i <= s->n_workers);
     return i == 0 ? &s->coordinator : &s->workers[i - 1];
 }
 
@@ -96,6 +98,7 @@ static void exit_code_max(struct supervisor *s, int code)
         if (order[i] == s->exit_code) mine = i;
         if (order[i] == code) other = i;
     }
+    assert(order[mine] == s->exit_code);
     if (other > mine) s->exit_code = order[other];
 }
 
@@ -148,6 +151,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
 {
     char how[64], text[CHILD_ERROR_MAX + 32];
     child_ending(child->code, how, sizeof how);
+    assert(!s->stopping && child->state == CHILD_ENDED);
     bool quick = now_us - child->started_us < SHORT_LIFE_MS * (uint64_t)1000;
     child->failures = quick ? child->failures + 1 : 1;
     bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
@@ -171,7 +175,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
 }
 
 /* Starting it again would end the same way. Of several that fail alike only the first has a line of its own. */
-static void on_lasting(struct supervisor *s, const struct child *child, uint64_t now_us)
+static void on_permanent_failure(struct supervisor *s, const struct child *child, uint64_t now_us)
 {
     if (!s->stopping) say("%s cannot run, and starting it again would not help: stopping", child->name);
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
@@ -187,7 +191,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
         if (stopped && !s->finished) exit_code_max(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;
     } else if (child->code == EXIT_USAGE || (child->code == EXIT_PERMANENT && !(s->finished && !coordinator))) {
-        on_lasting(s, child, now_us);
+        on_permanent_failure(s, child, now_us);
     } else if (!s->stopping && !(s->finished && !coordinator)) {
         on_failure(s, child, now_us);
     } else {
@@ -207,7 +211,10 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 
 static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
 {
-    for (size_t i = 0; i < s->n_workers; i++) TRY(child_start(&s->workers[i], now_us, err));
+    for (size_t i = 0; i < s->n_workers; i++) {
+        assert(s->workers[i].state == CHILD_IDLE);
+        TRY(child_start(&s->workers[i], now_us, err));
+    }
     return STATUS_OK;
 }
 
@@ -242,7 +249,8 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
         if (child->state == CHILD_BACKOFF && now_us >= child->restart_at_us) TRY(child_start(child, now_us, err));
     }
     if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
-    if (run_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK) return STATUS_OK; /* not yet */
+    if (run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
+        return STATUS_OK; /* not yet */
     return workers_start(s, now_us, err);
 }
 

@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -84,6 +85,7 @@ static bool write_out(void)
 
 static void add(const char *text, size_t size)
 {
+    assert(text_used <= TEXT_MAX);
     if (size > TEXT_MAX - text_used) size = TEXT_MAX - text_used;
     memcpy(text_out + text_used, text, size);
     text_used += size;

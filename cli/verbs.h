@@ -1,5 +1,5 @@
 /* The verbs of `atoll`: each is one function that gets its own words (argv[0] is the verb), writes its own errors as
- * one line to stderr and returns the program's exit code (enum exit_code of common/config/options.h). */
+ * one line to stderr and returns the program's exit code (enum exit_code of common/base/status.h). */
 #ifndef CLI_VERBS_H
 #define CLI_VERBS_H
 

@@ -19,12 +19,26 @@ static void allow_open_files(void)
     if (setrlimit(RLIMIT_NOFILE, &limit)) log_debug("the limit of open files stays as it is");
 }
 
-int main(int argc, char **argv)
+static enum status run(struct options *options, void *ctx, struct err *err)
 {
     static struct config config;
     static struct config_sources sources;
+    const char *dir = *(const char **)ctx;
+    if (!dir) return err_set(err, STATUS_INVALID, "--dir is missing: give the run folder");
+    TRY(host_memory_check_env(err));
+    TRY(settings_read(&config, &sources, options->args[0], options, err));
+    log_set_name("coordinator");
+    log_set_level((enum log_level)log_level_parse(config.log.level));
+    settings_warn(&config, &sources);
+    allow_open_files();
+    struct server_options server = {.config = &config, .sources = &sources, .run_dir = dir};
+    options->code = server_run(&server, err);
+    return STATUS_OK;
+}
+
+int main(int argc, char **argv)
+{
     const char *dir = NULL;
-    struct err err = {0};
     const struct option_spec specs[] = {
         {"dir", OPTION_TEXT, &dir, "RUN", "run folder; a run found there is continued"},
     };
@@ -40,24 +54,5 @@ int main(int argc, char **argv)
         .settings_allowed = true,
     };
     std_streams_open();
-    enum status status = options_parse(&options, argc, argv, &err);
-    if (status == STATUS_END) return std_streams_close(EXIT_DONE);
-    if (status == STATUS_OK && !dir) status = err_set(&err, STATUS_INVALID, "--dir is missing: give the run folder");
-    if (status == STATUS_OK) status = host_memory_told(&err);
-    if (status == STATUS_OK) status = settings_read(&config, &sources, options.args[0], &options, &err);
-    if (status != STATUS_OK) {
-        options_fail("atoll", &err);
-        return EXIT_USAGE;
-    }
-    log_set_name("coordinator");
-    log_set_level((enum log_level)log_level_parse(config.log.level));
-    settings_warn(&config, &sources);
-    allow_open_files();
-    struct server_options server = {.config = &config, .sources = &sources, .run_dir = dir};
-    enum exit_code code = server_run(&server, &err);
-    if (code == EXIT_RESUMABLE)
-        log_info("%s", err.msg);
-    else if (code != EXIT_DONE)
-        fprintf(stderr, "atoll: %s\n", err.msg);
-    return code;
+    return options_main(&options, argc, argv, run, &dir);
 }

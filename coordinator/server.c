@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/options.h"
 #include "common/os/std_streams.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
@@ -62,8 +63,7 @@ static void catch_signals(void)
 
 static enum status stopped(struct err *err)
 {
-    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal%s",
-                   options_advice(": start it again the same way to continue"));
+    return err_set(err, STATUS_INTERRUPTED, "stopped by a signal");
 }
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */

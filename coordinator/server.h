@@ -4,7 +4,6 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
-#include "common/config/options.h"
 
 struct server_options {
     const struct config *config; /* resolved */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
 #include "compress/codec.h"
@@ -17,8 +18,8 @@ static enum status resolve(struct config *config, struct config_sources *sources
     struct gpu_share share;
     char devices[sizeof config->train.devices];
     memcpy(devices, config->train.devices, sizeof devices);
-    TRY(gpu_share_here(&share, err));
-    TRY(gpu_share_take(&share, gpu_share_listed(devices), 0, config, sources, err));
+    TRY(gpu_share_from_env(&share, err));
+    TRY(gpu_share_apply(&share, gpu_share_count_listed(devices), 0, config, sources, err));
     TRY(config_resolve(config, sources, err));
     memcpy(config->train.devices, devices, sizeof devices);
     return STATUS_OK;
@@ -28,7 +29,7 @@ static enum status resolve(struct config *config, struct config_sources *sources
 static enum status blame(const struct config_resolve *r, int index)
 {
     err_prefix(r->err, "%s.%s", config_keys[index].section, config_keys[index].key);
-    config_blame(r->sources, KEYS(index), r->err);
+    config_prefix_sources(r->sources, KEYS(index), r->err);
     return STATUS_INVALID;
 }
 

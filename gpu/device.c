@@ -50,7 +50,7 @@ const char *device_of_rank(const char *devices, int rank, int ranks, char out[DE
     if (ranks == 1 && !strchr(devices, ',')) {
         snprintf(out, DEVICE_NAME_BYTES, "%s", devices);
     } else if (strncmp(devices, "cuda", 4) == 0 || (automatic && plugin_cuda_count() >= ranks)) {
-        snprintf(out, DEVICE_NAME_BYTES, "cuda:%lu", gpu_share_nth(devices, (uint32_t)rank));
+        snprintf(out, DEVICE_NAME_BYTES, "cuda:%lu", gpu_share_device_number(devices, (uint32_t)rank));
     } else {
         snprintf(out, DEVICE_NAME_BYTES, "%s", automatic ? "cpu" : devices);
     }

@@ -30,7 +30,6 @@ enum {
 struct arguments {
     const char *join, *dir, *name, *train, *val;
     uint64_t max_wait_s; /* UINT64_MAX: no limit */
-    struct options options;
     struct config config;
     struct config_sources sources;
 };
@@ -57,13 +56,13 @@ static void warn_of_shared(const struct config_sources *sources)
                      config_env_name(i, name));
 }
 
-static enum status read_settings(struct arguments *a, struct err *err)
+static enum status read_settings(struct arguments *a, const struct options *options, struct err *err)
 {
     char data[CONFIG_PATH_MAX + 32];
     config_defaults(&a->config, &a->sources);
     TRY(config_env(&a->config, &a->sources, err));
     if (!getenv(EXIT_PERMANENT_ENV)) warn_of_shared(&a->sources); /* launch hands its own on, which count */
-    for (size_t i = 0; i < a->options.n_settings; i++) TRY(set_local(a, a->options.settings[i], err));
+    for (size_t i = 0; i < options->n_settings; i++) TRY(set_local(a, options->settings[i], err));
     const char *const paths[][2] = {{"train", a->train}, {"val", a->val}};
     for (int i = 0; i < 2; i++) {
         if (!paths[i][1]) continue;
@@ -74,35 +73,8 @@ static enum status read_settings(struct arguments *a, struct err *err)
     return STATUS_OK;
 }
 
-static enum status parse(struct arguments *a, int argc, char **argv, struct err *err)
+static enum status check_arguments(struct arguments *a, const struct options *options, struct err *err)
 {
-    const struct option_spec specs[] = {
-        {"join", OPTION_TEXT, &a->join, "ADDRESS", "the coordinator's join line, or its run folder on this machine"},
-        {"dir", OPTION_TEXT, &a->dir, "DIR", "the worker's own folder (default ./atoll-worker-NAME)"},
-        {"name", OPTION_TEXT, &a->name, "NAME",
-         "unique in the run (default: the last part of --dir, else the host's name)"},
-        {"data.train", OPTION_TEXT, &a->train, "GLOB", "token shards to train on"},
-        {"data.val", OPTION_TEXT, &a->val, "GLOB",
-         "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
-        {"max-wait", OPTION_COUNT, &a->max_wait_s, "SECONDS",
-         "end, with 75, when the coordinator does not answer for so long (default: wait on)"},
-    };
-    a->max_wait_s = UINT64_MAX;
-    a->options = (struct options){
-        .program = "atoll-worker",
-        .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
-                 "[--section.key=value ...]",
-        .about =
-            "Joins a training run and computes for it until the run is done. Local keys only: data.train, data.val,\n"
-            "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps; everything else\n"
-            "is the run's.",
-        .specs = specs,
-        .n_specs = sizeof specs / sizeof *specs,
-        .settings_allowed = true,
-    };
-    TRY(options_parse(&a->options, argc, argv, err));
-    a->options.specs = NULL;
-    a->options.n_specs = 0;
     if (!a->join)
         return err_set(err, STATUS_INVALID, "--join is missing: give the coordinator's join line, or its run folder");
     if (a->name && (!a->name[0] || strlen(a->name) >= WIRE_NAME_MAX))
@@ -114,7 +86,7 @@ static enum status parse(struct arguments *a, int argc, char **argv, struct err 
     if (a->name && !a->dir && strchr(a->name, '/'))
         return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir, too", a->name);
     if (!getenv(EXIT_PERMANENT_ENV)) config_env_warn(); /* under launch the coordinator does */
-    return read_settings(a, err);
+    return read_settings(a, options, err);
 }
 
 /* --dir without --name: the folder tells workers of one host apart. */
@@ -174,7 +146,7 @@ static enum status await_coordinator(struct train_options *o, struct err *err)
     bool missing = !file_exists(o->run_dir);
     snprintf(id_file, sizeof id_file, "%s/run_id", o->run_dir);
     for (int i = 0;; i++) {
-        TRY(train_go_on(err));
+        TRY(train_check_stop(err));
         if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
         enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
         join_run_id_read(id_file, o->run_id); /* after the address, which a coordinator writes after it */
@@ -208,7 +180,7 @@ static enum status find_host(const struct train_options *o, struct err *err)
         if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
         if (!said) log_warn("%s, trying on", err->msg);
         said = true;
-        TRY(train_go_on(err));
+        TRY(train_check_stop(err));
         usleep(ADDRESS_POLL_US);
     }
 }
@@ -254,19 +226,41 @@ static enum exit_code work(struct arguments *a, struct err *err)
     return code;
 }
 
+static enum status run(struct options *options, void *ctx, struct err *err)
+{
+    struct arguments *a = ctx;
+    TRY(check_arguments(a, options, err));
+    log_set_level((enum log_level)log_level_parse(a->config.log.level));
+    options->code = work(a, err);
+    return STATUS_OK;
+}
+
 int main(int argc, char **argv)
 {
-    static struct arguments a;
-    struct err err = {0};
+    static struct arguments a = {.max_wait_s = UINT64_MAX};
+    const struct option_spec specs[] = {
+        {"join", OPTION_TEXT, &a.join, "ADDRESS", "the coordinator's join line, or its run folder on this machine"},
+        {"dir", OPTION_TEXT, &a.dir, "DIR", "the worker's own folder (default ./atoll-worker-NAME)"},
+        {"name", OPTION_TEXT, &a.name, "NAME",
+         "unique in the run (default: the last part of --dir, else the host's name)"},
+        {"data.train", OPTION_TEXT, &a.train, "GLOB", "token shards to train on"},
+        {"data.val", OPTION_TEXT, &a.val, "GLOB",
+         "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
+        {"max-wait", OPTION_COUNT, &a.max_wait_s, "SECONDS",
+         "end, with 75, when the coordinator does not answer for so long (default: wait on)"},
+    };
+    struct options options = {
+        .program = "atoll-worker",
+        .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
+                 "[--section.key=value ...]",
+        .about =
+            "Joins a training run and computes for it until the run is done. Local keys only: data.train, data.val,\n"
+            "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps; everything else\n"
+            "is the run's.",
+        .specs = specs,
+        .n_specs = sizeof specs / sizeof *specs,
+        .settings_allowed = true,
+    };
     std_streams_open();
-    enum status status = parse(&a, argc, argv, &err);
-    if (status == STATUS_END) return std_streams_close(EXIT_DONE);
-    if (status != STATUS_OK) return options_fail("atoll", &err);
-    log_set_level((enum log_level)log_level_parse(a.config.log.level));
-    enum exit_code code = work(&a, &err);
-    if (code == EXIT_RESUMABLE)
-        log_info("%s%s", err.msg, options_advice("; start it again the same way to continue"));
-    else if (code != EXIT_DONE)
-        fprintf(stderr, "atoll: %s\n", err.msg);
-    return code;
+    return options_main(&options, argc, argv, run, &a);
 }

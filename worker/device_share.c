@@ -9,7 +9,7 @@
 
 static uint32_t gpus_of(const struct config *c)
 {
-    uint32_t listed = gpu_share_listed(c->train.devices);
+    uint32_t listed = gpu_share_count_listed(c->train.devices);
     int count = listed || !strcmp(c->train.devices, "cpu") ? 0 : plugin_cuda_count();
     return listed ? listed : count > 0 ? (uint32_t)count : 0;
 }
@@ -36,16 +36,16 @@ enum status device_share_take(struct gpu_share *share, struct config *config, st
 {
     char text[256], asked[CONFIG_NAME_MAX];
     struct err alone = {0};
-    TRY(gpu_share_here(share, err));
+    TRY(gpu_share_from_env(share, err));
     if (!share->workers) return STATUS_OK;
     TRY(gpu_share_check(config, sources, err));
     memcpy(asked, config->train.devices, sizeof asked);
     bool chosen = sources->of[config_key_at(offsetof(struct config, train.ranks))] > CONFIG_PRESET;
     uint32_t gpus = gpus_of(config);
     /* Nobody asked for several GPUs in one worker: where they cannot work together, one does. */
-    bool several = gpus / share->workers > 1 && !chosen && !gpu_share_listed(asked);
+    bool several = gpus / share->workers > 1 && !chosen && !gpu_share_count_listed(asked);
     bool one = several && plugin_cuda_together(&alone) != STATUS_OK;
-    TRY(gpu_share_take(share, gpus, one ? 1 : 0, config, sources, err));
+    TRY(gpu_share_apply(share, gpus, one ? 1 : 0, config, sources, err));
     if (share->gpus < 2 && share->sharers < 2) return STATUS_OK;
     const char *mine = share->gpus > 1 ? config->train.devices : "it";
     log_info("%s", gpu_share_text(share, mine, text, sizeof text));

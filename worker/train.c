@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/std_streams.h"
@@ -31,7 +32,7 @@ static struct link *volatile signal_link; /* of the one trainer there is; NULL w
 static void on_signal(int number)
 {
     struct link *link = signal_link;
-    interrupt_again(number);
+    interrupt_on_signal(number);
     stop_signal = number;
     /* The coordinator may have been stopped with us, and be gone before the step in hand is done. */
     if (link) link_expect_end(link);
@@ -45,7 +46,7 @@ void train_catch_signals(void)
     if (std_streams_hang_up()) sigaction(SIGHUP, &action, NULL);
 }
 
-enum status train_go_on(struct err *err)
+enum status train_check_stop(struct err *err)
 {
     return stop_signal ? err_set(err, STATUS_INTERRUPTED, "stopped by signal %d", (int)stop_signal) : STATUS_OK;
 }
@@ -149,7 +150,7 @@ static enum status train_round(struct trainer *t, struct err *err)
     TRY(replica_set_params_at(t->replica, params, outer_loop_device_params(t->loop), err));
     uint64_t placed = clock_monotonic_us();
     if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
-    inner_opt_worker(replica_optimizer(t->replica), outer_loop_assignment(t->loop)->worker_id);
+    inner_opt_set_worker(replica_optimizer(t->replica), outer_loop_assignment(t->loop)->worker_id);
     t->loss_sum = 0;
     t->tokens = t->compute_us = 0;
     TRY(train_steps(t, &grad, &done, err));
@@ -284,7 +285,7 @@ static enum status loop(struct trainer *t, struct err *err)
     snprintf(join, sizeof join, "%s", t->options->join);
     TRY(open_link(t, join, err));
     for (;;) {
-        TRY(train_go_on(err));
+        TRY(train_check_stop(err));
         switch (outer_loop_want(t->loop)) {
         case OUTER_WAIT: TRY(wait_for_work(t, &patience, join, sizeof join, err)); continue;
         case OUTER_TRAIN: TRY(train_round(t, err)); break;

@@ -6,7 +6,6 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
-#include "common/config/options.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -25,10 +24,10 @@ struct train_options {
     void (*end)(const char *line); /* replica.h */
 };
 
-/* From here on SIGINT, SIGTERM, and SIGHUP where it is not ignored, are a wish to stop, which train_go_on tells of
+/* From here on SIGINT, SIGTERM, and SIGHUP where it is not ignored, are a wish to stop, which train_check_stop tells of
  * (INTERRUPTED). Before anything is made or waited for. */
 void train_catch_signals(void);
-enum status train_go_on(struct err *err) MUST_CHECK;
+enum status train_check_stop(struct err *err) MUST_CHECK;
 /* Runs until the end; those signals stop it after the inner step in hand. DONE: code is EXIT_DONE. Otherwise err
  * says why and code is what the process should exit with. */
 enum exit_code train_run(const struct train_options *options, struct err *err);

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/config/codec_choice.h"
 #include "gpu/plugin.h"
 #include "worker/outer/outer_memory.h"
 #include "worker/replica/memory_plan.h"
@@ -142,7 +143,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         return err_set(err, STATUS_UNSUPPORTED, "model.family %s: this program does not know it", c->model.family);
     struct model_config model = model_config_of(c);
     TRY(family->layout(&model, &t->layout, err));
-    TRY(model_cut(family, c, &t->layout, err));
+    TRY(model_split_fragments(family, c, &t->layout, err));
     if (family->config_json(&model, t->model_text, sizeof t->model_text) != STATUS_OK)
         return err_set(err, STATUS_LIMIT, "config.json of the model is too long");
     TRY(make_pool(t, err));

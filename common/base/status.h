@@ -50,6 +50,10 @@ const char *status_text(enum status code);
  * machine or build has not, damaged files, a refusal. Others (memory, disks, networks, GPUs that fail) may pass. */
 bool status_is_permanent(enum status code);
 
+/* Exit codes of every program. EXIT_PERMANENT is used only between `atoll launch` and its children: starting the
+ * program again would repeat the failure (status_is_permanent). */
+enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_PERMANENT = 78 };
+
 /* Record `code` and a printf-formatted message in `err` (may be NULL) and return `code`. */
 enum status err_set(struct err *err, enum status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

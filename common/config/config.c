@@ -1,5 +1,6 @@
 #include "common/config/config.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,6 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "common/config/codec_spec.h"
 #include "common/config/config_keys.h"
 
 void config_defaults(struct config *config, struct config_sources *sources)
@@ -76,11 +76,12 @@ static const char *place_of(const struct config_sources *sources, int index, cha
     return out;
 }
 
-void config_blame(const struct config_sources *sources, const int *keys, struct err *err)
+void config_prefix_sources(const struct config_sources *sources, const int *keys, struct err *err)
 {
     char places[512] = "", place[256], other[256];
     size_t n = 0;
     for (int i = 0; keys[i] >= 0; i++) {
+        assert(keys[i] < config_keys_count);
         size_t len = strlen(place_of(sources, keys[i], place));
         bool told = !len || n + len + 5 >= sizeof places;
         for (int k = 0; k < i && !told; k++) told = !strcmp(place_of(sources, keys[k], other), place);
@@ -109,6 +110,7 @@ static size_t key_line(const struct config *config, int index, char *out, size_t
     }
     size_t n = w.pos;
     put_u8(&w, 0);
+    assert(!w.bad); /* LINE_MAX_BYTES holds every key */
     return n;
 }
 
@@ -235,72 +237,6 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
         differing++;
     }
     return differing;
-}
-
-/* "union", or "union+VALUES": the values, or NULL. */
-static const char *union_values(const char *spec)
-{
-    if (strncmp(spec, "union", 5)) return NULL;
-    return !spec[5] ? "+sign" : spec[5] == '+' ? spec + 5 : NULL;
-}
-
-enum config_down config_down(const struct config *config)
-{
-    const char *spec = config->codec.down;
-    if (!strcmp(spec, "relay")) return CONFIG_DOWN_RELAY;
-    if (!strcmp(spec, "auto")) return CONFIG_DOWN_AUTO;
-    return union_values(spec) ? CONFIG_DOWN_UNION : CONFIG_DOWN_CODEC;
-}
-
-bool config_may_relay(const struct config *config)
-{
-    enum config_down down = config_down(config);
-    return down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
-}
-
-bool config_embeddings_differ(const struct config *config)
-{
-    return config->train.embedding_fragment == CHOICE_ON && strcmp(config->codec.embeddings, "same") != 0;
-}
-
-const char *config_up_spec(const struct config *config, uint32_t fragment)
-{
-    return fragment == 0 && config_embeddings_differ(config) ? config->codec.embeddings : config->codec.up;
-}
-
-enum config_down config_down_of(const struct config *config, uint32_t fragment)
-{
-    enum config_down down = config_down(config);
-    bool merged = down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO;
-    return merged && !codec_spec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
-}
-
-void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX])
-{
-    bool plain = config_down(config) == CONFIG_DOWN_CODEC;
-    switch (config_down_of(config, fragment)) {
-    case CONFIG_DOWN_CODEC:
-        snprintf(out, CODEC_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
-        break;
-    case CONFIG_DOWN_RELAY: out[0] = 0; break;
-    /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
-    case CONFIG_DOWN_UNION:
-        snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
-        break;
-    case CONFIG_DOWN_AUTO: snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096+sign"); break;
-    }
-}
-
-bool config_update_replaces(const struct config *config)
-{
-    bool relay = config_down(config) == CONFIG_DOWN_RELAY;
-    return codec_spec_lossless(relay ? config->codec.up : config->codec.down);
-}
-
-bool config_error_feedback(const struct config *config, const char *spec)
-{
-    if (config->codec.error_feedback == CHOICE_AUTO) return !codec_spec_lossless(spec);
-    return config->codec.error_feedback == CHOICE_ON;
 }
 
 const char *config_method_name(enum train_method method)

@@ -145,7 +145,7 @@ void config_env_warn(void);
 /* Say in front of the message in err where the values of these keys (indices of the table, -1 ends them) were given:
  * "a.yaml:4", "environment, ATOLL_TRAIN_METHOD", "command line", several with "and" between. Those that nobody gave are
  * left out. */
-void config_blame(const struct config_sources *sources, const int *keys, struct err *err);
+void config_prefix_sources(const struct config_sources *sources, const int *keys, struct err *err);
 /* "--section.key=value" (or section.key=value). */
 enum status config_set(struct config *config, struct config_sources *sources, const char *assignment,
                        enum config_source source, struct err *err) MUST_CHECK;
@@ -165,22 +165,6 @@ uint64_t config_shared_hash(const struct config *config);
 int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap);
 
 /* Helpers every reader of the configuration uses. */
-/* codec.embeddings is a spec of its own. */
-bool config_embeddings_differ(const struct config *config);
-/* The codec of a fragment's deltas: codec.up, or codec.embeddings. */
-const char *config_up_spec(const struct config *config, uint32_t fragment);
-enum config_down config_down(const struct config *config);
-/* Updates may travel as the deltas themselves: relay, or auto where that is smaller. */
-bool config_may_relay(const struct config *config);
-/* Of one fragment: as the run, but dense deltas make no union, so that embeddings with a dense codec beside a sparse
- * codec.up go down by a codec, too, which is theirs. */
-enum config_down config_down_of(const struct config *config, uint32_t fragment);
-/* The codec of a fragment's updates that are not relayed: codec.down; for union (and auto) top-k without a limit. ""
- * for relay. */
-void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX]);
-/* Updates carry the new parameters instead of increments (enum update_form). */
-bool config_update_replaces(const struct config *config);
-bool config_error_feedback(const struct config *config, const char *spec);
 const char *config_method_name(enum train_method method);
 /* What to do where training does not stay finite: "lower inner.learning_rate", and what else of this run drives it. */
 const char *config_divergence_advice(const struct config *config);

@@ -1,5 +1,6 @@
 #include "common/config/config_keys.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/edit_distance.h"
@@ -175,6 +176,7 @@ static bool same(const char *name, const char *text, size_t len)
 
 bool config_key_of_worker(int index)
 {
+    assert(index >= 0 && index < config_keys_count);
     return config_keys[index].local && strcmp(config_keys[index].section, "coordinator") != 0;
 }
 
@@ -189,6 +191,7 @@ int config_key_at(size_t offset)
 {
     for (int i = 0; i < config_keys_count; i++)
         if (config_keys[i].offset == offset) return i;
+    assert(!"a field of struct config without a key");
     return -1;
 }
 

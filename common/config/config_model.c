@@ -1,6 +1,7 @@
 /* The model section: presets, what belongs to which family, and sizes that go together. */
 #include "common/config/config_resolve.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 bool config_unset(const struct config_resolve *r, int index)
 {
+    assert(index >= 0 && index < config_keys_count);
     return r->sources->of[index] <= CONFIG_PRESET;
 }
 
@@ -124,7 +126,7 @@ static enum status resolve_llama(const struct config_resolve *r)
     TRY(fill_zero(r, AT(model.ffn), c->model.ffn, (units + 63) / 64 * 64));
     struct rope_scaling scaling;
     if (rope_scaling_parse(&scaling, c->model.rope_scaling, r->err) != STATUS_OK) {
-        config_blame(r->sources, KEYS(AT(model.rope_scaling)), r->err);
+        config_prefix_sources(r->sources, KEYS(AT(model.rope_scaling)), r->err);
         return STATUS_INVALID;
     }
     if (c->model.n_head % c->model.n_kv_head)

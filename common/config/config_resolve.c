@@ -1,6 +1,7 @@
 /* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
 #include "common/config/config_resolve.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,18 +9,20 @@
 
 #include "common/base/log.h"
 #include "common/base/pool.h"
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/gpu_share.h"
 
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
 {
     char text[sizeof r->err->msg];
+    assert(*keys >= 0 && *keys < config_keys_count);
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     err_set(r->err, STATUS_INVALID, "%s.%s: %s", config_keys[*keys].section, config_keys[*keys].key, text);
-    config_blame(r->sources, keys, r->err);
+    config_prefix_sources(r->sources, keys, r->err);
     return STATUS_INVALID;
 }
 
@@ -182,7 +185,7 @@ static enum status resolve_merge(const struct config_resolve *r)
 static enum status resolve_ranks(const struct config_resolve *r)
 {
     const struct config *c = r->config;
-    uint32_t n = gpu_share_listed(c->train.devices);
+    uint32_t n = gpu_share_count_listed(c->train.devices);
     TRY(gpu_share_check(c, r->sources, r->err));
     if (!n) return STATUS_OK;
     TRY(config_derive_u32(r, AT(train.ranks), n));

@@ -19,7 +19,7 @@ struct config_resolve {
 };
 
 /* INVALID, "PLACE: section.key: " before the message: the key is the first of `keys`, PLACE where any of them were
- * given (config_blame), so that it names whoever caused a disagreement. */
+ * given (config_prefix_sources), so that it names whoever caused a disagreement. */
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))) MUST_CHECK;
 /* Nobody chose the key's value. */

@@ -1,6 +1,7 @@
 /* One key's value: text to struct field and back. */
 #include "common/config/config_keys.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -22,6 +23,7 @@ static size_t printable(const char *p)
 
 const char *config_value_range(int index, char *out, size_t cap)
 {
+    assert(index >= 0 && index < config_keys_count);
     const struct config_key *k = &config_keys[index];
     size_t n = 0;
     out[0] = 0;
@@ -104,6 +106,7 @@ static enum status set_real(void *field, int index, const char *text, struct err
 
 enum status config_value_set(struct config *config, int index, const char *text, struct err *err)
 {
+    assert(index >= 0 && index < config_keys_count);
     void *field = (char *)config + config_keys[index].offset;
     switch (config_keys[index].type) {
     case CONFIG_TYPE_TEXT: return set_text(field, index, text, err);
@@ -118,7 +121,9 @@ enum status config_value_set(struct config *config, int index, const char *text,
 
 const char *config_value_text(const struct config *config, int index, char out[CONFIG_VALUE_MAX])
 {
+    assert(index >= 0 && index < config_keys_count);
     const struct config_key *k = &config_keys[index];
+    assert(k->size <= CONFIG_VALUE_MAX && k->offset + k->size <= sizeof *config);
     const void *field = (const char *)config + k->offset;
     uint32_t u32;
     uint64_t u64;

@@ -1,5 +1,6 @@
 #include "common/config/gpu_share.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -10,7 +11,7 @@
 #include "common/config/config_keys.h"
 #include "common/os/environment.h"
 
-enum status gpu_share_here(struct gpu_share *share, struct err *err)
+enum status gpu_share_from_env(struct gpu_share *share, struct err *err)
 {
     uint64_t workers, index = 0;
     TRY(environment_number(WORKERS_HERE_ENV, "a number of workers", 0, UINT32_MAX, &workers, err));
@@ -22,6 +23,7 @@ enum status gpu_share_here(struct gpu_share *share, struct err *err)
 bool gpu_share_deal(struct gpu_share *s, uint32_t gpus, uint32_t ranks, uint32_t batch_size)
 {
     if (!s->workers || !gpus || ranks > gpus) return false;
+    assert(s->index < s->workers);
     if (!ranks) {
         ranks = gpus > s->workers ? gpus / s->workers : 1;
         while (batch_size % ranks) ranks--;
@@ -33,6 +35,7 @@ bool gpu_share_deal(struct gpu_share *s, uint32_t gpus, uint32_t ranks, uint32_t
     s->first = mine * (s->workers <= parts ? gpus / s->workers : ranks);
     s->sharers = (s->workers - 1 - mine) / parts + 1;
     s->idle = gpus - taken * ranks;
+    assert(s->first + ranks <= gpus && s->sharers > 0 && taken * ranks <= gpus);
     return true;
 }
 
@@ -68,11 +71,11 @@ enum status gpu_share_check(const struct config *config, const struct config_sou
 {
     const int keys[] = {config_key_at(offsetof(struct config, train.devices)), -1};
     enum status status = check_devices(config->train.devices, err);
-    if (status != STATUS_OK) config_blame(sources, keys, err);
+    if (status != STATUS_OK) config_prefix_sources(sources, keys, err);
     return status;
 }
 
-uint32_t gpu_share_listed(const char *devices)
+uint32_t gpu_share_count_listed(const char *devices)
 {
     uint32_t n = 0;
     if (strncmp(devices, "cuda:", 5)) return 0;
@@ -80,7 +83,7 @@ uint32_t gpu_share_listed(const char *devices)
     return n;
 }
 
-unsigned long gpu_share_nth(const char *devices, uint32_t i)
+unsigned long gpu_share_device_number(const char *devices, uint32_t i)
 {
     if (strncmp(devices, "cuda:", 5)) return i;
     for (devices += 5; i && strchr(devices, ','); i--) devices = strchr(devices, ',') + 1;
@@ -93,7 +96,7 @@ static enum status write_devices(const struct gpu_share *s, struct config *confi
     size_t at = 0;
     for (uint32_t i = 0; i < s->ranks && at < sizeof text; i++)
         at += (size_t)snprintf(text + at, sizeof text - at, "%s%lu",
-                               i ? "," : "cuda:", gpu_share_nth(config->train.devices, s->first + i));
+                               i ? "," : "cuda:", gpu_share_device_number(config->train.devices, s->first + i));
     if (at >= sizeof text)
         return err_set(err, STATUS_INVALID,
                        "train.devices: %" PRIu32 " GPUs are too many for one worker: start more "
@@ -103,11 +106,11 @@ static enum status write_devices(const struct gpu_share *s, struct config *confi
     return STATUS_OK;
 }
 
-enum status gpu_share_take(struct gpu_share *s, uint32_t gpus, uint32_t most, struct config *config,
-                           struct config_sources *sources, struct err *err)
+enum status gpu_share_apply(struct gpu_share *s, uint32_t gpus, uint32_t most, struct config *config,
+                            struct config_sources *sources, struct err *err)
 {
     int key = config_key_at(offsetof(struct config, train.ranks));
-    bool listed = gpu_share_listed(config->train.devices) > 0, chosen = sources->of[key] > CONFIG_PRESET;
+    bool listed = gpu_share_count_listed(config->train.devices) > 0, chosen = sources->of[key] > CONFIG_PRESET;
     uint32_t ranks = chosen ? config->train.ranks : most && gpus / (s->workers ? s->workers : 1) > most ? most : 0;
     TRY(gpu_share_check(config, sources, err));
     if (listed && s->workers < 2) return STATUS_OK;

@@ -1,13 +1,16 @@
 #include "common/config/options.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/edit_distance.h"
+#include "common/base/log.h"
 #include "common/base/number.h"
 #include "common/config/config_keys.h"
+#include "common/os/std_streams.h"
 
 enum { NAME_MAX_LEN = 63 };
 
@@ -79,6 +82,7 @@ static enum status unknown(const struct options *o, const char *word, size_t len
 
 static enum status store(const struct option_spec *spec, const char *value, struct err *err)
 {
+    assert(spec->target && spec->kind != OPTION_FLAG);
     if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
     if (spec->kind == OPTION_REAL && !real(value, spec->target))
@@ -104,6 +108,7 @@ static enum status take_setting(struct options *o, int argc, char **argv, int *a
         snprintf(o->joined + o->joined_used, room, "%s=%s", word, value);
         word = o->joined + o->joined_used;
         o->joined_used += size;
+        assert(o->joined_used <= OPTIONS_JOINED_MAX);
         ++*at;
     }
     o->settings[o->n_settings++] = word;
@@ -158,6 +163,7 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
     o->args = argv + 1;
     o->n_args = o->n_settings = o->joined_used = 0;
     bool only_args = false;
+    assert(o->args_min <= o->args_max && (o->specs || !o->n_specs));
     for (int i = 1; i < argc; i++) {
         if (!only_args && !strcmp(argv[i], "--"))
             only_args = true;
@@ -186,11 +192,6 @@ static bool supervised(void)
     return value && *value;
 }
 
-const char *options_advice(const char *text)
-{
-    return supervised() ? "" : text;
-}
-
 enum exit_code exit_code_of(enum status code)
 {
     switch (code) {
@@ -205,4 +206,20 @@ int options_fail(const char *program, const struct err *err)
 {
     fprintf(stderr, "%s: %s\n", program, err->msg[0] ? err->msg : status_text(err->code));
     return (int)exit_code_of(err->code);
+}
+
+int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx)
+{
+    struct err err = {0};
+    options->code = EXIT_DONE;
+    enum status status = options_parse(options, argc, argv, &err);
+    if (status == STATUS_END) return std_streams_close(EXIT_DONE);
+    if (status == STATUS_OK) status = run(options, ctx, &err);
+    err.code = status;
+    if (status != STATUS_OK) return options_fail("atoll", &err);
+    if (options->code == EXIT_RESUMABLE && err.msg[0])
+        log_info("%s%s", err.msg, supervised() ? "" : "; start it again the same way to continue");
+    else if (options->code != EXIT_DONE && err.msg[0])
+        fprintf(stderr, "atoll: %s\n", err.msg);
+    return (int)options->code;
 }

@@ -12,13 +12,8 @@
 
 enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 
-/* Exit codes of every program. Between `atoll launch` and what it starts, and nowhere else, there is one more: a
- * failure that starting again would only repeat (status_is_permanent). */
-enum exit_code { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_RESUMABLE = 75, EXIT_PERMANENT = 78 };
-/* Set by launch for its children, who may end with EXIT_PERMANENT then. */
+/* Set by launch for its children: they may end with EXIT_PERMANENT then, and leave advice to launch. */
 #define EXIT_PERMANENT_ENV "ATOLL_SUPERVISED"
-/* What whoever started a program that was stopped is told to do; nothing under launch, which says it itself. */
-const char *options_advice(const char *text);
 
 enum option_kind {
     OPTION_FLAG,  /* target: bool, set to true */
@@ -51,6 +46,8 @@ struct options {
     size_t n_settings;
     char joined[OPTIONS_JOINED_MAX]; /* settings that were two words, one after the other */
     size_t joined_used;
+
+    enum exit_code code; /* the run function of options_main may set it; EXIT_DONE otherwise */
 };
 
 /* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID:
@@ -65,5 +62,11 @@ const char *options_nearest(const char *text, const char *const *names, size_t n
 enum exit_code exit_code_of(enum status code);
 /* Print "program: message" to stderr as the one line a user sees, and return the exit code that belongs to it. */
 int options_fail(const char *program, const struct err *err);
+
+/* What a program or a verb does with its parsed command line. A failure: one line in `err`. Where OK comes with another
+ * options->code than EXIT_DONE, `err` may hold the line that says why: an error, or a log line for EXIT_RESUMABLE. */
+typedef enum status options_run_fn(struct options *options, void *ctx, struct err *err);
+/* A whole main or verb: parse, print --help and --version, run, print the error line, return the exit code. */
+int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx);
 
 #endif

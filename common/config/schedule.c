@@ -1,5 +1,6 @@
 #include "common/config/schedule.h"
 
+#include <assert.h>
 #include <math.h>
 
 static const double wsd_decay_share = 0.2; /* of all steps */
@@ -25,6 +26,7 @@ double lr_schedule_at(const struct lr_schedule *schedule, double step)
         left = 1 - sqrt(x);
         break;
     }
+    assert(left >= 0 && left <= 1);
     double min = base * schedule->min_fraction;
     return min + (base - min) * left;
 }

@@ -311,7 +311,7 @@ enum status dir_make(const char *path, struct err *err)
     return STATUS_OK;
 }
 
-size_t dir_there(const char *path)
+size_t dir_existing_length(const char *path)
 {
     char part[FILEIO_PATH_MAX];
     size_t n = strlen(path), there = 0;
@@ -327,7 +327,7 @@ size_t dir_there(const char *path)
     return there;
 }
 
-void dir_unmake(const char *path, size_t there)
+void dir_remove_made(const char *path, size_t there)
 {
     char part[FILEIO_PATH_MAX];
     size_t n = strlen(path);

@@ -62,10 +62,10 @@ void file_map_close(struct file_map *map);
 /* mkdir -p; what is made survives a power cut. */
 enum status dir_make(const char *path, struct err *err) MUST_CHECK;
 /* How many bytes of `path` are there already: all of it, or up to the end of a folder that is. */
-size_t dir_there(const char *path);
+size_t dir_existing_length(const char *path);
 /* Removes what dir_make made of `path`, of which so many bytes were there before: folders that are empty, the last one
  * first. */
-void dir_unmake(const char *path, size_t there);
+void dir_remove_made(const char *path, size_t there);
 /* fsync a folder, so that renames in it survive a power cut. */
 enum status dir_sync(const char *path, struct err *err) MUST_CHECK;
 /* Nobody else has this lock of a folder until *fd_p is closed; it leaves no file. EXISTS when somebody has it. */

@@ -120,7 +120,7 @@ static enum status told_bytes(uint64_t *bytes, struct err *err)
     return environment_number(HOST_MEMORY_ENV, "bytes", 0, UINT64_MAX, bytes, err);
 }
 
-enum status host_memory_told(struct err *err)
+enum status host_memory_check_env(struct err *err)
 {
     uint64_t bytes;
     return told_bytes(&bytes, err);

@@ -7,11 +7,11 @@
 #include "common/base/status.h"
 
 /* Says how many bytes there are where the system tells of others: some virtual machines get more as they use what they
- * have. What is no number is taken for nothing: host_memory_told refuses it. */
+ * have. What is no number is taken for nothing: host_memory_check_env refuses it. */
 #define HOST_MEMORY_ENV "ATOLL_HOST_MEMORY"
 
 /* INVALID, with one line, where HOST_MEMORY_ENV holds no number: programs ask when they start. */
-enum status host_memory_told(struct err *err) MUST_CHECK;
+enum status host_memory_check_env(struct err *err) MUST_CHECK;
 
 /* *free_p of *total_p bytes: of the machine, or of the control groups (version 2, or 1) that this process is in, from
  * its own up to the root of what it sees: whichever has least left, and the least limit. What cannot be read is 0, both

@@ -19,7 +19,7 @@ struct sigaction interrupt_action(void (*handler)(int number))
     return action;
 }
 
-void interrupt_again(int number)
+void interrupt_on_signal(int number)
 {
     uint_fast64_t now = clock_monotonic_us(), first = 0;
     if (atomic_compare_exchange_strong(&first_us, &first, now) || now - first < INTERRUPT_SAME_US) return;
@@ -29,7 +29,7 @@ void interrupt_again(int number)
 
 static void note(int number)
 {
-    interrupt_again(number);
+    interrupt_on_signal(number);
     noted = number;
 }
 

@@ -11,10 +11,10 @@
  * its group, and whoever leads that hands it on. */
 enum { INTERRUPT_SAME_US = 1000000 };
 
-/* A handler for SIGINT, SIGTERM and SIGHUP, which calls interrupt_again first; for sigaction. */
+/* A handler for SIGINT, SIGTERM and SIGHUP, which calls interrupt_on_signal first; for sigaction. */
 struct sigaction interrupt_action(void (*handler)(int number));
 /* In it: returns for the first signal and for what belongs to it. A later one kills, as if nobody had caught it. */
-void interrupt_again(int number);
+void interrupt_on_signal(int number);
 
 /* From now on the first SIGINT, SIGTERM or SIGHUP is only noted; a second one, later, kills. Those that are ignored
  * (nohup, a shell's background) stay so. */

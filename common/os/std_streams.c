@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/config/options.h"
+#include "common/base/status.h"
 
 void std_streams_open(void)
 {

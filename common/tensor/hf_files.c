@@ -53,7 +53,7 @@ enum status hf_files_copy(const char *from, const char *to, unsigned kinds, stru
     return STATUS_OK;
 }
 
-enum status hf_files_still_there(const char *folder, struct err *err)
+enum status hf_files_check_config(const char *folder, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     snprintf(path, sizeof path, "%s/" HF_FILES_CONFIG, folder);
@@ -64,7 +64,7 @@ enum status hf_files_still_there(const char *folder, struct err *err)
                    folder);
 }
 
-bool hf_files_tokenizer(const char *folder)
+bool hf_files_has_tokenizer(const char *folder)
 {
     char path[FILEIO_PATH_MAX];
     for (int i = 0; i < N_FILES; i++)

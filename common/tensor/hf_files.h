@@ -18,9 +18,9 @@ enum status hf_files_copy(const char *from, const char *to, unsigned kinds, stru
  * have been copied, none of them was removed meanwhile. */
 #define HF_FILES_CONFIG "config.json"
 /* NOTFOUND: it is not there. */
-enum status hf_files_still_there(const char *folder, struct err *err) MUST_CHECK;
+enum status hf_files_check_config(const char *folder, struct err *err) MUST_CHECK;
 /* Whether a tokenizer is in the folder. */
-bool hf_files_tokenizer(const char *folder);
+bool hf_files_has_tokenizer(const char *folder);
 
 /* A tokenizer.json in mem_alloc'd memory, which the caller frees. CORRUPT when it is not the file of a tokenizer: an
  * object with a "model" in it. */

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "coordinator/engine/engine_impl.h"
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */

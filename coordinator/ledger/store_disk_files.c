@@ -30,7 +30,7 @@ static bool is_of_folder(const char *folder, const void *text, size_t size)
 /* A model without a config.json: no run's checkpoint, and nobody removes it. */
 static bool is_bare(const char *folder)
 {
-    return hf_files_still_there(folder, NULL) != STATUS_OK && hf_folder_check(folder, NULL) == STATUS_OK;
+    return hf_files_check_config(folder, NULL) != STATUS_OK && hf_folder_check(folder, NULL) == STATUS_OK;
 }
 
 static enum status fill(const char *folder, const char *init_dir, const void *text, size_t size, struct err *err)
@@ -39,7 +39,7 @@ static enum status fill(const char *folder, const char *init_dir, const void *te
     char path[FILEIO_PATH_MAX];
     TRY(dir_make(folder, err));
     if (init_dir) TRY(hf_files_copy(init_dir, folder, all ? HF_FILES_ALL : HF_FILES_GENERATION, err));
-    if (init_dir && !bare) TRY(hf_files_still_there(init_dir, err));
+    if (init_dir && !bare) TRY(hf_files_check_config(init_dir, err));
     if (text && !all) {
         snprintf(path, sizeof path, "%s/tokenizer.json", folder);
         TRY(file_write(path, text, size, err));

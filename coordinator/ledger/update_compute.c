@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/sum_squares.h"
+#include "common/config/codec_choice.h"
 #include "compress/relay.h"
 #include "coordinator/ledger/delta_read.h"
 #include "coordinator/outer/outer_form.h"

@@ -1,5 +1,6 @@
 #include "coordinator/outer/outer_form.h"
 
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "wire/msg.h"
 #include "wire/object.h"

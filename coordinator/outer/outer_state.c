@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/schedule.h"
 #include "common/tensor/hf_folder.h"

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/base/hash.h"
+#include "common/config/codec_choice.h"
 #include "common/tensor/apply.h"
 #include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"

@@ -10,6 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/os/columns.h"
 #include "common/os/fileio.h"

@@ -10,9 +10,11 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
+#include "worker/model/decoder.h"
 #include "worker/model/model.h"
 
 enum { TERMS_MAX = 16, PROCESSES_MAX = 64 };
@@ -51,9 +53,10 @@ static enum status measure_model(struct sizes *s, const struct config *c, struct
     struct model *model;
     size_t before = mem_live_bytes();
     TRY(device_open("cpu", (int)c->train.threads, &dev, err));
-    TRY(family->create(&shape, dev, c->train.batch_size, shape.block_size, MODEL_TRAIN | MODEL_LOSS, &model, err));
+    TRY(decoder_create(family, &shape, dev, c->train.batch_size, shape.block_size, MODEL_TRAIN | MODEL_LOSS, &model,
+                       err));
     s->model = mem_live_bytes() - before;
-    family->destroy(model);
+    decoder_destroy(model);
     dev->ops->close(dev);
     return STATUS_OK;
 }
@@ -86,7 +89,7 @@ static enum status measure(struct sizes *s, const struct config *c, struct err *
     struct layout layout;
     layout_init(&layout);
     TRY(family->layout(&shape, &layout, err));
-    TRY(model_cut(family, c, &layout, err));
+    TRY(model_split_fragments(family, c, &layout, err));
     s->params = layout.n_params;
     s->async = c->train.method == METHOD_ASYNC;
     bool spread = s->async && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;

@@ -15,6 +15,7 @@
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/op_timer.h"
 #include "worker/inner/inner_opt.h"
+#include "worker/model/decoder.h"
 #include "worker/model/model.h"
 
 struct trainer {
@@ -43,7 +44,7 @@ static enum status trainer_open(struct trainer *t, int threads, struct err *err)
     const struct model_family *family = model_family_find("gpt2");
     TRY(family->layout(&t->config, &t->layout, err));
     TRY(layout_split(&t->layout, 1));
-    TRY(family->create(&t->config, t->dev, t->batch, t->seq, MODEL_TRAIN, &t->model, err));
+    TRY(decoder_create(family, &t->config, t->dev, t->batch, t->seq, MODEL_TRAIN, &t->model, err));
     struct inner_opt_config opt = {.kind = t->optimizer,
                                    .beta1 = 0.9,
                                    .beta2 = 0.95,
@@ -73,10 +74,9 @@ static enum status trainer_step(struct trainer *t, double *loss, struct err *err
 {
     size_t n = t->batch * t->seq;
     float norm;
-    model_family_find("gpt2")->run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false,
-                                   NULL);
+    decoder_run(t->model, t->theta, t->tokens, t->targets, 1.0f / (float)n, t->loss, t->grad, false, NULL);
     inner_opt_apply(t->opt, 0, t->theta, t->grad, 1e-3);
-    inner_opt_norm(t->opt, &norm);
+    inner_opt_download_norm(t->opt, &norm);
     TRY(t->dev->ops->sync(t->dev, err));
     inner_opt_finish(t->opt, norm);
     *loss = 0;

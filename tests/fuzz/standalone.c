@@ -59,7 +59,7 @@ static bool run_file(const char *path)
     return true;
 }
 
-static bool run_path(const char *path)
+static bool run_folder_path(const char *path)
 {
     struct stat st;
     if (stat(path, &st)) {
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "-v"))
             verbose = true;
         else
-            ok = run_path(argv[i]) && ok;
+            ok = run_folder_path(argv[i]) && ok;
     }
     printf("%lu inputs\n", runs);
     return ok && runs ? 0 : 1; /* an empty corpus tests nothing */

@@ -41,7 +41,7 @@ static double flops_per_token(const struct model_config *c)
 
 static enum status parse(struct job *j, const char *device, const char *precision, int n, char **v, struct err *err)
 {
-    uint32_t number[8], listed = gpu_share_listed(device);
+    uint32_t number[8], listed = gpu_share_count_listed(device);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     for (int i = 0; i < 8; i++) number[i] = (uint32_t)strtoul(v[i + 1], NULL, 10);
     const struct model_config model = {.n_layer = number[0],

@@ -16,6 +16,7 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "tests/lib/rigs/device_case.h"
+#include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 
 enum { BATCH = 2, SEQ = 12, ROWS = BATCH * SEQ };
@@ -54,7 +55,7 @@ static struct side side_open(bool cuda)
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     if (cuda) assert_int_equal(s.dev->ops->use_bf16(s.dev, &err), STATUS_OK);
     assert_int_equal(s.dev->act_bytes, cuda ? 2 : 4);
-    status = gpt2_family.create(&shape, s.dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &s.model, &err);
+    status = decoder_create(&gpt2_family, &shape, s.dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &s.model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     for (int i = 0; i < ROWS; i++) {
         tokens[i] = (7 * i * i + 3 * i) % 70;
@@ -74,7 +75,7 @@ static struct side side_open(bool cuda)
 
 static void side_close(struct side *s)
 {
-    gpt2_family.destroy(s->model);
+    decoder_destroy(s->model);
     void *all[] = {s->theta, s->grad, s->m, s->v, s->loss, s->tokens, s->targets};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) s->dev->ops->release(s->dev, all[i]);
     device_close(s->dev);
@@ -92,8 +93,7 @@ static float *host_of(struct side *s, const float *p, size_t n)
 
 static void run(struct side *s, bool train)
 {
-    gpt2_family.run(s->model, s->theta, s->tokens, s->targets, 1.0f / ROWS, s->loss, train ? s->grad : NULL, false,
-                    NULL);
+    decoder_run(s->model, s->theta, s->tokens, s->targets, 1.0f / ROWS, s->loss, train ? s->grad : NULL, false, NULL);
 }
 
 static void near(const char *what, struct side *cpu, struct side *cuda, const float *want_p, const float *got_p,

@@ -126,7 +126,7 @@ static void encode_both(uint32_t i)
 {
     struct side *s = &rig.side[i];
     double norm, square = 0;
-    const struct quantized_delta *numbers = delta_device_numbers(rig.maker, i, &norm);
+    const struct quantized_delta *numbers = delta_device_quantized(rig.maker, i, &norm);
     assert_int_equal(codec_encode_quantized(s->codec[0], numbers, s->payload[0], CAP, &s->size[0]), STATUS_OK);
     for (int k = 0; k < EACH; k++) {
         rig.delta[k] = rig.base[i * EACH + (uint32_t)k] - rig.values[i * EACH + (uint32_t)k];
@@ -143,10 +143,10 @@ static void put_back(uint32_t i)
 {
     struct err err = {0};
     struct side *s = &rig.side[i];
-    assert_int_equal(delta_device_read(rig.maker, i, &err), STATUS_OK);
+    assert_int_equal(delta_device_read_residual(rig.maker, i, &err), STATUS_OK);
     for (int k = 0; k < 2; k++)
         assert_int_equal(feedback_rollback(&s->fb[k], s->codec[k], s->payload[k], s->size[k]), STATUS_OK);
-    delta_device_written(rig.maker, i);
+    delta_device_residual_changed(rig.maker, i);
 }
 
 static void play(uint64_t round)
@@ -154,7 +154,7 @@ static void play(uint64_t round)
     struct err err = {0};
     assert_int_equal(train_and_make(round), STATUS_OK);
     for (uint32_t i = 0; i < FRAGMENTS; i++) encode_both(i);
-    delta_device_keep(rig.maker);
+    delta_device_keep_residuals(rig.maker);
     for (uint32_t i = 0; i < FRAGMENTS; i++) {
         struct side *s = &rig.side[i];
         s->fb[0].pending = true;
@@ -162,10 +162,10 @@ static void play(uint64_t round)
         for (int k = 0; k < 2; k++) feedback_commit(&s->fb[k]);
         if (round % 7 == 6 && i == 1) {
             for (int k = 0; k < 2; k++) feedback_reset(&s->fb[k]);
-            delta_device_written(rig.maker, i);
+            delta_device_residual_changed(rig.maker, i);
         }
         if (round % 2) continue; /* not every round: what is read is a copy, and must be without consequences */
-        assert_int_equal(delta_device_read(rig.maker, i, &err), STATUS_OK);
+        assert_int_equal(delta_device_read_residual(rig.maker, i, &err), STATUS_OK);
         if (s->fb[0].residual) assert_memory_equal(s->fb[0].residual, s->fb[1].residual, EACH * sizeof(float));
     }
     if (round % 6 != 4) return;

@@ -14,6 +14,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
@@ -72,7 +73,7 @@ static double loss_at(struct probe *p, const struct tensor *t, double step)
     for (uint64_t i = 0; i < t->count; i++)
         p->moved[t->offset + i] = (float)(p->base[t->offset + i] + step * p->direction[i]);
     p->dev->ops->upload(p->dev, p->theta, p->moved, p->layout.n_params * sizeof *p->moved);
-    p->of->family->run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false, NULL);
+    decoder_run(p->model, p->theta, p->tokens, p->targets, 1, p->loss, NULL, false, NULL);
     p->dev->ops->download(p->dev, loss, p->loss, sizeof loss);
     assert_int_equal(p->dev->ops->sync(p->dev, NULL), STATUS_OK);
     for (int i = 0; i < ROWS; i++) sum += loss[i];
@@ -119,7 +120,8 @@ static void probe_open(struct probe *p, const struct subject *of, const char *le
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     layout_init(&p->layout);
     assert_int_equal(p->of->family->layout(&p->of->config, &p->layout, &err), STATUS_OK);
-    status = p->of->family->create(&p->of->config, p->dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &p->model, &err);
+    status =
+        decoder_create(p->of->family, &p->of->config, p->dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &p->model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     size_t bytes = p->layout.n_params * sizeof(float);
     p->theta = p->dev->ops->alloc(p->dev, bytes);
@@ -145,7 +147,7 @@ static void probe_open(struct probe *p, const struct subject *of, const char *le
 static void probe_close(struct probe *p)
 {
     void *pieces[] = {p->theta, p->grad, p->loss, p->tokens, p->targets};
-    p->of->family->destroy(p->model);
+    decoder_destroy(p->model);
     for (size_t i = 0; i < 5; i++) p->dev->ops->release(p->dev, pieces[i]);
     device_close(p->dev);
     mem_free(p->base);
@@ -162,7 +164,7 @@ static void run_subject(const struct subject *of, const char *level)
     probe_open(&p, of, level);
     size_t bytes = p.layout.n_params * sizeof(float);
     p.dev->ops->upload(p.dev, p.theta, p.base, bytes);
-    p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false, NULL);
+    decoder_run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, false, NULL);
     p.dev->ops->download(p.dev, p.host_grad, p.grad, bytes);
     assert_int_equal(p.dev->ops->sync(p.dev, NULL), STATUS_OK);
     for (uint32_t i = 0; i < p.layout.n_tensors; i++) {
@@ -209,19 +211,19 @@ static void check_hooks(const struct subject *of)
     for (int steps = 1; steps <= 2; steps++) {
         memcpy(p.theta, p.base, n * sizeof(float));
         for (int i = 0; i < steps; i++)
-            p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0, NULL);
+            decoder_run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0, NULL);
         memcpy(p.host_grad, p.grad, n * sizeof(float));
         for (int i = 0; i < steps; i++) {
             for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
             memset(p.moved, 0, n * sizeof(float));
-            p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0,
-                              &(struct model_hooks){bring, i + 1 == steps ? take : NULL, &p});
+            decoder_run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, p.grad, i > 0,
+                        &(struct model_hooks){bring, i + 1 == steps ? take : NULL, &p});
         }
         assert_memory_equal(p.moved, p.host_grad, n * sizeof(float));
         for (uint64_t k = 0; k < n; k++) assert_true(isnan(p.grad[k]));
     }
     for (uint64_t k = 0; k < n; k++) p.theta[k] = NAN;
-    p.of->family->run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, NULL, false, &hooks);
+    decoder_run(p.model, p.theta, p.tokens, p.targets, 1, p.loss, NULL, false, &hooks);
     for (int i = 0; i < ROWS; i++) assert_true(isfinite(p.loss[i]));
     probe_close(&p);
 }

@@ -81,7 +81,7 @@ static struct replica *open_replica(const char *device, enum optimizer kind, uin
     struct replica *r = NULL;
     struct err err = {0};
     if (replica_create(&r, &config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    inner_opt_worker(replica_optimizer(r), worker);
+    inner_opt_set_worker(replica_optimizer(r), worker);
     return r;
 }
 

@@ -14,6 +14,7 @@
 #include "common/base/rng.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "tests/lib/rigs/device_case.h"
+#include "worker/model/decoder.h"
 #include "worker/model/llama.h"
 
 enum { BATCH = 2, SEQ = 21, ROWS = BATCH * SEQ, VOCAB = 41, HEADS = 4, HD = 6, C = HEADS * HD };
@@ -54,13 +55,14 @@ static void run(int threads, const struct model_config *config, const float *the
     }
     if (device_open("cpu", threads, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     unsigned uses = MODEL_TRAIN | MODEL_LOGITS;
-    if (llama_family.create(config, dev, BATCH, SEQ, uses, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    llama_family.run(model, theta, tokens, targets, 1, own_loss, own_grad, false, NULL);
-    if (logits) assert_int_equal(llama_family.logits(model, theta, tokens, 0, ROWS, logits, &err), STATUS_OK);
+    if (decoder_create(&llama_family, config, dev, BATCH, SEQ, uses, &model, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
+    decoder_run(model, theta, tokens, targets, 1, own_loss, own_grad, false, NULL);
+    if (logits) assert_int_equal(decoder_logits(model, theta, tokens, 0, ROWS, logits, &err), STATUS_OK);
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_OK);
     if (loss) memcpy(loss, own_loss, ROWS * sizeof *loss);
     if (grad) memcpy(grad, own_grad, n * sizeof *grad);
-    llama_family.destroy(model);
+    decoder_destroy(model);
     device_close(dev);
     mem_free(own_loss);
     mem_free(own_grad);

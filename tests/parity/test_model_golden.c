@@ -16,6 +16,7 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "worker/inner/inner_opt.h"
+#include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
@@ -135,8 +136,8 @@ static void instance_open(struct instance *in, const char *level)
     enum status status = device_open("cpu", 2, &in->dev, &err);
     if (status == STATUS_UNSUPPORTED) skip();
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    status = g->family->create(&g->config, in->dev, g->batch, g->seq, MODEL_TRAIN | MODEL_LOSS | MODEL_LOGITS,
-                               &in->model, &err);
+    status = decoder_create(g->family, &g->config, in->dev, g->batch, g->seq, MODEL_TRAIN | MODEL_LOSS | MODEL_LOGITS,
+                            &in->model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     in->theta = put(in->dev, g->theta, g->n_params * 4);
     in->grad = put(in->dev, NULL, g->n_params * 4);
@@ -148,7 +149,7 @@ static void instance_open(struct instance *in, const char *level)
 static void instance_close(struct instance *in)
 {
     void *pieces[] = {in->theta, in->grad, in->loss, in->tokens, in->targets};
-    golden.family->destroy(in->model);
+    decoder_destroy(in->model);
     for (size_t i = 0; i < 5; i++) in->dev->ops->release(in->dev, pieces[i]);
     device_close(in->dev);
 }
@@ -188,14 +189,14 @@ static void run_level(const char *level)
     instance_open(&in, level);
 
     float *logits = mem_alloc(n * g->config.vocab_size, sizeof *logits);
-    if (g->family->logits(in.model, in.theta, in.tokens, 0, n, logits, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (decoder_logits(in.model, in.theta, in.tokens, 0, n, logits, &err) != STATUS_OK) fail_msg("%s", err.msg);
     check_close("logits", logits, g->logits, n * g->config.vocab_size);
     mem_free(logits);
 
-    g->family->run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false, NULL);
+    decoder_run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false, NULL);
     assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
     for (int twice = 0; twice < 2; twice++) { /* overwritten, then added to */
-        g->family->run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice, NULL);
+        decoder_run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice, NULL);
         assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
         check_gradient(&in, twice ? 2 : 1);
     }
@@ -206,12 +207,12 @@ static void run_level(const char *level)
     assert_int_equal(inner_opt_create(&opt, &config, &g->layout, &in.dev, 1, &err), STATUS_OK);
     for (uint32_t step = 0; step < g->steps; step++) {
         float norm;
-        g->family->run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false, NULL);
+        decoder_run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, false, NULL);
         double loss = mean_loss(&in);
         if (!(fabs(loss - g->losses[step]) < 1e-5 * g->losses[step]))
             fail_msg("loss before step %u: %.7f, PyTorch has %.7f", step, loss, (double)g->losses[step]);
         inner_opt_apply(opt, 0, in.theta, in.grad, 3e-3);
-        inner_opt_norm(opt, &norm);
+        inner_opt_download_norm(opt, &norm);
         assert_int_equal(in.dev->ops->sync(in.dev, &err), STATUS_OK);
         assert_true(inner_opt_finish(opt, norm));
         if (!(fabs(norm - g->norms[step]) < 1e-5 * g->norms[step]))

@@ -63,7 +63,7 @@ static struct replica_config config_of(const char *device, uint32_t ranks)
                                    .batch_size = BATCH,
                                    .grad_accum = 2,
                                    .seed = 5,
-                                   .apart = true,
+                                   .sharded = true,
                                    .bucket = ranks == 3              ? 900
                                              : strcmp(device, "cpu") ? 0
                                                                      : 200, /* cut anywhere */
@@ -85,7 +85,7 @@ static struct replica *open_replica(const struct replica_config *config)
     struct err err = {0};
     float *values = mem_alloc(layout.n_params, sizeof *values);
     if (replica_create(&r, config, &layout, &data, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    inner_opt_worker(replica_optimizer(r), 3);
+    inner_opt_set_worker(replica_optimizer(r), 3);
     layout_fill(&layout, 0, 9, values);
     for (uint64_t i = 0; i < layout.n_params; i++) values[i] += 0.01f * (float)(i % 7);
     assert_int_equal(replica_set_params(r, values, NULL), STATUS_OK);

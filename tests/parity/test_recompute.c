@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "tests/lib/rigs/device_case.h"
 #include "tests/lib/rigs/recompute_case.h"
+#include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
@@ -52,9 +53,9 @@ static void test_bytes_of_a_layer(void **state)
             unsigned uses = model_uses(MODEL_TRAIN, level);
             size_t n = 4 * 32, statistics = level < MODEL_RECOMPUTE_BLOCK ? n * (4 + config.n_head) * sizeof(float) : 0;
             config.n_layer = 4;
-            size_t four = gpt2_family.memory(&config, act, 4, 32, uses);
+            size_t four = decoder_memory(&gpt2_family, &config, act, 4, 32, uses);
             config.n_layer = 5;
-            size_t five = gpt2_family.memory(&config, act, 4, 32, uses);
+            size_t five = decoder_memory(&gpt2_family, &config, act, 4, 32, uses);
             assert_int_equal(five - four, kept[level] * n * config.n_embd * act + statistics);
         }
 }
@@ -62,7 +63,7 @@ static void test_bytes_of_a_layer(void **state)
 static size_t llama_bytes(struct model_config config, uint32_t layers, size_t act, unsigned uses)
 {
     config.n_layer = layers;
-    return llama_family.memory(&config, act, 4, 32, uses);
+    return decoder_memory(&llama_family, &config, act, 4, 32, uses);
 }
 
 static void test_bytes_of_a_llama_layer(void **state)

@@ -89,8 +89,8 @@ atoll_planted(refused_delta_forgotten worker/outer/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
 atoll_planted(ready_before_it_is_forgotten worker/sync/sync.c
-    "sync_behind(s) || s->unsaved ?"
-    "sync_behind(s) ?")
+    "sync_is_behind(s) || s->unsaved ?"
+    "sync_is_behind(s) ?")
 atoll_planted(poison_kept worker/outer/outer_loop_delta.c
     "if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")
@@ -99,7 +99,7 @@ atoll_planted(anchor_of_the_first_round_kept worker/outer/delta_device.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
 atoll_planted(put_back_on_the_host_only worker/outer/outer_loop_delta.c
-    "if (status == STATUS_OK && loop->delta_device) delta_device_written(loop->delta_device, fragment);"
+    "if (status == STATUS_OK && loop->delta_device) delta_device_residual_changed(loop->delta_device, fragment);"
     "")
 atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"

@@ -1,5 +1,6 @@
 #include "worker/inner/inner_matrices.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "common/base/mem.h"
@@ -49,6 +50,7 @@ static void deal(struct inner_matrices *m, struct dealt *order, double *load, in
         order[n - 1].work += work;
         order[n - 1].n++;
     }
+    assert(n_ranks > 0 && n > 0 && n <= m->n);
     qsort(order, n, sizeof *order, heavier);
     for (size_t i = 0; i < n; i++) {
         int least = 0;
@@ -72,8 +74,10 @@ static enum status deal_all(struct inner_matrices *m, const struct layout *layou
     double *load = mem_alloc((size_t)n_ranks, sizeof *load);
     enum status status = m->matrices && m->ranks && m->tensors && order && load ? STATUS_OK : STATUS_NOMEM;
     if (status == STATUS_OK) {
+        size_t counted = m->n;
         m->n = 0;
         status = list(m, layout, blocks);
+        assert(m->n == counted);
     }
     if (status == STATUS_OK) deal(m, order, load, n_ranks, tensors);
     mem_free(order);

@@ -1,5 +1,6 @@
 #include "worker/inner/inner_opt.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "common/base/mem.h"
@@ -94,6 +95,15 @@ static enum status slice_spans(const struct inner_opt *opt, struct inner_opt_sli
     return STATUS_OK;
 }
 
+/* Elements that the slices take one by one. */
+static uint64_t covered(const struct inner_opt *opt)
+{
+    uint64_t sum = 0;
+    for (int r = 0; r < opt->n_slices; r++)
+        for (size_t i = 0; i < opt->slices[r].n_spans; i++) sum += opt->slices[r].spans[i].count;
+    return sum;
+}
+
 static enum status slice_matrices(struct inner_opt_slice *slice, const struct inner_matrices *dealt, int rank,
                                   struct muon_matrix *scratch)
 {
@@ -117,6 +127,7 @@ static enum status fill_slices(struct inner_opt *opt, const struct layout *layou
         slice->scalars = devices[r]->ops->alloc(devices[r], SCALARS * sizeof(float));
         if (!slice->scalars) return STATUS_NOMEM;
     }
+    assert(covered(opt) == plain);
     return STATUS_OK;
 }
 
@@ -166,6 +177,7 @@ static enum status check(const struct inner_opt_config *config, struct err *err)
 
 static struct inner_opt *make(const struct inner_opt_config *config, const struct layout *layout, int n_slices)
 {
+    assert(n_slices > 0);
     struct inner_opt *opt = mem_alloc(1, sizeof *opt);
     if (!opt) return NULL;
     opt->config = *config;
@@ -206,13 +218,14 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
     return not_made(opt, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
 }
 
-static enum status fill_apart(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
-                              struct collective *const *colls)
+static enum status fill_sharded(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
+                                struct collective *const *colls)
 {
     opt->slices = mem_alloc((size_t)opt->n_slices, sizeof *opt->slices);
     if (!opt->slices) return STATUS_NOMEM;
     for (int r = 0; r < opt->n_slices; r++) {
         struct inner_opt_slice *slice = &opt->slices[r];
+        assert(colls[r]->rank == r);
         slice->dev = colls[r]->dev;
         slice->scalars = slice->dev->ops->alloc(slice->dev, SCALARS * sizeof(float));
         if (!slice->scalars) return STATUS_NOMEM;
@@ -221,14 +234,14 @@ static enum status fill_apart(struct inner_opt *opt, const struct layout *layout
     return make_host(opt) ? STATUS_OK : STATUS_NOMEM;
 }
 
-enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
-                                   const struct layout *layout, const struct shard_map *map,
-                                   struct collective *const *colls, struct err *err)
+enum status inner_opt_create_sharded(struct inner_opt **out, const struct inner_opt_config *config,
+                                     const struct layout *layout, const struct shard_map *map,
+                                     struct collective *const *colls, struct err *err)
 {
     TRY(check(config, err));
     struct inner_opt *opt = make(config, layout, (int)map->ranks);
     if (!opt) return err_set(err, STATUS_NOMEM, "no memory for the inner optimizer");
-    enum status status = fill_apart(opt, layout, map, colls);
+    enum status status = fill_sharded(opt, layout, map, colls);
     if (status == STATUS_OK) {
         *out = opt;
         return STATUS_OK;
@@ -256,7 +269,7 @@ void inner_opt_destroy(struct inner_opt *opt)
     mem_free(opt);
 }
 
-void inner_opt_worker(struct inner_opt *opt, uint32_t worker)
+void inner_opt_set_worker(struct inner_opt *opt, uint32_t worker)
 {
     uint64_t noise = rng_u64(opt->config.seed, RNG_MOMENTS, worker);
     if (noise == opt->noise) return;
@@ -269,6 +282,7 @@ void inner_opt_worker(struct inner_opt *opt, uint32_t worker)
 
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
 {
+    assert(rank >= 0 && rank < opt->n_slices && !opt->slices[rank].shard);
     const struct inner_opt_slice *slice = &opt->slices[rank];
     struct device *dev = slice->dev;
     struct inner_step step = {.dev = dev,
@@ -284,19 +298,21 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
     inner_step_apply(&step, &opt->config, theta, grad, lr);
 }
 
-enum status inner_opt_measure_apart(struct inner_opt *opt, int rank, const float *grad)
+enum status inner_opt_measure_sharded(struct inner_opt *opt, int rank, const float *grad)
 {
+    assert(rank >= 0 && rank < opt->n_slices && opt->slices[rank].shard);
     const struct inner_opt_slice *slice = &opt->slices[rank];
     return inner_shard_measure(slice->shard, slice->scalars, grad);
 }
 
-void inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
+void inner_opt_apply_sharded(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr)
 {
+    assert(rank >= 0 && rank < opt->n_slices && opt->slices[rank].shard);
     const struct inner_opt_slice *slice = &opt->slices[rank];
     inner_shard_apply(slice->shard, &opt->config, slice->scalars, theta, grad, lr);
 }
 
-void inner_opt_norm(struct inner_opt *opt, float *norm)
+void inner_opt_download_norm(struct inner_opt *opt, float *norm)
 {
     struct device *dev = opt->slices[0].dev;
     dev->ops->download(dev, norm, opt->slices[0].scalars + SCALAR_NORM, sizeof *norm);
@@ -314,10 +330,11 @@ bool inner_opt_finish(struct inner_opt *opt, float norm)
 
 static void *host_v(const struct inner_opt *opt)
 {
+    assert(opt->host && opt->moment);
     return opt->host + inner_shard_vector_bytes(opt->n_params, opt->moment);
 }
 
-static enum status read_apart(struct inner_opt *opt, struct err *err)
+static enum status read_sharded(struct inner_opt *opt, struct err *err)
 {
     for (int r = 0; opt->host && r < opt->n_slices; r++)
         TRY(inner_shard_read(opt->slices[r].shard, opt->host, host_v(opt), err));
@@ -339,7 +356,7 @@ enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void *
         TRY(dev->ops->fetch(dev, opt->host, opt->m, bytes, err));
         TRY(dev->ops->fetch(dev, host_v(opt), opt->v, bytes, err));
     }
-    TRY(opt->slices[0].shard ? read_apart(opt, err) : dev->ops->sync(dev, err));
+    TRY(opt->slices[0].shard ? read_sharded(opt, err) : dev->ops->sync(dev, err));
     *m_p = m;
     *v_p = v;
     return STATUS_OK;
@@ -355,6 +372,8 @@ static void write_one(const struct inner_opt *opt, void *to, const void *from)
 
 enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err)
 {
+    assert(!m == !v && !opt->m == !opt->v);
+    assert(!opt->slices[0].shard || !opt->m); /* the shards have them */
     write_one(opt, opt->m, m);
     write_one(opt, opt->v, v);
     for (int r = 0; r < opt->n_slices; r++) {

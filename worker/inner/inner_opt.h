@@ -4,10 +4,10 @@
  * checkpoints and restarts together.
  *
  * Ranks of a worker that share theta and the moments hold the same reduced gradient; each updates its own slice: a
- * range of the elements, and whole matrices (worker/inner/inner_matrices.h). Ranks with memory of their own: `apart`.
- * A step is submitted, not waited for: every rank calls `inner_opt_apply`, one of them `inner_opt_norm`. Whether it was
- * taken is known to the device at once and to the host when the norm came: then `inner_opt_finish`. So the count that
- * corrects the moments lives on the device. */
+ * range of the elements, and whole matrices (worker/inner/inner_matrices.h). Ranks with memory of their own: the
+ * `_sharded` calls. A step is submitted, not waited for: every rank calls `inner_opt_apply`, one of them
+ * `inner_opt_download_norm`. Whether it was taken is known to the device at once and to the host when the norm came:
+ * then `inner_opt_finish`. So the count that corrects the moments lives on the device. */
 #ifndef WORKER_INNER_OPT_H
 #define WORKER_INNER_OPT_H
 
@@ -41,7 +41,7 @@ enum { SCALAR_SUMSQ, SCALAR_SCALE, SCALAR_NORM, SCALAR_COUNT = 4, SCALARS = 12 }
 
 struct inner_opt_slice {
     struct device *dev;
-    struct inner_shard *shard; /* what the rank keeps apart (worker/inner/inner_shard.h); NULL: the ranks share all */
+    struct inner_shard *shard; /* worker/inner/inner_shard.h; NULL: the ranks share the moments */
     struct adamw_span *spans;
     size_t n_spans;
     struct muon_plan *muon; /* NULL: no matrices */
@@ -84,14 +84,14 @@ uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const str
 enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_config *config, const struct layout *layout,
                              struct device *const *devices, int n_ranks, struct err *err) MUST_CHECK;
 /* Ranks with memory of their own: colls[map->ranks] and map are borrowed; with muon there is a map->deal. */
-enum status inner_opt_create_apart(struct inner_opt **out, const struct inner_opt_config *config,
-                                   const struct layout *layout, const struct shard_map *map,
-                                   struct collective *const *colls, struct err *err) MUST_CHECK;
+enum status inner_opt_create_sharded(struct inner_opt **out, const struct inner_opt_config *config,
+                                     const struct layout *layout, const struct shard_map *map,
+                                     struct collective *const *colls, struct err *err) MUST_CHECK;
 /* NULL is allowed. */
 void inner_opt_destroy(struct inner_opt *opt);
 /* Whose moments they are: worker `worker` of the run. With bf16 that and config.seed decide how they are rounded; two
  * workers do not round alike. Between steps, and before the first of them. */
-void inner_opt_worker(struct inner_opt *opt, uint32_t worker);
+void inner_opt_set_worker(struct inner_opt *opt, uint32_t worker);
 /* Submit rank's part of a step: clip coefficient from the whole gradient, then the update of its slice. A gradient
  * whose norm is not finite changes nothing. */
 void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
@@ -99,10 +99,10 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
  * two calls, the second when every rank has made the first, which tells all of them the norm: behind what waits for a
  * rank that is late a GPU's queue could fill, and submitting to a full one blocks, maybe that other rank, too.
  * CLOSED when another rank gave up. */
-enum status inner_opt_measure_apart(struct inner_opt *opt, int rank, const float *grad) MUST_CHECK;
-void inner_opt_apply_apart(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
+enum status inner_opt_measure_sharded(struct inner_opt *opt, int rank, const float *grad) MUST_CHECK;
+void inner_opt_apply_sharded(struct inner_opt *opt, int rank, float *theta, const float *grad, double lr);
 /* After rank 0's apply: submit the download of the gradient's norm before clipping; *norm is host memory. */
-void inner_opt_norm(struct inner_opt *opt, float *norm);
+void inner_opt_download_norm(struct inner_opt *opt, float *norm);
 /* The norm came: count its step. In the order of the steps; true when it was taken. */
 bool inner_opt_finish(struct inner_opt *opt, float norm);
 

@@ -1,5 +1,7 @@
 #include "worker/inner/inner_shard.h"
 
+#include <assert.h>
+
 #include "common/base/mem.h"
 #include "worker/inner/inner_step.h"
 #include "worker/inner/shard_deal.h"
@@ -7,6 +9,7 @@
 /* What of tensor t lies in the part, as a span; tensors of one decay rule are merged where they touch. */
 static void add_span(struct inner_shard *s, const struct shard_part *part, const struct tensor *t)
 {
+    assert(part->state <= part->offset);
     uint64_t begin = part->offset, end = begin + part->count, skipped = part->offset - part->state;
     uint64_t from = t->offset > begin ? t->offset : begin;
     uint64_t to = t->offset + t->count < end ? t->offset + t->count : end;
@@ -53,6 +56,7 @@ static void add_parts(struct inner_shard *s)
     if (s->map->deal) add_pieces(s, false);
     s->n_plain = s->n_parts;
     if (s->map->deal) add_pieces(s, true);
+    assert(s->n_parts <= s->slots);
 }
 
 static struct muon_matrix *matrices_of(const struct shard_map *map, int rank, size_t *n)
@@ -112,8 +116,11 @@ static enum status fill(struct inner_shard *s, const struct layout *layout)
     s->spans = mem_alloc(layout->n_tensors + s->slots, sizeof *s->spans);
     if (!s->parts || !s->spans) return STATUS_NOMEM;
     add_parts(s);
-    for (size_t p = 0; p < s->n_plain; p++)
+    for (size_t p = 0; p < s->n_plain; p++) {
+        assert(s->parts[p].state + s->parts[p].count <= plain);
         for (uint32_t i = 0; i < layout->n_tensors; i++) add_span(s, &s->parts[p], &layout->tensors[i]);
+    }
+    assert(s->n_spans <= layout->n_tensors + s->slots);
     s->sums = s->dev->ops->alloc(s->dev, s->map->ranks * s->slots * sizeof *s->sums);
     if (!s->sums) return STATUS_NOMEM;
     if (!s->moment) return STATUS_OK;
@@ -126,6 +133,7 @@ static enum status fill(struct inner_shard *s, const struct layout *layout)
 enum status inner_shard_create(struct inner_shard **out, const struct shard_map *map, struct collective *coll,
                                const struct layout *layout, size_t moment)
 {
+    assert(coll->rank >= 0 && (uint32_t)coll->rank < map->ranks);
     struct inner_shard *s = mem_alloc(1, sizeof *s);
     if (!s) return STATUS_NOMEM;
     s->map = map;
@@ -192,6 +200,7 @@ enum status inner_shard_read(struct inner_shard *s, void *m, void *v, struct err
         const uint8_t *from = i < s->n_plain ? s->m : s->momentum, *from_v = s->v;
         size_t bytes = p->count * s->moment, at = p->offset * s->moment, state = p->state * s->moment;
         if (!bytes) continue;
+        assert(from && m && v);
         TRY(ops->fetch(s->dev, (uint8_t *)m + at, from + state, bytes, err));
         if (i < s->n_plain) TRY(ops->fetch(s->dev, (uint8_t *)v + at, from_v + state, bytes, err));
     }
@@ -202,6 +211,7 @@ enum status inner_shard_read(struct inner_shard *s, void *m, void *v, struct err
 static void write_part(struct inner_shard *s, const struct shard_part *p, void *to, const void *from)
 {
     if (!p->count) return;
+    assert(to && s->moment);
     s->dev->ops->send(s->dev, (uint8_t *)to + p->state * s->moment, (const uint8_t *)from + p->offset * s->moment,
                       p->count * s->moment);
 }

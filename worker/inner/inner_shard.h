@@ -39,7 +39,7 @@ void inner_shard_destroy(struct inner_shard *s);
 uint64_t inner_shard_moment_bytes(const struct shard_map *map, int rank, size_t moment);
 uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct device *dev);
 
-/* Submit this rank's part of a step (inner_opt_measure_apart, inner_opt_apply_apart); scalars as in struct
+/* Submit this rank's part of a step (inner_opt_measure_sharded, inner_opt_apply_sharded); scalars as in struct
  * inner_opt_slice. */
 enum status inner_shard_measure(struct inner_shard *s, float *scalars, const float *grad) MUST_CHECK;
 void inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *config, float *scalars, float *theta,

@@ -1,5 +1,7 @@
 #include "worker/inner/inner_step.h"
 
+#include <assert.h>
+
 struct step_count *inner_step_count(float *scalars)
 {
     return (struct step_count *)(void *)(scalars + SCALAR_COUNT);
@@ -34,6 +36,8 @@ void inner_step_apply(const struct inner_step *s, const struct inner_opt_config 
                               .steps = c->muon_steps,
                               .count = count,
                               .bf16_moments = c->bf16};
+    assert(!s->muon || (c->kind == OPTIMIZER_MUON && s->momentum));
+    assert(c->kind == OPTIMIZER_SGD || !s->n_spans || (s->m && s->v));
     ops->clip_scale(s->dev, s->scalars + SCALAR_SUMSQ, (float)c->grad_clip, scale, s->scalars + SCALAR_NORM);
     if (c->kind == OPTIMIZER_SGD) {
         apply_sgd(s, c->weight_decay, theta, grad, lr);

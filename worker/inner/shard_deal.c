@@ -1,10 +1,13 @@
 #include "worker/inner/shard_deal.h"
 
+#include <assert.h>
+
 #include "common/base/mem.h"
 
 static void add_piece(struct shard_deal *deal, uint64_t offset, uint64_t count, int rank, bool matrices)
 {
     struct shard_piece *last = deal->n_pieces ? &deal->pieces[deal->n_pieces - 1] : NULL;
+    assert(count > 0 && offset == (last ? last->offset + last->count : 0)); /* ascending, without gaps */
     if (last && last->rank == rank && last->matrices == matrices) /* pieces touch: there are no gaps in theta */
         last->count += count;
     else
@@ -39,6 +42,7 @@ static void add_pieces(struct shard_deal *deal, const struct layout *layout, int
             add_plain(deal, t, &at, share ? share : 1, ranks);
         while (next < m->n && m->tensors[next] == i) next++;
     }
+    assert(next == m->n);
 }
 
 static void place_states(struct shard_deal *deal, int ranks)
@@ -59,6 +63,7 @@ static void place_states(struct shard_deal *deal, int ranks)
     for (size_t i = 0; i < deal->matrices.n; i++) {
         struct muon_matrix *m = &deal->matrices.matrices[i];
         while (m->offset >= deal->pieces[piece].offset + deal->pieces[piece].count) piece++;
+        assert(piece < deal->n_pieces && deal->pieces[piece].matrices);
         m->skipped = deal->pieces[piece].offset - deal->pieces[piece].state;
     }
 }
@@ -71,6 +76,7 @@ static void cut_buckets(struct shard_deal *deal, const struct shard_map *map)
         uint64_t at = shard_bucket_offset(map, b), end = at + shard_bucket_params(map, b);
         deal->first[b] = n;
         while (at < end) {
+            assert(piece < deal->n_pieces);
             const struct shard_piece *p = &deal->pieces[piece];
             uint64_t stop = p->offset + p->count < end ? p->offset + p->count : end;
             struct collective_part *last = n > deal->first[b] ? &deal->parts[n - 1] : NULL;
@@ -82,6 +88,7 @@ static void cut_buckets(struct shard_deal *deal, const struct shard_map *map)
             if (at == p->offset + p->count) piece++;
         }
     }
+    assert(piece == deal->n_pieces); /* the buckets hold all of theta */
     deal->first[map->n_buckets] = n;
 }
 
@@ -99,6 +106,7 @@ enum status shard_deal_make(struct shard_deal *deal, const struct shard_map *map
         return STATUS_NOMEM;
     }
     add_pieces(deal, layout, ranks);
+    assert(deal->n_pieces <= most);
     place_states(deal, ranks);
     cut_buckets(deal, map);
     return STATUS_OK;

@@ -27,15 +27,15 @@ void heartbeat_join(struct heartbeat *p, uint64_t session, uint32_t heartbeat_ms
     pthread_mutex_unlock(&p->lock);
 }
 
-void heartbeat_part(struct heartbeat *p)
+void heartbeat_leave(struct heartbeat *p)
 {
     pthread_mutex_lock(&p->lock);
     p->joined = false;
     pthread_mutex_unlock(&p->lock);
 }
 
-void heartbeat_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
-                     uint32_t n_fragments, const uint64_t *versions)
+void heartbeat_set_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
+                         uint32_t n_fragments, const uint64_t *versions)
 {
     pthread_mutex_lock(&p->lock);
     struct msg_heartbeat *b = &p->beat;
@@ -53,7 +53,7 @@ void heartbeat_state(struct heartbeat *p, enum worker_state state, uint64_t roun
     pthread_mutex_unlock(&p->lock);
 }
 
-void heartbeat_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
+void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
 {
     pthread_mutex_lock(&p->lock);
     double s = (double)step_us / 1e6;
@@ -87,7 +87,7 @@ uint64_t heartbeat_deadline_us(struct heartbeat *p)
     return at;
 }
 
-void heartbeat_heard(struct heartbeat *p, const struct msg *m, uint64_t now_us)
+void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now_us)
 {
     pthread_mutex_lock(&p->lock);
     p->heard_us = now_us;

@@ -28,12 +28,12 @@ void heartbeat_finish(struct heartbeat *p);
 
 /* Writers: the compute thread. */
 void heartbeat_join(struct heartbeat *p, uint64_t session, uint32_t heartbeat_ms);
-void heartbeat_part(struct heartbeat *p); /* no session any more: stop sending */
+void heartbeat_leave(struct heartbeat *p); /* no session any more: stop sending */
 /* Replace state, round, steps, eval_id and versions; any change of the state or of a version is sent at once. */
-void heartbeat_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
-                     uint32_t n_fragments, const uint64_t *versions);
+void heartbeat_set_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
+                         uint32_t n_fragments, const uint64_t *versions);
 /* `step` inner steps of this round are done, the last one in step_us. */
-void heartbeat_step(struct heartbeat *p, uint32_t step, uint64_t step_us);
+void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us);
 
 /* The link thread. */
 /* True when a heartbeat is due at now_us: m is filled and the next one is scheduled. */
@@ -41,7 +41,7 @@ bool heartbeat_take(struct heartbeat *p, uint64_t now_us, struct msg *m);
 /* When heartbeat_take will be due; UINT64_MAX: not before somebody changes the state. */
 uint64_t heartbeat_deadline_us(struct heartbeat *p);
 /* Anything arrived; for a HEARTBEAT_ACK also the round trip and what the run waits for. */
-void heartbeat_heard(struct heartbeat *p, const struct msg *m, uint64_t now_us);
+void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now_us);
 
 /* Anybody. */
 uint64_t heartbeat_rtt_us(struct heartbeat *p);

@@ -81,10 +81,10 @@ static void take_in(struct link *link, enum wire_lane lane, const uint8_t *data,
 {
     bool ack = size > 5 && data[5] == MSG_HEARTBEAT_ACK; /* wire/frame.h: the type */
     if (ack && msg_decode(&link->seen, data, size, NULL) == STATUS_OK) {
-        heartbeat_heard(link->heartbeat, &link->seen, clock_monotonic_us());
+        heartbeat_on_message(link->heartbeat, &link->seen, clock_monotonic_us());
         return;
     }
-    heartbeat_heard(link->heartbeat, NULL, clock_monotonic_us());
+    heartbeat_on_message(link->heartbeat, NULL, clock_monotonic_us());
     pthread_mutex_lock(&link->lock);
     uint8_t *room = ring_reserve(&link->in[lane], size);
     if (room) {

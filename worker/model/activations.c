@@ -1,5 +1,6 @@
 #include "worker/model/activations.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -19,6 +20,7 @@ void *carve_layer(struct carve *carve, size_t l, bool kept, void *of_first, size
 
 void activations_widen(const void *in, size_t act_bytes, size_t n, float *out)
 {
+    assert(act_bytes == sizeof(float) || act_bytes == sizeof(uint16_t));
     if (act_bytes == sizeof(float))
         memcpy(out, in, n * sizeof *out);
     else

@@ -1,6 +1,7 @@
 /* Memory, plans, tables: what there is before the first pass (worker/model/decoder_pass.c). */
 #include "worker/model/decoder.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "common/base/mem.h"
@@ -59,39 +60,62 @@ static void carve_model(struct model *m, struct carve *carve, size_t act)
     if (m->uses & MODEL_LOGITS) m->logits = carve_take(carve, m->config.vocab_size * act);
 }
 
+/* What carve_model takes of a model of this kind and shape: all blocks after the first take the same. */
+static size_t memory_of(struct model m, size_t act)
+{
+    struct block_acts blocks[2] = {0};
+    struct carve one = {0}, two = {0};
+    size_t n_layer = m.config.n_layer;
+    m.blocks = blocks;
+    m.config.n_layer = 1;
+    carve_model(&m, &one, act);
+    m.config.n_layer = 2;
+    carve_model(&m, &two, act);
+    assert(two.used >= one.used);
+    return one.used + (n_layer - 1) * (two.used - one.used);
+}
+
 static enum status take_memory(struct model *m, struct err *err)
 {
     size_t act = m->dev->act_bytes;
     struct carve carve = {0};
     carve_model(m, &carve, act);
+    size_t counted = carve.used;
+    assert(counted == memory_of(*m, act)); /* the plan of worker/replica/memory_plan.c says so */
     m->memory = m->dev->ops->alloc(m->dev, carve.used);
     if (!m->memory)
         return err_set(err, STATUS_NOMEM, "no memory for activations: %zu MiB on %s; lower train.batch_size",
                        carve.used >> 20, m->dev->name);
     carve = (struct carve){.base = m->memory};
     carve_model(m, &carve, act);
+    assert(carve.used == counted);
     return STATUS_OK;
 }
 
-static struct model model_of(const struct decoder_kind *kind, const struct model_config *config, size_t batch,
-                             size_t seq, unsigned uses)
+static void check_kind(const struct decoder_kind *kind, const struct model_config *config)
 {
-    return (struct model){.kind = *kind, .config = *config, .batch = batch, .seq = seq, .n = batch * seq, .uses = uses};
+    uint64_t in_block[] = {kind->norm1, kind->qkv, kind->proj, kind->norm2, kind->up, kind->down};
+    for (size_t i = 0; i < sizeof in_block / sizeof *in_block; i++) {
+        assert(in_block[i] < kind->block_stride);
+        assert(!i || in_block[i - 1] < in_block[i]);
+    }
+    assert(kind->embed < kind->block0 && kind->positions < kind->block0);
+    assert(kind->block0 + config->n_layer * kind->block_stride == kind->norm);
+    assert(kind->head == kind->embed || (kind->norm < kind->head && kind->head < kind->n_params));
 }
 
-/* All blocks after the first take the same. */
-size_t decoder_memory(const struct decoder_kind *kind, const struct model_config *config, size_t act_bytes,
+static struct model model_of(const struct model_family *family, const struct model_config *config, size_t batch,
+                             size_t seq, unsigned uses)
+{
+    struct decoder_kind kind = family->kind_of(config);
+    check_kind(&kind, config);
+    return (struct model){.kind = kind, .config = *config, .batch = batch, .seq = seq, .n = batch * seq, .uses = uses};
+}
+
+size_t decoder_memory(const struct model_family *family, const struct model_config *config, size_t act_bytes,
                       size_t batch, size_t seq, unsigned uses)
 {
-    struct block_acts blocks[2] = {0};
-    struct model m = model_of(kind, config, batch, seq, uses);
-    struct carve one = {0}, two = {0};
-    m.blocks = blocks;
-    m.config.n_layer = 1;
-    carve_model(&m, &one, act_bytes);
-    m.config.n_layer = 2;
-    carve_model(&m, &two, act_bytes);
-    return one.used + (config->n_layer - 1) * (two.used - one.used);
+    return memory_of(model_of(family, config, batch, seq, uses), act_bytes);
 }
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
@@ -100,6 +124,7 @@ void decoder_shapes(const struct model_config *config, size_t batch, size_t seq,
                     struct head_shape *head)
 {
     bool inference = !(uses & MODEL_TRAIN);
+    assert(config->n_embd % config->n_head == 0);
     *attn = (struct attn_shape){.batch = batch,
                                 .seq = seq,
                                 .heads = config->n_head,
@@ -157,6 +182,7 @@ static enum status plan_all(struct model *m)
 static enum status fill_angles(struct model *m, struct err *err)
 {
     size_t hd = m->rope.head_dim, half = hd / 2;
+    assert(hd % 2 == 0);
     float *table = mem_alloc(m->seq * hd, sizeof *table);
     if (!table) return err_set(err, STATUS_NOMEM, "no memory for the rotary positions");
     for (size_t i = 0; i < half; i++) {
@@ -193,12 +219,12 @@ static enum status fill_model(struct model *m, struct err *err)
     return m->kind.rotary ? fill_angles(m, err) : STATUS_OK;
 }
 
-enum status decoder_create(const struct decoder_kind *kind, const struct model_config *config, struct device *dev,
+enum status decoder_create(const struct model_family *family, const struct model_config *config, struct device *dev,
                            size_t batch, size_t seq, unsigned uses, struct model **out, struct err *err)
 {
     struct model *m = mem_alloc(1, sizeof *m);
     if (!m) return err_set(err, STATUS_NOMEM, "no memory for the model");
-    *m = model_of(kind, config, batch, seq, uses);
+    *m = model_of(family, config, batch, seq, uses);
     m->dev = dev;
     enum status status = fill_model(m, err);
     if (status == STATUS_OK)

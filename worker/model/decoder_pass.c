@@ -1,4 +1,6 @@
 /* Forward, and the way back. */
+#include <assert.h>
+
 #include "worker/model/activations.h"
 #include "worker/model/decoder.h"
 #include "worker/model/decoder_impl.h"
@@ -81,6 +83,7 @@ static const void *act_backward(struct model *m, const float *theta, float *grad
 
 static uint64_t block_at(const struct model *m, size_t l)
 {
+    assert(l < m->config.n_layer);
     return m->kind.block0 + l * m->kind.block_stride;
 }
 
@@ -120,6 +123,7 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens, 
 /* What the block did not keep. */
 static void block_recompute(struct model *m, const struct block_acts *b, const float *theta)
 {
+    assert(m->uses & MODEL_TRAIN);
     enum model_recompute level = model_recompute_of(m->uses);
     if (level == MODEL_RECOMPUTE_BLOCK) {
         block_forward(m, b, theta, NULL);
@@ -162,6 +166,7 @@ void decoder_run(struct model *m, const float *theta, const int32_t *tokens, con
     const struct device_ops *ops = m->dev->ops;
     const struct decoder_kind *kind = &m->kind;
     const float *head = theta + kind->head;
+    assert(m->uses & (grad ? MODEL_TRAIN : MODEL_LOSS));
     forward(m, theta, tokens, hooks);
     if (!grad) {
         ops->head(m->dev, m->plan_head_loss, m->yf, head, targets, 1, loss, NULL, NULL, false);

@@ -1,5 +1,6 @@
 #include "worker/model/generate_text.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "common/base/rng.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
+#include "worker/model/decoder.h"
 
 /* The context is recomputed for every token (there is no key/value cache), by an instance whose length is the smallest
  * power of two that holds it: short texts are cheap, and what lies after the last token cannot change its logits. */
@@ -31,6 +33,7 @@ struct generator {
 uint32_t generate_pick(const float *logits, uint32_t n, double temperature, double u)
 {
     uint32_t best = 0;
+    assert(n > 0);
     for (uint32_t i = 1; i < n; i++)
         if (logits[i] > logits[best]) best = i;
     if (!(temperature > 0)) return best;
@@ -45,15 +48,16 @@ uint32_t generate_pick(const float *logits, uint32_t n, double temperature, doub
 
 static enum status need_length(struct generator *g, size_t n, struct err *err)
 {
+    assert(n > 0 && n <= g->config->block_size);
     if (g->model && n <= g->seq) return STATUS_OK;
     size_t seq = 16;
     while (seq < n) seq *= 2;
     if (seq > g->config->block_size) seq = g->config->block_size;
-    g->family->destroy(g->model);
+    decoder_destroy(g->model);
     g->model = NULL;
     g->seq = seq;
-    return device_advise(g->family->create(g->config, g->dev, 1, seq, MODEL_LOGITS, &g->model, err), g->dev->name,
-                         g->on_cpu, err);
+    return device_advise(decoder_create(g->family, g->config, g->dev, 1, seq, MODEL_LOGITS, &g->model, err),
+                         g->dev->name, g->on_cpu, err);
 }
 
 static enum status next_token(struct generator *g, double temperature, double u, int32_t *out, struct err *err)
@@ -63,7 +67,7 @@ static enum status next_token(struct generator *g, double temperature, double u,
     memset(g->window, 0, g->seq * sizeof *g->window);
     memcpy(g->window, g->text + (g->n_text - n), n * sizeof *g->window);
     g->dev->ops->upload(g->dev, g->tokens, g->window, g->seq * sizeof *g->tokens);
-    TRY(g->family->logits(g->model, g->theta, g->tokens, n - 1, 1, g->logits, err));
+    TRY(decoder_logits(g->model, g->theta, g->tokens, n - 1, 1, g->logits, err));
     for (uint32_t i = 0; i < g->config->vocab_size; i++)
         if (!isfinite(g->logits[i])) return err_set(err, STATUS_NONFINITE, "the model's output is not finite");
     *out = (int32_t)generate_pick(g->logits, g->config->vocab_size, temperature, u);
@@ -134,7 +138,7 @@ static enum status set_up(struct generator *g, const float *theta, uint64_t n_pa
 static void tear_down(struct generator *g)
 {
     if (g->dev) {
-        g->family->destroy(g->model);
+        decoder_destroy(g->model);
         g->dev->ops->release(g->dev, g->theta);
         g->dev->ops->release(g->dev, g->tokens);
         device_close(g->dev);
@@ -182,7 +186,7 @@ enum status generate_text(const char *folder, const struct generate_options *opt
     const struct model_family *family = model_family_find(hf.model_type);
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "%s: no model family '%s'", folder, hf.model_type);
     struct model_config config = model_config_of_folder(&hf);
-    if (!options->ids && (!config.bytes || hf_files_tokenizer(folder)))
+    if (!options->ids && (!config.bytes || hf_files_has_tokenizer(folder)))
         return err_set(err, STATUS_UNSUPPORTED,
                        "%s: its tokens are not bytes: write text with transformers, which "
                        "loads this folder, or give numbers of tokens, as --ids '1 2 3'",

@@ -1,8 +1,192 @@
 #include "worker/model/llama.h"
 
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/number.h"
 #include "worker/model/decoder.h"
 
-static struct decoder_kind kind_of(const struct model_config *config)
+enum { LLAMA_SIDE_MAX = 1 << 24 }; /* of any dimension: keeps every product within 64 bits */
+
+enum side { SIDE_NONE, SIDE_C, SIDE_KV, SIDE_F };
+
+struct block_tensor {
+    const char *name;
+    uint8_t out, in; /* enum side; in SIDE_NONE: a vector */
+    bool residual;   /* adds to the residual stream: smaller initial values */
+};
+
+static const struct block_tensor block_tensors[LLAMA_BLOCK_TENSORS] = {
+    [LLAMA_NORM1] = {"input_layernorm", SIDE_C, SIDE_NONE, false},
+    [LLAMA_Q] = {"self_attn.q_proj", SIDE_C, SIDE_C, false},
+    [LLAMA_K] = {"self_attn.k_proj", SIDE_KV, SIDE_C, false},
+    [LLAMA_V] = {"self_attn.v_proj", SIDE_KV, SIDE_C, false},
+    [LLAMA_O] = {"self_attn.o_proj", SIDE_C, SIDE_C, true},
+    [LLAMA_NORM2] = {"post_attention_layernorm", SIDE_C, SIDE_NONE, false},
+    [LLAMA_GATE] = {"mlp.gate_proj", SIDE_F, SIDE_C, false},
+    [LLAMA_UP] = {"mlp.up_proj", SIDE_F, SIDE_C, false},
+    [LLAMA_DOWN] = {"mlp.down_proj", SIDE_C, SIDE_F, true},
+};
+
+static uint64_t side_of(const struct model_config *config, enum side side)
+{
+    switch (side) {
+    case SIDE_NONE: return 1;
+    case SIDE_C: return config->n_embd;
+    case SIDE_KV: return llama_kv_width(config);
+    case SIDE_F: return config->ffn;
+    }
+    return 0;
+}
+
+static enum status config_check(const struct model_config *c, struct err *err)
+{
+    if (!c->n_layer || !c->n_head || !c->n_embd || !c->block_size || !c->vocab_size || !c->n_kv_head || !c->ffn)
+        return err_set(err, STATUS_INVALID,
+                       "model: n_layer, n_head, n_kv_head, n_embd, ffn, block_size and vocab_size must be set");
+    if (c->n_embd % c->n_head || c->n_embd / c->n_head % 2)
+        return err_set(err, STATUS_INVALID, "model.n_embd %u makes no heads of even size out of model.n_head %u",
+                       c->n_embd, c->n_head);
+    if (c->n_head % c->n_kv_head)
+        return err_set(err, STATUS_INVALID, "model.n_kv_head %u does not divide model.n_head %u", c->n_kv_head,
+                       c->n_head);
+    if (!(c->rope_theta >= 1) || !(c->norm_eps > 0) || !isfinite(c->rope_theta) || !isfinite(c->norm_eps))
+        return err_set(err, STATUS_INVALID, "model: rope_theta %g, norm_eps %g: at least 1, more than 0", c->rope_theta,
+                       c->norm_eps);
+    if (!rope_scaling_ok(&c->rope_scaling))
+        return err_set(err, STATUS_INVALID, "model.rope_scaling: factor %g, low %g, high %g, original %g make none",
+                       c->rope_scaling.factor, c->rope_scaling.low, c->rope_scaling.high, c->rope_scaling.original);
+    if (c->n_embd > LLAMA_SIDE_MAX || c->block_size > LLAMA_SIDE_MAX || c->vocab_size > LLAMA_SIDE_MAX ||
+        c->ffn > LLAMA_SIDE_MAX || c->n_layer > LAYOUT_TENSORS_MAX / LLAMA_BLOCK_TENSORS - 1)
+        return err_set(err, STATUS_INVALID, "model too large: %u layers of %u, ffn %u, vocabulary %u, block %u",
+                       c->n_layer, c->n_embd, c->ffn, c->vocab_size, c->block_size);
+    return STATUS_OK;
+}
+
+static enum status add_block(const struct model_config *config, uint32_t i, struct layout *layout)
+{
+    for (int j = 0; j < LLAMA_BLOCK_TENSORS; j++) {
+        const struct block_tensor *t = &block_tensors[j];
+        char name[LAYOUT_NAME_MAX];
+        uint64_t shape[2] = {side_of(config, (enum side)t->out), side_of(config, (enum side)t->in)};
+        bool matrix = t->in != SIDE_NONE;
+        double sigma = !matrix ? 0 : t->residual ? 0.02 / sqrt(2.0 * config->n_layer) : 0.02;
+        snprintf(name, sizeof name, "model.layers.%u.%s.weight", i, t->name);
+        TRY(layout_add(layout, name, matrix ? 2 : 1, shape, matrix ? LAYOUT_INIT_NORMAL : LAYOUT_INIT_ONES,
+                       (float)sigma, matrix));
+    }
+    return STATUS_OK;
+}
+
+static enum status add_all(const struct model_config *config, struct layout *layout)
+{
+    uint64_t c = config->n_embd, words[2] = {config->vocab_size, c};
+    TRY(layout_add(layout, "model.embed_tokens.weight", 2, words, LAYOUT_INIT_NORMAL, 0.02f, true));
+    for (uint32_t i = 0; i < config->n_layer; i++) TRY(add_block(config, i, layout));
+    TRY(layout_add(layout, "model.norm.weight", 1, &c, LAYOUT_INIT_ONES, 0, false));
+    if (config->tied) return STATUS_OK;
+    return layout_add(layout, "lm_head.weight", 2, words, LAYOUT_INIT_NORMAL, 0.02f, true);
+}
+
+enum status llama_layout(const struct model_config *config, struct layout *layout, struct err *err)
+{
+    TRY(config_check(config, err));
+    enum status status = add_all(config, layout);
+    assert(status != STATUS_OK || layout->n_params == llama_offsets_of(config).n_params);
+    if (status == STATUS_INVALID) /* the last thing that can be wrong with it */
+        return err_set(err, status, "model too large: %u layers of %u make more than %llu parameters", config->n_layer,
+                       config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);
+    return status == STATUS_OK ? status : err_set(err, status, "cannot lay out the model: %s", status_text(status));
+}
+
+uint32_t llama_hidden_blocks(const struct tensor *tensor)
+{
+    return tensor->ndim == 2 && !strncmp(tensor->name, "model.layers.", strlen("model.layers."));
+}
+
+struct llama_offsets llama_offsets_of(const struct model_config *config)
+{
+    uint64_t c = config->n_embd, words = config->vocab_size * c;
+    struct llama_offsets o = {.block0 = words};
+    for (int j = 0; j < LLAMA_BLOCK_TENSORS; j++) {
+        const struct block_tensor *t = &block_tensors[j];
+        o.block[j] = o.block_stride;
+        o.block_stride += side_of(config, (enum side)t->out) * side_of(config, (enum side)t->in);
+    }
+    o.norm = o.block0 + config->n_layer * o.block_stride;
+    o.head = config->tied ? o.embed : o.norm + c;
+    o.n_params = o.norm + c + (config->tied ? 0 : words);
+    return o;
+}
+
+/* The fewest digits that read back as the same double, as a JSON number that is not taken for an integer. */
+static const char *json_real(double v, char out[40])
+{
+    size_t n = strlen(number_real_text(v, out));
+    if (!strpbrk(out, ".e")) snprintf(out + n, 40 - n, ".0");
+    return out;
+}
+
+/* What rope_scaling and rope_parameters say of the scaling. */
+static const char *json_scaling(const struct rope_scaling *s, char out[240])
+{
+    char factor[40], low[40], high[40];
+    if (s->factor == 0)
+        snprintf(out, 240, "\"rope_type\": \"default\"");
+    else
+        snprintf(out, 240,
+                 "\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, \"high_freq_factor\": %s, "
+                 "\"original_max_position_embeddings\": %.0f",
+                 json_real(s->factor, factor), json_real(s->low, low), json_real(s->high, high), s->original);
+    return out;
+}
+
+/* Rotary positions twice, as transformers writes them since version 5 and as those before read them; so the type. */
+enum status llama_config_json(const struct model_config *c, char *out, size_t cap)
+{
+    char eps[40], theta[40], scaling[240], ids[96];
+    bool scaled = c->rope_scaling.factor != 0;
+    json_scaling(&c->rope_scaling, scaling);
+    int n = snprintf(out, cap,
+                     "{\n"
+                     "  \"architectures\": [\"LlamaForCausalLM\"],\n"
+                     "  \"model_type\": \"llama\",\n"
+                     "  \"vocab_size\": %u,\n"
+                     "  \"max_position_embeddings\": %u,\n"
+                     "  \"hidden_size\": %u,\n"
+                     "  \"intermediate_size\": %u,\n"
+                     "  \"num_hidden_layers\": %u,\n"
+                     "  \"num_attention_heads\": %u,\n"
+                     "  \"num_key_value_heads\": %u,\n"
+                     "  \"head_dim\": %u,\n"
+                     "  \"hidden_act\": \"silu\",\n"
+                     "  \"rms_norm_eps\": %s,\n",
+                     c->vocab_size, c->block_size, c->n_embd, c->ffn, c->n_layer, c->n_head, c->n_kv_head,
+                     c->n_embd / c->n_head, json_real(c->norm_eps, eps));
+    if (n < 0 || (size_t)n >= cap) return STATUS_LIMIT;
+    out += n;
+    cap -= (size_t)n;
+    n = snprintf(out, cap,
+                 "  \"rope_theta\": %s,\n"
+                 "  \"rope_scaling\": %s%s%s,\n"
+                 "  \"rope_parameters\": {\"rope_theta\": %s, %s},\n"
+                 "  \"attention_bias\": false,\n"
+                 "  \"attention_dropout\": 0.0,\n"
+                 "  \"mlp_bias\": false,\n"
+                 "  \"initializer_range\": 0.02,\n"
+                 "  \"tie_word_embeddings\": %s,\n"
+                 "%s"
+                 "  \"torch_dtype\": \"float32\",\n"
+                 "  \"dtype\": \"float32\"\n"
+                 "}\n",
+                 json_real(c->rope_theta, theta), scaled ? "{" : "", scaled ? scaling : "null", scaled ? "}" : "",
+                 theta, scaling, c->tied ? "true" : "false", model_ids_json(c, ids));
+    return n > 0 && (size_t)n < cap ? STATUS_OK : STATUS_LIMIT;
+}
+
+static struct decoder_kind llama_kind_of(const struct model_config *config)
 {
     struct llama_offsets at = llama_offsets_of(config);
     return (struct decoder_kind){
@@ -27,29 +211,11 @@ static struct decoder_kind kind_of(const struct model_config *config)
     };
 }
 
-static enum status llama_create(const struct model_config *config, struct device *dev, size_t batch, size_t seq,
-                                unsigned uses, struct model **out, struct err *err)
-{
-    struct decoder_kind kind = kind_of(config);
-    return decoder_create(&kind, config, dev, batch, seq, uses, out, err);
-}
-
-static size_t llama_memory(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses)
-{
-    struct decoder_kind kind = kind_of(config);
-    return decoder_memory(&kind, config, act_bytes, batch, seq, uses);
-}
-
 const struct model_family llama_family = {
     .name = "llama",
     .n_embeddings = 1,
     .hidden_blocks = llama_hidden_blocks,
     .layout = llama_layout,
     .config_json = llama_config_json,
-    .create = llama_create,
-    .destroy = decoder_destroy,
-    .run = decoder_run,
-    .logits = decoder_logits,
-    .shapes = decoder_shapes,
-    .memory = llama_memory,
+    .kind_of = llama_kind_of,
 };

@@ -1,9 +1,6 @@
-/* A model family: what its parameters are, and how its loss and gradients follow from them, written once over the
- * device table of gpu/device.h. The rest of the worker sees flat vectors: theta in, gradient out.
+/* A model family: a description of its parameters and of its blocks. worker/model/decoder.h creates and runs instances.
  *
- * An instance belongs to one device (one rank) and one shape: `batch` sequences of `seq` tokens. All its memory is
- * taken at creation; running it only submits operations. Every pointer handed to `run` and `logits` is memory of the
- * device. */
+ * To add a family: one file with its layout, its config.json and its kind, and a row in model.c. */
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
 
@@ -18,6 +15,7 @@
 #include "worker/inner/inner_matrices.h"
 
 struct config;
+struct decoder_kind;
 struct hf_config;
 
 struct model_config {
@@ -54,10 +52,8 @@ static inline enum model_recompute model_recompute_of(unsigned uses)
     return (enum model_recompute)(uses >> 8);
 }
 
-struct model; /* the family's own */
-
-/* What a caller wants to hear while `run` submits operations, for instance to move parameters and gradients between
- * devices beside them. Ranges of theta come in any order and size; either function may be NULL. */
+/* What a caller wants to hear while decoder_run submits operations, for instance to move parameters and gradients
+ * between devices beside them. Ranges of theta come in any order and size; either function may be NULL. */
 struct model_hooks {
     /* What is submitted from now on reads theta [offset, offset + count). Every parameter is named in each run, before
      * its first use. */
@@ -77,24 +73,8 @@ struct model_family {
     enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
     /* Text of config.json for Hugging Face. LIMIT when it does not fit. */
     enum status (*config_json)(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
-    /* `uses`: enum model_use values, or-ed, and model_uses. seq <= block_size. */
-    enum status (*create)(const struct model_config *config, struct device *dev, size_t batch, size_t seq,
-                          unsigned uses, struct model **out, struct err *err) MUST_CHECK;
-    void (*destroy)(struct model *model); /* NULL is allowed */
-    /* loss[batch*seq] in nats for tokens and targets[batch*seq]; a negative target does not count. grad NULL: loss only
-     * (MODEL_LOSS). Otherwise (MODEL_TRAIN) grad[n_params] = or += dscale * d(sum of losses)/d(theta). hooks: NULL when
-     * nobody listens. */
-    void (*run)(struct model *model, const float *theta, const int32_t *tokens, const int32_t *targets, float dscale,
-                float *loss, float *grad, bool accumulate, const struct model_hooks *hooks);
-    /* Logits of rows `first` .. `first + n` of batch*seq into host memory out[n*vocab_size], and sync
-     * (MODEL_LOGITS). */
-    enum status (*logits)(struct model *model, const float *theta, const int32_t *tokens, size_t first, size_t n,
-                          float *out, struct err *err) MUST_CHECK;
-    /* Attention and head that `create` will plan, for device_ops.attn_bytes and head_bytes. */
-    void (*shapes)(const struct model_config *config, size_t batch, size_t seq, unsigned uses, struct attn_shape *attn,
-                   struct head_shape *head);
-    /* Bytes `create` takes from the device, beside those of its plans. */
-    size_t (*memory)(const struct model_config *config, size_t act_bytes, size_t batch, size_t seq, unsigned uses);
+    /* What decoder.c needs to know of the family; `config` is one that `layout` took. */
+    struct decoder_kind (*kind_of)(const struct model_config *config);
 };
 
 /* Parameters [offset, offset + count) of theta[n] are about to be read: the listener brings them, the device makes its
@@ -114,8 +94,8 @@ static inline void model_ready(const struct model_hooks *hooks, uint64_t offset,
 /* NULL when there is none of that name. */
 const struct model_family *model_family_find(const char *name);
 /* Fragments of a filled layout, as train.fragments and train.embedding_fragment say. INVALID, UNSUPPORTED. */
-enum status model_cut(const struct model_family *family, const struct config *config, struct layout *layout,
-                      struct err *err) MUST_CHECK;
+enum status model_split_fragments(const struct model_family *family, const struct config *config, struct layout *layout,
+                                  struct err *err) MUST_CHECK;
 /* The lines of config.json that say which tokens begin and end a text: those of bytes, of GPT-2 and of Llama 3, by the
  * size of the vocabulary; of others nobody knows. */
 const char *model_ids_json(const struct model_config *config, char out[96]);

@@ -58,7 +58,7 @@ static enum status make_plan(struct delta_device *m, struct delta_device_fragmen
     return STATUS_OK;
 }
 
-bool delta_device_takes(const struct codec *down, struct delta_format *shape)
+bool delta_device_supports(const struct codec *down, struct delta_format *shape)
 {
     struct quantized_delta unused;
     return down && codec_delta_format(down, shape, NULL) &&
@@ -71,7 +71,7 @@ static enum status plan_down(struct delta_device *m, struct delta_device_fragmen
     const struct codec *down = f->source.down;
     struct delta_format shape;
     struct quantized_delta unused;
-    if (!delta_device_takes(down, &shape)) return STATUS_OK;
+    if (!delta_device_supports(down, &shape)) return STATUS_OK;
     f->down_bytes = delta_format_lay_out(&shape, NULL, &unused);
     f->down = f->plan;
     if (!strcmp(codec_spec(down), codec_spec(f->source.codec))) return STATUS_OK;
@@ -211,13 +211,13 @@ enum status delta_device_make(struct delta_device *m, struct err *err)
     return STATUS_OK;
 }
 
-const struct quantized_delta *delta_device_numbers(const struct delta_device *m, uint32_t i, double *norm)
+const struct quantized_delta *delta_device_quantized(const struct delta_device *m, uint32_t i, double *norm)
 {
     *norm = m->f[i].norm;
     return &m->f[i].made;
 }
 
-void delta_device_keep(struct delta_device *m)
+void delta_device_keep_residuals(struct delta_device *m)
 {
     float *was = m->residual;
     m->residual = m->rest;
@@ -226,7 +226,7 @@ void delta_device_keep(struct delta_device *m)
         if (m->f[i].source.feedback->residual) m->f[i].newest = NEWEST_DEVICE;
 }
 
-enum status delta_device_read(struct delta_device *m, uint32_t i, struct err *err)
+enum status delta_device_read_residual(struct delta_device *m, uint32_t i, struct err *err)
 {
     struct delta_device_fragment *f = &m->f[i];
     assert(i < m->n);
@@ -238,7 +238,7 @@ enum status delta_device_read(struct delta_device *m, uint32_t i, struct err *er
     return STATUS_OK;
 }
 
-void delta_device_written(struct delta_device *m, uint32_t i)
+void delta_device_residual_changed(struct delta_device *m, uint32_t i)
 {
     assert(i < m->n);
     m->f[i].newest = NEWEST_HOST;

@@ -5,11 +5,12 @@
  *     delta_device_anchor     for each fragment: what the next round starts from
  *     delta_device_base       the round starts: the parameters are there already
  *     delta_device_make       training is done: the numbers of all fragments; nothing is changed
- *     codec_encode_quantized    for each fragment, from delta_device_numbers
- *     delta_device_keep       all of them were encoded: what was not sent is the residual now
+ *     codec_encode_quantized    for each fragment, from delta_device_quantized
+ *     delta_device_keep_residuals       all of them were encoded: what was not sent is the residual now
  *     delta_device_add        an update came: where its codec has the form its numbers go up, in place of the anchor
  *
- * A refused payload is put back by the host: delta_device_read, feedback_rollback, delta_device_written. */
+ * A refused payload is put back by the host: delta_device_read_residual, feedback_rollback,
+ * delta_device_residual_changed. */
 #ifndef WORKER_DELTA_DEVICE_H
 #define WORKER_DELTA_DEVICE_H
 
@@ -46,18 +47,18 @@ bool delta_device_add(struct delta_device *device, uint32_t i, const uint8_t *pa
                       uint64_t after);
 /* Whether updates of codec `down` (NULL: false) go up as numbers, and in which shape. They do where that is at least a
  * quarter fewer bytes than floats; room for what a union may hold would be more. */
-bool delta_device_takes(const struct codec *down, struct delta_format *shape);
+bool delta_device_supports(const struct codec *down, struct delta_format *shape);
 /* All fragments [n_params] as anchored, in the device's memory; as long as the delta device. */
 const float *delta_device_base(const struct delta_device *device);
 /* NONFINITE: theta or what is made of it holds NaN or infinity. */
 enum status delta_device_make(struct delta_device *device, struct err *err) MUST_CHECK;
 /* Of the last make. norm: L2, of the delta without its residual. */
-const struct quantized_delta *delta_device_numbers(const struct delta_device *device, uint32_t i, double *norm);
-void delta_device_keep(struct delta_device *device);
+const struct quantized_delta *delta_device_quantized(const struct delta_device *device, uint32_t i, double *norm);
+void delta_device_keep_residuals(struct delta_device *device);
 
 /* Bring the host's copy of a residual up to date. */
-enum status delta_device_read(struct delta_device *device, uint32_t i, struct err *err) MUST_CHECK;
+enum status delta_device_read_residual(struct delta_device *device, uint32_t i, struct err *err) MUST_CHECK;
 /* The host's copy was changed: it counts from now on. */
-void delta_device_written(struct delta_device *device, uint32_t i);
+void delta_device_residual_changed(struct delta_device *device, uint32_t i);
 
 #endif

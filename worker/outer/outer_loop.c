@@ -21,7 +21,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     sync_init(&loop->sync, jitter, now_us);
     loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
-    outer_saved_run(loop, loop->run_id);
+    outer_saved_run_id(loop, loop->run_id);
     *loop_p = loop;
     return STATUS_OK;
 }
@@ -35,7 +35,7 @@ void outer_loop_destroy(struct outer_loop *loop)
     mem_free(loop);
 }
 
-double outer_waited(struct outer_loop *loop, uint64_t since_us, uint64_t now_us)
+double outer_wait_seconds(struct outer_loop *loop, uint64_t since_us, uint64_t now_us)
 {
     double span = now_us > since_us ? (double)(now_us - since_us) / 1e6 : 0, applied = loop->applied_s;
     loop->applied_s = loop->running.apply_s;
@@ -56,8 +56,8 @@ static void refresh_heartbeat(struct outer_loop *loop)
     uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
     uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
     for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
-    heartbeat_state(&loop->heartbeat, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
-    if (s->phase != SYNC_JOINED) heartbeat_part(&loop->heartbeat);
+    heartbeat_set_state(&loop->heartbeat, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    if (s->phase != SYNC_JOINED) heartbeat_leave(&loop->heartbeat);
 }
 
 /* ---- messages -----------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
                  version, m->current[0].version);
     else if (held)
         log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");
-    outer_forget_deltas(loop);
-    outer_make_first(loop, m, now_us);
+    outer_drop_deltas(loop);
+    outer_make_version0(loop, m, now_us);
 }
 
 static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint64_t now_us)
@@ -141,14 +141,14 @@ static void note_delivered(struct outer_loop *loop, uint64_t now_us)
     if (loop->sync.state != WORKER_WAITING || loop->delivered_us) return;
     assert(loop->sync.round != SYNC_NO_ROUND);
     loop->delivered_us = now_us;
-    loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
+    loop->running.send_s = outer_wait_seconds(loop, loop->sent_us, now_us);
 }
 
 static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint64_t now_us)
 {
     uint32_t lost;
     sync_on_credit(&loop->sync, m, now_us);
-    while (sync_take_lost(&loop->sync, &lost)) {
+    while (sync_take_rollback(&loop->sync, &lost)) {
         log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round",
                  m->round + 1, lost);
         outer_rollback(loop, lost);
@@ -161,17 +161,17 @@ static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint6
     if (!sync_on_reject(&loop->sync, m, now_us)) return;
     log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round + 1, m->fragment, m->text);
     if (m->code == REJECT_NONFINITE)
-        outer_spoilt(loop, m->fragment, m->round);
+        outer_drop_nonfinite_delta(loop, m->fragment, m->round);
     else
         outer_rollback(loop, m->fragment);
-    for (uint32_t lost; sync_take_lost(&loop->sync, &lost);) outer_rollback(loop, lost);
+    for (uint32_t lost; sync_take_rollback(&loop->sync, &lost);) outer_rollback(loop, lost);
 }
 
 void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const struct msg *m, uint64_t now_us)
 {
     struct sync *s = &loop->sync;
     if (s->phase == SYNC_STOPPED || lane != msg_lane(m->type)) return;
-    heartbeat_heard(&loop->heartbeat, m, now_us);
+    heartbeat_on_message(&loop->heartbeat, m, now_us);
     switch (m->type) {
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
     case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
@@ -284,7 +284,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
     assert(!loop->save.running);
-    if (loop->inner_spoilt) outer_inner_anew(loop);
+    if (loop->inner_spoilt) outer_reset_inner_opt(loop);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         assert(!loop->f[i].pending && !loop->f[i].fb.pending);
         loop->f[i].base_version = loop->sync.f[i].version;
@@ -296,7 +296,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
 {
-    heartbeat_step(&loop->heartbeat, step, step_us);
+    heartbeat_set_step(&loop->heartbeat, step, step_us);
 }
 
 void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)

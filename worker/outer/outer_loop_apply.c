@@ -52,7 +52,7 @@ static void take_own(struct outer_loop *loop, uint32_t i)
         if (to - from != f->payload_size || to >= sf->total - at) return;
         assert(from <= to && at + to <= f->object_cap);
         memcpy(f->object + at + from, f->payload, f->payload_size);
-        sync_on_own(&loop->sync, i, at + from, at + to);
+        sync_on_local_bytes(&loop->sync, i, at + from, at + to);
         return;
     }
 }
@@ -73,7 +73,7 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
     const struct sync_fragment *sf = &loop->sync.f[m->fragment];
     uint64_t have = sf->have;
     bool snapshot = m->kind == OBJECT_SNAPSHOT;
-    enum status room = snapshot ? STATUS_OK : outer_object_room(f, m->total);
+    enum status room = snapshot ? STATUS_OK : outer_reserve_object(f, m->total);
     if (room == STATUS_NOMEM) {
         no_memory(loop, m->total);
         return;
@@ -104,7 +104,7 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
 
 static void drop_everything(struct outer_loop *loop, uint64_t now_us)
 {
-    outer_forget_deltas(loop);
+    outer_drop_deltas(loop);
     sync_drop(&loop->sync, now_us);
 }
 
@@ -203,9 +203,9 @@ static void note_round_end(struct outer_loop *loop, uint64_t now_us)
 {
     if (loop->sync.round != SYNC_NO_ROUND || loop->running.round == SYNC_NO_ROUND) return;
     if (loop->delivered_us)
-        loop->running.wait_s = outer_waited(loop, loop->delivered_us, now_us);
+        loop->running.wait_s = outer_wait_seconds(loop, loop->delivered_us, now_us);
     else
-        loop->running.send_s = outer_waited(loop, loop->sent_us, now_us);
+        loop->running.send_s = outer_wait_seconds(loop, loop->sent_us, now_us);
     loop->times = loop->running;
     loop->running = (struct outer_times){.round = SYNC_NO_ROUND};
 }
@@ -268,7 +268,7 @@ void outer_apply_ready(struct outer_loop *loop, uint64_t now_us)
     note_round_end(loop, now_us);
 }
 
-void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us)
+void outer_make_version0(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];

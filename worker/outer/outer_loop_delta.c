@@ -39,7 +39,7 @@ enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment)
 {
     struct err err = {0};
     if (!loop->delta_device) return STATUS_OK;
-    enum status status = delta_device_read(loop->delta_device, fragment, &err);
+    enum status status = delta_device_read_residual(loop->delta_device, fragment, &err);
     if (status != STATUS_OK) log_error("the residual of fragment %u cannot be read: %s", fragment, err.msg);
     return status;
 }
@@ -49,7 +49,7 @@ void outer_residual_reset(struct outer_loop *loop, uint32_t fragment)
     outer_save_join(loop);
     feedback_reset(&loop->f[fragment].fb);
     assert(!loop->f[fragment].fb.pending);
-    if (loop->delta_device) delta_device_written(loop->delta_device, fragment);
+    if (loop->delta_device) delta_device_residual_changed(loop->delta_device, fragment);
 }
 
 void outer_rollback(struct outer_loop *loop, uint32_t fragment)
@@ -60,7 +60,7 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     f->pending = false;
     enum status status = outer_residual_read(loop, fragment);
     if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
-    if (status == STATUS_OK && loop->delta_device) delta_device_written(loop->delta_device, fragment);
+    if (status == STATUS_OK && loop->delta_device) delta_device_residual_changed(loop->delta_device, fragment);
     if (status != STATUS_OK && status != STATUS_STATE) {
         log_error("fragment %u: own payload cannot be put back (%s): residual reset", fragment, status_text(status));
         outer_residual_reset(loop, fragment);
@@ -68,7 +68,7 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     assert(!f->fb.pending);
 }
 
-void outer_forget_deltas(struct outer_loop *loop)
+void outer_drop_deltas(struct outer_loop *loop)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         loop->f[i].pending = false;
@@ -107,7 +107,7 @@ static void encode_some(void *ctx, int thread, int threads)
     struct encoding *e = ctx;
     for (uint32_t i = (uint32_t)thread; i < e->loop->n_fragments; i += (uint32_t)threads) {
         struct outer_fragment *f = &e->loop->f[i];
-        const struct quantized_delta *numbers = delta_device_numbers(e->loop->delta_device, i, &e->norm[i]);
+        const struct quantized_delta *numbers = delta_device_quantized(e->loop->delta_device, i, &e->norm[i]);
         e->status[i] = f->fb.pending ? STATUS_STATE : isfinite((float)e->norm[i]) ? STATUS_OK : STATUS_NONFINITE;
         if (e->status[i] != STATUS_OK) continue;
         e->status[i] = codec_encode_quantized(f->up, numbers, f->payload, f->payload_cap, &f->payload_size);
@@ -125,7 +125,7 @@ static enum status encode_made(struct outer_loop *loop)
     TRY(status);
     pool_run_if(loop->model.pool, true, encode_some, &e);
     for (uint32_t i = 0; i < loop->n_fragments; i++) TRY(e.status[i]);
-    delta_device_keep(loop->delta_device);
+    delta_device_keep_residuals(loop->delta_device);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         assert(!loop->f[i].fb.pending);
         encoded(&loop->f[i], e.norm[i]);
@@ -154,7 +154,7 @@ static void log_thrown_away(const struct outer_loop *loop, const char *text)
               loop->model.inner.load ? ", the inner optimizer starts anew" : "");
 }
 
-void outer_inner_anew(struct outer_loop *loop)
+void outer_reset_inner_opt(struct outer_loop *loop)
 {
     loop->inner_spoilt = false;
     if (loop->model.inner.load && loop->model.inner.load(loop->model.inner.ctx, NULL, 0) != STATUS_OK)
@@ -175,7 +175,7 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     loop->faults++;
     snprintf(text, sizeof text, "NaN or infinity after round %" PRIu64 " (time %u in a row)", round + 1, loop->faults);
     log_thrown_away(loop, text);
-    outer_inner_anew(loop);
+    outer_reset_inner_opt(loop);
     if (loop->sync.phase == SYNC_JOINED) {
         memset(&loop->out, 0, sizeof loop->out);
         loop->out.type = MSG_LEAVE;
@@ -190,7 +190,7 @@ static void fault(struct outer_loop *loop, uint64_t round, uint64_t now_us)
         give_up(loop);
 }
 
-void outer_spoilt(struct outer_loop *loop, uint32_t fragment, uint64_t round)
+void outer_drop_nonfinite_delta(struct outer_loop *loop, uint32_t fragment, uint64_t round)
 {
     char text[200];
     loop->f[fragment].pending = false;

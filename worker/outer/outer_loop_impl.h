@@ -97,18 +97,18 @@ struct outer_loop {
 
 uint64_t outer_stopwatch(const struct outer_loop *loop);
 /* Seconds from since_us to now_us, less those in which updates were applied since this was asked last. */
-double outer_waited(struct outer_loop *loop, uint64_t since_us, uint64_t now_us);
+double outer_wait_seconds(struct outer_loop *loop, uint64_t since_us, uint64_t now_us);
 enum status outer_send(struct outer_loop *loop, enum wire_lane lane);
 /* Everything that is due. */
 void outer_send_due(struct outer_loop *loop, uint64_t now_us);
 
 void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t now_us);
 /* Room for an update of so many bytes. LIMIT: no update of this run has as many. */
-enum status outer_object_room(struct outer_fragment *f, size_t bytes) MUST_CHECK;
+enum status outer_reserve_object(struct outer_fragment *f, size_t bytes) MUST_CHECK;
 /* Apply what sync lets through. */
 void outer_apply_ready(struct outer_loop *loop, uint64_t now_us);
 /* Make version 0 where WELCOME says that this is the snapshot and the hash agrees. */
-void outer_make_first(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
+void outer_make_version0(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us);
 
 /* The device has theta at the versions held from now on, if there is a delta device. Not while it is training. */
 void outer_anchor_all(struct outer_loop *loop);
@@ -116,15 +116,15 @@ void outer_anchor_all(struct outer_loop *loop);
 void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t before, const struct update *u);
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
 /* The delta was refused for its values: rolled back they would be in each later one, too. */
-void outer_spoilt(struct outer_loop *loop, uint32_t fragment, uint64_t round);
+void outer_drop_nonfinite_delta(struct outer_loop *loop, uint32_t fragment, uint64_t round);
 /* Moments of a poisoned round are not used again. Between rounds. */
-void outer_inner_anew(struct outer_loop *loop);
+void outer_reset_inner_opt(struct outer_loop *loop);
 /* fb.residual is the newest copy, or an error was logged. */
 enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST_CHECK;
 /* fb.residual = 0 */
 void outer_residual_reset(struct outer_loop *loop, uint32_t fragment);
 /* Nothing of what it sent or kept back counts any more. */
-void outer_forget_deltas(struct outer_loop *loop);
+void outer_drop_deltas(struct outer_loop *loop);
 
 /* CONFIG was parsed: allocate everything, restore the saved state if it belongs to this run. */
 enum status outer_memory_init(struct outer_loop *loop, struct err *err) MUST_CHECK;
@@ -144,6 +144,6 @@ void outer_save_join(struct outer_loop *loop);
 void outer_save_refusal(struct outer_loop *loop, uint64_t now_us);
 void outer_restore(struct outer_loop *loop, uint64_t now_us);
 /* The run id of the newest saved state, zeros when there is none. */
-void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID]);
+void outer_saved_run_id(struct outer_loop *loop, uint8_t run_id[WIRE_UUID]);
 
 #endif

@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "compress/relay.h"
 #include "worker/outer/outer_loop_impl.h"
@@ -38,7 +39,7 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     return STATUS_OK;
 }
 
-enum status outer_object_room(struct outer_fragment *f, size_t bytes)
+enum status outer_reserve_object(struct outer_fragment *f, size_t bytes)
 {
     if (bytes <= f->object_cap) return STATUS_OK;
     if (bytes > f->object_max) return STATUS_LIMIT;

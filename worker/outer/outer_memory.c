@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
@@ -21,7 +22,7 @@ static uint64_t table_bytes(const struct codec *up, const struct codec *down, co
     struct quantized_delta unused;
     struct delta_format other;
     uint64_t numbers = delta_format_lay_out(shape, NULL, &unused), pieces = shape->n_pieces, room;
-    if (delta_device_takes(down, &other)) {
+    if (delta_device_supports(down, &other)) {
         room = delta_format_lay_out(&other, NULL, &unused);
         if (strcmp(codec_spec(up), codec_spec(down)) != 0) pieces += other.n_pieces;
         if (room > numbers) numbers = room;

@@ -181,7 +181,7 @@ void outer_save_refusal(struct outer_loop *loop, uint64_t now_us)
 /* ---- restore -------------------------------------------------------------------------------------------------------
  */
 
-void outer_saved_run(struct outer_loop *loop, uint8_t run_id[WIRE_UUID])
+void outer_saved_run_id(struct outer_loop *loop, uint8_t run_id[WIRE_UUID])
 {
     memset(run_id, 0, WIRE_UUID);
     for (int age = 0; loop->setup.load && age < 2; age++) {

@@ -101,8 +101,8 @@ static void save_begin(void *ctx, const struct saved_state *state, const struct 
     d->err = (struct err){0};
     atomic_store(&d->over, false);
     d->begun = true;
-    d->apart = thread_start(&d->thread, run, d) == 0;
-    if (!d->apart) run(d); /* no more threads: it takes longer, and is as safe */
+    d->threaded = thread_start(&d->thread, run, d) == 0;
+    if (!d->threaded) run(d); /* no more threads: it takes longer, and is as safe */
 }
 
 static enum status save_poll(void *ctx, bool wait, struct err *err)

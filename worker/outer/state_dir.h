@@ -18,7 +18,7 @@ struct state_dir {
     char spare[CONFIG_PATH_MAX + 32], passing[CONFIG_PATH_MAX + 32];
 
     /* The save under way: what is borrowed for it, and how it ended. */
-    bool begun, apart; /* apart: by a thread */
+    bool begun, threaded; /* threaded: by a thread */
     pthread_t thread;
     atomic_bool over;
     const struct saved_state *state;

@@ -1,5 +1,7 @@
 #include "worker/replica/batch.h"
 
+#include <assert.h>
+
 #include "common/base/rng.h"
 
 enum status batch_source_init(struct batch_source *source, const struct tokens *tokens, uint32_t seq,
@@ -20,6 +22,7 @@ enum status batch_source_init(struct batch_source *source, const struct tokens *
 uint64_t batch_window(const struct batch_source *source, uint64_t k)
 {
     uint64_t n = source->n_samples;
+    assert(n > 0);
     return source->in_order ? k % n : rng_permute(source->seed, k / n, k % n, n);
 }
 
@@ -27,6 +30,7 @@ enum status batch_fill(const struct batch_source *source, const uint64_t *counte
                        int32_t *tokens, int32_t *targets, uint32_t *scratch, struct err *err)
 {
     size_t seq = source->seq;
+    assert(n <= rows);
     for (size_t i = 0; i < rows; i++, tokens += seq, targets += seq) {
         if (i >= n) {
             for (size_t t = 0; t < seq; t++) {

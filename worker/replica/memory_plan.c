@@ -1,11 +1,13 @@
 #include "worker/replica/memory_plan.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "common/config/gpu_share.h"
 #include "common/os/environment.h"
 #include "common/os/host_memory.h"
+#include "worker/model/decoder.h"
 
 /* GPU libraries load code and take workspace when they are used first. */
 enum { RESERVE_BYTES = 256 << 20, RESERVE_SHARE = 50 };
@@ -23,6 +25,7 @@ static const char *const class_names[MEMORY_CLASSES] = {
 
 const char *memory_level_name(enum recompute level)
 {
+    assert(level <= RECOMPUTE_AUTO);
     static const char *const names[] = {"none", "act", "norm", "block", "auto"};
     return names[level];
 }
@@ -30,6 +33,7 @@ const char *memory_level_name(enum recompute level)
 /* An equal part of what `others` leave; at least a byte: 0 is "not known". */
 static uint64_t part_of(uint64_t bytes, uint64_t others, uint32_t workers)
 {
+    assert(workers > 0);
     uint64_t part = bytes > others ? (bytes - others) / workers : 0;
     return part ? part : 1;
 }
@@ -43,10 +47,10 @@ static uint64_t process_bytes(uint64_t total)
 enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err)
 {
     struct gpu_share here;
-    TRY(gpu_share_here(&here, err));
+    TRY(gpu_share_from_env(&here, err));
     uint32_t workers = of_host ? here.workers : sharers;
     uint64_t host, coordinator; /* 0: nobody said */
-    TRY(host_memory_told(err));
+    TRY(host_memory_check_env(err));
     TRY(environment_number(MEMORY_HOST_ENV, "bytes", 0, UINT64_MAX, &host, err));
     TRY(environment_number(MEMORY_COORDINATOR_ENV, "bytes", 0, UINT64_MAX, &coordinator, err));
     if (!of_host || !workers) coordinator = 0;
@@ -76,12 +80,13 @@ static uint64_t sum_of(const uint64_t bytes[MEMORY_CLASSES])
 static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum model_recompute level, bool outer,
                       uint64_t bytes[MEMORY_CLASSES])
 {
+    assert(batch_size > 0 && batch_size % ask->batch_unit == 0 && level <= MODEL_RECOMPUTE_BLOCK);
     size_t rows = batch_size / ask->batch_unit;
     unsigned uses = ask->uses & MODEL_TRAIN ? model_uses(ask->uses, level) : ask->uses;
     const struct device_ops *ops = ask->dev->ops;
     struct attn_shape attn;
     struct head_shape head;
-    ask->family->shapes(ask->model, rows, ask->seq, uses, &attn, &head);
+    decoder_shapes(ask->model, rows, ask->seq, uses, &attn, &head);
     for (int i = 0; i < MEMORY_CLASSES; i++) bytes[i] = ask->fixed[i];
     if (outer) {
         bytes[MEMORY_ANCHOR] += ask->outer.anchor;
@@ -89,7 +94,7 @@ static uint64_t count(const struct memory_ask *ask, uint32_t batch_size, enum mo
         bytes[MEMORY_MESSAGES] += ask->outer.messages;
     }
     bytes[MEMORY_ACTIVATIONS] +=
-        (uint64_t)ask->ranks * ask->family->memory(ask->model, ask->dev->act_bytes, rows, ask->seq, uses);
+        (uint64_t)ask->ranks * decoder_memory(ask->family, ask->model, ask->dev->act_bytes, rows, ask->seq, uses);
     bytes[MEMORY_LOGITS] += (uint64_t)ask->ranks * ops->head_bytes(ask->dev, &head);
     bytes[MEMORY_WORKSPACE] += (uint64_t)ask->ranks * (ops->attn_bytes(ask->dev, &attn) + rows * ask->row_bytes);
     return sum_of(bytes);
@@ -106,6 +111,7 @@ static void levels_of(const struct memory_ask *ask, enum recompute want, int *fi
     bool any = want == RECOMPUTE_AUTO && ask->uses & MODEL_TRAIN;
     *first = any ? MODEL_KEEP_ALL : want == RECOMPUTE_AUTO ? MODEL_KEEP_ALL : (int)want;
     *last = any ? MODEL_RECOMPUTE_BLOCK : *first;
+    assert(*first <= *last && *last <= MODEL_RECOMPUTE_BLOCK);
 }
 
 static bool choose(struct memory_plan *plan, const struct memory_ask *ask, int first, int last, bool outer)
@@ -185,6 +191,7 @@ static enum status refuse(struct memory_plan *plan, const struct memory_ask *ask
 static enum status refuse_host(const struct memory_plan *plan, const struct memory_ask *ask, struct err *err)
 {
     char advice[160], room[160], what[256], size[MEMORY_TEXT_MAX];
+    assert(plan->total > 0 && !fits(plan, plan->total));
     uint64_t fit = plan->free_bytes * (ask->workers > 1 ? ask->workers : 1) / plan->total;
     uint64_t moments = plan->bytes[MEMORY_MOMENTS];
     if (fit)
@@ -228,7 +235,10 @@ enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *
     levels_of(ask, want, &first, &last);
     for (int level = 0; level <= MODEL_RECOMPUTE_BLOCK; level++)
         plan->levels[level] = count(ask, ask->batch_size, (enum model_recompute)level, true, bytes);
-    if (choose(plan, ask, first, last, true)) return STATUS_OK;
+    if (choose(plan, ask, first, last, true)) {
+        assert(plan->total == plan->levels[plan->level] && plan->total == sum_of(plan->bytes));
+        return STATUS_OK;
+    }
     if (ask->outer.optional && choose(plan, ask, first, last, false)) return STATUS_OK;
     return refuse(plan, ask, want, last, err);
 }

@@ -1,5 +1,6 @@
 #include "worker/replica/replica.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "common/base/clock.h"
@@ -10,6 +11,7 @@
 static double loss_of_slot(const struct replica *r, int slot, uint32_t micro_steps)
 {
     double sum = 0;
+    assert(micro_steps > 0 && micro_steps <= r->config.grad_accum);
     for (uint32_t micro = 0; micro < micro_steps; micro++)
         for (int i = 0; i < r->n_ranks; i++) {
             const struct rank *k = &r->ranks[i];
@@ -40,8 +42,10 @@ static enum status in_host_memory(struct replica *r, const float *values, const 
 }
 
 /* Wait for a flight and read what it left. */
-static enum status land(struct replica *r, const struct flight *flight, struct step_result *result, struct err *err)
+static enum status finish_step(struct replica *r, const struct flight *flight, struct step_result *result,
+                               struct err *err)
 {
+    assert(flight->n > 0 && flight->n <= replica_step_samples(r));
     uint64_t begin = r->done_us > flight->submitted_us ? r->done_us : flight->submitted_us;
     TRY(ranks_wait_slot(r, flight->slot, err));
     r->done_us = clock_monotonic_us();
@@ -53,21 +57,21 @@ static enum status land(struct replica *r, const struct flight *flight, struct s
     return STATUS_OK;
 }
 
-static enum status land_last(struct replica *r, struct step_result *result, struct err *err)
+static enum status finish_flight(struct replica *r, struct step_result *result, struct err *err)
 {
     struct flight flight = r->flight;
     *result = (struct step_result){0};
     if (!flight.n) return STATUS_OK;
     r->flight.n = 0;
-    TRY(land(r, &flight, result, err));
+    TRY(finish_step(r, &flight, result, err));
     result->late = true;
     return STATUS_OK;
 }
 
 enum status replica_flush(struct replica *r, struct step_result *result, struct err *err)
 {
-    TRY(land_last(r, result, err));
-    return r->apart ? ranks_synchronize(r, err) : STATUS_OK;
+    TRY(finish_flight(r, result, err));
+    return r->sharded ? ranks_synchronize(r, err) : STATUS_OK;
 }
 
 enum status replica_train_step(struct replica *r, const uint64_t *counters, size_t n, double lr,
@@ -77,10 +81,12 @@ enum status replica_train_step(struct replica *r, const uint64_t *counters, size
     TRY(check_counters(r, n, err));
     r->lr = lr;
     TRY(ranks_order(r, ORDER_STEP, &r->train, counters, n, err));
-    if (r->apart) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_apart */
+    if (r->sharded) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_sharded */
     flight.slot = r->slot;
-    if (r->ranks[0].dev->host_memory) return land(r, &flight, result, err);
-    TRY(land_last(r, result, err));
+    assert(!r->flight.n || r->flight.slot != flight.slot);
+    if (r->ranks[0].dev->host_memory) return finish_step(r, &flight, result, err);
+    TRY(finish_flight(r, result, err));
+    assert(!r->flight.n); /* at most one step is in flight */
     r->flight = flight;
     return STATUS_OK;
 }
@@ -91,7 +97,7 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
     uint64_t start = clock_monotonic_us();
     TRY(check_counters(r, n, err));
     TRY(ranks_order(r, ORDER_GRADIENT, &r->train, counters, n, err));
-    if (r->apart) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_synchronize(r, err));
     struct rank *k = &r->ranks[0];
     float *norm = k->io.slots[r->slot].norm;
     k->dev->ops->sumsq(k->dev, r->layout->n_params, k->grad, k->loss);
@@ -137,13 +143,14 @@ float *replica_params(struct replica *r)
 enum status replica_set_params_at(struct replica *r, const float *values, const float *first, struct err *err)
 {
     struct rank *k = &r->ranks[0];
-    if (r->apart) TRY(ranks_synchronize(r, err));
+    assert(values || first);
+    if (r->sharded) TRY(ranks_synchronize(r, err));
     if (first)
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
     else
         k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
     /* From GPU to GPU: over the bus it would be once more for each. */
-    return r->apart ? ranks_broadcast(r, err) : STATUS_OK;
+    return r->sharded ? ranks_broadcast(r, err) : STATUS_OK;
 }
 
 enum status replica_set_params(struct replica *r, const float *values, struct err *err)
@@ -153,7 +160,7 @@ enum status replica_set_params(struct replica *r, const float *values, struct er
 
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
-    if (r->apart) TRY(ranks_synchronize(r, err));
+    if (r->sharded) TRY(ranks_synchronize(r, err));
     return in_host_memory(r, r->ranks[0].theta, values, err);
 }
 

@@ -44,7 +44,7 @@ struct replica_config {
     uint32_t batch_size;      /* sequences a micro-step, all ranks; a multiple of ranks */
     uint32_t grad_accum;      /* micro-steps a step; >= 1 */
     uint64_t seed;            /* of the sample order */
-    bool apart;               /* ranks keep a theta each, as several GPUs do, even where they could share memory */
+    bool sharded;             /* ranks keep a theta each, as several GPUs do, even where they could share memory */
     uint64_t bucket;          /* floats that such ranks send at a time; 0: the default (worker/inner/shard.h) */
     bool gradients;           /* replica_gradient is what will be called, not replica_train_step */
     bool eval_only;           /* no gradients, no optimizer: replica_eval only */

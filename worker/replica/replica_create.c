@@ -1,7 +1,10 @@
 #include "worker/replica/replica_impl.h"
 
+#include <assert.h>
+
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "worker/model/decoder.h"
 
 static enum status check_config(const struct replica_config *c, struct err *err)
 {
@@ -38,8 +41,9 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     struct rank *k = &r->ranks[index];
     const struct replica_config *c = &r->config;
     size_t count = (size_t)r->rows * r->seq;
+    assert(r->memory.level <= MODEL_RECOMPUTE_BLOCK);
     unsigned uses = c->eval_only ? MODEL_LOSS : model_uses(MODEL_LOSS | MODEL_TRAIN, r->memory.level);
-    TRY(device_advise(c->family->create(&c->model, k->dev, r->rows, r->seq, uses, &k->model, err), k->dev->name,
+    TRY(device_advise(decoder_create(c->family, &c->model, k->dev, r->rows, r->seq, uses, &k->model, err), k->dev->name,
                       c->on_cpu, err));
     const struct device_ops *ops = k->dev->ops;
     k->tokens = ops->alloc(k->dev, count * sizeof *k->tokens);
@@ -56,10 +60,11 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
 static enum status make_params(struct replica *r)
 {
     size_t n = r->layout->n_params;
+    assert(r->map.n_params == n && r->map.padded >= n);
     for (int i = 0; i < r->n_ranks; i++) {
         struct rank *k = &r->ranks[i];
         const struct device_ops *ops = k->dev->ops;
-        bool own = i == 0 || r->apart;
+        bool own = i == 0 || r->sharded;
         k->theta = own ? ops->alloc(k->dev, r->map.padded * sizeof *k->theta) : r->ranks[0].theta;
         if (!r->config.eval_only) k->grad = ops->alloc(k->dev, r->map.padded * sizeof *k->grad);
         if (!k->theta || (!r->config.eval_only && !k->grad)) return STATUS_NOMEM;
@@ -78,8 +83,9 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
         shard_exchange_init(&k->exchange, &r->map, &k->coll, k->theta, k->grad);
     }
     if (r->config.eval_only) return STATUS_OK;
-    if (!r->apart) return inner_opt_create(&r->opt, &r->config.opt, r->layout, devices, r->n_ranks, err);
-    return inner_opt_create_apart(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
+    assert(r->sharded || !r->map.deal);
+    if (!r->sharded) return inner_opt_create(&r->opt, &r->config.opt, r->layout, devices, r->n_ranks, err);
+    return inner_opt_create_sharded(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
 }
 
 /* What parameters go through on their way to a device, and back. */
@@ -94,10 +100,11 @@ static void plan_stage(const struct rank *k)
 static enum status make_map(struct replica *r)
 {
     const struct replica_config *c = &r->config;
-    r->apart = r->n_ranks > 1 && (!r->ranks[0].dev->host_memory || c->apart);
-    r->map = shard_map_make(r->layout->n_params, r->apart ? c->ranks : 1, c->bucket);
-    if (!r->apart) r->map.padded = r->layout->n_params;
-    if (!r->apart || c->eval_only || c->opt.kind != OPTIMIZER_MUON) return STATUS_OK;
+    r->sharded = r->n_ranks > 1 && (!r->ranks[0].dev->host_memory || c->sharded);
+    r->map = shard_map_make(r->layout->n_params, r->sharded ? c->ranks : 1, c->bucket);
+    if (!r->sharded) r->map.padded = r->layout->n_params;
+    if (!r->sharded || c->eval_only || c->opt.kind != OPTIMIZER_MUON) return STATUS_OK;
+    assert(r->map.padded % c->ranks == 0);
     TRY(shard_deal_make(&r->deal, &r->map, r->layout, c->family->hidden_blocks));
     r->map.deal = &r->deal;
     return STATUS_OK;
@@ -114,7 +121,7 @@ static enum status join(struct replica *r, struct device *const *devices, struct
     r->group_open = true;
     for (int i = 0; i < r->n_ranks; i++) r->ranks[i].coll = colls[i];
     TRY(ranks_start(r, err));
-    if (!r->apart || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
+    if (!r->sharded || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
     TRY(ranks_warmup_collectives(r, err));
     devices[0]->ops->memory(devices[0], &after, &all);
     log_info("the GPUs of this worker have met: for that %.0f MiB went of %s",
@@ -170,6 +177,7 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     r->seq = config->model.block_size;
     r->n_ranks = (int)config->ranks;
     r->rows = config->batch_size / config->ranks;
+    assert(r->rows > 0 && r->rows * config->ranks == config->batch_size);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ordered, NULL);
     pthread_cond_init(&r->reported, NULL);
@@ -182,11 +190,11 @@ enum status replica_create(struct replica **out, const struct replica_config *co
 }
 
 /* shared: its theta is another's. */
-static void rank_finish(struct rank *k, const struct model_family *family, bool shared)
+static void rank_finish(struct rank *k, bool shared)
 {
     if (k->dev) {
         const struct device_ops *ops = k->dev->ops;
-        family->destroy(k->model);
+        decoder_destroy(k->model);
         ops->release(k->dev, k->grad);
         if (!shared) ops->release(k->dev, k->theta);
         ops->release(k->dev, k->tokens);
@@ -207,7 +215,7 @@ void replica_destroy(struct replica *r)
     shard_deal_finish(&r->deal);
     if (r->group_open) collective_close(&r->ranks[0].coll);
     mem_free(r->host_values);
-    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], r->config.family, i > 0 && !r->apart);
+    for (int i = r->n_ranks - 1; i >= 0; i--) rank_finish(&r->ranks[i], i > 0 && !r->sharded);
     pthread_cond_destroy(&r->reported);
     pthread_cond_destroy(&r->ordered);
     pthread_mutex_destroy(&r->lock);

@@ -16,14 +16,14 @@
 /* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
 enum order {
     ORDER_NONE,
-    ORDER_MEET,
+    ORDER_WARMUP,
     ORDER_STEP,
     ORDER_APPLY, /* the second half of a step of ranks with memory of their own */
     ORDER_GRADIENT,
     ORDER_EVAL,
-    ORDER_SPREAD,
-    ORDER_REACH,
-    ORDER_SYNC,
+    ORDER_BROADCAST,
+    ORDER_WAIT_SLOT,
+    ORDER_SYNCHRONIZE,
     ORDER_QUIT
 };
 
@@ -59,7 +59,7 @@ struct replica {
     const struct layout *layout;
     struct batch_source train;
     uint32_t seq, rows; /* rows: sequences of one rank in one micro-step */
-    bool apart;         /* every rank has a theta of its own, and a shard of the optimizer (worker/inner/shard.h) */
+    bool sharded;       /* every rank has a theta of its own, and a shard of the optimizer (worker/inner/shard.h) */
     struct shard_map map;
     struct shard_deal deal; /* map.deal, for muon */
     struct inner_opt *opt;

@@ -1,5 +1,7 @@
 #include "worker/replica/replica_memory.h"
 
+#include <assert.h>
+
 #include "common/os/host_memory.h"
 #include "worker/inner/inner_shard.h"
 #include "worker/inner/shard_deal.h"
@@ -32,16 +34,16 @@ static enum status add_vectors(struct memory_ask *ask, const struct replica_conf
 {
     struct device *dev = ask->dev;
     uint64_t *fixed = ask->fixed;
-    bool apart = config->ranks > 1 && (!dev->host_memory || config->apart); /* worker/inner/shard.h */
-    struct shard_map map = shard_map_make(layout->n_params, apart ? config->ranks : 1, config->bucket);
-    uint64_t theta = (apart ? map.padded : layout->n_params) * sizeof(float);
-    fixed[MEMORY_PARAMS] = apart ? here * theta : theta;
+    bool sharded = config->ranks > 1 && (!dev->host_memory || config->sharded); /* worker/inner/shard.h */
+    struct shard_map map = shard_map_make(layout->n_params, sharded ? config->ranks : 1, config->bucket);
+    uint64_t theta = (sharded ? map.padded : layout->n_params) * sizeof(float);
+    fixed[MEMORY_PARAMS] = sharded ? here * theta : theta;
     fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);
     if (config->eval_only) return STATUS_OK;
     fixed[MEMORY_GRADIENT] = here * theta;
     struct inner_opt_config opt = config->opt;
     opt.hidden_blocks = config->family->hidden_blocks;
-    if (apart) {
+    if (sharded) {
         struct shard_deal deal = {0};
         if (opt.kind == OPTIMIZER_MUON) {
             TRY(shard_deal_make(&deal, &map, layout, opt.hidden_blocks));

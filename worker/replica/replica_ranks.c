@@ -1,6 +1,9 @@
 #include "worker/replica/replica_impl.h"
 
+#include <assert.h>
+
 #include "common/base/thread.h"
+#include "worker/model/decoder.h"
 
 /* --- one rank's work ---------------------------------------------------------------------------------------------- */
 
@@ -14,12 +17,13 @@ static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool
     size_t first = (size_t)micro * r->config.batch_size + (size_t)k->index * r->rows, count = (size_t)r->rows * r->seq;
     size_t have = first < r->n_counters ? r->n_counters - first : 0, at = micro * count;
     if (have > r->rows) have = r->rows;
+    assert(micro < r->config.grad_accum && (!have || first + have <= r->n_counters));
     TRY(batch_fill(r->source, r->counters + (have ? first : 0), have, r->rows, slot->tokens + at, slot->targets + at,
                    k->scratch, &k->err));
     ops->upload(k->dev, k->tokens, slot->tokens + at, count * sizeof *k->tokens);
     ops->upload(k->dev, k->targets, slot->targets + at, count * sizeof *k->targets);
-    r->config.family->run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
-                          r->apart ? &hooks : NULL);
+    decoder_run(k->model, k->theta, k->tokens, k->targets, dscale, k->loss, train ? k->grad : NULL, micro > 0,
+                r->sharded ? &hooks : NULL);
     ops->download(k->dev, slot->loss + at, k->loss, count * sizeof *k->loss);
     return STATUS_OK;
 }
@@ -28,10 +32,11 @@ static enum status gradient_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
     /* The one division of the gradient rule: by the tokens of the whole step, all ranks and micro-steps. */
+    assert(k->grad && r->n_counters > 0 && r->n_counters <= replica_step_samples(r));
     float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
     shard_exchange_begin(&k->exchange, r->order == ORDER_GRADIENT);
     for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
-    if (r->apart) return shard_exchange_finish(&k->exchange, &k->err);
+    if (r->sharded) return shard_exchange_finish(&k->exchange, &k->err);
     if (r->n_ranks == 1) return STATUS_OK; /* and nobody to wait for */
     return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
 }
@@ -39,40 +44,42 @@ static enum status gradient_of_order(struct rank *k)
 static enum status apply_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
-    if (r->apart)
-        inner_opt_apply_apart(r->opt, k->index, k->theta, k->grad, r->lr);
+    assert(r->opt && (r->order == ORDER_APPLY) == r->sharded); /* a sharded step has two orders */
+    if (r->sharded)
+        inner_opt_apply_sharded(r->opt, k->index, k->theta, k->grad, r->lr);
     else
         inner_opt_apply(r->opt, k->index, k->theta, k->grad, r->lr);
-    if (k->index == 0) inner_opt_norm(r->opt, k->io.slots[r->slot].norm);
-    return r->apart ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
+    if (k->index == 0) inner_opt_download_norm(r->opt, k->io.slots[r->slot].norm);
+    return r->sharded ? shard_exchange_gather(&k->exchange, &k->err) : STATUS_OK;
 }
 
-static enum status meet(struct rank *k)
+static enum status warmup_collectives(struct rank *k)
 {
     struct replica *r = k->replica;
+    assert(r->sharded && !r->opt); /* before anything else */
     const struct device_ops *ops = k->dev->ops;
     float *buf = ops->alloc(k->dev, shard_bucket_floats(&r->map, 0) * sizeof *buf);
     if (!buf) return err_set(&k->err, STATUS_NOMEM, "%s: no memory for a bucket of gradients", k->dev->name);
-    enum status status = shard_exchange_meet(&r->map, &k->coll, buf, r->config.gradients, &k->err);
+    enum status status = shard_exchange_warmup(&r->map, &k->coll, buf, r->config.gradients, &k->err);
     ops->release(k->dev, buf);
     return status;
 }
 
-static enum status obey(struct rank *k)
+static enum status execute_order(struct rank *k)
 {
     struct replica *r = k->replica;
     switch (r->order) {
-    case ORDER_REACH: return k->dev->ops->reached(k->dev, r->slot, &k->err);
-    case ORDER_SYNC:
-        if (r->apart && k->exchange.map) shard_exchange_settle(&k->exchange);
+    case ORDER_WAIT_SLOT: return k->dev->ops->reached(k->dev, r->slot, &k->err);
+    case ORDER_SYNCHRONIZE:
+        if (r->sharded && k->exchange.map) shard_exchange_wait(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
-    case ORDER_MEET: return meet(k);
-    case ORDER_SPREAD: return shard_exchange_spread(&k->exchange, &k->err);
+    case ORDER_WARMUP: return warmup_collectives(k);
+    case ORDER_BROADCAST: assert(r->sharded); return shard_exchange_broadcast(&k->exchange, &k->err);
     case ORDER_EVAL: TRY(micro_step(k, 0, 1, false)); break;
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
         TRY(gradient_of_order(k));
-        if (r->apart) return inner_opt_measure_apart(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
+        if (r->sharded) return inner_opt_measure_sharded(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
         TRY(apply_of_order(k));
         break;
     case ORDER_APPLY: TRY(apply_of_order(k)); break;
@@ -88,7 +95,7 @@ static void work(struct rank *k)
     const struct collective_ops *ops = k->coll.ops;
     k->err = (struct err){0};
     ops->at_work(&k->coll, true);
-    k->status = obey(k);
+    k->status = execute_order(k);
     ops->at_work(&k->coll, false);
     if (k->status == STATUS_OK && ops->failure(&k->coll)) k->status = STATUS_CLOSED;
     if (k->status == STATUS_OK) return;
@@ -109,6 +116,7 @@ static void *rank_main(void *arg)
         pthread_mutex_unlock(&r->lock);
         if (!quit) work(k);
         pthread_mutex_lock(&r->lock);
+        assert(r->pending > 0);
         if (--r->pending == 0) pthread_cond_signal(&r->reported);
         pthread_mutex_unlock(&r->lock);
         if (quit) return NULL;
@@ -120,8 +128,8 @@ static void *rank_main(void *arg)
 static void give_order(struct replica *r, enum order order)
 {
     pthread_mutex_lock(&r->lock);
+    assert(r->pending == 0); /* all ranks have obeyed the order before */
     r->order = order;
-    r->pending = 0;
     for (int i = 1; i < r->n_ranks; i++) r->pending += r->ranks[i].started;
     r->turn++;
     pthread_cond_broadcast(&r->ordered);
@@ -140,7 +148,8 @@ static enum status order_status(struct replica *r, struct err *err)
     for (int i = 0; i < r->n_ranks; i++) failed = failed || r->ranks[i].status != STATUS_OK;
     if (!failed) return STATUS_OK;
     const struct err *why = coll->ops->failure(coll);
-    return err_set(err, why->code, "%s%s", why->msg, r->apart ? "; the other ranks of this worker were stopped" : "");
+    assert(why && why->code != STATUS_OK); /* the rank that failed has aborted the collective */
+    return err_set(err, why->code, "%s%s", why->msg, r->sharded ? "; the other ranks of this worker were stopped" : "");
 }
 
 enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,
@@ -150,34 +159,36 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     r->counters = counters;
     r->n_counters = n;
     r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
+    assert(r->slot >= 0 && r->slot < r->ranks[0].io.n_slots);
     give_order(r, order);
     return order_status(r, err);
 }
 
 enum status ranks_warmup_collectives(struct replica *r, struct err *err)
 {
-    give_order(r, ORDER_MEET);
+    give_order(r, ORDER_WARMUP);
     return order_status(r, err);
 }
 
 enum status ranks_broadcast(struct replica *r, struct err *err)
 {
-    give_order(r, ORDER_SPREAD);
+    give_order(r, ORDER_BROADCAST);
     return order_status(r, err);
 }
 
 /* Each rank waits for its own device: one that fails must be seen by its thread while the others wait for it. */
 enum status ranks_synchronize(struct replica *r, struct err *err)
 {
-    give_order(r, ORDER_SYNC);
+    give_order(r, ORDER_SYNCHRONIZE);
     return order_status(r, err);
 }
 
 enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
 {
-    if (r->apart) {
+    assert(slot >= 0 && slot < r->ranks[0].io.n_slots);
+    if (r->sharded) {
         r->slot = slot;
-        give_order(r, ORDER_REACH);
+        give_order(r, ORDER_WAIT_SLOT);
         return order_status(r, err);
     }
     for (int i = 0; i < r->n_ranks; i++) {
@@ -200,7 +211,7 @@ enum status ranks_start(struct replica *r, struct err *err)
 void ranks_stop(struct replica *r)
 {
     /* What is under way needs all ranks, and the watchdog. */
-    if (r->group_open && (r->apart || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNC);
+    if (r->group_open && (r->sharded || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNCHRONIZE);
     give_order(r, ORDER_QUIT);
     for (int i = 1; i < r->n_ranks; i++)
         if (r->ranks[i].started) pthread_join(r->ranks[i].thread, NULL);

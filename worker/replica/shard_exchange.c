@@ -1,5 +1,6 @@
 #include "worker/replica/shard_exchange.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "worker/inner/shard_deal.h"
@@ -11,6 +12,7 @@ _Static_assert(2 * SHARD_BUCKETS_MAX <= COLLECTIVE_TICKETS, "two tickets a bucke
 void shard_exchange_init(struct shard_exchange *x, const struct shard_map *map, struct collective *coll, float *theta,
                          float *grad)
 {
+    assert(map->n_buckets <= SHARD_BUCKETS_MAX);
     *x = (struct shard_exchange){.map = map, .coll = coll, .theta = theta, .grad = grad};
 }
 
@@ -37,6 +39,7 @@ static void start_gradients(struct shard_exchange *x, uint32_t bucket)
     else
         x->status = ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
     x->n_started++;
+    assert(x->n_started <= x->map->n_buckets); /* each bucket once */
 }
 
 /* A bucket goes when its last gradient is final. All ranks run the same model, so they start the same one. */
@@ -44,20 +47,24 @@ static void on_ready(void *ctx, uint64_t offset, uint64_t count)
 {
     struct shard_exchange *x = ctx;
     const struct shard_map *map = x->map;
+    assert(offset + count <= map->n_params);
     for (uint32_t b = (uint32_t)(offset / map->bucket); count && b < map->n_buckets; b++) {
         uint64_t end = shard_bucket_offset(map, b) + shard_bucket_params(map, b), part = end - offset;
         if (part > count) part = count;
         x->final[b] += part;
+        assert(x->final[b] <= shard_bucket_params(map, b)); /* each gradient is named once */
         if (x->final[b] == shard_bucket_params(map, b) && x->warm) start_gradients(x, b);
         offset += part;
         count -= part;
     }
+    assert(!count);
 }
 
 static void on_needs(void *ctx, uint64_t offset, uint64_t count)
 {
     struct shard_exchange *x = ctx;
     const struct shard_map *map = x->map;
+    assert(offset + count <= map->n_params);
     for (uint32_t b = (uint32_t)(offset / map->bucket); b < map->n_buckets && b * map->bucket < offset + count; b++) {
         if (!x->gathering[b]) continue;
         x->coll->ops->wait(x->coll, THETA_TICKETS + b);
@@ -116,10 +123,11 @@ static enum status gather(struct shard_exchange *x, enum status (*start)(struct 
 {
     TRY(alone(x, err));
     for (uint32_t b = 0; b < x->map->n_buckets; b++) { /* in the order in which forward needs them */
+        assert(!x->gathering[b]);
         TRY(start(x, b));
         x->gathering[b] = true;
     }
-    if (!x->warm) shard_exchange_settle(x);
+    if (!x->warm) shard_exchange_wait(x);
     return alone(x, err);
 }
 
@@ -130,8 +138,8 @@ enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)
     return STATUS_OK;
 }
 
-enum status shard_exchange_meet(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
-                                struct err *err)
+enum status shard_exchange_warmup(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
+                                  struct err *err)
 {
     enum { COPY = 1, SUMS, KINDS };
     struct shard_exchange x;
@@ -152,12 +160,12 @@ enum status shard_exchange_meet(const struct shard_map *map, struct collective *
     return dev->ops->sync(dev, err);
 }
 
-enum status shard_exchange_spread(struct shard_exchange *x, struct err *err)
+enum status shard_exchange_broadcast(struct shard_exchange *x, struct err *err)
 {
     return gather(x, start_copy, err);
 }
 
-void shard_exchange_settle(struct shard_exchange *x)
+void shard_exchange_wait(struct shard_exchange *x)
 {
     on_needs(x, 0, x->map->n_params);
 }

@@ -37,12 +37,12 @@ enum status shard_exchange_finish(struct shard_exchange *x, struct err *err) MUS
  * nothing but these may touch theta. */
 enum status shard_exchange_gather(struct shard_exchange *x, struct err *err) MUST_CHECK;
 /* The same after rank 0 alone was given a theta: it goes to all others. */
-enum status shard_exchange_spread(struct shard_exchange *x, struct err *err) MUST_CHECK;
+enum status shard_exchange_broadcast(struct shard_exchange *x, struct err *err) MUST_CHECK;
 /* Before there is an exchange: every kind of collective that it will make (whole: that of gradients only) and the one
  * of norms once, alone, on buf [floats of the first bucket], device memory that holds nothing after it. */
-enum status shard_exchange_meet(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
-                                struct err *err) MUST_CHECK;
+enum status shard_exchange_warmup(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
+                                  struct err *err) MUST_CHECK;
 /* What is submitted to the device from now on finds theta whole. Nothing to do: costs nothing. */
-void shard_exchange_settle(struct shard_exchange *x);
+void shard_exchange_wait(struct shard_exchange *x);
 
 #endif

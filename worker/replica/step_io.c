@@ -1,5 +1,7 @@
 #include "worker/replica/step_io.h"
 
+#include <assert.h>
+
 /* Slots that the device wants. */
 static int slots_of(const struct device *dev)
 {
@@ -22,6 +24,7 @@ enum status step_io_open(struct step_io *io, struct device *dev, size_t micro_to
     io->dev = dev;
     io->micro_tokens = micro_tokens;
     io->n_slots = slots_of(dev);
+    assert(n > 0 && io->n_slots <= STEP_SLOTS_MAX);
     for (int i = 0; i < io->n_slots; i++) {
         struct step_slot *slot = &io->slots[i];
         slot->tokens = dev->ops->host_alloc(dev, slot_bytes(micro_tokens, micro_steps));
@@ -41,6 +44,7 @@ void step_io_close(struct step_io *io)
 
 void step_io_row_losses(const struct step_io *io, int slot, uint32_t micro, size_t rows, double *out)
 {
+    assert(slot >= 0 && slot < io->n_slots && rows > 0 && io->micro_tokens % rows == 0);
     size_t seq = io->micro_tokens / rows;
     const float *loss = io->slots[slot].loss + micro * io->micro_tokens;
     for (size_t i = 0; i < rows; i++, loss += seq) {

@@ -40,7 +40,7 @@ static void end_round(struct sync *s)
     s->round = SYNC_NO_ROUND;
 }
 
-bool sync_behind(const struct sync *s)
+bool sync_is_behind(const struct sync *s)
 {
     if (!s->holds) return true;
     for (uint32_t i = 0; i < s->n_fragments; i++)
@@ -68,7 +68,7 @@ void sync_settle(struct sync *s)
     else if (waiting)
         s->state = WORKER_WAITING;
     else /* who says READY is assigned work, and must not come back from an older state after that */
-        s->state = sync_behind(s) || s->unsaved ? WORKER_CATCHING_UP : WORKER_READY;
+        s->state = sync_is_behind(s) || s->unsaved ? WORKER_CATCHING_UP : WORKER_READY;
 }
 
 void sync_drop_work(struct sync *s)
@@ -226,7 +226,7 @@ bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
     return true;
 }
 
-bool sync_take_lost(struct sync *s, uint32_t *fragment_p)
+bool sync_take_rollback(struct sync *s, uint32_t *fragment_p)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (!s->f[i].lost) continue;

@@ -186,7 +186,7 @@ void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us);
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us);
 /* Bytes [from, to) of the object being assembled are in place without the network, 0 < from and to < total: `have`
  * skips them, and so do requests. */
-void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to);
+void sync_on_local_bytes(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to);
 /* The assembled object was useless: ask for it again from its start. */
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* A snapshot was loaded (or made): the fragment is at `version`. */
@@ -224,7 +224,7 @@ void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us)
 /* True: the delta in flight is refused, roll it back. */
 bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us);
 /* A delivered delta that an update of its round passed over (it cannot be merged any more): roll it back. */
-bool sync_take_lost(struct sync *s, uint32_t *fragment_p);
+bool sync_take_rollback(struct sync *s, uint32_t *fragment_p);
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us);
 void sync_eval_begin(struct sync *s, uint64_t now_us);

@@ -102,7 +102,7 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         assert(!resume || !s->f[i].loading);
         s->f[i].target = w->current[i].version;
-        if (resume) sync_flow_again(s, i, now_us);
+        if (resume) sync_flow_rejoin(s, i, now_us);
     }
     sync_settle(s);
     return true;

@@ -49,7 +49,7 @@ void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us)
     restart_download(&s->f[fragment], s->f[fragment].version + 1, now_us);
 }
 
-void sync_flow_again(struct sync *s, uint32_t fragment, uint64_t now_us)
+void sync_flow_rejoin(struct sync *s, uint32_t fragment, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
     /* A snapshot may be another one now, an update is the same for ever. */
@@ -93,7 +93,7 @@ static void expect_objects(struct sync *s, uint64_t now_us)
     uint64_t before = coming(s);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         struct sync_fragment *f = &s->f[i];
-        uint64_t at = now_us + sync_silence_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before);
+        uint64_t at = now_us + sync_timeout_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before);
         if (f->requested > f->have && f->get_at < at) f->get_at = at;
     }
 }
@@ -109,7 +109,7 @@ static void skip_own(struct sync_fragment *f)
     if (f->have >= f->own_from && f->have < f->own_to) f->have = f->own_to;
 }
 
-void sync_on_own(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to)
+void sync_on_local_bytes(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to)
 {
     struct sync_fragment *f = &s->f[fragment];
     if (!from || from >= to || to >= f->total || f->complete) return;
@@ -203,7 +203,7 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
     if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
     uint64_t expect = f->total ? lacking(f, a->offset, f->requested) : f->usual ? f->usual : PARKED_GUESS;
-    f->get_wait = f->get_wait ? sync_longer_us(f->get_wait) : sync_silence_us(&s->down, s->rtt_us, expect);
+    f->get_wait = f->get_wait ? sync_backoff_us(f->get_wait) : sync_timeout_us(&s->down, s->rtt_us, expect);
     f->get_at = now_us + f->get_wait;
 }
 
@@ -257,14 +257,14 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->held = have;
         if (f->sent < have) f->sent = have;
-        f->up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+        f->up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
         if (moved) f->up_wait = 0;
         assert(f->held <= f->sent && f->sent <= f->bytes && f->upto <= f->bytes);
     }
     /* What moves for one fragment moves for those behind it. */
     for (uint32_t i = 0; moved && i < s->n_fragments; i++)
         if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
-            s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+            s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
 }
 
 /* Where the bytes of a delta end that may be sent. */
@@ -295,7 +295,7 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
         f->probing = true;
         f->probe = f->held;
     }
-    f->up_wait = f->up_wait ? sync_longer_us(f->up_wait) : sync_silence_us(&s->up, s->rtt_us, under_way(s));
+    f->up_wait = f->up_wait ? sync_backoff_us(f->up_wait) : sync_timeout_us(&s->up, s->rtt_us, under_way(s));
     f->up_at = now_us + f->up_wait;
 }
 
@@ -337,7 +337,7 @@ static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now
     f->sent = a->offset + a->length;
     assert(f->sent <= f->upto && f->upto <= f->bytes);
     assert(!s->unsaved || f->sent < f->bytes); /* the last byte waits for the save */
-    uint64_t at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+    uint64_t at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
     if (f->up_at < at) f->up_at = at;
 }
 
@@ -361,7 +361,7 @@ void sync_saved(struct sync *s, uint64_t now_us)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
         s->f[i].up_wait = 0;
-        s->f[i].up_at = now_us + sync_silence_us(&s->up, s->rtt_us, under_way(s));
+        s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
     }
     sync_settle(s);
 }
@@ -383,7 +383,7 @@ uint64_t sync_held_back_us(const struct sync *s)
 
 /* ---- both ----------------------------------------------------------------------------------------------------- */
 
-void sync_flow_look(struct sync *s, uint64_t now_us)
+void sync_flow_check_timeouts(struct sync *s, uint64_t now_us)
 {
     bool more = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) more = more || (s->f[i].have && !s->f[i].complete);

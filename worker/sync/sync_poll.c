@@ -44,7 +44,7 @@ static uint64_t next_action(const struct sync *s, struct sync_action *a)
 
 bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
 {
-    sync_flow_look(s, now_us);
+    sync_flow_check_timeouts(s, now_us);
     if (next_action(s, a) > now_us) return false;
     switch (a->type) {
     case SYNC_SEND_HELLO:
@@ -98,7 +98,7 @@ static bool waits_for_save(const struct sync *s)
 {
     bool complete = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) complete = complete || s->f[i].complete;
-    return s->unsaved && s->state == WORKER_CATCHING_UP && (complete || !sync_behind(s));
+    return s->unsaved && s->state == WORKER_CATCHING_UP && (complete || !sync_is_behind(s));
 }
 
 static void waits_for_download(const struct sync *s, char *out, size_t cap)

@@ -34,7 +34,7 @@ void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us)
     if (r->state != SYNC_RATE_STILL) r->state = more ? SYNC_RATE_MOVING : SYNC_RATE_STILL;
 }
 
-uint64_t sync_silence_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)
+uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)
 {
     assert(r->per_s > 0);
     double us = 4.0 * (double)rtt_us + 2e6 * (double)bytes / r->per_s;
@@ -42,7 +42,7 @@ uint64_t sync_silence_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t by
     return us > SYNC_RETRY_MAX_US ? SYNC_RETRY_MAX_US : (uint64_t)us;
 }
 
-uint64_t sync_longer_us(uint64_t wait_us)
+uint64_t sync_backoff_us(uint64_t wait_us)
 {
     return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
 }

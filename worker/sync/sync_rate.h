@@ -28,7 +28,7 @@ void sync_rate_add(struct sync_rate *r, uint64_t bytes);
 /* more: the transfer goes on. */
 void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us);
 /* Silence that a round trip and so many bytes under way do not explain, and the wait after one that did not help. */
-uint64_t sync_silence_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes);
-uint64_t sync_longer_us(uint64_t wait_us);
+uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes);
+uint64_t sync_backoff_us(uint64_t wait_us);
 
 #endif

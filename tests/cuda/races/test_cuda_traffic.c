@@ -13,6 +13,7 @@
 #include "gpu/cuda/cuda_plugin.h"
 #include "gpu/moment_rules.h"
 #include "tests/cuda/races/traffic.h"
+#include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 
@@ -82,7 +83,8 @@ static size_t count(const struct model_family *family, uint32_t layers, struct t
     struct err err = {0};
     layout_init(&layout);
     if (family->layout(&config, &layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    if (family->create(&config, dev, ROWS / SEQ, SEQ, MODEL_TRAIN, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (decoder_create(family, &config, dev, ROWS / SEQ, SEQ, MODEL_TRAIN, &model, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
     size_t n = layout.n_params;
     float *theta = dev->ops->alloc(dev, n * sizeof *theta), *grad = dev->ops->alloc(dev, n * sizeof *grad);
     float *loss = dev->ops->alloc(dev, ROWS * sizeof *loss);
@@ -91,10 +93,10 @@ static size_t count(const struct model_family *family, uint32_t layers, struct t
     assert_int_equal(dev->ops->params_plan(dev, n), STATUS_OK);
     assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
     traffic_reset();
-    family->run(model, theta, tokens, tokens, 1, loss, grad, false, NULL);
+    decoder_run(model, theta, tokens, tokens, 1, loss, grad, false, NULL);
     if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     size_t kernels = traffic_of(out);
-    family->destroy(model);
+    decoder_destroy(model);
     layout_finish(&layout);
     device_close(dev);
     return kernels;

@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/lib/rigs/device_case.h"
+#include "worker/model/decoder.h"
 
 struct outcome {
     float *loss, *grad; /* host, two losses end to end */
@@ -38,7 +39,7 @@ static struct outcome run(struct device *dev, const struct model_family *family,
     struct err err = {0};
     size_t n = batch * seq, bytes = n_params * sizeof(float);
     struct outcome out = {.loss = mem_alloc(2 * n, sizeof(float)), .grad = mem_alloc(n_params, sizeof(float))};
-    if (family->create(config, dev, batch, seq, uses, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (decoder_create(family, config, dev, batch, seq, uses, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
     int32_t *tokens = mem_alloc(2 * n, sizeof *tokens);
     float *d_theta = on_device(dev, theta, bytes), *grad = on_device(dev, NULL, bytes);
     float *loss = on_device(dev, NULL, n * sizeof *loss);
@@ -47,13 +48,13 @@ static struct outcome run(struct device *dev, const struct model_family *family,
     for (size_t micro = 0; micro < 2; micro++) {
         dev->ops->upload(dev, d_tokens, tokens + micro * n, n * sizeof *tokens);
         dev->ops->upload(dev, targets, tokens + (1 - micro) * n, n * sizeof *tokens);
-        family->run(model, d_theta, d_tokens, targets, 0.25f, loss, grad, micro > 0, NULL);
+        decoder_run(model, d_theta, d_tokens, targets, 0.25f, loss, grad, micro > 0, NULL);
         fetch(dev, out.loss + micro * n, loss, n * sizeof *loss);
     }
     fetch(dev, out.grad, grad, bytes);
     void *pieces[] = {d_theta, grad, loss, d_tokens, targets};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) dev->ops->release(dev, pieces[i]);
-    family->destroy(model);
+    decoder_destroy(model);
     mem_free(tokens);
     return out;
 }
@@ -72,7 +73,7 @@ void recompute_case(struct device *dev, const struct model_family *family, const
     rng_normal_fill(3, RNG_TEST, 0, 0.2f, theta, layout.n_params);
     for (enum model_recompute level = MODEL_KEEP_ALL; level <= MODEL_RECOMPUTE_BLOCK; level++) {
         unsigned uses = model_uses(MODEL_TRAIN | MODEL_LOSS, level);
-        size_t needs = family->memory(config, dev->act_bytes, batch, seq, uses);
+        size_t needs = decoder_memory(family, config, dev->act_bytes, batch, seq, uses);
         struct outcome out = run(dev, family, config, batch, seq, uses, theta, layout.n_params);
         char what[64];
         if (level > MODEL_KEEP_ALL) {

@@ -1,3 +1,4 @@
+#include "common/config/codec_choice.h"
 #include "tests/lib/sim/sim_check_impl.h"
 
 #include <assert.h>

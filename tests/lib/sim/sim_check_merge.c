@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "common/tensor/apply.h"
 #include "compress/relay.h"
 #include "tests/lib/sim/sim_check_impl.h"

@@ -4,6 +4,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/config/codec_choice.h"
 #include "tests/lib/sim/sim_check_impl.h"
 
 /* ---- error feedback ---------------------------------------------------------------------------------------------- */

@@ -234,7 +234,7 @@ static void worker_receive(struct sim_worker *w)
         struct err err;
         enum status status = msg_decode(&m, data, size, &err);
         assert(status == STATUS_OK);
-        heartbeat_heard(outer_loop_heartbeat(w->loop), &m, now);
+        heartbeat_on_message(outer_loop_heartbeat(w->loop), &m, now);
         outer_loop_on_message(w->loop, lane, &m, now);
     }
 }

@@ -170,6 +170,44 @@ static void exit_codes(void **state)
     unsetenv(EXIT_PERMANENT_ENV);
 }
 
+struct outcome {
+    enum status status;
+    enum exit_code code;
+    int calls;
+};
+
+static enum status end_as_told(struct options *o, void *ctx, struct err *e)
+{
+    struct outcome *outcome = ctx;
+    outcome->calls++;
+    o->code = outcome->code;
+    (void)e; /* a failure without a line: the status has a text and decides about the code */
+    return outcome->status;
+}
+
+static void main_returns_the_exit_code(void **state)
+{
+    (void)state;
+    char program[] = "prog", wrong[] = "--wrong", version[] = "--version", *none[] = {program, NULL},
+         *words[] = {program, wrong, NULL}, *asks[] = {program, version, NULL};
+    struct options o = {.program = "prog", .usage = "", .about = ""};
+    static const struct {
+        struct outcome outcome;
+        int code;
+    } known[] = {{{STATUS_OK, EXIT_DONE, 0}, 0},           {{STATUS_OK, EXIT_RESUMABLE, 0}, 75},
+                 {{STATUS_OK, EXIT_PERMANENT, 0}, 78},     {{STATUS_IO, EXIT_DONE, 0}, 1},
+                 {{STATUS_INTERRUPTED, EXIT_DONE, 0}, 75}, {{STATUS_INVALID, EXIT_DONE, 0}, 2}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct outcome outcome = known[i].outcome;
+        assert_int_equal(options_main(&o, 1, none, end_as_told, &outcome), known[i].code);
+        assert_int_equal(outcome.calls, 1);
+    }
+    struct outcome idle = {STATUS_OK, EXIT_FAILED, 0};
+    assert_int_equal(options_main(&o, 2, words, end_as_told, &idle), 2);
+    assert_int_equal(options_main(&o, 2, asks, end_as_told, &idle), 0);
+    assert_int_equal(idle.calls, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -179,6 +217,7 @@ int main(void)
         cmocka_unit_test(settings_only_where_allowed_and_bounded),
         cmocka_unit_test(nearest_name),
         cmocka_unit_test(exit_codes),
+        cmocka_unit_test(main_returns_the_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/log.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
 

@@ -95,8 +95,8 @@ static struct taken take(uint32_t workers, uint32_t index, const char *devices, 
     assert_int_equal(config_set(&t.config, &sources, setting, CONFIG_FLAG, &t.err), STATUS_OK);
     snprintf(setting, sizeof setting, "train.ranks=%u", ranks);
     if (ranks) assert_int_equal(config_set(&t.config, &sources, setting, CONFIG_FLAG, &t.err), STATUS_OK);
-    uint32_t listed = gpu_share_listed(devices);
-    t.status = gpu_share_take(&t.share, listed ? listed : gpus, 0, &t.config, &sources, &t.err);
+    uint32_t listed = gpu_share_count_listed(devices);
+    t.status = gpu_share_apply(&t.share, listed ? listed : gpus, 0, &t.config, &sources, &t.err);
     return t;
 }
 
@@ -164,7 +164,7 @@ static void test_environment(void **state)
         struct err err = {0};
         setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(WORKER_INDEX_ENV, cases[i].index, 1);
-        assert_int_equal(gpu_share_here(&s, &err), cases[i].refused ? STATUS_INVALID : STATUS_OK);
+        assert_int_equal(gpu_share_from_env(&s, &err), cases[i].refused ? STATUS_INVALID : STATUS_OK);
         if (cases[i].refused && !strstr(err.msg, cases[i].refused)) fail_msg("%s", err.msg);
         assert_int_equal(s.workers, cases[i].n);
         assert_int_equal(s.index, cases[i].i);

@@ -244,15 +244,15 @@ static void test_files(void **state)
     assert_int_equal(dir_make(to, &err), STATUS_OK);
     /* The run that it belongs to removed it meanwhile: what is not there may have been there. */
     snprintf(config, sizeof config, "%s/config.json", tmpdir);
-    assert_int_equal(hf_files_still_there(tmpdir, &err), STATUS_NOTFOUND);
+    assert_int_equal(hf_files_check_config(tmpdir, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, " was removed while it was read"));
     assert_int_equal(file_write(config, "{}", 2, &err), STATUS_OK);
-    assert_int_equal(hf_files_still_there(tmpdir, &err), STATUS_OK);
+    assert_int_equal(hf_files_check_config(tmpdir, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/tokenizer.model", tmpdir);
     assert_int_equal(file_write(path, "a\0b", 3, &err), STATUS_OK);
-    assert_true(hf_files_tokenizer(tmpdir));
+    assert_true(hf_files_has_tokenizer(tmpdir));
     assert_int_equal(hf_files_copy(tmpdir, to, HF_FILES_GENERATION, &err), STATUS_OK);
-    assert_false(hf_files_tokenizer(to));
+    assert_false(hf_files_has_tokenizer(to));
     assert_int_equal(hf_files_copy(tmpdir, to, HF_FILES_ALL, &err), STATUS_OK);
     snprintf(copy, sizeof copy, "%s/tokenizer.model", to);
     assert_int_equal(file_read(copy, 3, &text, &size, &err), STATUS_OK);

@@ -133,37 +133,38 @@ static void test_split_by_size(void **state)
 }
 
 /* The first tensors alone, whatever the others make; those cut as if they were all there is. */
-static void test_split_apart(void **state)
+static void test_split_embeddings(void **state)
 {
     (void)state;
     struct layout layout, rest;
-    for (uint32_t apart = 1; apart <= 2; apart++) /* with and without wpe */
+    for (uint32_t n_embeddings = 1; n_embeddings <= 2; n_embeddings++) /* with and without wpe */
         for (uint32_t n = 0; n <= 8; n++) {
             build(&layout, 20);
             layout_init(&rest);
-            for (uint32_t i = apart; i < layout.n_tensors; i++) {
+            for (uint32_t i = n_embeddings; i < layout.n_tensors; i++) {
                 const struct tensor *t = &layout.tensors[i];
                 assert_int_equal(
                     layout_add(&rest, t->name, t->ndim, t->shape, (enum layout_init)t->init, t->sigma, t->decay),
                     STATUS_OK);
             }
-            assert_int_equal(layout_split_apart(&layout, apart, n), STATUS_OK);
+            assert_int_equal(layout_split_embeddings(&layout, n_embeddings, n), STATUS_OK);
             assert_int_equal(layout_split(&rest, n), STATUS_OK);
             assert_int_equal(layout.n_fragments, rest.n_fragments + 1);
-            uint64_t own = layout.tensors[apart].offset;
+            uint64_t own = layout.tensors[n_embeddings].offset;
             assert_int_equal(layout.fragments[0].first_tensor, 0);
-            assert_int_equal(layout.fragments[0].n_tensors, apart);
+            assert_int_equal(layout.fragments[0].n_tensors, n_embeddings);
             assert_int_equal(layout.fragments[0].offset, 0);
             assert_int_equal(layout.fragments[0].count, own);
             for (uint32_t f = 0; f < rest.n_fragments; f++) {
                 const struct fragment *got = &layout.fragments[f + 1], *want = &rest.fragments[f];
-                assert_int_equal(got->first_tensor, want->first_tensor + apart);
+                assert_int_equal(got->first_tensor, want->first_tensor + n_embeddings);
                 assert_int_equal(got->n_tensors, want->n_tensors);
                 assert_int_equal(got->offset, want->offset + own);
                 assert_int_equal(got->count, want->count);
             }
             uint64_t hash = layout_hash(&layout);
-            assert_int_equal(layout_split_apart(&layout, 0, n), STATUS_OK); /* off: the cut there has always been */
+            assert_int_equal(layout_split_embeddings(&layout, 0, n),
+                             STATUS_OK); /* off: the cut there has always been */
             assert_true(layout_hash(&layout) != hash);
             hash = layout_hash(&layout);
             assert_int_equal(layout_split(&layout, n), STATUS_OK);
@@ -172,18 +173,18 @@ static void test_split_apart(void **state)
             layout_finish(&layout);
         }
     build(&layout, 100);
-    assert_int_equal(layout_split_apart(&layout, 1, LAYOUT_FRAGMENTS_MAX), STATUS_INVALID);
-    assert_int_equal(layout_split_apart(&layout, 1, LAYOUT_FRAGMENTS_MAX - 1), STATUS_OK);
+    assert_int_equal(layout_split_embeddings(&layout, 1, LAYOUT_FRAGMENTS_MAX), STATUS_INVALID);
+    assert_int_equal(layout_split_embeddings(&layout, 1, LAYOUT_FRAGMENTS_MAX - 1), STATUS_OK);
     assert_in_range(layout.n_fragments, 2, LAYOUT_FRAGMENTS_MAX);
-    assert_int_equal(layout_split_apart(&layout, layout.n_tensors + 1, 1), STATUS_INVALID);
-    assert_int_equal(layout_split_apart(&layout, layout.n_tensors, 3), STATUS_OK); /* nothing else */
+    assert_int_equal(layout_split_embeddings(&layout, layout.n_tensors + 1, 1), STATUS_INVALID);
+    assert_int_equal(layout_split_embeddings(&layout, layout.n_tensors, 3), STATUS_OK); /* nothing else */
     assert_int_equal(layout.n_fragments, 1);
     assert_int_equal(layout.fragments[0].count, layout.n_params);
     layout_finish(&layout);
 }
 
 /* By size, of the rest: 300 x 32 Mi are as many as there may be. */
-static void test_split_apart_by_size(void **state)
+static void test_split_embeddings_by_size(void **state)
 {
     (void)state;
     struct layout layout;
@@ -194,10 +195,10 @@ static void test_split_apart_by_size(void **state)
         snprintf(name, sizeof name, "t%u", t);
         assert_int_equal(layout_add(&layout, name, 1, &shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
         if (t != 1) continue;
-        assert_int_equal(layout_split_apart(&layout, 1, 0), STATUS_OK);
+        assert_int_equal(layout_split_embeddings(&layout, 1, 0), STATUS_OK);
         assert_int_equal(layout.n_fragments, 2);
     }
-    assert_int_equal(layout_split_apart(&layout, 1, 0), STATUS_OK);
+    assert_int_equal(layout_split_embeddings(&layout, 1, 0), STATUS_OK);
     assert_int_equal(layout.n_fragments, LAYOUT_FRAGMENTS_MAX);
     assert_int_equal(layout.fragments[0].n_tensors, 1);
     layout_finish(&layout);
@@ -426,8 +427,8 @@ int main(void)
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_encode_decode),
         cmocka_unit_test(test_split_by_size),
-        cmocka_unit_test(test_split_apart),
-        cmocka_unit_test(test_split_apart_by_size),
+        cmocka_unit_test(test_split_embeddings),
+        cmocka_unit_test(test_split_embeddings_by_size),
         cmocka_unit_test(test_strange_names),
         cmocka_unit_test(test_flipped_bits),
         cmocka_unit_test(test_fill),

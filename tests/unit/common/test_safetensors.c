@@ -168,7 +168,7 @@ static void test_folder_round_trip(void **state)
     assert_int_equal(file_write(path, "{}", 2, &err), STATUS_OK);
     for (int again = 0; again < 2; again++) { /* the second write replaces the first */
         assert_int_equal(hf_folder_write(folder, &layout, theta, json, again ? NULL : tmpdir, &err), STATUS_OK);
-        assert_true(hf_files_tokenizer(folder) == !again);
+        assert_true(hf_files_has_tokenizer(folder) == !again);
     }
     assert_int_equal(unlink(path), 0);
     if (hf_config_load(&hf, folder, &err) != STATUS_OK) fail_msg("%s", err.msg);

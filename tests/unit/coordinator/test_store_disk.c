@@ -110,7 +110,7 @@ static void removed_names(struct store *s, uint64_t round, const char *folder, c
     }
 }
 
-/* Who copies files from it looks for config.json last (hf_files_still_there): of them it is removed first. */
+/* Who copies files from it looks for config.json last (hf_files_check_config): of them it is removed first. */
 static void test_removal_order(void **state)
 {
     char names[256];

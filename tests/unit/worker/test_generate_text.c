@@ -20,6 +20,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/hf_folder.h"
 #include "tests/lib/store/tmpdir.h"
+#include "worker/model/decoder.h"
 #include "worker/model/generate_text.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -151,14 +152,14 @@ static void test_against_logits(void **state)
     struct generate_options o = {.prompt = "q", .n_tokens = SEQ - 1, .device = "cpu"};
     struct text text = text_of(false, &o), want = {.size = 0};
     assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
-    assert_int_equal(family->create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
+    assert_int_equal(decoder_create(family, &config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
     float *device_theta = dev->ops->alloc(dev, layout.n_params * sizeof *theta);
     int32_t *tokens = dev->ops->alloc(dev, sizeof window);
     dev->ops->upload(dev, device_theta, theta, layout.n_params * sizeof *theta);
     collect(&want, "q", 1);
     for (int t = 0; t + 1 < SEQ; t++) {
         dev->ops->upload(dev, tokens, window, sizeof window);
-        assert_int_equal(family->logits(model, device_theta, tokens, (size_t)t, 1, logits, &err), STATUS_OK);
+        assert_int_equal(decoder_logits(model, device_theta, tokens, (size_t)t, 1, logits, &err), STATUS_OK);
         window[t + 1] = (int32_t)generate_pick(logits, VOCAB, 0, 0);
         char piece[16];
         int n = window[t + 1] < 256 ? 1 : snprintf(piece, sizeof piece, "<%d>", window[t + 1]);
@@ -171,7 +172,7 @@ static void test_against_logits(void **state)
     assert_true(changes > SEQ / 4);
     dev->ops->release(dev, device_theta);
     dev->ops->release(dev, tokens);
-    family->destroy(model);
+    decoder_destroy(model);
     device_close(dev);
     mem_free(logits);
 }
@@ -266,8 +267,8 @@ static void test_write_logits(void **state)
     char path[1100];
     for (uint64_t t = 0; t < SEQ; t++) tokens[t] = (int32_t)(rng_u64(1, RNG_TEST, t) % VOCAB);
     assert_int_equal(device_open("cpu", 1, &dev, &err), STATUS_OK);
-    assert_int_equal(family->create(&config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
-    assert_int_equal(family->logits(model, theta, tokens, 0, SEQ, logits, &err), STATUS_OK);
+    assert_int_equal(decoder_create(family, &config, dev, 1, SEQ, MODEL_LOGITS, &model, &err), STATUS_OK);
+    assert_int_equal(decoder_logits(model, theta, tokens, 0, SEQ, logits, &err), STATUS_OK);
     struct writer w = writer_of(out, bytes);
     put_u32(&w, SEQ);
     put_u32(&w, VOCAB);
@@ -276,7 +277,7 @@ static void test_write_logits(void **state)
     assert_false(w.bad);
     snprintf(path, sizeof path, "%s/logits.bin", folder);
     assert_int_equal(file_write(path, out, bytes, &err), STATUS_OK);
-    family->destroy(model);
+    decoder_destroy(model);
     device_close(dev);
     mem_free(logits);
     mem_free(out);

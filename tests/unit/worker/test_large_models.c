@@ -29,6 +29,7 @@
 #include "tests/lib/store/tmpdir.h"
 #include "wire/object.h"
 #include "worker/inner/shard.h"
+#include "worker/model/decoder.h"
 #include "worker/model/model.h"
 #include "worker/outer/outer_memory.h"
 #include "worker/replica/batch.h"
@@ -52,7 +53,7 @@ static void lay_out(struct layout *layout, struct model_config *model, const cha
     *model = model_config_of(&config);
     layout_init(layout);
     if (family->layout(model, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    if (model_cut(family, &config, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (model_split_fragments(family, &config, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 #define LAY_OUT(layout, model, ...) lay_out(layout, model, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -125,7 +126,7 @@ static void test_activations(void **state)
     const uint64_t n = 1 << 18, c = 4096, kv = 1024, f = 14336;
     uint64_t layers = 32 * n * (4 * (6 * c + 2 * kv + 3 * f) + 4 * 32 + 2 * 4);
     uint64_t rest = n * 4 * (5 * c + (c + 2 * kv) + f + 1) + 8192 * (uint64_t)128 * 4;
-    assert_int_equal(family->memory(&model, 4, 32, 8192, MODEL_LOSS | MODEL_TRAIN), layers + rest);
+    assert_int_equal(decoder_memory(family, &model, 4, 32, 8192, MODEL_LOSS | MODEL_TRAIN), layers + rest);
     layout_finish(&layout);
 }
 

@@ -226,17 +226,17 @@ static void test_heartbeats_while_the_compute_thread_computes(void **state)
     uint64_t versions[1] = {3};
     usleep(50000);
     assert_int_equal(count_sent(MSG_HEARTBEAT), 0); /* no session, no heartbeat */
-    heartbeat_state(&heartbeat, WORKER_TRAINING, 4, 30, 0, 1, versions);
+    heartbeat_set_state(&heartbeat, WORKER_TRAINING, 4, 30, 0, 1, versions);
     heartbeat_join(&heartbeat, 99, 20);
     uint64_t until = clock_monotonic_us() + 10000000;
-    while (clock_monotonic_us() < until && count_sent(MSG_HEARTBEAT) < 6) heartbeat_step(&heartbeat, 1, 500);
+    while (clock_monotonic_us() < until && count_sent(MSG_HEARTBEAT) < 6) heartbeat_set_step(&heartbeat, 1, 500);
     assert_true(count_sent(MSG_HEARTBEAT) >= 6);
     struct msg m;
     assert_int_equal(msg_decode(&m, fake->sent[0].data, fake->sent[0].size, NULL), STATUS_OK);
     assert_int_equal(m.heartbeat.session, 99);
     assert_int_equal(m.heartbeat.state, WORKER_TRAINING);
     assert_int_equal(m.heartbeat.versions[0], 3);
-    heartbeat_part(&heartbeat);
+    heartbeat_leave(&heartbeat);
     struct msg bind = {.type = MSG_BIND, .bind = {.session = 1}};
     assert_int_equal(link_send(work_link, WIRE_BULK, &bind), STATUS_OK);
     assert_true(eventually(MSG_BIND, 1)); /* goes after a heartbeat that was due before */
@@ -249,16 +249,16 @@ static void test_change_of_state_is_told_at_once(void **state)
 {
     (void)state;
     uint64_t versions[1] = {3};
-    heartbeat_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
+    heartbeat_set_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
     heartbeat_join(&heartbeat, 99, 3600000);
     assert_true(eventually(MSG_HEARTBEAT, 1));
-    heartbeat_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions); /* no change */
+    heartbeat_set_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions); /* no change */
     struct msg m = {.type = MSG_BIND, .bind = {.session = 1}};
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK);
     assert_true(eventually(MSG_BIND, 1));
     assert_int_equal(count_sent(MSG_HEARTBEAT), 1);
     versions[0] = 4;
-    heartbeat_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
+    heartbeat_set_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK); /* wakes it */
     assert_true(eventually(MSG_HEARTBEAT, 2));
 }

@@ -230,7 +230,7 @@ static void test_owners(void **state)
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2) { /* in one memory: all of them */
         struct replica_config config = config_of("cpu", ranks, RECOMPUTE_NONE);
         config.opt.kind = OPTIMIZER_MUON;
-        config.apart = true;
+        config.sharded = true;
         config.threads = ranks;
         size_t had = mem_live_bytes();
         struct replica *r = make(&config);
@@ -458,7 +458,7 @@ static void fill_with_deltas(struct outer_loop *loop)
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         size_t update = WIRE_NAMED_MAX * (size_t)24 + 3 * (f->payload_cap + sizeof(uint64_t));
-        assert_int_equal(outer_object_room(f, update), STATUS_OK);
+        assert_int_equal(outer_reserve_object(f, update), STATUS_OK);
     }
 }
 

@@ -310,7 +310,7 @@ static void test_no_answer(void **state)
     scripted_rounds(1);
     scripted_train();
     scripted_train_done();
-    heartbeat_heard(outer_loop_heartbeat(s->loop), NULL, s->now);
+    heartbeat_on_message(outer_loop_heartbeat(s->loop), NULL, s->now);
     assert_null(strstr(outer_loop_text(s->loop, s->now + 4000000), "coordinator"));
     const char *text = outer_loop_text(s->loop, s->now + 7000000);
     if (!strstr(text, "the coordinator, which has not answered for 7 s; then for its delta of round "))

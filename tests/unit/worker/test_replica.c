@@ -111,7 +111,7 @@ static void test_ranks_and_accumulation(void **state)
     double want_loss = 0;
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         struct replica_config config = config_of(cuts[i].ranks, cuts[i].threads, cuts[i].batch, cuts[i].accum);
-        config.apart = i % 2; /* ranks of their own memory give the same, too */
+        config.sharded = i % 2; /* ranks of their own memory give the same, too */
         config.bucket = 500;
         bool first = i == 0 || cuts[i].n != cuts[i - 1].n;
         double loss = gradient(&config, cuts[i].n, first ? want : got);

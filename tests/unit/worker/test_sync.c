@@ -364,11 +364,11 @@ static void test_closed_without_us_asks_for_the_verdict(void **state)
     assert_int_equal(sync_rig.s.state, WORKER_SENDING);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 1);
-    assert_false(sync_take_lost(&sync_rig.s, &lost));
+    assert_false(sync_take_rollback(&sync_rig.s, &lost));
     sync_rig_credit(0, 0, 10, 10); /* "merged long ago": but it was not */
-    assert_true(sync_take_lost(&sync_rig.s, &lost));
+    assert_true(sync_take_rollback(&sync_rig.s, &lost));
     assert_int_equal(lost, 0);
-    assert_false(sync_take_lost(&sync_rig.s, &lost));
+    assert_false(sync_take_rollback(&sync_rig.s, &lost));
     assert_int_equal(sync_rig.s.state, WORKER_READY);
 }
 

@@ -223,10 +223,11 @@ static void test_own_bytes_are_skipped(void **state)
     const uint64_t total = 12u << 20, from = 3u << 20, to = 9u << 20;
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
-    sync_on_own(&sync_rig.s, 0, 0, 100); /* not these: an object begins with its head and ends with its checksum */
-    sync_on_own(&sync_rig.s, 0, from, total);
+    sync_on_local_bytes(&sync_rig.s, 0, 0,
+                        100); /* not these: an object begins with its head and ends with its checksum */
+    sync_on_local_bytes(&sync_rig.s, 0, from, total);
     assert_int_equal(sync_rig.s.f[0].own_to, 0);
-    sync_on_own(&sync_rig.s, 0, from, to);
+    sync_on_local_bytes(&sync_rig.s, 0, from, to);
     assert_int_equal(sync_rig.s.f[0].have, 1000);
     uint64_t asked = SYNC_WINDOW, lacked = from; /* the first window ends inside of them */
     for (uint64_t have = 1u << 20; have < total; have += 1u << 20) {
@@ -256,7 +257,7 @@ static void test_own_bytes_do_not_count(void **state)
     const uint64_t total = 40u << 20, from = 5u << 20, to = 30u << 20;
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
-    sync_on_own(&sync_rig.s, 0, from, to);
+    sync_on_local_bytes(&sync_rig.s, 0, from, to);
     sync_on_progress(&sync_rig.s, 0, SYNC_WINDOW / 2, total, sync_rig.now);
     struct sync_action a = sync_rig_expect(SYNC_SEND_GET);
     assert_int_equal(a.offset, SYNC_WINDOW);

@@ -143,7 +143,7 @@ static void test_full(void **state)
 
 static void answer(struct heartbeat *p, uint64_t sent_us)
 {
-    heartbeat_heard(p, &(struct msg){.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = sent_us}, sent_us + 1000);
+    heartbeat_on_message(p, &(struct msg){.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = sent_us}, sent_us + 1000);
 }
 
 /* The newest heartbeat that was answered; 0 at the begin of a session. */

@@ -1,0 +1,74 @@
+#include "common/config/codec_choice.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/config/codec_spec.h"
+
+/* "union", or "union+VALUES": the values, or NULL. */
+static const char *union_values(const char *spec)
+{
+    if (strncmp(spec, "union", 5)) return NULL;
+    return !spec[5] ? "+sign" : spec[5] == '+' ? spec + 5 : NULL;
+}
+
+enum config_down config_down(const struct config *config)
+{
+    const char *spec = config->codec.down;
+    if (!strcmp(spec, "relay")) return CONFIG_DOWN_RELAY;
+    if (!strcmp(spec, "auto")) return CONFIG_DOWN_AUTO;
+    return union_values(spec) ? CONFIG_DOWN_UNION : CONFIG_DOWN_CODEC;
+}
+
+bool config_may_relay(const struct config *config)
+{
+    enum config_down down = config_down(config);
+    return down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+}
+
+bool config_embeddings_differ(const struct config *config)
+{
+    return config->train.embedding_fragment == CHOICE_ON && strcmp(config->codec.embeddings, "same") != 0;
+}
+
+const char *config_up_spec(const struct config *config, uint32_t fragment)
+{
+    return fragment == 0 && config_embeddings_differ(config) ? config->codec.embeddings : config->codec.up;
+}
+
+enum config_down config_down_of(const struct config *config, uint32_t fragment)
+{
+    enum config_down down = config_down(config);
+    bool merged = down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO;
+    return merged && !codec_spec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
+}
+
+void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX])
+{
+    bool plain = config_down(config) == CONFIG_DOWN_CODEC;
+    switch (config_down_of(config, fragment)) {
+    case CONFIG_DOWN_CODEC:
+        snprintf(out, CODEC_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
+        break;
+    case CONFIG_DOWN_RELAY: out[0] = 0; break;
+    /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
+    case CONFIG_DOWN_UNION:
+        assert(union_values(config->codec.down));
+        snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));
+        break;
+    case CONFIG_DOWN_AUTO: snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096+sign"); break;
+    }
+}
+
+bool config_update_replaces(const struct config *config)
+{
+    bool relay = config_down(config) == CONFIG_DOWN_RELAY;
+    return codec_spec_lossless(relay ? config->codec.up : config->codec.down);
+}
+
+bool config_error_feedback(const struct config *config, const char *spec)
+{
+    if (config->codec.error_feedback == CHOICE_AUTO) return !codec_spec_lossless(spec);
+    return config->codec.error_feedback == CHOICE_ON;
+}
