@@ -110,7 +110,7 @@ static enum status save_poll(void *ctx, bool wait, struct err *err)
     struct state_dir *d = ctx;
     if (!d->begun) return STATUS_OK;
     if (!wait && !atomic_load(&d->over)) return STATUS_AGAIN;
-    if (d->apart) pthread_join(d->thread, NULL);
+    if (d->threaded) pthread_join(d->thread, NULL);
     assert(atomic_load(&d->over));
     d->begun = false;
     if (d->status != STATUS_OK && err) *err = d->err;

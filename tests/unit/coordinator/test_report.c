@@ -197,8 +197,8 @@ static void test_key_of_a_step(void **state)
 {
     (void)state;
     open_report();
-    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP,
-                                                 .step = {.worker = "w0", .round = 3, .step = 50}});
+    report_event(&report,
+                 &(struct engine_event){.kind = ENGINE_EVENT_STEP, .step = {.worker = "w0", .round = 3, .step = 50}});
     report_close(&report);
     json_t *o = json_load_file(path, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(o, "worker")), "w0");
