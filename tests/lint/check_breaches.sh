@@ -1,4 +1,5 @@
 # The checks of this folder can fail: each breach below is planted in a copy of the sources, and its check must name it.
+# ctest: timeout=300
 # shellcheck shell=bash
 set -euo pipefail
 
