@@ -53,22 +53,25 @@ out:
     return status;
 }
 
-static enum status export(const char *source, const char *target, struct err *err) {
-    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX]; struct layout layout;
+static enum status export_model(const char *source, const char *target, struct err *err)
+{
+    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX];
+    struct layout layout;
     TRY(run_folder_name(out, sizeof out, target, err));
     TRY(run_checkpoint(source, folder, sizeof folder, err));
     struct stat st;
     if (!lstat(out, &st) && S_ISLNK(st.st_mode)) /* the folder is renamed into place */
-    return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
-    if (!run_folder_empty(out)) return err_set(err, STATUS_EXISTS,
-                                               "%s exists and is not empty: name a new folder, or remove it", out);
+        return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
+    if (!run_folder_empty(out))
+        return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
     layout_init(&layout);
     size_t there = dir_there(out);
     enum status status = layout_of_folder(&layout, folder, err);
     if (status == STATUS_OK) status = copy_model(&layout, folder, out, err);
     if (status != STATUS_OK) dir_unmake(out, there);
-    if (status == STATUS_OK) printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors,
-                                    (unsigned long long)layout.n_params, folder);
+    if (status == STATUS_OK)
+        printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors, (unsigned long long)layout.n_params,
+               folder);
     layout_finish(&layout);
     return status;
 }
@@ -86,6 +89,6 @@ int cmd_export(int argc, char **argv)
     struct err err = {0};
     enum status status = options_parse(&o, argc, argv, &err);
     if (status == STATUS_END) return EXIT_DONE;
-    if (status == STATUS_OK) status = export(o.args[0], o.args[1], &err);
+    if (status == STATUS_OK) status = export_model(o.args[0], o.args[1], &err);
     return status == STATUS_OK ? EXIT_DONE : options_fail("atoll", &err);
 }
