@@ -29,7 +29,7 @@ void peer_id_make(struct peer_id *id, enum wire_lane lane, const uint8_t uuid[WI
 void peers_init(struct peers *peers)
 {
     memset(peers, 0, sizeof *peers);
-    for (uint16_t i = 0; i < PEERS_MAX; i++) {
+    for (unsigned i = 0; i < PEERS_MAX; i++) {
         peers->buckets[i] = PEERS_MAX;
         peers->table[i].next = (uint16_t)(i + 1);
     }

@@ -1,40 +1,89 @@
-# Folders include only to the left of
-#     common <- { compress, wire, gpu } <- { worker, coordinator } <- cli
-# compress, wire and gpu never each other; worker and coordinator never each other; nothing includes tests. Includes of
-# ours are written "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
+# The layers: which room (folder or subfolder) may include which. Rules:
+#   - A room includes only itself and what its line in the table allows.
+#   - The table is ordered: a line allows only rooms of lines above it, so no two rooms include each other.
+#   - A name that ends in .h allows that one header: a factory names what it makes, a pure core needs one rule of a room.
+#   - An include of ours is written "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
 # shellcheck shell=bash
 set -euo pipefail
 
-declare -A allowed=(
-    [common]='common'
-    [compress]='common compress'
-    [wire]='common wire'
-    [gpu]='common gpu'
-    [worker]='common compress wire gpu worker'
-    [coordinator]='common compress wire coordinator'
-    [cli]='common compress wire gpu worker coordinator cli'
-)
+table='
+common/base:
+common/os:          common/base
+common/tensor:      common/base common/os
+common/config:      common/base common/os common/tensor
+
+compress:           common/base common/config common/tensor
+compress/bytes:     common/base compress
+compress/lowbit:    common/base compress
+compress/topk:      common/base common/tensor compress
+
+wire:               common/base common/config common/tensor
+
+gpu:                common/base common/config common/tensor gpu/cpu/cpu.h
+gpu/cpu:            common/base common/os gpu
+gpu/cuda/kernels:   common/tensor gpu
+gpu/cuda/rt:        common/base common/os gpu gpu/cuda/kernels
+gpu/cuda/cudnn:     common/base gpu gpu/cuda/rt
+gpu/cuda:           common/base gpu gpu/cuda/kernels gpu/cuda/rt gpu/cuda/cudnn
+gpu/cuda/comm:      common/base common/os gpu gpu/cuda/kernels gpu/cuda/rt gpu/cuda
+
+worker/sync:        common/base wire
+worker/inner:       common/base common/config common/tensor gpu
+worker/model:       common/base common/config common/tensor compress gpu worker/inner
+worker/replica:     common/base common/config common/os common/tensor gpu worker/inner worker/model
+worker/link:        common/base common/config common/os wire worker/sync
+worker/outer:       common/base common/config common/os common/tensor compress compress/topk wire gpu worker/sync worker/inner worker/replica worker/link
+worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer
+
+coordinator/outer:  common/base common/config common/tensor compress compress/topk wire
+coordinator/round:  common/base common/config wire coordinator/outer/outer_form.h
+coordinator/ledger: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer
+coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
+coordinator/report: common/base common/config common/os coordinator/engine
+coordinator:        common/base common/config common/os compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
+
+cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica coordinator coordinator/outer
+'
+
 bad=0
-complain() {
-    echo "$*"
-    bad=1
-}
+{
+    printf '%s\n' "$table"
+    echo '== includes'
+    grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' common compress wire gpu worker coordinator cli --include='*.[ch]' --include='*.cu' || true
+} | awk '
+    function complain(text) { print text; bad = 1 }
+    function room_of(path) { sub(/\/[^\/]*$/, "", path); return path }
+    /^== includes/ { includes = 1; next }
+    !includes && /:/ {
+        room = $1
+        sub(/:$/, "", room)
+        rooms[room] = 1
+        allowed[room, room] = 1
+        for (i = 2; i <= NF; i++) {
+            if ($i !~ /\.h$/ && !($i in rooms)) complain("check_layers.sh: " room " allows " $i ", which has no line above it")
+            allowed[room, $i] = 1
+        }
+    }
+    includes {
+        match($0, /^[^:]+:[0-9]+/)
+        place = substr($0, 1, RLENGTH)
+        file = place
+        sub(/:[0-9]+$/, "", file)
+        split($0, part, "\"")
+        included = part[2]
+        room = room_of(file)
+        if (!(room in rooms)) complain(place ": " room " has no line in the table of tests/lint/check_layers.sh")
+        else if (included !~ /\//) complain(place ": \"" included "\": write the folder too, \"" room "/" included "\"")
+        else if (!((room, room_of(included)) in allowed) && !((room, included) in allowed)) complain(place ": " room " must not include " included)
+    }
+    END { exit bad }' || bad=1
 
-for folder in "${!allowed[@]}"; do
-    while IFS=: read -r file line text; do
-        [[ $text =~ \"([^\"]+)\" ]] || continue
-        included=${BASH_REMATCH[1]}
-        if [[ $included != */* ]]; then
-            complain "$file:$line: \"$included\": write the folder too, \"$folder/$included\""
-        elif [[ " ${allowed[$folder]} " != *" ${included%%/*} "* ]]; then
-            complain "$file:$line: $folder must not include $included"
-        fi
-    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$folder" --include='*.[ch]' --include='*.cu' || true)
-
-    while read -r source; do
-        [[ -e ${source%.c}.h ]] || continue
-        first=$(grep -m 1 -oE '^#include [<"][^>"]+' "$source" | sed 's/.*[<"]//')
-        [[ $first == "${source%.c}.h" || $first == "${source%.c}_impl.h" ]] || complain "$source: its own header is not its first include but $first"
-    done < <(find "$folder" -name '*.c')
-done
+while read -r source; do
+    [[ -e ${source%.c}.h ]] || continue
+    first=$(grep -m 1 -oE '^#include [<"][^>"]+' "$source" | sed 's/.*[<"]//')
+    [[ $first == "${source%.c}.h" || $first == "${source%.c}_impl.h" ]] || {
+        echo "$source: its own header must be its first include, which is $first"
+        bad=1
+    }
+done < <(find common compress wire gpu worker coordinator cli -name '*.c' | sort)
 exit $bad
