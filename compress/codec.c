@@ -248,10 +248,7 @@ static enum status encode_either(struct codec *codec, struct pool *pool, const f
         TRY(chain->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
                                     last ? cap : codec->bounds[i + 1], &size));
         if (last) break;
-        if (chain->bytes[i]->reshape)
-            chain->bytes[i]->reshape(out, size, &shape);
-        else
-            shape.n_sections = 0;
+        shape.n_sections = 0;
     }
     *size_p = size;
     return STATUS_OK;

@@ -89,13 +89,11 @@ enum status codec_spec_check(const char *spec, struct err *err)
     return codec_chain_parse(&chain, spec, err);
 }
 
-struct codec_traits codec_spec_traits(const char *spec)
+uint32_t codec_spec_period(const char *spec)
 {
     struct codec_chain chain;
-    struct codec_traits traits = {0};
-    if (codec_chain_parse(&chain, spec, NULL) == STATUS_OK && chain.value.stage->traits)
-        chain.value.stage->traits(&chain.value, &traits);
-    return traits;
+    if (codec_chain_parse(&chain, spec, NULL) != STATUS_OK || !chain.value.stage->period) return 0;
+    return chain.value.stage->period(&chain.value);
 }
 
 void codec_list(FILE *out)

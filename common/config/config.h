@@ -64,12 +64,11 @@ struct config {
         enum recompute recompute; /* local */
         uint32_t threads;         /* compute threads of one worker (CPU); local */
         uint32_t ranks;           /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
-        char devices[CONFIG_NAME_MAX];       /* auto | cpu | cuda | cuda:0,1; local */
-        uint32_t eval_every;                 /* rounds; 0 = only at the end */
-        uint64_t eval_tokens;                /* validation tokens of a periodic evaluation; the final one takes all */
-        uint32_t fragments;                  /* 0 = by size */
-        enum choice_auto embedding_fragment; /* on: the embeddings are fragment 0, alone; `fragments` is of the rest */
-        enum choice_auto dynamic_steps;      /* DyLU: H of a worker follows its speed; auto = on with async */
+        char devices[CONFIG_NAME_MAX];  /* auto | cpu | cuda | cuda:0,1; local */
+        uint32_t eval_every;            /* rounds; 0 = only at the end */
+        uint64_t eval_tokens;           /* validation tokens of a periodic evaluation; the final one takes all */
+        uint32_t fragments;             /* 0 = by size */
+        enum choice_auto dynamic_steps; /* DyLU: H of a worker follows its speed; auto = on with async */
     } train;
     struct {
         enum optimizer optimizer; /* sgd | adamw | muon */
@@ -87,12 +86,10 @@ struct config {
         uint32_t max_staleness; /* rounds a delta may be behind before it is refused (async) */
         double staleness_power; /* weight (1 + staleness)^-power (async) */
         uint32_t buffer;        /* N of delayed Nesterov; 0 = number of workers (async) */
-        double momentum_spread; /* c of delayed Nesterov (async) */
     } outer;
     struct {
         char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
-        char embeddings[CODEC_SPEC_MAX]; /* of deltas of the embeddings' own fragment: same (as up), or a spec */
-        enum choice_auto error_feedback; /* auto = on for lossy codecs */
+        enum choice_auto error_feedback;               /* auto = on for lossy codecs */
     } codec;
     struct {
         enum merge_rule rule; /* how the deltas of a round become one, see compress/merge.h */
@@ -165,19 +162,12 @@ uint64_t config_shared_hash(const struct config *config);
 int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap);
 
 /* Helpers every reader of the configuration uses. */
-/* codec.embeddings is a spec of its own. */
-bool config_embeddings_differ(const struct config *config);
-/* The codec of a fragment's deltas: codec.up, or codec.embeddings. */
-const char *config_up_spec(const struct config *config, uint32_t fragment);
 enum config_down config_down(const struct config *config);
 /* Updates may travel as the deltas themselves: relay, or auto where that is smaller. */
 bool config_may_relay(const struct config *config);
-/* Of one fragment: as the run, but dense deltas make no union, so that embeddings with a dense codec beside a sparse
- * codec.up go down by a codec, too, which is theirs. */
-enum config_down config_down_of(const struct config *config, uint32_t fragment);
-/* The codec of a fragment's updates that are not relayed: codec.down; for union (and auto) top-k without a limit. ""
+/* The codec of updates that are not relayed: codec.down; for union (and auto) top-k without a limit. ""
  * for relay. */
-void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX]);
+void config_down_spec(const struct config *config, char out[CODEC_SPEC_MAX]);
 /* Updates carry the new parameters instead of increments (enum update_form). */
 bool config_update_replaces(const struct config *config);
 bool config_error_feedback(const struct config *config, const char *spec);

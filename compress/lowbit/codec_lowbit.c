@@ -39,12 +39,6 @@ static enum status lowbit_parse(struct value_ctx *ctx, const char *args, char *c
     return STATUS_OK;
 }
 
-/* 1bit and 2bit have no code for zero, int4 and e3m0 have. */
-static void lowbit_traits(const struct value_ctx *ctx, struct codec_traits *out)
-{
-    if (format_of(ctx)->bits <= 2) out->zeroless = ctx->param[0];
-}
-
 static enum status lowbit_prepare(const struct value_ctx *ctx)
 {
     runs_fill(ctx->plan, ctx, ctx->param[0], format_of(ctx)->bits);
@@ -293,10 +287,10 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
 #define LOWBIT_STAGE(stage_name, what)                                                                                 \
     {                                                                                                                  \
         .name = stage_name, .usage = stage_name "[:BLOCK]", .help = what, .feedback_decay = 1.0f, .width = 1,          \
-        .parse = lowbit_parse, .traits = lowbit_traits, .plan = runs_size, .prepare = lowbit_prepare,                  \
-        .bound = lowbit_bound, .parts = lowbit_parts, .part = lowbit_part, .encode_part = lowbit_encode_part,          \
-        .check = lowbit_check, .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,      \
-        .pieces = lowbit_pieces, .encode_pieces = lowbit_encode_pieces, .decode_pieces = lowbit_decode_pieces,         \
+        .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
+        .parts = lowbit_parts, .part = lowbit_part, .encode_part = lowbit_encode_part, .check = lowbit_check,          \
+        .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy, .pieces = lowbit_pieces,    \
+        .encode_pieces = lowbit_encode_pieces, .decode_pieces = lowbit_decode_pieces,                                  \
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");

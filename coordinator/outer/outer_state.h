@@ -1,8 +1,7 @@
 /* The numbers of the run: theta, the outer optimizer's state, the downlink residual and one accumulator, with the step
  * that turns merged deltas into an update. At most 16 bytes a parameter with one state vector (Nesterov, delayed or
- * not), 4 more with two (AdamW, delayed Nesterov with outer.momentum_spread) and a lossy downlink; the accumulator is
- * as large as the largest fragment, the buffer for encoded bytes as the largest payload of one, or 32 MiB where several
- * fit. */
+ * not) and a lossy downlink, 4 more with two (AdamW); the accumulator is as large as the largest fragment, the buffer
+ * for encoded bytes as the largest payload of one, or 32 MiB where several fit. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
 

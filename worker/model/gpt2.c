@@ -40,7 +40,6 @@ static size_t gpt2_memory(const struct model_config *config, size_t act_bytes, s
 
 const struct model_family gpt2_family = {
     .name = "gpt2",
-    .n_embeddings = 2,
     .hidden_blocks = gpt2_hidden_blocks,
     .layout = gpt2_layout,
     .config_json = gpt2_config_json,

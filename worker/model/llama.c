@@ -42,7 +42,6 @@ static size_t llama_memory(const struct model_config *config, size_t act_bytes, 
 
 const struct model_family llama_family = {
     .name = "llama",
-    .n_embeddings = 1,
     .hidden_blocks = llama_hidden_blocks,
     .layout = llama_layout,
     .config_json = llama_config_json,

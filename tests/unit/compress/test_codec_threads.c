@@ -31,7 +31,6 @@ static const char *const specs[] = {
     "1bit:64",
     "bf16+lz4",
     "int4:256+huff",
-    "int4:64+skip+huff",
     "topk:64/4096",
     "topk:1000/4096+2bit",
     "topk:64/1024+int8",
